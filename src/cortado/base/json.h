@@ -1,0 +1,64 @@
+// Strict reading of JSON objects: every key must be known, every type and range right, and an error names the place.
+#pragma once
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cortado {
+
+using Json = nlohmann::ordered_json;
+
+// Parses a file or a text; errors are InputError with file name, line and column, in one line.
+Json read_json_file(const std::string& path);
+Json parse_json(std::string_view text, const std::string& source_name);
+
+// Reads one JSON object key by key, remembering which keys it was asked for; `finish` refuses the others.
+//
+//   JsonReader reader(json, "config.feed_forward");
+//   auto type = reader.choice("type", {"mlp", "swiglu", "geglu"}, "mlp");
+//   auto dim = reader.integer("dim", 1, 1 << 20);            // required: no default given
+//   reader.finish();                                          // [config.feed_forward] unknown key "dmi"; did you mean "dim"?
+class JsonReader {
+ public:
+  JsonReader(const Json& object, std::string place);
+
+  bool has(const std::string& key) const;  // present and not null
+
+  // Without a default the key is required. Limits are inclusive.
+  int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {});
+  double number(const std::string& key, double low, double high, std::optional<double> fallback = {});
+  bool boolean(const std::string& key, std::optional<bool> fallback = {});
+  std::string text(const std::string& key, std::optional<std::string> fallback = {});
+  std::string choice(const std::string& key, const std::vector<std::string>& allowed,
+                     std::optional<std::string> fallback = {});
+  // null or absent -> nullopt.
+  std::optional<int64_t> optional_integer(const std::string& key, int64_t low, int64_t high);
+  std::optional<double> optional_number(const std::string& key, double low, double high);
+  // The value itself, unread; an empty object where absent.
+  Json object(const std::string& key);
+  // The value whatever its type; null where absent.
+  Json any(const std::string& key);
+
+  // Throws InputError if the object has a key nobody asked for (naming the nearest known one).
+  void finish() const;
+
+  const std::string& place() const { return place_; }
+  // Throws InputError("[place] message").
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  const Json* find(const std::string& key);
+  Json object_;
+  std::string place_;
+  std::set<std::string> asked_;
+};
+
+// The entry of `known` nearest to `word` by edit distance, or "" when none is near.
+std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
+
+}  // namespace cortado

@@ -1,0 +1,44 @@
+// Token files: memory-mapped tokens with document bounds, and the folder that `cortado prepare` makes of texts.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+
+// A memory-mapped, read-only file of tokens (uint16 or uint32) and the offsets where documents start.
+class TokenFile {
+ public:
+  static std::shared_ptr<TokenFile> open(const std::string& path);  // InputError when truncated, foreign, ...
+  virtual ~TokenFile() = default;
+  virtual int64_t size() const = 0;                                  // tokens
+  virtual at::Tensor read(int64_t begin, int64_t count) const = 0;   // int64 [count]
+  virtual const std::vector<int64_t>& documents() const = 0;         // first token of each document, ascending, first 0
+};
+
+// DIR/train.tokens, DIR/validation.tokens, DIR/tokenizer/, DIR/dataset.json (sources, sizes, split, the tokenizer's spec).
+struct Dataset {
+  std::shared_ptr<TokenFile> train;
+  std::shared_ptr<TokenFile> validation;
+  std::shared_ptr<Tokenizer> tokenizer;
+};
+Dataset open_dataset(const std::string& directory);
+
+struct PrepareOptions {
+  std::vector<std::string> files;
+  std::string tokenizer = "byte";
+  std::string out;
+  double validation = 0.1;          // the last part of the text (by characters, as nanoGPT; with several files: of their concatenation)
+  std::string document_separator;   // a text that separates documents inside a file; empty: each file is one document
+  bool progress = true;
+};
+// Streams the texts (which may be larger than memory) into `out`. Missing, empty, binary (NUL bytes) or non-UTF-8 text: InputError naming file and byte offset
+// (the byte tokenizer takes any bytes). `out` in use (already has files that are not ours): InputError. Written into a temporary folder beside and renamed.
+void prepare_dataset(const PrepareOptions& options);
+
+}  // namespace cortado

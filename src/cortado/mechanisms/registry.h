@@ -1,0 +1,36 @@
+// The mechanisms there are: one line each in registry.cpp.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cortado/mechanisms/mixer.h"
+
+namespace cortado {
+
+// One mechanism, as the rest of the program knows it. Each folder defines one such object (`extern const Mechanism kLatte;` in
+// mixer.h) and registry.cpp lists them.
+struct Mechanism {
+  std::string name;      // "latte": the config's "mixer"
+  std::string family;    // "linear attention", "softmax attention", "recurrence"
+  std::string paper;     // "Latte (2024)"
+  std::string equation;  // one line of text
+  std::string state;     // size formula in words, e.g. "L·(D/H + 2) floats"
+  bool bidirectional;    // has a bidirectional form as well
+  // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
+  std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
+  // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24 and 4 heads).
+  std::vector<std::string> examples;
+};
+
+const std::vector<const Mechanism*>& mechanisms();
+
+// InputError names the nearest mechanism.
+const Mechanism& find_mechanism(const std::string& name);
+
+// Builds a mixer from {"mixer": NAME, ...settings...}; refuses unknown settings. `place` names it in errors ("layers[3]").
+std::shared_ptr<Mixer> make_mixer(const Json& settings, const MixerContext& context, const std::string& place);
+
+}  // namespace cortado

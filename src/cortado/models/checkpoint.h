@@ -1,0 +1,34 @@
+// Models on disk: weights as safetensors, and a small JSON beside them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cortado/models/language_model.h"
+
+namespace cortado {
+
+// RUN/config.json            the model's config (vocabulary filled in)
+// RUN/tokenizer/...          the tokenizer (tokenizers/tokenizer.h)
+// RUN/best.safetensors, RUN/last.safetensors    weights, with metadata
+// RUN/train.json + RUN/trainer.safetensors ...  what --resume needs (train/)
+// RUN/metrics.jsonl
+// Every file is written beside its place and renamed into it.
+
+// Weights only. Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
+void save_weights(const LanguageModel& model, const std::string& path,
+                  const std::map<std::string, std::string>& metadata = {});
+
+// Every parameter must be there with its shape, none too many: InputError names the first that is not ("checkpoint of another model").
+// Returns the metadata.
+std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path);
+
+// Opens RUN (a folder: `which` is "best" or "last", best falling back to last) or a config file (random weights, only if `allow_random`).
+struct OpenOptions {
+  std::string which = "best";
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+};
+std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options = {});
+
+}  // namespace cortado

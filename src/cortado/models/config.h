@@ -1,0 +1,65 @@
+// A model as data: sizes, norms, feed-forward, positions, and a list of layers that each name their mixer.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cortado/base/json.h"
+
+namespace cortado {
+
+enum class NormKind { kLayer, kRms };
+enum class FeedForwardKind { kNone, kMlp, kSwiglu, kGeglu };  // mlp: gelu(tanh)
+enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
+
+// The JSON form (every key but dim and layers has a default; unknown keys are errors):
+// {
+//   "name": "macchiato-nanogpt-cpu",
+//   "vocabulary": 256,                      absent: the tokenizer decides when training starts
+//   "dim": 128, "heads": 4,
+//   "layers": 4 with "mixer": {...}         or a list: [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax"}}],
+//                                           the whole list repeated "repeat_layers" times
+//   "mixer": {"mixer": "macchiato", ...settings},
+//   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true, "post_norm": false,
+//   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false},
+//   "positions": "none" | "sinusoidal" | "learned" | "rotary", "rope_theta": 10000, "context": 256 (rows of learned positions),
+//   "embedding": {"tied": true, "scaled": false}, "head_bias": false,
+//   "dropout": 0.0, "final_softcap": null, "causal": true,
+//   "initialization": {"type": "normal" | "lecun", "std": 0.02, "scale_residual": true},
+//   "training": {...}                       read by train/ (train/options.h), kept here unread
+// }
+struct ModelConfig {
+  std::string name;
+  int64_t vocabulary = 0;  // 0: not decided yet
+  int64_t dim = 0;         // D
+  int64_t heads = 1;
+  std::vector<Json> layers;  // one mixer object a layer, patterns expanded: {"mixer": NAME, ...settings}
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-6;
+  bool norm_bias = true;  // LayerNorm only
+  bool post_norm = false;  // a second norm after each branch, before it is added (Gemma-2)
+  FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
+  int64_t feed_forward_dim = 0;
+  bool feed_forward_bias = false;
+  PositionKind positions = PositionKind::kNone;
+  double rope_theta = 10000.0;
+  int64_t context = 0;  // training length; with learned positions also the limit
+  bool tied = true;
+  bool scaled_embedding = false;  // × √D
+  bool head_bias = false;
+  double dropout = 0.0;
+  std::optional<double> final_softcap;
+  bool causal = true;
+  Json initialization;
+  Json training;  // the object "training", for train/
+
+  // Strict: InputError names key, value and what is allowed (D not divisible by H, ...).
+  static ModelConfig from_json(const Json& json, const std::string& source_name);
+  Json to_json() const;  // round trip: from_json(to_json()) is the same model
+};
+
+// {"a.b": value} assignments of --set key=value: the value is JSON where it parses as such, else text; refuses paths through non-objects.
+void apply_setting(Json& config, const std::string& assignment);
+
+}  // namespace cortado

@@ -1,0 +1,70 @@
+// The one decoder: embedding, residual blocks of a mixer and a feed-forward, final norm, head.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+#include "cortado/mechanisms/mixer.h"
+#include "cortado/models/config.h"
+#include "cortado/nn/batch.h"
+#include "cortado/nn/state.h"
+
+namespace cortado {
+
+// Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for learned/sinusoidal positions.
+struct ModelState {
+  std::vector<SequenceState> layers;
+  Tensor position;
+
+  int64_t rows() const { return position.size(0); }
+  ModelState clone() const;
+  ModelState index(const Tensor& rows) const;
+  ModelState to(const at::TensorOptions& options) const;
+  ModelState detach() const;
+  int64_t bytes() const;
+  // `identity`: LanguageModel::identity(), so that a state of another model is refused with one line.
+  void save(const std::string& path, const std::string& identity,
+            const std::vector<std::pair<std::string, Tensor>>& extra = {}) const;
+  static ModelState load(const std::string& path, const std::string& identity,
+                         std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
+};
+
+class LanguageModel : public torch::nn::Module {
+ public:
+  // Random weights from torch's default generator. config.vocabulary must be set.
+  explicit LanguageModel(ModelConfig config);
+
+  // tokens int64 [B, T] -> logits [B, T, vocabulary]. State as in Mixer::forward. Learned positions past the context, or token ids
+  // outside the vocabulary, are InputErrors.
+  Tensor forward(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
+
+  // The last hidden vectors (after the final norm), [B, T, D]; logits(hidden) is the head. Generation needs only the last position's logits.
+  Tensor hidden(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
+  Tensor logits(const Tensor& hidden) const;
+
+  // Mean cross-entropy in nats a token; targets int64 [B, T], -1 = not counted. Float32 whatever the weights' type.
+  Tensor loss(const Tensor& tokens, const Tensor& targets, const Batch& batch = {});
+
+  ModelState zero_state(int64_t rows) const;
+
+  const ModelConfig& config() const { return config_; }
+  int64_t parameter_count() const;  // tied weights counted once
+  double flops_per_token(int64_t depth) const;  // forward, 2 per multiply-add, head included
+  int64_t state_bytes(int64_t tokens) const;    // one row, by the mixers' formulas
+  // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes, and of the weights' "fingerprint"
+  // (set when a checkpoint is saved or loaded; random for a fresh model).
+  std::string identity() const;
+  const std::vector<std::shared_ptr<Mixer>>& mixers() const { return mixers_; }
+
+  at::Device device() const;
+  at::ScalarType dtype() const;
+
+ private:
+  ModelConfig config_;
+  std::vector<std::shared_ptr<Mixer>> mixers_;
+  // (the rest is up to the implementation)
+};
+
+}  // namespace cortado

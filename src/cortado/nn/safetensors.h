@@ -1,0 +1,26 @@
+// A small, strict safetensors reader and writer.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cortado {
+
+struct TensorFile {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  // in the file's order
+  std::map<std::string, std::string> metadata;
+};
+
+// Written beside its place and renamed into it (fsync'ed), so a crash leaves the old file or the new one. The metadata gets "checksum" (of
+// all tensor bytes and of the header's names, types and shapes) so that a flipped bit is found on reading.
+void write_safetensors(const std::string& path, const TensorFile& file);
+
+// Checks header length, JSON, types, shapes, offsets (inside the file, ascending, no overlap, no gap) and, where present, the
+// checksum. Anything wrong is an InputError naming the file. Tensors are owned copies on the CPU.
+TensorFile read_safetensors(const std::string& path);
+
+}  // namespace cortado

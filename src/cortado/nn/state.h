@@ -1,0 +1,50 @@
+// SequenceState: everything that a mixer carries from one call to the next.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cortado {
+
+using at::Tensor;
+
+// Named tensors, each with the batch's rows as its first dimension: scan state, normaliser, convolution tail, window
+// ring, position. Every operation below is written once, by visiting them.
+class SequenceState {
+ public:
+  SequenceState() = default;
+  explicit SequenceState(std::string mechanism) : mechanism_(std::move(mechanism)) {}
+
+  const std::string& mechanism() const { return mechanism_; }
+  bool empty() const { return tensors_.empty(); }
+
+  // Adds a tensor (its name must be new).
+  void add(const std::string& name, Tensor tensor);
+  // The tensor of that name; InputError if there is none.
+  Tensor& at(const std::string& name);
+  const Tensor& at(const std::string& name) const;
+  const std::vector<std::pair<std::string, Tensor>>& tensors() const { return tensors_; }
+
+  int64_t rows() const;                                // batch rows; 0 when empty
+  SequenceState clone() const;                         // deep copy: a fork of the sequence
+  SequenceState index(const Tensor& rows) const;       // int64 row numbers, repeats allowed
+  SequenceState to(const at::TensorOptions& options) const;  // device, and type of floating-point tensors
+  SequenceState detach() const;
+  int64_t bytes() const;                               // what it occupies
+
+ private:
+  std::string mechanism_;
+  std::vector<std::pair<std::string, Tensor>> tensors_;
+};
+
+// A stack's states, one a layer. Written as safetensors with a version, each mechanism's name, and `identity` (what
+// model it belongs to); reading with another identity is an InputError.
+void save_states(const std::string& path, const std::vector<SequenceState>& states, const std::string& identity,
+                 const std::vector<std::pair<std::string, Tensor>>& extra = {});
+std::vector<SequenceState> load_states(const std::string& path, const std::string& identity,
+                                       std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
+
+}  // namespace cortado

@@ -1,0 +1,63 @@
+// What all primitives share: types, heads, packed sequences, and the error on differentiating twice.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// The type to accumulate in: float64 if any of the tensors is float64, else float32. Undefined tensors don't count.
+at::ScalarType accumulation_type(std::initializer_list<OptionalTensor> tensors);
+
+// "[2, 16, 4, *]" for an error message; -1 prints as *.
+std::string shape_text(c10::SymIntArrayRef shape);
+
+// Throws "[op] expected NAME of shape [...], got [...]" unless x has that shape; a negative entry fits any size.
+void expect_shape(std::string_view op, std::string_view name, const Tensor& x, std::vector<c10::SymInt> shape);
+
+// --- Heads. Head i of a tensor with h heads serves the consecutive heads from i·H/h, as repeat_interleave. ---
+
+// The largest head count among the tensors (their dimension `dim`), each of which must divide it.
+c10::SymInt common_heads(std::string_view op, std::initializer_list<std::pair<const char*, c10::SymInt>> counts);
+// The heads of the output, given q's count and the state's: the larger, the other dividing it.
+c10::SymInt output_heads(std::string_view op, const c10::SymInt& query_heads, const c10::SymInt& state_heads);
+// x with its dimension `dim` repeated up to `heads`; x itself when it has that many.
+Tensor expand_heads(const Tensor& x, int64_t heads, int64_t dim = 2);
+// The adjoint: sums groups of consecutive heads, so that dimension `dim` has `heads`.
+Tensor sum_heads(const Tensor& x, int64_t heads, int64_t dim = 2);
+
+// --- Packed sequences. ---
+
+// Reads and checks cu_seqlens (int32/int64 [N+1], ascending, first 0, last `tokens`), on the CPU.
+std::vector<int64_t> sequence_bounds(std::string_view op, const Tensor& cu_seqlens, int64_t tokens);
+// Shape-only check, usable on Meta tensors: 1-dimensional integers, batch of one. Returns N.
+c10::SymInt packed_rows(std::string_view op, const OptionalTensor& cu_seqlens, const c10::SymInt& batch);
+
+// Runs a dense routine on every packed sequence and joins the results.
+//
+// `timed` are [1, T, ...] tensors (undefined ones stay undefined), `rows` are [N, ...] tensors. `run` gets them for one group of
+// equally long sequences as a dense batch and returns (timed results, row results) of the same kinds. Sequences of one length run together.
+struct PackedResult {
+  std::vector<Tensor> timed;
+  std::vector<Tensor> rows;
+};
+PackedResult for_each_sequence(
+    const std::vector<int64_t>& bounds, const std::vector<Tensor>& timed, const std::vector<Tensor>& rows,
+    const std::function<PackedResult(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows)>& run);
+
+// A boxed Autograd kernel for X_backward operators: computes as usual, and makes differentiating the results
+// an error that says so. Use: m.impl("gated_scan_backward", once_differentiable()).
+torch::CppFunction once_differentiable();
+
+}  // namespace cortado
