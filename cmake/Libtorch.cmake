@@ -20,6 +20,9 @@ if(NOT DEFINED CORTADO_TORCH_DIR)
   message(STATUS "torch ${torch_version} in ${CORTADO_TORCH_DIR}")
 endif()
 
+if(TARGET cortado_torch)
+  return()
+endif()
 add_library(cortado_torch INTERFACE)
 add_library(cortado::torch ALIAS cortado_torch)
 target_include_directories(cortado_torch SYSTEM INTERFACE

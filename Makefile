@@ -1,0 +1,60 @@
+# `make help` lists the targets. Everything sets itself up; nothing is done twice.
+JOBS ?= $(shell nproc)
+PRESET ?= release
+PREFIX ?= /usr/local
+DEMO_STEPS ?= 1200
+# Another torch 2.13 (CPU or CUDA) than the .venv's: make PYTHON_TORCH=/path/to/python ...
+PYTHON_TORCH ?=
+
+ifeq ($(PYTHON_TORCH),)
+VENV := .venv
+BUILD := build/$(PRESET)
+else
+VENV := .venv-other
+BUILD := build/$(PRESET)-other
+endif
+PYTHON := $(VENV)/bin/python
+export CORTADO_BUILD := $(abspath $(BUILD))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup configure build demo test lint format asan install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N"
+
+setup: ## system packages (as root) and the Python environment
+	@scripts/setup.sh $(VENV) $(PYTHON_TORCH)
+
+configure: setup
+	@test -f $(BUILD)/build.ninja && grep -qxF 'CORTADO_PYTHON:FILEPATH=$(abspath $(PYTHON))' $(BUILD)/CMakeCache.txt || \
+	  cmake --preset $(PRESET) -B $(BUILD) -DCORTADO_PYTHON:FILEPATH=$(abspath $(PYTHON))
+
+build: configure ## the libraries, the program and the tests
+	cmake --build $(BUILD) -j $(JOBS)
+
+demo: configure ## train a small Latte-Macchiato on Tiny Shakespeare and let it write
+	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
+	@scripts/demo.sh $(BUILD)/bin/cortado build/demo $(DEMO_STEPS)
+
+# Many small programs: one thread each, several at a time.
+test: build ## every test
+	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
+	$(PYTHON) -m pytest -q tests
+
+lint: setup ## the form of the sources
+	@$(PYTHON) scripts/lint.py
+
+format: setup ## apply clang-format
+	@$(PYTHON) scripts/lint.py --fix
+
+asan: ## every C++ test under the address and undefined-behaviour sanitizers
+	$(MAKE) PRESET=asan build
+	OMP_NUM_THREADS=1 ctest --preset asan -j $(JOBS)
+
+install: configure ## the program, libraries, headers, configs and corpus into PREFIX
+	cmake --build $(BUILD) -j $(JOBS) --target cortado cortado_ops cortado_cli
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## remove what was built
+	rm -rf build

@@ -1,0 +1,136 @@
+"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500.
+
+    python scripts/lint.py [--fix]
+
+Exceptions are in lint-exceptions.txt. Ends with 1 and one line for each finding."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXCEPTIONS = "lint-exceptions.txt"
+FUNCTION_LINES = 60
+FILE_LINES = 500
+CPP = {".h", ".cpp", ".cu"}
+CODE = CPP | {".py", ".sh", ".cmake"}
+SKIP = {"build", ".venv", ".git", "out", "runs"}
+
+
+def source_files():
+    """Every source file of the repository, by its path from the root: tracked, or new and not ignored."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0:
+        paths = listed.stdout.splitlines()
+    else:  # a source archive without git
+        paths = [p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*") if not SKIP & set(p.relative_to(ROOT).parts)]
+    return sorted(p for p in paths if pathlib.Path(p).suffix in CODE and (ROOT / p).is_file())
+
+
+def run(command, **options):
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, **options)
+    except FileNotFoundError:
+        sys.exit(f"[lint] {command[0]} is missing: run `make setup`")
+
+
+def format_findings(files, fix):
+    """clang-format's findings: one line a file."""
+    tool = pathlib.Path(sys.executable).with_name("clang-format")
+    cpp = [f for f in files if pathlib.Path(f).suffix in CPP]
+    if not cpp:
+        return []
+    mode = ["-i"] if fix else ["--dry-run", "-Werror"]
+    done = run([str(tool), *mode, *cpp])
+    findings = {}
+    for line in done.stderr.splitlines():
+        if ": error: " in line:  # the first place in each file is enough
+            findings.setdefault(line.split(":")[0], line)
+    findings = list(findings.values())
+    if done.returncode != 0 and not findings:
+        findings = [done.stderr.strip() or f"clang-format ended with {done.returncode}"]
+    return findings
+
+
+def long_files(files):
+    """(path, lines) of the files over the limit."""
+    counted = ((f, len((ROOT / f).read_text(encoding="utf-8").splitlines())) for f in files)
+    return [(f, lines) for f, lines in counted if lines > FILE_LINES]
+
+
+def long_functions(files):
+    """(path, name, first line, lines) of the functions over the limit, by universal-ctags."""
+    command = ["ctags", "--options=NONE", "--output-format=json", "--fields=+neS", "-o", "-", "-L", "-"]
+    command += ["--languages=C++,Python", "--kinds-C++=f", "--kinds-Python=fm", "--langmap=C++:+.cu"]
+    wanted = [f for f in files if pathlib.Path(f).suffix in CPP | {".py"}]
+    done = run(command, input="\n".join(wanted))
+    if done.returncode != 0:
+        sys.exit(f"[lint] universal-ctags with JSON output is needed: {done.stderr.strip()}")
+    found = []
+    for tag in map(json.loads, done.stdout.splitlines()):
+        if tag["name"].startswith("__anon"):  # a lambda: counted as part of the function around it
+            continue
+        name = tag["name"]
+        if name.startswith("TEST"):  # TEST(Suite, Case): the macro's arguments are the name
+            name += tag.get("signature", "").replace(" ", "")
+        elif "scope" in tag and not tag["scope"].startswith("__anon"):
+            name = tag["scope"] + ("." if tag["path"].endswith(".py") else "::") + name
+        lines = tag.get("end", tag["line"]) - tag["line"] + 1
+        if lines > FUNCTION_LINES:
+            found.append((tag["path"], name, tag["line"], lines))
+    return found
+
+
+def read_exceptions():
+    """{key: line number} of lint-exceptions.txt, where key is ("file", path) or ("function", path, name)."""
+    exceptions, findings = {}, []
+    path = ROOT / EXCEPTIONS
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        words = line.split()
+        size = {"file": 2, "function": 3}.get(words[0])
+        if size is None or len(words) <= size:
+            findings.append(f"{EXCEPTIONS}:{number}: expected `file PATH REASON` or `function PATH NAME REASON`")
+        else:
+            exceptions[tuple(words[:size])] = number
+    return exceptions, findings
+
+
+def size_findings(files):
+    """Functions and files over the limits, less the exceptions; exceptions without a cause."""
+    exceptions, findings = read_exceptions()
+    used = set()
+    for path, lines in long_files(files):
+        used.add(("file", path))
+        if ("file", path) not in exceptions:
+            findings.append(f"{path}:1: {lines} lines, at most {FILE_LINES} are allowed")
+    for path, name, first, lines in long_functions(files):
+        used.add(("function", path, name))
+        if ("function", path, name) not in exceptions:
+            findings.append(f"{path}:{first}: {name} has {lines} lines, at most {FUNCTION_LINES} are allowed")
+    for key, number in exceptions.items():
+        if key not in used:
+            findings.append(f"{EXCEPTIONS}:{number}: no longer needed: {' '.join(key)}")
+    return findings
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Checks the form of the sources.")
+    parser.add_argument("--fix", action="store_true", help="apply clang-format instead of checking it")
+    fix = parser.parse_args().fix
+    files = source_files()
+    findings = format_findings(files, fix)
+    if not fix:
+        findings += size_findings(files)
+    for finding in findings:
+        print(finding)
+    if findings:
+        sys.exit(f"[lint] {len(findings)} findings in {len(files)} files" + ("" if fix else "; `make format` fixes the layout"))
+    print(f"[lint] {len(files)} files {'formatted' if fix else 'are in order'}")
+
+
+if __name__ == "__main__":
+    main()

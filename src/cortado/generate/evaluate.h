@@ -1,0 +1,43 @@
+// How well a model predicts a text: cross-entropy over whole token files.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cortado/data/token_file.h"
+#include "cortado/models/language_model.h"
+
+namespace cortado {
+
+struct EvaluateOptions {
+  int64_t context = 256;  // tokens in a window: the model never sees more at once
+  // Tokens by which the window moves. 0: by `context`, windows side by side (fast; the first tokens of a window are
+  // predicted from little). context / 2: every token but a document's first ones is predicted from at least context / 2
+  // tokens before it.
+  int64_t stride = 0;
+  int64_t limit = 0;               // score about this many tokens from the file's beginning (whole windows); 0: all
+  int64_t tokens_per_call = 8192;  // tokens in one forward pass, which bounds the memory (at least one window)
+  std::function<void(int64_t done, int64_t total)> progress = {};  // tokens scored so far, and in the end
+};
+
+struct Evaluation {
+  int64_t tokens = 0;  // tokens scored: all but the first of each document
+  double total = 0.0;  // nats
+
+  double loss() const { return tokens > 0 ? total / static_cast<double>(tokens) : 0.0; }  // nats a token
+  double perplexity() const { return std::exp(loss()); }
+};
+
+// Predicts every token of the file but the first of each document, each exactly once; documents don't see each other.
+// No gradients, no dropout, whatever mode the model is in; the same model, tokens and options give the same number.
+// InputError: context < 1, stride > context, context beyond learned positions, no document of two tokens.
+Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const EvaluateOptions& options = {});
+
+// Tokens in memory, as a TokenFile: int64 [T], and where documents start.
+std::shared_ptr<TokenFile> tokens_in_memory(at::Tensor tokens, std::vector<int64_t> documents = {0});
+
+}  // namespace cortado
