@@ -1,0 +1,85 @@
+// Files: whole reads, writes that never leave half a file, output folders, memory maps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cortado {
+
+// The whole file. Missing, unreadable or a folder: InputError.
+std::string read_file(const std::string& path);
+
+// Replaces `path` by `bytes` atomically: a temporary file beside it, flushed to the disk, renamed. On any trouble (disk full, no
+// permission) the old file stays untouched, the temporary one is removed, and a Failure says why in one line.
+void write_file(const std::string& path, std::string_view bytes);
+
+// The same for files written piece by piece. Nothing is seen at `path` until commit(); without commit the destructor removes
+// what was written. Every operation throws Failure on trouble.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* bytes, size_t count);  // buffered
+  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  void overwrite(uint64_t offset, std::string_view bytes);  // of what was written: for headers that know the end
+  uint64_t size() const { return written_ + buffer_.size(); }
+  void commit();
+
+ private:
+  void flush();
+  void write_at(uint64_t offset, const char* bytes, size_t count);
+
+  std::string path_;
+  std::string temporary_;
+  std::string buffer_;
+  uint64_t written_ = 0;
+  int descriptor_ = -1;
+};
+
+// Makes the rename of files inside `directory` durable. Best effort: some file systems refuse.
+void sync_directory(const std::string& directory);
+
+bool is_writable_directory(const std::string& path);
+
+// An output folder that a command fills: created with its parents when missing. Not writable, or a file of that name: InputError.
+// `refuse_used`: also an InputError when it already holds anything.
+void claim_output_directory(const std::string& path, bool refuse_used);
+
+// A folder for temporary work, removed with everything in it at the end of life (unless released).
+class TemporaryDirectory {
+ public:
+  explicit TemporaryDirectory(const std::string& parent = "", const std::string& prefix = "cortado-");
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::string& path() const { return path_; }
+  void release() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+// A read-only memory map of a whole file. Missing or unreadable: InputError. An empty file maps to size() == 0.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  void expect_sequential() const;  // a hint: read ahead, drop behind
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace cortado

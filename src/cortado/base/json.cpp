@@ -1,0 +1,243 @@
+#include "cortado/base/json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+
+namespace cortado {
+namespace {
+
+// Values in messages: short, on one line, and printable whatever bytes they hold.
+std::string shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  constexpr size_t kLongest = 60;
+  if (text.size() <= kLongest) return text;
+  size_t cut = kLongest;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return text.substr(0, cut) + "...";
+}
+
+std::string shown(double value) {
+  std::ostringstream out;
+  out.precision(10);
+  out << value;
+  return out.str();
+}
+
+std::string range_text(int64_t low, int64_t high) {
+  if (high == std::numeric_limits<int64_t>::max()) return concat("an integer of at least ", low);
+  return concat("an integer from ", low, " to ", high);
+}
+
+std::string range_text(double low, double high) {
+  const bool any_low = low <= std::numeric_limits<double>::lowest();
+  const bool any_high = high >= std::numeric_limits<double>::max();
+  if (any_low && any_high) return "a finite number";
+  if (any_high) return concat("a number of at least ", shown(low));
+  if (any_low) return concat("a number of at most ", shown(high));
+  return concat("a number from ", shown(low), " to ", shown(high));
+}
+
+// nlohmann's message without its "[json.exception...] parse error at line 1, column 2: " head, on one line.
+std::string plain_reason(const std::string& what) {
+  std::string reason = what;
+  if (const size_t head = reason.find("syntax error"); head != std::string::npos) reason = reason.substr(head);
+  for (char& c : reason) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return reason;
+}
+
+// Line and column (from 1) of a byte (from 1, as nlohmann counts).
+std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
+  size_t end = std::min(text.size(), byte > 0 ? byte - 1 : 0);
+  size_t line = 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+  size_t start = text.substr(0, end).rfind('\n');
+  return {line, end - (start == std::string_view::npos ? 0 : start + 1) + 1};
+}
+
+// Refuses an object that has a key twice: nlohmann would silently keep one of them.
+class DuplicateKeys {
+ public:
+  void see(Json::parse_event_t event, const Json& parsed, const std::string& source) {
+    if (event == Json::parse_event_t::object_start) open_.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_.pop_back();
+    if (event != Json::parse_event_t::key) return;
+    const auto key = parsed.get<std::string>();
+    fail_input_if(!open_.back().insert(key).second, "[", source, "] key ", shown(parsed), " appears twice in one object");
+  }
+
+ private:
+  std::vector<std::set<std::string>> open_;
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& source_name) {
+  DuplicateKeys keys;
+  auto callback = [&](int, Json::parse_event_t event, Json& parsed) {
+    keys.see(event, parsed, source_name);
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), callback);
+  } catch (const Json::parse_error& error) {
+    const auto [line, column] = line_and_column(text, error.byte);
+    throw InputError(
+        concat("[", source_name, "] line ", line, ", column ", column, ": not valid JSON: ", plain_reason(error.what())));
+  } catch (const Json::exception& error) {  // numbers that overflow
+    throw InputError(concat("[", source_name, "] not valid JSON: ", plain_reason(error.what())));
+  }
+}
+
+Json read_json_file(const std::string& path) { return parse_json(read_file(path), path); }
+
+JsonReader::JsonReader(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
+  if (!object_.is_object()) fail(concat("expected an object { ... }, got ", shown(object_)));
+}
+
+void JsonReader::fail(const std::string& message) const { throw InputError(concat("[", place_, "] ", message)); }
+
+const Json* JsonReader::find(const std::string& key) {
+  asked_.insert(key);
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool JsonReader::has(const std::string& key) const {
+  const auto found = object_.find(key);
+  return found != object_.end() && !found->is_null();
+}
+
+int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (!value) fail(concat("key \"", key, "\" is missing: expected ", range_text(low, high)));
+  bool good = value->is_number_integer();
+  int64_t result = 0;
+  if (good && value->is_number_unsigned()) {
+    const auto wide = value->get<uint64_t>();
+    good = wide <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    result = static_cast<int64_t>(wide);
+  } else if (good) {
+    result = value->get<int64_t>();
+  } else if (value->is_number_float()) {  // 1e6 is an integer to a person
+    const double real = value->get<double>();
+    good = std::abs(real) < 9e15 && std::floor(real) == real;
+    if (good) result = static_cast<int64_t>(real);
+  }
+  if (!good || result < low || result > high) {
+    fail(concat("key \"", key, "\": expected ", range_text(low, high), ", got ", shown(*value)));
+  }
+  return result;
+}
+
+double JsonReader::number(const std::string& key, double low, double high, std::optional<double> fallback) {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (!value) fail(concat("key \"", key, "\" is missing: expected ", range_text(low, high)));
+  const double result = value->is_number() ? value->get<double>() : std::nan("");
+  if (!std::isfinite(result) || result < low || result > high) {
+    fail(concat("key \"", key, "\": expected ", range_text(low, high), ", got ", shown(*value)));
+  }
+  return result;
+}
+
+bool JsonReader::boolean(const std::string& key, std::optional<bool> fallback) {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (!value) fail(concat("key \"", key, "\" is missing: expected true or false"));
+  if (!value->is_boolean()) fail(concat("key \"", key, "\": expected true or false, got ", shown(*value)));
+  return value->get<bool>();
+}
+
+std::string JsonReader::text(const std::string& key, std::optional<std::string> fallback) {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (!value) fail(concat("key \"", key, "\" is missing: expected a text"));
+  if (!value->is_string()) fail(concat("key \"", key, "\": expected a text, got ", shown(*value)));
+  return value->get<std::string>();
+}
+
+std::string JsonReader::choice(const std::string& key, const std::vector<std::string>& allowed,
+                               std::optional<std::string> fallback) {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  std::string list;
+  for (const auto& word : allowed) list += (list.empty() ? "\"" : ", \"") + word + "\"";
+  if (!value) fail(concat("key \"", key, "\" is missing: expected one of ", list));
+  const std::string word = value->is_string() ? value->get<std::string>() : "";
+  if (value->is_string() && std::find(allowed.begin(), allowed.end(), word) != allowed.end()) return word;
+  const std::string near = value->is_string() ? nearest_word(word, allowed) : "";
+  const std::string hint = near.empty() ? "" : concat("; did you mean \"", near, "\"?");
+  fail(concat("key \"", key, "\": expected one of ", list, ", got ", shown(*value), hint));
+}
+
+std::optional<int64_t> JsonReader::optional_integer(const std::string& key, int64_t low, int64_t high) {
+  if (!find(key)) return std::nullopt;
+  return integer(key, low, high);
+}
+
+std::optional<double> JsonReader::optional_number(const std::string& key, double low, double high) {
+  if (!find(key)) return std::nullopt;
+  return number(key, low, high);
+}
+
+Json JsonReader::object(const std::string& key) {
+  const Json* value = find(key);
+  if (!value) return Json::object();
+  if (!value->is_object()) fail(concat("key \"", key, "\": expected an object { ... }, got ", shown(*value)));
+  return *value;
+}
+
+Json JsonReader::any(const std::string& key) {
+  const Json* value = find(key);
+  return value ? *value : Json();
+}
+
+void JsonReader::finish() const {
+  for (const auto& [key, value] : object_.items()) {
+    if (asked_.count(key)) continue;
+    const std::vector<std::string> known(asked_.begin(), asked_.end());
+    const std::string near = nearest_word(key, known);
+    std::string hint = concat("; did you mean \"", near, "\"?");
+    if (near.empty()) {
+      hint = known.empty() ? "; no keys are allowed here" : "; allowed:";
+      for (const auto& word : known) hint += (hint.back() == ':' ? " \"" : ", \"") + word + "\"";
+    }
+    fail(concat("unknown key ", shown(Json(key)), " (value ", shown(value), ")", hint));
+  }
+}
+
+std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;  // a third of the letters wrong is too far
+  for (const auto& candidate : known) {
+    // Optimal string alignment: inserting, deleting, replacing, swapping neighbours ("dmi" is one step from "dim").
+    const size_t n = word.size(), m = candidate.size();
+    std::vector<std::vector<size_t>> cost(n + 1, std::vector<size_t>(m + 1));
+    for (size_t i = 0; i <= n; ++i) {
+      for (size_t j = 0; j <= m; ++j) {
+        if (i == 0 || j == 0) {
+          cost[i][j] = i + j;
+          continue;
+        }
+        const size_t replace = cost[i - 1][j - 1] + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        cost[i][j] = std::min({replace, cost[i - 1][j] + 1, cost[i][j - 1] + 1});
+        if (i > 1 && j > 1 && word[i - 1] == candidate[j - 2] && word[i - 2] == candidate[j - 1]) {
+          cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+        }
+      }
+    }
+    if (cost[n][m] < best_distance) {
+      best_distance = cost[n][m];
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace cortado

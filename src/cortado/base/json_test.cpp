@@ -1,0 +1,92 @@
+#include "cortado/base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+
+namespace cortado {
+namespace {
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
+    return error.what();
+  }
+  return "no error";
+}
+
+JsonReader reader(const std::string& text) { return JsonReader(parse_json(text, "test"), "config"); }
+
+TEST(Json, ReadsEveryType) {
+  JsonReader r = reader(R"({"i": -3, "e": 1e6, "n": 0.5, "b": true, "t": "x", "c": "mlp", "o": {"k": 1}, "z": null, "a": [1]})");
+  EXPECT_EQ(r.integer("i", -5, 5), -3);
+  EXPECT_EQ(r.integer("e", 0, 2000000), 1000000);
+  EXPECT_DOUBLE_EQ(r.number("n", 0, 1), 0.5);
+  EXPECT_TRUE(r.boolean("b"));
+  EXPECT_EQ(r.text("t"), "x");
+  EXPECT_EQ(r.choice("c", {"mlp", "glu"}), "mlp");
+  EXPECT_EQ(r.object("o").dump(), R"({"k":1})");
+  EXPECT_EQ(r.any("a").dump(), "[1]");
+  EXPECT_FALSE(r.has("z"));
+  EXPECT_EQ(r.optional_integer("z", 0, 1), std::nullopt);
+  EXPECT_EQ(r.optional_number("absent", 0, 1), std::nullopt);
+  EXPECT_EQ(r.integer("absent2", 0, 9, 7), 7);
+  EXPECT_TRUE(r.object("absent3").empty());
+  r.finish();
+}
+
+TEST(Json, ErrorsNamePlaceKeyValueAndWhatIsAllowed) {
+  EXPECT_EQ(error_of([] { reader(R"({"d": 0})").integer("d", 1, 8); }), "[config] key \"d\": expected an integer from 1 to 8, got 0");
+  EXPECT_EQ(error_of([] { reader(R"({"d": "4"})").integer("d", 1, 8); }),
+            "[config] key \"d\": expected an integer from 1 to 8, got \"4\"");
+  EXPECT_EQ(error_of([] { reader(R"({"d": 1.5})").integer("d", 1, 8); }),
+            "[config] key \"d\": expected an integer from 1 to 8, got 1.5");
+  EXPECT_NE(error_of([] { reader(R"({"d": 18446744073709551615})").integer("d", 1, 8); }), "no error");
+  EXPECT_EQ(error_of([] { reader("{}").integer("d", 1, 8); }),
+            "[config] key \"d\" is missing: expected an integer from 1 to 8");
+  EXPECT_EQ(error_of([] { reader(R"({"p": 1.5})").number("p", 0, 1); }),
+            "[config] key \"p\": expected a number from 0 to 1, got 1.5");
+  EXPECT_EQ(error_of([] { reader(R"({"b": 1})").boolean("b"); }), "[config] key \"b\": expected true or false, got 1");
+  EXPECT_EQ(error_of([] { reader(R"({"t": []})").text("t"); }), "[config] key \"t\": expected a text, got []");
+  EXPECT_EQ(error_of([] { reader(R"({"c": "swigul"})").choice("c", {"mlp", "swiglu"}); }),
+            "[config] key \"c\": expected one of \"mlp\", \"swiglu\", got \"swigul\"; did you mean \"swiglu\"?");
+  EXPECT_EQ(error_of([] { reader(R"({"o": 3})").object("o"); }), "[config] key \"o\": expected an object { ... }, got 3");
+  EXPECT_EQ(error_of([] { reader("[1]"); }), "[config] expected an object { ... }, got [1]");
+}
+
+TEST(Json, UnknownKeysAreRefusedWithTheNearestKnownOne) {
+  JsonReader near = reader(R"({"dmi": 4})");
+  near.integer("dim", 1, 8, 4);
+  EXPECT_EQ(error_of([&] { near.finish(); }), "[config] unknown key \"dmi\" (value 4); did you mean \"dim\"?");
+  JsonReader far = reader(R"({"colour": "red"})");
+  far.integer("dim", 1, 8, 4);
+  far.integer("heads", 1, 8, 4);
+  EXPECT_EQ(error_of([&] { far.finish(); }), "[config] unknown key \"colour\" (value \"red\"); allowed: \"dim\", \"heads\"");
+}
+
+TEST(Json, BrokenTextNamesLineAndColumn) {
+  EXPECT_EQ(error_of([] { parse_json("{\n  \"a\": 1,\n  \"b\" 2}", "c.json"); }).rfind("[c.json] line 3, column 7: not valid JSON:", 0), 0u);
+  EXPECT_EQ(error_of([] { parse_json("", "c.json"); }).rfind("[c.json] line 1, column 1: not valid JSON:", 0), 0u);
+  EXPECT_NE(error_of([] { parse_json("{\"a\": \"\xff\"}", "c.json"); }), "no error");
+  EXPECT_EQ(error_of([] { parse_json(R"({"a": {"x": 1, "x": 2}})", "c.json"); }),
+            "[c.json] key \"x\" appears twice in one object");
+  EXPECT_EQ(parse_json(R"([{"x": 1}, {"x": 2}])", "c.json").size(), 2u);
+  EXPECT_EQ(error_of([] { read_json_file("/no/such/file.json"); }),
+            "[/no/such/file.json] cannot be read: No such file or directory");
+}
+
+TEST(Json, NearestWord) {
+  const std::vector<std::string> known{"latte", "macchiato", "linear"};
+  EXPECT_EQ(nearest_word("late", known), "latte");
+  EXPECT_EQ(nearest_word("machiato", known), "macchiato");
+  EXPECT_EQ(nearest_word("espresso", known), "");
+  EXPECT_EQ(nearest_word("x", {}), "");
+}
+
+}  // namespace
+}  // namespace cortado

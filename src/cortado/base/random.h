@@ -1,0 +1,33 @@
+// Counter-based random streams: a number is a pure function of (seed, stream name, counters), so resuming needs no state,
+// and two uses that name different streams never share numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace cortado {
+
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): 128 random bits of a 128-bit counter
+// and a 64-bit key. The same on every machine.
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+class RandomStream {
+ public:
+  RandomStream(uint64_t seed, std::string_view name);
+
+  // 64 uniform bits of the counter (a, b); b lets a two-dimensional use (step, row) count naturally.
+  uint64_t bits(uint64_t a, uint64_t b = 0) const;
+  // Uniform in [0, bound), bound >= 1, without bias worth naming (< 2^-64 * bound).
+  uint64_t below(uint64_t bound, uint64_t a, uint64_t b = 0) const;
+  // Uniform in [0, 1), 53 bits.
+  double uniform(uint64_t a, uint64_t b = 0) const;
+  // A random order of 0 .. count-1 (Fisher-Yates), a pure function of (seed, name, a).
+  std::vector<int64_t> permutation(int64_t count, uint64_t a) const;
+
+ private:
+  std::array<uint32_t, 2> key_;
+};
+
+}  // namespace cortado

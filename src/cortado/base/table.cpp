@@ -1,0 +1,114 @@
+#include "cortado/base/table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+
+#include "cortado/base/utf8.h"
+
+namespace cortado {
+namespace {
+
+struct Range {
+  uint32_t first, last;
+};
+
+// The blocks that matter in practice, not all of Unicode's tables.
+constexpr Range kZeroWidth[] = {{0x0300, 0x036F}, {0x0483, 0x0489}, {0x0591, 0x05BD}, {0x064B, 0x065F},
+                                {0x200B, 0x200F}, {0x20D0, 0x20FF}, {0xFE00, 0xFE0F}, {0xFE20, 0xFE2F}};
+constexpr Range kDoubleWidth[] = {{0x1100, 0x115F},   {0x2E80, 0x303E},   {0x3041, 0xA4CF},   {0xAC00, 0xD7A3},
+                                  {0xF900, 0xFAFF},   {0xFE30, 0xFE6F},   {0xFF00, 0xFF60},   {0xFFE0, 0xFFE6},
+                                  {0x1F300, 0x1F64F}, {0x1F680, 0x1F6FF}, {0x1F900, 0x1F9FF}, {0x20000, 0x3FFFD}};
+
+template <size_t N>
+bool is_in(const Range (&ranges)[N], uint32_t code) {
+  return std::any_of(std::begin(ranges), std::end(ranges),
+                     [&](const Range& range) { return code >= range.first && code <= range.last; });
+}
+
+bool looks_like_number(const std::string& cell) {
+  if (cell.empty() || cell == "-") return true;
+  const size_t start = cell[0] == '-' || cell[0] == '+' || cell[0] == '~' ? 1 : 0;
+  return start < cell.size() && std::isdigit(static_cast<unsigned char>(cell[start]));
+}
+
+std::string pad(const std::string& cell, int width, bool right) {
+  const std::string space(static_cast<size_t>(std::max(0, width - display_width(cell))), ' ');
+  return right ? space + cell : cell + space;
+}
+
+}  // namespace
+
+int display_width(std::string_view text) {
+  int width = 0;
+  while (!text.empty()) {
+    const Utf8Char c = utf8_char(text);
+    width += c.length == 0 ? 1 : is_in(kZeroWidth, c.code) ? 0 : is_in(kDoubleWidth, c.code) ? 2 : 1;
+    text.remove_prefix(static_cast<size_t>(std::max(1, c.length)));
+  }
+  return width;
+}
+
+Table::Table(std::vector<std::string> header) : header_(std::move(header)) {}
+
+void Table::add_row(std::vector<std::string> cells) {
+  cells.resize(header_.size());
+  rows_.push_back(std::move(cells));
+}
+
+bool Table::is_numeric(size_t column) const {
+  return !rows_.empty() && std::all_of(rows_.begin(), rows_.end(),
+                                       [&](const auto& row) { return looks_like_number(row[column]); });
+}
+
+std::vector<int> Table::widths(const std::vector<std::vector<std::string>>& lines) const {
+  std::vector<int> width(header_.size(), 0);
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) width[i] = std::max(width[i], display_width(line[i]));
+  }
+  return width;
+}
+
+std::string Table::text() const {
+  std::vector<std::vector<std::string>> lines{header_};
+  lines.insert(lines.end(), rows_.begin(), rows_.end());
+  const std::vector<int> width = widths(lines);
+  std::string out;
+  for (size_t row = 0; row < lines.size(); ++row) {
+    std::string line;
+    for (size_t i = 0; i < header_.size(); ++i) line += (i ? "  " : "") + pad(lines[row][i], width[i], is_numeric(i));
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+    if (row > 0) continue;
+    for (size_t i = 0; i < width.size(); ++i) out += (i ? "  " : "") + std::string(static_cast<size_t>(width[i]), '-');
+    out += "\n";
+  }
+  return out;
+}
+
+std::string Table::markdown() const {
+  std::vector<std::vector<std::string>> lines{header_};
+  lines.insert(lines.end(), rows_.begin(), rows_.end());
+  for (auto& line : lines) {
+    for (auto& cell : line) {
+      for (size_t at = 0; (at = cell.find('|', at)) != std::string::npos; at += 2) cell.insert(at, 1, '\\');
+    }
+  }
+  std::vector<int> width = widths(lines);
+  for (int& columns : width) columns = std::max(columns, 3);
+  std::string out;
+  for (size_t row = 0; row < lines.size(); ++row) {
+    out += "|";
+    for (size_t i = 0; i < header_.size(); ++i) out += " " + pad(lines[row][i], width[i], is_numeric(i)) + " |";
+    out += "\n";
+    if (row > 0) continue;
+    out += "|";
+    for (size_t i = 0; i < width.size(); ++i) {
+      out += std::string(static_cast<size_t>(width[i]) + 1, '-') + (is_numeric(i) ? ":|" : "-|");
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace cortado

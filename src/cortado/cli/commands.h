@@ -1,0 +1,19 @@
+// One function per subcommand: registers it with its options, help and a callback. Callbacks throw InputError (exit code 2) or
+// Failure (exit code 1); main.cpp prints the line.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace cortado {
+
+void add_prepare_command(CLI::App& app);
+void add_train_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_compare_command(CLI::App& app);
+void add_describe_command(CLI::App& app);
+void add_mechanisms_command(CLI::App& app);
+
+}  // namespace cortado
