@@ -30,8 +30,9 @@ void expect_shape(std::string_view op, std::string_view name, const Tensor& x, s
     const bool any = !shape[i].is_heap_allocated() && shape[i].expect_int() < 0;
     fits = any || x.sym_size(static_cast<int64_t>(i)) == shape[i];
   }
-  fail_input_if(!fits, "[", op, "] expected ", name, " of shape ", shape_text(shape), ", got ",
-                shape_text(x.sym_sizes()));
+  if (fits) return;  // before the texts are made: this runs at every decoded token
+  throw InputError(concat("[", op, "] expected ", name, " of shape ", shape_text(shape), ", got ",
+                          shape_text(x.sym_sizes())));
 }
 
 c10::SymInt common_heads(std::string_view op, std::initializer_list<std::pair<const char*, c10::SymInt>> counts) {
@@ -77,9 +78,10 @@ std::vector<int64_t> sequence_bounds(std::string_view op, const Tensor& cu_seqle
 c10::SymInt packed_rows(std::string_view op, const OptionalTensor& cu_seqlens, const c10::SymInt& batch) {
   if (!cu_seqlens) return batch;
   const auto type = cu_seqlens->scalar_type();
-  fail_input_if(cu_seqlens->dim() != 1 || cu_seqlens->sym_size(0) < 1 || (type != at::kInt && type != at::kLong), "[",
-                op, "] cu_seqlens must be int32 or int64 of shape [N+1], got ", type, " ",
-                shape_text(cu_seqlens->sym_sizes()));
+  if (cu_seqlens->dim() != 1 || cu_seqlens->sym_size(0) < 1 || (type != at::kInt && type != at::kLong)) {
+    throw InputError(concat("[", op, "] cu_seqlens must be int32 or int64 of shape [N+1], got ", type, " ",
+                            shape_text(cu_seqlens->sym_sizes())));
+  }
   fail_input_if(batch != 1, "[", op, "] cu_seqlens needs a batch of 1, got ", batch);
   return cu_seqlens->sym_size(0) - 1;
 }
@@ -150,7 +152,7 @@ PackedResult for_each_sequence(
 
 namespace {
 
-// Collects the tensors among the last `count` values of a stack (lists of tensors included).
+// The tensors among the last `count` values of a stack; absent optional ones are left out.
 std::vector<Tensor> tensors_on_top(const torch::jit::Stack& stack, size_t count) {
   std::vector<Tensor> found;
   for (auto it = stack.end() - static_cast<std::ptrdiff_t>(count); it != stack.end(); ++it) {
@@ -176,6 +178,12 @@ void run_once_differentiable(const c10::OperatorHandle& op, c10::DispatchKeySet 
       concat("[", schema.name(), "] differentiating twice is not supported: this gradient has no gradient of its own"),
       static_cast<int>(count));
   torch::autograd::variable_list outputs = tensors_on_top(*stack, count);
+  for (auto& output : outputs) {
+    // The error hangs itself only on what needs a gradient, so these have to say that they do.
+    if (output.defined() && torch::autograd::isDifferentiableType(output.scalar_type())) {
+      output = output.detach().set_requires_grad(true);
+    }
+  }
   outputs = (*error)(std::move(outputs));
   size_t next = 0;
   for (auto it = stack->end() - static_cast<std::ptrdiff_t>(count); it != stack->end(); ++it) {

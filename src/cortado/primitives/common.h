@@ -56,6 +56,12 @@ PackedResult for_each_sequence(
     const std::vector<int64_t>& bounds, const std::vector<Tensor>& timed, const std::vector<Tensor>& rows,
     const std::function<PackedResult(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows)>& run);
 
+// While one lives, the ATen calls of an operator compute in the types they are given. Without it a caller's autocast would
+// turn the matrix products inside our kernels into bfloat16. Every kernel and every backward starts with one.
+class NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard_{c10::autocast_dispatch_keyset};
+};
+
 // A boxed Autograd kernel for X_backward operators: computes as usual, and makes differentiating the results
 // an error that says so. Use: m.impl("gated_scan_backward", once_differentiable()).
 torch::CppFunction once_differentiable();
