@@ -1,0 +1,87 @@
+#include "cortado/cli/common.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/version.h"
+
+namespace cortado {
+
+namespace fs = std::filesystem;
+
+at::Device CommonOptions::apply() const {
+  if (threads > 0) at::set_num_threads(static_cast<int>(threads));
+  at::Device chosen(at::kCPU);
+  try {
+    chosen = at::Device(device);
+  } catch (const c10::Error&) {
+    throw InputError(concat("[--device] \"", device, "\" is not a device; examples: cpu, cuda, cuda:1"));
+  }
+  if (chosen.is_cuda() && !at::hasCUDA()) {
+    throw InputError(concat("[--device] ", device, ": this torch has no CUDA, or there is no GPU"));
+  }
+  // Tries it once, here: a device number that is not there would otherwise fail somewhere deep in the work.
+  try {
+    at::zeros({1}, at::TensorOptions(chosen));
+  } catch (const c10::Error&) {
+    throw InputError(concat("[--device] ", device, " can't be used: there is no such device here"));
+  }
+  return chosen;
+}
+
+at::ScalarType CommonOptions::dtype_or(at::ScalarType fallback) const {
+  if (!dtype) return fallback;
+  return *dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
+  auto options = std::make_shared<CommonOptions>();
+  constexpr const char* kGroup = "Common";
+  command.add_option("--device", options->device, "cpu, cuda, cuda:1 (default cpu)")->group(kGroup);
+  command.add_option("--threads", options->threads, "threads to compute with (default: one a core)")
+      ->check(CLI::Range(1, 4096))
+      ->group(kGroup);
+  command.add_option("--dtype", options->dtype, "float32 or bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->group(kGroup);
+  command.add_option("--seed", options->seed, "seed of every random draw")->check(CLI::NonNegativeNumber)->group(kGroup);
+  command.set_version_flag("--version", concat("cortado ", kVersion))->group(kGroup);
+  return options;
+}
+
+std::string shipped_file(const std::string& name) {
+  std::vector<fs::path> folders;
+  if (const char* share = std::getenv("CORTADO_SHARE")) folders.emplace_back(share);
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) folders.push_back(program.parent_path().parent_path() / "share" / "cortado");
+  folders.emplace_back(CORTADO_SOURCE);
+  for (const fs::path& folder : folders) {
+    if (fs::exists(folder / name, error)) return (folder / name).string();
+  }
+  throw InputError(concat("[", name, "] is not where it was installed (", folders.front().string(),
+                          "); name a file with --data, or set CORTADO_SHARE"));
+}
+
+std::string shell_quoted(const std::string& word) {
+  const bool plain = word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:=,@") ==
+                     std::string::npos;
+  if (plain && !word.empty()) return word;
+  std::string result = "'";
+  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::string program_name() {
+  std::ifstream command("/proc/self/cmdline");
+  std::string name;
+  std::getline(command, name, '\0');
+  return name.empty() ? "cortado" : shell_quoted(name);
+}
+
+}  // namespace cortado

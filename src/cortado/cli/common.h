@@ -1,0 +1,40 @@
+// Options that every command has.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace cortado {
+
+struct CommonOptions {
+  std::string device = "cpu";         // "cpu", "cuda", "cuda:1", ...
+  int64_t threads = 0;                // 0: torch's choice, one a core
+  std::optional<std::string> dtype;   // "float32", "bfloat16"; absent: the command's own default
+  std::optional<int64_t> seed;        // absent: the command's own default
+
+  // Sets the number of threads and returns the device. A device that this torch doesn't have: InputError.
+  at::Device apply() const;
+  at::ScalarType dtype_or(at::ScalarType fallback) const;
+  int64_t seed_or(int64_t fallback) const { return seed.value_or(fallback); }
+};
+
+// Adds --device, --threads, --dtype, --seed and --version to a command. The values are there when its callback runs:
+//
+//   auto common = add_common_options(*command);
+//   command->callback([common] { const at::Device device = common->apply(); ... });
+std::shared_ptr<CommonOptions> add_common_options(CLI::App& command);
+
+// Where a file that ships with the project lies ("data/tinyshakespeare.txt"): $CORTADO_SHARE, the installed share
+// folder beside the program, or the source tree. InputError when it is in none.
+std::string shipped_file(const std::string& name);
+
+// How this program was called, quoted for a shell where needed, for commands that it tells the user to type.
+std::string program_name();
+std::string shell_quoted(const std::string& word);
+
+}  // namespace cortado

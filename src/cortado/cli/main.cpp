@@ -1,0 +1,104 @@
+// cortado: the program. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 130 stopped by Ctrl-C or SIGTERM.
+#include <c10/util/Exception.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/json.h"
+#include "cortado/base/version.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+
+namespace cortado {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kBadInput = 2;
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+int complain(const std::string& message, int code) {
+  std::cout.flush();
+  std::cerr << "cortado: " << first_line(message) << std::endl;
+  return code;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string nearest = nearest_word(word, known);
+  return nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?");
+}
+
+// The first word must be a command: CLI11 would only say that it didn't expect it.
+void check_command(const CLI::App& app, const std::string& word) {
+  const auto names = command_names(app);
+  if (word.rfind('-', 0) == 0 || std::find(names.begin(), names.end(), word) != names.end()) return;
+  std::string suggestion = did_you_mean(word, names);
+  if (suggestion.empty()) suggestion = "; `cortado --help` lists them";
+  throw InputError(concat("unknown command \"", word, "\"", suggestion));
+}
+
+// A misspelt option: names the nearest one that the command has.
+std::string explain(const CLI::App& app, const CLI::ExtrasError& error) {
+  const CLI::App* command = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+  const auto words = command->remaining(true);
+  if (words.empty()) return error.what();
+  const std::string word = words.front().substr(0, words.front().find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  const std::string kind = word.rfind('-', 0) == 0 ? "unknown option" : "unexpected argument";
+  return concat(kind, " \"", word, "\"", did_you_mean(word, known));
+}
+
+// One line a command.
+void add_commands([[maybe_unused]] CLI::App& app) {
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("cortado: linear-time attention, from training to generation at constant memory.", "cortado");
+  app.set_version_flag("--version", concat("cortado ", kVersion));
+  app.require_subcommand(0, 1);
+  app.footer(
+      "Examples:\n"
+      "  cortado train configs/macchiato-nanogpt-cpu.json --out runs/first\n"
+      "  cortado generate runs/first --prompt \"ROMEO:\"\n"
+      "`cortado COMMAND --help` has the options and examples of each.");
+  add_commands(app);
+  if (argc < 2) {
+    std::cout << app.help();
+    return 0;
+  }
+  try {
+    check_command(app, argv[1]);
+    app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    return complain(explain(app, error), kBadInput);
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();  // a command that has said what happened and chooses its own code (130)
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return complain(error.what(), kBadInput);
+  } catch (const InputError& error) {
+    return complain(error.what(), kBadInput);
+  } catch (const c10::Error& error) {
+    return complain(error.what_without_backtrace(), kFailed);
+  } catch (const std::exception& error) {
+    return complain(error.what(), kFailed);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cortado
+
+int main(int argc, char** argv) { return cortado::run(argc, argv); }

@@ -1,0 +1,56 @@
+// AdamW over a module's parameters, with torch's fused update.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cortado/train/options.h"
+
+namespace cortado {
+
+using at::Tensor;
+
+// Not torch::optim::AdamW: that loops over the parameters with ten small operations each, which for a small model costs as much as
+// its backward. torch's fused operator does a whole group in one call (a test holds the two against each other).
+//
+// Weight decay acts on matrices only (parameters with two or more dimensions), as in nanoGPT.
+class AdamW {
+ public:
+  AdamW(const torch::nn::Module& module, const TrainingOptions& options);
+
+  // Euclidean norm of all gradients together. Waits for the device.
+  double gradient_norm() const;
+  // One update with this learning rate; gradients are divided by `divisor` (clipping: max(1, norm / clip)).
+  void step(double rate, double divisor = 1.0);
+  // Forgets all gradients.
+  void clear_gradients();
+
+  int64_t steps() const { return steps_; }
+  // Names of the parameters that are decayed.
+  std::vector<std::string> decayed() const;
+
+  // Moments by name ("first.NAME", "second.NAME"), for a checkpoint; restore wants exactly these.
+  std::vector<std::pair<std::string, Tensor>> moments() const;
+  void restore(const std::vector<std::pair<std::string, Tensor>>& moments, int64_t steps);
+
+ private:
+  struct Group {
+    double weight_decay = 0;
+    std::vector<std::string> names;
+    std::vector<Tensor> parameters, first, second;
+  };
+  void update(Group& group, double rate, const Tensor& divisor);
+
+  TrainingOptions options_;
+  Group groups_[2];  // decayed, not decayed
+  int64_t steps_ = 0;
+};
+
+// What the gradients are divided by so that their norm is at most `clip` (0: no limit).
+double clip_divisor(double norm, double clip);
+
+}  // namespace cortado

@@ -1,0 +1,95 @@
+#include "cortado/train/options.h"
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kMany = int64_t{1} << 40;
+
+const char* schedule_name(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kCosine:
+      return "cosine";
+    case ScheduleKind::kLinear:
+      return "linear";
+    default:
+      return "constant";
+  }
+}
+
+ScheduleKind schedule_kind(const std::string& name) {
+  for (const auto kind : {ScheduleKind::kCosine, ScheduleKind::kLinear}) {
+    if (name == schedule_name(kind)) return kind;
+  }
+  return ScheduleKind::kConstant;
+}
+
+void read_optimizer(JsonReader& reader, TrainingOptions& options) {
+  const TrainingOptions defaults;
+  options.learning_rate = reader.number("learning_rate", 0, 1e3, defaults.learning_rate);
+  options.minimum_rate = reader.number("minimum_rate", 0, options.learning_rate,
+                                       std::min(defaults.minimum_rate, options.learning_rate));
+  options.warmup = reader.integer("warmup", 0, kMany, defaults.warmup);
+  options.schedule = schedule_kind(reader.choice("schedule", {"cosine", "linear", "constant"}, "cosine"));
+  options.decay_steps = reader.integer("decay_steps", 1, kMany, options.steps);
+  if (reader.has("decay_steps") && options.decay_steps <= options.warmup) {
+    reader.fail(concat("\"decay_steps\" must be larger than \"warmup\" = ", options.warmup, ", got ",
+                       options.decay_steps));
+  }
+  options.beta1 = reader.number("beta1", 0, 0.999999, defaults.beta1);
+  options.beta2 = reader.number("beta2", 0, 0.9999999, defaults.beta2);
+  options.epsilon = reader.number("epsilon", 0, 1, defaults.epsilon);
+  options.weight_decay = reader.number("weight_decay", 0, 100, defaults.weight_decay);
+  options.clip = reader.number("clip", 0, 1e6, defaults.clip);
+}
+
+}  // namespace
+
+TrainingOptions TrainingOptions::from_json(const Json& object, const std::string& place) {
+  const TrainingOptions defaults;
+  JsonReader reader(object, place);
+  TrainingOptions options;
+  options.data = reader.text("data", defaults.data);
+  options.tokenizer = reader.text("tokenizer", defaults.tokenizer);
+  options.batch = reader.integer("batch", 1, 1 << 20, defaults.batch);
+  options.context = reader.integer("context", 1, int64_t{1} << 30, defaults.context);
+  options.accumulate = reader.integer("accumulate", 1, 1 << 20, defaults.accumulate);
+  options.steps = reader.integer("steps", 0, kMany, defaults.steps);
+  read_optimizer(reader, options);
+  options.dtype = reader.choice("dtype", {"float32", "bfloat16"}, "float32") == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.packed = reader.boolean("packed", defaults.packed);
+  options.evaluate_every = reader.integer("evaluate_every", 1, kMany, defaults.evaluate_every);
+  options.evaluate_batches = reader.integer("evaluate_batches", 0, kMany, defaults.evaluate_batches);
+  options.log_every = reader.integer("log_every", 1, kMany, defaults.log_every);
+  options.seed = reader.integer("seed", 0, std::numeric_limits<int64_t>::max(), defaults.seed);
+  reader.finish();
+  return options;
+}
+
+Json TrainingOptions::to_json() const {
+  return {{"data", data},
+          {"tokenizer", tokenizer},
+          {"batch", batch},
+          {"context", context},
+          {"accumulate", accumulate},
+          {"steps", steps},
+          {"learning_rate", learning_rate},
+          {"minimum_rate", minimum_rate},
+          {"warmup", warmup},
+          {"schedule", schedule_name(schedule)},
+          {"decay_steps", decay_steps},
+          {"beta1", beta1},
+          {"beta2", beta2},
+          {"epsilon", epsilon},
+          {"weight_decay", weight_decay},
+          {"clip", clip},
+          {"dtype", dtype == at::kBFloat16 ? "bfloat16" : "float32"},
+          {"packed", packed},
+          {"evaluate_every", evaluate_every},
+          {"evaluate_batches", evaluate_batches},
+          {"log_every", log_every},
+          {"seed", seed}};
+}
+
+}  // namespace cortado

@@ -1,0 +1,48 @@
+// How to train: the object "training" of a config.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+#include "cortado/base/json.h"
+
+namespace cortado {
+
+enum class ScheduleKind { kCosine, kLinear, kConstant };
+
+// Every key has a default; unknown keys, wrong types and impossible values are InputErrors that name the key.
+struct TrainingOptions {
+  std::string data;                // a text, or a folder made by `cortado prepare`; "": the caller decides
+  std::string tokenizer = "char";  // for a text file: "byte", "char", "sentencepiece:8000"
+  int64_t batch = 12;              // B: crops in a batch
+  int64_t context = 256;           // T: tokens in a crop (a packed batch has batch * context tokens)
+  int64_t accumulate = 1;          // batches whose gradients are averaged before a step
+  int64_t steps = 2000;            // optimiser steps
+
+  double learning_rate = 1e-3;  // at the end of the warm-up
+  double minimum_rate = 1e-4;   // at the end of the decay
+  int64_t warmup = 100;         // steps
+  ScheduleKind schedule = ScheduleKind::kCosine;
+  int64_t decay_steps = 2000;  // where the minimum is reached; default: steps
+
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;  // on matrices only
+  double clip = 1.0;          // largest global gradient norm; 0: no clipping
+
+  at::ScalarType dtype = at::kFloat;  // kBFloat16: autocast, the weights stay float32
+  bool packed = false;                // whole documents one after the other instead of random crops
+  int64_t evaluate_every = 250;       // steps between validations, each of which also writes a checkpoint
+  int64_t evaluate_batches = 0;       // batches of the validation split, evenly spread over it; 0: all of it
+  int64_t log_every = 10;             // steps between lines of metrics.jsonl
+  int64_t seed = 1337;
+
+  static TrainingOptions from_json(const Json& object, const std::string& place = "training");
+  Json to_json() const;  // round trip: from_json(to_json()) is the same
+
+  int64_t tokens_per_step() const { return batch * context * accumulate; }
+};
+
+}  // namespace cortado

@@ -1,0 +1,36 @@
+// The trainer's checkpoint: everything that continuing exactly needs, in one file.
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "cortado/base/json.h"
+#include "cortado/models/language_model.h"
+#include "cortado/train/optimizer.h"
+
+namespace cortado {
+
+// Where training stands. Nothing random is kept: every draw (crops, dropout) is a pure function of the seed and the step.
+struct TrainerState {
+  int64_t step = 0;    // optimiser steps done; also the position in the data
+  int64_t tokens = 0;  // trained on
+  double best_loss = std::numeric_limits<double>::infinity();  // on the validation split
+  int64_t best_step = 0;
+  double validation_loss = std::numeric_limits<double>::infinity();  // the latest
+  int64_t validated_step = 0;  // when
+  double seconds = 0;  // spent training, all sessions together
+
+  Json to_json() const;
+  static TrainerState from_json(const Json& json, const std::string& place);
+};
+
+// Weights ("model.NAME"), moments and state (metadata "state") in one safetensors file, written beside its place and renamed:
+// a kill at any moment leaves either the former checkpoint or this one, never a mixture. `about` is kept as metadata
+// "about" (the run's settings). Weights that are not finite: Failure, nothing is written.
+void save_trainer(const std::string& path, const LanguageModel& model, const AdamW& optimizer, const TrainerState& state,
+                  const Json& about);
+
+// Fills model and optimiser; InputError when the file is broken or of another model.
+TrainerState load_trainer(const std::string& path, LanguageModel& model, AdamW& optimizer);
+
+}  // namespace cortado

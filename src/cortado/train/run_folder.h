@@ -1,0 +1,50 @@
+// A run's folder: who may write into it, and what lies where.
+#pragma once
+
+#include <string>
+
+namespace cortado {
+
+// RUN/config.json           the model's config, and "training"
+// RUN/tokenizer/            the tokenizer
+// RUN/trainer.safetensors   what --resume needs, complete at any moment (train/resume.h)
+// RUN/last.safetensors, RUN/best.safetensors   weights alone, for everything that reads a model
+// RUN/train.json            where training stands, for people and scripts
+// RUN/metrics.jsonl         one object a line
+// RUN/.lock                 held while a process trains here
+struct RunFolder {
+  std::string path;
+
+  std::string config() const { return path + "/config.json"; }
+  std::string tokenizer() const { return path + "/tokenizer"; }
+  std::string trainer() const { return path + "/trainer.safetensors"; }
+  std::string last() const { return path + "/last.safetensors"; }
+  std::string best() const { return path + "/best.safetensors"; }
+  std::string summary() const { return path + "/train.json"; }
+  std::string metrics() const { return path + "/metrics.jsonl"; }
+  std::string lock() const { return path + "/.lock"; }
+
+  bool has_checkpoint() const;  // something that starting over would lose
+};
+
+enum class FolderUse {
+  kFresh,      // must be new or empty (what a run that died before its first checkpoint left does not count)
+  kResume,     // must hold a run
+  kOverwrite,  // a run there is deleted; anything that is not a run's stays, and is an error
+};
+
+// Keeps the folder for this process until the end of life (the lock dies with the process, also by kill -9).
+class RunLock {
+ public:
+  // Makes the folder where it is missing. In use (another process trains there, or the use above is not allowed), not
+  // writable, not a folder: InputError, and nothing has changed.
+  RunLock(const RunFolder& folder, FolderUse use);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace cortado
