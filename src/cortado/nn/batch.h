@@ -10,7 +10,7 @@ namespace cortado {
 using at::Tensor;
 
 // A call's tokens: dense [B, T, D], or packed (B = 1) sequences one after the other, bounded by cu_seqlens.
-// There are never pad tokens: a padded batch is packed at the model's door.
+// There are never pad tokens: a padded batch is packed at the model's door (pack_padded).
 struct Batch {
   std::optional<Tensor> cu_seqlens;  // int64 [N+1], first 0, last T; none = dense
   bool training = false;             // dropout acts
@@ -24,5 +24,19 @@ struct Batch {
   // Tokens that this call adds to each row: int64 [rows].
   Tensor lengths(const Tensor& x) const;
 };
+
+// A padded batch without its padding: tokens [1, lengths.sum()], and the Batch that goes with them.
+struct Packed {
+  Tensor tokens;
+  Batch batch;
+};
+
+// tokens [B, T] with row b's tokens in its first lengths[b] places (0 <= lengths[b] <= T; int64 [B]), the padding behind
+// them. A packed prefill gives every sequence its own row of the state, also the empty ones, so that decoding goes on as
+// a dense batch [B, 1]. Lengths out of range are an InputError.
+Packed pack_padded(const Tensor& tokens, const Tensor& lengths);
+
+// packed [1, T, ...]: the entries of each sequence's last token, [N, ...]; an empty sequence is an InputError.
+Tensor last_of_each(const Tensor& packed, const Batch& batch);
 
 }  // namespace cortado

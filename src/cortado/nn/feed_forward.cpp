@@ -1,0 +1,36 @@
+#include "cortado/nn/feed_forward.h"
+
+namespace cortado {
+
+Tensor activate(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return at::gelu(x, "none");
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGeluTanh:
+      break;
+  }
+  return at::gelu(x, "tanh");
+}
+
+FeedForward::FeedForward(const FeedForwardOptions& options)
+    : torch::nn::Module("FeedForward"), activation_(options.activation) {
+  if (options.gated) {
+    gate_ = register_module("gate", std::make_shared<Linear>(options.dim, options.hidden, options.bias));
+  }
+  up_ = register_module("up", std::make_shared<Linear>(options.dim, options.hidden, options.bias));
+  down_ = register_module("down", make_output_linear(options.hidden, options.dim, options.bias));
+}
+
+Tensor FeedForward::forward(const Tensor& x) const {
+  if (!gate_) return down_->forward(activate(up_->forward(x), activation_));
+  return down_->forward(activate(gate_->forward(x), activation_) * up_->forward(x));
+}
+
+double FeedForward::flops_per_token() const {
+  const double matrix = 2.0 * static_cast<double>(up_->weight.numel());
+  return matrix * (gate_ ? 3.0 : 2.0);
+}
+
+}  // namespace cortado

@@ -1,0 +1,34 @@
+// Linear maps: y = x Wᵀ + b.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include "cortado/nn/initialization.h"
+
+namespace cortado {
+
+// x [..., in] -> [..., out]; weight [out, in], bias [out] or none. Initialised N(0, 1/in) (LeCun), bias 0.
+class Linear : public torch::nn::Module {
+ public:
+  Linear(int64_t in, int64_t out, bool with_bias = false) : torch::nn::Module("Linear") {
+    weight = register_parameter("weight", at::empty({out, in}));
+    lecun_normal(weight, in);
+    if (with_bias) bias = register_parameter("bias", at::zeros({out}));
+  }
+
+  Tensor forward(const Tensor& x) const { return bias ? at::linear(x, weight, *bias) : at::linear(x, weight); }
+
+  Tensor weight;
+  std::optional<Tensor> bias;
+  // Its output is added to the residual stream: an initialisation with "scale_residual" makes it smaller.
+  bool residual_output = false;
+};
+
+// A Linear whose output joins the residual stream (a mixer's or feed-forward's last projection).
+inline std::shared_ptr<Linear> make_output_linear(int64_t in, int64_t out, bool with_bias = false) {
+  auto linear = std::make_shared<Linear>(in, out, with_bias);
+  linear->residual_output = true;
+  return linear;
+}
+
+}  // namespace cortado

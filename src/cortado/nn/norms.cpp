@@ -1,0 +1,51 @@
+#include "cortado/nn/norms.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace cortado {
+
+namespace {
+
+Tensor inverse_rms(const Tensor& x, double eps) { return at::rsqrt(at::mean(at::square(x), -1, true).add_(eps)); }
+
+// x -> x/rms(x), with a backward of its own: autograd's would keep and read three more tensors of x's size.
+// With y = x·r, r = (mean x² + eps)^-1/2:  dx = r·(dy - y·mean(dy·y)).
+class NormalizeRms : public torch::autograd::Function<NormalizeRms> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, double eps) {
+    const Tensor scale = inverse_rms(x, eps);
+    const Tensor y = x * scale;
+    context->save_for_backward({y, scale});
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor& y = saved[0];
+    const Tensor along = at::mean(gradients[0] * y, -1, true);
+    return {at::addcmul(gradients[0], y, along, -1).mul_(saved[1]), Tensor()};
+  }
+};
+
+}  // namespace
+
+RmsNorm::RmsNorm(int64_t dim, double eps) : Norm("RmsNorm"), eps_(eps) {
+  weight = register_parameter("weight", at::ones({dim}));
+}
+
+Tensor RmsNorm::forward(const Tensor& x) const {
+  const Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  const bool differentiate = at::GradMode::is_enabled() && wide.requires_grad();
+  const Tensor y = differentiate ? NormalizeRms::apply(wide, eps_) : wide * inverse_rms(wide, eps_);
+  return y.to(x.scalar_type()) * weight;
+}
+
+LayerNorm::LayerNorm(int64_t dim, double eps, bool with_bias) : Norm("LayerNorm"), eps_(eps) {
+  weight = register_parameter("weight", at::ones({dim}));
+  if (with_bias) bias = register_parameter("bias", at::zeros({dim}));
+}
+
+Tensor LayerNorm::forward(const Tensor& x) const { return at::layer_norm(x, weight.sizes(), weight, bias, eps_); }
+
+}  // namespace cortado

@@ -1,0 +1,44 @@
+// Normalisation over the last dimension.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <optional>
+
+namespace cortado {
+
+using at::Tensor;
+
+// x [..., D] -> the same shape.
+class Norm : public torch::nn::Module {
+ public:
+  using torch::nn::Module::Module;
+  virtual Tensor forward(const Tensor& x) const = 0;
+};
+
+// x·rsqrt(mean x² + eps) in float32 (float64 for float64), cast to x's type, times weight [D] (starts at 1).
+class RmsNorm : public Norm {
+ public:
+  explicit RmsNorm(int64_t dim, double eps = 1e-6);
+  Tensor forward(const Tensor& x) const override;
+
+  Tensor weight;
+
+ private:
+  double eps_;
+};
+
+// (x - mean)/√(variance + eps)·weight [D] + bias [D]; weight starts at 1, bias at 0.
+class LayerNorm : public Norm {
+ public:
+  explicit LayerNorm(int64_t dim, double eps = 1e-5, bool with_bias = true);
+  Tensor forward(const Tensor& x) const override;
+
+  Tensor weight;
+  std::optional<Tensor> bias;
+
+ private:
+  double eps_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,62 @@
+#include "cortado/nn/rotary.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+
+namespace {
+
+Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  const Tensor wide = x.to(cos.scalar_type());
+  const auto halves = wide.chunk(2, -1);
+  const Tensor first = (halves[0] * cos).addcmul_(halves[1], sin, -1);
+  const Tensor second = (halves[1] * cos).addcmul_(halves[0], sin);
+  return at::cat({first, second}, -1).to(x.scalar_type());
+}
+
+// A rotation's adjoint is the rotation back: no intermediate needs to be kept.
+class Rotate : public torch::autograd::Function<Rotate> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& cos,
+                        const Tensor& sin) {
+    context->save_for_backward({cos, sin});
+    return turn(x, cos, sin);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    return {turn(gradients[0], saved[0], -saved[1]), Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, double theta, at::ScalarType type) {
+  fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
+  // A dense batch from zero has the same positions in every row: one row of the table serves all.
+  const bool same_rows = positions.size(0) > 1 && positions.stride(0) == 0;
+  const Tensor rows = same_rows ? positions.narrow(0, 0, 1) : positions;
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(positions.device());
+  const Tensor exponent = at::arange(0, head_dim, 2, options).mul_(-std::log(theta) / static_cast<double>(head_dim));
+  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * exponent.exp_();
+  return {angles.cos().to(type), angles.sin().to(type)};
+}
+
+Tensor rotate(const Tensor& x, const RotaryTable& table) {
+  fail_input_if(x.dim() != 4 || x.size(3) != 2 * table.cos.size(3), "[rotary] expected [B, T, H, ",
+                2 * table.cos.size(3), "], got ", x.sizes());
+  if (at::GradMode::is_enabled() && x.requires_grad()) return Rotate::apply(x, table.cos, table.sin);
+  return turn(x, table.cos, table.sin);
+}
+
+Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta) {
+  const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return rotate(x, rotary_table(positions, x.size(-1), theta, type));
+}
+
+}  // namespace cortado

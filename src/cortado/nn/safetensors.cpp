@@ -1,0 +1,245 @@
+#include "cortado/nn/safetensors.h"
+
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/json.h"
+#include "cortado/nn/checksum.h"
+
+namespace cortado {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the format's own reader
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+constexpr size_t kMaxDimensions = 32;
+constexpr const char* kChecksum = "checksum";
+
+const std::vector<std::pair<std::string, at::ScalarType>>& type_names() {
+  static const std::vector<std::pair<std::string, at::ScalarType>> names = {
+      {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
+      {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
+  return names;
+}
+
+std::string type_name(const std::string& tensor, at::ScalarType type) {
+  for (const auto& [name, known] : type_names()) {
+    if (known == type) return name;
+  }
+  throw Failure(concat("[safetensors] \"", tensor, "\" has a type that the format lacks: ", c10::toString(type)));
+}
+
+uint64_t byte_count(const at::Tensor& tensor) {
+  return static_cast<uint64_t>(tensor.numel()) * static_cast<uint64_t>(tensor.element_size());
+}
+
+// Adds one tensor: name, type, shape, bytes.
+void add_tensor(Checksum& checksum, const std::string& name, const at::Tensor& tensor) {
+  std::string description = type_name(name, tensor.scalar_type());
+  for (const int64_t size : tensor.sizes()) description += " " + std::to_string(size);
+  checksum.add(name);
+  checksum.add(description);
+  checksum.add(tensor.const_data_ptr(), byte_count(tensor));
+}
+
+void add_metadata(Checksum& checksum, const std::map<std::string, std::string>& metadata) {
+  for (const auto& [key, value] : metadata) {
+    if (key == kChecksum) continue;
+    checksum.add(key);
+    checksum.add(value);
+  }
+}
+
+std::string checksum_of(const TensorFile& file) {
+  Checksum checksum;
+  add_metadata(checksum, file.metadata);
+  for (const auto& [name, tensor] : file.tensors) add_tensor(checksum, name, tensor);
+  return checksum.hex();
+}
+
+at::Tensor plain(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
+
+std::string header_text(const TensorFile& file) {
+  Json header = Json::object();
+  header["__metadata__"] = file.metadata;
+  uint64_t offset = 0;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name == "__metadata__" || header.contains(name)) {
+      throw Failure(concat("[safetensors] two tensors are named \"", name, "\""));
+    }
+    const uint64_t end = offset + byte_count(tensor);
+    header[name] = {{"dtype", type_name(name, tensor.scalar_type())},
+                    {"shape", std::vector<int64_t>(tensor.sizes().begin(), tensor.sizes().end())},
+                    {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');  // the data then starts aligned
+  return text;
+}
+
+// --- Reading ---
+
+// One file's bytes, and how it complains.
+struct Source {
+  const std::string& path;
+  std::string_view header;
+  const char* data;
+  uint64_t data_size;
+
+  template <typename... Parts>
+  void fail_if(bool bad, const Parts&... parts) const {
+    if (bad) throw InputError(concat("[safetensors] ", path, " is damaged or no safetensors file: ", parts...));
+  }
+};
+
+Source open_source(const std::string& path, std::string_view bytes) {
+  Source source{path, {}, nullptr, 0};
+  source.fail_if(bytes.size() < kLengthBytes, "only ", bytes.size(), " bytes");
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), kLengthBytes);
+  source.fail_if(length > kMaxHeader || length > bytes.size() - kLengthBytes, "a header of ", length,
+                 " bytes in a file of ", bytes.size());
+  source.header = bytes.substr(kLengthBytes, length);
+  source.data = bytes.data() + kLengthBytes + length;
+  source.data_size = bytes.size() - kLengthBytes - length;
+  return source;
+}
+
+Json parse_header(const Source& source) {
+  source.fail_if(source.header.empty() || source.header[0] != '{', "the header is no JSON object");
+  std::set<std::string> names;
+  std::optional<std::string> twice;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
+      twice = value.get<std::string>();
+    }
+    return true;
+  };
+  const Json header = Json::parse(source.header, watch, false);
+  source.fail_if(!header.is_object(), "the header is no JSON object");
+  source.fail_if(twice.has_value(), "two tensors are named \"", twice.value_or(""), "\"");
+  return header;
+}
+
+std::map<std::string, std::string> parse_metadata(const Source& source, const Json& object) {
+  source.fail_if(!object.is_object(), "__metadata__ is no object");
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, value] : object.items()) {
+    source.fail_if(!value.is_string(), "__metadata__ has an entry that is no text: \"", key, "\"");
+    metadata[key] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+at::ScalarType parse_type(const Source& source, const std::string& name, const Json& entry) {
+  if (entry.is_string()) {
+    for (const auto& [text, type] : type_names()) {
+      if (text == entry.get<std::string>()) return type;
+    }
+  }
+  source.fail_if(true, "tensor \"", name, "\" has the unknown type ", entry.dump());
+  return at::kFloat;
+}
+
+bool is_count(const Json& value) { return value.is_number_unsigned() && value.get<uint64_t>() <= kMaxElements; }
+
+std::vector<int64_t> parse_shape(const Source& source, const std::string& name, const Json& entry) {
+  source.fail_if(!entry.is_array() || entry.size() > kMaxDimensions, "tensor \"", name, "\" has no valid shape");
+  std::vector<int64_t> shape;
+  int64_t elements = 1;
+  for (const Json& size : entry) {
+    source.fail_if(!is_count(size), "tensor \"", name, "\" has no valid shape");
+    shape.push_back(size.get<int64_t>());
+    source.fail_if(shape.back() != 0 && elements > kMaxElements / shape.back(), "tensor \"", name, "\" is too large");
+    elements *= shape.back();
+  }
+  return shape;
+}
+
+// Reads one tensor, which must start where the one before it ended; moves `offset` to its end.
+at::Tensor read_tensor(const Source& source, const std::string& name, const Json& entry, uint64_t& offset) {
+  source.fail_if(!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") || !entry.contains("shape") ||
+                     !entry.contains("data_offsets"),
+                 "tensor \"", name, "\" needs exactly dtype, shape and data_offsets");
+  const at::ScalarType type = parse_type(source, name, entry["dtype"]);
+  const std::vector<int64_t> shape = parse_shape(source, name, entry["shape"]);
+  const Json& offsets = entry["data_offsets"];
+  source.fail_if(!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) || !is_count(offsets[1]),
+                 "tensor \"", name, "\" has no valid data_offsets");
+  const uint64_t begin = offsets[0].get<uint64_t>();
+  const uint64_t end = offsets[1].get<uint64_t>();
+  source.fail_if(begin != offset, "tensor \"", name, "\" starts at byte ", begin, ", the one before it ended at ",
+                 offset);
+  source.fail_if(end < begin || end > source.data_size, "tensor \"", name, "\" ends at byte ", end, " of ",
+                 source.data_size);
+  uint64_t bytes = c10::elementSize(type);
+  for (const int64_t size : shape) bytes *= static_cast<uint64_t>(size);
+  source.fail_if(bytes != end - begin, "tensor \"", name, "\" of shape [", at::IntArrayRef(shape), "] needs ", bytes,
+                 " bytes and has ", end - begin);
+  at::Tensor tensor = at::empty(shape, type);
+  if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), source.data + begin, bytes);
+  offset = end;
+  return tensor;
+}
+
+}  // namespace
+
+std::string content_hash(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  Checksum checksum;
+  for (const auto& [name, tensor] : tensors) add_tensor(checksum, name, plain(tensor));
+  return checksum.hex();
+}
+
+void write_safetensors(const std::string& path, const TensorFile& file) {
+  TensorFile copy{{}, file.metadata};
+  for (const auto& [name, tensor] : file.tensors) copy.tensors.emplace_back(name, plain(tensor));
+  copy.metadata[kChecksum] = checksum_of(copy);
+  const std::string header = header_text(copy);
+  const uint64_t length = header.size();
+  AtomicFile out(path);
+  out.write(&length, kLengthBytes);
+  out.write(header);
+  for (const auto& [name, tensor] : copy.tensors) out.write(tensor.const_data_ptr(), byte_count(tensor));
+  out.commit();
+}
+
+TensorFile read_safetensors(const std::string& path) {
+  const MappedFile map(path);
+  const Source source = open_source(path, map.text());
+  const Json header = parse_header(source);
+  TensorFile file;
+  // Writers may list tensors in any order: they are read in the order of their bytes.
+  std::vector<std::pair<std::string, const Json*>> entries;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") {
+      file.metadata = parse_metadata(source, entry);
+    } else {
+      entries.emplace_back(name, &entry);
+    }
+  }
+  const auto start = [](const Json& entry) -> uint64_t {
+    if (!entry.is_object() || !entry.contains("data_offsets")) return 0;
+    const Json& offsets = entry["data_offsets"];
+    return offsets.is_array() && !offsets.empty() && is_count(offsets[0]) ? offsets[0].get<uint64_t>() : 0;
+  };
+  std::stable_sort(entries.begin(), entries.end(),
+                   [&](const auto& a, const auto& b) { return start(*a.second) < start(*b.second); });
+  uint64_t offset = 0;
+  for (const auto& [name, entry] : entries) file.tensors.emplace_back(name, read_tensor(source, name, *entry, offset));
+  source.fail_if(offset != source.data_size, "the tensors end at byte ", offset, " of ", source.data_size);
+  const auto checksum = file.metadata.find(kChecksum);
+  source.fail_if(checksum != file.metadata.end() && checksum->second != checksum_of(file),
+                 "its bytes do not match its checksum");
+  return file;
+}
+
+}  // namespace cortado

@@ -1,0 +1,147 @@
+#include "cortado/nn/state.h"
+
+#include "cortado/base/error.h"
+#include "cortado/nn/safetensors.h"
+
+namespace cortado {
+
+namespace {
+
+constexpr const char* kFormat = "cortado-state";
+constexpr const char* kVersion = "1";
+
+const std::string& metadata_entry(const TensorFile& file, const std::string& key, const std::string& path) {
+  const auto entry = file.metadata.find(key);
+  fail_input_if(entry == file.metadata.end(), "[state] ", path, " lacks the entry \"", key, "\"");
+  return entry->second;
+}
+
+// "layers.12.key" -> 12, and `rest` = "key"; -1 when the name has another form or a layer that is not there.
+int64_t split_layer(const std::string& name, int64_t layers, std::string* rest) {
+  const std::string prefix = "layers.";
+  if (name.rfind(prefix, 0) != 0) return -1;
+  const size_t dot = name.find('.', prefix.size());
+  if (dot == std::string::npos || dot == prefix.size() || dot - prefix.size() > 6) return -1;
+  const std::string digits = name.substr(prefix.size(), dot - prefix.size());
+  if (digits.find_first_not_of("0123456789") != std::string::npos) return -1;
+  *rest = name.substr(dot + 1);
+  const int64_t layer = std::stoll(digits);
+  return layer < layers ? layer : -1;
+}
+
+int64_t layer_count(const TensorFile& file, const std::string& path) {
+  const std::string& text = metadata_entry(file, "layers", path);
+  fail_input_if(text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos,
+                "[state] ", path, " has no valid number of layers: \"", text, "\"");
+  return std::stoll(text);
+}
+
+}  // namespace
+
+void SequenceState::add(const std::string& name, Tensor tensor) {
+  fail_input_if(tensor.dim() < 1, "[state] \"", name, "\" of ", mechanism_, " needs the batch's rows as first dimension");
+  for (const auto& [known, other] : tensors_) {
+    fail_input_if(known == name, "[state] ", mechanism_, " has two tensors named \"", name, "\"");
+    fail_input_if(other.size(0) != tensor.size(0), "[state] ", mechanism_, ": \"", name, "\" has ", tensor.size(0),
+                  " rows, \"", known, "\" has ", other.size(0));
+  }
+  tensors_.emplace_back(name, std::move(tensor));
+}
+
+const Tensor& SequenceState::at(const std::string& name) const {
+  for (const auto& [known, tensor] : tensors_) {
+    if (known == name) return tensor;
+  }
+  throw InputError(concat("[state] the state of ", mechanism_, " has no tensor \"", name, "\""));
+}
+
+Tensor& SequenceState::at(const std::string& name) {
+  return const_cast<Tensor&>(static_cast<const SequenceState*>(this)->at(name));
+}
+
+int64_t SequenceState::rows() const { return tensors_.empty() ? 0 : tensors_.front().second.size(0); }
+
+namespace {
+
+// The same state with every tensor replaced by change(tensor).
+template <typename Change>
+SequenceState transform(const SequenceState& state, const Change& change) {
+  SequenceState result(state.mechanism());
+  for (const auto& [name, tensor] : state.tensors()) result.add(name, change(tensor));
+  return result;
+}
+
+}  // namespace
+
+SequenceState SequenceState::clone() const {
+  return transform(*this, [](const Tensor& t) { return t.clone(); });
+}
+
+SequenceState SequenceState::index(const Tensor& rows) const {
+  return transform(*this, [&](const Tensor& t) { return t.index_select(0, rows.to(t.device())); });
+}
+
+SequenceState SequenceState::to(const at::TensorOptions& options) const {
+  return transform(*this, [&](const Tensor& t) {
+    at::TensorOptions wanted = t.options();
+    if (options.has_device()) wanted = wanted.device(options.device());
+    if (options.has_dtype() && t.is_floating_point()) wanted = wanted.dtype(options.dtype());
+    return t.to(wanted);
+  });
+}
+
+SequenceState SequenceState::detach() const {
+  return transform(*this, [](const Tensor& t) { return t.detach(); });
+}
+
+int64_t SequenceState::bytes() const {
+  int64_t total = 0;
+  for (const auto& [name, tensor] : tensors_) total += tensor.numel() * tensor.element_size();
+  return total;
+}
+
+void save_states(const std::string& path, const std::vector<SequenceState>& states, const std::string& identity,
+                 const std::vector<std::pair<std::string, Tensor>>& extra) {
+  TensorFile file;
+  file.metadata = {{"format", kFormat}, {"version", kVersion}, {"identity", identity}};
+  file.metadata["layers"] = std::to_string(states.size());
+  for (size_t i = 0; i < states.size(); ++i) {
+    const std::string layer = std::to_string(i);
+    file.metadata["mechanism." + layer] = states[i].mechanism();
+    for (const auto& [name, tensor] : states[i].tensors()) {
+      file.tensors.emplace_back("layers." + layer + "." + name, tensor);
+    }
+  }
+  for (const auto& [name, tensor] : extra) file.tensors.emplace_back("extra." + name, tensor);
+  write_safetensors(path, file);
+}
+
+std::vector<SequenceState> load_states(const std::string& path, const std::string& identity,
+                                       std::vector<std::pair<std::string, Tensor>>* extra) {
+  const TensorFile file = read_safetensors(path);
+  const auto format = file.metadata.find("format");
+  fail_input_if(format == file.metadata.end() || format->second != kFormat, "[state] ", path, " is not a state file");
+  const std::string& version = metadata_entry(file, "version", path);
+  fail_input_if(version != kVersion, "[state] ", path, " has version ", version, ", this program reads ", kVersion);
+  const std::string& owner = metadata_entry(file, "identity", path);
+  fail_input_if(owner != identity, "[state] ", path, " belongs to another model: ", owner, ", this one is ", identity);
+
+  std::vector<SequenceState> states;
+  const int64_t layers = layer_count(file, path);
+  for (int64_t i = 0; i < layers; ++i) {
+    states.emplace_back(metadata_entry(file, "mechanism." + std::to_string(i), path));
+  }
+  for (const auto& [name, tensor] : file.tensors) {
+    std::string rest;
+    if (name.rfind("extra.", 0) == 0) {
+      if (extra) extra->emplace_back(name.substr(6), tensor);
+      continue;
+    }
+    const int64_t layer = split_layer(name, layers, &rest);
+    fail_input_if(layer < 0, "[state] ", path, " has a tensor that belongs nowhere: \"", name, "\"");
+    states[layer].add(rest, tensor);
+  }
+  return states;
+}
+
+}  // namespace cortado
