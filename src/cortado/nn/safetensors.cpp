@@ -1,5 +1,6 @@
 #include "cortado/nn/safetensors.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -226,13 +227,14 @@ TensorFile read_safetensors(const std::string& path) {
       entries.emplace_back(name, &entry);
     }
   }
-  const auto start = [](const Json& entry) -> uint64_t {
+  const auto place = [](const Json& entry, size_t i) -> uint64_t {
     if (!entry.is_object() || !entry.contains("data_offsets")) return 0;
     const Json& offsets = entry["data_offsets"];
-    return offsets.is_array() && !offsets.empty() && is_count(offsets[0]) ? offsets[0].get<uint64_t>() : 0;
+    return offsets.is_array() && offsets.size() == 2 && is_count(offsets[i]) ? offsets[i].get<uint64_t>() : 0;
   };
-  std::stable_sort(entries.begin(), entries.end(),
-                   [&](const auto& a, const auto& b) { return start(*a.second) < start(*b.second); });
+  std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) {
+    return std::pair(place(*a.second, 0), place(*a.second, 1)) < std::pair(place(*b.second, 0), place(*b.second, 1));
+  });
   uint64_t offset = 0;
   for (const auto& [name, entry] : entries) file.tensors.emplace_back(name, read_tensor(source, name, *entry, offset));
   source.fail_if(offset != source.data_size, "the tensors end at byte ", offset, " of ", source.data_size);

@@ -1,0 +1,246 @@
+// Linear, norms, feed-forward, rotary, positions, embedding, block-diagonal: each against its formula in float64.
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+
+#include "cortado/base/error.h"
+#include "cortado/nn/batch.h"
+#include "cortado/nn/block_diagonal.h"
+#include "cortado/nn/dropout.h"
+#include "cortado/nn/embedding.h"
+#include "cortado/nn/feed_forward.h"
+#include "cortado/nn/initialization.h"
+#include "cortado/nn/linear.h"
+#include "cortado/nn/norms.h"
+#include "cortado/nn/positions.h"
+#include "cortado/nn/rotary.h"
+
+namespace cortado {
+namespace {
+
+Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
+
+double worst(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+// The largest difference between autograd's gradient of sum(f(x)·w) and central differences.
+double gradient_error(const std::function<Tensor(const Tensor&)>& f, const Tensor& at_x) {
+  Tensor x = at_x.clone().requires_grad_(true);
+  const Tensor y = f(x);
+  const Tensor w = at::randn_like(y);
+  (y * w).sum().backward();
+  const at::NoGradGuard no_grad;
+  Tensor numeric = at::zeros_like(at_x);
+  const double step = 1e-5;
+  for (int64_t i = 0; i < at_x.numel(); ++i) {
+    Tensor plus = at_x.clone(), minus = at_x.clone();
+    plus.view(-1)[i] += step;
+    minus.view(-1)[i] -= step;
+    numeric.view(-1)[i] = ((f(plus) - f(minus)) * w).sum() / (2 * step);
+  }
+  return worst(x.grad(), numeric);
+}
+
+TEST(Linear, IsAMatrixProductWithLecunWeights) {
+  at::manual_seed(1);
+  Linear layer(400, 300, true);
+  EXPECT_NEAR(layer.weight.std().item<double>(), 1.0 / 20, 1e-3);
+  EXPECT_EQ(layer.bias->abs().max().item<double>(), 0.0);
+  layer.to(at::kDouble);
+  { const at::NoGradGuard no_grad; layer.bias->normal_(); }
+  const Tensor x = random({2, 3, 400});
+  EXPECT_LT(worst(layer.forward(x), at::matmul(x, layer.weight.t()) + *layer.bias), 1e-12);
+  EXPECT_EQ(layer.named_parameters().size(), 2u);
+  EXPECT_EQ(Linear(4, 3).named_parameters().size(), 1u);
+}
+
+TEST(RmsNorm, IsTheFormulaAndSoIsItsGradient) {
+  RmsNorm norm(6, 1e-3);
+  norm.to(at::kDouble);
+  { const at::NoGradGuard no_grad; norm.weight.normal_(); }
+  const Tensor x = random({2, 3, 6});
+  const Tensor expected = x / at::sqrt(at::mean(x * x, -1, true) + 1e-3) * norm.weight;
+  EXPECT_LT(worst(norm.forward(x), expected), 1e-12);
+  EXPECT_LT(gradient_error([&](const Tensor& v) { return norm.forward(v); }, x), 1e-7);
+  EXPECT_LT(gradient_error([&](const Tensor& v) { return norm.forward(v * 1e-2); }, x), 1e-7);  // eps matters
+  norm.zero_grad();
+  norm.forward(x).sum().backward();
+  EXPECT_LT(worst(norm.weight.grad(), (expected / norm.weight).sum({0, 1}).detach()), 1e-12);
+}
+
+TEST(RmsNorm, CastsBeforeTheWeight) {
+  RmsNorm norm(64);
+  norm.to(at::kBFloat16);
+  { const at::NoGradGuard no_grad; norm.weight.normal_(); }
+  const Tensor x = at::randn({5, 64}).to(at::kBFloat16);
+  const Tensor wide = x.to(at::kFloat);
+  const Tensor expected = (wide * at::rsqrt(wide.square().mean(-1, true) + 1e-6)).to(at::kBFloat16) * norm.weight;
+  EXPECT_TRUE(norm.forward(x).equal(expected));
+  const Tensor with_graph = x.clone().requires_grad_(true);
+  EXPECT_TRUE(norm.forward(with_graph).equal(expected));
+}
+
+TEST(LayerNorm, IsTheFormula) {
+  LayerNorm norm(6, 1e-3, true);
+  norm.to(at::kDouble);
+  { const at::NoGradGuard no_grad; norm.weight.normal_(); norm.bias->normal_(); }
+  const Tensor x = random({2, 3, 6});
+  const Tensor centred = x - x.mean(-1, true);
+  const Tensor expected = centred / at::sqrt(at::mean(centred * centred, -1, true) + 1e-3) * norm.weight + *norm.bias;
+  EXPECT_LT(worst(norm.forward(x), expected), 1e-12);
+  EXPECT_EQ(LayerNorm(6, 1e-5, false).named_parameters().size(), 1u);
+}
+
+TEST(FeedForward, HasThreeKinds) {
+  const Tensor x = random({2, 3, 5});
+  const auto weights = [](FeedForward& layer, const char* name) {
+    return layer.named_parameters()[std::string(name) + ".weight"];
+  };
+  const auto gelu = [](const Tensor& v) { return 0.5 * v * (1 + at::erf(v / std::sqrt(2.0))); };
+  const auto gelu_tanh = [](const Tensor& v) {
+    return 0.5 * v * (1 + at::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+  };
+  FeedForward mlp({5, 7, false, Activation::kGelu, false});
+  mlp.to(at::kDouble);
+  const Tensor plain = at::matmul(gelu(at::matmul(x, weights(mlp, "up").t())), weights(mlp, "down").t());
+  EXPECT_LT(worst(mlp.forward(x), plain), 1e-12);
+  FeedForward glu({5, 7, true, Activation::kSilu, false});
+  glu.to(at::kDouble);
+  const Tensor gate = at::matmul(x, weights(glu, "gate").t());
+  const Tensor hidden = gate * at::sigmoid(gate) * at::matmul(x, weights(glu, "up").t());
+  EXPECT_LT(worst(glu.forward(x), at::matmul(hidden, weights(glu, "down").t())), 1e-12);
+  EXPECT_LT(worst(activate(x, Activation::kGeluTanh), gelu_tanh(x)), 1e-12);
+  EXPECT_EQ(mlp.flops_per_token(), 2.0 * 2 * 5 * 7);
+  EXPECT_EQ(glu.flops_per_token(), 3.0 * 2 * 5 * 7);
+  EXPECT_EQ(FeedForward({5, 7, true, Activation::kSilu, true}).named_parameters().size(), 6u);
+}
+
+TEST(Rotary, TurnsPairsOfHalvesByPosition) {
+  const Tensor x = random({1, 3, 2, 6});
+  const Tensor positions = at::tensor({0, 5, 1000000}, at::kLong).unsqueeze(0);
+  const Tensor y = apply_rotary(x, positions, 100.0);
+  for (int64_t t = 0; t < 3; ++t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      const double angle = positions[0][t].item<double>() * std::pow(100.0, -2.0 * static_cast<double>(i) / 6);
+      for (int64_t h = 0; h < 2; ++h) {
+        const double a = x[0][t][h][i].item<double>(), b = x[0][t][h][i + 3].item<double>();
+        EXPECT_NEAR(y[0][t][h][i].item<double>(), a * std::cos(angle) - b * std::sin(angle), 1e-8);
+        EXPECT_NEAR(y[0][t][h][i + 3].item<double>(), b * std::cos(angle) + a * std::sin(angle), 1e-8);
+      }
+    }
+  }
+  EXPECT_LT(gradient_error([&](const Tensor& v) { return apply_rotary(v, positions, 100.0); }, x), 1e-8);
+  // Far out, float32 is as good as near: the angle is not rounded to float32.
+  EXPECT_LT(worst(apply_rotary(x.to(at::kFloat), positions, 100.0).to(at::kDouble), y), 1e-6);
+  EXPECT_THROW(apply_rotary(random({1, 3, 2, 5}), positions, 100.0), InputError);
+}
+
+TEST(Rotary, SharesRowsOfADenseBatch) {
+  const Tensor x = random({3, 4, 1, 2});
+  const Tensor positions = Batch{}.positions(x);
+  EXPECT_EQ(rotary_table(positions, 2, 1e4).cos.size(0), 1);
+  EXPECT_TRUE(apply_rotary(x, positions, 1e4).equal(apply_rotary(x, positions.contiguous(), 1e4)));
+}
+
+TEST(Positions, AreInterleavedSinesAndCosines) {
+  const Tensor positions = at::tensor({0, 3, 70}, at::kLong).unsqueeze(0);
+  const Tensor table = sinusoidal_positions(positions, 5, at::kDouble);
+  ASSERT_EQ(table.sizes(), (std::vector<int64_t>{1, 3, 5}));
+  for (int64_t t = 0; t < 3; ++t) {
+    for (int64_t d = 0; d < 5; ++d) {
+      const double angle = positions[0][t].item<double>() / std::pow(1e4, 2.0 * static_cast<double>(d / 2) / 5);
+      EXPECT_NEAR(table[0][t][d].item<double>(), d % 2 == 0 ? std::sin(angle) : std::cos(angle), 1e-12);
+    }
+  }
+}
+
+TEST(Embedding, LooksUpAndScales) {
+  Embedding plain(7, 4), scaled(7, 4, true);
+  const Tensor tokens = at::tensor({1, 6, 0, 1}, at::kLong).view({2, 2});
+  EXPECT_TRUE(plain.forward(tokens)[0][1].equal(plain.weight[6]));
+  EXPECT_TRUE(scaled.forward(tokens)[0][1].equal(scaled.weight[6] * 2));
+}
+
+TEST(Dropout, ActsOnlyInTraining) {
+  const Tensor x = at::ones({100, 100});
+  EXPECT_TRUE(drop(x, 0.25, false).equal(x));
+  EXPECT_TRUE(drop(x, 0.0, true).equal(x));
+  const Tensor y = drop(x, 0.25, true);
+  EXPECT_NEAR((y == 0).to(at::kDouble).mean().item<double>(), 0.25, 0.03);
+  EXPECT_NEAR(y.mean().item<double>(), 1.0, 0.05);
+}
+
+TEST(BlockDiagonal, MultipliesEveryHeadByItsOwnMatrix) {
+  BlockDiagonal layer(6, 2);
+  layer.to(at::kDouble);
+  { const at::NoGradGuard no_grad; layer.bias.normal_(); }
+  const Tensor x = random({2, 3, 6});
+  const Tensor first = at::matmul(x.slice(-1, 0, 3), layer.weight[0]);
+  const Tensor second = at::matmul(x.slice(-1, 3, 6), layer.weight[1]);
+  EXPECT_LT(worst(layer.forward(x), at::cat({first, second}, -1) + layer.bias), 1e-12);
+  EXPECT_THROW(BlockDiagonal(6, 4), InputError);
+}
+
+class Pair : public torch::nn::Module {
+ public:
+  Pair() {
+    in = register_module("in", std::make_shared<Linear>(100, 100, true));
+    out = register_module("out", make_output_linear(100, 100));
+    embedding = register_module("embedding", std::make_shared<Embedding>(100, 100));
+  }
+  std::shared_ptr<Linear> in, out;
+  std::shared_ptr<Embedding> embedding;
+};
+
+TEST(Initialization, RedrawsAndScalesTheResidualProjections) {
+  Pair pair;
+  { const at::NoGradGuard no_grad; pair.in->bias->fill_(3); }
+  initialize(pair, {true, 0.02, true, 8});
+  EXPECT_NEAR(pair.in->weight.std().item<double>(), 0.02, 1e-3);
+  EXPECT_NEAR(pair.embedding->weight.std().item<double>(), 0.02, 1e-3);
+  EXPECT_NEAR(pair.out->weight.std().item<double>(), 0.02 / 4, 3e-4);
+  EXPECT_EQ(pair.in->bias->abs().max().item<double>(), 0.0);
+  Pair other;
+  initialize(other, {false, 0.02, true, 2});
+  EXPECT_NEAR(other.out->weight.std().item<double>(), 0.1 / 2, 2e-3);
+  EXPECT_NEAR(other.in->weight.std().item<double>(), 0.1, 4e-3);
+}
+
+TEST(Initialization, CanBeSkipped) {
+  at::manual_seed(5);
+  const double expected = at::rand({1}, at::kDouble).item<double>();
+  at::manual_seed(5);
+  { const SkipInitialization skip; Linear unused(10, 10); }
+  EXPECT_EQ(at::rand({1}, at::kDouble).item<double>(), expected);
+  Linear drawn(10, 10);
+  EXPECT_NE(at::rand({1}, at::kDouble).item<double>(), expected);
+}
+
+TEST(Batch, CountsPositionsOfDenseAndPackedTokens) {
+  const Tensor x = at::zeros({2, 3, 1});
+  const Tensor start = at::tensor({10, 20}, at::kLong);
+  EXPECT_TRUE(Batch{}.positions(x).equal(at::tensor({0, 1, 2, 0, 1, 2}, at::kLong).view({2, 3})));
+  EXPECT_TRUE(Batch{}.positions(x, start).equal(at::tensor({10, 11, 12, 20, 21, 22}, at::kLong).view({2, 3})));
+  EXPECT_TRUE(Batch{}.lengths(x).equal(at::tensor({3, 3}, at::kLong)));
+  Batch packed;
+  packed.cu_seqlens = at::tensor({0, 2, 2, 5}, at::kInt);
+  const Tensor y = at::zeros({1, 5, 1});
+  EXPECT_EQ(packed.rows(y), 3);
+  EXPECT_TRUE(packed.positions(y).equal(at::tensor({0, 1, 0, 1, 2}, at::kLong).view({1, 5})));
+  EXPECT_TRUE(packed.positions(y, at::tensor({7, 8, 9}, at::kLong))
+                  .equal(at::tensor({7, 8, 9, 10, 11}, at::kLong).view({1, 5})));
+  EXPECT_TRUE(packed.lengths(y).equal(at::tensor({2, 0, 3}, at::kLong)));
+}
+
+TEST(Batch, PacksAPaddedBatch) {
+  const Tensor tokens = at::tensor({1, 2, 0, 0, 0, 0, 3, 4, 5}, at::kLong).view({3, 3});
+  const Packed packed = pack_padded(tokens, at::tensor({2, 0, 3}, at::kLong));
+  EXPECT_TRUE(packed.tokens.equal(at::tensor({1, 2, 3, 4, 5}, at::kLong).unsqueeze(0)));
+  EXPECT_TRUE(packed.batch.cu_seqlens->equal(at::tensor({0, 2, 2, 5}, at::kLong)));
+  EXPECT_THROW(pack_padded(tokens, at::tensor({2, 0, 4}, at::kLong)), InputError);
+  EXPECT_THROW(pack_padded(tokens, at::tensor({2, 0}, at::kLong)), InputError);
+  EXPECT_THROW(last_of_each(packed.tokens, packed.batch), InputError);
+  const Packed full = pack_padded(tokens, at::tensor({2, 1, 3}, at::kLong));
+  EXPECT_TRUE(last_of_each(full.tokens, full.batch).equal(at::tensor({2, 0, 5}, at::kLong)));
+}
+
+}  // namespace
+}  // namespace cortado
