@@ -107,6 +107,8 @@ const Json* JsonReader::find(const std::string& key) {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
+bool JsonReader::says(const std::string& key) const { return object_.contains(key); }
+
 bool JsonReader::has(const std::string& key) const {
   const auto found = object_.find(key);
   return found != object_.end() && !found->is_null();

@@ -27,7 +27,8 @@ class JsonReader {
  public:
   JsonReader(const Json& object, std::string place);
 
-  bool has(const std::string& key) const;  // present and not null
+  bool has(const std::string& key) const;   // present and not null
+  bool says(const std::string& key) const;  // present, null included
 
   // Without a default the key is required. Limits are inclusive.
   int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {});

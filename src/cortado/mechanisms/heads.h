@@ -1,0 +1,38 @@
+// Small shared parts of the mixers.
+#pragma once
+
+#include "cortado/base/json.h"
+#include "cortado/mechanisms/mixer.h"
+#include "cortado/nn/linear.h"
+
+namespace cortado {
+
+// "heads" of the settings (default: the model's), which must divide `width`; `what` names the width in the error.
+inline int64_t read_heads(JsonReader& settings, const MixerContext& context, int64_t width, const char* what) {
+  const int64_t heads = settings.integer("heads", 1, 65536, context.heads);
+  if (width % heads != 0) {
+    settings.fail(concat(what, " (", width, ") is not divisible by heads (", heads, ")"));
+  }
+  return heads;
+}
+
+inline Tensor split_heads(const Tensor& x, int64_t heads) {
+  return x.unflatten(-1, {heads, x.size(-1) / heads});
+}
+inline Tensor merge_heads(const Tensor& x) { return x.flatten(2); }
+
+// Two operations for each weight of the linear maps.
+inline double linear_flops(std::initializer_list<const Linear*> maps) {
+  double flops = 0;
+  for (const Linear* map : maps) flops += map ? 2.0 * static_cast<double>(map->weight.numel()) : 0.0;
+  return flops;
+}
+
+// The type of scan states for inputs of `options`: float32, float64 for float64.
+inline at::TensorOptions scan_options(const at::TensorOptions& options) {
+  return options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+inline at::TensorOptions position_options(const at::TensorOptions& options) { return options.dtype(at::kLong); }
+
+}  // namespace cortado

@@ -1,0 +1,86 @@
+#include "cortado/mechanisms/latte/mixer.h"
+
+#include <limits>
+
+namespace cortado {
+
+void add_latte_state(SequenceState& state, int64_t rows, int64_t heads, int64_t latents_per_head, int64_t head_dim,
+                     const at::TensorOptions& options) {
+  const auto wide = scan_options(options);
+  state.add("latte_state", at::zeros({rows, heads, latents_per_head, head_dim}, wide));
+  state.add("latte_normalizer", at::zeros({rows, heads, latents_per_head}, wide));
+  state.add("latte_maximum",
+            at::full({rows, heads, latents_per_head}, -std::numeric_limits<double>::infinity(), wide));
+}
+
+LatteState latte_start(const SequenceState* state) {
+  if (!state) return {};
+  return {state->at("latte_state"), state->at("latte_normalizer"), state->at("latte_maximum")};
+}
+
+void keep_latte(SequenceState* state, const LatteResult& result) {
+  if (!state) return;
+  state->at("latte_state") = result.state;
+  state->at("latte_normalizer") = result.normalizer;
+  state->at("latte_maximum") = result.maximum;
+}
+
+int64_t latte_state_bytes(int64_t heads, int64_t latents_per_head, int64_t head_dim) {
+  return heads * latents_per_head * (head_dim + 2) * 4;
+}
+
+LatteMixer::LatteMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
+    : Mixer("latte"), heads_(heads), latents_(latents / heads), head_dim_(dim / heads), causal_(causal) {
+  q_ = register_module("q", std::make_shared<Linear>(dim, latents));
+  k_ = register_module("k", std::make_shared<Linear>(dim, latents));
+  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+  o_ = register_module("o", make_output_linear(dim, dim));
+}
+
+Tensor LatteMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const LatteResult result =
+      latte(split_heads(q_->forward(x), heads_), split_heads(k_->forward(x), heads_),
+            split_heads(v_->forward(x), heads_), causal_, latte_start(state), batch.cu_seqlens);
+  keep_latte(state, result);
+  return o_->forward(merge_heads(result.o));
+}
+
+Tensor LatteMixer::reference(const Tensor& x) {
+  const Tensor p = at::softmax(split_heads(q_->forward(x), heads_), -1);
+  return o_->forward(merge_heads(
+      latte_reference(p, split_heads(k_->forward(x), heads_), split_heads(v_->forward(x), heads_), causal_)));
+}
+
+SequenceState LatteMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  add_latte_state(state, rows, heads_, latents_, head_dim_, options);
+  return state;
+}
+
+int64_t LatteMixer::state_bytes(int64_t) const { return latte_state_bytes(heads_, latents_, head_dim_); }
+
+double LatteMixer::flops_per_token(int64_t) const {
+  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) +
+         static_cast<double>(heads_ * latents_) * (4.0 * static_cast<double>(head_dim_) + 8.0);
+}
+
+const Mechanism kLatte = {
+    .name = "latte",
+    .family = "linear attention",
+    .paper = "Latte (2024) eq. 7-14",
+    .equation = "o_t = sum_l p(l|t) sum_{s<=t} softmax_{s<=t}(theta_sl) v_s",
+    .state = "L (D/H + 2)",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          const int64_t heads = read_heads(settings, context, context.dim, "dim");
+          const int64_t latents = settings.integer("latents", 1, 1 << 20, context.dim);
+          if (latents % heads != 0) {
+            settings.fail(concat("latents (", latents, ") is not divisible by heads (", heads, ")"));
+          }
+          return std::make_shared<LatteMixer>(context.dim, heads, latents, context.causal);
+        },
+    .examples = {R"({"latents": 20})", R"({"latents": 3, "heads": 3})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,53 @@
+// macchiato: Latte and a sliding window under one softmax over L + 1 states, and its ablations (Latte-Macchiato, Table 1).
+#pragma once
+
+#include "cortado/mechanisms/latte/mixer.h"
+#include "cortado/mechanisms/macchiato/op.h"
+#include "cortado/mechanisms/macchiato/source.h"
+
+namespace cortado {
+
+extern const Mechanism kMacchiato;
+
+struct MacchiatoSettings {
+  int64_t heads, latents;         // latents 0: R-SWA, the window alone, with q and k from the source
+  SourceKind source;
+  int64_t taps;
+  std::optional<int64_t> window;  // none: Latte alone
+  bool rotary;
+  double rope_theta;
+  bool causal;
+};
+
+// | Table 1        | settings                                        |
+// | Latte          | window null, source x                            |
+// | Latte-Conv     | window null, source conv                         |
+// | Latte-Conv-SWA | window 129, source conv                          |
+// | Latte-R        | window null, source rg_lru                       |
+// | Latte-R-SWA    | window 129, source rg_lru (= Latte-Macchiato)    |
+// | R-SWA          | window 129, source rg_lru, latents 0             |
+class MacchiatoMixer : public Mixer {
+ public:
+  MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim);
+
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor reference(const Tensor& x) override;
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+  double flops_per_token(int64_t tokens) const override;
+
+ private:
+  // What the output rule needs, [B,T,H,·] each; undefined where the variant has no such part.
+  struct Projected {
+    Tensor query_logits, key_logits, v, window_q, window_k;
+  };
+  Projected project(const Tensor& x, const Tensor& y, const Tensor& positions) const;
+  LatteResult mix(const Projected& p, const Batch& batch, SequenceState* state) const;
+
+  MacchiatoSettings settings_;
+  int64_t dim_, head_dim_, latents_;  // latents_: per head
+  std::shared_ptr<Source> source_;
+  std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,47 @@
+#include "cortado/mechanisms/registry.h"
+
+#include "cortado/base/error.h"
+#include "cortado/mechanisms/latte/mixer.h"
+#include "cortado/mechanisms/linear/mixer.h"
+#include "cortado/mechanisms/macchiato/mixer.h"
+#include "cortado/mechanisms/rg_lru/mixer.h"
+#include "cortado/mechanisms/sliding_window/mixer.h"
+#include "cortado/mechanisms/softmax/mixer.h"
+
+namespace cortado {
+
+const std::vector<const Mechanism*>& mechanisms() {
+  static const std::vector<const Mechanism*> all = {
+      &kSoftmax,        //
+      &kSlidingWindow,  //
+      &kLinear,         //
+      &kLatte,          //
+      &kMacchiato,      //
+      &kRgLru,          //
+  };
+  return all;
+}
+
+const Mechanism& find_mechanism(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->name == name) return *mechanism;
+    names.push_back(mechanism->name);
+  }
+  const std::string nearest = nearest_word(name, names);
+  throw InputError(concat("unknown mixer \"", name, "\"",
+                          nearest.empty() ? std::string("; `cortado mechanisms` lists them")
+                                          : concat("; did you mean \"", nearest, "\"?")));
+}
+
+std::shared_ptr<Mixer> make_mixer(const Json& settings, const MixerContext& context, const std::string& place) {
+  JsonReader reader(settings, place);
+  const Mechanism& mechanism = find_mechanism(reader.text("mixer"));
+  fail_input_if(!context.causal && !mechanism.bidirectional, "[", place, "] ", mechanism.name,
+                " has no bidirectional form");
+  auto mixer = mechanism.make(reader, context);
+  reader.finish();
+  return mixer;
+}
+
+}  // namespace cortado

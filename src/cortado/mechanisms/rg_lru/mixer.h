@@ -1,0 +1,30 @@
+// rg_lru: Griffin's recurrent unit as a mixer of its own, followed by an output projection.
+#pragma once
+
+#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/registry.h"
+#include "cortado/nn/rg_lru.h"
+
+namespace cortado {
+
+extern const Mechanism kRgLru;
+
+// State: "h" [rows, D], "position" [rows].
+class RgLruMixer : public Mixer {
+ public:
+  RgLruMixer(int64_t dim, int64_t heads, bool causal);
+
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor reference(const Tensor& x) override;
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+  double flops_per_token(int64_t tokens) const override;
+
+ private:
+  int64_t dim_;
+  bool causal_;
+  std::shared_ptr<RgLru> rg_lru_;
+  std::shared_ptr<Linear> o_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,36 @@
+#include "cortado/mechanisms/sliding_window/mixer.h"
+
+#include "cortado/mechanisms/ring.h"
+
+namespace cortado {
+
+SequenceState SlidingWindowMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  return empty_cache(rows, options);
+}
+
+JoinedKeys SlidingWindowMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
+  return advance_ring(state, k, v, *settings_.window, batch);
+}
+
+int64_t SlidingWindowMixer::state_bytes(int64_t tokens) const {
+  return std::min(tokens, *settings_.window - 1) * pair_bytes() + 8;
+}
+
+const Mechanism kSlidingWindow = {
+    .name = "sliding_window",
+    .family = "softmax attention",
+    .paper = "Latte-Macchiato eq. 17",
+    .equation = "o_t = sum_{t-w<s<=t} softmax_s(q_t.k_s / sqrt d) v_s",
+    .state = "2 (w-1) Hkv d",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          AttentionSettings read = AttentionSettings::read(settings, context);
+          read.window = settings.integer("window", 1, 1 << 30, 129);
+          return std::make_shared<SlidingWindowMixer>(read, context.dim);
+        },
+    .examples = {R"({"window": 5})", R"({"window": 1})", R"({"window": 17, "rotary": true, "kv_heads": 2})",
+                 R"({"window": 70, "softcap": 5.0})"},
+};
+
+}  // namespace cortado

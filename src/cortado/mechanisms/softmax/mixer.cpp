@@ -1,0 +1,72 @@
+#include "cortado/mechanisms/softmax/mixer.h"
+
+#include <limits>
+
+namespace cortado {
+namespace {
+
+// `cache` with room for `places`, in whole blocks.
+Tensor with_room(const Tensor& cache, int64_t used, int64_t places, const Tensor& like) {
+  if (cache.size(1) >= places && cache.scalar_type() == like.scalar_type()) return cache;
+  const int64_t blocks = (places + SoftmaxMixer::kCacheBlock - 1) / SoftmaxMixer::kCacheBlock;
+  Tensor wider = at::zeros({cache.size(0), blocks * SoftmaxMixer::kCacheBlock, cache.size(2), cache.size(3)},
+                           like.options());
+  wider.narrow(1, 0, used).copy_(cache.narrow(1, 0, used));
+  return wider;
+}
+
+}  // namespace
+
+SequenceState SoftmaxMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state = empty_cache(rows, options);
+  state.add("used", at::zeros({rows}, position_options(options)));
+  return state;
+}
+
+JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
+  Tensor &keys = state.at("keys"), &values = state.at("values"), &used_places = state.at("used");
+  const int64_t used = used_places.size(0) ? used_places.select(0, 0).item<int64_t>() : 0;
+  const PastKeys past =
+      drop_full_lengths({keys.narrow(1, 0, used), values.narrow(1, 0, used), state.at("position")});
+  const bool differentiated = at::GradMode::is_enabled() && (k.requires_grad() || v.requires_grad() ||
+                                                             keys.requires_grad() || values.requires_grad());
+  if (batch.cu_seqlens || differentiated) {
+    const JoinedKeys joined = join_past(past, k, v, batch.cu_seqlens);
+    const PastKeys all = keep_last(joined, std::numeric_limits<int64_t>::max());
+    keys = *all.k;
+    values = *all.v;
+    used_places = at::full_like(used_places, keys.size(1));
+    return joined;
+  }
+  // Decoding and dense prefill: written into the spare room, without copying what is there.
+  const int64_t total = used + k.size(1);
+  keys = with_room(keys, used, total, k);
+  values = with_room(values, used, total, v);
+  keys.narrow(1, used, k.size(1)).copy_(k);
+  values.narrow(1, used, v.size(1)).copy_(v);
+  used_places = used_places + k.size(1);
+  std::optional<Tensor> first;
+  if (past.length) first = used - *past.length;
+  return {keys.narrow(1, 0, total), values.narrow(1, 0, total), first, std::nullopt};
+}
+
+int64_t SoftmaxMixer::state_bytes(int64_t tokens) const {
+  return (tokens + kCacheBlock - 1) / kCacheBlock * kCacheBlock * pair_bytes() + 2 * 8;
+}
+
+const Mechanism kSoftmax = {
+    .name = "softmax",
+    .family = "softmax attention",
+    .paper = "Vaswani et al. (2017); Latte-Macchiato eq. 1-3",
+    .equation = "o_t = sum_{s<=t} softmax_s(q_t.k_s / sqrt d) v_s",
+    .state = "2 T Hkv d",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          return std::make_shared<SoftmaxMixer>(AttentionSettings::read(settings, context), context.dim);
+        },
+    .examples = {R"({})", R"({"rotary": true, "kv_heads": 2})",
+                 R"({"heads": 2, "kv_heads": 1, "head_dim": 10, "softcap": 5.0, "bias": true, "rotary": true})"},
+};
+
+}  // namespace cortado

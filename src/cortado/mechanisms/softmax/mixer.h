@@ -1,0 +1,25 @@
+// softmax: attention over every earlier token, with a cache of keys and values that grows.
+#pragma once
+
+#include "cortado/mechanisms/attention.h"
+#include "cortado/mechanisms/registry.h"
+
+namespace cortado {
+
+extern const Mechanism kSoftmax;
+
+// State: "keys", "values" [rows, capacity, Hkv, d] (capacity grows in blocks of kCacheBlock), "used" [rows]: places taken, the same in every row;
+// "position" [rows]: tokens seen. A row with fewer tokens than `used` has them at the right end.
+class SoftmaxMixer : public AttentionMixer {
+ public:
+  static constexpr int64_t kCacheBlock = 256;
+
+  SoftmaxMixer(const AttentionSettings& settings, int64_t dim) : AttentionMixer("softmax", settings, dim) {}
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+
+ protected:
+  JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override;
+};
+
+}  // namespace cortado

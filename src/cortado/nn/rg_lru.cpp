@@ -1,0 +1,82 @@
+#include "cortado/nn/rg_lru.h"
+
+#include "cortado/primitives/elementwise_scan/op.h"
+
+namespace cortado {
+namespace {
+
+constexpr double kSharpness = 8.0;          // c of Griffin's eq. 4: a = exp(-c r softplus(Λ))
+constexpr double kLargestSlope = 1000.0;    // of the square root, whose derivative is infinite at a = 1
+constexpr double kSlowest = 0.999, kFastest = 0.9;  // the range of a at the start
+
+// √y with its derivative 1/(2√y) held at kLargestSlope.
+class BoundedSqrt : public torch::autograd::Function<BoundedSqrt> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& y) {
+    ctx->save_for_backward({y});
+    return y.sqrt();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& gradients) {
+    const Tensor y = ctx->get_saved_variables()[0];
+    return {gradients[0] * (4 * y).clamp_min(1 / (kLargestSlope * kLargestSlope)).rsqrt()};
+  }
+};
+
+// Float32 at least: near a = 1 a short type cannot tell the decays apart.
+Tensor widen(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
+
+}  // namespace
+
+RgLru::RgLru(int64_t dim, int64_t heads) : torch::nn::Module("RgLru") {
+  recurrence_gate = register_module("recurrence_gate", std::make_shared<BlockDiagonal>(dim, heads));
+  input_gate = register_module("input_gate", std::make_shared<BlockDiagonal>(dim, heads));
+  // a = √u for u uniform in [0.9², 0.999²], and a = exp(-softplus(Λ)), so Λ = log(1/a - 1).
+  const Tensor a = at::empty({dim}).uniform_(kFastest * kFastest, kSlowest * kSlowest).sqrt();
+  lambda = register_parameter("lambda", (1 / a - 1).log());
+}
+
+RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
+  const Tensor r = widen(recurrence_gate->forward(x)).sigmoid(), i = widen(input_gate->forward(x)).sigmoid();
+  const Tensor log_a = r * (-kSharpness * at::softplus(widen(lambda)));
+  const Tensor keep = BoundedSqrt::apply(-at::expm1(2 * log_a));
+  return {log_a, keep.masked_fill(first, 1.0) * i * widen(x)};
+}
+
+std::tuple<Tensor, Tensor> RgLru::forward(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,
+                                          const std::optional<Tensor>& start) const {
+  const Step now = step(x, batch.positions(x, position).eq(0).unsqueeze(2));
+  auto [h, last] = elementwise_scan(now.log_a, now.b, start, batch.cu_seqlens);
+  return {h.to(x.scalar_type()), last};
+}
+
+Tensor RgLru::bidirectional(const Tensor& x, const Batch& batch) const {
+  const Tensor position = batch.positions(x);
+  Tensor length = batch.lengths(x);
+  length = batch.cu_seqlens ? length.repeat_interleave(length).unsqueeze(0) : length.unsqueeze(1);
+  const Step back = step(x, position.eq(length - 1).unsqueeze(2));
+  const Tensor h = std::get<0>(elementwise_scan(back.log_a, back.b, {}, batch.cu_seqlens, /*reverse=*/true));
+  return std::get<0>(forward(x, batch)) + h.to(x.scalar_type());
+}
+
+Tensor RgLru::reference(const Tensor& x, bool causal) const {
+  auto run = [this](const Tensor& inputs) {
+    const Tensor r = recurrence_gate->forward(inputs).sigmoid(), i = input_gate->forward(inputs).sigmoid();
+    const Tensor a = (-kSharpness * r * at::softplus(lambda)).exp();
+    std::vector<Tensor> h;
+    for (int64_t t = 0; t < inputs.size(1); ++t) {
+      const Tensor input = i.select(1, t) * inputs.select(1, t);
+      const Tensor a_t = a.select(1, t);
+      h.push_back(t == 0 ? input : a_t * h.back() + (1 - a_t * a_t).sqrt() * input);
+    }
+    return at::stack(h, 1);
+  };
+  return causal ? run(x) : run(x) + run(x.flip(1)).flip(1);
+}
+
+double RgLru::flops_per_token() const {
+  // two gates, and about 12 operations a channel for sigmoids, decay and recurrence
+  return recurrence_gate->flops_per_token() + input_gate->flops_per_token() + 12.0 * static_cast<double>(lambda.numel());
+}
+
+}  // namespace cortado

@@ -1,0 +1,141 @@
+#include <gtest/gtest.h>
+
+#include "cortado/base/error.h"
+#include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/testing/compare.h"
+
+namespace cortado {
+namespace {
+
+using testing::gradients;
+using testing::relative_error;
+using testing::weights_like;
+
+struct Case {
+  int64_t batch, tokens, dim;
+  bool reverse, initial;
+  std::vector<int64_t> bounds;  // packed when not empty
+};
+
+struct Inputs {
+  Tensor log_a, b;
+  std::optional<Tensor> initial, bounds;
+};
+
+Inputs make_inputs(const Case& c, at::ScalarType type) {
+  const auto options = at::TensorOptions().dtype(type);
+  Inputs in;
+  in.log_a = (c10::isComplexType(type) ? at::randn({c.batch, c.tokens, c.dim}, options) * 0.3 - 0.4
+                                       : -at::rand({c.batch, c.tokens, c.dim}, options).pow(3) * 3);
+  in.b = at::randn({c.batch, c.tokens, c.dim}, options);
+  const int64_t rows = c.bounds.empty() ? c.batch : static_cast<int64_t>(c.bounds.size()) - 1;
+  if (c.initial) in.initial = at::randn({rows, c.dim}, options).requires_grad_(true);
+  if (!c.bounds.empty()) in.bounds = at::tensor(c.bounds, at::kLong);
+  in.log_a.requires_grad_(true);
+  in.b.requires_grad_(true);
+  return in;
+}
+
+std::vector<Tensor> leaves(const Inputs& in) {
+  std::vector<Tensor> all = {in.log_a, in.b};
+  if (in.initial) all.push_back(*in.initial);
+  return all;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int64_t tokens : {1, 2, 15, 16, 17, 63, 64, 65, 100, 257, 1000}) {
+    all.push_back({2, tokens, 3, tokens % 2 == 0, tokens % 3 != 0, {}});
+    all.push_back({1, tokens, 7, tokens % 2 != 0, true, {}});
+  }
+  all.push_back({2, 0, 3, false, true, {}});
+  all.push_back({1, 100, 5, false, true, {0, 0, 1, 40, 79, 79, 100}});
+  all.push_back({1, 100, 5, true, true, {0, 0, 1, 40, 79, 79, 100}});
+  all.push_back({1, 60, 5, false, false, {0, 20, 40, 60}});
+  all.push_back({1, 0, 2, false, true, {0, 0, 0}});
+  return all;
+}
+
+void compare_with_reference(const Case& c, at::ScalarType type, double tolerance) {
+  SCOPED_TRACE(concat("T=", c.tokens, " reverse=", c.reverse, " packed=", !c.bounds.empty()));
+  const Inputs in = make_inputs(c, type);
+  auto [h, last] = elementwise_scan(in.log_a, in.b, in.initial, in.bounds, c.reverse);
+  auto [h_ref, last_ref] = elementwise_scan_reference(in.log_a, in.b, in.initial, in.bounds, c.reverse);
+  EXPECT_CLOSE(h, h_ref, tolerance);
+  EXPECT_CLOSE(last, last_ref, tolerance);
+  const auto weights = weights_like({h, last});
+  const auto actual = gradients({h, last}, weights, leaves(in));
+  const auto expected = gradients({h_ref, last_ref}, weights, leaves(in));
+  for (size_t i = 0; i < actual.size(); ++i) EXPECT_CLOSE(actual[i], expected[i], tolerance) << "gradient " << i;
+}
+
+TEST(ElementwiseScan, EqualsItsDefinition) {
+  at::manual_seed(1);
+  for (const auto& c : cases()) compare_with_reference(c, at::kDouble, 1e-12);
+}
+
+TEST(ElementwiseScan, ComplexEqualsItsDefinition) {
+  at::manual_seed(2);
+  for (const auto& c : cases()) compare_with_reference(c, at::kComplexDouble, 1e-9);
+}
+
+TEST(ElementwiseScan, Float32StaysNearFloat64) {
+  at::manual_seed(3);
+  for (const double gate : {-1e-4, -0.1, -10.0}) {
+    const Tensor log_a = at::full({2, 4096, 3}, gate, at::kDouble), b = at::randn({2, 4096, 3}, at::kDouble);
+    const Tensor exact = std::get<0>(elementwise_scan(log_a, b));
+    EXPECT_CLOSE(std::get<0>(elementwise_scan(log_a.to(at::kFloat), b.to(at::kFloat))), exact, 1e-5) << gate;
+  }
+}
+
+TEST(ElementwiseScan, ShortTypesComputeWide) {
+  at::manual_seed(4);
+  const Tensor log_a = -at::rand({2, 300, 4}) * 0.01;
+  const Tensor b = at::randn({2, 300, 4}).to(at::kBFloat16);
+  auto [h, last] = elementwise_scan(log_a, b);
+  EXPECT_EQ(h.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(last.scalar_type(), at::kFloat);
+  EXPECT_CLOSE(h, std::get<0>(elementwise_scan(log_a, b.to(at::kFloat))), 1.0 / 256);
+}
+
+TEST(ElementwiseScan, ForgettingEverythingCutsTheSequence) {
+  Tensor log_a = at::zeros({1, 40, 2}, at::kDouble);
+  log_a.select(1, 25).fill_(-INFINITY);
+  log_a.requires_grad_(true);
+  const Tensor b = at::randn({1, 40, 2}, at::kDouble).requires_grad_(true);
+  auto [h, last] = elementwise_scan(log_a, b);
+  EXPECT_CLOSE(h.select(1, 39), b.narrow(1, 25, 15).sum(1), 1e-14);
+  const auto grads = gradients({last}, {at::ones_like(last)}, {log_a, b});
+  EXPECT_TRUE(grads[0].isfinite().all().item<bool>());
+  EXPECT_EQ(grads[0].select(1, 25).abs().max().item<double>(), 0);
+  EXPECT_EQ(grads[1].narrow(1, 0, 25).abs().max().item<double>(), 0);
+}
+
+TEST(RunningMax, FollowsItsDefinitionAcrossCallsAndSequences) {
+  at::manual_seed(5);
+  const Tensor x = at::randn({2, 50, 3, 4});
+  auto [m, before, last] = running_max(x);
+  EXPECT_TRUE(at::equal(m, std::get<0>(x.cummax(1))));
+  EXPECT_TRUE(at::equal(before.narrow(1, 1, 49), m.narrow(1, 0, 49)));
+  EXPECT_TRUE(before.select(1, 0).eq(-INFINITY).all().item<bool>());
+  auto [m1, before1, last1] = running_max(x.narrow(1, 0, 23));
+  auto [m2, before2, last2] = running_max(x.narrow(1, 23, 27), last1);
+  EXPECT_TRUE(at::equal(at::cat({m1, m2}, 1), m));
+  EXPECT_TRUE(at::equal(last2, last));
+  const Tensor packed = x.narrow(0, 0, 1);
+  auto [mp, bp, lp] = running_max(packed, {}, at::tensor({0, 10, 10, 50}, at::kInt));
+  EXPECT_TRUE(at::equal(mp.narrow(1, 10, 40), std::get<0>(packed.narrow(1, 10, 40).cummax(1))));
+  EXPECT_TRUE(lp.select(0, 1).eq(-INFINITY).all().item<bool>());
+}
+
+TEST(ElementwiseScan, RefusesWhatDoesNotFit) {
+  EXPECT_THROW(elementwise_scan(at::zeros({1, 2, 3}), at::zeros({1, 2, 4})), InputError);
+  EXPECT_THROW(elementwise_scan(at::zeros({1, 2, 3}), at::zeros({1, 2, 3}), at::zeros({2, 3})), InputError);
+  EXPECT_THROW(elementwise_scan(at::zeros({2, 2, 3}), at::zeros({2, 2, 3}), {}, at::tensor({0, 2}, at::kInt)),
+               InputError);
+  EXPECT_THROW(elementwise_scan(at::zeros({1, 4, 3}), at::zeros({1, 4, 3}), {}, at::tensor({0, 3, 2, 4}, at::kInt)),
+               InputError);
+}
+
+}  // namespace
+}  // namespace cortado

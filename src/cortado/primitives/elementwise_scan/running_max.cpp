@@ -1,0 +1,70 @@
+// _running_max: the running maximum that keeps Latte's and ABC's exponentials at most 1.
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/elementwise_scan/scan.h"
+
+namespace cortado {
+namespace {
+
+using Maxima = std::tuple<Tensor, Tensor, Tensor>;
+
+constexpr const char* kName = "_running_max";
+
+c10::SymInt check(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
+  expect_shape(kName, "x", x, {-1, -1, -1, -1});
+  const c10::SymInt rows = packed_rows(kName, bounds, x.sym_size(0));
+  if (initial) expect_shape(kName, "initial", *initial, {rows, x.sym_size(2), x.sym_size(3)});
+  return rows;
+}
+
+// Dense: (m, m one token before, m after the last token). timed: x; rows: m_0.
+PackedResult dense(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+  const Tensor x = timed[0].flatten(2);
+  const Tensor start = rows[0].flatten(1);
+  const int64_t tokens = x.size(1);
+  const Tensor m = running_max_dense(x, start);
+  const Tensor chain = at::cat({start.unsqueeze(1), m}, 1);
+  auto heads = [&](const Tensor& flat, int64_t dim) {
+    return flat.unflatten(dim, {timed[0].size(2), timed[0].size(3)});
+  };
+  return {{heads(m, 2), heads(chain.narrow(1, 0, tokens), 2)}, {heads(chain.select(1, tokens), 1).clone()}};
+}
+
+Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
+  const int64_t rows = check(x, initial, bounds).expect_int();
+  const auto type = accumulation_type({x, initial});
+  const Tensor start = initial ? initial->to(type)
+                               : at::full({rows, x.size(2), x.size(3)}, -std::numeric_limits<double>::infinity(),
+                                          x.options().dtype(type));
+  const PackedResult result = bounds ? for_each_sequence(sequence_bounds(kName, *bounds, x.size(1)), {x.to(type)},
+                                                         {start}, dense)
+                                     : dense({x.to(type)}, {start});
+  return {result.timed[0].contiguous(), result.timed[1].contiguous(), result.rows[0]};
+}
+
+Maxima meta(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
+  const c10::SymInt rows = check(x, initial, bounds);
+  const auto options = x.options().dtype(accumulation_type({x, initial}));
+  return {at::empty_symint(x.sym_sizes(), options), at::empty_symint(x.sym_sizes(), options),
+          at::empty_symint({rows, x.sym_size(2), x.sym_size(3)}, options)};
+}
+
+}  // namespace
+
+Maxima running_max(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_running_max", "").typed<decltype(kernel)>();
+  return op.call(x.detach(), initial ? OptionalTensor(initial->detach()) : initial, cu_seqlens);
+}
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None) -> (Tensor maximum, Tensor before, Tensor "
+      "final_maximum)");
+}
+TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) { m.impl("_running_max", kernel); }
+TORCH_LIBRARY_IMPL(cortado, Meta, m) { m.impl("_running_max", meta); }
+// No gradient: the results that use a maximum do not depend on it.
+TORCH_LIBRARY_IMPL(cortado, Autograd, m) { m.impl("_running_max", torch::CppFunction::makeFallthrough()); }
+
+}  // namespace cortado
