@@ -25,6 +25,12 @@ def build():
 
 
 @pytest.fixture(scope="session")
+def program():
+    """The cortado executable."""
+    return CORTADO
+
+
+@pytest.fixture(scope="session")
 def ops():
     """torch.ops.cortado, with the library loaded."""
     import torch

@@ -1,0 +1,61 @@
+"""scripts/lint.py finds what it is there for."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+LONG = "int f(int x) {\n" + "  ++x;\n" * 59 + "  return x;\n}\n"  # 62 lines
+
+
+@pytest.fixture(name="lint")
+def fixture_lint(tmp_path, root):
+    """A repository of its own with these files and exceptions -> (exit code, output)."""
+
+    def run(files, exceptions=""):
+        (tmp_path / "scripts").mkdir()
+        shutil.copy(root / "scripts/lint.py", tmp_path / "scripts/lint.py")
+        shutil.copy(root / ".clang-format", tmp_path)
+        (tmp_path / "lint-exceptions.txt").write_text(exceptions)
+        for name, content in files.items():
+            (tmp_path / name).write_text(content)
+        command = [sys.executable, tmp_path / "scripts/lint.py"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_good_files_pass(lint):
+    code, output = lint({"a.cpp": "int f() { return 1; }\n", "b.py": "x = 1\n"})
+    assert code == 0, output
+
+
+@pytest.mark.parametrize(
+    "name, content, finding",
+    [
+        ("a.cpp", "int  f( ) {return 1;}\n", "clang-format"),
+        ("a.cpp", LONG, "a.cpp:1: f has 62 lines"),
+        ("a.cpp", LONG.replace("int f(int x)", "TEST(Suite, Case)"), "TEST"),
+        ("a.py", "def g():\n" + "    x = 1\n" * 60, "a.py:1: g has 61 lines"),
+        ("a.h", "// x\n" * 501, "a.h:1: 501 lines"),
+    ],
+)
+def test_findings(lint, name, content, finding):
+    code, output = lint({name: content})
+    assert code == 1
+    assert finding in output
+
+
+def test_exceptions_need_a_cause_and_a_reason(lint):
+    code, output = lint({"a.cpp": LONG, "b.cpp": "int x;\n"}, "function a.cpp f one table\nfile b.cpp was long once\n")
+    assert code == 1
+    assert "a.cpp" not in output
+    assert "lint-exceptions.txt:2: no longer needed: file b.cpp" in output
+
+
+def test_exception_without_reason_is_refused(lint):
+    code, output = lint({"a.cpp": LONG}, "function a.cpp f\n")
+    assert code == 1
+    assert "lint-exceptions.txt:1: expected" in output
