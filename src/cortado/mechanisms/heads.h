@@ -1,6 +1,7 @@
 // Small shared parts of the mixers.
 #pragma once
 
+#include "cortado/base/error.h"
 #include "cortado/base/json.h"
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/nn/linear.h"

@@ -29,6 +29,8 @@ struct MixerContext {
 // default generator.
 class Mixer : public torch::nn::Module {
  public:
+  using torch::nn::Module::Module;
+
   // Without a state: the whole sequence, from zero. With one: goes on from it and leaves it updated, for any T >= 1
   // (prefill is T > 1, decoding is T = 1). Gradients flow through the state. Bidirectional mixers take no state.
   virtual Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) = 0;

@@ -1,0 +1,325 @@
+// The invariants that every mechanism keeps. The registry is enumerated, so a mechanism is held to them by being in it: its `examples` are
+// the settings that are tried, each causal and, where it has that form, bidirectional.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "cortado/base/error.h"
+#include "cortado/mechanisms/registry.h"
+#include "cortado/testing/compare.h"
+
+namespace cortado {
+namespace {
+
+using testing::gradients;
+using testing::relative_error;
+using testing::weights_like;
+
+constexpr int64_t kWidth = 24, kHeads = 4;
+
+struct Subject {
+  const Mechanism* mechanism;
+  std::string settings;
+  bool causal;
+};
+
+std::vector<Subject> subjects(bool causal) {
+  std::vector<Subject> all;
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (!causal && !mechanism->bidirectional) continue;
+    for (const auto& settings : mechanism->examples) all.push_back({mechanism, settings, causal});
+  }
+  return all;
+}
+
+std::vector<Subject> all_subjects() {
+  std::vector<Subject> all = subjects(true);
+  for (auto& subject : subjects(false)) all.push_back(subject);
+  return all;
+}
+
+void PrintTo(const Subject& subject, std::ostream* out) {
+  *out << subject.mechanism->name << " " << subject.settings << (subject.causal ? " causal" : " bidirectional");
+}
+
+// "latte_0_causal": readable in ctest's list.
+std::string test_name(const ::testing::TestParamInfo<Subject>& info) {
+  const auto& examples = info.param.mechanism->examples;
+  const auto which = std::find(examples.begin(), examples.end(), info.param.settings) - examples.begin();
+  return info.param.mechanism->name + "_" + std::to_string(which) + (info.param.causal ? "" : "_bidirectional");
+}
+
+class Conformance : public ::testing::TestWithParam<Subject> {
+ protected:
+  void SetUp() override { at::manual_seed(20); }
+
+  std::shared_ptr<Mixer> make(at::ScalarType type = at::kDouble) const {
+    Json settings = parse_json(GetParam().settings, "example");
+    settings["mixer"] = GetParam().mechanism->name;
+    MixerContext context;
+    context.dim = kWidth;
+    context.heads = kHeads;
+    context.layer = 1;
+    context.layers = 3;
+    context.causal = GetParam().causal;
+    auto mixer = make_mixer(settings, context, "example");
+    for (auto& parameter : mixer->parameters()) {  // biases and such start at 0, which would hide them
+      at::NoGradGuard no_grad;
+      parameter.add_(at::randn_like(parameter) * 0.1);
+    }
+    mixer->to(type);
+    return mixer;
+  }
+
+  static Tensor inputs(int64_t batch, int64_t tokens, at::ScalarType type = at::kDouble) {
+    return at::randn({batch, tokens, kWidth}, type).requires_grad_(true);
+  }
+  static std::vector<Tensor> leaves(Mixer& mixer, const Tensor& x) {
+    std::vector<Tensor> all = mixer.parameters();
+    all.push_back(x);
+    return all;
+  }
+  static SequenceState fresh(Mixer& mixer, int64_t rows, const Tensor& x) {
+    return mixer.zero_state(rows, x.options().requires_grad(false));
+  }
+};
+
+class CausalConformance : public Conformance {};  // what has a state
+
+class BidirectionalConformance : public Conformance {};
+
+// Outputs and every gradient of two ways of computing y from x.
+void expect_same(Mixer& mixer, const Tensor& x, const Tensor& actual, const Tensor& expected, double tolerance) {
+  EXPECT_CLOSE(actual, expected, tolerance);
+  const auto weights = weights_like({expected});
+  std::vector<Tensor> leaves = mixer.parameters();
+  leaves.push_back(x);
+  const auto got = gradients({actual}, weights, leaves), wanted = gradients({expected}, weights, leaves);
+  const auto names = mixer.named_parameters().keys();
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_CLOSE(got[i], wanted[i], tolerance) << "gradient of " << (i < names.size() ? names[i] : "x");
+  }
+}
+
+// 1. The fast form equals the definition, outputs and all gradients.
+TEST_P(Conformance, EqualsItsDefinition) {
+  auto mixer = make();
+  for (const int64_t tokens : {1, 2, 15, 16, 17, 63, 64, 65, 100, 257}) {
+    SCOPED_TRACE(concat("T = ", tokens));
+    const Tensor x = inputs(tokens > 100 ? 1 : 2, tokens);
+    expect_same(*mixer, x, mixer->forward(x, {}, nullptr), mixer->reference(x), 1e-9);
+  }
+}
+
+TEST_P(Conformance, EqualsItsDefinitionOverAThousandTokens) {
+  auto mixer = make();
+  at::NoGradGuard no_grad;
+  const Tensor x = at::randn({1, 1000, kWidth}, at::kDouble);
+  EXPECT_CLOSE(mixer->forward(x, {}, nullptr), mixer->reference(x), 1e-9);
+}
+
+// Float32 and bfloat16 stay near float64, gradients included.
+TEST_P(Conformance, ShortTypesStayNear) {
+  auto exact = make();
+  auto mixer = std::dynamic_pointer_cast<Mixer>(make(at::kFloat));
+  for (size_t i = 0; i < exact->parameters().size(); ++i) {
+    at::NoGradGuard no_grad;
+    mixer->parameters()[i].copy_(exact->parameters()[i]);
+  }
+  const Tensor x = inputs(2, 150), x32 = x.detach().to(at::kFloat).requires_grad_(true);
+  const Tensor y = exact->forward(x, {}, nullptr), y32 = mixer->forward(x32, {}, nullptr);
+  EXPECT_CLOSE(y32, y, 1e-4);
+  const auto weights = weights_like({y});
+  const auto wanted = gradients({y}, weights, leaves(*exact, x));
+  const auto got = gradients({y32}, weights, leaves(*mixer, x32));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], wanted[i], 1e-4) << "gradient " << i;
+  mixer->to(at::kBFloat16);
+  at::NoGradGuard no_grad;
+  const Tensor y16 = mixer->forward(x.to(at::kBFloat16), {}, nullptr);
+  EXPECT_EQ(y16.scalar_type(), at::kBFloat16);
+  EXPECT_CLOSE(y16, y, 0.06);
+}
+
+// 2. One token at a time = all at once; any cut point; gradients flow through the state.
+TEST_P(CausalConformance, StepsEqualTheWhole) {
+  auto mixer = make();
+  at::NoGradGuard no_grad;
+  const Tensor x = at::randn({2, 45, kWidth}, at::kDouble), whole = mixer->forward(x, {}, nullptr);
+  SequenceState state = fresh(*mixer, 2, x);
+  std::vector<Tensor> steps;
+  for (int64_t t = 0; t < x.size(1); ++t) steps.push_back(mixer->forward(x.narrow(1, t, 1), {}, &state));
+  EXPECT_CLOSE(at::cat(steps, 1), whole, 1e-9);
+}
+
+TEST_P(CausalConformance, AnyCutEqualsTheWhole) {
+  auto mixer = make();
+  const Tensor x = inputs(2, 90), whole = mixer->forward(x, {}, nullptr);
+  for (const int64_t cut : {1, 2, 31, 64, 65, 89}) {
+    SCOPED_TRACE(concat("cut at ", cut));
+    SequenceState state = fresh(*mixer, 2, x);
+    const Tensor first = mixer->forward(x.narrow(1, 0, cut), {}, &state);
+    const Tensor second = mixer->forward(x.narrow(1, cut, 90 - cut), {}, &state);
+    expect_same(*mixer, x, at::cat({first, second}, 1), whole, 1e-9);
+    // The second part's loss alone reaches the first part only through the state.
+    const auto weights = weights_like({second});
+    EXPECT_CLOSE(gradients({second}, weights, {x})[0],
+                 gradients({whole.narrow(1, cut, 90 - cut)}, weights, {x})[0], 1e-9);
+  }
+}
+
+// 3. Nothing after t changes what came out up to t; bit for bit in the step form.
+TEST_P(CausalConformance, IsCausal) {
+  auto mixer = make();
+  at::NoGradGuard no_grad;
+  const Tensor x = at::randn({1, 80, kWidth}, at::kDouble);
+  const Tensor y = mixer->forward(x, {}, nullptr);
+  for (const int64_t t : {0, 15, 16, 40, 63, 64}) {
+    Tensor other = x.clone();
+    other.narrow(1, t + 1, 79 - t).normal_(0, 5);
+    EXPECT_CLOSE(mixer->forward(other, {}, nullptr).narrow(1, 0, t + 1), y.narrow(1, 0, t + 1), 1e-11) << t;
+  }
+  SequenceState state = fresh(*mixer, 1, x), fork = state;
+  for (int64_t t = 0; t < 5; ++t) {
+    const Tensor once = mixer->forward(x.narrow(1, t, 1), {}, &state);
+    EXPECT_TRUE(at::equal(once, mixer->forward(x.narrow(1, t, 1), {}, &fork)));
+  }
+}
+
+// A bidirectional mechanism does look ahead.
+TEST_P(BidirectionalConformance, LooksAhead) {
+  auto mixer = make();
+  const Tensor x = inputs(1, 6), y = mixer->forward(x, {}, nullptr);
+  const Tensor dx = gradients({y.select(1, 2)}, weights_like({y.select(1, 2)}), {x})[0];
+  const bool alone = GetParam().settings.find("\"window\": 1}") != std::string::npos;  // sees itself only
+  EXPECT_EQ(dx.select(1, 3).abs().max().item<double>() > 0, !alone);
+}
+
+// 4. Packed sequences = each alone, empty ones included, with and without a state.
+TEST_P(Conformance, PackedEqualsSeparate) {
+  auto mixer = make();
+  const std::vector<int64_t> bounds = {0, 1, 1, 30, 97, 97, 100};
+  const Tensor x = inputs(1, 100);
+  Batch batch;
+  batch.cu_seqlens = at::tensor(bounds, at::kLong);
+  std::vector<Tensor> parts;
+  for (size_t n = 0; n + 1 < bounds.size(); ++n) {
+    const int64_t length = bounds[n + 1] - bounds[n];
+    if (length) parts.push_back(mixer->forward(x.narrow(1, bounds[n], length), {}, nullptr));
+  }
+  expect_same(*mixer, x, mixer->forward(x, batch, nullptr), at::cat(parts, 1), 1e-9);
+}
+
+TEST_P(CausalConformance, PackedPrefillThenDenseDecoding) {
+  auto mixer = make();
+  const std::vector<int64_t> lengths = {7, 0, 40, 1};
+  const Tensor x = inputs(4, 60);
+  std::vector<Tensor> rows, first, expected;
+  for (int64_t n = 0; n < 4; ++n) rows.push_back(x.narrow(0, n, 1));
+  for (int64_t n = 0; n < 4; ++n) first.push_back(rows[n].narrow(1, 0, lengths[n]));
+  Batch packed;
+  packed.cu_seqlens = at::tensor({0, 7, 7, 47, 48}, at::kLong);
+  SequenceState state = fresh(*mixer, 4, x);
+  mixer->forward(at::cat(first, 1), packed, &state);
+  std::vector<Tensor> next;
+  for (int64_t n = 0; n < 4; ++n) next.push_back(rows[n].narrow(1, lengths[n], 12));
+  const Tensor dense = at::cat(next, 0);
+  Tensor got = at::cat({mixer->forward(dense.narrow(1, 0, 1), {}, &state),
+                        mixer->forward(dense.narrow(1, 1, 8), {}, &state)}, 1);
+  // ... and packed again, going on from the states, three tokens each.
+  packed.cu_seqlens = at::tensor({0, 3, 6, 9, 12}, at::kLong);
+  const Tensor more = mixer->forward(dense.narrow(1, 9, 3).reshape({1, 12, kWidth}), packed, &state);
+  got = at::cat({got, more.reshape({4, 3, kWidth})}, 1);
+  for (int64_t n = 0; n < 4; ++n) {
+    const Tensor whole = mixer->forward(rows[n].narrow(1, 0, lengths[n] + 12), {}, nullptr);
+    expected.push_back(whole.narrow(1, lengths[n], 12));
+  }
+  expect_same(*mixer, x, got, at::cat(expected, 0), 1e-9);
+}
+
+// 5. A state saved, loaded, cloned, taken row by row or moved goes on identically; a fork does not touch its origin.
+TEST_P(CausalConformance, StatesSurviveEverything) {
+  auto mixer = make();
+  at::NoGradGuard no_grad;
+  const Tensor x = at::randn({3, 60, kWidth}, at::kDouble), rest = x.narrow(1, 40, 20);
+  SequenceState state = fresh(*mixer, 3, x);
+  mixer->forward(x.narrow(1, 0, 40), {}, &state);
+  const SequenceState kept = state.clone();
+  SequenceState fork = kept.clone();
+  const Tensor expected = mixer->forward(rest, {}, &fork);
+  EXPECT_CLOSE(expected, mixer->forward(x, {}, nullptr).narrow(1, 40, 20), 1e-9);
+
+  const auto path = std::filesystem::temp_directory_path() / concat("cortado-state-", ::getpid(), ".safetensors");
+  save_states(path.string(), {kept}, "this model");
+  SequenceState loaded = load_states(path.string(), "this model")[0];
+  EXPECT_EQ(loaded.mechanism(), GetParam().mechanism->name);
+  EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &loaded), expected));
+  EXPECT_THROW(load_states(path.string(), "another model"), InputError);
+  std::filesystem::remove(path);
+
+  SequenceState moved = kept.to(x.options());
+  EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &moved), expected));
+  SequenceState picked = kept.index(at::tensor({2, 0, 2}, at::kLong));
+  const Tensor order = at::tensor({2, 0, 2}, at::kLong);
+  EXPECT_CLOSE(mixer->forward(rest.index_select(0, order), {}, &picked), expected.index_select(0, order), 1e-12);
+  SequenceState again = kept.clone();  // nothing above changed it
+  EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &again), expected));
+}
+
+// What the state occupies is what the formula says (float32 inputs).
+TEST_P(CausalConformance, StateHasTheSizeOfItsFormula) {
+  auto mixer = make(at::kFloat);
+  at::NoGradGuard no_grad;
+  const Tensor x = at::randn({2, 300, kWidth});
+  for (const int64_t tokens : {1, 5, 64, 299, 300}) {
+    SequenceState state = mixer->zero_state(2, x.options());
+    mixer->forward(x.narrow(1, 0, tokens), {}, &state);
+    EXPECT_EQ(state.bytes(), 2 * mixer->state_bytes(tokens)) << tokens << " tokens";
+  }
+}
+
+// 6. Extremes are finite and right.
+TEST_P(Conformance, SurvivesExtremes) {
+  auto mixer = make();
+  for (const double scale : {1e-3, 1e3, 1e5}) {
+    SCOPED_TRACE(concat("inputs times ", scale));
+    const Tensor x = (at::randn({1, 70, kWidth}, at::kDouble) * scale).requires_grad_(true);
+    const Tensor y = mixer->forward(x, {}, nullptr);
+    EXPECT_CLOSE(y, mixer->reference(x), 1e-8);
+    const Tensor dx = gradients({y}, weights_like({y}), {x})[0];
+    EXPECT_TRUE(dx.isfinite().all().item<bool>());
+  }
+  const Tensor same = at::ones({1, 70, kWidth}, at::kDouble);
+  EXPECT_CLOSE(mixer->forward(same, {}, nullptr), mixer->reference(same), 1e-9);
+  EXPECT_EQ(mixer->forward(at::zeros({2, 0, kWidth}, at::kDouble), {}, nullptr).sizes(), (at::IntArrayRef{2, 0, kWidth}));
+}
+
+// Finite differences, as torch.autograd.gradcheck: the definition's own gradients are not taken on trust.
+TEST_P(Conformance, GradientsAreFiniteDifferences) {
+  auto mixer = make();
+  const Tensor x = inputs(1, 9);
+  const auto weights = weights_like({x});
+  auto value = [&] { return (mixer->forward(x, {}, nullptr) * weights[0]).sum(); };
+  const std::vector<Tensor> all = leaves(*mixer, x);
+  const auto analytic = torch::autograd::grad({value()}, all, {}, {}, false, true);
+  constexpr double kStep = 1e-5;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Tensor direction = at::randn_like(all[i]).detach();
+    at::NoGradGuard no_grad;
+    Tensor leaf = all[i];
+    leaf.add_(direction, kStep);
+    const double up = value().item<double>();
+    leaf.sub_(direction, 2 * kStep);
+    const double down = value().item<double>();
+    leaf.add_(direction, kStep);
+    const double along = analytic[i].defined() ? (analytic[i] * direction).sum().item<double>() : 0.0;
+    EXPECT_NEAR((up - down) / (2 * kStep), along, 1e-5 * std::max(1.0, std::abs(along))) << "leaf " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Conformance, ::testing::ValuesIn(all_subjects()), test_name);
+INSTANTIATE_TEST_SUITE_P(Every, CausalConformance, ::testing::ValuesIn(subjects(true)), test_name);
+INSTANTIATE_TEST_SUITE_P(Every, BidirectionalConformance, ::testing::ValuesIn(subjects(false)), test_name);
+
+}  // namespace
+}  // namespace cortado

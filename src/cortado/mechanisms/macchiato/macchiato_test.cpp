@@ -1,0 +1,130 @@
+#include <gtest/gtest.h>
+
+#include "cortado/base/error.h"
+#include "cortado/mechanisms/macchiato/op.h"
+#include "cortado/mechanisms/registry.h"
+#include "cortado/testing/compare.h"
+
+namespace cortado {
+namespace {
+
+using testing::gradients;
+using testing::relative_error;
+using testing::weights_like;
+
+struct Inputs {
+  Tensor query_logits, key_logits, v, window_q, window_k;
+  std::vector<Tensor> all() const { return {query_logits, key_logits, v, window_q, window_k}; }
+};
+
+Inputs make_inputs(int64_t batch, int64_t tokens, int64_t heads, int64_t latents, int64_t keys, int64_t values) {
+  const auto options = at::TensorOptions().dtype(at::kDouble);
+  auto leaf = [&](int64_t size) { return (at::randn({batch, tokens, heads, size}, options) * 2).requires_grad_(true); };
+  return {leaf(latents + 1), leaf(latents), leaf(values), leaf(keys), leaf(keys)};
+}
+
+Inputs part(const Inputs& in, int64_t from, int64_t count) {
+  auto cut = [&](const Tensor& x) { return x.narrow(1, from, count); };
+  return {cut(in.query_logits), cut(in.key_logits), cut(in.v), cut(in.window_q), cut(in.window_k)};
+}
+
+LatteResult run(const Inputs& in, const MacchiatoOptions& options) {
+  return macchiato(in.query_logits, in.key_logits, in.v, in.window_q, in.window_k, options);
+}
+
+TEST(Macchiato, WeightsSumToOne) {
+  at::manual_seed(1);
+  Inputs in = make_inputs(1, 90, 2, 5, 4, 1);
+  in.v = at::ones({1, 90, 2, 1}, at::kDouble);  // o_t = Σ_s p(s|t)
+  for (const bool causal : {true, false}) {
+    MacchiatoOptions options;
+    options.window = 9;
+    options.causal = causal;
+    EXPECT_CLOSE(run(in, options).o, in.v, 1e-12);
+  }
+}
+
+TEST(Macchiato, EqualsItsDefinition) {
+  at::manual_seed(2);
+  for (const int64_t window : {1, 7, 64, 200}) {
+    for (const bool causal : {true, false}) {
+      const Inputs in = make_inputs(2, 90, 2, 5, 6, 3);
+      MacchiatoOptions options;
+      options.window = window;
+      options.causal = causal;
+      const Tensor o = run(in, options).o;
+      const Tensor expected = macchiato_reference(in.query_logits, in.key_logits, in.v, in.window_q, in.window_k,
+                                                  window, 1 / std::sqrt(6.0), causal);
+      EXPECT_CLOSE(o, expected, 1e-10);
+      const auto weights = weights_like({o});
+      const auto got = gradients({o}, weights, in.all()), wanted = gradients({expected}, weights, in.all());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], wanted[i], 1e-9) << i;
+    }
+  }
+}
+
+// Continuing with a right-aligned past, full or with its length given, equals the whole.
+TEST(Macchiato, ContinuesFromItsPast) {
+  at::manual_seed(3);
+  const Inputs in = make_inputs(2, 40, 2, 3, 4, 5);
+  MacchiatoOptions options;
+  options.window = 9;
+  const LatteResult whole = run(in, options);
+  for (const int64_t cut : {3, 8, 25}) {
+    const Inputs before = part(in, 0, cut), after = part(in, cut, 40 - cut);
+    const LatteResult first = run(before, options);
+    MacchiatoOptions next = options;
+    next.start = {first.state, first.normalizer, first.maximum};
+    // Room for 8 keys, garbage where there was nothing yet.
+    const int64_t there = std::min<int64_t>(cut, 8);
+    auto aligned = [&](const Tensor& x) {
+      return at::cat({at::full({2, 8 - there, 2, x.size(3)}, 1e3, at::kDouble), x.narrow(1, cut - there, there)}, 1);
+    };
+    next.past = {aligned(before.window_k), aligned(before.v), at::full({2}, there, at::kLong)};
+    const LatteResult second = run(after, next);
+    EXPECT_CLOSE(second.o, whole.o.narrow(1, cut, 40 - cut), 1e-10) << "cut " << cut;
+    const auto weights = weights_like({second.o});
+    const auto got = gradients({second.o}, weights, in.all());
+    const auto wanted = gradients({whole.o.narrow(1, cut, 40 - cut)}, weights, in.all());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], wanted[i], 1e-9) << i;
+  }
+}
+
+// With the window's logit far above the latents' the mixer is sliding-window attention; far below, it is Latte.
+TEST(Macchiato, LimitsAreItsParts) {
+  at::manual_seed(4);
+  Inputs in = make_inputs(1, 30, 2, 4, 6, 3);
+  MacchiatoOptions options;
+  options.window = 5;
+  WindowAttentionOptions window;
+  window.window = 5;
+  const Tensor local = std::get<0>(window_attention_reference(in.window_q, in.window_k, in.v, window));
+  auto with_logit = [&](double logit) {
+    Inputs other = in;
+    other.query_logits = in.query_logits.detach().clone();
+    other.query_logits.select(3, 0).fill_(logit);
+    return run(other, options).o;
+  };
+  EXPECT_CLOSE(with_logit(1e4), local, 1e-12);
+  EXPECT_CLOSE(with_logit(-1e4), latte(in.query_logits.narrow(3, 1, 4), in.key_logits, in.v).o, 1e-12);
+}
+
+TEST(Macchiato, RefusesWhatDoesNotFit) {
+  const Inputs in = make_inputs(1, 4, 2, 3, 4, 5);
+  MacchiatoOptions options;
+  options.window = 0;
+  EXPECT_THROW(run(in, options), InputError);
+  options.window = 3;
+  EXPECT_THROW(macchiato(in.key_logits, in.key_logits, in.v, in.window_q, in.window_k, options), InputError);
+  options.past.k = in.window_k;
+  EXPECT_THROW(run(in, options), InputError);
+  MixerContext context;
+  context.dim = 24;
+  context.heads = 4;
+  EXPECT_THROW(make_mixer(parse_json(R"({"mixer": "macchiato", "latents": 0, "window": null})", "t"), context, "t"), InputError);
+  EXPECT_THROW(make_mixer(parse_json(R"({"mixer": "macchiato", "latents": 7})", "t"), context, "t"), InputError);
+  EXPECT_THROW(make_mixer(parse_json(R"({"mixer": "machiato"})", "t"), context, "t"), InputError);
+}
+
+}  // namespace
+}  // namespace cortado
