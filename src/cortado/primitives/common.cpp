@@ -163,31 +163,21 @@ std::vector<Tensor> tensors_on_top(const torch::jit::Stack& stack, size_t count)
 
 void run_once_differentiable(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
-  bool wanted = false;
-  for (const auto& input : tensors_on_top(*stack, schema.arguments().size())) {
-    wanted = wanted || (input.defined() && input.requires_grad());
-  }
-  wanted = wanted && at::GradMode::is_enabled();
+  const torch::autograd::variable_list inputs = tensors_on_top(*stack, schema.arguments().size());
+  const bool wanted = at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
   {
     at::AutoDispatchBelowADInplaceOrView below;
     op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
   }
   if (!wanted) return;
-  const size_t count = schema.returns().size();
-  const auto error = std::make_shared<torch::autograd::DelayedError>(
+  // Hung between the results and the inputs, so that it is met on every way from one to the other.
+  const auto error = c10::make_intrusive<torch::autograd::Error>(
       concat("[", schema.name(), "] differentiating twice is not supported: this gradient has no gradient of its own"),
-      static_cast<int>(count));
-  torch::autograd::variable_list outputs = tensors_on_top(*stack, count);
-  for (auto& output : outputs) {
-    // The error hangs itself only on what needs a gradient, so these have to say that they do.
+      torch::autograd::collect_next_edges(inputs));
+  for (const Tensor& output : tensors_on_top(*stack, schema.returns().size())) {
     if (output.defined() && torch::autograd::isDifferentiableType(output.scalar_type())) {
-      output = output.detach().set_requires_grad(true);
+      torch::autograd::set_history(output, error);
     }
-  }
-  outputs = (*error)(std::move(outputs));
-  size_t next = 0;
-  for (auto it = stack->end() - static_cast<std::ptrdiff_t>(count); it != stack->end(); ++it) {
-    if (it->isTensor()) *it = outputs[next++];
   }
 }
 

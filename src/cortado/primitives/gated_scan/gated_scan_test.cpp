@@ -1,0 +1,330 @@
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/gated_scan/op.h"
+
+namespace cortado {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const std::vector<std::string> kGates = {"none", "head", "channel", "constant", "constant channel"};
+
+struct Case {
+  std::string gate = "channel";  // one of kGates
+  std::string read = "key";
+  int64_t tokens = 64;
+  bool reverse = false, initial = true, bonus = false;
+  int64_t batch = 2, q_heads = 2, k_heads = 2, v_heads = 2, g_heads = 2, keys = 5, values = 3;
+  std::vector<int64_t> bounds = {};  // packed if there are any
+  double decay = 1;             // the gates' size
+
+  int64_t state_heads() const { return std::max({k_heads, v_heads, gate == "none" ? 1 : g_heads}); }
+  std::string text() const {
+    return concat(gate, " read=", read, " T=", tokens, reverse ? " reverse" : "", initial ? " initial" : "",
+                  bonus ? " bonus" : "", bounds.empty() ? "" : " packed", " heads ", q_heads, k_heads, v_heads, g_heads,
+                  " K=", keys, " V=", values, " decay ", decay);
+  }
+};
+
+struct Inputs {
+  std::vector<Tensor> tensors;  // q, k, v, g, bonus, initial state; undefined = not given
+  Tensor bounds;
+};
+
+Inputs random_inputs(const Case& c) {
+  at::manual_seed(7);
+  const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes, at::kDouble); };
+  Inputs in;
+  in.tensors = {normal({c.batch, c.tokens, c.q_heads, c.read == "key" ? c.keys : c.values}),
+                normal({c.batch, c.tokens, c.k_heads, c.keys}), normal({c.batch, c.tokens, c.v_heads, c.values})};
+  Tensor g;
+  if (c.gate == "head") g = normal({c.batch, c.tokens, c.g_heads});
+  if (c.gate == "channel") g = normal({c.batch, c.tokens, c.g_heads, c.keys});
+  if (c.gate == "constant") g = normal({c.g_heads});
+  if (c.gate == "constant channel") g = normal({c.g_heads, c.keys});
+  in.tensors.push_back(g.defined() ? g.abs() * -c.decay : g);
+  in.tensors.push_back(c.bonus ? normal({std::max(c.q_heads, c.state_heads()), c.keys}) : Tensor());
+  const int64_t rows = c.bounds.empty() ? c.batch : static_cast<int64_t>(c.bounds.size()) - 1;
+  in.tensors.push_back(c.initial ? normal({rows, c.state_heads(), c.keys, c.values}) : Tensor());
+  if (!c.bounds.empty()) in.bounds = at::tensor(c.bounds, at::kInt);
+  return in;
+}
+
+Inputs converted(Inputs in, at::ScalarType type) {
+  for (auto& x : in.tensors) {
+    if (x.defined()) x = x.to(type);
+  }
+  return in;
+}
+
+// o, final state, then the gradients of every input, by random weights on both outputs.
+std::vector<Tensor> results(const Case& c, const Inputs& in, bool reference) {
+  std::vector<Tensor> leaves, wanted;
+  for (const auto& x : in.tensors) {
+    leaves.push_back(x.defined() ? x.detach().clone().requires_grad_() : x);
+    if (x.defined()) wanted.push_back(leaves.back());
+  }
+  const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
+  const auto [o, state] = (reference ? gated_scan_reference : gated_scan)(
+      leaves[0], leaves[1], leaves[2], given(leaves[3]), c.read, std::nullopt, given(leaves[4]), given(leaves[5]),
+      given(in.bounds), c.reverse);
+  at::manual_seed(11);
+  const Tensor weight_o = at::randn(o.sizes(), at::kDouble).to(o.scalar_type());
+  const Tensor weight_state = at::randn(state.sizes(), at::kDouble).to(state.scalar_type());
+  std::vector<Tensor> all{o.detach(), state.detach()};
+  std::vector<Tensor> outputs{o}, weights{weight_o};
+  if (state.requires_grad()) {  // it does not by definition when there is no token and no state
+    outputs.push_back(state);
+    weights.push_back(weight_state);
+  }
+  const auto grads = torch::autograd::grad(outputs, wanted, weights, {}, false, true);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    all.push_back(grads[i].defined() ? grads[i] : at::zeros_like(wanted[i]));
+  }
+  return all;
+}
+
+std::vector<std::string> names(const Inputs& in) {
+  std::vector<std::string> list{"o", "final_state"};
+  const char* all[] = {"dq", "dk", "dv", "dg", "dbonus", "dinitial"};
+  for (size_t i = 0; i < in.tensors.size(); ++i) {
+    if (in.tensors[i].defined()) list.push_back(all[i]);
+  }
+  return list;
+}
+
+// The largest error relative to the largest value.
+double error(const Tensor& got, const Tensor& right) {
+  if (right.numel() == 0) return got.sizes() == right.sizes() ? 0 : kInfinity;
+  const Tensor exact = right.to(at::kDouble);
+  const double distance = (got.to(at::kDouble) - exact).abs().max().item<double>();
+  return std::isnan(distance) ? kInfinity : distance / std::max(exact.abs().max().item<double>(), 1e-30);
+}
+
+void expect_equal(const std::vector<Tensor>& got, const std::vector<Tensor>& right, const std::vector<std::string>& name,
+                  double tolerance, const std::string& what) {
+  ASSERT_EQ(got.size(), right.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].sizes(), right[i].sizes()) << name[i] << " " << what;
+    EXPECT_LT(error(got[i], right[i]), tolerance) << name[i] << " " << what;
+  }
+}
+
+void check(const Case& c) {
+  const Inputs in = random_inputs(c);
+  expect_equal(results(c, in, false), results(c, in, true), names(in), 1e-9, c.text());
+}
+
+TEST(GatedScan, EqualsItsDefinitionAtEveryLength) {
+  for (const int64_t tokens : {0, 1, 2, 15, 16, 17, 63, 64, 65, 100, 257}) {
+    for (const auto& gate : kGates) {
+      for (const std::string read : {"key", "value"}) {
+        const bool odd = tokens % 2;
+        check({.gate = gate, .read = read, .tokens = tokens, .reverse = odd, .initial = tokens % 3 != 0});
+      }
+    }
+  }
+  check({.tokens = 1000, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1});
+  check({.gate = "head", .tokens = 1000, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1});
+}
+
+TEST(GatedScan, ReadsInReverseAndBeforeWriting) {
+  for (const int64_t tokens : {1, 2, 17, 64, 100}) {
+    for (const auto& gate : kGates) {
+      for (const bool initial : {false, true}) {
+        check({.gate = gate, .tokens = tokens, .initial = initial, .bonus = true});
+        check({.gate = gate, .read = "value", .tokens = tokens, .reverse = true, .initial = initial});
+        check({.gate = gate, .tokens = tokens, .reverse = true, .initial = initial, .bonus = initial});
+      }
+    }
+  }
+}
+
+TEST(GatedScan, BroadcastsHeads) {
+  struct Heads {
+    int64_t q, k, v, g;
+  };
+  for (const Heads& h : {Heads{1, 1, 6, 6}, {2, 2, 6, 3}, {6, 2, 2, 2}, {6, 1, 3, 1}, {3, 6, 1, 2}, {4, 2, 1, 1}}) {
+    for (const auto& gate : kGates) {
+      for (const int64_t tokens : {1, 20}) {
+        Case c{.gate = gate, .tokens = tokens};
+        c.q_heads = h.q;
+        c.k_heads = h.k;
+        c.v_heads = h.v;
+        c.g_heads = h.g;
+        check(c);
+        c.read = "value";
+        check(c);
+        c.read = "key";
+        c.bonus = true;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST(GatedScan, OddSizes) {
+  for (const auto& [keys, values] : {std::pair{1, 1}, {1, 7}, {13, 1}, {33, 17}}) {
+    for (const auto& gate : kGates) {
+      check({.gate = gate, .tokens = 70, .keys = keys, .values = values});
+      check({.gate = gate, .read = "value", .tokens = 70, .bonus = false, .keys = keys, .values = values});
+    }
+  }
+}
+
+TEST(GatedScan, PackedSequences) {
+  const std::vector<std::vector<int64_t>> all{
+      {0, 0, 1, 1, 6, 70, 71, 76, 76}, {0, 76}, {0, 0, 76}, {0, 38, 76}, {0, 75, 76}};
+  for (const auto& bounds : all) {
+    for (const auto& gate : kGates) {
+      check({.gate = gate, .tokens = 76, .batch = 1, .bounds = bounds});
+      check({.gate = gate, .read = "value", .tokens = 76, .reverse = true, .initial = false, .batch = 1, .bounds = bounds});
+      check({.gate = gate, .tokens = 76, .reverse = true, .bonus = true, .batch = 1, .bounds = bounds});
+    }
+  }
+  check({.tokens = 0, .batch = 1, .bounds = {0}});
+  check({.tokens = 0, .batch = 1, .bounds = {0, 0, 0}});
+}
+
+TEST(GatedScan, ContinuesFromItsState) {
+  for (const auto& gate : kGates) {
+    const Case c{.gate = gate, .tokens = 100};
+    const Inputs in = random_inputs(c);
+    const auto run = [&](int64_t first, int64_t length, const Tensor& state) {
+      const auto part = [&](const Tensor& x) { return x.narrow(1, first, length); };
+      OptionalTensor g;
+      if (in.tensors[3].defined()) g = in.tensors[3].dim() >= 3 ? part(in.tensors[3]) : in.tensors[3];
+      return gated_scan(part(in.tensors[0]), part(in.tensors[1]), part(in.tensors[2]), g, "key", {}, {}, state);
+    };
+    const auto [whole, last] = run(0, 100, in.tensors[5]);
+    for (const int64_t cut : {1, 37, 64, 99}) {
+      const auto [a, middle] = run(0, cut, in.tensors[5]);
+      const auto [b, end] = run(cut, 100 - cut, middle);
+      expect_equal({at::cat({a, b}, 1), end}, {whole, last}, {"o", "state"}, 1e-12, gate);
+    }
+    Tensor state = in.tensors[5], stepped = at::empty_like(whole);
+    for (int64_t t = 0; t < 100; ++t) {
+      const auto [o, next] = run(t, 1, state);
+      stepped.narrow(1, t, 1).copy_(o);
+      state = next;
+    }
+    expect_equal({stepped, state}, {whole, last}, {"o", "state"}, 1e-12, gate + " by steps");
+  }
+}
+
+TEST(GatedScan, Float32AndBFloat16) {
+  for (const auto& gate : kGates) {
+    for (const std::string read : {"key", "value"}) {
+      const Case c{.gate = gate, .read = read, .tokens = 200, .bonus = read == "key", .keys = 16, .values = 8};
+      for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-4 / 20}, {at::kBFloat16, 1e-2}}) {
+        const Inputs in = converted(random_inputs(c), type);
+        const auto got = results(c, in, false);
+        EXPECT_EQ(got[0].scalar_type(), type);
+        EXPECT_EQ(got[1].scalar_type(), at::kFloat);
+        for (size_t i = 2; i < got.size(); ++i) EXPECT_EQ(got[i].scalar_type(), type);
+        // The weights of the outputs are rounded to the outputs' types, in both: the judge takes the rounded ones too.
+        const auto right = results(c, converted(in, at::kDouble), true);
+        if (type == at::kFloat) expect_equal(got, right, names(in), tolerance, c.text());
+        expect_equal({got[0], got[1]}, {right[0], right[1]}, {"o", "state"}, tolerance, c.text());
+        if (type == at::kBFloat16) expect_equal(got, right, names(in), 3e-2, c.text());
+      }
+    }
+  }
+}
+
+TEST(GatedScan, EachInputMayHaveItsOwnType) {
+  const Case c{.tokens = 70, .bonus = true};
+  Inputs in = random_inputs(c);
+  const at::ScalarType types[] = {at::kBFloat16, at::kFloat, at::kHalf, at::kFloat, at::kBFloat16, at::kFloat};
+  for (size_t i = 0; i < 6; ++i) in.tensors[i] = in.tensors[i].to(types[i]);
+  const auto got = results(c, in, false);
+  EXPECT_EQ(got[0].scalar_type(), at::kHalf);
+  EXPECT_EQ(got[1].scalar_type(), at::kFloat);
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(got[i + 2].scalar_type(), types[i]);
+  expect_equal(got, results(c, converted(in, at::kDouble), true), names(in), 1e-2, c.text());
+  in.tensors[3] = in.tensors[3].to(at::kDouble);
+  EXPECT_EQ(results(c, in, false)[1].scalar_type(), at::kDouble);
+}
+
+// Gates of 0, -1e4 and -inf at random places, and nothing but one of them.
+TEST(GatedScan, ExtremeGates) {
+  const std::vector<std::vector<double>> menus{{0}, {-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};
+  for (const auto& menu : menus) {
+    for (const std::string gate : {"head", "channel", "constant", "constant channel"}) {
+      for (const std::string read : {"key", "value"}) {
+        const Case c{.gate = gate, .read = read, .tokens = 150, .bonus = read == "key"};
+        Inputs in = random_inputs(c);
+        Tensor& g = in.tensors[3];
+        g = at::tensor(menu, at::kDouble).index({at::randint(static_cast<int64_t>(menu.size()), g.sizes())});
+        const auto right = results(c, in, true);
+        expect_equal(results(c, in, false), right, names(in), 1e-9, c.text());
+        const auto got = results(c, converted(in, at::kFloat), false);
+        expect_equal(got, right, names(in), 5e-5, c.text());
+        const size_t at_gate = 5;
+        EXPECT_TRUE(got[at_gate].index({g == -kInfinity}).eq(0).all().item<bool>()) << c.text();
+      }
+    }
+  }
+}
+
+// No digits are lost over long sequences: float32 against float64, the gates' gradient on the scale of its parts q⊙dq.
+TEST(GatedScan, LongSequencesKeepTheirDigits) {
+  for (const auto& [decay, tolerance] : {std::pair{10.0, 3e-6}, {1e-4, 2e-5}, {1e-1, 5e-6}}) {
+    for (const std::string gate : {"head", "channel", "constant"}) {
+      const Case c{.gate = gate, .tokens = 4096, .batch = 1, .keys = 8, .values = 8, .decay = decay};
+      const Inputs in = converted(random_inputs(c), at::kFloat);
+      const auto got = results(c, in, false), right = results(c, converted(in, at::kDouble), false);
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (names(in)[i] == "dg") continue;
+        EXPECT_LT(error(got[i], right[i]), tolerance) << names(in)[i] << " " << c.text();
+      }
+      const double parts = (in.tensors[0].to(at::kDouble) * right[2]).abs().max().item<double>();
+      const double wrong = (got[5].to(at::kDouble) - right[5]).abs().max().item<double>();
+      const double scale = std::max(parts, right[5].abs().max().item<double>());
+      EXPECT_LT(wrong / scale, gate == "constant" ? 1e-4 : tolerance) << "dg " << c.text();
+    }
+  }
+}
+
+std::string message(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(GatedScan, SaysWhatDoesNotFit) {
+  const Tensor q = at::zeros({2, 16, 4, 8}), v = at::zeros({2, 16, 4, 5});
+  EXPECT_EQ(message([&] { gated_scan(q, q, at::zeros({2, 15, 4, 5})); }),
+            "[gated_scan] expected v of shape [2, 16, *, *], got [2, 15, 4, 5]");
+  EXPECT_EQ(message([&] { gated_scan(q, q, v, at::zeros({2, 16, 4, 7})); }),
+            "[gated_scan] expected g of shape [2, 16, *, 8], got [2, 16, 4, 7]");
+  EXPECT_EQ(message([&] { gated_scan(q, q, v, {}, "keys"); }),
+            "[gated_scan] read must be \"key\" or \"value\", got \"keys\"");
+  EXPECT_EQ(message([&] { gated_scan(v, q, v, {}, "value", {}, at::zeros({4, 8})); }),
+            "[gated_scan] bonus needs read=\"key\"");
+  EXPECT_EQ(message([&] { gated_scan(q, q, v, {}, "key", {}, {}, at::zeros({2, 4, 5, 8})); }),
+            "[gated_scan] expected initial_state of shape [2, 4, 8, 5], got [2, 4, 5, 8]");
+  EXPECT_EQ(message([&] { gated_scan(q, q, v, {}, "key", {}, {}, {}, at::tensor({0, 16})); }),
+            "[gated_scan] cu_seqlens needs a batch of 1, got 2");
+  EXPECT_EQ(message([&] { gated_scan(q, q.to(at::kLong), v); }),
+            "[gated_scan] k must be a floating-point tensor, got Long");
+  EXPECT_NE(message([&] { gated_scan(at::zeros({2, 16, 3, 8}), q, v); }), "(no error)");
+  EXPECT_NE(message([&] { gated_scan(q, q, v, at::zeros({2, 16, 4, 8, 1})); }), "(no error)");
+}
+
+TEST(GatedScan, DifferentiatingTwiceIsAnError) {
+  const Tensor q = at::randn({1, 8, 1, 4}).requires_grad_();
+  const auto [o, state] = gated_scan(q, q, q);
+  const auto grads = torch::autograd::grad({o.sum()}, {q}, {}, true, true);
+  const std::string said = message([&] { torch::autograd::grad({grads[0].pow(2).sum()}, {q}); });
+  EXPECT_TRUE(said.starts_with("[cortado::gated_scan_backward] differentiating twice is not supported")) << said;
+}
+
+}  // namespace
+}  // namespace cortado
