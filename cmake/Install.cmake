@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 set_target_properties(cortado cortado_ops PROPERTIES INSTALL_RPATH "$ORIGIN;${CORTADO_TORCH_DIR}/lib")
-install(TARGETS cortado cortado_ops LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS cortado cortado_ops cortado_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET cortado_cli)
   set_target_properties(cortado_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${CORTADO_TORCH_DIR}/lib")

@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "cortado/base/hash.h"
+
 namespace cortado {
 namespace {
 
@@ -12,13 +14,6 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
   return x ^ (x >> 31);
-}
-
-// FNV-1a: std::hash may differ between standard libraries.
-uint64_t hash(std::string_view text) {
-  uint64_t value = 0xCBF29CE484222325ULL;
-  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
-  return value;
 }
 
 }  // namespace
@@ -37,7 +32,7 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2
 }
 
 RandomStream::RandomStream(uint64_t seed, std::string_view name) {
-  const uint64_t key = mix(mix(seed) ^ hash(name));
+  const uint64_t key = mix(mix(seed) ^ hash_bytes(name));
   key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 

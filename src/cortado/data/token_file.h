@@ -17,7 +17,8 @@ class TokenFile {
   static std::shared_ptr<TokenFile> open(const std::string& path);  // InputError when truncated, foreign, ...
   virtual ~TokenFile() = default;
   virtual int64_t size() const = 0;                                  // tokens
-  virtual at::Tensor read(int64_t begin, int64_t count) const = 0;   // int64 [count]
+  virtual int64_t vocabulary() const = 0;                            // all tokens are smaller
+  virtual at::Tensor read(int64_t begin, int64_t count) const = 0;   // int64 [count]; InputError beyond the end
   virtual const std::vector<int64_t>& documents() const = 0;         // first token of each document, ascending, first 0
 };
 
@@ -27,6 +28,7 @@ struct Dataset {
   std::shared_ptr<TokenFile> validation;
   std::shared_ptr<Tokenizer> tokenizer;
 };
+// Missing, broken or mixed up: InputError.
 Dataset open_dataset(const std::string& directory);
 
 struct PrepareOptions {
@@ -40,5 +42,9 @@ struct PrepareOptions {
 // Streams the texts (which may be larger than memory) into `out`. Missing, empty, binary (NUL bytes) or non-UTF-8 text: InputError naming file and byte offset
 // (the byte tokenizer takes any bytes). `out` in use (already has files that are not ours): InputError. Written into a temporary folder beside and renamed.
 void prepare_dataset(const PrepareOptions& options);
+
+// Texts as a dataset at once, without a folder to keep: small ones in memory, larger ones in a temporary folder that is gone when the
+// program ends. options.out is not used. `tokenizer`: one that is there already, instead of learning options.tokenizer.
+Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer = nullptr);
 
 }  // namespace cortado

@@ -31,6 +31,15 @@ std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 // memory.
 std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files);
 
+// Gives the next piece of a text (of whole characters, appended to the string); false at the end.
+using TextSource = std::function<bool(std::string& piece)>;
+
+// The same, learning from a text that comes in pieces. A wrong spec: InputError. The byte tokenizer reads nothing.
+std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source);
+
+// Throws InputError unless `spec` is one that make_tokenizer takes.
+void check_tokenizer_spec(const std::string& spec);
+
 // Decodes a stream token by token: returns only whole UTF-8 characters, holding an unfinished one back (tokens may split a character).
 class StreamDecoder {
  public:
@@ -40,8 +49,7 @@ class StreamDecoder {
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::vector<int32_t> pending_;
-  std::string emitted_;
+  std::string pending_;  // bytes of an unfinished character
 };
 
 }  // namespace cortado

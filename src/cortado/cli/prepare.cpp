@@ -1,0 +1,76 @@
+// cortado prepare: texts into memory-mapped token files.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "cortado/base/human.h"
+#include "cortado/base/table.h"
+#include "cortado/cli/commands.h"
+#include "cortado/data/token_file.h"
+
+namespace cortado {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  cortado prepare data/tinyshakespeare.txt --tokenizer char --out out/shakespeare
+  cortado prepare books/*.txt --tokenizer sentencepiece:8000 --out out/books
+  cortado prepare stories.txt --document-separator '<|endoftext|>' --tokenizer byte --out out/stories
+Then: cortado train configs/nanogpt-cpu.json --data out/shakespeare --out runs/shakespeare)";
+
+void print_summary(const std::string& directory) {
+  const Dataset dataset = open_dataset(directory);
+  Table table({"split", "tokens", "documents"});
+  for (const auto& [name, file] : {std::pair{"train", dataset.train}, std::pair{"validation", dataset.validation}}) {
+    table.add_row({name, with_commas(file->size()), with_commas(static_cast<int64_t>(file->documents().size()))});
+  }
+  std::cout << table.text() << dataset.tokenizer->kind() << " tokenizer, vocabulary "
+            << with_commas(dataset.tokenizer->vocabulary()) << "; written to " << directory << std::endl;
+}
+
+// Escapes that shells leave alone: separators are often blank lines.
+std::string unescape(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char next = text[i] == '\\' && i + 1 < text.size() ? text[i + 1] : '\0';
+    if (next == 'n' || next == 't' || next == '\\') {
+      out += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void add_prepare_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("prepare", "turn texts into token files for training");
+  const auto options = std::make_shared<PrepareOptions>();
+  const auto quiet = std::make_shared<bool>(false);
+  command->add_option("files", options->files, "text files, UTF-8 (any bytes with the byte tokenizer), taken in this order")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--tokenizer", options->tokenizer, "byte, char, or sentencepiece:N for N pieces")
+      ->capture_default_str()
+      ->type_name("SPEC");
+  command->add_option("--out", options->out, "folder to write; new, empty, or made by prepare before")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--validation", options->validation, "share of the text, at its end, that is kept for validation")
+      ->capture_default_str()
+      ->type_name("SHARE");
+  command->add_option("--document-separator", options->document_separator,
+                      "text between two documents of a file (\\n and \\t are understood); without it each file is one")
+      ->type_name("TEXT");
+  command->add_flag("--quiet", *quiet, "no progress bar");
+  command->footer(kExamples);
+  command->callback([options, quiet] {
+    options->progress = !*quiet;
+    options->document_separator = unescape(options->document_separator);
+    prepare_dataset(*options);
+    print_summary(options->out);
+  });
+}
+
+}  // namespace cortado

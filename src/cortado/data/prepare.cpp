@@ -1,0 +1,256 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/json.h"
+#include "cortado/base/progress.h"
+#include "cortado/base/signals.h"
+#include "cortado/base/version.h"
+#include "cortado/data/text_stream.h"
+#include "cortado/data/token_file.h"
+#include "cortado/data/token_writer.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kInMemory = 64 << 20;  // bytes of text; its tokens take four times that
+constexpr const char* kFormat = "cortado dataset";
+constexpr int64_t kDatasetVersion = 1;
+
+int64_t total_bytes(const std::vector<std::string>& files) {
+  int64_t bytes = 0;
+  for (const auto& file : files) {
+    struct stat info {};
+    fail_input_if(::stat(file.c_str(), &info) != 0, "[", file, "] cannot be read: ", std::strerror(errno));
+    fail_input_if(S_ISDIR(info.st_mode), "[", file, "] is a folder, not a text file");
+    // Texts are read twice, which a pipe cannot.
+    fail_input_if(!S_ISREG(info.st_mode), "[", file, "] is not a regular file");
+    fail_input_if(info.st_size == 0, "[", file, "] is empty: there is no text in it");
+    bytes += info.st_size;
+  }
+  return bytes;
+}
+
+// Everything that can be known to be wrong before any work.
+void check_options(const PrepareOptions& options) {
+  fail_input_if(options.files.empty(), "[data] no text files are given");
+  fail_input_if(!(options.validation >= 0 && options.validation < 1),
+                "[data] the validation part must be at least 0 and less than 1, got ", options.validation);
+  check_tokenizer_spec(options.tokenizer);
+}
+
+void stop_if_interrupted() {
+  if (interrupt_requested()) throw Failure("[data] interrupted: nothing was written");
+}
+
+ProgressBar make_bar(const std::string& label, int64_t bytes, bool shown) {
+  return ProgressBar({.label = label, .total = bytes, .unit = "B", .bytes = true, .quiet = !shown});
+}
+
+// The first pass: learns the tokenizer (when there is none yet) and counts the characters of the documents.
+struct Survey {
+  std::shared_ptr<Tokenizer> tokenizer;
+  int64_t characters = 0;  // bytes for the byte tokenizer
+};
+
+Survey survey(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer, int64_t bytes) {
+  const bool any_bytes = tokenizer ? tokenizer->kind() == "byte" : options.tokenizer == "byte";
+  ProgressBar bar = make_bar("reading", bytes, options.progress);
+  DocumentStream stream(options.files, options.document_separator, any_bytes, [&](int64_t read) { bar.update(read); });
+  Survey result;
+  DocumentStream::Piece piece;
+  const TextSource source = [&](std::string& text) {
+    stop_if_interrupted();
+    if (!stream.next(piece)) return false;
+    result.characters += any_bytes ? static_cast<int64_t>(piece.text.size()) : count_characters(piece.text);
+    text += piece.text;
+    return true;
+  };
+  result.tokenizer = tokenizer ? tokenizer : learn_tokenizer(options.tokenizer, source);
+  // Whoever did not need the text (byte, or a tokenizer that was there) still needs it counted and checked.
+  std::string text;
+  while (source(text)) text.clear();
+  return result;
+}
+
+// The second pass: the first int(n * (1 - validation)) characters to `train`, the rest to `validation`.
+class Splitter {
+ public:
+  Splitter(const Survey& facts, double validation, TokenSink& train, TokenSink& rest)
+      : tokenizer_(*facts.tokenizer),
+        bytes_(facts.tokenizer->kind() == "byte"),
+        left_(static_cast<int64_t>(static_cast<double>(facts.characters) * (1 - validation))),
+        train_(train),
+        validation_(rest) {}
+
+  void add(const DocumentStream::Piece& piece) {
+    if (piece.starts_document) {
+      train_.start_document();
+      validation_.start_document();
+    }
+    const std::string_view text = piece.text;
+    const size_t cut = left_ > 0 ? train_bytes(text) : 0;
+    train_.append(tokenizer_.encode(text.substr(0, cut)));
+    validation_.append(tokenizer_.encode(text.substr(cut)));
+  }
+
+ private:
+  size_t train_bytes(std::string_view text) {
+    const int64_t count = bytes_ ? static_cast<int64_t>(text.size()) : count_characters(text);
+    const int64_t wanted = std::exchange(left_, std::max<int64_t>(0, left_ - count));
+    if (count <= wanted) return text.size();
+    if (!bytes_) return bytes_of_characters(text, wanted);
+    // Bytes that are UTF-8 are not cut inside a character either.
+    auto cut = static_cast<size_t>(wanted);
+    for (int i = 0; i < 3 && cut < text.size() && (text[cut] & 0xC0) == 0x80; ++i) ++cut;
+    return cut;
+  }
+
+  const Tokenizer& tokenizer_;
+  bool bytes_;
+  int64_t left_;  // characters that still go to train_
+  TokenSink& train_;
+  TokenSink& validation_;
+};
+
+void tokenize(const PrepareOptions& options, const Survey& facts, int64_t bytes, TokenSink& train, TokenSink& validation) {
+  ProgressBar bar = make_bar("tokens", bytes, options.progress);
+  DocumentStream stream(options.files, options.document_separator, facts.tokenizer->kind() == "byte",
+                        [&](int64_t read) { bar.update(read); });
+  Splitter splitter(facts, options.validation, train, validation);
+  DocumentStream::Piece piece;
+  while (stream.next(piece)) {
+    stop_if_interrupted();
+    splitter.add(piece);
+  }
+}
+
+Json describe(const PrepareOptions& options, const Survey& facts, const TokenSink& train, const TokenSink& validation) {
+  const auto part = [](const TokenSink& sink) {
+    return Json{{"tokens", sink.size()}, {"documents", sink.documents().size()}};
+  };
+  return Json{{"format", kFormat},
+              {"version", kDatasetVersion},
+              {"made_by", concat("cortado ", cortado::kVersion)},
+              {"sources", options.files},
+              {"tokenizer", options.tokenizer},
+              {"vocabulary", facts.tokenizer->vocabulary()},
+              {"characters", facts.characters},
+              {"validation_share", options.validation},
+              {"document_separator", options.document_separator},
+              {"train", part(train)},
+              {"validation", part(validation)}};
+}
+
+// `out` may be new, empty, or a dataset made before, which is replaced; anything else would be lost.
+void check_output(const std::string& out) {
+  fail_input_if(out.empty(), "[output] the name of the output folder is empty");
+  if (!fs::exists(fs::symlink_status(out))) return;
+  fail_input_if(!fs::is_directory(out), "[", out, "] cannot be made an output folder: a file of that name exists");
+  fail_input_if(!is_writable_directory(out), "[", out, "] this output folder is not writable");
+  static const std::set<std::string> kOurs{"train.tokens", "validation.tokens", "tokenizer", "dataset.json"};
+  const bool is_dataset = fs::exists(out + "/dataset.json");
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    fail_input_if(!is_dataset || !kOurs.count(name), "[", out,
+                  "] this output folder is in use: it has files that are not a dataset's (", name, "); name another");
+  }
+}
+
+// mkdtemp's folders are for their owner only; this one is to stay.
+void open_to_all(const std::string& folder) {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ::chmod(folder.c_str(), 0777 & ~mask);
+}
+
+// Puts the finished folder in the place of `out`, which is new, empty, or a dataset made before.
+void move_into_place(TemporaryDirectory& work, const std::string& out) {
+  open_to_all(work.path());
+  if (::rename(work.path().c_str(), out.c_str()) == 0) {  // also over an empty folder
+    work.release();
+  } else if (::renameat2(AT_FDCWD, work.path().c_str(), AT_FDCWD, out.c_str(), RENAME_EXCHANGE) != 0) {
+    throw Failure(concat("[", out, "] cannot be replaced: ", std::strerror(errno)));
+  }  // exchanged: `work` now holds the old dataset, and removes it
+  sync_directory(fs::path(out).parent_path().string());
+}
+
+void fail_if_nothing_to_train(const TokenSink& train, const PrepareOptions& options) {
+  fail_input_if(train.size() == 0, "[", options.files[0], "] the text is too short: nothing is left to train on");
+}
+
+}  // namespace
+
+void prepare_dataset(const PrepareOptions& options) {
+  check_options(options);
+  const int64_t bytes = total_bytes(options.files);
+  check_output(options.out);
+  const std::string out = fs::weakly_canonical(fs::absolute(options.out) / "").parent_path().string();
+  const std::string parent = fs::path(out).parent_path().string();
+  claim_output_directory(parent, false);
+  TemporaryDirectory work(parent, ".cortado-prepare-");
+  const Survey facts = survey(options, nullptr, bytes);
+  TokenFileWriter train(work.path() + "/train.tokens", facts.tokenizer->vocabulary());
+  TokenFileWriter validation(work.path() + "/validation.tokens", facts.tokenizer->vocabulary());
+  tokenize(options, facts, bytes, train, validation);
+  fail_if_nothing_to_train(train, options);
+  train.finish();
+  validation.finish();
+  facts.tokenizer->save(work.path() + "/tokenizer");
+  write_file(work.path() + "/dataset.json", describe(options, facts, train, validation).dump(2) + "\n");
+  move_into_place(work, out);
+}
+
+Dataset open_dataset(const std::string& directory) {
+  fail_input_if(!fs::is_directory(directory), "[", directory, "] is not a folder made by `cortado prepare`");
+  const std::string path = directory + "/dataset.json";
+  JsonReader reader(read_json_file(path), path);
+  if (reader.text("format") != kFormat) reader.fail("is not a dataset of cortado");
+  reader.integer("version", kDatasetVersion, kDatasetVersion);
+  const int64_t vocabulary = reader.integer("vocabulary", 1, int64_t{1} << 31);
+  Dataset dataset{TokenFile::open(directory + "/train.tokens"), TokenFile::open(directory + "/validation.tokens"),
+                  load_tokenizer(directory + "/tokenizer")};
+  for (const auto& [part, file] : {std::pair{"train", dataset.train}, std::pair{"validation", dataset.validation}}) {
+    JsonReader sizes(reader.object(part), path + "." + part);
+    const int64_t tokens = sizes.integer("tokens", 0, std::numeric_limits<int64_t>::max());
+    fail_input_if(tokens != file->size() || file->vocabulary() != vocabulary, "[", directory, "/", part,
+                  ".tokens] does not belong to ", path, ": ", file->size(), " tokens of a vocabulary of ", file->vocabulary(),
+                  ", expected ", tokens, " of ", vocabulary);
+  }
+  fail_input_if(dataset.tokenizer->vocabulary() != vocabulary, "[", directory, "/tokenizer] does not belong to ", path,
+                ": a vocabulary of ", dataset.tokenizer->vocabulary(), ", expected ", vocabulary);
+  return dataset;
+}
+
+Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer) {
+  check_options(options);
+  const int64_t bytes = total_bytes(options.files);
+  const Survey facts = survey(options, std::move(tokenizer), bytes);
+  const int64_t vocabulary = facts.tokenizer->vocabulary();
+  if (bytes <= kInMemory) {
+    MemoryTokens train(vocabulary), validation(vocabulary);
+    tokenize(options, facts, bytes, train, validation);
+    fail_if_nothing_to_train(train, options);
+    return {train.finish(), validation.finish(), facts.tokenizer};
+  }
+  const TemporaryDirectory folder;  // the maps stay valid after the files' names are gone
+  const std::string train_path = folder.path() + "/train.tokens", validation_path = folder.path() + "/validation.tokens";
+  TokenFileWriter train(train_path, vocabulary), validation(validation_path, vocabulary);
+  tokenize(options, facts, bytes, train, validation);
+  fail_if_nothing_to_train(train, options);
+  train.finish();
+  validation.finish();
+  return {TokenFile::open(train_path), TokenFile::open(validation_path), facts.tokenizer};
+}
+
+}  // namespace cortado

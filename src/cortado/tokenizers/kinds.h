@@ -1,0 +1,75 @@
+// The three tokenizers behind tokenizer.h.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cortado/base/json.h"
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+
+// Token = byte.
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::string kind() const override { return "byte"; }
+  int64_t vocabulary() const override { return 256; }
+  std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(const std::vector<int32_t>& tokens) const override;
+  void save(const std::string& directory) const override;
+};
+
+// Token = rank of the character among the characters of the training text, sorted by code point (char-rnn, nanoGPT).
+class CharTokenizer : public Tokenizer {
+ public:
+  explicit CharTokenizer(std::vector<uint32_t> sorted_characters);
+  static std::shared_ptr<Tokenizer> learn(const TextSource& source);
+  static std::shared_ptr<Tokenizer> load(JsonReader& reader);
+
+  std::string kind() const override { return "char"; }
+  int64_t vocabulary() const override { return static_cast<int64_t>(characters_.size()); }
+  std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(const std::vector<int32_t>& tokens) const override;
+  void save(const std::string& directory) const override;
+
+ private:
+  std::vector<uint32_t> characters_;
+  std::vector<int32_t> rank_;  // code point -> token, -1 where absent; up to the last character
+};
+
+// Byte-pair pieces by the SentencePiece library, bytes for what no piece covers.
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  SentencePieceTokenizer(std::string model_bytes, const std::string& source_name);
+  ~SentencePieceTokenizer() override;
+  SentencePieceTokenizer(const SentencePieceTokenizer&) = delete;
+  SentencePieceTokenizer& operator=(const SentencePieceTokenizer&) = delete;
+  static std::shared_ptr<Tokenizer> learn(const TextSource& source, int64_t vocabulary);
+  static std::shared_ptr<Tokenizer> load(JsonReader& reader, const std::string& directory);
+
+  std::string kind() const override { return "sentencepiece"; }
+  int64_t vocabulary() const override { return static_cast<int64_t>(pieces_.size()); }
+  std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(const std::vector<int32_t>& tokens) const override;
+  void save(const std::string& directory) const override;
+
+ private:
+  void encode_segment(std::string_view text, std::vector<int32_t>& tokens) const;
+  void append_bytes(std::string_view text, std::vector<int32_t>& tokens) const;
+
+  std::string model_bytes_;
+  void* model_ = nullptr;
+  std::vector<std::string> pieces_;      // what each token decodes to
+  std::array<int32_t, 256> byte_token_;  // the fallback token of each byte
+};
+
+// Writes DIR/tokenizer.json: the common keys and those of `settings`.
+void save_tokenizer_json(const Tokenizer& tokenizer, const std::string& directory, const Json& settings);
+
+// Throws InputError when a token is not in 0 .. vocabulary-1.
+void check_token(int32_t token, int64_t vocabulary);
+
+}  // namespace cortado

@@ -1,0 +1,36 @@
+// The C interface of libcortado_sentencepiece.so, which alone is linked to SentencePiece.
+//
+// Why a library of its own, opened with dlopen: libsentencepiece and torch's libc10 both export a variable called
+// FLAGS_minloglevel, 32 bytes of it in the first, 4 in the second. Linked into one process, the dynamic linker makes them one, and
+// SentencePiece's constructor writes over whatever libc10 keeps behind its own. The same threatens protobuf, of which both
+// carry a copy. Opened with RTLD_DEEPBIND, SentencePiece finds its own symbols first. Nothing but plain data crosses this
+// interface, so neither side frees, throws or prints what the other one owns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+// Takes bytes during a call; the memory is the caller's only until it returns.
+using CortadoSink = void (*)(void* context, const char* bytes, size_t count);
+// Gives the next training sentence, valid until the next call; false at the end. Must not throw.
+using CortadoSentences = bool (*)(void* context, const char** text, size_t* count);
+
+enum CortadoPieceKind : int32_t { kCortadoPlain = 0, kCortadoByte = 1, kCortadoControl = 2, kCortadoUnknown = 3 };
+
+struct CortadoSentencePiece {
+  // Learns a byte-pair model with byte fallback, no normalisation. True: `result` got the model; false: the reason.
+  bool (*train)(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSink result, void* context);
+  // A model of its serialised bytes; null: `error` got the reason.
+  void* (*load)(const char* bytes, size_t count, CortadoSink error, void* context);
+  void (*unload)(void* model);
+  int32_t (*size)(const void* model);
+  CortadoPieceKind (*piece)(const void* model, int32_t id, CortadoSink result, void* context);
+  // Appends the ids as int32 bytes to `result`, in one call.
+  bool (*encode)(const void* model, const char* text, size_t count, CortadoSink result, void* context);
+};
+
+// The only exported function.
+const CortadoSentencePiece* cortado_sentencepiece();
+}

@@ -1,0 +1,53 @@
+#include "cortado/tokenizers/sentencepiece/loader.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "cortado/base/error.h"
+
+#ifdef __SANITIZE_ADDRESS__
+// The address sanitizer refuses RTLD_DEEPBIND. There the two libraries' common variable (bridge.h) is given room enough for both: this
+// definition comes before theirs because our programs are linked to libcortado before torch. Zero is the right start for both.
+extern "C" {
+alignas(64) __attribute__((visibility("default"))) char FLAGS_minloglevel[64];
+}
+#endif
+
+namespace cortado {
+namespace {
+
+// The folder that libcortado itself was loaded from: the two are built and installed side by side.
+std::string own_folder() {
+  Dl_info info{};
+  if (!::dladdr(reinterpret_cast<const void*>(&sentencepiece_functions), &info) || !info.dli_fname) return "";
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+const CortadoSentencePiece& open_library() {
+  int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+#ifdef __SANITIZE_ADDRESS__
+  if (::dlsym(RTLD_DEFAULT, "FLAGS_minloglevel") != static_cast<void*>(FLAGS_minloglevel)) {
+    throw Failure("[sentencepiece] under the address sanitizer, link the program to libcortado before torch");
+  }
+#else
+  flags |= RTLD_DEEPBIND;
+#endif
+  const std::string path = own_folder() + "libcortado_sentencepiece.so";
+  void* library = ::dlopen(path.c_str(), flags);
+  if (!library) throw Failure(concat("[sentencepiece] cannot be loaded: ", ::dlerror()));
+  const auto entry = reinterpret_cast<decltype(&cortado_sentencepiece)>(::dlsym(library, "cortado_sentencepiece"));
+  if (!entry) throw Failure(concat("[sentencepiece] ", path, " is not of this version"));
+  return *entry();
+}
+
+}  // namespace
+
+const CortadoSentencePiece& sentencepiece_functions() {
+  static const CortadoSentencePiece& functions = open_library();
+  return functions;
+}
+
+}  // namespace cortado

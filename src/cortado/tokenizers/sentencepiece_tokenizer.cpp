@@ -1,0 +1,223 @@
+#include <cstring>
+#include <exception>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/hash.h"
+#include "cortado/base/random.h"
+#include "cortado/base/utf8.h"
+#include "cortado/tokenizers/kinds.h"
+#include "cortado/tokenizers/sentencepiece/loader.h"
+
+namespace cortado {
+namespace {
+
+// SentencePiece writes a space as this character (U+2581), so the character itself needs care.
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+constexpr size_t kLongestSegment = 1 << 14;   // bytes given to SentencePiece at once
+constexpr size_t kLongestSentence = 1 << 12;  // the same in training
+constexpr size_t kTrainingBytes = 32 << 20;   // more text changes the pieces little and costs memory and minutes
+
+void append_to(void* text, const char* bytes, size_t count) { static_cast<std::string*>(text)->append(bytes, count); }
+
+// Where to end a segment that begins at the start of `text`: after the first newline, else before the last space within `longest`
+// bytes, else at a character boundary. No piece contains a newline, or a space other than at its start, so that the first two
+// cuts change no token.
+size_t segment_end(std::string_view text, size_t longest) {
+  const size_t newline = text.substr(0, longest).find('\n');
+  if (newline != std::string_view::npos) return newline + 1;
+  if (text.size() <= longest) return text.size();
+  const size_t space = text.rfind(' ', longest);
+  if (space != std::string_view::npos && space > 0) return space;
+  size_t end = longest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return end;
+}
+
+// Cuts a text that comes in pieces into training sentences: lines without their newline, tabs and space marks (the trainer
+// skips sentences that contain its own marks), long ones in parts, empty ones left out. Of more than kTrainingBytes it keeps a
+// sample spread evenly: every sentence until the first half is full, then of every 2nd, 4th, ... as the text goes on.
+class TrainingSentences {
+ public:
+  explicit TrainingSentences(const TextSource& source) {
+    std::string buffer, piece;
+    while (piece.clear(), source(piece)) {
+      buffer += piece;
+      size_t at = 0;
+      // The last sentence may go on in the next piece.
+      while (buffer.size() - at > 2 * kLongestSentence) at += take(std::string_view(buffer).substr(at));
+      buffer.erase(0, at);
+    }
+    for (size_t at = 0; at < buffer.size();) at += take(std::string_view(buffer).substr(at));
+  }
+
+  static bool next(void* self, const char** text, size_t* count) {
+    auto& sentences = *static_cast<TrainingSentences*>(self);
+    if (sentences.next_ == sentences.kept_.size()) return false;
+    const std::string& sentence = sentences.kept_[sentences.next_++].text;
+    *text = sentence.data();
+    *count = sentence.size();
+    return true;
+  }
+
+  bool empty() const { return kept_.empty(); }
+
+ private:
+  struct Sentence {
+    uint64_t lot;
+    std::string text;
+  };
+
+  size_t take(std::string_view text) {
+    const size_t end = segment_end(text, kLongestSentence);
+    std::string_view line = text.substr(0, end);
+    while (!line.empty()) {
+      const size_t tab = std::min({line.find('\t'), line.find('\n'), line.find(kSpaceMark), line.size()});
+      if (tab > 0) keep(line.substr(0, tab));
+      const size_t mark = line.substr(tab, kSpaceMark.size()) == kSpaceMark ? kSpaceMark.size() : 1;
+      line.remove_prefix(std::min(line.size(), tab + mark));
+    }
+    return end;
+  }
+
+  // A sentence stays when its lot is below the limit; when there are too many the limit is halved and the others go.
+  void keep(std::string_view sentence) {
+    const uint64_t lot = lots_.bits(count_++);
+    if (lot > limit_) return;
+    kept_.push_back({lot, std::string(sentence)});
+    bytes_ += sentence.size();
+    if (bytes_ <= kTrainingBytes) return;
+    limit_ /= 2;
+    std::erase_if(kept_, [&](const Sentence& s) { return s.lot > limit_; });
+    bytes_ = 0;
+    for (const Sentence& s : kept_) bytes_ += s.text.size();
+  }
+
+  const RandomStream lots_{0, "sentencepiece training sentences"};
+  std::vector<Sentence> kept_;
+  uint64_t limit_ = ~uint64_t{0};
+  uint64_t count_ = 0;
+  size_t bytes_ = 0;
+  size_t next_ = 0;
+};
+
+// The library's own words are for its authors: "./src/trainer_interface.cc(660) [...] Vocabulary size too high (20000). Please set it
+// to a value <= 564."
+std::string plain_reason(const std::string& reason, int64_t vocabulary) {
+  if (const size_t at = reason.find("<= "); reason.find("too high") != std::string::npos && at != std::string::npos) {
+    return concat("the text has too few different words for ", vocabulary, " pieces: at most ",
+                  std::atoll(reason.c_str() + at + 3), " are possible");
+  }
+  if (const size_t at = reason.find(" vs "); at != std::string::npos) {
+    return concat("the text has too many different characters for ", vocabulary, " pieces: at least ",
+                  std::atoll(reason.c_str() + at + 4), " are needed");
+  }
+  const size_t end = reason.find("] ");
+  return end == std::string::npos ? reason : reason.substr(end + 2);
+}
+
+}  // namespace
+
+SentencePieceTokenizer::SentencePieceTokenizer(std::string model_bytes, const std::string& source_name)
+    : model_bytes_(std::move(model_bytes)) {
+  const CortadoSentencePiece& library = sentencepiece_functions();
+  std::string error;
+  model_ = library.load(model_bytes_.data(), model_bytes_.size(), append_to, &error);
+  fail_input_if(!model_, "[", source_name, "] is not a SentencePiece model: ", error);
+  byte_token_.fill(-1);
+  const int32_t count = library.size(model_);
+  for (int32_t id = 0; id < count; ++id) {
+    std::string piece, bytes;
+    const CortadoPieceKind kind = library.piece(model_, id, append_to, &piece);
+    if (kind == kCortadoByte) {  // "<0x41>"
+      const auto byte = static_cast<unsigned char>(std::strtol(piece.c_str() + 3, nullptr, 16));
+      bytes = static_cast<char>(byte);
+      byte_token_[byte] = id;
+    } else if (kind == kCortadoPlain) {
+      for (size_t at = 0; at < piece.size();) {
+        const bool space = std::string_view(piece).substr(at, kSpaceMark.size()) == kSpaceMark;
+        bytes += space ? ' ' : piece[at];
+        at += space ? kSpaceMark.size() : 1;
+      }
+    }
+    pieces_.push_back(bytes);  // marks (<unk>, <s>, </s>) decode to nothing
+  }
+  for (const int32_t token : byte_token_) {
+    if (token >= 0) continue;
+    library.unload(model_);  // no destructor after a throwing constructor
+    throw InputError(concat("[", source_name, "] is a SentencePiece model without byte fallback"));
+  }
+}
+
+SentencePieceTokenizer::~SentencePieceTokenizer() { sentencepiece_functions().unload(model_); }
+
+std::shared_ptr<Tokenizer> SentencePieceTokenizer::learn(const TextSource& source, int64_t vocabulary) {
+  TrainingSentences sentences(source);
+  fail_input_if(sentences.empty(), "[tokenizer] sentencepiece: there is no text to learn from");
+  std::string result;
+  const bool learnt = sentencepiece_functions().train(TrainingSentences::next, &sentences, static_cast<int32_t>(vocabulary),
+                                                      append_to, &result);
+  fail_input_if(!learnt, "[tokenizer] sentencepiece: ", plain_reason(result, vocabulary));
+  return std::make_shared<SentencePieceTokenizer>(std::move(result), "tokenizer");
+}
+
+std::shared_ptr<Tokenizer> SentencePieceTokenizer::load(JsonReader& reader, const std::string& directory) {
+  const std::string checksum = reader.text("model_hash");
+  const std::string path = directory + "/tokenizer.model";
+  std::string bytes = read_file(path);
+  // Before the library sees it: a model with a flipped bit could make it end the process.
+  fail_input_if(hash_text(bytes) != checksum, "[", path, "] is damaged, or not the model that tokenizer.json belongs to");
+  return std::make_shared<SentencePieceTokenizer>(std::move(bytes), path);
+}
+
+void SentencePieceTokenizer::append_bytes(std::string_view text, std::vector<int32_t>& tokens) const {
+  for (const char c : text) tokens.push_back(byte_token_[static_cast<unsigned char>(c)]);
+}
+
+void SentencePieceTokenizer::encode_segment(std::string_view text, std::vector<int32_t>& tokens) const {
+  if (text.empty()) return;
+  const auto append = [](void* context, const char* bytes, size_t count) {
+    auto& out = *static_cast<std::vector<int32_t>*>(context);
+    const size_t before = out.size();
+    out.resize(before + count / sizeof(int32_t));
+    std::memcpy(out.data() + before, bytes, count);
+  };
+  const bool done = sentencepiece_functions().encode(model_, text.data(), text.size(), append, &tokens);
+  if (!done) throw Failure("[tokenizer] sentencepiece: the library could not encode a text");
+}
+
+std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const {
+  const size_t valid = utf8_valid_prefix(text);
+  fail_input_if(valid < text.size(), "[tokenizer] the text is not UTF-8 at byte offset ", valid);
+  std::vector<int32_t> tokens;
+  tokens.reserve(text.size() / 3);
+  while (!text.empty()) {
+    std::string_view segment = text.substr(0, segment_end(text, kLongestSegment));
+    text.remove_prefix(segment.size());
+    while (!segment.empty()) {  // the space mark itself goes as bytes: its token would decode to a space
+      const size_t mark = std::min(segment.find(kSpaceMark), segment.size());
+      encode_segment(segment.substr(0, mark), tokens);
+      segment.remove_prefix(mark);
+      if (segment.empty()) break;
+      append_bytes(kSpaceMark, tokens);
+      segment.remove_prefix(kSpaceMark.size());
+    }
+  }
+  return tokens;
+}
+
+std::string SentencePieceTokenizer::decode(const std::vector<int32_t>& tokens) const {
+  std::string text;
+  for (const int32_t token : tokens) {
+    check_token(token, vocabulary());
+    text += pieces_[static_cast<size_t>(token)];
+  }
+  return text;
+}
+
+void SentencePieceTokenizer::save(const std::string& directory) const {
+  save_tokenizer_json(*this, directory, Json{{"model_hash", hash_text(model_bytes_)}});
+  write_file(directory + "/tokenizer.model", model_bytes_);
+}
+
+}  // namespace cortado
