@@ -7,8 +7,8 @@
 namespace cortado {
 namespace {
 
+using testing::expect_gradients_close;
 using testing::gradients;
-using testing::relative_error;
 using testing::weights_like;
 
 // p(s|t) itself: with v_s the s-th unit vector, o_t is the row of attention weights. [T, T]
@@ -88,7 +88,7 @@ TEST(Latte, ContinuesFromItsState) {
   EXPECT_CLOSE(second.normalizer, whole.normalizer, 1e-10);
   const auto got = gradients({second.o}, weights, {q, k, v});
   const auto expected = gradients({whole.o.narrow(1, 33, 37)}, weights, {q, k, v});
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], expected[i], 1e-10);
+  expect_gradients_close(got, expected, 1e-10);
 }
 
 TEST(Latte, HeadsBroadcast) {

@@ -7,8 +7,8 @@
 namespace cortado {
 namespace {
 
+using testing::expect_gradients_close;
 using testing::gradients;
-using testing::relative_error;
 using testing::weights_like;
 
 Tensor positive(at::IntArrayRef shape) { return (at::elu(at::randn(shape, at::kDouble)) + 1).requires_grad_(true); }
@@ -23,7 +23,7 @@ TEST(NormalizedLinear, EqualsItsDefinition) {
       EXPECT_CLOSE(o, expected, 1e-10);
       const auto weights = weights_like({o});
       const auto got = gradients({o}, weights, {q, k, v}), wanted = gradients({expected}, weights, {q, k, v});
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], wanted[i], 1e-9) << i;
+      expect_gradients_close(got, wanted, 1e-9);
     }
   }
 }
@@ -41,7 +41,7 @@ TEST(NormalizedLinear, ContinuesFromItsStateAndSumsToOne) {
   const auto weights = weights_like({second.o});
   const auto got = gradients({second.o}, weights, {q, k, v});
   const auto wanted = gradients({whole.narrow(1, 21, 29)}, weights, {q, k, v});
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], wanted[i], 1e-9) << i;
+  expect_gradients_close(got, wanted, 1e-9);
 }
 
 TEST(NormalizedLinear, NoWeightIsZeroAndFinite) {

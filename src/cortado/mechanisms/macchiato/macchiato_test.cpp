@@ -8,8 +8,8 @@
 namespace cortado {
 namespace {
 
+using testing::expect_gradients_close;
 using testing::gradients;
-using testing::relative_error;
 using testing::weights_like;
 
 struct Inputs {
@@ -58,7 +58,7 @@ TEST(Macchiato, EqualsItsDefinition) {
       EXPECT_CLOSE(o, expected, 1e-10);
       const auto weights = weights_like({o});
       const auto got = gradients({o}, weights, in.all()), wanted = gradients({expected}, weights, in.all());
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], wanted[i], 1e-9) << i;
+      expect_gradients_close(got, wanted, 1e-9);
     }
   }
 }
@@ -86,7 +86,7 @@ TEST(Macchiato, ContinuesFromItsPast) {
     const auto weights = weights_like({second.o});
     const auto got = gradients({second.o}, weights, in.all());
     const auto wanted = gradients({whole.o.narrow(1, cut, 40 - cut)}, weights, in.all());
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], wanted[i], 1e-9) << i;
+    expect_gradients_close(got, wanted, 1e-9);
   }
 }
 

@@ -7,8 +7,8 @@
 namespace cortado {
 namespace {
 
+using testing::expect_gradients_close;
 using testing::gradients;
-using testing::relative_error;
 using testing::weights_like;
 
 struct Case {
@@ -66,7 +66,7 @@ void compare_with_reference(const Case& c, at::ScalarType type, double tolerance
   const auto weights = weights_like({h, last});
   const auto actual = gradients({h, last}, weights, leaves(in));
   const auto expected = gradients({h_ref, last_ref}, weights, leaves(in));
-  for (size_t i = 0; i < actual.size(); ++i) EXPECT_CLOSE(actual[i], expected[i], tolerance) << "gradient " << i;
+  expect_gradients_close(actual, expected, tolerance);
 }
 
 TEST(ElementwiseScan, EqualsItsDefinition) {
