@@ -11,17 +11,17 @@ namespace cortado {
 using at::Tensor;
 
 struct WindowAttentionOptions {
-  std::optional<int64_t> window;  // keys including self; none = all
+  std::optional<int64_t> window = {};  // keys including self; none = all
   bool causal = true;             // false: all keys, or |i - j| < window
-  std::optional<double> scale;    // default K^-1/2
-  std::optional<double> softcap;  // c·tanh(s/c), after scaling
-  std::optional<Tensor> extra_k;  // [B|N,E,H,K]: further keys that every query sees
-  std::optional<Tensor> extra_v;  // [B|N,E,H,V]
-  std::optional<Tensor> extra_mask;    // bool [B|N,E] or [B|N,H,E], true = visible
-  std::optional<Tensor> cu_seqlens;    // packed sequences, B = 1
-  std::optional<Tensor> cu_seqlens_k;  // bounds on the keys' axis, default cu_seqlens
+  std::optional<double> scale = {};    // default K^-1/2
+  std::optional<double> softcap = {};  // c·tanh(s/c), after scaling
+  std::optional<Tensor> extra_k = {};  // [B|N,E,H,K]: further keys that every query sees
+  std::optional<Tensor> extra_v = {};  // [B|N,E,H,V]
+  std::optional<Tensor> extra_mask = {};    // bool [B|N,E] or [B|N,H,E], true = visible
+  std::optional<Tensor> cu_seqlens = {};    // packed sequences, B = 1
+  std::optional<Tensor> cu_seqlens_k = {};  // bounds on the keys' axis, default cu_seqlens
   // int64 [B], dense form only: keys before this one are not there (a right-aligned cache that is not yet full).
-  std::optional<Tensor> first_key;
+  std::optional<Tensor> first_key = {};
 };
 
 // q [B,Tq,H,K], k [B,Tk,Hs,K], v [B,Tk,Hs,V]; queries are aligned to the END of the keys. Memory O(T).

@@ -1,0 +1,295 @@
+#include "cortado/primitives/short_conv/op.h"
+
+#include "cortado/primitives/common.h"
+
+namespace cortado {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kOp = "short_conv";
+
+// Shapes and types only, so that it also runs on Meta and fake tensors. Returns the rows of the state.
+c10::SymInt check(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::string_view activation,
+                  const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+  expect_shape(kOp, "x", x, {-1, -1, -1});
+  const c10::SymInt width = x.sym_size(2);
+  expect_shape(kOp, "weight", weight, {width, -1});
+  const c10::SymInt taps = weight.sym_size(1);
+  fail_input_if(taps < 1, "[", kOp, "] weight must have at least one tap");
+  if (bias) expect_shape(kOp, "bias", *bias, {width});
+  fail_input_if(activation != "none" && activation != "silu", "[", kOp,
+                "] activation must be \"none\" or \"silu\", got \"", activation, "\"");
+  const c10::SymInt rows = packed_rows(kOp, cu_seqlens, x.sym_size(0));
+  if (initial_state) expect_shape(kOp, "initial_state", *initial_state, {rows, taps - 1, width});
+  const std::pair<const char*, OptionalTensor> inputs[] = {
+      {"x", x}, {"weight", weight}, {"bias", bias}, {"initial_state", initial_state}};
+  for (const auto& [name, tensor] : inputs) {
+    if (tensor && !at::isFloatingType(tensor->scalar_type())) {
+      throw InputError(concat("[", kOp, "] ", name, " must be of a floating-point type, got ", tensor->scalar_type()));
+    }
+  }
+  return rows;
+}
+
+at::ScalarType type_of(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                       const OptionalTensor& initial_state) {
+  return accumulation_type({x, weight, bias, initial_state});
+}
+
+// Where the tokens and the tails stand once every sequence n is laid out as [its W-1 tail rows, its tokens] along one axis
+// of T + N·(W-1) rows. A dense batch has one such sequence a batch row and needs no lists.
+struct Layout {
+  Tensor tokens;  // [T] places of the tokens
+  Tensor tails;   // [N·(W-1)] places of the initial tails
+  Tensor ends;    // [N·(W-1)] places of the last W-1 rows of each sequence: its final state
+  int64_t length = 0;
+};
+
+Layout packed_layout(const Tensor& cu_seqlens, int64_t tokens, int64_t tail, at::Device device) {
+  const auto bounds = sequence_bounds(kOp, cu_seqlens, tokens);
+  std::vector<int64_t> token_places, tail_places, end_places;
+  for (int64_t n = 0; n + 1 < static_cast<int64_t>(bounds.size()); ++n) {
+    const int64_t start = bounds[n] + n * tail, end = bounds[n + 1] + (n + 1) * tail;
+    for (int64_t p = start; p < start + tail; ++p) tail_places.push_back(p);
+    for (int64_t p = start + tail; p < end; ++p) token_places.push_back(p);
+    for (int64_t p = end - tail; p < end; ++p) end_places.push_back(p);
+  }
+  const auto list = [device](const std::vector<int64_t>& places) { return at::tensor(places, at::kLong).to(device); };
+  return {list(token_places), list(tail_places), list(end_places), tokens + static_cast<int64_t>(tail_places.size())};
+}
+
+// One problem in the accumulation type: tails and tokens laid out together, [B, P, D].
+struct Padded {
+  Tensor rows;    // [B, T + W-1, D], or [1, T + N·(W-1), D] packed
+  Tensor weight;  // [W, D], tap by tap
+  Tensor bias;    // [D] or undefined
+  std::optional<Layout> layout;
+  int64_t tokens, tail;
+
+  // What belongs to the tokens in a tensor over the padded axis, [B, P, D] -> [B, T, D].
+  Tensor tokens_of(const Tensor& x) const {
+    return layout ? x.index_select(1, layout->tokens) : x.narrow(1, tail, tokens);
+  }
+  Tensor tails_of(const Tensor& x, const Tensor& places, int64_t begin) const {  // -> [B|N, W-1, D]
+    if (!layout) return x.narrow(1, begin, tail);
+    const int64_t sequences = tail == 0 ? 0 : places.numel() / tail;
+    return x.index_select(1, places).view({sequences, tail, x.size(2)});
+  }
+};
+
+Padded pad(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& initial_state,
+           const OptionalTensor& cu_seqlens) {
+  const auto type = type_of(x, weight, bias, initial_state);
+  Padded padded;
+  padded.tokens = x.size(1);
+  padded.tail = weight.size(1) - 1;
+  padded.weight = weight.to(type).t().contiguous();
+  if (bias) padded.bias = bias->to(type);
+  const Tensor inputs = x.to(type);
+  if (!cu_seqlens) {
+    const Tensor tail = initial_state ? initial_state->to(type)
+                                      : at::zeros({x.size(0), padded.tail, x.size(2)}, inputs.options());
+    padded.rows = padded.tail == 0 ? inputs : at::cat({tail, inputs}, 1);
+    return padded;
+  }
+  padded.layout = packed_layout(*cu_seqlens, x.size(1), padded.tail, x.device());
+  padded.rows = at::zeros({1, padded.layout->length, x.size(2)}, inputs.options());
+  padded.rows.index_copy_(1, padded.layout->tokens, inputs);
+  if (initial_state) padded.rows.index_copy_(1, padded.layout->tails, initial_state->to(type).view({1, -1, x.size(2)}));
+  return padded;
+}
+
+// z [B, P-W+1, D]: z_p = Σ_j weight_j ⊙ rows_{p+j} + bias, that of the token at place p + W-1. Packed, the places that
+// are no token's hold sums across two sequences, which nobody reads.
+Tensor correlate(const Padded& padded) {
+  const int64_t taps = padded.tail + 1, length = std::max<int64_t>(0, padded.rows.size(1) - padded.tail);
+  const auto shifted = [&](int64_t j) { return padded.rows.narrow(1, std::min(j, padded.rows.size(1) - length), length); };
+  if (length == 1) {  // one token: all taps at once
+    const Tensor z = (padded.rows * padded.weight).sum(1, true);
+    return padded.bias.defined() ? z.add_(padded.bias) : z;
+  }
+  Tensor z = padded.bias.defined() ? at::addcmul(padded.bias, shifted(0), padded.weight[0])
+                                   : shifted(0) * padded.weight[0];
+  for (int64_t j = 1; j < taps; ++j) z.addcmul_(shifted(j), padded.weight[j]);
+  return z;
+}
+
+// [B, P-W+1, D] <-> the tokens [B, T, D].
+Tensor tokens_of_sums(const Padded& padded, const Tensor& z) {
+  return padded.layout ? z.index_select(1, padded.layout->tokens - padded.tail) : z;
+}
+Tensor sums_of_tokens(const Padded& padded, const Tensor& y) {
+  if (!padded.layout) return y;
+  const int64_t length = std::max<int64_t>(0, padded.layout->length - padded.tail);
+  return at::zeros({1, length, y.size(2)}, y.options()).index_copy_(1, padded.layout->tokens - padded.tail, y);
+}
+
+std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                   std::string_view activation, const OptionalTensor& initial_state,
+                                   const OptionalTensor& cu_seqlens) {
+  NoAutocast types_as_given;
+  check(x, weight, bias, activation, initial_state, cu_seqlens);
+  const Padded padded = pad(x, weight, bias, initial_state, cu_seqlens);
+  Tensor y = correlate(padded);
+  if (activation == "silu") at::silu_(y);
+  y = tokens_of_sums(padded, y);
+  const Tensor places = padded.layout ? padded.layout->ends : Tensor();
+  Tensor state = padded.tails_of(padded.rows, places, padded.tokens);
+  if (padded.layout && padded.tail == 0) state = state.new_empty({cu_seqlens->size(0) - 1, 0, x.size(2)});
+  return {y.to(x.scalar_type()).contiguous(), state.clone(at::MemoryFormat::Contiguous)};
+}
+
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+// Gradients of x, weight, bias ([0] without one) and initial_state ([0] without one), each in its input's type.
+Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
+              const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
+              const OptionalTensor& cu_seqlens) {
+  NoAutocast types_as_given;
+  check(x, weight, bias, activation, initial_state, cu_seqlens);
+  const auto type = type_of(x, weight, bias, initial_state);
+  const Padded padded = pad(x, weight, bias, initial_state, cu_seqlens);
+  Tensor grad_z = sums_of_tokens(padded, grad_y.to(type));
+  if (activation == "silu") grad_z = at::silu_backward(grad_z, correlate(padded));
+  const Tensor grad_rows = at::zeros_like(padded.rows);
+  const Tensor grad_weight = at::zeros_like(padded.weight);
+  for (int64_t j = 0; j <= padded.tail && grad_z.size(1) > 0; ++j) {
+    grad_rows.narrow(1, j, grad_z.size(1)).addcmul_(grad_z, padded.weight[j]);
+    grad_weight[j].copy_((grad_z * padded.rows.narrow(1, j, grad_z.size(1))).sum({0, 1}));
+  }
+  if (grad_state && padded.tail > 0) {
+    if (padded.layout) {
+      grad_rows.index_add_(1, padded.layout->ends, grad_state->to(type).reshape({1, -1, x.size(2)}));
+    } else {
+      grad_rows.narrow(1, padded.tokens, padded.tail).add_(*grad_state);
+    }
+  }
+  const auto none = [&] { return at::empty({0}, x.options()); };
+  const auto like = [](const Tensor& gradient, const Tensor& input) {
+    return gradient.to(input.scalar_type()).reshape(input.sizes()).contiguous();
+  };
+  const Tensor places = padded.layout ? padded.layout->tails : Tensor();
+  return {like(padded.tokens_of(grad_rows), x), like(grad_weight.t(), weight),
+          bias ? like(grad_z.sum({0, 1}), *bias) : none(),
+          initial_state ? like(padded.tails_of(grad_rows, places, 0), *initial_state) : none()};
+}
+
+// --- Meta: the shapes. ---
+
+std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                        std::string_view activation, const OptionalTensor& initial_state,
+                                        const OptionalTensor& cu_seqlens) {
+  const c10::SymInt rows = check(x, weight, bias, activation, initial_state, cu_seqlens);
+  const auto states = x.options().dtype(type_of(x, weight, bias, initial_state));
+  return {at::empty_symint(x.sym_sizes(), x.options()),
+          at::empty_symint({rows, weight.sym_size(1) - 1, x.sym_size(2)}, states)};
+}
+
+Four backward_meta(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
+                   const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
+                   const OptionalTensor& cu_seqlens) {
+  const c10::SymInt rows = check(x, weight, bias, activation, initial_state, cu_seqlens);
+  expect_shape(kOp, "grad_y", grad_y, x.sym_sizes().vec());
+  if (grad_state) expect_shape(kOp, "grad_state", *grad_state, {rows, weight.sym_size(1) - 1, x.sym_size(2)});
+  const auto like = [&](const OptionalTensor& input) {
+    return input ? at::empty_symint(input->sym_sizes(), input->options()) : at::empty({0}, x.options());
+  };
+  return {like(x), like(weight), like(bias), like(initial_state)};
+}
+
+// --- Dispatch. ---
+
+std::tuple<Tensor, Tensor> call_forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                        std::string_view activation, const OptionalTensor& initial_state,
+                                        const OptionalTensor& cu_seqlens) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::short_conv", "").typed<decltype(forward)>();
+  return op.call(x, weight, bias, activation, initial_state, cu_seqlens);
+}
+
+Four call_backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
+                   const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
+                   const OptionalTensor& cu_seqlens) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::short_conv_backward", "").typed<decltype(backward)>();
+  return op.call(grad_y, grad_state, x, weight, bias, activation, initial_state, cu_seqlens);
+}
+
+OptionalTensor optional(const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; }
+
+class ShortConvFunction : public torch::autograd::Function<ShortConvFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                               const OptionalTensor& bias, std::string_view activation,
+                               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    const auto [y, state] = call_forward(x, weight, bias, activation, initial_state, cu_seqlens);
+    const auto saved = [](const OptionalTensor& tensor) { return tensor.value_or(Tensor()); };
+    context->save_for_backward({x, weight, saved(bias), saved(initial_state), saved(cu_seqlens)});
+    context->saved_data["activation"] = std::string(activation);
+    context->set_materialize_grads(false);
+    return {y, state};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    const Tensor& x = saved[0];
+    const Tensor grad_y = grads[0].defined() ? grads[0] : at::zeros_symint(x.sym_sizes(), x.options());
+    const std::string activation = context->saved_data["activation"].toStringRef();
+    auto [grad_x, grad_weight, grad_bias, grad_state] =
+        call_backward(grad_y, optional(grads[1]), x, saved[1], optional(saved[2]), activation, optional(saved[3]),
+                      optional(saved[4]));
+    if (!saved[2].defined()) grad_bias = Tensor();
+    if (!saved[3].defined()) grad_state = Tensor();
+    return {grad_x, grad_weight, grad_bias, Tensor(), grad_state, Tensor()};
+  }
+};
+
+std::tuple<Tensor, Tensor> forward_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                            std::string_view activation, const OptionalTensor& initial_state,
+                                            const OptionalTensor& cu_seqlens) {
+  const auto wanted = [](const OptionalTensor& tensor) { return tensor && tensor->requires_grad(); };
+  if (!at::GradMode::is_enabled() || !(wanted(x) || wanted(weight) || wanted(bias) || wanted(initial_state))) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    return call_forward(x, weight, bias, activation, initial_state, cu_seqlens);
+  }
+  const variable_list out = ShortConvFunction::apply(x, weight, bias, activation, initial_state, cu_seqlens);
+  return {out[0], out[1]};
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> short_conv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                                      std::string_view activation, const std::optional<Tensor>& initial_state,
+                                      const std::optional<Tensor>& cu_seqlens) {
+  return call_forward(x, weight, bias, activation, initial_state, cu_seqlens);
+}
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "short_conv(Tensor x, Tensor weight, Tensor? bias=None, *, str activation=\"none\", Tensor? initial_state=None, "
+      "Tensor? cu_seqlens=None) -> (Tensor y, Tensor final_state)");
+  m.def(
+      "short_conv_backward(Tensor grad_y, Tensor? grad_state, Tensor x, Tensor weight, Tensor? bias=None, *, "
+      "str activation=\"none\", Tensor? initial_state=None, Tensor? cu_seqlens=None) "
+      "-> (Tensor x, Tensor weight, Tensor bias, Tensor initial_state)");
+}
+
+TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
+  m.impl("short_conv", &forward);
+  m.impl("short_conv_backward", &backward);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Meta, m) {
+  m.impl("short_conv", &forward_meta);
+  m.impl("short_conv_backward", &backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
+  m.impl("short_conv", &forward_autograd);
+  m.impl("short_conv_backward", once_differentiable());
+}
+
+}  // namespace cortado

@@ -1,0 +1,193 @@
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cortado/base/error.h"
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/short_conv/op.h"
+
+namespace cortado {
+namespace {
+
+struct Case {
+  std::string name;
+  int64_t batch = 2, tokens = 17, width = 5, taps = 4;
+  bool bias = true;
+  std::string activation = "silu";
+  bool state = true;
+  std::vector<int64_t> bounds = {};
+  at::ScalarType type = at::kDouble;
+  double magnitude = 1.0;
+};
+
+struct Inputs {
+  Tensor x, weight;
+  OptionalTensor bias, state, cu_seqlens;
+  std::vector<Tensor> leaves;
+};
+
+Inputs make_inputs(const Case& c) {
+  at::manual_seed(5);
+  Inputs in;
+  const auto leaf = [&](std::vector<int64_t> shape, double magnitude = 1.0) {
+    in.leaves.push_back((at::randn(shape, at::kDouble) * magnitude).to(c.type).requires_grad_());
+    return in.leaves.back();
+  };
+  in.x = leaf({c.batch, c.tokens, c.width}, c.magnitude);
+  in.weight = leaf({c.width, c.taps});
+  const int64_t rows = c.bounds.empty() ? c.batch : static_cast<int64_t>(c.bounds.size()) - 1;
+  if (c.bias) in.bias = leaf({c.width});
+  if (c.state) in.state = leaf({rows, c.taps - 1, c.width});
+  if (!c.bounds.empty()) in.cu_seqlens = at::tensor(c.bounds, at::kInt);
+  return in;
+}
+
+struct Outcome {
+  std::vector<Tensor> outputs, gradients;
+};
+
+template <typename Conv>
+Outcome run(Conv conv, const Case& c, const Inputs& in) {
+  const auto [y, state] = conv(in.x, in.weight, in.bias, c.activation, in.state, in.cu_seqlens);
+  Outcome result{{y, state}, std::vector<Tensor>(in.leaves.size())};
+  std::vector<Tensor> roots, weights;
+  at::manual_seed(6);
+  for (const auto& x : result.outputs) {
+    const Tensor weight = at::randn(x.sizes(), at::kDouble).to(x.scalar_type());
+    if (!x.requires_grad()) continue;
+    roots.push_back(x);
+    weights.push_back(weight);
+  }
+  if (!roots.empty()) result.gradients = torch::autograd::grad(roots, in.leaves, weights, std::nullopt, false, true);
+  return result;
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.sizes(), b.sizes());
+  if (a.numel() == 0) return 0.0;
+  const Tensor x = a.detach().to(at::kDouble), y = b.detach().to(at::kDouble);
+  return (x - y).abs().max().item<double>() / std::max(y.abs().max().item<double>(), 1e-12);
+}
+
+void expect_like_reference(const Case& c, double tolerance) {
+  SCOPED_TRACE(c.name);
+  const Inputs in = make_inputs(c);
+  const Outcome own = run(&short_conv, c, in), judge = run(&short_conv_reference, c, in);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(own.outputs[i].scalar_type(), judge.outputs[i].scalar_type());
+    EXPECT_LE(distance(own.outputs[i], judge.outputs[i]), tolerance) << "output " << i;
+  }
+  for (size_t i = 0; i < in.leaves.size(); ++i) {
+    ASSERT_TRUE(own.gradients[i].defined()) << "leaf " << i;
+    EXPECT_EQ(own.gradients[i].scalar_type(), in.leaves[i].scalar_type());
+    const Tensor wanted = judge.gradients[i].defined() ? judge.gradients[i] : at::zeros_like(in.leaves[i]);
+    EXPECT_LE(distance(own.gradients[i], wanted), tolerance) << "gradient of leaf " << i;
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> found;
+  for (const int64_t t : {0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 100, 257}) {
+    for (const int64_t taps : {1, 2, 3, 4, 7}) {
+      found.push_back({.name = concat("T = ", t, ", W = ", taps), .tokens = t, .taps = taps});
+    }
+  }
+  for (const char* activation : {"none", "silu"}) {
+    for (const bool bias : {false, true}) {
+      for (const bool state : {false, true}) {
+        Case c{.name = concat(activation, bias ? ", bias" : "", state ? ", state" : "")};
+        c.activation = activation;
+        c.bias = bias;
+        c.state = state;
+        found.push_back(c);
+        c.batch = 1;
+        c.tokens = 30;
+        for (const int64_t taps : {1, 4}) {
+          c.taps = taps;
+          c.bounds = {0, 0, 1, 3, 4, 20, 20, 30};
+          c.name += concat(", packed, W = ", taps);
+          found.push_back(c);
+        }
+      }
+    }
+  }
+  found.push_back({.name = "T = 1000", .batch = 1, .tokens = 1000});
+  found.push_back({.name = "no batch", .batch = 0});
+  found.push_back({.name = "no channels", .width = 0});
+  found.push_back({.name = "one packed token", .batch = 1, .tokens = 1, .bounds = {0, 1}});
+  found.push_back({.name = "no packed token", .batch = 1, .tokens = 0, .bounds = {0, 0, 0}});
+  found.push_back({.name = "no sequence", .batch = 1, .tokens = 0, .bounds = {0}});
+  return found;
+}
+
+TEST(ShortConv, LikeTheReference) {
+  for (const Case& c : cases()) expect_like_reference(c, 1e-9);
+}
+
+TEST(ShortConv, Float32AndBfloat16) {
+  for (Case c : cases()) {
+    if (c.tokens > 100) continue;
+    c.type = at::kFloat;
+    expect_like_reference(c, 1e-4);
+    c.type = at::kBFloat16;
+    expect_like_reference(c, 1e-2);  // both accumulate in float32 and round once
+  }
+  Inputs in = make_inputs({.name = ""});
+  in.x = in.x.to(at::kBFloat16);
+  const auto [y, state] = short_conv(in.x, in.weight.to(at::kFloat), {}, "silu", in.state, {});
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(state.scalar_type(), at::kDouble);
+}
+
+TEST(ShortConv, Extremes) {
+  Case c{.name = "1e4", .magnitude = 1e4};
+  expect_like_reference(c, 1e-9);
+  c.type = at::kFloat;
+  expect_like_reference(c, 1e-4);
+}
+
+TEST(ShortConv, AnyCutPoint) {
+  const Inputs in = make_inputs({.name = "", .tokens = 9});
+  const at::NoGradGuard no_grad;
+  const auto [whole, end] = short_conv(in.x, in.weight, in.bias, "silu", in.state);
+  for (int64_t cut = 0; cut <= 9; ++cut) {
+    const auto [left, middle] = short_conv(in.x.slice(1, 0, cut), in.weight, in.bias, "silu", in.state);
+    const auto [right, last] = short_conv(in.x.slice(1, cut), in.weight, in.bias, "silu", middle);
+    EXPECT_LE(distance(at::cat({left, right}, 1), whole), 1e-12);
+    EXPECT_TRUE(last.equal(end));
+  }
+  Tensor state = *in.state;
+  for (int64_t t = 0; t < 9; ++t) {
+    const auto [y, next] = short_conv(in.x.narrow(1, t, 1), in.weight, in.bias, "silu", state);
+    EXPECT_LE(distance(y, whole.narrow(1, t, 1)), 1e-12);
+    state = next;
+  }
+  EXPECT_TRUE(state.equal(end));
+}
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(ShortConv, Errors) {
+  const Tensor x = at::zeros({2, 5, 3}), weight = at::zeros({3, 4});
+  const auto with = [&](const Tensor& w, const OptionalTensor& bias, std::string_view activation,
+                        const OptionalTensor& state, const OptionalTensor& bounds) {
+    return error_of([&] { short_conv(x, w, bias, activation, state, bounds); });
+  };
+  EXPECT_EQ(with(at::zeros({4, 4}), {}, "none", {}, {}), "[short_conv] expected weight of shape [3, *], got [4, 4]");
+  EXPECT_EQ(with(at::zeros({3, 0}), {}, "none", {}, {}), "[short_conv] weight must have at least one tap");
+  EXPECT_EQ(with(weight, at::zeros({4}), "none", {}, {}), "[short_conv] expected bias of shape [3], got [4]");
+  EXPECT_EQ(with(weight, {}, "relu", {}, {}), "[short_conv] activation must be \"none\" or \"silu\", got \"relu\"");
+  EXPECT_EQ(with(weight, {}, "none", at::zeros({2, 4, 3}), {}),
+            "[short_conv] expected initial_state of shape [2, 3, 3], got [2, 4, 3]");
+  EXPECT_EQ(with(weight, {}, "none", {}, at::tensor({0, 5})), "[short_conv] cu_seqlens needs a batch of 1, got 2");
+  EXPECT_NE(with(weight.to(at::kLong), {}, "none", {}, {}), "(no error)");
+}
+
+}  // namespace
+}  // namespace cortado
