@@ -1,6 +1,7 @@
 // Models on disk: weights as safetensors, and a small JSON beside them.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -23,12 +24,17 @@ void save_weights(const LanguageModel& model, const std::string& path,
 // Returns the metadata.
 std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path);
 
+// The config of RUN or of a config file.
+ModelConfig read_config(const std::string& run);
+
 // Opens RUN (a folder: `which` is "best" or "last", best falling back to last) or a config file (random weights, only if `allow_random`).
 struct OpenOptions {
   std::string which = "best";
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
+  bool allow_random = false;  // a config file is enough: random weights
 };
+// Neither, a config without vocabulary, missing or damaged weights: InputError.
 std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options = {});
 
 }  // namespace cortado

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "cortado/base/json.h"
+#include "cortado/nn/feed_forward.h"
 
 namespace cortado {
 
 enum class NormKind { kLayer, kRms };
-enum class FeedForwardKind { kNone, kMlp, kSwiglu, kGeglu };  // mlp: gelu(tanh)
+enum class FeedForwardKind { kNone, kMlp, kSwiglu, kGeglu };
 enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 
 // The JSON form (every key but dim and layers has a default; unknown keys are errors):
@@ -21,12 +22,14 @@ enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 //   "layers": 4 with "mixer": {...}         or a list: [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax"}}],
 //                                           the whole list repeated "repeat_layers" times
 //   "mixer": {"mixer": "macchiato", ...settings},
-//   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true, "post_norm": false,
-//   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false},
+//   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true (layer only), "post_norm": false,
+//   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false,
+//                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf)},
+//                                           dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones
 //   "positions": "none" | "sinusoidal" | "learned" | "rotary", "rope_theta": 10000, "context": 256 (rows of learned positions),
 //   "embedding": {"tied": true, "scaled": false}, "head_bias": false,
 //   "dropout": 0.0, "final_softcap": null, "causal": true,
-//   "initialization": {"type": "normal" | "lecun", "std": 0.02, "scale_residual": true},
+//   "initialization": {"type": "lecun"} or {"type": "normal", "std": 0.02}, both with "scale_residual": false,
 //   "training": {...}                       read by train/ (train/options.h), kept here unread
 // }
 struct ModelConfig {
@@ -42,9 +45,10 @@ struct ModelConfig {
   FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
   int64_t feed_forward_dim = 0;
   bool feed_forward_bias = false;
+  Activation feed_forward_activation = Activation::kSilu;
   PositionKind positions = PositionKind::kNone;
   double rope_theta = 10000.0;
-  int64_t context = 0;  // training length; with learned positions also the limit
+  int64_t context = 0;  // training length (0: not said); with learned positions also the limit
   bool tied = true;
   bool scaled_embedding = false;  // × √D
   bool head_bias = false;
@@ -57,9 +61,13 @@ struct ModelConfig {
   // Strict: InputError names key, value and what is allowed (D not divisible by H, ...).
   static ModelConfig from_json(const Json& json, const std::string& source_name);
   Json to_json() const;  // round trip: from_json(to_json()) is the same model
+
+  // 16 hexadecimal digits that differ between configs whose weights or states don't fit each other.
+  std::string architecture_hash() const;
 };
 
-// {"a.b": value} assignments of --set key=value: the value is JSON where it parses as such, else text; refuses paths through non-objects.
+// {"a.b": value} assignments of --set key=value: the value is JSON where it parses as such, else text; refuses paths through non-objects
+// (a number picks an element of a list).
 void apply_setting(Json& config, const std::string& assignment);
 
 }  // namespace cortado

@@ -7,11 +7,17 @@
 #include <vector>
 
 #include "cortado/mechanisms/mixer.h"
+#include "cortado/models/block.h"
 #include "cortado/models/config.h"
 #include "cortado/nn/batch.h"
+#include "cortado/nn/embedding.h"
+#include "cortado/nn/linear.h"
+#include "cortado/nn/norms.h"
 #include "cortado/nn/state.h"
 
 namespace cortado {
+
+class LanguageModel;
 
 // Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for learned/sinusoidal positions.
 struct ModelState {
@@ -28,6 +34,9 @@ struct ModelState {
   void save(const std::string& path, const std::string& identity,
             const std::vector<std::pair<std::string, Tensor>>& extra = {}) const;
   static ModelState load(const std::string& path, const std::string& identity,
+                         std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
+  // The same for a model that is there: checked against its identity and mixers, and moved to its device and types.
+  static ModelState load(const std::string& path, const LanguageModel& model,
                          std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
 };
 
@@ -56,15 +65,29 @@ class LanguageModel : public torch::nn::Module {
   // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes, and of the weights' "fingerprint"
   // (set when a checkpoint is saved or loaded; random for a fresh model).
   std::string identity() const;
+  void set_fingerprint(std::string fingerprint) const { fingerprint_ = std::move(fingerprint); }
   const std::vector<std::shared_ptr<Mixer>>& mixers() const { return mixers_; }
 
   at::Device device() const;
   at::ScalarType dtype() const;
 
  private:
+  void check_tokens(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
+  // int64 [B, T]; InputError where learned positions end.
+  Tensor checked_positions(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
+  Tensor embed(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
+  const Tensor& head_weight() const;
+  std::optional<Tensor> head_bias() const;
+
   ModelConfig config_;
-  std::vector<std::shared_ptr<Mixer>> mixers_;
-  // (the rest is up to the implementation)
+  std::shared_ptr<Embedding> embedding_;
+  std::shared_ptr<Embedding> positions_;  // learned ones
+  std::vector<std::shared_ptr<Block>> blocks_;
+  std::vector<std::shared_ptr<Mixer>> mixers_;  // the blocks'
+  std::shared_ptr<Norm> norm_;
+  std::shared_ptr<Linear> head_;  // when not tied
+  Tensor tied_bias_;              // the head's bias when tied
+  mutable std::string fingerprint_;
 };
 
 }  // namespace cortado

@@ -1,0 +1,114 @@
+#include "cortado/models/checkpoint.h"
+
+#include <filesystem>
+
+#include "cortado/base/error.h"
+#include "cortado/nn/initialization.h"
+#include "cortado/nn/safetensors.h"
+
+namespace cortado {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "cortado-model";
+
+std::string shape_of(const Tensor& tensor) { return concat(tensor.sizes()); }
+
+// The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name of.
+void check_names(const LanguageModel& model, const std::map<std::string, Tensor>& tensors, const std::string& path) {
+  const auto parameters = model.named_parameters();
+  const std::string where = concat("[checkpoint] ", path, " is the checkpoint of another model: ");
+  for (const auto& parameter : parameters) {
+    const auto found = tensors.find(parameter.key());
+    fail_input_if(found == tensors.end(), where, "it has no \"", parameter.key(), "\"");
+    fail_input_if(found->second.sizes() != parameter.value().sizes(), where, "\"", parameter.key(), "\" is ",
+                  shape_of(found->second), ", expected ", shape_of(parameter.value()));
+  }
+  for (const auto& [name, tensor] : tensors) {
+    fail_input_if(!parameters.contains(name), where, "it has a \"", name, "\" that the model lacks");
+  }
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+// RUN/best.safetensors or RUN/last.safetensors.
+std::string weights_path(const std::string& run, const std::string& which) {
+  fail_input_if(which != "best" && which != "last", "[checkpoint] expected \"best\" or \"last\", got \"", which, "\"");
+  const std::string wanted = run + "/" + which + ".safetensors";
+  if (exists(wanted)) return wanted;
+  const std::string last = run + "/last.safetensors";
+  fail_input_if(!exists(last), "[checkpoint] ", run, " has no weights yet: there is no ", which, ".safetensors");
+  return last;
+}
+
+}  // namespace
+
+void save_weights(const LanguageModel& model, const std::string& path,
+                  const std::map<std::string, std::string>& metadata) {
+  TensorFile file;
+  file.metadata = metadata;
+  for (const auto& parameter : model.named_parameters()) file.tensors.emplace_back(parameter.key(), parameter.value());
+  const std::string fingerprint = content_hash(file.tensors);
+  file.metadata["format"] = kFormat;
+  file.metadata["config_hash"] = model.config().architecture_hash();
+  file.metadata["fingerprint"] = fingerprint;
+  write_safetensors(path, file);
+  model.set_fingerprint(fingerprint);
+}
+
+std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path) {
+  const TensorFile file = read_safetensors(path);
+  const auto entry = [&](const char* key) {
+    const auto found = file.metadata.find(key);
+    return found == file.metadata.end() ? std::string() : found->second;
+  };
+  fail_input_if(entry("format") != kFormat, "[checkpoint] ", path, " is not a checkpoint of a cortado model");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, tensor] : file.tensors) tensors[name] = tensor;
+  check_names(model, tensors, path);
+  fail_input_if(entry("config_hash") != model.config().architecture_hash(), "[checkpoint] ", path,
+                " is the checkpoint of another model: its config differs");
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : model.named_parameters()) parameter.value().copy_(tensors.at(parameter.key()));
+  model.set_fingerprint(entry("fingerprint"));
+  return file.metadata;
+}
+
+ModelConfig read_config(const std::string& run) {
+  fail_input_if(!exists(run), "[checkpoint] there is no run or config ", run);
+  if (!is_folder(run)) return ModelConfig::from_json(read_json_file(run), run);
+  const std::string path = run + "/config.json";
+  fail_input_if(!exists(path), "[checkpoint] ", run, " is not a run: it has no config.json");
+  return ModelConfig::from_json(read_json_file(path), path);
+}
+
+std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options) {
+  const ModelConfig config = read_config(run);
+  std::shared_ptr<LanguageModel> model;
+  if (is_folder(run)) {
+    const std::string weights = weights_path(run, options.which);
+    {
+      const SkipInitialization skip;
+      model = std::make_shared<LanguageModel>(config);
+    }
+    load_weights(*model, weights);
+  } else {
+    fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");
+    model = std::make_shared<LanguageModel>(config);
+  }
+  model->to(options.device, options.dtype);
+  model->eval();
+  return model;
+}
+
+}  // namespace cortado
