@@ -17,7 +17,7 @@ class BlockDiagonal : public torch::nn::Module {
                   " blocks");
     const int64_t block = dim / heads;
     weight = register_parameter("weight", at::empty({heads, block, block}));
-    draw_lecun(weight, block);
+    lecun_normal(weight, block);
     bias = register_parameter("bias", at::zeros({dim}));
   }
 

@@ -15,7 +15,7 @@ class Embedding : public torch::nn::Module {
  public:
   Embedding(int64_t count, int64_t dim, bool scaled = false) : torch::nn::Module("Embedding"), scaled_(scaled) {
     weight = register_parameter("weight", at::empty({count, dim}));
-    draw_lecun(weight, dim);
+    lecun_normal(weight, dim);
   }
 
   Tensor forward(const Tensor& indices) const {

@@ -22,7 +22,7 @@ void draw_normal(Tensor& x, double std) {
   x.normal_(0.0, std);
 }
 
-void draw_lecun(Tensor& x, int64_t fan_in) { draw_normal(x, 1.0 / std::sqrt(static_cast<double>(fan_in))); }
+void lecun_normal(Tensor& x, int64_t fan_in) { draw_normal(x, 1.0 / std::sqrt(static_cast<double>(fan_in))); }
 
 void initialize(torch::nn::Module& module, const InitializationOptions& options) {
   if (skipping) return;

@@ -26,7 +26,7 @@ class SkipInitialization {
 void draw_normal(Tensor& x, double std);
 
 // N(0, 1/fan_in).
-void draw_lecun(Tensor& x, int64_t fan_in);
+void lecun_normal(Tensor& x, int64_t fan_in);
 
 struct InitializationOptions {
   bool redraw = false;  // all Linear and Embedding weights N(0, std²), biases 0; otherwise they stay as they were made

@@ -12,7 +12,7 @@ class Linear : public torch::nn::Module {
  public:
   Linear(int64_t in, int64_t out, bool with_bias = false) : torch::nn::Module("Linear") {
     weight = register_parameter("weight", at::empty({out, in}));
-    draw_lecun(weight, in);
+    lecun_normal(weight, in);
     if (with_bias) bias = register_parameter("bias", at::zeros({out}));
   }
 

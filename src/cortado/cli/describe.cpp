@@ -1,0 +1,196 @@
+// cortado describe: a model's layers, parameters, work a token, and what its state takes beside a KV cache.
+#include <iostream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/human.h"
+#include "cortado/base/table.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/models/language_model.h"
+#include "cortado/nn/initialization.h"
+
+namespace cortado {
+
+namespace {
+
+constexpr int64_t kAssumedVocabulary = 256;
+
+struct DescribeOptions {
+  std::string run;
+  int64_t vocabulary = 0;
+  bool json = false;
+  std::shared_ptr<CommonOptions> common;
+};
+
+// What the numbers are for: a model and a type of its weights and activations.
+struct Subject {
+  LanguageModel& model;
+  at::ScalarType dtype;
+  bool vocabulary_assumed;
+
+  const ModelConfig& config() const { return model.config(); }
+  int64_t element() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
+};
+
+int64_t mixer_bytes(const Mixer& mixer, const Subject& subject, int64_t tokens) {
+  // state_bytes is for float32. What grows with the tokens is keys and values, which have the type of the activations; the
+  // state before the first token says by itself how large it is.
+  const auto options = at::TensorOptions().dtype(subject.dtype);
+  const int64_t start = mixer.zero_state(1, at::TensorOptions().dtype(at::kFloat)).bytes();
+  const int64_t growth = mixer.state_bytes(tokens) - start;
+  return mixer.zero_state(1, options).bytes() + growth * subject.element() / 4;
+}
+
+int64_t state_bytes(const Subject& subject, int64_t tokens) {
+  int64_t bytes = 8;  // the position
+  for (const auto& mixer : subject.model.mixers()) bytes += mixer_bytes(*mixer, subject, tokens);
+  return bytes;
+}
+
+// Keys and values of width D in each layer.
+int64_t cache_bytes(const Subject& subject, int64_t tokens) {
+  return static_cast<int64_t>(subject.config().layers.size()) * 2 * subject.config().dim * tokens * subject.element();
+}
+
+struct Depth {
+  const char* name;
+  int64_t tokens;
+};
+constexpr Depth kDepths[] = {{"1K", int64_t{1} << 10}, {"16K", int64_t{1} << 14}, {"128K", int64_t{1} << 17},
+                             {"1M", int64_t{1} << 20}};
+
+int64_t count(const torch::nn::Module& module) {
+  int64_t total = 0;
+  for (const Tensor& parameter : module.parameters()) total += parameter.numel();
+  return total;
+}
+
+// Equal neighbouring layers as one: first and last number, the mixer's settings, parameters of one mixer.
+struct Group {
+  size_t first, last;
+  Json mixer;
+  int64_t parameters;
+};
+
+std::vector<Group> groups(const Subject& subject) {
+  std::vector<Group> result;
+  for (size_t i = 0; i < subject.config().layers.size(); ++i) {
+    const Json& mixer = subject.config().layers[i];
+    if (!result.empty() && result.back().mixer == mixer) {
+      result.back().last = i;
+    } else {
+      result.push_back({i, i, mixer, count(*subject.model.mixers()[i])});
+    }
+  }
+  return result;
+}
+
+Json as_json(const Subject& subject) {
+  const ModelConfig& config = subject.config();
+  Json json = {{"name", config.name},
+               {"dim", config.dim},
+               {"heads", config.heads},
+               {"layers", config.layers.size()},
+               {"vocabulary", config.vocabulary},
+               {"vocabulary_assumed", subject.vocabulary_assumed},
+               {"parameters", subject.model.parameter_count()},
+               {"dtype", subject.dtype == at::kBFloat16 ? "bfloat16" : "float32"}};
+  json["mixers"] = Json::array();
+  for (const Group& group : groups(subject)) {
+    json["mixers"].push_back({{"first", group.first},
+                              {"last", group.last},
+                              {"settings", group.mixer},
+                              {"parameters", group.parameters}});
+  }
+  json["depths"] = Json::array();
+  for (const Depth& depth : kDepths) {
+    Json entry = {{"tokens", depth.tokens}, {"flops_per_token", subject.model.flops_per_token(depth.tokens)}};
+    if (config.causal) {
+      entry["state_bytes"] = state_bytes(subject, depth.tokens);
+      entry["kv_cache_bytes"] = cache_bytes(subject, depth.tokens);
+    }
+    json["depths"].push_back(entry);
+  }
+  return json;
+}
+
+void print_layers(const Subject& subject) {
+  Table table({"layers", "mixer", "settings", "parameters each"});
+  for (const Group& group : groups(subject)) {
+    Json settings = group.mixer;
+    const std::string name = settings["mixer"].get<std::string>();
+    settings.erase("mixer");
+    const std::string numbers =
+        group.first == group.last ? concat(group.first) : concat(group.first, "..", group.last);
+    table.add_row({numbers, name, settings.empty() ? "defaults" : settings.dump(), with_commas(group.parameters)});
+  }
+  std::cout << table.text();
+}
+
+void print_depths(const Subject& subject) {
+  const bool causal = subject.config().causal;
+  Table table({"tokens read", "FLOPs a token", "state", "KV cache", "cache / state"});
+  for (const Depth& depth : kDepths) {
+    std::vector<std::string> row = {depth.name, human_count(subject.model.flops_per_token(depth.tokens))};
+    if (causal) {
+      const auto state = static_cast<double>(state_bytes(subject, depth.tokens));
+      const auto cache = static_cast<double>(cache_bytes(subject, depth.tokens));
+      row.insert(row.end(), {human_bytes(state), human_bytes(cache), fixed(cache / state, cache / state < 10 ? 2 : 0)});
+    }
+    table.add_row(row);
+  }
+  std::cout << table.text();
+  std::cout << (causal ? "KV cache: of a softmax model with these layers and width, every head with keys and values of its own.\n"
+                       : "A bidirectional model reads whole sequences: it has no state.\n");
+}
+
+void print_text(const Subject& subject) {
+  const ModelConfig& config = subject.config();
+  const int64_t parameters = subject.model.parameter_count();
+  std::cout << (config.name.empty() ? "model" : config.name) << ": " << config.layers.size() << " layers, width "
+            << config.dim << ", " << config.heads << " heads, vocabulary " << with_commas(config.vocabulary);
+  if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
+  std::cout << "\n" << with_commas(parameters) << " parameters ("
+            << human_bytes(static_cast<double>(parameters * subject.element())) << " as "
+            << (subject.dtype == at::kBFloat16 ? "bfloat16" : "float32") << "), of which "
+            << with_commas(config.vocabulary * config.dim) << " in the embedding"
+            << (config.tied ? ", which is also the head" : "") << "\n\n";
+  print_layers(subject);
+  std::cout << "\n";
+  print_depths(subject);
+}
+
+void describe(const DescribeOptions& options) {
+  const at::Device device = options.common->apply();
+  ModelConfig config = read_config(options.run);
+  if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
+  const bool assumed = config.vocabulary == 0;
+  if (assumed) config.vocabulary = kAssumedVocabulary;
+  const SkipInitialization skip;  // only sizes are looked at
+  LanguageModel model(config);
+  model.to(device);
+  const Subject subject{model, options.common->dtype_or(at::kFloat), assumed};
+  if (options.json) {
+    std::cout << as_json(subject).dump(2) << std::endl;
+  } else {
+    print_text(subject);
+  }
+}
+
+}  // namespace
+
+void add_describe_command(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("describe", "print a model's layers, parameters, FLOPs a token and the size of its state");
+  auto options = std::make_shared<DescribeOptions>();
+  command->add_option("config", options->run, "a config file, or a run's folder")->required();
+  command->add_option("--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer")
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_flag("--json", options->json, "as JSON");
+  options->common = add_common_options(*command);
+  command->footer("Examples:\n  cortado describe configs/table1/latte-r-swa-pp.json\n  cortado describe runs/first --json");
+  command->callback([options] { describe(*options); });
+}
+
+}  // namespace cortado
