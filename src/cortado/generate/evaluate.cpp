@@ -1,0 +1,145 @@
+#include "cortado/generate/evaluate.h"
+
+#include <c10/core/GradMode.h>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+
+namespace {
+
+// Tokens begin .. begin + length are the input, one further on the targets; the last `scored` of them count.
+struct Window {
+  int64_t begin, length, scored;
+};
+
+class MemoryTokens final : public TokenFile {
+ public:
+  MemoryTokens(at::Tensor tokens, std::vector<int64_t> documents)
+      : tokens_(std::move(tokens)), documents_(std::move(documents)) {}
+  int64_t size() const override { return tokens_.size(0); }
+  at::Tensor read(int64_t begin, int64_t count) const override { return tokens_.slice(0, begin, begin + count); }
+  const std::vector<int64_t>& documents() const override { return documents_; }
+
+ private:
+  at::Tensor tokens_;
+  std::vector<int64_t> documents_;
+};
+
+void check(const LanguageModel& model, const EvaluateOptions& options) {
+  const auto& config = model.config();
+  fail_input_if(options.context < 1, "[evaluate] context must be >= 1, got ", options.context);
+  fail_input_if(options.stride < 0 || options.stride > options.context,
+                "[evaluate] stride must be from 1 to the context, ", options.context, ", got ", options.stride);
+  fail_input_if(options.tokens_per_call < 1, "[evaluate] tokens_per_call must be >= 1");
+  fail_input_if(config.positions == PositionKind::kLearned && options.context > config.context, "[evaluate] context ",
+                options.context, " is beyond the model's learned positions: it has ", config.context);
+}
+
+// Every prediction of every document in exactly one window. All windows of a document have one length, so that they can
+// run together: the last one begins earlier instead of being shorter.
+std::vector<Window> windows(const TokenFile& tokens, const EvaluateOptions& options) {
+  const int64_t stride = options.stride > 0 ? options.stride : options.context;
+  auto bounds = tokens.documents();
+  bounds.push_back(tokens.size());
+  std::vector<Window> found;
+  int64_t total = 0;
+  const auto enough = [&] { return options.limit > 0 && total >= options.limit; };
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    const int64_t predictions = bounds[i + 1] - bounds[i] - 1;
+    const int64_t length = std::min(options.context, predictions);
+    for (int64_t done = 0; done < predictions && !enough();) {
+      const int64_t end = done == 0 ? length : std::min(done + stride, predictions);
+      found.push_back({bounds[i] + end - length, length, end - done});
+      total += end - done;
+      done = end;
+    }
+  }
+  return found;
+}
+
+struct Call {
+  at::Tensor tokens, targets;  // [B, T], or packed [1, T]
+  at::Tensor scored;           // which of the flattened positions count; undefined: all
+  Batch batch;
+  int64_t count = 0;  // how many count
+};
+
+Call make_call(const TokenFile& file, const std::vector<Window>& part) {
+  Call call;
+  std::vector<at::Tensor> inputs, targets, scored;
+  std::vector<int64_t> bounds = {0};
+  bool equal = true;
+  for (const auto& window : part) {
+    const auto read = file.read(window.begin, window.length + 1);
+    inputs.push_back(read.slice(0, 0, window.length));
+    targets.push_back(read.slice(0, 1));
+    bounds.push_back(bounds.back() + window.length);
+    scored.push_back(at::arange(bounds.back() - window.scored, bounds.back(), at::kLong));
+    call.count += window.scored;
+    equal = equal && window.length == part[0].length;
+  }
+  const int64_t rows = equal ? static_cast<int64_t>(part.size()) : 1;
+  call.tokens = at::cat(inputs).view({rows, -1});
+  call.targets = at::cat(targets);
+  if (call.count != call.targets.size(0)) call.scored = at::cat(scored);
+  if (!equal) call.batch.cu_seqlens = at::tensor(bounds, at::kLong);
+  return call;
+}
+
+// Nats, summed. The head runs on slices, so that a large vocabulary's logits never exist all at once.
+double total_loss(LanguageModel& model, Call call) {
+  const auto device = model.device();
+  if (call.batch.cu_seqlens) call.batch.cu_seqlens = call.batch.cu_seqlens->to(device);
+  auto hidden = model.hidden(call.tokens.to(device), call.batch).flatten(0, 1);
+  auto targets = call.targets;
+  if (call.scored.defined()) {
+    hidden = hidden.index_select(0, call.scored.to(device));
+    targets = targets.index_select(0, call.scored);
+  }
+  targets = targets.to(device);
+  constexpr int64_t kSliceElements = 1 << 24;
+  const int64_t slice = std::max<int64_t>(1, kSliceElements / model.config().vocabulary);
+  double total = 0;
+  for (int64_t begin = 0; begin < hidden.size(0); begin += slice) {
+    auto logits = model.logits(hidden.slice(0, begin, begin + slice).unsqueeze(0)).squeeze(0);
+    if (logits.scalar_type() != at::kDouble) logits = logits.to(at::kFloat);
+    const auto losses = at::cross_entropy_loss(logits, targets.slice(0, begin, begin + slice), {}, at::Reduction::None);
+    total += losses.to(at::kDouble).sum().item<double>();
+  }
+  return total;
+}
+
+}  // namespace
+
+Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const EvaluateOptions& options) {
+  const at::NoGradGuard no_grad;
+  check(model, options);
+  const auto all = windows(tokens, options);
+  fail_input_if(all.empty(), "[evaluate] the text is too short: no document has two tokens");
+  int64_t scored = 0;
+  for (const auto& window : all) scored += window.scored;
+  Evaluation result;
+  std::vector<Window> part;
+  int64_t part_tokens = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    part.push_back(all[i]);
+    part_tokens += all[i].length;
+    const bool full = i + 1 == all.size() || part_tokens + all[i + 1].length > options.tokens_per_call;
+    if (!full) continue;
+    const auto call = make_call(tokens, part);
+    result.total += total_loss(model, call);
+    result.tokens += call.count;
+    if (options.progress) options.progress(result.tokens, scored);
+    part.clear();
+    part_tokens = 0;
+  }
+  return result;
+}
+
+std::shared_ptr<TokenFile> tokens_in_memory(at::Tensor tokens, std::vector<int64_t> documents) {
+  fail_input_if(tokens.dim() != 1 || tokens.scalar_type() != at::kLong, "[evaluate] tokens must be int64 [T]");
+  return std::make_shared<MemoryTokens>(std::move(tokens), std::move(documents));
+}
+
+}  // namespace cortado

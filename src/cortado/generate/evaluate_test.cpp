@@ -1,0 +1,116 @@
+#include "cortado/generate/evaluate.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+namespace {
+
+std::shared_ptr<LanguageModel> make_model(const std::string& positions = "none") {
+  const Json json = {{"vocabulary", 50},
+                     {"dim", 16},
+                     {"heads", 2},
+                     {"layers", 2},
+                     {"mixer", {{"mixer", "linear"}}},
+                     {"positions", positions},
+                     {"context", 16},
+                     {"initialization", {{"type", "normal"}, {"std", 0.5}}},
+                     {"feed_forward", {{"type", "mlp"}, {"dim", 32}}}};
+  at::manual_seed(11);
+  auto model = std::make_shared<LanguageModel>(ModelConfig::from_json(json, "test"));
+  model->to(at::kDouble);
+  return model;
+}
+
+at::Tensor random_tokens(int64_t count) {
+  at::manual_seed(3);
+  return at::randint(50, {count}, at::kLong);
+}
+
+// -log p of each token of `tokens` but the first, from everything before it in `tokens`.
+std::vector<double> losses(LanguageModel& model, const at::Tensor& tokens) {
+  const auto logits = model.forward(tokens.slice(0, 0, -1).unsqueeze(0))[0];
+  const auto picked = logits.log_softmax(-1).gather(1, tokens.slice(0, 1).unsqueeze(1)).neg();
+  std::vector<double> found;
+  for (int64_t i = 0; i < picked.size(0); ++i) found.push_back(picked[i].item<double>());
+  return found;
+}
+
+double sum(const std::vector<double>& values) {
+  double total = 0;
+  for (const double value : values) total += value;
+  return total;
+}
+
+TEST(Evaluate, OneWindowIsTheWholeDocument) {
+  const auto model = make_model();
+  const auto tokens = random_tokens(60);
+  const auto result = evaluate_loss(*model, *tokens_in_memory(tokens), {.context = 100});
+  EXPECT_EQ(result.tokens, 59);
+  EXPECT_NEAR(result.total, sum(losses(*model, tokens)), 1e-8);
+  EXPECT_NEAR(result.perplexity(), std::exp(result.total / 59), 1e-8);
+}
+
+TEST(Evaluate, WindowsSideBySide) {
+  const auto model = make_model();
+  const auto tokens = random_tokens(33);  // 32 predictions: four windows of 8
+  double expected = 0;
+  for (int64_t begin = 0; begin < 32; begin += 8) expected += sum(losses(*model, tokens.slice(0, begin, begin + 9)));
+  const auto result = evaluate_loss(*model, *tokens_in_memory(tokens), {.context = 8});
+  EXPECT_EQ(result.tokens, 32);
+  EXPECT_NEAR(result.total, expected, 1e-8);
+}
+
+TEST(Evaluate, SlidingWindowsScoreEveryTokenOnceWithEnoughContext) {
+  const auto model = make_model();
+  const auto tokens = random_tokens(31);  // 30 predictions
+  double expected = sum(losses(*model, tokens.slice(0, 0, 9)));
+  for (int64_t done = 8; done < 30;) {
+    const int64_t end = std::min<int64_t>(done + 3, 30);
+    const auto window = losses(*model, tokens.slice(0, end - 8, end + 1));
+    for (size_t i = window.size() - static_cast<size_t>(end - done); i < window.size(); ++i) expected += window[i];
+    done = end;
+  }
+  for (const int64_t tokens_per_call : {1, 24, 1000}) {
+    const auto result = evaluate_loss(*model, *tokens_in_memory(tokens),
+                                      {.context = 8, .stride = 3, .tokens_per_call = tokens_per_call});
+    EXPECT_EQ(result.tokens, 30);
+    EXPECT_NEAR(result.total, expected, 1e-8) << tokens_per_call << " tokens a call";
+  }
+}
+
+TEST(Evaluate, DocumentsDontSeeEachOther) {
+  const auto model = make_model();
+  const auto tokens = random_tokens(40);
+  const std::vector<int64_t> starts = {0, 11, 12, 12, 30};  // one of a single token, one empty
+  const double expected = sum(losses(*model, tokens.slice(0, 0, 11))) + sum(losses(*model, tokens.slice(0, 12, 30))) +
+                          sum(losses(*model, tokens.slice(0, 30, 40)));
+  const auto result = evaluate_loss(*model, *tokens_in_memory(tokens, starts), {.context = 20});
+  EXPECT_EQ(result.tokens, 10 + 17 + 9);
+  EXPECT_NEAR(result.total, expected, 1e-8);
+}
+
+TEST(Evaluate, ALimitStopsEarlyAndProgressCounts) {
+  const auto model = make_model();
+  std::vector<std::pair<int64_t, int64_t>> seen;
+  EvaluateOptions options = {.context = 8, .limit = 20, .tokens_per_call = 8};
+  options.progress = [&](int64_t done, int64_t total) { seen.emplace_back(done, total); };
+  const auto result = evaluate_loss(*model, *tokens_in_memory(random_tokens(100)), options);
+  EXPECT_EQ(result.tokens, 24);
+  EXPECT_EQ(seen, (std::vector<std::pair<int64_t, int64_t>>{{8, 24}, {16, 24}, {24, 24}}));
+}
+
+TEST(Evaluate, RefusesWhatCannotBe) {
+  const auto model = make_model();
+  const auto tokens = tokens_in_memory(random_tokens(30));
+  EXPECT_THROW(evaluate_loss(*model, *tokens, {.context = 0}), InputError);
+  EXPECT_THROW(evaluate_loss(*model, *tokens, {.context = 8, .stride = 9}), InputError);
+  EXPECT_THROW(evaluate_loss(*model, *tokens_in_memory(random_tokens(1)), {.context = 8}), InputError);
+  EXPECT_THROW(evaluate_loss(*make_model("learned"), *tokens, {.context = 17}), InputError);
+  EXPECT_EQ(evaluate_loss(*make_model("learned"), *tokens, {.context = 16}).tokens, 29);
+}
+
+}  // namespace
+}  // namespace cortado

@@ -1,0 +1,49 @@
+// Writing text with a session.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cortado/generate/sampling.h"
+#include "cortado/generate/session.h"
+
+namespace cortado {
+
+// Lets text through until a stop string appears in it. Holds back what may be the beginning of one.
+class StopFilter {
+ public:
+  explicit StopFilter(std::vector<std::string> stops);  // InputError: an empty stop string
+
+  // The text that is safe to show. Once a stop string is complete: what came before it, and nothing ever after.
+  std::string push(std::string_view text);
+  std::string finish();  // what is still held back
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+struct GenerateOptions {
+  SamplingOptions sampling = {};
+  int64_t tokens = 200;                  // at most
+  std::vector<std::string> stops = {};   // ends the text, and is not part of it
+  std::function<bool()> cancelled = {};  // asked before every token
+};
+
+struct Generated {
+  enum class End { kTokens, kStop, kCancelled };
+  int64_t tokens = 0;  // sampled, and read back by the session
+  End end = End::kTokens;
+};
+
+// Samples from the session's logits and reads every token back, so that the session ends after the last token, ready to
+// go on. `write` gets the text as it comes, in whole UTF-8 characters. What the session holds includes a stop string
+// that ended the text.
+Generated generate(Session& session, const GenerateOptions& options,
+                   const std::function<void(std::string_view)>& write);
+
+}  // namespace cortado

@@ -1,0 +1,98 @@
+#include "cortado/generate/session.h"
+
+#include <c10/core/GradMode.h>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+
+namespace {
+
+using Extra = std::vector<std::pair<std::string, at::Tensor>>;
+
+at::Tensor to_tensor(std::span<const int32_t> tokens) {
+  auto result = at::empty({static_cast<int64_t>(tokens.size())}, at::kLong);
+  std::copy(tokens.begin(), tokens.end(), result.mutable_data_ptr<int64_t>());
+  return result;
+}
+
+at::Tensor take(const Extra& extra, const std::string& name, at::ScalarType type, const std::string& path) {
+  for (const auto& [key, tensor] : extra) {
+    if (key == name && tensor.scalar_type() == type) return tensor;
+  }
+  throw InputError(concat("[", path, "] is not a saved session: it has no \"", name, "\""));
+}
+
+}  // namespace
+
+Session::Session(std::shared_ptr<LanguageModel> model, std::shared_ptr<const Tokenizer> tokenizer)
+    : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {
+  fail_input_if(tokenizer_->vocabulary() > model_->config().vocabulary, "[session] the tokenizer has ",
+                tokenizer_->vocabulary(), " tokens, the model only ", model_->config().vocabulary);
+  state_ = model_->zero_state(1);
+}
+
+void Session::prefill(const std::vector<int32_t>& tokens, int64_t chunk) {
+  fail_input_if(chunk < 1, "[session] a chunk must have at least one token, got ", chunk);
+  const auto all = to_tensor(tokens);
+  for (int64_t begin = 0; begin < all.size(0); begin += chunk) {
+    read(all.slice(0, begin, std::min(begin + chunk, all.size(0))).unsqueeze(0));
+  }
+  remember(tokens);
+}
+
+void Session::step(int32_t token) {
+  read(at::full({1, 1}, token, at::kLong));
+  remember({&token, 1});
+}
+
+void Session::read(const at::Tensor& tokens) {
+  const at::NoGradGuard no_grad;
+  const auto hidden = model_->hidden(tokens.to(model_->device()), {}, &state_);
+  const auto last = model_->logits(hidden.slice(1, hidden.size(1) - 1));
+  logits_ = last.reshape({-1}).to(at::kCPU, at::kFloat);
+  depth_ += tokens.size(1);
+}
+
+const at::Tensor& Session::logits() const {
+  fail_input_if(!logits_.defined(), "[session] nothing has been read yet: there is nothing to go on from");
+  return logits_;
+}
+
+// Forgets in large steps, so that a token costs no shifting.
+void Session::remember(std::span<const int32_t> tokens) {
+  recent_.insert(recent_.end(), tokens.begin(), tokens.end());
+  if (recent_.size() >= 2 * kRecentTokens) recent_.erase(recent_.begin(), recent_.end() - kRecentTokens);
+}
+
+Session Session::fork() const {
+  Session copy(*this);
+  copy.state_ = state_.clone();
+  return copy;
+}
+
+void Session::save(const std::string& path) const {
+  const Extra extra = {{"logits", logits()},
+                       {"recent", to_tensor(recent_)},
+                       {"dtype", at::full({1}, static_cast<int64_t>(model_->dtype()), at::kLong)}};
+  state_.save(path, model_->identity(), extra);
+}
+
+void Session::load(const std::string& path) {
+  Extra extra;
+  const auto state = ModelState::load(path, model_->identity(), &extra);
+  const auto dtype = static_cast<at::ScalarType>(take(extra, "dtype", at::kLong, path).item<int64_t>());
+  fail_input_if(dtype != model_->dtype(), "[", path, "] was made with --dtype ",
+                dtype == at::kBFloat16 ? "bfloat16" : "float32", ", and the model is open with another one");
+  const auto logits = take(extra, "logits", at::kFloat, path);
+  const auto recent = take(extra, "recent", at::kLong, path);
+  fail_input_if(logits.dim() != 1 || logits.size(0) != model_->config().vocabulary || recent.dim() != 1, "[", path,
+                "] is not a session of this model");
+  state_ = state.to(at::TensorOptions().device(model_->device()));
+  logits_ = logits;
+  const auto* tokens = recent.const_data_ptr<int64_t>();
+  recent_.assign(tokens, tokens + recent.numel());
+  depth_ = state.position.cpu()[0].item<int64_t>();
+}
+
+}  // namespace cortado

@@ -1,0 +1,65 @@
+// A sequence that a model reads and goes on with: constant time a token, a state that can be saved, loaded and forked.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cortado/models/language_model.h"
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+
+// One sequence. No gradients are kept. Everything that the future depends on is in the session: copying it through
+// fork(), or saving and loading it, gives a sequence that goes on exactly as this one would.
+class Session {
+ public:
+  static constexpr int64_t kChunk = 512;         // tokens that prefill reads at a time: bounds its memory
+  static constexpr size_t kRecentTokens = 4096;  // how far back recent() reaches, at least
+
+  Session(std::shared_ptr<LanguageModel> model, std::shared_ptr<const Tokenizer> tokenizer);
+
+  // Reads tokens, in chunks, through the same forward pass as everything else. The same sequence cut in other places
+  // gives the same logits up to rounding. InputError: a token outside the vocabulary, more tokens than learned
+  // positions.
+  void prefill(const std::vector<int32_t>& tokens, int64_t chunk = kChunk);
+  void prefill_text(std::string_view text) { prefill(tokenizer_->encode(text)); }
+
+  // Reads one token.
+  void step(int32_t token);
+
+  // Of the token that comes next: float32 [V], on the CPU. InputError when nothing has been read yet.
+  const at::Tensor& logits() const;
+
+  int64_t depth() const { return depth_; }                     // tokens read
+  std::span<const int32_t> recent() const { return recent_; }  // the last tokens read, oldest first
+  int64_t state_bytes() const { return state_.bytes(); }
+
+  Session fork() const;
+
+  // A safetensors file: the model's state, the logits, the recent tokens. Loading the state of another model, or one
+  // made with another
+  // --dtype: InputError.
+  void save(const std::string& path) const;
+  void load(const std::string& path);
+
+  const LanguageModel& model() const { return *model_; }
+  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+
+ private:
+  void read(const at::Tensor& tokens);  // int64 [1, T]
+  void remember(std::span<const int32_t> tokens);
+
+  std::shared_ptr<LanguageModel> model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  ModelState state_;
+  at::Tensor logits_;  // replaced, never written to: forks share it
+  std::vector<int32_t> recent_;
+  int64_t depth_ = 0;
+};
+
+}  // namespace cortado
