@@ -1,0 +1,194 @@
+// cortado eval: how well a trained model predicts a text, by context length.
+#include <c10/core/InferenceMode.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <optional>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/human.h"
+#include "cortado/base/progress.h"
+#include "cortado/base/signals.h"
+#include "cortado/base/table.h"
+#include "cortado/base/utf8.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/generate/evaluate.h"
+#include "cortado/models/checkpoint.h"
+
+namespace cortado {
+
+namespace {
+
+struct EvalCommand {
+  std::string run;
+  std::string checkpoint = "best";
+  std::vector<std::string> files;
+  std::string separator;
+  std::vector<int64_t> contexts;
+  int64_t stride = 0;
+  int64_t limit = 0;
+  bool json = false;
+  std::shared_ptr<CommonOptions> common;
+};
+
+struct Text {
+  std::shared_ptr<TokenFile> tokens;
+  double bytes_per_token = 0;  // of the tokens that are predicted
+};
+
+struct Line {
+  int64_t context;
+  Evaluation result;
+  double bits_per_byte;
+  double tokens_per_second;
+};
+
+// The documents of a file: all of it, or what is between separators.
+std::vector<std::string_view> split(std::string_view text, const std::string& separator) {
+  std::vector<std::string_view> parts;
+  while (!separator.empty()) {
+    const size_t end = text.find(separator);
+    if (end == std::string_view::npos) break;
+    if (end > 0) parts.push_back(text.substr(0, end));
+    text.remove_prefix(end + separator.size());
+  }
+  if (!text.empty()) parts.push_back(text);
+  return parts;
+}
+
+std::string read_text(const std::string& path, const Tokenizer& tokenizer) {
+  std::string text = read_file(path);
+  fail_input_if(text.empty(), "[", path, "] is empty");
+  if (tokenizer.kind() == "byte") return text;
+  const size_t valid = utf8_valid_prefix(text);
+  fail_input_if(valid != text.size(), "[", path, "] is not UTF-8 text: byte ", valid);
+  return text;
+}
+
+Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
+  std::vector<at::Tensor> parts;
+  std::vector<int64_t> documents;
+  int64_t tokens = 0, bytes = 0;
+  for (const auto& path : command.files) {
+    const std::string text = read_text(path, tokenizer);
+    for (const auto document : split(text, command.separator)) {
+      const auto ids = tokenizer.encode(document);
+      if (ids.empty()) continue;
+      documents.push_back(tokens);
+      tokens += static_cast<int64_t>(ids.size());
+      // A document's first token is given, not predicted: it doesn't count.
+      bytes += static_cast<int64_t>(document.size()) - static_cast<int64_t>(tokenizer.decode({ids[0]}).size());
+      parts.push_back(at::tensor(ids, at::kLong));
+    }
+  }
+  const auto predicted = tokens - static_cast<int64_t>(documents.size());
+  fail_input_if(predicted < 1, "[eval] the text is too short: no document has two tokens");
+  return {tokens_in_memory(at::cat(parts), documents), static_cast<double>(bytes) / static_cast<double>(predicted)};
+}
+
+Line evaluate(LanguageModel& model, const Text& text, int64_t context, const EvalCommand& command) {
+  std::optional<ProgressBar> bar;
+  EvaluateOptions options;
+  options.context = context;
+  options.stride = command.stride > 0 ? command.stride : std::max<int64_t>(1, context / 2);
+  options.limit = command.limit;
+  options.tokens_per_call = std::max(options.tokens_per_call, context);
+  const auto start = std::chrono::steady_clock::now();
+  options.progress = [&](int64_t done, int64_t total) {
+    if (interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
+    if (!bar) {
+      bar.emplace(
+          ProgressBar::Options{.label = concat("context ", with_commas(context)), .total = total, .unit = "tokens"});
+      bar->start_at(done);
+    }
+    bar->update(done);
+  };
+  const Evaluation result = evaluate_loss(model, *text.tokens, options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double bits = result.loss() / std::log(2.0) / text.bytes_per_token;
+  return {context, result, bits, static_cast<double>(result.tokens) / seconds};
+}
+
+void print(const std::vector<Line>& lines, bool json) {
+  if (json) {
+    Json all = Json::array();
+    for (const auto& line : lines) {
+      all.push_back({{"context", line.context},
+                     {"tokens", line.result.tokens},
+                     {"loss", line.result.loss()},
+                     {"perplexity", line.result.perplexity()},
+                     {"bits_per_byte", line.bits_per_byte},
+                     {"tokens_per_second", line.tokens_per_second}});
+    }
+    std::cout << all.dump() << std::endl;
+    return;
+  }
+  Table table({"context", "tokens", "loss", "perplexity", "bits/byte", "tokens/s"});
+  for (const auto& line : lines) {
+    table.add_row({with_commas(line.context), with_commas(line.result.tokens), fixed(line.result.loss(), 4),
+                   fixed(line.result.perplexity(), 3), fixed(line.bits_per_byte, 4),
+                   human_count(line.tokens_per_second)});
+  }
+  std::cout << table.text() << std::flush;
+}
+
+// Before any work is done, for all contexts.
+void check_contexts(const LanguageModel& model, EvalCommand& command) {
+  const auto& config = model.config();
+  if (command.contexts.empty()) command.contexts = {config.context > 0 ? config.context : 256};
+  for (const int64_t context : command.contexts) {
+    fail_input_if(config.positions == PositionKind::kLearned && context > config.context, "[--context] ", context,
+                  " is beyond the model's learned positions: it has ", config.context);
+    fail_input_if(command.stride > context, "[--stride] must be at most the context, ", context, ", got ",
+                  command.stride);
+  }
+}
+
+void run_eval(EvalCommand& command) {
+  const c10::InferenceMode inference;
+  const at::Device device = command.common->apply();
+  const auto model = open_model(command.run, {command.checkpoint, device, command.common->dtype_or(at::kFloat)});
+  check_contexts(*model, command);
+  const Text text = tokenize(command, *load_tokenizer(command.run + "/tokenizer"));
+  catch_interrupts();
+  std::vector<Line> lines;
+  for (const int64_t context : command.contexts) lines.push_back(evaluate(*model, text, context, command));
+  print(lines, command.json);
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  auto command = std::make_shared<EvalCommand>();
+  auto& eval = *app.add_subcommand("eval", "Loss, perplexity and bits per byte of a text, by context length");
+  eval.footer(
+      "A window of --context tokens slides over each document by --stride tokens; every token but a document's first "
+      "is predicted\n"
+      "once, from at least context - stride tokens where the document has them. Each file is a document, or each part "
+      "of it between\n"
+      "--separator. Loss is in nats a token.\n\nExamples:\n"
+      "  cortado eval runs/first --text validation.txt --context 256,1024,4096");
+  eval.add_option("run", command->run, "the folder that `cortado train` made")->required();
+  eval.add_option("--text", command->files, "a text file; may be given several times")
+      ->required()
+      ->take_all()
+      ->allow_extra_args(false);
+  eval.add_option("--separator", command->separator, "a text that separates documents inside a file");
+  eval.add_option("--context", command->contexts, "window lengths, separated by commas (default: the training length)")
+      ->delimiter(',')
+      ->check(CLI::Range(static_cast<int64_t>(1), static_cast<int64_t>(1) << 30));
+  eval.add_option("--stride", command->stride, "tokens by which the window slides (default: half the context)")
+      ->check(CLI::PositiveNumber);
+  eval.add_option("--limit", command->limit, "stop after about this many tokens")->check(CLI::PositiveNumber);
+  eval.add_option("--checkpoint", command->checkpoint, "best or last")
+      ->check(CLI::IsMember({"best", "last"}))
+      ->capture_default_str();
+  eval.add_flag("--json", command->json, "print a JSON list instead of a table");
+  command->common = add_common_options(eval);
+  eval.callback([command] { run_eval(*command); });
+}
+
+}  // namespace cortado

@@ -1,0 +1,224 @@
+// cortado generate: a trained model goes on with a text.
+#include "cortado/generate/generate.h"
+
+#include <c10/core/InferenceMode.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <iterator>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/human.h"
+#include "cortado/base/signals.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/models/checkpoint.h"
+
+namespace cortado {
+
+namespace {
+
+struct GenerateCommand {
+  std::string run;
+  std::string checkpoint = "best";
+  std::optional<std::string> prompt;
+  std::string prompt_file;
+  std::string save_state;
+  std::string load_state;
+  bool echo = false;
+  bool json = false;
+  GenerateOptions options;
+  std::shared_ptr<CommonOptions> common;
+};
+
+// What happened, for the summary.
+struct Report {
+  int64_t prompt_tokens = 0;
+  double prompt_seconds = 0;
+  double decode_seconds = 0;
+  Generated generated;
+  std::string text;        // collected for --json only
+  bool line_open = false;  // what was printed doesn't end with a newline
+};
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::string read_stdin() {
+  if (isatty(STDIN_FILENO)) std::cerr << "the prompt, then Ctrl-D:" << std::endl;
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+// --prompt, --prompt-file (- is the standard input), or else the standard input, which a loaded state makes
+// unnecessary.
+std::string read_prompt(const GenerateCommand& command) {
+  if (command.prompt) return *command.prompt;
+  if (command.prompt_file == "-") return read_stdin();
+  if (!command.prompt_file.empty()) return read_file(command.prompt_file);
+  return command.load_state.empty() ? read_stdin() : "";
+}
+
+double rate(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+
+// What keys and values of all layers would take at this depth in a softmax model of the same shape.
+double kv_cache_bytes(const Session& session) {
+  const auto& config = session.model().config();
+  const auto element = static_cast<double>(c10::elementSize(session.model().dtype()));
+  return 2.0 * static_cast<double>(config.layers.size()) * static_cast<double>(config.dim) * element *
+         static_cast<double>(session.depth());
+}
+
+void print_summary(const Session& session, const Report& report) {
+  if (report.prompt_tokens > 0) {
+    std::cerr << "prompt   " << with_commas(report.prompt_tokens) << " tokens, "
+              << human_count(rate(report.prompt_tokens, report.prompt_seconds)) << " tokens/s\n";
+  }
+  if (report.generated.tokens > 0) {
+    std::cerr << "decode   " << with_commas(report.generated.tokens) << " tokens, "
+              << human_count(rate(report.generated.tokens, report.decode_seconds)) << " tokens/s\n";
+  }
+  std::cerr << "state    " << human_bytes(static_cast<double>(session.state_bytes())) << " after "
+            << with_commas(session.depth())
+            << " tokens; keys and values of every token: " << human_bytes(kv_cache_bytes(session)) << std::endl;
+}
+
+void print_json(const Session& session, const Report& report) {
+  constexpr const char* kEnds[] = {"tokens", "stop", "cancelled"};
+  const Json json = {{"text", report.text},
+                     {"end", kEnds[static_cast<int>(report.generated.end)]},
+                     {"prompt_tokens", report.prompt_tokens},
+                     {"prompt_tokens_per_second", rate(report.prompt_tokens, report.prompt_seconds)},
+                     {"tokens", report.generated.tokens},
+                     {"tokens_per_second", rate(report.generated.tokens, report.decode_seconds)},
+                     {"depth", session.depth()},
+                     {"state_bytes", session.state_bytes()},
+                     {"kv_cache_bytes", kv_cache_bytes(session)}};
+  // A byte model may write what is not UTF-8.
+  std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+}
+
+void read_text(Session& session, const GenerateCommand& command, Report& report) {
+  if (!command.load_state.empty()) session.load(command.load_state);
+  const std::string prompt = read_prompt(command);
+  const auto tokens = session.tokenizer()->encode(prompt);
+  fail_input_if(tokens.empty() && session.depth() == 0,
+                "[generate] the prompt is empty: the model needs a text to go on with");
+  if (command.echo) {
+    report.text += command.json ? prompt : "";
+    if (!command.json) std::cout << prompt << std::flush;
+  }
+  const Stopwatch watch;
+  session.prefill(tokens);
+  report.prompt_tokens = static_cast<int64_t>(tokens.size());
+  report.prompt_seconds = watch.seconds();
+}
+
+void write_text(Session& session, GenerateCommand& command, Report& report) {
+  command.options.sampling.seed = command.common->seed_or(0);
+  command.options.cancelled = interrupt_requested;
+  const Stopwatch watch;
+  report.generated = generate(session, command.options, [&](std::string_view text) {
+    if (command.json) {
+      report.text += text;
+    } else {
+      std::cout << text << std::flush;
+      report.line_open = text.back() != '\n';
+    }
+  });
+  report.decode_seconds = watch.seconds();
+  if (report.line_open) std::cout << std::endl;
+  if (!std::cout) throw Failure("[generate] the standard output can't be written to");
+}
+
+void run_generate(GenerateCommand& command) {
+  const c10::InferenceMode inference;
+  const at::Device device = command.common->apply();
+  // Everything that can be refused is refused before the model is read.
+  Sampler{command.options.sampling};
+  StopFilter{command.options.stops};
+  const auto model = open_model(command.run, {command.checkpoint, device, command.common->dtype_or(at::kFloat)});
+  Session session(model, load_tokenizer(command.run + "/tokenizer"));
+  catch_interrupts();
+  Report report;
+  read_text(session, command, report);
+  write_text(session, command, report);
+  if (!command.save_state.empty()) session.save(command.save_state);
+  if (command.json) {
+    print_json(session, report);
+  } else {
+    print_summary(session, report);
+  }
+  if (interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
+}
+
+void add_sampling_options(CLI::App& app, GenerateOptions& options) {
+  auto& sampling = options.sampling;
+  constexpr const char* kGroup = "Sampling";
+  app.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+      ->group(kGroup)
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "only the k likeliest tokens; 0: all")
+      ->group(kGroup)
+      ->capture_default_str();
+  app.add_option("--top-p", sampling.top_p, "only the likeliest tokens that together have probability p")
+      ->group(kGroup)
+      ->capture_default_str();
+  app.add_option("--min-p", sampling.min_p, "only tokens at least this fraction as likely as the likeliest")
+      ->group(kGroup)
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: recent tokens become less likely")
+      ->group(kGroup)
+      ->capture_default_str();
+  app.add_option("--repetition-window", sampling.repetition_window, "how many tokens are recent")
+      ->check(CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)))
+      ->group(kGroup)
+      ->capture_default_str();
+  app.add_option("--stop", options.stops, "end at this text, without printing it; may be given several times")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->group(kGroup);
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  auto command = std::make_shared<GenerateCommand>();
+  auto& generate = *app.add_subcommand("generate", "Goes on with a text, token by token, at constant memory");
+  generate.footer(
+      "The text goes to the standard output, speed and state size to the standard error. The same --seed gives the "
+      "same text.\n"
+      "--save-state keeps all that was read and written, a --stop text included; with --load-state it goes on from "
+      "there at once, and\n"
+      "needs no prompt.\n\nExamples:\n"
+      "  cortado generate runs/first --prompt \"ROMEO:\" --temperature 0.8\n"
+      "  cortado generate runs/first --prompt-file play.txt --n-tokens 0 --save-state play.state\n"
+      "  cortado generate runs/first --load-state play.state --n-tokens 500");
+  generate.add_option("run", command->run, "the folder that `cortado train` made")->required();
+  auto* prompt =
+      generate.add_option("--prompt", command->prompt, "the text to go on with (default: the standard input)");
+  generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input")
+      ->excludes(prompt);
+  generate.add_option("--n-tokens", command->options.tokens, "tokens to write at most")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  generate.add_option("--checkpoint", command->checkpoint, "best or last")
+      ->check(CLI::IsMember({"best", "last"}))
+      ->capture_default_str();
+  generate.add_option("--save-state", command->save_state, "write the sequence's state to this file at the end");
+  generate.add_option("--load-state", command->load_state, "go on from a saved state");
+  generate.add_flag("--echo", command->echo, "print the prompt too");
+  generate.add_flag("--json", command->json, "print one JSON object at the end instead of the text as it comes");
+  add_sampling_options(generate, command->options);
+  command->common = add_common_options(generate);
+  generate.callback([command] { run_generate(*command); });
+}
+
+}  // namespace cortado
