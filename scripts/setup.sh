@@ -35,9 +35,9 @@ install_system_packages() {
 install_torch() {
   local torch
   torch=$(grep '^torch==' requirements.txt)
-  "$venv/bin/pip" install -q "$torch+cpu" 2>/dev/null ||
-    "$venv/bin/pip" install -q --extra-index-url https://download.pytorch.org/whl/cpu "$torch+cpu" 2>/dev/null ||
-    "$venv/bin/pip" install -q "$torch"
+  "$venv/bin/pip" install -qq "$torch+cpu" 2>/dev/null ||
+    "$venv/bin/pip" install -qq --extra-index-url https://download.pytorch.org/whl/cpu "$torch+cpu" 2>/dev/null ||
+    "$venv/bin/pip" install -qq "$torch"
 }
 
 # The first Python that torch 2.13 has wheels for and that can make environments.
@@ -76,7 +76,7 @@ make_environment() {
   else
     install_torch
   fi
-  "$venv/bin/pip" install -q -r <(grep -v '^torch==' requirements.txt)
+  "$venv/bin/pip" install -qq -r <(grep -v '^torch==' requirements.txt)
   fingerprint >"$venv/cortado.stamp"
 }
 

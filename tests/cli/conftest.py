@@ -1,0 +1,51 @@
+"""A small trained model that the command line's tests share."""
+
+import json
+
+import pytest
+
+CONFIG = {
+    "name": "tiny",
+    "dim": 16,
+    "heads": 2,
+    "layers": 2,
+    "mixer": {"mixer": "macchiato", "latents": 8, "window": 9},
+    "feed_forward": {"type": "mlp", "dim": 32},
+    "training": {"batch": 4, "context": 32, "steps": 20, "warmup": 2, "evaluate_every": 20, "tokenizer": "char"},
+}
+
+
+@pytest.fixture(scope="session")
+def train_run(cortado):
+    """train_run(folder, text, **changes): trains CONFIG with changes on the text file; returns the run's folder."""
+
+    def train(folder, text, **changes):
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "config.json"
+        config.write_text(json.dumps({**CONFIG, **changes}))
+        done = cortado("train", config, "--data", text, "--out", folder / "run", "--threads", 1)
+        assert done.returncode == 0, done.stderr
+        return folder / "run"
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory, root):
+    """20,000 characters of Tiny Shakespeare."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text((root / "data/tinyshakespeare.txt").read_text()[:20000])
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(train_run, tmp_path_factory, text):
+    """A Latte-Macchiato after 20 steps."""
+    return train_run(tmp_path_factory.mktemp("trained"), text)
+
+
+@pytest.fixture(scope="session")
+def trained_softmax(train_run, tmp_path_factory, text):
+    """A softmax model with learned positions for 32 tokens, after 20 steps."""
+    folder = tmp_path_factory.mktemp("softmax")
+    return train_run(folder, text, mixer={"mixer": "softmax"}, positions="learned", context=32)
