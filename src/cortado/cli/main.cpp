@@ -61,7 +61,9 @@ std::string explain(const CLI::App& app, const CLI::ExtrasError& error) {
 }
 
 // One line a command.
-void add_commands([[maybe_unused]] CLI::App& app) {
+void add_commands(CLI::App& app) {
+  add_describe_command(app);
+  add_mechanisms_command(app);
 }
 
 int run(int argc, char** argv) {
