@@ -1,4 +1,4 @@
-"""Loads the operators once, from CORTADO_OPS or the release build, for every test here."""
+"""Loads the operators once for every test here: CORTADO_OPS, or the library of the build folder (CORTADO_BUILD)."""
 
 import os
 import pathlib
@@ -6,7 +6,8 @@ import pathlib
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIBRARY = pathlib.Path(os.environ.get("CORTADO_OPS", ROOT / "build/release/lib/libcortado_ops.so"))
+BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build/release"))
+LIBRARY = pathlib.Path(os.environ.get("CORTADO_OPS", BUILD / "lib/libcortado_ops.so"))
 
 if not LIBRARY.exists():
     raise FileNotFoundError(f"{LIBRARY} is not built: run `ninja -C build/release cortado_ops`, or set CORTADO_OPS")

@@ -31,8 +31,8 @@ void expect_shape(std::string_view op, std::string_view name, const Tensor& x, s
     fits = any || x.sym_size(static_cast<int64_t>(i)) == shape[i];
   }
   if (fits) return;  // before the texts are made: this runs at every decoded token
-  throw InputError(concat("[", op, "] expected ", name, " of shape ", shape_text(shape), ", got ",
-                          shape_text(x.sym_sizes())));
+  throw InputError(
+      concat("[", op, "] expected ", name, " of shape ", shape_text(shape), ", got ", shape_text(x.sym_sizes())));
 }
 
 c10::SymInt common_heads(std::string_view op, std::initializer_list<std::pair<const char*, c10::SymInt>> counts) {
@@ -48,8 +48,8 @@ c10::SymInt common_heads(std::string_view op, std::initializer_list<std::pair<co
 }
 
 c10::SymInt output_heads(std::string_view op, const c10::SymInt& query_heads, const c10::SymInt& state_heads) {
-  const bool fits = query_heads >= 1 && (query_heads > state_heads ? query_heads % state_heads == 0
-                                                                   : state_heads % query_heads == 0);
+  const bool fits =
+      query_heads >= 1 && (query_heads > state_heads ? query_heads % state_heads == 0 : state_heads % query_heads == 0);
   fail_input_if(!fits, "[", op, "] q's heads (", query_heads, ") must divide, or be a multiple of, the state's heads (",
                 state_heads, ")");
   return query_heads > state_heads ? query_heads : state_heads;

@@ -46,8 +46,9 @@ c10::SymInt packed_rows(std::string_view op, const OptionalTensor& cu_seqlens, c
 
 // Runs a dense routine on every packed sequence and joins the results.
 //
-// `timed` are [1, T, ...] tensors (undefined ones stay undefined), `rows` are [N, ...] tensors. `run` gets them for one group of
-// equally long sequences as a dense batch and returns (timed results, row results) of the same kinds. Sequences of one length run together.
+// `timed` are [1, T, ...] tensors (undefined ones stay undefined), `rows` are [N, ...] tensors. `run` gets them for one
+// group of equally long sequences as a dense batch and returns (timed results, row results) of the same kinds.
+// Sequences of one length run together.
 struct PackedResult {
   std::vector<Tensor> timed;
   std::vector<Tensor> rows;
@@ -56,8 +57,8 @@ PackedResult for_each_sequence(
     const std::vector<int64_t>& bounds, const std::vector<Tensor>& timed, const std::vector<Tensor>& rows,
     const std::function<PackedResult(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows)>& run);
 
-// While one lives, the ATen calls of an operator compute in the types they are given. Without it a caller's autocast would
-// turn the matrix products inside our kernels into bfloat16. Every kernel and every backward starts with one.
+// While one lives, the ATen calls of an operator compute in the types they are given. Without it a caller's autocast
+// would turn the matrix products inside our kernels into bfloat16. Every kernel and every backward starts with one.
 class NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard_{c10::autocast_dispatch_keyset};
 };

@@ -52,8 +52,7 @@ TEST(Common, BoundsOfPackedSequences) {
   EXPECT_EQ(bounds({0, 3, 4}), "[op] cu_seqlens must end with T = 5, got 4");
   EXPECT_EQ(packed_rows("op", std::nullopt, 7), 7);
   EXPECT_EQ(packed_rows("op", at::tensor({0, 2, 5}), 1), 2);
-  EXPECT_EQ(error_of([] { packed_rows("op", at::tensor({0, 2, 5}), 2); }),
-            "[op] cu_seqlens needs a batch of 1, got 2");
+  EXPECT_EQ(error_of([] { packed_rows("op", at::tensor({0, 2, 5}), 2); }), "[op] cu_seqlens needs a batch of 1, got 2");
   EXPECT_NE(error_of([] { packed_rows("op", at::tensor({0.0, 2.0}), 1); }), "(no error)");
 }
 

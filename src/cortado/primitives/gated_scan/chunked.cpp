@@ -24,8 +24,8 @@ Tensor as_chunks(const Tensor& x, int64_t start, int64_t chunks, int64_t chunk) 
   return x.dim() == 4 ? parts.permute({1, 0, 3, 2, 4}) : parts.permute({1, 0, 3, 2});
 }
 
-// [B,T,h,*] -> [n,B,H,C,*] in the accumulation type, heads broadcast, the last chunk filled up with zeros (which as gates
-// and keys leave the state as it is).
+// [B,T,h,*] -> [n,B,H,C,*] in the accumulation type, heads broadcast, the last chunk filled up with zeros (which as
+// gates and keys leave the state as it is).
 Tensor to_chunks(const Tensor& x, const Layout& layout) {
   if (!x.defined()) return x;
   const Tensor source = layout.reverse ? x.flip(1) : x;
@@ -54,8 +54,7 @@ Tensor from_chunks(const Tensor& x, const Layout& layout) {
     as_chunks(target, 0, layout.full(), layout.chunk).copy_(x.narrow(0, 0, layout.full()));
   }
   if (const int64_t tail = layout.tail()) {
-    as_chunks(target, layout.full() * layout.chunk, 1, tail)
-        .copy_(x.narrow(0, layout.full(), 1).narrow(3, 0, tail));
+    as_chunks(target, layout.full() * layout.chunk, 1, tail).copy_(x.narrow(0, layout.full(), 1).narrow(3, 0, tail));
   }
   return layout.reverse ? target.flip(1) : target;
 }
@@ -87,8 +86,8 @@ struct Form {
   Layout layout;
   Tensor y, x, w, v, bonus;
   Decay decay;
-  Tensor entering, leaving;           // y ⊙ exp(gates from the chunk's start), x ⊙ exp(gates to its end)
-  Tensor starts, final_state;         // S at each chunk's start [n,B,H,K,V], and at the end
+  Tensor entering, leaving;              // y ⊙ exp(gates from the chunk's start), x ⊙ exp(gates to its end)
+  Tensor starts, final_state;            // S at each chunk's start [n,B,H,K,V], and at the end
   Tensor end_gradients, start_gradient;  // ∂L/∂S at each chunk's end, and at the start of all
 
   static Tensor flat(const Tensor& x) { return x.flatten(0, 2); }
@@ -136,8 +135,19 @@ Form open_form(const FormInputs& in, const FormOptions& options) {
     bonus = in.bonus.to(options.type).repeat_interleave(repeats, 0).view({1, 1, options.heads, 1, in.bonus.size(1)});
   }
   const Decay decay(g, bonus, chunk, in.x.options().dtype(options.type));
-  Form form{layout, to_chunks(in.y, layout), to_chunks(in.x, layout), to_chunks(in.w, layout), to_chunks(in.v, layout),
-            bonus, decay, {}, {}, {}, {}, {}, {}};
+  Form form{layout,
+            to_chunks(in.y, layout),
+            to_chunks(in.x, layout),
+            to_chunks(in.w, layout),
+            to_chunks(in.v, layout),
+            bonus,
+            decay,
+            {},
+            {},
+            {},
+            {},
+            {},
+            {}};
   form.forward_states(in.initial);
   if (form.y.defined()) form.entering = decay.entering(form.y);
   return form;

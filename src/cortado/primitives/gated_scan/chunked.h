@@ -9,8 +9,8 @@ using at::Tensor;
 
 // The scan as a form, linear in each of its arguments except the gates:
 //   L = Σ_t y_tᵀ S_t w_t + <S_T, final_grad>,   S_t = diag(exp g_t) S_{t-1} + x_t ⊗ v_t.
-// The key read is ∂L/∂w with y = q, the value read ∂L/∂y with w = q, and the gradients of either are the other derivatives
-// of the same L, the incoming gradient standing in the place of w or y.
+// The key read is ∂L/∂w with y = q, the value read ∂L/∂y with w = q, and the gradients of either are the other
+// derivatives of the same L, the incoming gradient standing in the place of w or y.
 struct FormInputs {
   Tensor y, x;        // [B,T,h,K]
   Tensor w, v;        // [B,T,h,V]

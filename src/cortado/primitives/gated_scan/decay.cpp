@@ -14,7 +14,11 @@ Tensor halves(const Tensor& x, int64_t half, int64_t which) {
 // The squares (second half, first half) on the diagonal of pairs [..., C, C]: [N,blocks,half,half], a view.
 Tensor squares(const Tensor& pairs, int64_t half) {
   const int64_t chunk = pairs.size(-1), blocks = chunk / (2 * half);
-  return pairs.view({-1, blocks, 2, half, blocks, 2, half}).select(5, 0).select(2, 1).diagonal(0, 1, 3).permute({0, 3, 1, 2});
+  return pairs.view({-1, blocks, 2, half, blocks, 2, half})
+      .select(5, 0)
+      .select(2, 1)
+      .diagonal(0, 1, 3)
+      .permute({0, 3, 1, 2});
 }
 
 Tensor fresh(const Tensor& x) { return x.clone(at::MemoryFormat::Contiguous); }
@@ -58,7 +62,8 @@ Decay::Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::Tens
   tree_.emplace(g, bonus.defined());
   const bool per_channel = g.size(4) > 1;
   if (!per_channel) {
-    pair_ = at::full({g.size(0), g.size(1), g.size(2), chunk, chunk}, -std::numeric_limits<double>::infinity(), options);
+    pair_ =
+        at::full({g.size(0), g.size(1), g.size(2), chunk, chunk}, -std::numeric_limits<double>::infinity(), options);
     if (!bonus.defined()) pair_.diagonal(0, -2, -1).zero_();
     for (const auto& level : tree_->levels) {
       Tensor target = squares(pair_, level.half);

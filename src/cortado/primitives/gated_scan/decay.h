@@ -1,7 +1,7 @@
 // The decays inside a chunk: sums of gates between any two tokens, and what they multiply.
 //
-// Layout of this folder's inner routines: [n, B, H, C, *], n chunks of C tokens (C a power of two), all contiguous and of
-// the accumulation type. Gates are [n, B|1, H, C, K] per channel or [n, B|1, H, C, 1] per head.
+// Layout of this folder's inner routines: [n, B, H, C, *], n chunks of C tokens (C a power of two), all contiguous and
+// of the accumulation type. Gates are [n, B|1, H, C, K] per channel or [n, B|1, H, C, 1] per head.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,9 +20,9 @@ struct GateFlow {
 
 // The sums of gates over a binary tree of blocks.
 //
-// A pair (s, t), s < t, is parted at exactly one level: s in the first half of a block, t in the second. The sum of the gates
-// between them is from_key(s) + to_query(t), both referred to the middle of the block. Every sum here is a sum of gates, so
-// there is no difference to cancel, no positive exponent, and -inf needs no care.
+// A pair (s, t), s < t, is parted at exactly one level: s in the first half of a block, t in the second. The sum of the
+// gates between them is from_key(s) + to_query(t), both referred to the middle of the block. Every sum here is a sum of
+// gates, so there is no difference to cancel, no positive exponent, and -inf needs no care.
 struct GateTree {
   struct Level {
     int64_t half;     // tokens in half a block
@@ -63,8 +63,8 @@ struct PairWork {
   Tensor dbonus;      // out: [B,H,K], if there is a bonus and dy is wanted
 };
 
-// One form of decay, of all the chunks of a scan. g undefined: no decay. bonus [1,1,H,1,K] or undefined: reads come before
-// writes, and a token sees itself through the bonus.
+// One form of decay, of all the chunks of a scan. g undefined: no decay. bonus [1,1,H,1,K] or undefined: reads come
+// before writes, and a token sees itself through the bonus.
 class Decay {
  public:
   Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::TensorOptions& options);
@@ -75,8 +75,8 @@ class Decay {
   const Tensor& through() const { return through_; }
   bool per_head() const { return pair_.defined(); }
 
-  // The derivatives of F = Σ_{s<=t} m[t,s] Σ_κ y_t exp(gates between) x_s with respect to m (the scores), y, x and the gates.
-  // y may be undefined if only dy is wanted.
+  // The derivatives of F = Σ_{s<=t} m[t,s] Σ_κ y_t exp(gates between) x_s with respect to m (the scores), y, x and the
+  // gates. y may be undefined if only dy is wanted.
   void pairs(const Tensor& y, const Tensor& x, PairWork& work) const;
 
  private:

@@ -19,7 +19,7 @@ struct Case {
   bool reverse = false, initial = true, bonus = false;
   int64_t batch = 2, q_heads = 2, k_heads = 2, v_heads = 2, g_heads = 2, keys = 5, values = 3;
   std::vector<int64_t> bounds = {};  // packed if there are any
-  double decay = 1;             // the gates' size
+  double decay = 1;                  // the gates' size
 
   int64_t state_heads() const { return std::max({k_heads, v_heads, gate == "none" ? 1 : g_heads}); }
   std::string text() const {
@@ -104,8 +104,8 @@ double error(const Tensor& got, const Tensor& right) {
   return std::isnan(distance) ? kInfinity : distance / std::max(exact.abs().max().item<double>(), 1e-30);
 }
 
-void expect_equal(const std::vector<Tensor>& got, const std::vector<Tensor>& right, const std::vector<std::string>& name,
-                  double tolerance, const std::string& what) {
+void expect_equal(const std::vector<Tensor>& got, const std::vector<Tensor>& right,
+                  const std::vector<std::string>& name, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), right.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].sizes(), right[i].sizes()) << name[i] << " " << what;
@@ -181,7 +181,13 @@ TEST(GatedScan, PackedSequences) {
   for (const auto& bounds : all) {
     for (const auto& gate : kGates) {
       check({.gate = gate, .tokens = 76, .batch = 1, .bounds = bounds});
-      check({.gate = gate, .read = "value", .tokens = 76, .reverse = true, .initial = false, .batch = 1, .bounds = bounds});
+      check({.gate = gate,
+             .read = "value",
+             .tokens = 76,
+             .reverse = true,
+             .initial = false,
+             .batch = 1,
+             .bounds = bounds});
       check({.gate = gate, .tokens = 76, .reverse = true, .bonus = true, .batch = 1, .bounds = bounds});
     }
   }
@@ -251,7 +257,8 @@ TEST(GatedScan, EachInputMayHaveItsOwnType) {
 
 // Gates of 0, -1e4 and -inf at random places, and nothing but one of them.
 TEST(GatedScan, ExtremeGates) {
-  const std::vector<std::vector<double>> menus{{0}, {-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};
+  const std::vector<std::vector<double>> menus{
+      {0}, {-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};
   for (const auto& menu : menus) {
     for (const std::string gate : {"head", "channel", "constant", "constant channel"}) {
       for (const std::string read : {"key", "value"}) {

@@ -14,7 +14,8 @@ namespace {
 constexpr std::string_view kName = "gated_scan";
 
 bool reads_keys(std::string_view read) {
-  fail_input_if(read != "key" && read != "value", "[", kName, "] read must be \"key\" or \"value\", got \"", read, "\"");
+  fail_input_if(read != "key" && read != "value", "[", kName, "] read must be \"key\" or \"value\", got \"", read,
+                "\"");
   return read == "key";
 }
 
@@ -44,10 +45,17 @@ void check_types(const Arguments& in) {
 // The heads of a gate of any of the four shapes.
 c10::SymInt gate_heads(const Tensor& g, const Shape& shape) {
   switch (g.dim()) {
-    case 1: return g.sym_size(0);
-    case 2: expect_shape(kName, "g", g, {-1, shape.keys}); return g.sym_size(0);
-    case 3: expect_shape(kName, "g", g, {shape.batch, shape.tokens, -1}); return g.sym_size(2);
-    default: expect_shape(kName, "g", g, {shape.batch, shape.tokens, -1, shape.keys}); return g.sym_size(2);
+    case 1:
+      return g.sym_size(0);
+    case 2:
+      expect_shape(kName, "g", g, {-1, shape.keys});
+      return g.sym_size(0);
+    case 3:
+      expect_shape(kName, "g", g, {shape.batch, shape.tokens, -1});
+      return g.sym_size(2);
+    default:
+      expect_shape(kName, "g", g, {shape.batch, shape.tokens, -1, shape.keys});
+      return g.sym_size(2);
   }
 }
 
@@ -62,14 +70,13 @@ Shape check(const Arguments& in) {
   expect_shape(kName, "v", in.v, {shape.batch, shape.tokens, -1, -1});
   shape.values = in.v.sym_size(3);
   expect_shape(kName, "q", in.q, {shape.batch, shape.tokens, -1, read_keys ? shape.keys : shape.values});
-  shape.state_heads = common_heads(kName, {{"k", in.k.sym_size(2)},
-                                           {"v", in.v.sym_size(2)},
-                                           {"g", in.g ? gate_heads(*in.g, shape) : c10::SymInt(1)}});
+  shape.state_heads = common_heads(
+      kName,
+      {{"k", in.k.sym_size(2)}, {"v", in.v.sym_size(2)}, {"g", in.g ? gate_heads(*in.g, shape) : c10::SymInt(1)}});
   shape.heads = output_heads(kName, in.q.sym_size(2), shape.state_heads);
   shape.rows = packed_rows(kName, in.cu_seqlens, shape.batch);
   if (in.initial_state) {
-    expect_shape(kName, "initial_state", *in.initial_state,
-                 {shape.rows, shape.state_heads, shape.keys, shape.values});
+    expect_shape(kName, "initial_state", *in.initial_state, {shape.rows, shape.state_heads, shape.keys, shape.values});
   }
   if (in.bonus) {
     fail_input_if(!read_keys, "[", kName, "] bonus needs read=\"key\"");
@@ -168,8 +175,8 @@ gated::FormOutputs run_form(const Arguments& in, const gated::FormInputs& form, 
                                                options);
     return {{out.y, out.x, out.w, out.v, out.g}, {out.bonus, out.initial, out.final_state}};
   };
-  const auto joined = for_each_sequence(bounds, {form.y, form.x, form.w, form.v, form.g},
-                                        {form.initial, form.final_grad}, run);
+  const auto joined =
+      for_each_sequence(bounds, {form.y, form.x, form.w, form.v, form.g}, {form.initial, form.final_grad}, run);
   const auto& t = joined.timed;
   const auto& r = joined.rows;
   return {t[0], t[1], t[2], t[3], t[4], r[0], r[1], r[2]};
@@ -216,8 +223,8 @@ Gradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tens
   const auto like = [&](const OptionalTensor& x, bool wanted) {
     return x && wanted ? at::empty_symint(x->sym_sizes(), x->options()) : at::empty({0}, q.options());
   };
-  return {like(q, true), like(k, true), like(v, true), like(g, need_gate), like(bonus, true),
-          like(initial_state, true)};
+  return {like(q, true),      like(k, true),     like(v, true),
+          like(g, need_gate), like(bonus, true), like(initial_state, true)};
 }
 
 // dS_T [rows,Hs,K,V] for H heads: a state's copies are equal, and the first one was the result.
@@ -251,10 +258,10 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
   gated::FormInputs form = form_inputs(in);
   if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
   if (grad_state) form.final_grad = spread_state_gradient(*grad_state, heads);
-  (read_keys ? form.w : form.y) =
-      grad_o ? grad_o->to(options.type) * scale_of(in)
-             : at::zeros({1}, k.options().dtype(options.type))
-                   .expand({k.size(0), k.size(1), heads, read_keys ? v.size(3) : k.size(3)});
+  (read_keys ? form.w : form.y) = grad_o
+                                      ? grad_o->to(options.type) * scale_of(in)
+                                      : at::zeros({1}, k.options().dtype(options.type))
+                                            .expand({k.size(0), k.size(1), heads, read_keys ? v.size(3) : k.size(3)});
   const auto out = run_form(in, form, options);
   const Tensor none = at::empty({0}, q.options());
   return {sum_heads(read_keys ? out.y : out.w, q.size(2)).to(q.scalar_type()),
@@ -266,9 +273,8 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
 }
 
 const auto& scan_operator() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("cortado::gated_scan", "")
-                                 .typed<decltype(scan_kernel)>();
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::gated_scan", "").typed<decltype(scan_kernel)>();
   return handle;
 }
 
@@ -291,8 +297,7 @@ class GatedScan : public torch::autograd::Function<GatedScan> {
                                                 const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                                                 bool reverse) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [o, state] =
-        scan_operator().call(q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse);
+    const auto [o, state] = scan_operator().call(q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse);
     const auto keep = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
     ctx->save_for_backward({q, k, v, keep(g), keep(bonus), keep(initial_state), keep(cu_seqlens)});
     ctx->saved_data["read"] = std::string(read);
@@ -313,7 +318,7 @@ class GatedScan : public torch::autograd::Function<GatedScan> {
         ctx->saved_data["read"].toStringRef(), ctx->saved_data["scale"].toOptional<double>(),
         ctx->saved_data["reverse"].toBool(), need_gate);
     const Tensor none;
-    return {dq,   dk,   dv, g && need_gate ? dg : none, none, none, bonus ? dbonus : none, initial_state ? dstate : none,
+    return {dq,   dk,  dv, g && need_gate ? dg : none, none, none, bonus ? dbonus : none, initial_state ? dstate : none,
             none, none};
   }
 };

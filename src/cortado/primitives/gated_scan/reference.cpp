@@ -51,8 +51,13 @@ std::tuple<Tensor, Tensor> gated_scan_reference(const Tensor& q, const Tensor& k
   };
   const bool read_keys = read == "key";
   const double factor = scale.value_or(read_keys ? 1 / std::sqrt(static_cast<double>(k.size(3))) : 1.0);
-  const Arguments in{widen(q, 2) * factor, widen(k, 2),  widen(v, 2), widen(gate, 2),
-                     bonus ? widen(*bonus, 0) : Tensor(), read_keys, reverse};
+  const Arguments in{widen(q, 2) * factor,
+                     widen(k, 2),
+                     widen(v, 2),
+                     widen(gate, 2),
+                     bonus ? widen(*bonus, 0) : Tensor(),
+                     read_keys,
+                     reverse};
   const std::vector<int64_t> bounds =
       cu_seqlens ? sequence_bounds("gated_scan_reference", *cu_seqlens, tokens) : std::vector<int64_t>{0, tokens};
   const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, rows = cu_seqlens ? sequences : k.size(0);
@@ -60,8 +65,7 @@ std::tuple<Tensor, Tensor> gated_scan_reference(const Tensor& q, const Tensor& k
                                      : at::zeros({rows, heads, k.size(3), v.size(3)}, k.options().dtype(type));
   std::vector<Tensor> outputs, states;
   for (int64_t n = 0; n < sequences; ++n) {
-    const auto [o, state] =
-        run(in, bounds[n], bounds[n + 1] - bounds[n], cu_seqlens ? start.narrow(0, n, 1) : start);
+    const auto [o, state] = run(in, bounds[n], bounds[n + 1] - bounds[n], cu_seqlens ? start.narrow(0, n, 1) : start);
     outputs.push_back(o);
     states.push_back(state);
   }
