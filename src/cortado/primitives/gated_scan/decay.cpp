@@ -23,6 +23,12 @@ Tensor squares(const Tensor& pairs, int64_t half) {
 
 Tensor fresh(const Tensor& x) { return x.clone(at::MemoryFormat::Contiguous); }
 
+// The sum along dimension 4, kept. Reductions of a few rows are slow, one or two need none.
+Tensor sum_few(const Tensor& x) {
+  if (x.size(4) == 1) return x;
+  return x.size(4) == 2 ? x.narrow(4, 0, 1) + x.narrow(4, 1, 1) : x.sum(4, true);
+}
+
 // [..., half, K] -> [-1, half, K] for a batched product
 Tensor batch(const Tensor& x) { return x.reshape({-1, x.size(-2), x.size(-1)}); }
 
@@ -34,7 +40,7 @@ GateTree::GateTree(const Tensor& g, bool before) : before(before) {
   through = g;
   for (int64_t half = 1; half < g.size(3); half *= 2) {
     const Tensor queries = halves(enter, half, 1), keys = halves(leave, half, 0);
-    levels.push_back({half, fresh(queries), fresh(keys)});
+    levels.push_back({half, fresh(queries), half == 1 ? Tensor() : fresh(keys)});
     const Tensor first = halves(through, 1, 0), second = halves(through, 1, 1);  // [n,B,H,blocks,1,K]
     queries.add_(first);
     keys.add_(second);
@@ -45,9 +51,10 @@ GateTree::GateTree(const Tensor& g, bool before) : before(before) {
 void GateDescent::descend(int64_t half, const Tensor& to_query, const Tensor& from_key) {
   const Tensor queries = halves(flow_.enter, half, 1), keys = halves(flow_.leave, half, 0);
   // The sums of this size grew from those of half the size by the sum of the other half, so that gets their gradient.
-  flow_.through = at::stack({flow_.through + queries.sum(4), flow_.through + keys.sum(4)}, 4).flatten(3, 4);
+  const Tensor through = at::cat({sum_few(queries), sum_few(keys)}, 4);  // [n,B,H,blocks,2,K|1]
+  flow_.through = through.add_(flow_.through.unsqueeze(4)).flatten(3, 4);
   queries.add_(to_query);
-  keys.add_(from_key);
+  if (half > 1) keys.add_(from_key);  // between neighbours there is only the query's gate
 }
 
 Tensor GateDescent::finish(const GateTree& tree) const {
@@ -67,14 +74,18 @@ Decay::Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::Tens
     if (!bonus.defined()) pair_.diagonal(0, -2, -1).zero_();
     for (const auto& level : tree_->levels) {
       Tensor target = squares(pair_, level.half);
-      at::add_out(target, level.to_query.reshape({-1, target.size(1), level.half, 1}),
-                  level.from_key.reshape({-1, target.size(1), 1, level.half}));
+      const Tensor queries = level.to_query.reshape({-1, target.size(1), level.half, 1});
+      if (level.half == 1) {
+        target.copy_(queries);
+      } else {
+        at::add_out(target, queries, level.from_key.reshape({-1, target.size(1), 1, level.half}));
+      }
     }
     pair_.exp_();
   } else {
     for (auto& level : tree_->levels) {
       level.to_query.exp_();
-      level.from_key.exp_();
+      if (level.half > 1) level.from_key.exp_();
     }
   }
   enter_ = tree_->enter.exp_();
@@ -121,7 +132,7 @@ void Decay::channel_pairs(const Tensor& y, const Tensor& x, PairWork& work) cons
   if (work.gate) descent.emplace(std::move(work.flow));
   for (auto level = tree_->levels.rbegin(); level != tree_->levels.rend(); ++level) {
     const int64_t half = level->half;
-    const Tensor keys = halves(x, half, 0) * level->from_key;
+    const Tensor keys = half == 1 ? halves(x, half, 0) : halves(x, half, 0) * level->from_key;
     const Tensor queries = y.defined() ? halves(y, half, 1) * level->to_query : y;
     if (work.scores) {
       Tensor square = squares(work.scores_out, half);
@@ -140,9 +151,10 @@ void Decay::channel_pairs(const Tensor& y, const Tensor& x, PairWork& work) cons
     }
     if (work.dx.defined()) {
       from_key = apply(weights.transpose(1, 2), queries);
-      halves(work.dx, half, 0).addcmul_(from_key, level->from_key);
+      const Tensor target = halves(work.dx, half, 0);
+      half == 1 ? target.add_(from_key) : target.addcmul_(from_key, level->from_key);
     }
-    if (descent) descent->descend(half, to_query.mul_(queries), from_key.mul_(keys));
+    if (descent) descent->descend(half, to_query.mul_(queries), half == 1 ? Tensor() : from_key.mul_(keys));
   }
   if (descent) work.dg = descent->finish(*tree_);
 }

@@ -27,7 +27,8 @@ struct GateTree {
   struct Level {
     int64_t half;     // tokens in half a block
     Tensor to_query;  // Σ of the gates after the middle up to t, t in the second halves: [n,B|1,H,blocks,half,K|1]
-    Tensor from_key;  // Σ of the gates after s up to the middle, s in the first halves: the same shape
+    Tensor from_key;  // Σ of the gates after s up to the middle, s in the first halves: the same shape; none for half =
+                      // 1, being 0
   };
   std::vector<Level> levels;  // half = 1, 2, 4, ..., C/2
   Tensor enter;               // Σ from the chunk's start up to t
@@ -42,7 +43,8 @@ struct GateTree {
 class GateDescent {
  public:
   explicit GateDescent(GateFlow flow) : flow_(std::move(flow)) {}
-  // Takes one level, the largest first, with the gradients of its to_query and from_key (shaped as those, with B).
+  // Takes one level, the largest first, with the gradients of its to_query and from_key (shaped as those, with B; for
+  // half = 1 there is no from_key).
   void descend(int64_t half, const Tensor& to_query, const Tensor& from_key);
   // The gradient of g [n,B,H,C,K|1], when all levels are done.
   Tensor finish(const GateTree& tree) const;
