@@ -59,7 +59,7 @@ std::string parent_of(const std::string& path) {
 }  // namespace
 
 std::string read_file(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   const Descriptor file(open_for_reading(path, info));
   std::string bytes;
   size_t done = 0;
@@ -145,7 +145,7 @@ void sync_directory(const std::string& directory) {
 }
 
 bool is_writable_directory(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (::stat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return false;
   return ::access(path.c_str(), W_OK | X_OK) == 0;
 }
@@ -154,8 +154,8 @@ void claim_output_directory(const std::string& path, bool refuse_used) {
   std::error_code error;
   fail_input_if(path.empty(), "[output] the name of the output folder is empty");
   fs::create_directories(path, error);
-  fail_input_if(!fs::is_directory(path), "[", path, "] cannot be made an output folder: ",
-                error ? error.message() : "a file of that name exists");
+  fail_input_if(!fs::is_directory(path), "[", path,
+                "] cannot be made an output folder: ", error ? error.message() : "a file of that name exists");
   fail_input_if(!is_writable_directory(path), "[", path, "] this output folder is not writable");
   if (!refuse_used) return;
   const auto first = fs::directory_iterator(path, error);
@@ -180,7 +180,7 @@ TemporaryDirectory::~TemporaryDirectory() {
 }
 
 MappedFile::MappedFile(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   const Descriptor file(open_for_reading(path, info));
   fail_input_if(!S_ISREG(info.st_mode), "[", path, "] is not a regular file");
   size_ = static_cast<size_t>(info.st_size);

@@ -11,12 +11,12 @@ namespace cortado {
 // The whole file. Missing, unreadable or a folder: InputError.
 std::string read_file(const std::string& path);
 
-// Replaces `path` by `bytes` atomically: a temporary file beside it, flushed to the disk, renamed. On any trouble (disk full, no
-// permission) the old file stays untouched, the temporary one is removed, and a Failure says why in one line.
+// Replaces `path` by `bytes` atomically: a temporary file beside it, flushed to the disk, renamed. On any trouble (disk
+// full, no permission) the old file stays untouched, the temporary one is removed, and a Failure says why in one line.
 void write_file(const std::string& path, std::string_view bytes);
 
-// The same for files written piece by piece. Nothing is seen at `path` until commit(); without commit the destructor removes
-// what was written. Every operation throws Failure on trouble.
+// The same for files written piece by piece. Nothing is seen at `path` until commit(); without commit the destructor
+// removes what was written. Every operation throws Failure on trouble.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -46,8 +46,8 @@ void sync_directory(const std::string& directory);
 
 bool is_writable_directory(const std::string& path);
 
-// An output folder that a command fills: created with its parents when missing. Not writable, or a file of that name: InputError.
-// `refuse_used`: also an InputError when it already holds anything.
+// An output folder that a command fills: created with its parents when missing. Not writable, or a file of that name:
+// InputError. `refuse_used`: also an InputError when it already holds anything.
 void claim_output_directory(const std::string& path, bool refuse_used);
 
 // A folder for temporary work, removed with everything in it at the end of life (unless released).

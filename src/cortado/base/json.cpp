@@ -54,7 +54,8 @@ std::string plain_reason(const std::string& what) {
 // Line and column (from 1) of a byte (from 1, as nlohmann counts).
 std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
   size_t end = std::min(text.size(), byte > 0 ? byte - 1 : 0);
-  size_t line = 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+  size_t line =
+      1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
   size_t start = text.substr(0, end).rfind('\n');
   return {line, end - (start == std::string_view::npos ? 0 : start + 1) + 1};
 }
@@ -67,7 +68,8 @@ class DuplicateKeys {
     if (event == Json::parse_event_t::object_end) open_.pop_back();
     if (event != Json::parse_event_t::key) return;
     const auto key = parsed.get<std::string>();
-    fail_input_if(!open_.back().insert(key).second, "[", source, "] key ", shown(parsed), " appears twice in one object");
+    fail_input_if(!open_.back().insert(key).second, "[", source, "] key ", shown(parsed),
+                  " appears twice in one object");
   }
 
  private:
@@ -86,8 +88,8 @@ Json parse_json(std::string_view text, const std::string& source_name) {
     return Json::parse(text.begin(), text.end(), callback);
   } catch (const Json::parse_error& error) {
     const auto [line, column] = line_and_column(text, error.byte);
-    throw InputError(
-        concat("[", source_name, "] line ", line, ", column ", column, ": not valid JSON: ", plain_reason(error.what())));
+    throw InputError(concat("[", source_name, "] line ", line, ", column ", column,
+                            ": not valid JSON: ", plain_reason(error.what())));
   } catch (const Json::exception& error) {  // numbers that overflow
     throw InputError(concat("[", source_name, "] not valid JSON: ", plain_reason(error.what())));
   }

@@ -22,7 +22,8 @@ Json parse_json(std::string_view text, const std::string& source_name);
 //   JsonReader reader(json, "config.feed_forward");
 //   auto type = reader.choice("type", {"mlp", "swiglu", "geglu"}, "mlp");
 //   auto dim = reader.integer("dim", 1, 1 << 20);            // required: no default given
-//   reader.finish();                                          // [config.feed_forward] unknown key "dmi"; did you mean "dim"?
+//   reader.finish();                                          // [config.feed_forward] unknown key "dmi"; did you mean
+//   "dim"?
 class JsonReader {
  public:
   JsonReader(const Json& object, std::string place);

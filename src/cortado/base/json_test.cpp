@@ -23,7 +23,8 @@ std::string error_of(const std::function<void()>& work) {
 JsonReader reader(const std::string& text) { return JsonReader(parse_json(text, "test"), "config"); }
 
 TEST(Json, ReadsEveryType) {
-  JsonReader r = reader(R"({"i": -3, "e": 1e6, "n": 0.5, "b": true, "t": "x", "c": "mlp", "o": {"k": 1}, "z": null, "a": [1]})");
+  JsonReader r =
+      reader(R"({"i": -3, "e": 1e6, "n": 0.5, "b": true, "t": "x", "c": "mlp", "o": {"k": 1}, "z": null, "a": [1]})");
   EXPECT_EQ(r.integer("i", -5, 5), -3);
   EXPECT_EQ(r.integer("e", 0, 2000000), 1000000);
   EXPECT_DOUBLE_EQ(r.number("n", 0, 1), 0.5);
@@ -41,7 +42,8 @@ TEST(Json, ReadsEveryType) {
 }
 
 TEST(Json, ErrorsNamePlaceKeyValueAndWhatIsAllowed) {
-  EXPECT_EQ(error_of([] { reader(R"({"d": 0})").integer("d", 1, 8); }), "[config] key \"d\": expected an integer from 1 to 8, got 0");
+  EXPECT_EQ(error_of([] { reader(R"({"d": 0})").integer("d", 1, 8); }),
+            "[config] key \"d\": expected an integer from 1 to 8, got 0");
   EXPECT_EQ(error_of([] { reader(R"({"d": "4"})").integer("d", 1, 8); }),
             "[config] key \"d\": expected an integer from 1 to 8, got \"4\"");
   EXPECT_EQ(error_of([] { reader(R"({"d": 1.5})").integer("d", 1, 8); }),
@@ -55,7 +57,8 @@ TEST(Json, ErrorsNamePlaceKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(error_of([] { reader(R"({"t": []})").text("t"); }), "[config] key \"t\": expected a text, got []");
   EXPECT_EQ(error_of([] { reader(R"({"c": "swigul"})").choice("c", {"mlp", "swiglu"}); }),
             "[config] key \"c\": expected one of \"mlp\", \"swiglu\", got \"swigul\"; did you mean \"swiglu\"?");
-  EXPECT_EQ(error_of([] { reader(R"({"o": 3})").object("o"); }), "[config] key \"o\": expected an object { ... }, got 3");
+  EXPECT_EQ(error_of([] { reader(R"({"o": 3})").object("o"); }),
+            "[config] key \"o\": expected an object { ... }, got 3");
   EXPECT_EQ(error_of([] { reader("[1]"); }), "[config] expected an object { ... }, got [1]");
 }
 
@@ -66,11 +69,15 @@ TEST(Json, UnknownKeysAreRefusedWithTheNearestKnownOne) {
   JsonReader far = reader(R"({"colour": "red"})");
   far.integer("dim", 1, 8, 4);
   far.integer("heads", 1, 8, 4);
-  EXPECT_EQ(error_of([&] { far.finish(); }), "[config] unknown key \"colour\" (value \"red\"); allowed: \"dim\", \"heads\"");
+  EXPECT_EQ(error_of([&] { far.finish(); }),
+            "[config] unknown key \"colour\" (value \"red\"); allowed: \"dim\", \"heads\"");
 }
 
 TEST(Json, BrokenTextNamesLineAndColumn) {
-  EXPECT_EQ(error_of([] { parse_json("{\n  \"a\": 1,\n  \"b\" 2}", "c.json"); }).rfind("[c.json] line 3, column 7: not valid JSON:", 0), 0u);
+  EXPECT_EQ(error_of([] {
+              parse_json("{\n  \"a\": 1,\n  \"b\" 2}", "c.json");
+            }).rfind("[c.json] line 3, column 7: not valid JSON:", 0),
+            0u);
   EXPECT_EQ(error_of([] { parse_json("", "c.json"); }).rfind("[c.json] line 1, column 1: not valid JSON:", 0), 0u);
   EXPECT_NE(error_of([] { parse_json("{\"a\": \"\xff\"}", "c.json"); }), "no error");
   EXPECT_EQ(error_of([] { parse_json(R"({"a": {"x": 1, "x": 2}})", "c.json"); }),

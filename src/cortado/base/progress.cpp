@@ -14,7 +14,7 @@
 namespace cortado {
 namespace {
 
-constexpr double kSilent = 1.5;        // seconds before the first drawing
+constexpr double kSilent = 1.5;  // seconds before the first drawing
 constexpr double kTerminalEvery = 0.1;
 constexpr double kPlainEvery = 10;
 
@@ -83,7 +83,8 @@ std::string ProgressBar::line(double seconds, int64_t done, const std::string& e
   const int room = columns - display_width(head) - display_width(tail) - 6;
   if (options_.total > 0 && terminal_ && room >= 5) {
     const int width = std::min(room, 30), filled = static_cast<int>(share * width);
-    head += " [" + std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(width - filled), ' ') + "]";
+    head += " [" + std::string(static_cast<size_t>(filled), '#') +
+            std::string(static_cast<size_t>(width - filled), ' ') + "]";
   }
   return head + " " + tail;
 }

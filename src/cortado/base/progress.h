@@ -10,17 +10,17 @@ namespace cortado {
 
 // train   42% [########            ] 840/2,000  12.3 k tokens/s  1:07 left  loss 1.93
 //
-// On a terminal one line is redrawn in place, at most ten times a second; elsewhere a line is written every ten seconds. Nothing is
-// drawn in the first second and a half, so that short work stays silent. One thread at a time.
+// On a terminal one line is redrawn in place, at most ten times a second; elsewhere a line is written every ten
+// seconds. Nothing is drawn in the first second and a half, so that short work stays silent. One thread at a time.
 class ProgressBar {
  public:
   struct Options {
     std::string label;
-    int64_t total = 0;              // 0: unknown, no percentage and no time left
-    std::string unit = "steps";     // of the rate
-    double units_per_count = 1;     // e.g. tokens a step, when `unit` is "tokens"; 0: show no rate
-    bool bytes = false;             // counts are bytes: "1.5 MiB/20 MiB"
-    bool quiet = false;             // draw nothing, ever
+    int64_t total = 0;           // 0: unknown, no percentage and no time left
+    std::string unit = "steps";  // of the rate
+    double units_per_count = 1;  // e.g. tokens a step, when `unit` is "tokens"; 0: show no rate
+    bool bytes = false;          // counts are bytes: "1.5 MiB/20 MiB"
+    bool quiet = false;          // draw nothing, ever
   };
   explicit ProgressBar(Options options);
   // For tests: where to draw, whether it is a terminal and how wide.

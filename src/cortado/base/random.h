@@ -1,5 +1,5 @@
-// Counter-based random streams: a number is a pure function of (seed, stream name, counters), so resuming needs no state,
-// and two uses that name different streams never share numbers.
+// Counter-based random streams: a number is a pure function of (seed, stream name, counters), so resuming needs no
+// state, and two uses that name different streams never share numbers.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace cortado {
 
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): 128 random bits of a 128-bit counter
-// and a 64-bit key. The same on every machine.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): 128 random bits of a 128-bit
+// counter and a 64-bit key. The same on every machine.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 class RandomStream {

@@ -17,7 +17,7 @@ extern "C" void on_interrupt(int signal) {
 }  // namespace
 
 void catch_interrupts() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;

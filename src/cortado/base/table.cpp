@@ -57,8 +57,8 @@ void Table::add_row(std::vector<std::string> cells) {
 }
 
 bool Table::is_numeric(size_t column) const {
-  return !rows_.empty() && std::all_of(rows_.begin(), rows_.end(),
-                                       [&](const auto& row) { return looks_like_number(row[column]); });
+  return !rows_.empty() &&
+         std::all_of(rows_.begin(), rows_.end(), [&](const auto& row) { return looks_like_number(row[column]); });
 }
 
 std::vector<int> Table::widths(const std::vector<std::vector<std::string>>& lines) const {

@@ -7,7 +7,8 @@
 
 namespace cortado {
 
-// Columns that a text takes on a terminal: combining marks and zero-width characters 0, East Asian wide and emoji 2, else 1.
+// Columns that a text takes on a terminal: combining marks and zero-width characters 0, East Asian wide and emoji 2,
+// else 1.
 int display_width(std::string_view utf8);
 
 class Table {

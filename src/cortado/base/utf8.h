@@ -7,8 +7,8 @@
 
 namespace cortado {
 
-// The character at the start of `text`: its code point and length in bytes. length 0: invalid, or empty. `unfinished`: the bytes so
-// far are the start of a character whose rest is missing.
+// The character at the start of `text`: its code point and length in bytes. length 0: invalid, or empty. `unfinished`:
+// the bytes so far are the start of a character whose rest is missing.
 struct Utf8Char {
   uint32_t code = 0;
   int length = 0;

@@ -1,5 +1,5 @@
-// One function per subcommand: registers it with its options, help and a callback. Callbacks throw InputError (exit code 2) or
-// Failure (exit code 1); main.cpp prints the line.
+// One function per subcommand: registers it with its options, help and a callback. Callbacks throw InputError (exit
+// code 2) or Failure (exit code 1); main.cpp prints the line.
 #pragma once
 
 namespace CLI {

@@ -3,7 +3,9 @@
 #include <iostream>
 #include <memory>
 
+#include "cortado/base/error.h"
 #include "cortado/base/human.h"
+#include "cortado/base/signals.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
 #include "cortado/data/token_file.h"
@@ -48,7 +50,9 @@ void add_prepare_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("prepare", "turn texts into token files for training");
   const auto options = std::make_shared<PrepareOptions>();
   const auto quiet = std::make_shared<bool>(false);
-  command->add_option("files", options->files, "text files, UTF-8 (any bytes with the byte tokenizer), taken in this order")
+  command
+      ->add_option("files", options->files,
+                   "text files, UTF-8 (any bytes with the byte tokenizer), taken in this order")
       ->required()
       ->type_name("FILE");
   command->add_option("--tokenizer", options->tokenizer, "byte, char, or sentencepiece:N for N pieces")
@@ -60,15 +64,23 @@ void add_prepare_command(CLI::App& app) {
   command->add_option("--validation", options->validation, "share of the text, at its end, that is kept for validation")
       ->capture_default_str()
       ->type_name("SHARE");
-  command->add_option("--document-separator", options->document_separator,
-                      "text between two documents of a file (\\n and \\t are understood); without it each file is one")
+  command
+      ->add_option("--document-separator", options->document_separator,
+                   "text between two documents of a file (\\n and \\t are understood); without it each file is one")
       ->type_name("TEXT");
   command->add_flag("--quiet", *quiet, "no progress bar");
   command->footer(kExamples);
   command->callback([options, quiet] {
     options->progress = !*quiet;
     options->document_separator = unescape(options->document_separator);
-    prepare_dataset(*options);
+    catch_interrupts();  // so that Ctrl-C leaves no half-written folder
+    try {
+      prepare_dataset(*options);
+    } catch (const Failure& failure) {
+      if (!interrupt_requested()) throw;
+      std::cerr << "cortado: " << failure.what() << std::endl;
+      throw CLI::RuntimeError(interrupt_exit_code());
+    }
     print_summary(options->out);
   });
 }

@@ -8,7 +8,8 @@ namespace cortado {
 namespace {
 
 void check_sizes(int64_t rows, int64_t length) {
-  fail_input_if(rows < 1 || length < 1, "[data] a batch needs at least one row and one token, got ", rows, " x ", length);
+  fail_input_if(rows < 1 || length < 1, "[data] a batch needs at least one row and one token, got ", rows, " x ",
+                length);
 }
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -16,8 +17,8 @@ int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // `rows` consecutive windows of `length` tokens from `begin`.
 TrainingBatch windows(const TokenFile& tokens, int64_t begin, int64_t rows, int64_t length) {
   const at::Tensor all = tokens.read(begin, rows * length + 1);
-  return {all.narrow(0, 0, rows * length).view({rows, length}), all.narrow(0, 1, rows * length).clone().view({rows, length}),
-          std::nullopt};
+  return {all.narrow(0, 0, rows * length).view({rows, length}),
+          all.narrow(0, 1, rows * length).clone().view({rows, length}), std::nullopt};
 }
 
 }  // namespace
@@ -72,11 +73,12 @@ TrainingBatch PackedDocuments::next(Position& position) {
   TrainingBatch out{at::empty({1, size_}, at::kLong), at::empty({1, size_}, at::kLong), std::nullopt};
   const auto count = static_cast<int64_t>(usable_.size());
   fail_input_if(position.epoch < 0 || position.document < 0 || position.document >= count || position.offset < 0,
-                "[data] the position (epoch ", position.epoch, ", document ", position.document, ", token ", position.offset,
-                ") is not in this text of ", count, " documents: the data has changed");
+                "[data] the position (epoch ", position.epoch, ", document ", position.document, ", token ",
+                position.offset, ") is not in this text of ", count, " documents: the data has changed");
   std::vector<int64_t> bounds{0};
   while (bounds.back() < size_) {
-    const int64_t document = usable_[static_cast<size_t>(order_of(position.epoch)[static_cast<size_t>(position.document)])];
+    const int64_t document =
+        usable_[static_cast<size_t>(order_of(position.epoch)[static_cast<size_t>(position.document)])];
     const int64_t left = length_of(document) - 1 - position.offset;  // tokens that have a next one
     fail_input_if(left < 1, "[data] the position is beyond document ", document, ": the data has changed");
     const int64_t filled = bounds.back(), take = std::min({left, longest_, size_ - filled});

@@ -13,8 +13,8 @@
 
 namespace cortado {
 
-// targets[b, t] is the token after tokens[b, t]; both int64 [B, T] on the CPU. cu_seqlens (int64 [N+1], see nn/batch.h): the batch is
-// packed, B = 1.
+// targets[b, t] is the token after tokens[b, t]; both int64 [B, T] on the CPU. cu_seqlens (int64 [N+1], see
+// nn/batch.h): the batch is packed, B = 1.
 struct TrainingBatch {
   at::Tensor tokens;
   at::Tensor targets;
@@ -35,9 +35,10 @@ class RandomCrops {
   RandomStream random_;
 };
 
-// Documents one after the other in rows of exactly `size` tokens, no document cut off from its end: what does not fit goes on in the next
-// row, as a sequence of its own. Sequences have at most `longest` tokens. In every epoch each document comes once, in an
-// order that is a pure function of (seed, epoch). Documents of one token have nothing to predict and are left out.
+// Documents one after the other in rows of exactly `size` tokens, no document cut off from its end: what does not fit
+// goes on in the next row, as a sequence of its own. Sequences have at most `longest` tokens. In every epoch each
+// document comes once, in an order that is a pure function of (seed, epoch). Documents of one token have nothing to
+// predict and are left out.
 class PackedDocuments {
  public:
   // No document of two tokens or more: InputError.
@@ -65,8 +66,8 @@ class PackedDocuments {
   std::vector<int64_t> order_;
 };
 
-// Every predictable token of a split once: windows of `length` tokens one after the other, the last one shorter; `rows` windows a batch,
-// in the last full batch fewer, and the short window alone.
+// Every predictable token of a split once: windows of `length` tokens one after the other, the last one shorter; `rows`
+// windows a batch, in the last full batch fewer, and the short window alone.
 class SequentialWindows {
  public:
   // Fewer than two tokens: InputError.

@@ -30,7 +30,7 @@ constexpr int64_t kDatasetVersion = 1;
 int64_t total_bytes(const std::vector<std::string>& files) {
   int64_t bytes = 0;
   for (const auto& file : files) {
-    struct stat info {};
+    struct stat info{};
     fail_input_if(::stat(file.c_str(), &info) != 0, "[", file, "] cannot be read: ", std::strerror(errno));
     fail_input_if(S_ISDIR(info.st_mode), "[", file, "] is a folder, not a text file");
     // Texts are read twice, which a pipe cannot.
@@ -123,7 +123,8 @@ class Splitter {
   TokenSink& validation_;
 };
 
-void tokenize(const PrepareOptions& options, const Survey& facts, int64_t bytes, TokenSink& train, TokenSink& validation) {
+void tokenize(const PrepareOptions& options, const Survey& facts, int64_t bytes, TokenSink& train,
+              TokenSink& validation) {
   ProgressBar bar = make_bar("tokens", bytes, options.progress);
   DocumentStream stream(options.files, options.document_separator, facts.tokenizer->kind() == "byte",
                         [&](int64_t read) { bar.update(read); });
@@ -167,6 +168,12 @@ void check_output(const std::string& out) {
   }
 }
 
+// Absolute, without links, "." or a slash at the end: the name under which the folder is renamed.
+std::string resolved(const std::string& out) {
+  const fs::path path = fs::weakly_canonical(fs::absolute(out));
+  return (path.has_filename() ? path : path.parent_path()).string();
+}
+
 // mkdtemp's folders are for their owner only; this one is to stay.
 void open_to_all(const std::string& folder) {
   const mode_t mask = ::umask(0);
@@ -195,7 +202,7 @@ void prepare_dataset(const PrepareOptions& options) {
   check_options(options);
   const int64_t bytes = total_bytes(options.files);
   check_output(options.out);
-  const std::string out = fs::weakly_canonical(fs::absolute(options.out) / "").parent_path().string();
+  const std::string out = resolved(options.out);
   const std::string parent = fs::path(out).parent_path().string();
   claim_output_directory(parent, false);
   TemporaryDirectory work(parent, ".cortado-prepare-");
@@ -224,8 +231,8 @@ Dataset open_dataset(const std::string& directory) {
     JsonReader sizes(reader.object(part), path + "." + part);
     const int64_t tokens = sizes.integer("tokens", 0, std::numeric_limits<int64_t>::max());
     fail_input_if(tokens != file->size() || file->vocabulary() != vocabulary, "[", directory, "/", part,
-                  ".tokens] does not belong to ", path, ": ", file->size(), " tokens of a vocabulary of ", file->vocabulary(),
-                  ", expected ", tokens, " of ", vocabulary);
+                  ".tokens] does not belong to ", path, ": ", file->size(), " tokens of a vocabulary of ",
+                  file->vocabulary(), ", expected ", tokens, " of ", vocabulary);
   }
   fail_input_if(dataset.tokenizer->vocabulary() != vocabulary, "[", directory, "/tokenizer] does not belong to ", path,
                 ": a vocabulary of ", dataset.tokenizer->vocabulary(), ", expected ", vocabulary);
@@ -244,7 +251,8 @@ Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Toke
     return {train.finish(), validation.finish(), facts.tokenizer};
   }
   const TemporaryDirectory folder;  // the maps stay valid after the files' names are gone
-  const std::string train_path = folder.path() + "/train.tokens", validation_path = folder.path() + "/validation.tokens";
+  const std::string train_path = folder.path() + "/train.tokens",
+                    validation_path = folder.path() + "/validation.tokens";
   TokenFileWriter train(train_path, vocabulary), validation(validation_path, vocabulary);
   tokenize(options, facts, bytes, train, validation);
   fail_if_nothing_to_train(train, options);

@@ -28,7 +28,10 @@ size_t bytes_of_characters(std::string_view text, int64_t count) {
 
 DocumentStream::DocumentStream(std::vector<std::string> files, std::string separator, bool any_bytes,
                                std::function<void(int64_t)> progress)
-    : files_(std::move(files)), separator_(std::move(separator)), any_bytes_(any_bytes), progress_(std::move(progress)) {
+    : files_(std::move(files)),
+      separator_(std::move(separator)),
+      any_bytes_(any_bytes),
+      progress_(std::move(progress)) {
   fail_input_if(files_.empty(), "[text] no files to read");
 }
 

@@ -11,8 +11,8 @@
 
 namespace cortado {
 
-// Reads files one after the other and cuts them into documents: each file is one, or, with a separator, what lies between two
-// separators (which belong to no document; empty documents are left out). Memory: a few MiB.
+// Reads files one after the other and cuts them into documents: each file is one, or, with a separator, what lies
+// between two separators (which belong to no document; empty documents are left out). Memory: a few MiB.
 class DocumentStream {
  public:
   // any_bytes: as TextReader. progress: called with the bytes read so far, now and then.
@@ -20,7 +20,7 @@ class DocumentStream {
                  std::function<void(int64_t)> progress = {});
 
   struct Piece {
-    std::string text;              // never empty; ends at a line where it can, always at a whole character (unless any_bytes)
+    std::string text;  // never empty; ends at a line where it can, always at a whole character (unless any_bytes)
     bool starts_document = false;  // the first piece of a document
   };
   bool next(Piece& piece);  // false at the end of the last file

@@ -15,7 +15,8 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// Copies a range of tokens into an int64 tensor, refusing what is not in the vocabulary: it would read beyond the embedding.
+// Copies a range of tokens into an int64 tensor, refusing what is not in the vocabulary: it would read beyond the
+// embedding.
 template <typename T>
 at::Tensor copy_tokens(const T* tokens, int64_t begin, int64_t count, int64_t vocabulary, const std::string& name) {
   at::Tensor out = at::empty({count}, at::kLong);
@@ -158,7 +159,9 @@ void TokenFileWriter::finish() {
   file_.commit();
 }
 
-void MemoryTokens::write(const std::vector<int32_t>& tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+void MemoryTokens::write(const std::vector<int32_t>& tokens) {
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+}
 
 std::shared_ptr<TokenFile> MemoryTokens::finish() {
   return std::make_shared<HeldTokens>(std::move(tokens_), documents(), vocabulary_);

@@ -16,13 +16,14 @@ class TokenFile {
  public:
   static std::shared_ptr<TokenFile> open(const std::string& path);  // InputError when truncated, foreign, ...
   virtual ~TokenFile() = default;
-  virtual int64_t size() const = 0;                                  // tokens
-  virtual int64_t vocabulary() const = 0;                            // all tokens are smaller
-  virtual at::Tensor read(int64_t begin, int64_t count) const = 0;   // int64 [count]; InputError beyond the end
-  virtual const std::vector<int64_t>& documents() const = 0;         // first token of each document, ascending, first 0
+  virtual int64_t size() const = 0;                                 // tokens
+  virtual int64_t vocabulary() const = 0;                           // all tokens are smaller
+  virtual at::Tensor read(int64_t begin, int64_t count) const = 0;  // int64 [count]; InputError beyond the end
+  virtual const std::vector<int64_t>& documents() const = 0;        // first token of each document, ascending, first 0
 };
 
-// DIR/train.tokens, DIR/validation.tokens, DIR/tokenizer/, DIR/dataset.json (sources, sizes, split, the tokenizer's spec).
+// DIR/train.tokens, DIR/validation.tokens, DIR/tokenizer/, DIR/dataset.json (sources, sizes, split, the tokenizer's
+// spec).
 struct Dataset {
   std::shared_ptr<TokenFile> train;
   std::shared_ptr<TokenFile> validation;
@@ -32,19 +33,24 @@ struct Dataset {
 Dataset open_dataset(const std::string& directory);
 
 struct PrepareOptions {
-  std::vector<std::string> files;
+  std::vector<std::string> files = {};
   std::string tokenizer = "byte";
-  std::string out;
-  double validation = 0.1;          // the last part of the text (by characters, as nanoGPT; with several files: of their concatenation)
-  std::string document_separator;   // a text that separates documents inside a file; empty: each file is one document
+  std::string out = "";
+  double validation =
+      0.1;  // the last part of the text (by characters, as nanoGPT; with several files: of their concatenation)
+  std::string document_separator =
+      "";  // a text that separates documents inside a file; empty: each file is one document
   bool progress = true;
 };
-// Streams the texts (which may be larger than memory) into `out`. Missing, empty, binary (NUL bytes) or non-UTF-8 text: InputError naming file and byte offset
-// (the byte tokenizer takes any bytes). `out` in use (already has files that are not ours): InputError. Written into a temporary folder beside and renamed.
+// Streams the texts (which may be larger than memory) into `out`. Missing, empty, binary (NUL bytes) or non-UTF-8 text:
+// InputError naming file and byte offset (the byte tokenizer takes any bytes). `out` in use (has files that are not a
+// dataset's), not writable: InputError. Full disk, interrupted: Failure. Written into a temporary folder beside and
+// renamed.
 void prepare_dataset(const PrepareOptions& options);
 
-// Texts as a dataset at once, without a folder to keep: small ones in memory, larger ones in a temporary folder that is gone when the
-// program ends. options.out is not used. `tokenizer`: one that is there already, instead of learning options.tokenizer.
+// Texts as a dataset at once, without a folder to keep: small ones in memory, larger ones in a temporary folder that is
+// gone when the program ends. options.out is not used. `tokenizer`: one that is there already, instead of learning
+// options.tokenizer.
 Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer = nullptr);
 
 }  // namespace cortado

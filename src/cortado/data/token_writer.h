@@ -29,8 +29,9 @@ class TokenSink {
 
 // Writes a token file; nothing is seen at `path` before finish(). Trouble (full disk): Failure, nothing left behind.
 //
-// The file, little endian: magic "CRTDTOK1", uint32 version, uint32 bytes a token (2 or 4), uint64 tokens, uint64 documents, uint64
-// vocabulary, uint64 hash of these 40 bytes; the tokens; zeros up to a multiple of 8; the first token of each document as uint64.
+// The file, little endian: magic "CRTDTOK1", uint32 version, uint32 bytes a token (2 or 4), uint64 tokens, uint64
+// documents, uint64 vocabulary, uint64 hash of these 40 bytes; the tokens; zeros up to a multiple of 8; the first token
+// of each document as uint64.
 class TokenFileWriter : public TokenSink {
  public:
   TokenFileWriter(const std::string& path, int64_t vocabulary);

@@ -56,7 +56,8 @@ std::shared_ptr<Tokenizer> CharTokenizer::load(JsonReader& reader) {
     const Utf8Char c = utf8_char(rest);
     if (c.length == 0) reader.fail("key \"characters\": not UTF-8");
     if (!characters.empty() && c.code <= characters.back()) {
-      reader.fail(concat("key \"characters\": expected every character once, sorted; ", describe_char(c.code), " is not"));
+      reader.fail(
+          concat("key \"characters\": expected every character once, sorted; ", describe_char(c.code), " is not"));
     }
     characters.push_back(c.code);
     rest.remove_prefix(static_cast<size_t>(c.length));

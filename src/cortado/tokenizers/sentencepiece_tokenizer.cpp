@@ -20,9 +20,9 @@ constexpr size_t kTrainingBytes = 32 << 20;   // more text changes the pieces li
 
 void append_to(void* text, const char* bytes, size_t count) { static_cast<std::string*>(text)->append(bytes, count); }
 
-// Where to end a segment that begins at the start of `text`: after the first newline, else before the last space within `longest`
-// bytes, else at a character boundary. No piece contains a newline, or a space other than at its start, so that the first two
-// cuts change no token.
+// Where to end a segment that begins at the start of `text`: after the first newline, else before the last space within
+// `longest` bytes, else at a character boundary. No piece contains a newline, or a space other than at its start, so
+// that the first two cuts change no token.
 size_t segment_end(std::string_view text, size_t longest) {
   const size_t newline = text.substr(0, longest).find('\n');
   if (newline != std::string_view::npos) return newline + 1;
@@ -34,9 +34,10 @@ size_t segment_end(std::string_view text, size_t longest) {
   return end;
 }
 
-// Cuts a text that comes in pieces into training sentences: lines without their newline, tabs and space marks (the trainer
-// skips sentences that contain its own marks), long ones in parts, empty ones left out. Of more than kTrainingBytes it keeps a
-// sample spread evenly: every sentence until the first half is full, then of every 2nd, 4th, ... as the text goes on.
+// Cuts a text that comes in pieces into training sentences: lines without their newline, tabs and space marks (the
+// trainer skips sentences that contain its own marks), long ones in parts, empty ones left out. Of more than
+// kTrainingBytes it keeps a sample spread evenly: every sentence until the first half is full, then of every 2nd, 4th,
+// ... as the text goes on.
 class TrainingSentences {
  public:
   explicit TrainingSentences(const TextSource& source) {
@@ -101,8 +102,8 @@ class TrainingSentences {
   size_t next_ = 0;
 };
 
-// The library's own words are for its authors: "./src/trainer_interface.cc(660) [...] Vocabulary size too high (20000). Please set it
-// to a value <= 564."
+// The library's own words are for its authors: "./src/trainer_interface.cc(660) [...] Vocabulary size too high (20000).
+// Please set it to a value <= 564."
 std::string plain_reason(const std::string& reason, int64_t vocabulary) {
   if (const size_t at = reason.find("<= "); reason.find("too high") != std::string::npos && at != std::string::npos) {
     return concat("the text has too few different words for ", vocabulary, " pieces: at most ",
@@ -155,8 +156,8 @@ std::shared_ptr<Tokenizer> SentencePieceTokenizer::learn(const TextSource& sourc
   TrainingSentences sentences(source);
   fail_input_if(sentences.empty(), "[tokenizer] sentencepiece: there is no text to learn from");
   std::string result;
-  const bool learnt = sentencepiece_functions().train(TrainingSentences::next, &sentences, static_cast<int32_t>(vocabulary),
-                                                      append_to, &result);
+  const bool learnt = sentencepiece_functions().train(TrainingSentences::next, &sentences,
+                                                      static_cast<int32_t>(vocabulary), append_to, &result);
   fail_input_if(!learnt, "[tokenizer] sentencepiece: ", plain_reason(result, vocabulary));
   return std::make_shared<SentencePieceTokenizer>(std::move(result), "tokenizer");
 }
@@ -166,7 +167,8 @@ std::shared_ptr<Tokenizer> SentencePieceTokenizer::load(JsonReader& reader, cons
   const std::string path = directory + "/tokenizer.model";
   std::string bytes = read_file(path);
   // Before the library sees it: a model with a flipped bit could make it end the process.
-  fail_input_if(hash_text(bytes) != checksum, "[", path, "] is damaged, or not the model that tokenizer.json belongs to");
+  fail_input_if(hash_text(bytes) != checksum, "[", path,
+                "] is damaged, or not the model that tokenizer.json belongs to");
   return std::make_shared<SentencePieceTokenizer>(std::move(bytes), path);
 }
 

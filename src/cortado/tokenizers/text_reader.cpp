@@ -21,7 +21,7 @@ constexpr size_t kPiece = 1 << 20;
 TextReader::TextReader(const std::string& path, bool any_bytes)
     : path_(path), any_bytes_(any_bytes), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   fail_input_if(descriptor_ < 0, "[", path, "] cannot be read: ", std::strerror(errno));
-  struct stat info {};
+  struct stat info{};
   if (::fstat(descriptor_, &info) == 0 && S_ISDIR(info.st_mode)) {
     ::close(descriptor_);  // no destructor after a throwing constructor
     throw InputError(concat("[", path, "] is a folder, not a text file"));
@@ -43,7 +43,8 @@ bool TextReader::read(std::string& text) {
     at_end = count == 0;
   }
   piece.resize(filled);
-  fail_input_if(at_end && offset_ + static_cast<int64_t>(filled) == 0, "[", path_, "] is empty: there is no text in it");
+  fail_input_if(at_end && offset_ + static_cast<int64_t>(filled) == 0, "[", path_,
+                "] is empty: there is no text in it");
   size_t valid = piece.size();
   if (!any_bytes_) {
     valid = utf8_valid_prefix(piece);
@@ -65,8 +66,9 @@ void TextReader::check(const std::string& piece, size_t valid, bool at_end) cons
   if (unfinished && !at_end) return;  // its end comes with the next piece
   char invalid[32];
   std::snprintf(invalid, sizeof invalid, "invalid byte 0x%02X", static_cast<unsigned>(piece[valid]) & 0xFF);
-  throw InputError(concat("[", path_, "] is not UTF-8: ", unfinished ? "a character is cut off" : invalid, " at byte offset ",
-                          offset_ + static_cast<int64_t>(valid), "; only the byte tokenizer takes it"));
+  throw InputError(concat("[", path_, "] is not UTF-8: ", unfinished ? "a character is cut off" : invalid,
+                          " at byte offset ", offset_ + static_cast<int64_t>(valid),
+                          "; only the byte tokenizer takes it"));
 }
 
 }  // namespace cortado

@@ -6,8 +6,9 @@
 
 namespace cortado {
 
-// Reads a file in pieces of about 1 MiB, each of whole UTF-8 characters. InputError naming the file (and the byte offset): missing,
-// empty, a NUL byte (binary), not UTF-8. With `any_bytes` every byte is taken as it is and pieces may split characters.
+// Reads a file in pieces of about 1 MiB, each of whole UTF-8 characters. InputError naming the file (and the byte
+// offset): missing, empty, a NUL byte (binary), not UTF-8. With `any_bytes` every byte is taken as it is and pieces may
+// split characters.
 class TextReader {
  public:
   TextReader(const std::string& path, bool any_bytes);

@@ -36,7 +36,8 @@ int64_t pieces_of(const std::string& spec) {
 }  // namespace
 
 void check_token(int32_t token, int64_t vocabulary) {
-  fail_input_if(token < 0 || token >= vocabulary, "[tokenizer] token ", token, " is not in the vocabulary of ", vocabulary);
+  fail_input_if(token < 0 || token >= vocabulary, "[tokenizer] token ", token, " is not in the vocabulary of ",
+                vocabulary);
 }
 
 void check_tokenizer_spec(const std::string& spec) { pieces_of(spec); }
@@ -45,7 +46,8 @@ void save_tokenizer_json(const Tokenizer& tokenizer, const std::string& director
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw Failure(concat("[", directory, "] cannot be made: ", error.message()));
-  Json json{{"format", kFormat}, {"version", kVersion}, {"kind", tokenizer.kind()}, {"vocabulary", tokenizer.vocabulary()}};
+  Json json{
+      {"format", kFormat}, {"version", kVersion}, {"kind", tokenizer.kind()}, {"vocabulary", tokenizer.vocabulary()}};
   json.update(settings);
   write_file(directory + "/tokenizer.json", json.dump(2) + "\n");
 }

@@ -16,8 +16,8 @@ class Tokenizer {
 
   virtual std::string kind() const = 0;  // "byte", "char", "sentencepiece"
   virtual int64_t vocabulary() const = 0;
-  // decode(encode(text)) == text for any text the tokenizer covers (byte and SentencePiece with byte fallback: any UTF-8; byte: any bytes).
-  // A character that the char tokenizer has not seen is an InputError that names it.
+  // decode(encode(text)) == text for any text the tokenizer covers (byte and SentencePiece with byte fallback: any
+  // UTF-8; byte: any bytes). A character that the char tokenizer has not seen is an InputError that names it.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   virtual std::string decode(const std::vector<int32_t>& tokens) const = 0;
   // Writes DIR/tokenizer.json (and DIR/tokenizer.model for SentencePiece).
@@ -27,8 +27,8 @@ class Tokenizer {
 // Reads what save wrote; missing, broken or unknown: InputError.
 std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
-// spec: "byte", "char", "sentencepiece:8000". `files` are the texts to learn from (char, sentencepiece), read in pieces: they may be larger than
-// memory.
+// spec: "byte", "char", "sentencepiece:8000". `files` are the texts to learn from (char, sentencepiece), read in
+// pieces: they may be larger than memory.
 std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files);
 
 // Gives the next piece of a text (of whole characters, appended to the string); false at the end.
@@ -40,7 +40,8 @@ std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSo
 // Throws InputError unless `spec` is one that make_tokenizer takes.
 void check_tokenizer_spec(const std::string& spec);
 
-// Decodes a stream token by token: returns only whole UTF-8 characters, holding an unfinished one back (tokens may split a character).
+// Decodes a stream token by token: returns only whole UTF-8 characters, holding an unfinished one back (tokens may
+// split a character).
 class StreamDecoder {
  public:
   explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer);

@@ -29,8 +29,8 @@ const char* source_folder() {
 
 std::string corpus() { return std::string(source_folder()) + "/data/tinyshakespeare.txt"; }
 
-// Text that tokenizers get wrong: several scripts, combining marks, joined emoji, all kinds of white space, and characters or words that
-// SentencePiece keeps for itself.
+// Text that tokenizers get wrong: several scripts, combining marks, joined emoji, all kinds of white space, and
+// characters or words that SentencePiece keeps for itself.
 const std::vector<std::string>& hard_texts() {
   static const std::vector<std::string> texts{
       "",
@@ -105,7 +105,8 @@ TEST(CharTokenizer, SortedCharactersOfTheText) {
   EXPECT_EQ(tokenizer->encode("\n !$zA"), (std::vector<int32_t>{0, 1, 2, 3, 64, 13}));
   expect_round_trip(*tokenizer, read_file(corpus()));
   EXPECT_EQ(error_of([&] { tokenizer->encode("na\u00efve"); }),
-            "[tokenizer] unknown character 'ï' (U+00EF) at byte offset 2: it is not among the 65 characters of the training text");
+            "[tokenizer] unknown character 'ï' (U+00EF) at byte offset 2: it is not among the 65 characters of the "
+            "training text");
   EXPECT_NE(error_of([&] { tokenizer->encode("ok\xff"); }).find("byte offset 2"), std::string::npos);
   EXPECT_THROW(tokenizer->decode({65}), InputError);
 }
@@ -190,18 +191,21 @@ TEST(SentencePiece, TrainingTextWithItsOwnMarks) {
 TEST(SentencePiece, ImpossibleVocabularies) {
   const TemporaryDirectory folder;
   write_file(folder.path() + "/t.txt", "a few words, a few words\n");
-  EXPECT_NE(error_of([&] { make_tokenizer("sentencepiece:20000", {folder.path() + "/t.txt"}); })
-                .find("too few different words for 20000 pieces: at most "),
+  EXPECT_NE(error_of([&] {
+              make_tokenizer("sentencepiece:20000", {folder.path() + "/t.txt"});
+            }).find("too few different words for 20000 pieces: at most "),
             std::string::npos);
-  EXPECT_NE(error_of([] { make_tokenizer("sentencepiece:270", {corpus()}); })
-                .find("too many different characters for 270 pieces: at least "),
+  EXPECT_NE(error_of([] {
+              make_tokenizer("sentencepiece:270", {corpus()});
+            }).find("too many different characters for 270 pieces: at least "),
             std::string::npos);
   write_file(folder.path() + "/blank.txt", "\n\t\n");
   EXPECT_EQ(error_of([&] { make_tokenizer("sentencepiece:300", {folder.path() + "/blank.txt"}); }),
             "[tokenizer] sentencepiece: there is no text to learn from");
 }
 
-// The address of torch's FLAGS_minloglevel must not be what SentencePiece writes its own, larger one to (sentencepiece/bridge.h).
+// The address of torch's FLAGS_minloglevel must not be what SentencePiece writes its own, larger one to
+// (sentencepiece/bridge.h).
 TEST(SentencePiece, IsKeptApartFromTorch) {
   small_sentencepiece();
 #ifdef __SANITIZE_ADDRESS__
@@ -216,8 +220,9 @@ TEST(SentencePiece, IsKeptApartFromTorch) {
 }
 
 TEST(Tokenizer, WrongSpecs) {
-  for (const std::string spec : {"", "bytes", "sentencepiece", "sentencepiece:", "sentencepiece:abc", "sentencepiece:10",
-                                 "sentencepiece:8000x", "sentencepiece:-5", "sentencepiece:99999999999999999999"}) {
+  for (const std::string spec :
+       {"", "bytes", "sentencepiece", "sentencepiece:", "sentencepiece:abc", "sentencepiece:10", "sentencepiece:8000x",
+        "sentencepiece:-5", "sentencepiece:99999999999999999999"}) {
     EXPECT_NE(error_of([&] { make_tokenizer(spec, {corpus()}); }).find("expected byte, char or sentencepiece:N"),
               std::string::npos)
         << spec;
@@ -239,7 +244,8 @@ TEST(Tokenizer, BrokenFiles) {
   EXPECT_NE(broken(R"({"format": "other", "version": 1, "kind": "byte", "vocabulary": 256})"), "no error");
   EXPECT_NE(broken(R"({"format": "cortado tokenizer", "version": 2, "kind": "byte", "vocabulary": 256})"), "no error");
   EXPECT_NE(broken(head + R"("kind": "byte", "vocabulary": 255})"), "no error");
-  EXPECT_NE(broken(head + R"("kind": "byte", "vocabulary": 256, "extra": 1})").find("unknown key \"extra\""), std::string::npos);
+  EXPECT_NE(broken(head + R"("kind": "byte", "vocabulary": 256, "extra": 1})").find("unknown key \"extra\""),
+            std::string::npos);
   EXPECT_NE(broken(head + R"("kind": "bite", "vocabulary": 256})").find("did you mean \"byte\"?"), std::string::npos);
   EXPECT_EQ(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "ab"})"), "no error");
   EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "ba"})"), "no error");
@@ -300,11 +306,14 @@ TEST(TextReader, PiecesAndErrors) {
   };
   const std::string place = "[" + path + "] ";
   EXPECT_EQ(fails(""), place + "is empty: there is no text in it");
-  EXPECT_EQ(fails(std::string("ab\0c", 4)), place + "is binary, not text: NUL byte at byte offset 2; only the byte tokenizer takes it");
-  EXPECT_EQ(fails(text + "\xff"), place + "is not UTF-8: invalid byte 0xFF at byte offset " + std::to_string(text.size()) +
-                                     "; only the byte tokenizer takes it");
-  EXPECT_EQ(fails("ab\xE2\x82"), place + "is not UTF-8: a character is cut off at byte offset 2; only the byte tokenizer takes it");
-  EXPECT_NE(error_of([&] { TextReader missing(folder.path() + "/none", false); }).find("cannot be read"), std::string::npos);
+  EXPECT_EQ(fails(std::string("ab\0c", 4)),
+            place + "is binary, not text: NUL byte at byte offset 2; only the byte tokenizer takes it");
+  EXPECT_EQ(fails(text + "\xff"), place + "is not UTF-8: invalid byte 0xFF at byte offset " +
+                                      std::to_string(text.size()) + "; only the byte tokenizer takes it");
+  EXPECT_EQ(fails("ab\xE2\x82"),
+            place + "is not UTF-8: a character is cut off at byte offset 2; only the byte tokenizer takes it");
+  EXPECT_NE(error_of([&] { TextReader missing(folder.path() + "/none", false); }).find("cannot be read"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { TextReader is_folder(folder.path(), false); }).find("is a folder"), std::string::npos);
 }
 

@@ -1,10 +1,10 @@
 // The C interface of libcortado_sentencepiece.so, which alone is linked to SentencePiece.
 //
 // Why a library of its own, opened with dlopen: libsentencepiece and torch's libc10 both export a variable called
-// FLAGS_minloglevel, 32 bytes of it in the first, 4 in the second. Linked into one process, the dynamic linker makes them one, and
-// SentencePiece's constructor writes over whatever libc10 keeps behind its own. The same threatens protobuf, of which both
-// carry a copy. Opened with RTLD_DEEPBIND, SentencePiece finds its own symbols first. Nothing but plain data crosses this
-// interface, so neither side frees, throws or prints what the other one owns.
+// FLAGS_minloglevel, 32 bytes of it in the first, 4 in the second. Linked into one process, the dynamic linker makes
+// them one, and SentencePiece's constructor writes over whatever libc10 keeps behind its own. The same threatens
+// protobuf, of which both carry a copy. Opened with RTLD_DEEPBIND, SentencePiece finds its own symbols first. Nothing
+// but plain data crosses this interface, so neither side frees, throws or prints what the other one owns.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// libcortado_sentencepiece.so: see bridge.h. No torch, no cortado, no output: std::cerr may not be ours to use under RTLD_DEEPBIND.
+// libcortado_sentencepiece.so: see bridge.h. No torch, no cortado, no output: std::cerr may not be ours to use under
+// RTLD_DEEPBIND.
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
@@ -40,7 +41,9 @@ class Sentences : public sentencepiece::SentenceIterator {
   bool done_ = false;
 };
 
-const SentencePieceProcessor& processor(const void* model) { return *static_cast<const SentencePieceProcessor*>(model); }
+const SentencePieceProcessor& processor(const void* model) {
+  return *static_cast<const SentencePieceProcessor*>(model);
+}
 
 void put(CortadoSink sink, void* context, const std::string& text) { sink(context, text.data(), text.size()); }
 
@@ -50,18 +53,17 @@ bool train(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSi
     std::string model;
     // Identity, no dummy prefix, white space kept: decode(encode(x)) == x. The number of threads is fixed because it
     // decides the order of sums, and so must not depend on the machine.
-    const auto status = sentencepiece::SentencePieceTrainer::Train(
-        {{"model_type", "bpe"},
-         {"vocab_size", std::to_string(vocabulary)},
-         {"byte_fallback", "true"},
-         {"normalization_rule_name", "identity"},
-         {"add_dummy_prefix", "false"},
-         {"remove_extra_whitespaces", "false"},
-         {"character_coverage", "0.9995"},
-         {"max_sentence_length", "16384"},
-         {"num_threads", "4"},
-         {"minloglevel", std::to_string(kSilent)}},
-        &iterator, &model);
+    const auto status = sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},
+                                                                    {"vocab_size", std::to_string(vocabulary)},
+                                                                    {"byte_fallback", "true"},
+                                                                    {"normalization_rule_name", "identity"},
+                                                                    {"add_dummy_prefix", "false"},
+                                                                    {"remove_extra_whitespaces", "false"},
+                                                                    {"character_coverage", "0.9995"},
+                                                                    {"max_sentence_length", "16384"},
+                                                                    {"num_threads", "4"},
+                                                                    {"minloglevel", std::to_string(kSilent)}},
+                                                                   &iterator, &model);
     put(result, context, status.ok() ? model : std::string(status.message()));
     return status.ok();
   } catch (const std::exception& error) {
@@ -89,7 +91,10 @@ int32_t size(const void* model) { return processor(model).GetPieceSize(); }
 CortadoPieceKind piece(const void* model, int32_t id, CortadoSink result, void* context) {
   const SentencePieceProcessor& p = processor(model);
   put(result, context, p.IdToPiece(id));
-  return p.IsByte(id) ? kCortadoByte : p.IsControl(id) ? kCortadoControl : p.IsUnknown(id) ? kCortadoUnknown : kCortadoPlain;
+  return p.IsByte(id)      ? kCortadoByte
+         : p.IsControl(id) ? kCortadoControl
+         : p.IsUnknown(id) ? kCortadoUnknown
+                           : kCortadoPlain;
 }
 
 bool encode(const void* model, const char* text, size_t count, CortadoSink result, void* context) {

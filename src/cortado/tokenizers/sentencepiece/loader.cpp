@@ -7,8 +7,9 @@
 #include "cortado/base/error.h"
 
 #ifdef __SANITIZE_ADDRESS__
-// The address sanitizer refuses RTLD_DEEPBIND. There the two libraries' common variable (bridge.h) is given room enough for both: this
-// definition comes before theirs because our programs are linked to libcortado before torch. Zero is the right start for both.
+// The address sanitizer refuses RTLD_DEEPBIND. There the two libraries' common variable (bridge.h) is given room enough
+// for both: this definition comes before theirs because our programs are linked to libcortado before torch. Zero is the
+// right start for both.
 extern "C" {
 alignas(64) __attribute__((visibility("default"))) char FLAGS_minloglevel[64];
 }
