@@ -18,6 +18,7 @@ class MemoryTokens final : public TokenFile {
   MemoryTokens(at::Tensor tokens, std::vector<int64_t> documents)
       : tokens_(std::move(tokens)), documents_(std::move(documents)) {}
   int64_t size() const override { return tokens_.size(0); }
+  int64_t vocabulary() const override { return tokens_.numel() ? tokens_.max().item<int64_t>() + 1 : 1; }
   at::Tensor read(int64_t begin, int64_t count) const override { return tokens_.slice(0, begin, begin + count); }
   const std::vector<int64_t>& documents() const override { return documents_; }
 

@@ -22,7 +22,7 @@ Source::Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool c
     : torch::nn::Module("Source"), kind_(kind), dim_(dim), taps_(taps), causal_(causal) {
   if (kind == SourceKind::kConv) {
     taps_weight_ = register_parameter("taps", at::empty({dim, taps}));
-    draw_lecun(taps_weight_, taps);
+    lecun_normal(taps_weight_, taps);
   }
   if (kind == SourceKind::kRgLru) {
     rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
