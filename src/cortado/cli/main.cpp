@@ -63,6 +63,10 @@ std::string explain(const CLI::App& app, const CLI::ExtrasError& error) {
 // One line a command.
 void add_commands(CLI::App& app) {
   add_prepare_command(app);
+  add_train_command(app);
+  add_eval_command(app);
+  add_generate_command(app);
+  add_compare_command(app);
   add_describe_command(app);
   add_mechanisms_command(app);
 }

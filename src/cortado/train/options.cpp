@@ -52,6 +52,7 @@ TrainingOptions TrainingOptions::from_json(const Json& object, const std::string
   TrainingOptions options;
   options.data = reader.text("data", defaults.data);
   options.tokenizer = reader.text("tokenizer", defaults.tokenizer);
+  options.document_separator = reader.text("document_separator", defaults.document_separator);
   options.batch = reader.integer("batch", 1, 1 << 20, defaults.batch);
   options.context = reader.integer("context", 1, int64_t{1} << 30, defaults.context);
   options.accumulate = reader.integer("accumulate", 1, 1 << 20, defaults.accumulate);
@@ -70,6 +71,7 @@ TrainingOptions TrainingOptions::from_json(const Json& object, const std::string
 Json TrainingOptions::to_json() const {
   return {{"data", data},
           {"tokenizer", tokenizer},
+          {"document_separator", document_separator},
           {"batch", batch},
           {"context", context},
           {"accumulate", accumulate},

@@ -15,6 +15,7 @@ enum class ScheduleKind { kCosine, kLinear, kConstant };
 struct TrainingOptions {
   std::string data;                // a text, or a folder made by `cortado prepare`; "": the caller decides
   std::string tokenizer = "char";  // for a text file: "byte", "char", "sentencepiece:8000"
+  std::string document_separator;  // of a text file: what stands between documents; "": the file is one
   int64_t batch = 12;              // B: crops in a batch
   int64_t context = 256;           // T: tokens in a crop (a packed batch has batch * context tokens)
   int64_t accumulate = 1;          // batches whose gradients are averaged before a step

@@ -56,6 +56,8 @@ void load_parameters(const TensorFile& file, const std::string& path, LanguageMo
 Json TrainerState::to_json() const {
   return {{"step", step},
           {"tokens", tokens},
+          {"data", data.to_json()},
+          {"data_tokens", data_tokens},
           {"best_loss", finite_or_null(best_loss)},
           {"best_step", best_step},
           {"validation_loss", finite_or_null(validation_loss)},
@@ -69,6 +71,8 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& place)
   TrainerState state;
   state.step = reader.integer("step", 0, kMost);
   state.tokens = reader.integer("tokens", 0, kMost);
+  state.data = DataPosition::from_json(reader.object("data"), place + ".data");
+  state.data_tokens = reader.integer("data_tokens", 0, kMost);
   state.best_loss = number_or_infinity(reader.any("best_loss"));
   state.best_step = reader.integer("best_step", 0, kMost);
   state.validation_loss = number_or_infinity(reader.any("validation_loss"));

@@ -6,14 +6,18 @@
 
 #include "cortado/base/json.h"
 #include "cortado/models/language_model.h"
+#include "cortado/train/data.h"
 #include "cortado/train/optimizer.h"
 
 namespace cortado {
 
-// Where training stands. Nothing random is kept: every draw (crops, dropout) is a pure function of the seed and the step.
+// Where training stands. Nothing random is kept: every draw (crops, dropout) is a pure function of the seed and of
+// what is below.
 struct TrainerState {
-  int64_t step = 0;    // optimiser steps done; also the position in the data
+  int64_t step = 0;    // optimiser steps done
   int64_t tokens = 0;  // trained on
+  DataPosition data;
+  int64_t data_tokens = 0;  // in the training split
   double best_loss = std::numeric_limits<double>::infinity();  // on the validation split
   int64_t best_step = 0;
   double validation_loss = std::numeric_limits<double>::infinity();  // the latest

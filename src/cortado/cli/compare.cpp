@@ -1,0 +1,113 @@
+// cortado compare: the same model with several mixers, and one table.
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/signals.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/models/config.h"
+#include "cortado/train/compare.h"
+
+namespace cortado {
+namespace {
+
+struct CompareOptions {
+  std::vector<std::string> mixers;
+  std::string config, data, out = "runs/compare";
+  std::vector<std::string> settings;
+  std::optional<int64_t> steps, batch, context;
+  std::vector<int64_t> depths = {256, 4096, 65536};
+  bool quiet = false;
+  std::shared_ptr<CommonOptions> common;
+};
+
+Json effective_config(const CompareOptions& options, const std::string& name) {
+  Json config = read_json_file(name);
+  const auto set = [&config](const char* key, const auto& value) {
+    if (value) apply_setting(config, concat("training.", key, "=", *value));
+  };
+  for (const std::string& setting : options.settings) apply_setting(config, setting);
+  set("steps", options.steps);
+  set("batch", options.batch);
+  set("context", options.context);
+  set("seed", options.common->seed);
+  set("dtype", options.common->dtype);
+  return config;
+}
+
+std::vector<std::string> chosen_mixers(const std::vector<std::string>& names) {
+  std::vector<std::string> result;
+  for (const std::string& name : names) {
+    if (name == "all") return comparable_mixers();
+    mixer_settings(name, 1);  // refuses what it doesn't know
+    fail_input_if(std::find(result.begin(), result.end(), name) != result.end(), "[--mixers] ", name, " is named twice");
+    result.push_back(name);
+  }
+  return result;
+}
+
+std::string command_to_go_on() {
+  std::ifstream file("/proc/self/cmdline");
+  std::string command;
+  for (std::string word; std::getline(file, word, '\0');) command += (command.empty() ? "" : " ") + shell_quoted(word);
+  return command;
+}
+
+void run(const CompareOptions& options) {
+  CompareRequest request;
+  request.device = options.common->apply();
+  request.config_name = options.config.empty() ? shipped_file("configs/compare.json") : options.config;
+  request.config = effective_config(options, request.config_name);
+  request.data = options.data.empty() ? shipped_file("data/tinyshakespeare.txt") : options.data;
+  request.out = options.out;
+  request.mixers = chosen_mixers(options.mixers);
+  request.depths = options.depths;
+  std::sort(request.depths.begin(), request.depths.end());
+  request.stop = interrupt_requested;
+  request.progress = !options.quiet;
+  catch_interrupts();
+  const Comparison result = compare(request);
+  if (!result.rows.empty()) std::cout << "\n" << comparison_table(result.rows, request).text();
+  if (!result.done) {
+    std::cout << "stopped; go on with\n  " << command_to_go_on() << std::endl;
+    throw CLI::RuntimeError(interrupt_exit_code());
+  }
+  std::cout << "also in " << request.out << "/table.md and table.json" << std::endl;
+}
+
+constexpr const char* kFooter =
+    "Mixers: softmax, sliding_window, linear, latte, rg_lru, macchiato-x, macchiato-conv, macchiato, or all.\n"
+    "The feed-forward of each model is widened or narrowed so that parameters agree within 5 %; crops, order and number of\n"
+    "steps are the same. Speeds are measured at the end, all mixers in turns.\n"
+    "Examples:\n"
+    "  cortado compare --mixers softmax,linear,macchiato --steps 2000 --out runs/compare\n"
+    "  cortado compare --mixers all --steps 500 --data book.txt --out runs/book\n"
+    "Interrupted or killed, the same command goes on; finished runs are not redone.";
+
+}  // namespace
+
+void add_compare_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("compare", "Train the same model with several mixers, and compare");
+  auto options = std::make_shared<CompareOptions>();
+  command->add_option("--mixers", options->mixers, "which, separated by commas, or all")->delimiter(',')->required();
+  command->add_option("--config", options->config, "the model; its mixer is replaced (default configs/compare.json)");
+  command->add_option("--data", options->data, "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
+  command->add_option("--out", options->out, "folder of runs and table (default runs/compare)");
+  command->add_option("--steps", options->steps, "steps of each run")->check(CLI::PositiveNumber);
+  command->add_option("--batch", options->batch, "crops in a batch")->check(CLI::PositiveNumber);
+  command->add_option("--context", options->context, "tokens in a crop")->check(CLI::PositiveNumber);
+  command->add_option("--depths", options->depths, "depths at which decoding is timed (default 256,4096,65536)")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
+  command->add_flag("--quiet", options->quiet, "only the table");
+  command->footer(kFooter);
+  options->common = add_common_options(*command);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cortado

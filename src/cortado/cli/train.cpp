@@ -1,0 +1,125 @@
+// cortado train: a model from a config and a text.
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/human.h"
+#include "cortado/base/signals.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/models/config.h"
+#include "cortado/train/run.h"
+
+namespace cortado {
+namespace {
+
+struct TrainOptions {
+  std::string config, data, out;
+  std::vector<std::string> settings;
+  bool resume = false, overwrite = false, quiet = false;
+  std::optional<int64_t> steps;
+  int64_t stop_at = -1;
+  std::shared_ptr<CommonOptions> common;
+};
+
+// The config after --set, --steps, --seed and --dtype; null for the run's own (--resume without any of them).
+Json effective_config(const TrainOptions& options, std::string& name) {
+  const bool changed = !options.settings.empty() || options.steps || options.common->seed || options.common->dtype;
+  name = options.config;
+  if (name.empty()) {
+    fail_input_if(!options.resume, "[train] which model? `cortado train CONFIG --out RUN`");
+    if (!changed) return nullptr;
+    name = RunFolder{options.out}.config();
+  }
+  Json config = read_json_file(name);
+  for (const std::string& setting : options.settings) apply_setting(config, setting);
+  if (options.steps) apply_setting(config, concat("training.steps=", *options.steps));
+  if (options.common->seed) apply_setting(config, concat("training.seed=", *options.common->seed));
+  if (options.common->dtype) apply_setting(config, concat("training.dtype=", *options.common->dtype));
+  return config;
+}
+
+std::string data_of(const TrainOptions& options, const Json& config) {
+  if (!options.data.empty() || config.is_null()) return options.data;
+  const auto training = config.find("training");
+  const bool named = training != config.end() && training->is_object() && training->contains("data") &&
+                     (*training)["data"] != "";
+  return named ? "" : shipped_file("data/tinyshakespeare.txt");
+}
+
+// Steps, seed and type are in the run's own config; only what is not part of the run has to be said again.
+std::string command_to_go_on(const TrainOptions& options) {
+  std::string command = program_name() + " train --resume --out " + shell_quoted(options.out);
+  if (options.common->device != "cpu") command += " --device " + shell_quoted(options.common->device);
+  if (options.common->threads > 0) command += concat(" --threads ", options.common->threads);
+  return command;
+}
+
+void report(const TrainOptions& options, const TrainResult& result) {
+  const TrainerState& state = result.state;
+  if (!result.done) {
+    std::cout << "stopped after step " << state.step << " of " << result.steps << "; go on with\n  "
+              << command_to_go_on(options) << std::endl;
+    return;
+  }
+  std::cout << "trained " << state.step << " steps in " << human_seconds(state.seconds);
+  if (std::isfinite(state.best_loss)) {
+    std::cout << "; validation loss " << fixed(state.validation_loss, 4) << ", best " << fixed(state.best_loss, 4)
+              << " after step " << state.best_step;
+  }
+  std::cout << "; " << options.out << std::endl;
+}
+
+void train(const TrainOptions& options) {
+  TrainRequest request;
+  request.device = options.common->apply();
+  fail_input_if(options.resume && options.overwrite, "[train] --resume and --overwrite exclude each other");
+  if (options.resume) request.use = FolderUse::kResume;
+  if (options.overwrite) request.use = FolderUse::kOverwrite;
+  request.config = effective_config(options, request.config_name);
+  request.data = data_of(options, request.config);
+  request.out = options.out;
+  request.stop_at = options.stop_at;
+  request.stop = interrupt_requested;
+  request.progress = !options.quiet;
+  catch_interrupts();
+  const TrainResult result = train_run(request);
+  report(options, result);
+  if (!result.done && interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
+}
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
+    "  cortado train configs/macchiato-nanogpt-cpu.json --data book.txt --out runs/book \\\n"
+    "      --set training.steps=5000 --set dropout=0.1\n"
+    "  cortado train --resume --out runs/book                 goes on exactly where it stopped\n"
+    "  cortado train --resume --out runs/book --steps 10000   and further\n"
+    "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.\n"
+    "RUN gets config.json, tokenizer/, best.safetensors, last.safetensors, metrics.jsonl and what --resume needs.";
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "Train a model on a text");
+  auto options = std::make_shared<TrainOptions>();
+  command->add_option("CONFIG", options->config, "the model and how to train it (JSON); with --resume the run's own");
+  command->add_option("--data", options->data, "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
+  command->add_option("--out", options->out, "the run's folder")->required();
+  command
+      ->add_option("--set", options->settings, "change the config: training.batch=32, mixer.window=65 (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
+  command->add_flag("--resume", options->resume, "go on with the run in the folder");
+  command->add_flag("--overwrite", options->overwrite, "delete the run in the folder first");
+  command->add_option("--steps", options->steps, "train up to this step (the config's \"training.steps\")")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--stop-at", options->stop_at, "stop after this step as Ctrl-C would; the schedule stays")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--quiet", options->quiet, "no progress bar");
+  command->footer(kFooter);
+  options->common = add_common_options(*command);
+  command->callback([options] { train(*options); });
+}
+
+}  // namespace cortado

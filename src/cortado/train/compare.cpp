@@ -1,0 +1,209 @@
+#include "cortado/train/compare.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/human.h"
+#include "cortado/train/data.h"
+#include "cortado/generate/evaluate.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/models/language_model.h"
+#include "cortado/train/compare_speed.h"
+#include "cortado/train/run.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kWidthStep = 8;          // feed-forward widths are multiples of it
+constexpr double kParameterTolerance = 0.05;
+
+int64_t parameter_count(const Json& config, const std::string& name) {
+  return LanguageModel(ModelConfig::from_json(config, name)).parameter_count();
+}
+
+// What one mixer's run needs.
+struct Contender {
+  Json config;
+  std::string run;     // its folder
+  std::string losses;  // the file that says it is finished
+  CompareRow row;
+};
+
+Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, int64_t width) {
+  Json config = base;
+  config["name"] = mixer;
+  config["mixer"] = mixer_settings(mixer, latents);
+  config["feed_forward"]["dim"] = width;
+  return config;
+}
+
+// The contender of `mixer`, with the feed-forward that brings its parameters nearest to `target` (they grow linearly with it).
+Contender make_contender(const Json& base, const std::string& mixer, int64_t latents, int64_t target) {
+  Contender result;
+  const auto count = [&](int64_t width) { return parameter_count(with_mixer(base, mixer, latents, width), mixer); };
+  const int64_t least = count(kWidthStep);
+  const double per_step = double(count(2 * kWidthStep) - least);
+  const auto steps = std::max<int64_t>(0, std::llround(double(target - least) / per_step));
+  result.row.mixer = mixer;
+  result.row.feed_forward = kWidthStep * (1 + steps);
+  result.config = with_mixer(base, mixer, latents, result.row.feed_forward);
+  result.row.parameters = parameter_count(result.config, mixer);
+  const double off = double(result.row.parameters) / double(target) - 1.0;
+  fail_input_if(std::abs(off) > kParameterTolerance, "[compare] ", mixer, " can't be brought to ", target,
+                " parameters by its feed-forward alone (nearest: ", result.row.parameters,
+                "); choose a larger model");
+  return result;
+}
+
+std::vector<Contender> make_contenders(const CompareRequest& request, const Dataset& data) {
+  Json base = request.config;
+  base["vocabulary"] = data.tokenizer->vocabulary();
+  const ModelConfig model = ModelConfig::from_json(base, request.config_name);
+  fail_input_if(!base.contains("layers") || !base["layers"].is_number_integer(), "[", request.config_name,
+                "] to compare mixers, \"layers\" must be a number: every layer gets the mixer");
+  fail_input_if(model.feed_forward == FeedForwardKind::kNone, "[", request.config_name,
+                "] to compare mixers, the model needs a feed-forward, whose width makes parameters equal");
+  const int64_t target = parameter_count(with_mixer(base, "softmax", model.dim, model.feed_forward_dim), "softmax");
+  std::vector<Contender> result;
+  for (const std::string& mixer : request.mixers) {
+    Contender contender = make_contender(base, mixer, model.dim, target);
+    contender.run = request.out + "/" + mixer;
+    contender.losses = contender.run + ".json";
+    result.push_back(std::move(contender));
+  }
+  return result;
+}
+
+void say(const CompareRequest& request, const std::string& line) {
+  if (request.progress) std::cout << line << std::endl;
+}
+
+// Trains one contender, or goes on where an earlier call was stopped. False: stopped again.
+bool train_contender(const CompareRequest& request, const Contender& contender) {
+  TrainRequest train;
+  train.config = contender.config;
+  train.config_name = request.config_name;
+  train.data = request.data;
+  train.out = contender.run;
+  train.use = fs::exists(RunFolder{contender.run}.config()) ? FolderUse::kResume : FolderUse::kFresh;
+  train.device = request.device;
+  train.stop = request.stop;
+  train.progress = request.progress;
+  return train_run(train).done;
+}
+
+// The losses of a finished run: read back, or measured now and written down. False: stopped.
+bool measure_losses(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
+                    Contender& contender) {
+  CompareRow& row = contender.row;
+  Json known = fs::exists(contender.losses) ? read_json_file(contender.losses) : Json::object();
+  if (known.value("config", Json()) != contender.config) {
+    const auto model = open_model(contender.run, {.which = "last", .device = request.device});
+    known = {{"config", contender.config}};
+    for (const int64_t times : {1, 4, 16}) {
+      if (request.stop && request.stop()) return false;
+      say(request, concat("  evaluating ", row.mixer, " at ", times * options.context, " tokens"));
+      known[concat("loss_", times, "x")] =
+          evaluate_loss(*model, *data.validation, {.context = times * options.context}).loss();
+    }
+    write_file(contender.losses, known.dump(2) + "\n");
+  }
+  row.loss = known.at("loss_1x").get<double>();
+  row.loss_4x = known.at("loss_4x").get<double>();
+  row.loss_16x = known.at("loss_16x").get<double>();
+  return true;
+}
+
+void write_result(const CompareRequest& request, const std::vector<CompareRow>& rows) {
+  Json json = {{"machine", machine_description(request.device)}, {"config", request.config}, {"depths", request.depths}};
+  for (const CompareRow& row : rows) {
+    json["rows"].push_back({{"mixer", row.mixer},
+                            {"feed_forward", row.feed_forward},
+                            {"parameters", row.parameters},
+                            {"loss", row.loss},
+                            {"loss_4x", row.loss_4x},
+                            {"loss_16x", row.loss_16x},
+                            {"training_tokens_per_second", row.training_speed},
+                            {"decode_tokens_per_second", row.decode_speed},
+                            {"state_bytes", row.state_bytes}});
+  }
+  write_file(request.out + "/table.json", json.dump(2) + "\n");
+  write_file(request.out + "/table.md", comparison_table(rows, request).markdown());
+}
+
+std::string short_count(int64_t tokens) {
+  return tokens >= 1024 && tokens % 1024 == 0 ? concat(tokens / 1024, "K") : std::to_string(tokens);
+}
+
+}  // namespace
+
+std::vector<std::string> comparable_mixers() {
+  return {"softmax", "sliding_window", "linear", "latte", "rg_lru", "macchiato-x", "macchiato-conv", "macchiato"};
+}
+
+Json mixer_settings(const std::string& name, int64_t latents) {
+  constexpr int64_t kWindow = 129;  // the paper's 128 and the token itself
+  if (name == "softmax" || name == "linear" || name == "rg_lru") return {{"mixer", name}};
+  if (name == "sliding_window") return {{"mixer", name}, {"window", kWindow}};
+  if (name == "latte") return {{"mixer", name}, {"latents", latents}};
+  Json macchiato = {{"mixer", "macchiato"}, {"window", kWindow}, {"latents", latents}};
+  if (name == "macchiato-x") macchiato["source"] = "x";
+  if (name == "macchiato-conv") macchiato.update({{"source", "conv"}, {"taps", 3}});
+  if (name == "macchiato") macchiato["source"] = "rg_lru";
+  if (macchiato.contains("source")) return macchiato;
+  const std::string nearest = nearest_word(name, comparable_mixers());
+  throw InputError(concat("[compare] unknown mixer \"", name, "\"",
+                          nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?")));
+}
+
+Comparison compare(const CompareRequest& request) {
+  const auto options = TrainingOptions::from_json(request.config.value("training", Json::object()));
+  const Dataset data = open_data(request.data, options);
+  std::vector<Contender> contenders = make_contenders(request, data);
+  claim_output_directory(request.out, /*refuse_used=*/false);
+  Comparison result;
+  for (Contender& contender : contenders) {
+    if (!train_contender(request, contender)) return result;
+    if (!measure_losses(request, data, options, contender)) return result;
+    result.rows.push_back(contender.row);
+  }
+  say(request, "measuring speeds");
+  std::vector<SpeedContender> racers;
+  for (const Contender& contender : contenders) {
+    racers.push_back({.model = open_model(contender.run, {.which = "last", .device = request.device})});
+  }
+  if (!measure_speeds(racers, data, options, request.depths, request.stop)) return result;
+  for (size_t i = 0; i < racers.size(); ++i) {
+    result.rows[i].training_speed = racers[i].training_speed;
+    result.rows[i].decode_speed = racers[i].decode_speed;
+    result.rows[i].state_bytes = racers[i].state_bytes;
+  }
+  write_result(request, result.rows);
+  result.done = true;
+  return result;
+}
+
+Table comparison_table(const std::vector<CompareRow>& rows, const CompareRequest& request) {
+  const auto options = TrainingOptions::from_json(request.config.value("training", Json::object()));
+  std::vector<std::string> header = {"mixer", "parameters", concat("loss at ", options.context),
+                                     concat("at ", 4 * options.context), concat("at ", 16 * options.context),
+                                     "training tokens/s"};
+  for (const int64_t depth : request.depths) header.push_back(concat("decode tokens/s at ", short_count(depth)));
+  for (const int64_t depth : request.depths) header.push_back(concat("state at ", short_count(depth)));
+  Table table(header);
+  for (const CompareRow& row : rows) {
+    std::vector<std::string> cells = {row.mixer, with_commas(row.parameters), fixed(row.loss, 4), fixed(row.loss_4x, 4),
+                                      fixed(row.loss_16x, 4)};
+    if (!row.decode_speed.empty()) cells.push_back(with_commas(std::llround(row.training_speed)));
+    for (const double speed : row.decode_speed) cells.push_back(with_commas(std::llround(speed)));
+    for (const int64_t bytes : row.state_bytes) cells.push_back(human_bytes(double(bytes)));
+    table.add_row(cells);
+  }
+  return table;
+}
+
+}  // namespace cortado

@@ -1,0 +1,56 @@
+// One model, one budget, several mixers: which learns best, and what does each cost?
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cortado/base/json.h"
+#include "cortado/base/table.h"
+
+namespace cortado {
+
+// The mixers that a comparison knows by a short name ("macchiato-conv"), in the table's order.
+std::vector<std::string> comparable_mixers();
+// The config's "mixer" object of one; InputError names the nearest.
+Json mixer_settings(const std::string& name, int64_t latents);
+
+struct CompareRequest {
+  Json config;  // a model's config with "training"; its mixer is replaced
+  std::string config_name;
+  std::string data;
+  std::string out;  // OUT/MIXER/ is each mixer's run, OUT/MIXER.json its losses, OUT/table.{md,json} the result
+  std::vector<std::string> mixers;
+  std::vector<int64_t> depths = {256, 4096, 65536};  // tokens before the ones that decoding is timed at
+  at::Device device = at::kCPU;
+  std::function<bool()> stop;
+  bool progress = true;
+};
+
+struct CompareRow {
+  std::string mixer;
+  int64_t feed_forward = 0;  // its width, chosen so that parameters agree
+  int64_t parameters = 0;
+  double loss = 0;             // nats a token on the validation split, after the last step
+  double loss_4x = 0;          // the same weights, evaluated at 4 times the training length
+  double loss_16x = 0;
+  double training_speed = 0;             // tokens a second
+  std::vector<double> decode_speed;      // tokens a second, one sequence, at each depth
+  std::vector<int64_t> state_bytes;      // at each depth
+};
+
+struct Comparison {
+  bool done = false;  // false: stopped; the same request goes on, and finished runs are not redone
+  std::vector<CompareRow> rows;
+};
+
+// Trains each mixer's model on the same crops in the same order, for the same steps. The feed-forward of each is widened or narrowed so that
+// its parameters come nearest to the softmax model's; more than 5 % off is an InputError. Speeds are measured at the end, all mixers in
+// turns, since a machine's speed drifts by more than mixers differ.
+Comparison compare(const CompareRequest& request);
+
+Table comparison_table(const std::vector<CompareRow>& rows, const CompareRequest& request);
+
+}  // namespace cortado

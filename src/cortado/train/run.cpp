@@ -1,0 +1,148 @@
+#include "cortado/train/run.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/human.h"
+#include "cortado/base/random.h"
+#include "cortado/train/data.h"
+#include "cortado/models/language_model.h"
+#include "cortado/train/trainer.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a run is made of, before anything is written.
+struct Plan {
+  ModelConfig model;
+  TrainingOptions options;
+  Dataset dataset;
+
+  Json config() const {
+    Json json = model.to_json();
+    json["training"] = options.to_json();
+    return json;
+  }
+};
+
+// The keys in which two configs differ, for a message: "dim", "training.batch".
+std::string first_difference(const Json& a, const Json& b, const std::string& prefix = "") {
+  if (!a.is_object() || !b.is_object()) return a == b ? "" : prefix;
+  const std::string dot = prefix.empty() ? "" : prefix + ".";
+  for (const auto& [key, value] : a.items()) {
+    const std::string found = b.contains(key) ? first_difference(value, b[key], dot + key) : dot + key;
+    if (!found.empty()) return found;
+  }
+  for (const auto& [key, value] : b.items()) {
+    if (!a.contains(key)) return dot + key;
+  }
+  return "";
+}
+
+// "training" may leave "context" to the model's own.
+TrainingOptions read_options(const ModelConfig& model) {
+  Json training = model.training.is_null() ? Json::object() : model.training;
+  if (training.is_object() && !training.contains("context") && model.context > 0) training["context"] = model.context;
+  const auto options = TrainingOptions::from_json(training, "training");
+  fail_input_if(model.positions == PositionKind::kLearned && options.context > model.context,
+                "[training] \"context\" is ", options.context, ", but the model has learned positions for ",
+                model.context, " tokens only");
+  fail_input_if(!model.causal, "[train] \"causal\" is false: a language model that sees what it predicts learns nothing");
+  return options;
+}
+
+// A run goes on with the model, data and settings it began with; only how long it goes on and what it tells may change.
+void check_same_run(const RunFolder& folder, Json now) {
+  Json before = read_json_file(folder.config());
+  for (Json* config : {&before, &now}) {
+    for (const char* key : {"steps", "evaluate_every", "evaluate_batches", "log_every", "data"}) {
+      (*config)["training"].erase(key);
+    }
+    config->erase("name");
+  }
+  const std::string different = first_difference(before, now);
+  fail_input_if(!different.empty(), "[--resume] ", folder.path, " was started with another \"", different,
+                "\"; leave CONFIG and --set out to go on as it was, or train into another folder");
+}
+
+// A resumed run keeps its tokenizer: learning one anew from the text could give another.
+std::shared_ptr<Tokenizer> own_tokenizer(const TrainRequest& request) {
+  const RunFolder folder{request.out};
+  if (request.use != FolderUse::kResume || !fs::exists(folder.tokenizer() + "/tokenizer.json")) return nullptr;
+  return load_tokenizer(folder.tokenizer());
+}
+
+Plan make_plan(const TrainRequest& request) {
+  const RunFolder folder{request.out};
+  Json config = request.config;
+  std::string name = request.config_name;
+  Plan plan;
+  if (config.is_null()) {
+    fail_input_if(!fs::exists(folder.config()), "[--resume] there is no run in ", folder.path);
+    name = folder.config();
+    config = read_json_file(name);
+  }
+  plan.model = ModelConfig::from_json(config, name);
+  plan.options = read_options(plan.model);
+  if (!request.data.empty()) plan.options.data = request.data;
+  fail_input_if(plan.options.data.empty(), "[train] no data: give --data, or \"data\" in \"training\"");
+  plan.options.data = fs::absolute(plan.options.data).lexically_normal().string();  // --resume works from anywhere
+  plan.dataset = open_data(plan.options.data, plan.options, own_tokenizer(request));
+  const int64_t vocabulary = plan.dataset.tokenizer->vocabulary();
+  if (plan.model.vocabulary == 0) plan.model.vocabulary = vocabulary;
+  fail_input_if(plan.model.vocabulary < vocabulary, "[", name, "] \"vocabulary\" is ", plan.model.vocabulary,
+                ", but the data's tokenizer has ", vocabulary, " tokens");
+  return plan;
+}
+
+std::shared_ptr<LanguageModel> make_model(const Plan& plan, at::Device device) {
+  at::manual_seed(RandomStream(uint64_t(plan.options.seed), "weights").bits(0));
+  auto model = std::make_shared<LanguageModel>(plan.model);
+  model->to(device);
+  return model;
+}
+
+void write_config(const Plan& plan, const RunFolder& folder) {
+  fs::create_directories(folder.tokenizer());
+  plan.dataset.tokenizer->save(folder.tokenizer());
+  write_file(folder.config(), plan.config().dump(2) + "\n");
+}
+
+void introduce(const Plan& plan, const LanguageModel& model, const TrainerState& state) {
+  std::cout << "training " << (plan.model.name.empty() ? "a model" : plan.model.name) << ": "
+            << with_commas(model.parameter_count()) << " parameters, " << with_commas(plan.dataset.train->size())
+            << " tokens of " << plan.options.data << ", " << plan.options.steps << " steps of "
+            << with_commas(plan.options.tokens_per_step()) << " tokens";
+  if (state.step > 0) std::cout << ", going on after step " << state.step;
+  std::cout << std::endl;
+}
+
+}  // namespace
+
+TrainResult train_run(const TrainRequest& request) {
+  // Everything that can be wrong is found before the folder is touched.
+  const Plan plan = make_plan(request);
+  const RunFolder folder{request.out};
+  const auto batches = make_batches(plan.dataset.train, plan.options);
+  const auto model = make_model(plan, request.device);
+
+  const RunLock lock(folder, request.use);
+  if (request.use == FolderUse::kResume && fs::exists(folder.config())) check_same_run(folder, plan.config());
+  write_config(plan, folder);
+  Trainer trainer(model, plan.options, batches, plan.dataset.validation, folder, plan.config());
+  if (request.use == FolderUse::kResume) trainer.resume();
+  if (request.progress) introduce(plan, *model, trainer.state());
+
+  TrainResult result;
+  result.done = trainer.run({.stop = request.stop, .stop_at = request.stop_at, .progress = request.progress});
+  result.state = trainer.state();
+  result.steps = plan.options.steps;
+  result.parameters = model->parameter_count();
+  return result;
+}
+
+}  // namespace cortado

@@ -1,0 +1,258 @@
+// The loop: exact resumption, stopping, losses that are not finite, and that it learns.
+#include "cortado/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/generate/evaluate.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/nn/safetensors.h"
+#include "cortado/train/run.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A text that is easy to learn: the same few words in a fixed pseudo-random order.
+std::string small_text() {
+  const std::vector<std::string> words = {"tea ", "and ", "milk ", "or ", "coffee. "};
+  std::string text;
+  for (uint32_t i = 0, x = 7; i < 900; ++i, x = x * 1664525 + 1013904223) text += words[(x >> 16) % words.size()];
+  return text;
+}
+
+Json config_with(const std::string& mixer, const std::string& training = "{}") {
+  Json config = parse_json(R"({"dim": 16, "heads": 2, "layers": 2, "dropout": 0.2, "norm": "rms",
+      "feed_forward": {"type": "swiglu", "dim": 24}, "positions": "rotary", "training": {"tokenizer": "char", "batch": 3,
+      "context": 20, "steps": 12, "warmup": 3, "evaluate_every": 5, "log_every": 1, "learning_rate": 0.01}})",
+                           "test");
+  config["mixer"] = parse_json(mixer, "mixer");
+  config["training"].update(parse_json(training, "training"));
+  return config;
+}
+
+const char* const kSoftmax = R"({"mixer": "softmax"})";
+const char* const kMacchiato = R"({"mixer": "macchiato", "latents": 8, "window": 5, "source": "rg_lru"})";
+
+class TrainRunTest : public ::testing::Test {
+ protected:
+  TrainRunTest() {
+    at::set_num_threads(1);
+    std::ofstream(text()) << small_text();
+  }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  std::string text() const { return path("text.txt"); }
+
+  TrainRequest request(const Json& config, const std::string& out) const {
+    TrainRequest request;
+    request.config = config;
+    request.config_name = "test";
+    request.data = text();
+    request.out = path(out);
+    request.progress = false;
+    return request;
+  }
+
+  TrainRequest resuming(const std::string& out) const {
+    TrainRequest again = request(nullptr, out);
+    again.data = "";
+    again.use = FolderUse::kResume;
+    return again;
+  }
+
+  void expect_same_run(const std::string& a, const std::string& b) const {
+    for (const char* name : {"trainer.safetensors", "best.safetensors", "last.safetensors"}) {
+      const auto left = read_safetensors(path(a) + "/" + name).tensors, right = read_safetensors(path(b) + "/" + name).tensors;
+      ASSERT_EQ(left.size(), right.size()) << name;
+      for (size_t i = 0; i < left.size(); ++i) {
+        EXPECT_EQ(left[i].first, right[i].first);
+        EXPECT_TRUE(at::equal(left[i].second, right[i].second)) << name << " " << left[i].first;
+      }
+    }
+    EXPECT_EQ(metrics(a), metrics(b));
+  }
+
+  // metrics.jsonl without what a clock decides.
+  std::vector<Json> metrics(const std::string& run) const {
+    std::vector<Json> lines;
+    std::ifstream file(path(run) + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      lines.push_back(parse_json(line, "metrics"));
+      lines.back().erase("seconds");
+      lines.back().erase("tokens_per_second");
+    }
+    return lines;
+  }
+
+  std::string error_of(const TrainRequest& request) const {
+    try {
+      train_run(request);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  TemporaryDirectory folder_;
+};
+
+struct ResumeCase {
+  const char* name;
+  const char* mixer;
+  const char* training;
+};
+
+class ResumeTest : public TrainRunTest, public ::testing::WithParamInterface<ResumeCase> {};
+
+// 12 steps at once = 7, stop, resume, to 10, stop, resume, 2 more: bit for bit. 7 lies between two validations, 10 on one.
+TEST_P(ResumeTest, EqualsARunThatWasNeverStopped) {
+  const Json config = config_with(GetParam().mixer, GetParam().training);
+  EXPECT_TRUE(train_run(request(config, "whole")).done);
+  TrainRequest first = request(config, "parts");
+  first.stop_at = 7;
+  EXPECT_FALSE(train_run(first).done);
+  TrainRequest second = resuming("parts");
+  second.stop_at = 10;
+  EXPECT_FALSE(train_run(second).done);
+  const TrainResult last = train_run(resuming("parts"));
+  EXPECT_TRUE(last.done);
+  EXPECT_EQ(last.state.step, 12);
+  expect_same_run("whole", "parts");
+  // Not because nothing happens: another seed gives another run.
+  Json other = config;
+  other["training"]["seed"] = 4;
+  train_run(request(other, "other"));
+  EXPECT_NE(metrics("whole"), metrics("other"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ResumeTest,
+    ::testing::Values(ResumeCase{"softmax", kSoftmax, "{}"}, ResumeCase{"macchiato", kMacchiato, "{}"},
+                      ResumeCase{"packed", kSoftmax, R"({"packed": true, "document_separator": "coffee. "})"},
+                      ResumeCase{"packed_macchiato", kMacchiato, R"({"packed": true, "accumulate": 2, "document_separator": "coffee. "})"},
+                      ResumeCase{"bfloat16", kMacchiato, R"({"dtype": "bfloat16", "accumulate": 2})"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_F(TrainRunTest, Learns) {
+  const auto config = config_with(kMacchiato, R"({"steps": 60, "evaluate_every": 20, "batch": 8})");
+  const TrainResult result = train_run(request(config, "run"));
+  EXPECT_TRUE(result.done);
+  EXPECT_EQ(result.state.step, 60);
+  EXPECT_EQ(result.state.tokens, 60 * 8 * 20);
+  const auto lines = metrics("run");
+  const double first = lines.front()["loss"].get<double>();
+  EXPECT_NEAR(first, std::log(15.0), 1.0);  // nothing known: uniform over about 15 characters
+  EXPECT_LT(result.state.validation_loss, 0.6 * first);
+  // The weights on disk are those that were validated.
+  const auto model = open_model(path("run"), {.which = "best"});
+  EXPECT_EQ(model->parameter_count(), result.parameters);
+}
+
+TEST_F(TrainRunTest, AStopDuringValidationIsMadeUpFor) {
+  const Json config = config_with(kSoftmax);
+  train_run(request(config, "whole"));
+  TrainRequest stopped = request(config, "parts");
+  int64_t asked = 0;
+  stopped.stop = [&asked] { return ++asked > 5; };  // five steps, then the first batch of the validation
+  EXPECT_FALSE(train_run(stopped).done);
+  EXPECT_TRUE(train_run(resuming("parts")).done);
+  expect_same_run("whole", "parts");
+}
+
+TEST_F(TrainRunTest, StepsCanBeAddedLater) {
+  train_run(request(config_with(kSoftmax), "run"));
+  TrainRequest longer = resuming("run");
+  longer.config = read_json_file(path("run") + "/config.json");
+  longer.config["training"]["steps"] = 14;
+  const TrainResult result = train_run(longer);
+  EXPECT_TRUE(result.done);
+  EXPECT_EQ(result.state.step, 14);
+}
+
+TEST_F(TrainRunTest, ALossThatIsNotFiniteStopsAndKeepsTheLastCheckpoint) {
+  Json config = config_with(kSoftmax, R"({"learning_rate": 1e3, "warmup": 0, "clip": 0, "weight_decay": 0, "steps": 400})");
+  config["final_softcap"] = nullptr;
+  config["training"]["learning_rate"] = 1e30;  // refused: out of range
+  EXPECT_NE(error_of(request(config, "run")).find("learning_rate"), std::string::npos);
+  EXPECT_FALSE(fs::exists(path("run")));
+  // Weights that overflow: the embedding of one character becomes infinite in the checkpoint that training goes on from.
+  config = config_with(kSoftmax);
+  TrainRequest first = request(config, "run");
+  first.stop_at = 5;
+  train_run(first);
+  TensorFile file = read_safetensors(path("run") + "/trainer.safetensors");
+  for (auto& [name, tensor] : file.tensors) {
+    if (name.starts_with("model.")) {
+      tensor.fill_(1e38);
+      break;
+    }
+  }
+  write_safetensors(path("run") + "/trainer.safetensors", file);
+  const std::string before = read_file(path("run") + "/trainer.safetensors");
+  try {
+    train_run(resuming("run"));
+    FAIL() << "trained on";
+  } catch (const Failure& failure) {
+    EXPECT_NE(std::string(failure.what()).find("step 6"), std::string::npos) << failure.what();
+  }
+  EXPECT_EQ(read_file(path("run") + "/trainer.safetensors"), before);
+}
+
+TEST_F(TrainRunTest, BadInputLeavesNothingBehind) {
+  const auto refused = [this](const TrainRequest& bad, const std::string& part) {
+    const std::string error = error_of(bad);
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos);
+    EXPECT_FALSE(fs::exists(path("run")));
+  };
+  TrainRequest bad = request(config_with(kSoftmax), "run");
+  bad.data = path("none.txt");
+  refused(bad, "none.txt");
+  std::ofstream(path("short.txt")) << "tiny";
+  bad.data = path("short.txt");
+  refused(bad, "too short");
+  refused(request(config_with(kSoftmax, R"({"tokenizer": "words"})"), "run"), "words");
+  refused(request(config_with(kSoftmax, R"({"stepps": 3})"), "run"), "steps");
+  Json config = config_with(kSoftmax);
+  config["vocabulary"] = 3;
+  refused(request(config, "run"), "vocabulary");
+  config = config_with(kSoftmax);
+  config["positions"] = "learned";
+  config["context"] = 10;
+  refused(request(config, "run"), "context");
+  refused(resuming("run"), "no run");
+}
+
+TEST_F(TrainRunTest, ResumingWithOtherSettingsIsRefused) {
+  train_run(request(config_with(kSoftmax), "run"));
+  TrainRequest other = resuming("run");
+  other.config = config_with(kSoftmax, R"({"batch": 4})");
+  other.data = text();
+  EXPECT_NE(error_of(other).find("training.batch"), std::string::npos) << error_of(other);
+  other.config = config_with(kMacchiato);
+  EXPECT_NE(error_of(other).find("mixer"), std::string::npos) << error_of(other);
+  std::ofstream(text(), std::ios::app) << "more tea ";
+  EXPECT_NE(error_of(resuming("run")).find("data has changed"), std::string::npos);
+}
+
+TEST_F(TrainRunTest, ABrokenCheckpointIsSaidSo) {
+  TrainRequest first = request(config_with(kSoftmax), "run");
+  first.stop_at = 6;
+  train_run(first);
+  const std::string trainer = path("run") + "/trainer.safetensors";
+  std::string bytes = read_file(trainer);
+  write_file(trainer, bytes.substr(0, bytes.size() / 2));
+  EXPECT_NE(error_of(resuming("run")).find("trainer.safetensors"), std::string::npos);
+  bytes[bytes.size() - 100] ^= 1;
+  write_file(trainer, bytes);
+  EXPECT_NE(error_of(resuming("run")).find("trainer.safetensors"), std::string::npos);
+  EXPECT_EQ(read_file(trainer), bytes);
+}
+
+}  // namespace
+}  // namespace cortado

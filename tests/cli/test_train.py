@@ -1,0 +1,247 @@
+"""`cortado train` and `cortado compare` as a user meets them: exit codes, messages, and that nothing is lost."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import time
+
+import pytest
+
+CONFIG = {
+    "dim": 16,
+    "heads": 2,
+    "layers": 2,
+    "mixer": {"mixer": "macchiato", "latents": 8, "window": 5},
+    "feed_forward": {"type": "swiglu", "dim": 24},
+    "dropout": 0.1,
+    "training": {"tokenizer": "char", "batch": 2, "context": 16, "steps": 6, "warmup": 2, "evaluate_every": 3},
+}
+
+
+@pytest.fixture
+def work(tmp_path):
+    """A folder with a small text and a small config."""
+    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 60, encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    return tmp_path
+
+
+def arguments(work, *more, out="run"):
+    return ["train", work / "config.json", "--data", work / "text.txt", "--out", work / out, "--threads", "1", *more]
+
+
+def tensors(path):
+    """Name -> bytes of a safetensors file, without its metadata (which has the time spent)."""
+    raw = path.read_bytes()
+    header_size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + header_size])
+    body = raw[8 + header_size :]
+    return {k: body[slice(*v["data_offsets"])] for k, v in header.items() if k != "__metadata__"}
+
+
+def test_trains_and_resumes_exactly(cortado, work):
+    done = cortado(*arguments(work))
+    assert done.returncode == 0, done.stderr
+    assert "validation loss" in done.stdout
+    run = work / "run"
+    assert {p.name for p in run.iterdir()} >= {
+        "config.json",
+        "tokenizer",
+        "trainer.safetensors",
+        "last.safetensors",
+        "best.safetensors",
+        "metrics.jsonl",
+        "train.json",
+    }
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "validation_loss" in line] == [3, 6]
+
+    stopped = cortado(*arguments(work, "--stop-at", 4, out="parts"))
+    assert stopped.returncode == 0
+    command = shlex.split(stopped.stdout.strip().splitlines()[-1])
+    assert command[1:3] == ["train", "--resume"]
+    resumed = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert resumed.returncode == 0, resumed.stderr
+    assert tensors(work / "parts" / "trainer.safetensors") == tensors(run / "trainer.safetensors")
+
+
+@pytest.mark.parametrize("sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(cortado_program, work, sent, code):
+    command = [cortado_program, *map(str, arguments(work, "--steps", 1000000))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: (work / "run" / "trainer.safetensors").exists())
+        process.send_signal(sent)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "--resume" in output.splitlines()[-1]
+    stands = json.loads((work / "run" / "train.json").read_text())
+    assert f"stopped after step {stands['step']} of 1000000" in output
+
+
+@pytest.fixture(scope="session")
+def cortado_program(build):
+    return str(build / "bin" / "cortado")
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_a_folder_in_use_is_left_alone(cortado, refused, work):
+    assert cortado(*arguments(work)).returncode == 0
+    before = (work / "run" / "trainer.safetensors").read_bytes()
+    assert "--resume" in refused(*arguments(work))
+    assert (work / "run" / "trainer.safetensors").read_bytes() == before
+    assert cortado(*arguments(work, "--overwrite", "--seed", 5)).returncode == 0
+    assert (work / "run" / "trainer.safetensors").read_bytes() != before
+
+    (work / "mine").mkdir()
+    (work / "mine" / "thesis.tex").write_text("x")
+    for flags in ([], ["--overwrite"]):
+        assert "thesis.tex" in refused(*arguments(work, *flags, out="mine"))
+    assert (work / "mine" / "thesis.tex").read_text() == "x"
+    assert "there is no run" in refused("train", "--resume", "--out", work / "nowhere")
+
+
+def test_two_processes_in_one_folder(cortado_program, refused, work):
+    command = [cortado_program, *map(str, arguments(work, "--steps", 1000000))]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: (work / "run" / "trainer.safetensors").exists())
+            assert "another process" in refused("train", "--resume", "--out", work / "run")
+        finally:
+            process.kill()
+
+
+def test_a_folder_that_cannot_be_written(refused, work):
+    (work / "file").write_text("x")
+    refused(*arguments(work, out="file"))
+    refused(*arguments(work, out="file/below"))
+    if os.geteuid() != 0:  # root may write anywhere
+        (work / "closed").mkdir(mode=0o500)
+        refused(*arguments(work, out="closed/run"))
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(cortado, refused, work):
+    """A file size limit stands for the disk: the kernel refuses the write in the same way."""
+    assert cortado(*arguments(work, "--stop-at", 2)).returncode == 0
+    run = work / "run"
+    before = tensors(run / "trainer.safetensors")
+    line = refused("train", "--resume", "--out", run, code=1, preexec_fn=limit_file_size)
+    assert "trainer.safetensors" in line or "best.safetensors" in line
+    assert tensors(run / "trainer.safetensors") == before
+    assert not [p for p in run.iterdir() if ".tmp" in p.name]
+    assert cortado("train", "--resume", "--out", run).returncode == 0
+
+
+def limit_file_size():
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        (["training.stepps=3"], 'did you mean "steps"'),
+        (["dmi=3"], 'did you mean "dim"'),
+        (["training.batch=many"], "training"),
+        (["training.batch=0"], "batch"),
+        (["heads=3"], "heads"),
+        (["mixer.mixer=machiato"], 'did you mean "macchiato"'),
+        (["training.schedule=sine"], "cosine"),
+        (["training.warmup=5", "training.decay_steps=3"], "decay_steps"),
+        (["training.context=100000"], "too short"),
+        (["positions=learned", "context=8"], "context"),
+        (["training.tokenizer=words"], "words"),
+        (["training.steps"], "training.steps"),
+    ],
+)
+def test_bad_settings(refused, work, settings, expected):
+    flags = [word for setting in settings for word in ("--set", setting)]
+    line = refused(*arguments(work, *flags))
+    assert expected in line, line
+    assert not (work / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("empty.txt", b"", "empty"),
+        ("binary.txt", b"ab\0cd" * 100, "binary"),
+        ("latin1.txt", "caf\xe9 ".encode("latin-1") * 100, "UTF-8"),
+        ("short.txt", b"short", "too short"),
+        ("missing.txt", None, "missing.txt"),
+    ],
+)
+def test_bad_texts(refused, work, name, content, expected):
+    if content is not None:
+        (work / name).write_bytes(content)
+    line = refused("train", work / "config.json", "--data", work / name, "--out", work / "run")
+    assert expected in line, line
+    assert not (work / "run").exists()
+
+
+def test_bad_configs(refused, work):
+    bad = work / "bad.json"
+    bad.write_text('{"dim": 16,,}')
+    assert "bad.json" in refused("train", bad, "--out", work / "run")
+    assert "none.json" in refused("train", work / "none.json", "--out", work / "run")
+    assert "CONFIG" in refused("train", "--out", work / "run")
+
+
+def test_bad_usage(cortado, refused, work):
+    assert 'did you mean "train"' in refused("trian")
+    assert "--resume" in refused(*arguments(work, "--resmue"))
+    assert "--out" in refused("train", work / "config.json")
+    assert "device" in refused(*arguments(work, "--device", "quantum"))
+    refused(*arguments(work, "--threads", "-1"))
+    refused(*arguments(work, "--dtype", "float8"))
+    refused(*arguments(work, "--resume", "--overwrite"))
+    alone = cortado()
+    assert alone.returncode == 0 and "train" in alone.stdout
+    for command in ("train", "compare"):
+        helped = cortado(command, "--help")
+        assert helped.returncode == 0 and "Examples:" in helped.stdout
+        assert re.match(r"cortado \d+\.\d+\.\d+\n$", cortado(command, "--version").stdout)
+
+
+def test_a_loss_that_is_not_finite(cortado, refused, work):
+    flags = ["--set", "training.learning_rate=1000", "--set", "training.clip=0", "--set", "training.beta2=0.5"]
+    flags += ["--set", "training.warmup=0", "--steps", 5000, "--set", "dropout=0", "--set", "norm=layer"]
+    config = json.loads((work / "config.json").read_text())
+    config["mixer"] = {"mixer": "linear", "feature_map": "relu", "normalize": False, "gate": False}
+    (work / "config.json").write_text(json.dumps(config))
+    line = refused(*arguments(work, *flags), code=1)
+    assert re.search(r"(loss|gradient) is -?(nan|inf) at step \d+", line), line
+    kept = int(re.search(r"checkpoint of step (\d+)", line).group(1))
+    assert json.loads((work / "run" / "train.json").read_text())["step"] == kept
+    assert cortado("describe", work / "run").returncode == 0
+
+
+def test_compare_survives_interruption(cortado, refused, work):
+    command = ["compare", "--config", work / "config.json", "--data", work / "text.txt", "--out", work / "compare"]
+    command += ["--steps", 4, "--depths", "8,32", "--threads", 1]
+    assert 'did you mean "latte"' in refused(*command, "--mixers", "softmax,late")
+    first = cortado(*command, "--mixers", "softmax")
+    assert first.returncode == 0, first.stderr
+    trained = (work / "compare" / "softmax" / "trainer.safetensors").stat().st_mtime_ns
+    both = cortado(*command, "--mixers", "softmax,latte")
+    assert both.returncode == 0, both.stderr
+    assert (work / "compare" / "softmax" / "trainer.safetensors").stat().st_mtime_ns == trained
+    table = json.loads((work / "compare" / "table.json").read_text())
+    rows = {row["mixer"]: row for row in table["rows"]}
+    assert list(rows) == ["softmax", "latte"]
+    assert rows["latte"]["parameters"] == pytest.approx(rows["softmax"]["parameters"], rel=0.05)
+    assert rows["latte"]["state_bytes"][0] == rows["latte"]["state_bytes"][1]
+    assert rows["softmax"]["state_bytes"][0] < rows["softmax"]["state_bytes"][1]
+    assert "| latte |" in re.sub(" +", " ", (work / "compare" / "table.md").read_text())
+    assert pathlib.Path(work / "compare" / "latte" / "config.json").exists()
