@@ -1,6 +1,7 @@
 // The loop: exact resumption, stopping, losses that are not finite, and that it learns.
 #include "cortado/train/trainer.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
