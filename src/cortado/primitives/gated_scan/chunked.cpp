@@ -153,9 +153,8 @@ Form open_form(const FormInputs& in, const FormOptions& options) {
   return form;
 }
 
-}  // namespace
-
-FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options) {
+// All of differentiate_form on one stretch of time.
+FormOutputs differentiate_segment(const FormInputs& in, const FormOptions& options) {
   Form form = open_form(in, options);
   const Layout& layout = form.layout;
   const auto flat = &Form::flat;
@@ -177,7 +176,7 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
     work.dx = form.decay.leaving(to_state);
   }
   if (options.want_gate) work.flow = form.flow(from_state, to_state);
-  form.decay.pairs(form.y, form.x, work);
+  if (work.scores || work.dy.defined() || work.dx.defined()) form.decay.pairs(form.y, form.x, work);
 
   if (options.want_y) out.y = from_chunks(work.dy, layout);
   if (options.want_w) {
@@ -193,6 +192,71 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
     out.bonus = work.dbonus;
   }
   if (options.want_gate) out.g = from_chunks(in.g.dim() == 3 ? work.dg.squeeze(-1) : work.dg, layout);
+  return out;
+}
+
+// The part of the inputs that is `length` tokens from `first` on, in a time that runs backwards if reversed.
+FormInputs part_of(const FormInputs& in, const FormOptions& options, int64_t first, int64_t length) {
+  const int64_t start = options.reverse ? in.x.size(1) - first - length : first;
+  FormInputs part = in;
+  for (Tensor* x : {&part.y, &part.x, &part.w, &part.v, &part.g}) {
+    if (x->defined()) *x = x->narrow(1, start, length);
+  }
+  return part;
+}
+
+int64_t segment_length(const FormInputs& in, const FormOptions& options) {
+  const int64_t a_token = in.x.size(0) * options.heads * std::max(in.x.size(3), in.v.size(3));
+  return std::max<int64_t>(1, options.segment_elements / std::max<int64_t>(1, a_token * options.chunk)) * options.chunk;
+}
+
+// Joins the segments' results, given in the order of time.
+FormOutputs join(const std::vector<FormOutputs>& parts) {
+  FormOutputs all;
+  for (Tensor FormOutputs::* member :
+       {&FormOutputs::y, &FormOutputs::x, &FormOutputs::w, &FormOutputs::v, &FormOutputs::g}) {
+    std::vector<Tensor> pieces;
+    for (const auto& part : parts) {
+      if ((part.*member).defined()) pieces.push_back(part.*member);
+    }
+    if (!pieces.empty()) all.*member = at::cat(pieces, 1);
+  }
+  for (const auto& part : parts) {
+    if (part.bonus.defined()) all.bonus = all.bonus.defined() ? all.bonus + part.bonus : part.bonus;
+  }
+  return all;
+}
+
+}  // namespace
+
+FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options) {
+  const int64_t tokens = in.x.size(1), length = segment_length(in, options);
+  if (tokens <= length) return differentiate_segment(in, options);
+  std::vector<FormInputs> segments;
+  std::vector<FormOutputs> results;
+  for (int64_t first = 0; first < tokens; first += length) {
+    segments.push_back(part_of(in, options, first, std::min(length, tokens - first)));
+  }
+  // Forwards: what is wanted, or only the state at each segment's start when gradients have to come back from the end.
+  FormOptions states_only = options;
+  states_only.want_y = states_only.want_w = states_only.want_rest = states_only.want_gate = false;
+  Tensor state = in.initial;
+  for (auto& segment : segments) {
+    segment.initial = state;
+    auto result = differentiate_segment(segment, options.want_rest ? states_only : options);
+    state = result.final_state;
+    if (!options.want_rest) results.push_back(std::move(result));
+  }
+  Tensor gradient = in.final_grad;
+  for (auto segment = segments.rbegin(); options.want_rest && segment != segments.rend(); ++segment) {
+    segment->final_grad = gradient;
+    results.push_back(differentiate_segment(*segment, options));
+    gradient = results.back().initial;
+  }
+  if (options.want_rest != options.reverse) std::reverse(results.begin(), results.end());  // into the order of time
+  FormOutputs out = join(results);
+  out.final_state = state;
+  if (options.want_rest) out.initial = gradient;
   return out;
 }
 
