@@ -15,24 +15,35 @@ struct Context {
   double softcap() const { return *inputs.softcap; }
 };
 
-// Upper bounds of scores [queries, 1, columns]: -inf where hidden, +inf elsewhere. Successive blocks mostly have the
-// same pattern, so the last one is kept.
-class Bounds {
+// exp of anything below underflows, and the vectorised exp takes a path 20 times slower there. What is hidden is set to
+// this before exp and to 0 after it.
+double exp_floor(at::ScalarType type) { return type == at::kDouble ? -700.0 : -80.0; }
+
+// The hidden pairs of some columns of a block's runs, [queries, 1, columns].
+struct Hidden {
+  Tensor upper;    // bound of the scores: -inf where hidden, +inf elsewhere
+  Tensor visible;  // 0 where hidden, 1 elsewhere
+};
+
+// Successive blocks mostly hide the same pattern, so the last one is kept.
+class HiddenPattern {
  public:
-  const Tensor& get(const Context& context, const Block& block, int64_t first, int64_t columns, const Tensor& like) {
-    auto hidden = hidden_columns(context.inputs.visible, block, first, columns);
-    if (!bounds_.defined() || bounds_.size(0) != block.queries || bounds_.size(2) != columns || hidden != hidden_) {
-      hidden_ = std::move(hidden);
-      const Tensor flags = at::from_blob(hidden_.data(), {block.queries, 1, columns}, at::kByte).to(at::kBool);
-      bounds_ = at::full(flags.sizes(), kInfinity, like.options().device(at::kCPU)).masked_fill_(flags, -kInfinity);
-      bounds_ = bounds_.to(like.device());
-    }
-    return bounds_;
+  const Hidden& get(const Context& context, const Block& block, int64_t first, int64_t columns, const Tensor& like) {
+    auto pattern = hidden_columns(context.inputs.visible, block, first, columns);
+    const bool same = hidden_.upper.defined() && hidden_.upper.size(0) == block.queries &&
+                      hidden_.upper.size(2) == columns && pattern == pattern_;
+    if (same) return hidden_;
+    pattern_ = std::move(pattern);
+    const Tensor flags = at::from_blob(pattern_.data(), {block.queries, 1, columns}, at::kByte).to(at::kBool);
+    const Tensor unbounded = at::full(flags.sizes(), kInfinity, like.options().device(at::kCPU));
+    hidden_.upper = unbounded.masked_fill(flags, -kInfinity).to(like.device());
+    hidden_.visible = at::logical_not(flags).to(like.options());
+    return hidden_;
   }
 
  private:
-  std::vector<uint8_t> hidden_;
-  Tensor bounds_;
+  std::vector<uint8_t> pattern_;
+  Hidden hidden_;
 };
 
 // Scores of one part of what a block sees: the keys of its window, or the extra set.
@@ -40,6 +51,8 @@ struct Part {
   Tensor keys, values;  // [P, S, *]
   Tensor scores;        // [P, rows / P, S], hidden ones -inf
   Tensor tanh;          // with a softcap: tanh of the scaled product, not hidden
+  std::vector<std::pair<Tensor, Tensor>> masked;  // columns of the scores [·, queries, repeat, columns], and visible
+  Tensor view, hidden;  // first_key, extra_mask: a view of all scores, and bool
 };
 
 // [N, T, *] -> the spans of keys of a block's runs, [N · count, keys, *].
@@ -98,36 +111,45 @@ class BlockRunner {
 
  private:
   Part window_part(const Block& block, const Tensor& q, bool keep_tanh) {
-    Part part{spans(operands_.k, block), spans(operands_.v, block), {}, {}};
+    Part part{spans(operands_.k, block), spans(operands_.v, block), {}, {}, {}, {}, {}};
     score(context_, q.reshape({part.keys.size(0), -1, q.size(2)}), part, keep_tanh);
     const Tensor by_query = part.scores.view({-1, block.queries, context_.sizes.repeat, block.keys});
     const BlockMask mask = masked_columns(context_.inputs.visible, block);
-    const auto hide = [&](Bounds& bounds, int64_t first, int64_t columns) {
-      if (columns > 0) by_query.narrow(3, first, columns).clamp_max_(bounds.get(context_, block, first, columns, q));
+    const auto hide_columns = [&](HiddenPattern& pattern, int64_t first, int64_t columns) {
+      if (columns == 0) return;
+      const Hidden& hidden = pattern.get(context_, block, first, columns, q);
+      part.masked.emplace_back(by_query.narrow(3, first, columns), hidden.visible);
+      part.masked.back().first.clamp_max_(hidden.upper);
     };
-    hide(left_, 0, mask.left_end);
-    hide(right_, mask.right_begin, block.keys - mask.right_begin);
+    hide_columns(left_, 0, mask.left_end);
+    hide_columns(right_, mask.right_begin, block.keys - mask.right_begin);
     if (operands_.first_key.defined()) {
       const Tensor j = at::arange(block.key, block.key + block.keys, operands_.first_key.options());
-      part.scores.masked_fill_((j < operands_.first_key.unsqueeze(1)).unsqueeze(1), -kInfinity);
+      hide(part, part.scores, (j < operands_.first_key.unsqueeze(1)).unsqueeze(1));
     }
     return part;
   }
 
+  static void hide(Part& part, const Tensor& view, const Tensor& hidden) {
+    part.view = view;
+    part.hidden = hidden;
+    part.view.masked_fill_(hidden, -kInfinity);
+  }
+
   Part extra_part(const Block& block, const Tensor& q, bool keep_tanh) {
     const int64_t row = context_.inputs.packed ? block.sequence : 0;
-    Part part{operands_.extra_k.select(0, row), operands_.extra_v.select(0, row), {}, {}};
+    Part part{operands_.extra_k.select(0, row), operands_.extra_v.select(0, row), {}, {}, {}, {}, {}};
     score(context_, q, part, keep_tanh);
     if (operands_.extra_hidden.defined()) {
-      const Tensor hidden = operands_.extra_hidden.select(0, row);  // [N, 1, repeat | 1, E]
-      part.scores.view({q.size(0), -1, context_.sizes.repeat, context_.sizes.extra}).masked_fill_(hidden, -kInfinity);
+      const Tensor view = part.scores.view({q.size(0), -1, context_.sizes.repeat, context_.sizes.extra});
+      hide(part, view, operands_.extra_hidden.select(0, row));  // [N, 1, repeat | 1, E]
     }
     return part;
   }
 
   const Context& context_;
   const Operands& operands_;
-  Bounds left_, right_;
+  HiddenPattern left_, right_;
 };
 
 // The rows [N, Tq·repeat, ...] of a block's queries.
@@ -137,7 +159,16 @@ Tensor block_rows(const Tensor& x, const Block& block, int64_t repeat) {
 
 // scores -> exp(scores - row_max), in place; row_max is finite.
 void exponentiate(const Part& part, const Tensor& row_max) {
-  part.scores.sub_(row_max.reshape({part.scores.size(0), -1, 1})).exp_();
+  part.scores.sub_(row_max.reshape({part.scores.size(0), -1, 1}));
+  const double floor = exp_floor(part.scores.scalar_type());
+  if (part.hidden.defined()) {
+    part.scores.clamp_min_(floor);
+  } else {
+    for (const auto& [columns, visible] : part.masked) columns.clamp_min_(floor);
+  }
+  part.scores.exp_();
+  for (const auto& [columns, visible] : part.masked) columns.mul_(visible);
+  if (part.hidden.defined()) part.view.masked_fill_(part.hidden, 0.0);
 }
 
 Tensor finite_maximum(const Tensor& row_max) { return row_max.masked_fill(row_max == -kInfinity, 0.0); }
