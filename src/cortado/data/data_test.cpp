@@ -178,6 +178,7 @@ TEST_F(Data, BadTexts) {
   EXPECT_EQ(fails("", "byte"), place + "is empty: there is no text in it");
   EXPECT_EQ(fails("x", "byte"), place + "the text is too short: nothing is left to train on");
   EXPECT_NE(fails("text", "bytes").find("expected byte, char or sentencepiece:N"), std::string::npos);
+  errno = 0;
   EXPECT_EQ(error_of([&] { prepare_dataset(options({path("none.txt")}, "byte")); }),
             "[" + path("none.txt") + "] cannot be read: No such file or directory");
   EXPECT_NE(error_of([&] { prepare_dataset(options({folder_.path()}, "byte")); }).find("is a folder"),

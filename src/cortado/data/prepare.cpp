@@ -31,7 +31,8 @@ int64_t total_bytes(const std::vector<std::string>& files) {
   int64_t bytes = 0;
   for (const auto& file : files) {
     struct stat info{};
-    fail_input_if(::stat(file.c_str(), &info) != 0, "[", file, "] cannot be read: ", std::strerror(errno));
+    const bool missing = ::stat(file.c_str(), &info) != 0;  // before errno is looked at
+    fail_input_if(missing, "[", file, "] cannot be read: ", std::strerror(errno));
     fail_input_if(S_ISDIR(info.st_mode), "[", file, "] is a folder, not a text file");
     // Texts are read twice, which a pipe cannot.
     fail_input_if(!S_ISREG(info.st_mode), "[", file, "] is not a regular file");

@@ -66,15 +66,21 @@ std::shared_ptr<Tokenizer> CharTokenizer::load(JsonReader& reader) {
   return std::make_shared<CharTokenizer>(std::move(characters));
 }
 
+// Apart from the loop, which would otherwise make a message for every character.
+void CharTokenizer::refuse(const Utf8Char& c, size_t at) const {
+  fail_input_if(c.length == 0, "[tokenizer] the text is not UTF-8 at byte offset ", at);
+  throw InputError(concat("[tokenizer] unknown character ", describe_char(c.code), " at byte offset ", at,
+                          ": it is not among the ", characters_.size(), " characters of the training text"));
+}
+
 std::vector<int32_t> CharTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> tokens;
   tokens.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
-    const Utf8Char c = utf8_char(text.substr(at));
-    fail_input_if(c.length == 0, "[tokenizer] the text is not UTF-8 at byte offset ", at);
-    const int32_t token = c.code < rank_.size() ? rank_[c.code] : -1;
-    fail_input_if(token < 0, "[tokenizer] unknown character ", describe_char(c.code), " at byte offset ", at,
-                  ": it is not among the ", characters_.size(), " characters of the training text");
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const Utf8Char c = byte < 0x80 ? Utf8Char{byte, 1, false} : utf8_char(text.substr(at));
+    const int32_t token = c.length > 0 && c.code < rank_.size() ? rank_[c.code] : -1;
+    if (token < 0) refuse(c, at);
     tokens.push_back(token);
     at += static_cast<size_t>(c.length);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cortado/base/json.h"
+#include "cortado/base/utf8.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
@@ -36,6 +37,8 @@ class CharTokenizer : public Tokenizer {
   void save(const std::string& directory) const override;
 
  private:
+  [[noreturn]] void refuse(const Utf8Char& c, size_t at) const;
+
   std::vector<uint32_t> characters_;
   std::vector<int32_t> rank_;  // code point -> token, -1 where absent; up to the last character
 };
