@@ -1,0 +1,330 @@
+#include "cortado/models/language_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/nn/initialization.h"
+#include "cortado/nn/safetensors.h"
+
+namespace cortado {
+namespace {
+
+// One layer of each kind of state: a growing cache, a ring, scans, a convolution's tail.
+constexpr const char* kMixed = R"({"dim": 12, "heads": 2, "vocabulary": 11, "positions": "rotary", "layers": [
+    {"mixer": {"mixer": "softmax"}}, {"mixer": {"mixer": "sliding_window", "window": 4}}, {"mixer": {"mixer": "linear"}},
+    {"mixer": {"mixer": "macchiato", "latents": 4, "window": 3, "source": "rg_lru"}},
+    {"mixer": {"mixer": "macchiato", "latents": 4, "window": 3, "source": "conv"}}],
+    "feed_forward": {"type": "geglu", "dim": 10}, "post_norm": true, "final_softcap": 5.0,
+    "embedding": {"tied": false, "scaled": true}, "head_bias": true})";
+
+constexpr const char* kPlain = R"({"dim": 12, "heads": 2, "vocabulary": 11, "layers": 2,
+    "mixer": {"mixer": "latte", "latents": 4}, "positions": "learned", "context": 9})";
+
+ModelConfig config_of(const std::string& text, const std::vector<std::string>& settings = {}) {
+  Json json = parse_json(text, "test");
+  for (const std::string& setting : settings) apply_setting(json, setting);
+  return ModelConfig::from_json(json, "test");
+}
+
+std::shared_ptr<LanguageModel> make(const std::string& text, const std::vector<std::string>& settings = {}) {
+  at::manual_seed(3);
+  auto model = std::make_shared<LanguageModel>(config_of(text, settings));
+  model->to(at::kDouble);
+  return model;
+}
+
+Tensor some_tokens(int64_t rows, int64_t tokens) { return at::randint(0, 11, {rows, tokens}, at::kLong); }
+
+double worst(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+std::string message(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no InputError";
+}
+
+void expect_message(const std::string& words, const std::function<void()>& action) {
+  const std::string text = message(action);
+  EXPECT_NE(text.find(words), std::string::npos) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+TEST(LanguageModel, ContinuesFromItsState) {
+  const auto model = make(kMixed);
+  const at::NoGradGuard no_grad;
+  const Tensor tokens = some_tokens(2, 13);
+  const Tensor whole = model->forward(tokens);
+  EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{2, 13, 11}));
+  ModelState state = model->zero_state(2);
+  const Tensor first = model->forward(tokens.slice(1, 0, 6), {}, &state);
+  EXPECT_LT(worst(first, whole.slice(1, 0, 6)), 1e-9);
+  for (int64_t t = 6; t < 13; ++t) {
+    const Tensor step = model->forward(tokens.slice(1, t, t + 1), {}, &state);
+    EXPECT_LT(worst(step, whole.slice(1, t, t + 1)), 1e-9) << t;
+  }
+  EXPECT_TRUE(state.position.equal(at::full({2}, 13, at::kLong)));
+}
+
+TEST(LanguageModel, PrefillsAPaddedBatchPackedAndDecodesDense) {
+  const auto model = make(kMixed);
+  const at::NoGradGuard no_grad;
+  const Tensor tokens = some_tokens(3, 7), next = some_tokens(3, 1);
+  const Tensor lengths = at::tensor({5, 7, 1}, at::kLong);
+  const Packed packed = pack_padded(tokens, lengths);
+  ModelState state = model->zero_state(3);
+  const Tensor last = last_of_each(model->hidden(packed.tokens, packed.batch, &state), packed.batch);
+  EXPECT_TRUE(state.position.equal(lengths));
+  const Tensor decoded = model->forward(next, {}, &state);
+  for (int64_t row = 0; row < 3; ++row) {
+    const int64_t length = lengths[row].item<int64_t>();
+    const Tensor alone = at::cat({tokens[row].slice(0, 0, length), next[row]}).unsqueeze(0);
+    const Tensor expected = model->forward(alone);
+    EXPECT_LT(worst(model->logits(last[row]), expected[0][length - 1]), 1e-9) << row;
+    EXPECT_LT(worst(decoded[row][0], expected[0][length]), 1e-9) << row;
+  }
+}
+
+TEST(LanguageModel, LossIsTheCrossEntropyOfItsLogits) {
+  const auto model = make(kMixed);
+  const Tensor tokens = some_tokens(2, 6);
+  Tensor targets = some_tokens(2, 6);
+  targets[1][2] = -1;
+  const auto gradients = [&](const Tensor& loss) {
+    model->zero_grad();
+    loss.backward();
+    std::vector<Tensor> result;
+    for (const Tensor& parameter : model->parameters()) result.push_back(parameter.grad().clone());
+    return result;
+  };
+  const Tensor loss = model->loss(tokens, targets);
+  const Tensor expected =
+      at::cross_entropy_loss(model->forward(tokens).flatten(0, 1), targets.flatten(), {}, at::Reduction::Mean, -1);
+  EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12);
+  const auto ours = gradients(loss), theirs = gradients(expected);
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_LT(worst(ours[i], theirs[i]), 1e-10);
+  EXPECT_LE(model->forward(tokens).abs().max().item<double>(), 5.0);  // the soft-cap
+}
+
+TEST(LanguageModel, DropsOnlyInTraining) {
+  const auto model = make(kPlain, {"dropout=0.5"});
+  const Tensor tokens = some_tokens(1, 5);
+  Batch training;
+  training.training = true;
+  EXPECT_TRUE(model->forward(tokens).equal(model->forward(tokens)));
+  EXPECT_FALSE(model->forward(tokens, training).equal(model->forward(tokens, training)));
+  at::manual_seed(8);
+  const Tensor once = model->forward(tokens, training);
+  at::manual_seed(8);
+  EXPECT_TRUE(once.equal(model->forward(tokens, training)));
+}
+
+TEST(LanguageModel, SinusoidalPositionsGoOnInTheState) {
+  const auto model = make(kPlain, {"positions=sinusoidal"});
+  const at::NoGradGuard no_grad;
+  const Tensor tokens = some_tokens(2, 8);
+  ModelState state = model->zero_state(2);
+  model->forward(tokens.slice(1, 0, 5), {}, &state);
+  const Tensor rest = model->forward(tokens.slice(1, 5), {}, &state);
+  EXPECT_LT(worst(rest, model->forward(tokens).slice(1, 5)), 1e-9);
+  EXPECT_GT(worst(rest, model->forward(tokens.slice(1, 5))), 1e-3);  // positions matter
+}
+
+TEST(LanguageModel, RefusesBadInput) {
+  const auto model = make(kPlain);
+  expect_message("learned positions for 9 tokens, the sequence reaches 10", [&] { model->forward(some_tokens(1, 10)); });
+  ModelState state = model->zero_state(1);
+  model->forward(some_tokens(1, 9), {}, &state);
+  expect_message("learned positions for 9 tokens, the sequence reaches 10",
+                 [&] { model->forward(some_tokens(1, 1), {}, &state); });
+  expect_message("token 11 is outside the vocabulary 0..10", [&] { model->forward(at::full({1, 1}, 11, at::kLong)); });
+  expect_message("token -1 is outside", [&] { model->forward(at::full({1, 1}, -1, at::kLong)); });
+  expect_message("target 11 is outside", [&] { model->loss(some_tokens(1, 2), at::full({1, 2}, 11, at::kLong)); });
+  expect_message("expected int64 tokens", [&] { model->forward(at::zeros({1, 2})); });
+  ModelState fresh = model->zero_state(1);
+  expect_message("the state has 1 rows, the batch 2", [&] { model->forward(some_tokens(2, 1), {}, &fresh); });
+  expect_message("\"vocabulary\"", [] { LanguageModel nothing(config_of(R"({"dim": 4, "layers": 1,
+      "mixer": {"mixer": "latte"}})")); });
+  expect_message("layers[1]", [] { make(R"({"dim": 4, "vocabulary": 4, "layers": [{"mixer": {"mixer": "latte"}},
+      {"mixer": {"mixer": "latte", "latnets": 3}}]})"); });
+  const auto both = make(kPlain, {"causal=false"});
+  expect_message("no state", [&] { both->zero_state(1); });
+}
+
+TEST(LanguageModel, NamesItsParametersAsUsersExpect) {
+  const auto names = make(kPlain)->named_parameters();
+  for (const char* name : {"embedding.weight", "positions.weight", "layers.0.mixer.q.weight", "layers.1.mixer_norm.weight",
+                           "layers.0.feed_forward.gate.weight", "layers.0.feed_forward_norm.weight", "norm.weight"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  EXPECT_FALSE(names.contains("head.weight"));
+  EXPECT_TRUE(make(kMixed)->named_parameters().contains("head.bias"));
+  EXPECT_TRUE(make(kPlain, {"head_bias=true"})->named_parameters().contains("head_bias"));
+}
+
+TEST(LanguageModel, StartsAsGpt2Does) {
+  const auto model = make(R"({"dim": 64, "vocabulary": 300, "layers": 8, "mixer": {"mixer": "softmax"},
+      "feed_forward": {"type": "mlp"}, "initialization": {"type": "normal", "std": 0.02, "scale_residual": true}})");
+  const auto names = model->named_parameters();
+  const auto deviation = [&](const char* name) { return names[name].std().item<double>(); };
+  EXPECT_NEAR(deviation("embedding.weight"), 0.02, 1e-3);
+  EXPECT_NEAR(deviation("layers.3.mixer.q.weight"), 0.02, 1e-3);
+  EXPECT_NEAR(deviation("layers.3.feed_forward.up.weight"), 0.02, 1e-3);
+  EXPECT_NEAR(deviation("layers.3.mixer.o.weight"), 0.005, 3e-4);
+  EXPECT_NEAR(deviation("layers.3.feed_forward.down.weight"), 0.005, 3e-4);
+}
+
+TEST(LanguageModel, CountsItsStateBytes) {
+  const auto model = make(kMixed);
+  model->to(at::kFloat);
+  const at::NoGradGuard no_grad;
+  ModelState state = model->zero_state(1);
+  EXPECT_EQ(state.bytes(), model->state_bytes(0));
+  model->forward(some_tokens(1, 40), {}, &state);
+  EXPECT_EQ(state.bytes(), model->state_bytes(40));
+}
+
+TEST(LanguageModel, FlopsFollowItsMatrices) {
+  const auto model = make(kPlain);
+  const double matrices = 2.0 * (11 * 12 + 2 * (2 * 12 * 4 + 2 * 12 * 12 + 3 * 12 * 32));
+  EXPECT_GE(model->flops_per_token(100), matrices);
+  EXPECT_LE(model->flops_per_token(100), matrices * 1.2);
+  EXPECT_EQ(model->flops_per_token(100), model->flops_per_token(100000));  // linear time
+}
+
+TEST(Checkpoint, RoundTripsAndRefusesOthers) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/w.safetensors";
+  const auto model = make(kMixed);
+  model->to(at::kFloat);
+  save_weights(*model, path, {{"step", "12"}});
+  const auto other = std::make_shared<LanguageModel>(config_of(kMixed));
+  EXPECT_NE(other->identity(), model->identity());
+  EXPECT_EQ(load_weights(*other, path).at("step"), "12");
+  EXPECT_EQ(other->identity(), model->identity());
+  const Tensor tokens = some_tokens(1, 5);
+  EXPECT_TRUE(other->forward(tokens).equal(model->forward(tokens)));
+
+  LanguageModel wider(config_of(kMixed, {"feed_forward.dim=12"}));
+  expect_message("is the checkpoint of another model: \"layers.0.feed_forward.gate.weight\" is [10, 12], expected [12, 12]",
+                 [&] { load_weights(wider, path); });
+  LanguageModel tied(config_of(kMixed, {"embedding.tied=true"}));
+  expect_message("another model: it has no \"head_bias\"", [&] { load_weights(tied, path); });
+  LanguageModel flatter(config_of(kMixed, {"post_norm=false"}));
+  expect_message("that the model lacks", [&] { load_weights(flatter, path); });
+  LanguageModel capped(config_of(kMixed, {"final_softcap=6"}));
+  expect_message("its config differs", [&] { load_weights(capped, path); });
+  write_safetensors(path, {{{"a", at::zeros({1})}}, {}});
+  expect_message("is not a checkpoint", [&] { load_weights(capped, path); });
+}
+
+TEST(Checkpoint, OpensARun) {
+  const TemporaryDirectory directory;
+  const std::string& run = directory.path();
+  expect_message("is not a run", [&] { open_model(run); });
+  const auto model = make(kPlain);
+  model->to(at::kFloat);
+  write_file(run + "/config.json", model->config().to_json().dump());
+  expect_message("has no weights yet", [&] { open_model(run); });
+  save_weights(*model, run + "/last.safetensors");
+  const Tensor tokens = some_tokens(1, 5);
+  EXPECT_TRUE(open_model(run)->forward(tokens).equal(model->forward(tokens)));  // best falls back to last
+  EXPECT_EQ(open_model(run)->identity(), model->identity());
+  OpenOptions narrow;
+  narrow.dtype = at::kBFloat16;
+  EXPECT_EQ(open_model(run, narrow)->dtype(), at::kBFloat16);
+  expect_message("config without weights", [&] { open_model(run + "/config.json"); });
+  OpenOptions random;
+  random.allow_random = true;
+  EXPECT_EQ(open_model(run + "/config.json", random)->forward(tokens).size(2), 11);
+  expect_message("there is no run or config", [&] { open_model(run + "/nothing"); });
+}
+
+TEST(ModelState, SavesLoadsForksAndRefusesAnotherModels) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/state";
+  const auto model = make(kMixed);
+  const at::NoGradGuard no_grad;
+  const Tensor tokens = some_tokens(2, 9), next = some_tokens(2, 2);
+  ModelState state = model->zero_state(2);
+  model->forward(tokens, {}, &state);
+  ModelState fork = state.clone();
+  state.save(path, model->identity(), {{"tokens", tokens}});
+  std::vector<std::pair<std::string, Tensor>> extra;
+  ModelState loaded = ModelState::load(path, *model, &extra);
+  ASSERT_EQ(extra.size(), 1u);
+  EXPECT_TRUE(extra[0].second.equal(tokens));
+  EXPECT_EQ(loaded.bytes(), state.bytes());
+  ModelState swapped = state.index(at::tensor({1, 0}, at::kLong));
+  const Tensor expected = model->forward(next, {}, &state);
+  EXPECT_TRUE(model->forward(next, {}, &loaded).equal(expected));
+  EXPECT_TRUE(model->forward(next, {}, &fork).equal(expected));
+  EXPECT_LT(worst(model->forward(next.flip(0), {}, &swapped), expected.flip(0)), 1e-12);
+  const auto stranger = make(kMixed);
+  expect_message("belongs to another model", [&] { ModelState::load(path, *stranger); });
+  // A state read by a model of another type takes that type where the model's own state has it.
+  model->to(at::kFloat);
+  const ModelState narrowed = ModelState::load(path, *model);
+  EXPECT_EQ(narrowed.layers[0].at("keys").scalar_type(), at::kFloat);
+}
+
+// The exact numbers of parameters of the paper's Table 1 (its own, in millions, beside). E = V D = 38,597,376; a layer's
+// norms 2 D, and the final norm D; GLU 3 D F = 7,077,888, MLP 2 D F with biases F + D; Latte 2 D L + 2 D²; a window adds
+// its q and k, 2 D², and one column D of logits a head; a convolution 3 D; an RG-LRU two block-diagonal maps D²/H + D, Λ and
+// its RMSNorm. The paper's figures for its R and SWA rows follow from no sizes that it states; these are what its
+// equations give.
+struct Preset {
+  const char* file;
+  int64_t parameters;
+  int64_t paper_millions;
+};
+
+TEST(Table1, HasTheParametersOfItsEquations) {
+  constexpr int64_t D = 768, L = 128, H = 8, F = 3072, E = 50257 * D, kLayers = 12;
+  constexpr int64_t latte = 2 * D * L + 2 * D * D, glu = 3 * D * F, norms = 2 * D;
+  constexpr int64_t swa = 2 * D * D + D * H, conv = 3 * D, rg_lru = 2 * (D * D / H + D) + D + D;
+  constexpr int64_t mlp = 2 * D * F + F + D;
+  const auto total = [](int64_t layer, int64_t final_norm) { return E + kLayers * layer + final_norm; };
+  const std::vector<std::pair<Preset, int64_t>> rows = {
+      {{"latte", 111'820'032, 111}, total(latte + mlp + 2 * norms, 2 * D)},
+      {{"latte-pp", 140'066'304, 140}, total(latte + glu + norms, D)},
+      {{"latte-conv-pp", 140'093'952, 140}, total(latte + conv + glu + norms, D)},
+      {{"latte-conv-swa-pp", 154'323'456, 153}, total(latte + conv + swa + glu + norms, D)},
+      {{"latte-r-pp", 141'872'640, 139}, total(latte + rg_lru + glu + norms, D)},
+      {{"latte-r-swa-pp", 156'102'144, 153}, total(latte + rg_lru + swa + glu + norms, D)},
+      {{"r-swa-pp", 153'669'120, 141}, total(4 * D * D + rg_lru + glu + norms, D)},
+      {{"transformer-pp", 151'862'784, 151}, total(4 * D * D + glu + norms, D)}};
+  const char* source = std::getenv("CORTADO_SOURCE");
+  ASSERT_NE(source, nullptr) << "run by ctest, or set CORTADO_SOURCE to the repository";
+  const SkipInitialization skip;
+  for (const auto& [preset, formula] : rows) {
+    const LanguageModel model(read_config(concat(source, "/configs/table1/", preset.file, ".json")));
+    EXPECT_EQ(model.parameter_count(), preset.parameters) << preset.file;
+    EXPECT_EQ(formula, preset.parameters) << preset.file;
+    EXPECT_NEAR(static_cast<double>(preset.parameters) / 1e6, static_cast<double>(preset.paper_millions), 13.0);
+  }
+}
+
+TEST(Presets, DemoAndNanoGptAreTheSameSize) {
+  const char* source = std::getenv("CORTADO_SOURCE");
+  ASSERT_NE(source, nullptr) << "run by ctest, or set CORTADO_SOURCE to the repository";
+  const SkipInitialization skip;
+  const auto parameters = [&](const std::string& name) {
+    ModelConfig config = read_config(concat(source, "/configs/", name, ".json"));
+    config.vocabulary = 65;
+    return LanguageModel(config).parameter_count();
+  };
+  EXPECT_EQ(parameters("nanogpt-cpu"), 804'096);
+  EXPECT_EQ(parameters("macchiato-demo"), 804'096);
+  EXPECT_EQ(parameters("nanogpt-gpu"), 10'745'088);
+  EXPECT_NEAR(static_cast<double>(parameters("macchiato-gpu")), 10'745'088.0, 10'745.0);
+}
+
+}  // namespace
+}  // namespace cortado
