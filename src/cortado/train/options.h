@@ -36,7 +36,7 @@ struct TrainingOptions {
   at::ScalarType dtype = at::kFloat;  // kBFloat16: autocast, the weights stay float32
   bool packed = false;                // whole documents one after the other instead of random crops
   int64_t evaluate_every = 250;       // steps between validations, each of which also writes a checkpoint
-  int64_t evaluate_batches = 0;       // batches of the validation split, evenly spread over it; 0: all of it
+  int64_t evaluate_batches = 0;       // batches from the beginning of the validation split; 0: all of it
   int64_t log_every = 10;             // steps between lines of metrics.jsonl
   int64_t seed = 1337;
 

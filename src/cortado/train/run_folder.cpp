@@ -18,8 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::set<std::string> kOurs = {"config.json",      "tokenizer",  "trainer.safetensors", "last.safetensors",
-                                     "best.safetensors", "train.json", "metrics.jsonl",       ".lock",
-                                     "data"};
+                                     "best.safetensors", "train.json", "metrics.jsonl",       ".lock"};
 
 // A file of ours that was being written when the process died: "last.safetensors.tmp.123" and the like.
 bool is_leftover(const std::string& name) {

@@ -67,7 +67,6 @@ class Trainer {
   TrainerState state_;
   std::unique_ptr<MetricsFile> metrics_;
   int64_t saved_step_ = -1;
-  double speed_ = 0;  // tokens a second, since the last line of the metrics
   double interval_seconds_ = 0;
   int64_t interval_tokens_ = 0;
 };
