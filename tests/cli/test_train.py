@@ -229,7 +229,7 @@ def test_a_loss_that_is_not_finite(cortado, refused, work):
 
 def test_compare_survives_interruption(cortado, refused, work):
     command = ["compare", "--config", work / "config.json", "--data", work / "text.txt", "--out", work / "compare"]
-    command += ["--steps", 4, "--depths", "8,32", "--threads", 1]
+    command += ["--steps", 4, "--depths", "8,300", "--threads", 1]
     assert 'did you mean "latte"' in refused(*command, "--mixers", "softmax,late")
     first = cortado(*command, "--mixers", "softmax")
     assert first.returncode == 0, first.stderr

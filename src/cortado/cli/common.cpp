@@ -49,7 +49,9 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   command.add_option("--dtype", options->dtype, "float32 or bfloat16")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->group(kGroup);
-  command.add_option("--seed", options->seed, "seed of every random draw")->check(CLI::NonNegativeNumber)->group(kGroup);
+  command.add_option("--seed", options->seed, "seed of every random draw")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kGroup);
   command.set_version_flag("--version", concat("cortado ", kVersion))->group(kGroup);
   return options;
 }
@@ -69,8 +71,9 @@ std::string shipped_file(const std::string& name) {
 }
 
 std::string shell_quoted(const std::string& word) {
-  const bool plain = word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:=,@") ==
-                     std::string::npos;
+  const bool plain =
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:=,@") ==
+      std::string::npos;
   if (plain && !word.empty()) return word;
   std::string result = "'";
   for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);

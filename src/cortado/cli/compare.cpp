@@ -1,4 +1,6 @@
 // cortado compare: the same model with several mixers, and one table.
+#include "cortado/train/compare.h"
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 
@@ -7,7 +9,6 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
-#include "cortado/train/compare.h"
 
 namespace cortado {
 namespace {
@@ -41,7 +42,8 @@ std::vector<std::string> chosen_mixers(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (name == "all") return comparable_mixers();
     mixer_settings(name, 1);  // refuses what it doesn't know
-    fail_input_if(std::find(result.begin(), result.end(), name) != result.end(), "[--mixers] ", name, " is named twice");
+    fail_input_if(std::find(result.begin(), result.end(), name) != result.end(), "[--mixers] ", name,
+                  " is named twice");
     result.push_back(name);
   }
   return result;
@@ -78,7 +80,8 @@ void run(const CompareOptions& options) {
 
 constexpr const char* kFooter =
     "Mixers: softmax, sliding_window, linear, latte, rg_lru, macchiato-x, macchiato-conv, macchiato, or all.\n"
-    "The feed-forward of each model is widened or narrowed so that parameters agree within 5 %; crops, order and number of\n"
+    "The feed-forward of each model is widened or narrowed so that parameters agree within 5 %; crops, order and "
+    "number of\n"
     "steps are the same. Speeds are measured at the end, all mixers in turns.\n"
     "Examples:\n"
     "  cortado compare --mixers softmax,linear,macchiato --steps 2000 --out runs/compare\n"
@@ -92,7 +95,8 @@ void add_compare_command(CLI::App& app) {
   auto options = std::make_shared<CompareOptions>();
   command->add_option("--mixers", options->mixers, "which, separated by commas, or all")->delimiter(',')->required();
   command->add_option("--config", options->config, "the model; its mixer is replaced (default configs/compare.json)");
-  command->add_option("--data", options->data, "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
+  command->add_option("--data", options->data,
+                      "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
   command->add_option("--out", options->out, "folder of runs and table (default runs/compare)");
   command->add_option("--steps", options->steps, "steps of each run")->check(CLI::PositiveNumber);
   command->add_option("--batch", options->batch, "crops in a batch")->check(CLI::PositiveNumber);
@@ -100,8 +104,7 @@ void add_compare_command(CLI::App& app) {
   command->add_option("--depths", options->depths, "depths at which decoding is timed (default 256,4096,65536)")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
-  command
-      ->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
+  command->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
   command->add_flag("--quiet", options->quiet, "only the table");

@@ -42,8 +42,8 @@ Json effective_config(const TrainOptions& options, std::string& name) {
 std::string data_of(const TrainOptions& options, const Json& config) {
   if (!options.data.empty() || config.is_null()) return options.data;
   const auto training = config.find("training");
-  const bool named = training != config.end() && training->is_object() && training->contains("data") &&
-                     (*training)["data"] != "";
+  const bool named =
+      training != config.end() && training->is_object() && training->contains("data") && (*training)["data"] != "";
   return named ? "" : shipped_file("data/tinyshakespeare.txt");
 }
 
@@ -104,10 +104,10 @@ void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a model on a text");
   auto options = std::make_shared<TrainOptions>();
   command->add_option("CONFIG", options->config, "the model and how to train it (JSON); with --resume the run's own");
-  command->add_option("--data", options->data, "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
+  command->add_option("--data", options->data,
+                      "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
   command->add_option("--out", options->out, "the run's folder")->required();
-  command
-      ->add_option("--set", options->settings, "change the config: training.batch=32, mixer.window=65 (repeatable)")
+  command->add_option("--set", options->settings, "change the config: training.batch=32, mixer.window=65 (repeatable)")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
   command->add_flag("--resume", options->resume, "go on with the run in the folder");

@@ -5,7 +5,8 @@
 
 namespace cortado {
 
-// On from here to the end of the block when `dtype` is kBFloat16; nothing for float32. Weights and optimiser stay float32.
+// On from here to the end of the block when `dtype` is kBFloat16; nothing for float32. Weights and optimiser stay
+// float32.
 class Autocast {
  public:
   Autocast(at::Device device, at::ScalarType dtype);

@@ -6,11 +6,11 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
-#include "cortado/train/data.h"
 #include "cortado/generate/evaluate.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
 #include "cortado/train/compare_speed.h"
+#include "cortado/train/data.h"
 #include "cortado/train/run.h"
 
 namespace cortado {
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kWidthStep = 8;          // feed-forward widths are multiples of it
+constexpr int64_t kWidthStep = 8;  // feed-forward widths are multiples of it
 constexpr double kParameterTolerance = 0.05;
 
 int64_t parameter_count(const Json& config, const std::string& name) {
@@ -41,7 +41,8 @@ Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, int
   return config;
 }
 
-// The contender of `mixer`, with the feed-forward that brings its parameters nearest to `target` (they grow linearly with it).
+// The contender of `mixer`, with the feed-forward that brings its parameters nearest to `target` (they grow linearly
+// with it).
 Contender make_contender(const Json& base, const std::string& mixer, int64_t latents, int64_t target) {
   Contender result;
   const auto count = [&](int64_t width) { return parameter_count(with_mixer(base, mixer, latents, width), mixer); };
@@ -54,8 +55,7 @@ Contender make_contender(const Json& base, const std::string& mixer, int64_t lat
   result.row.parameters = parameter_count(result.config, mixer);
   const double off = double(result.row.parameters) / double(target) - 1.0;
   fail_input_if(std::abs(off) > kParameterTolerance, "[compare] ", mixer, " can't be brought to ", target,
-                " parameters by its feed-forward alone (nearest: ", result.row.parameters,
-                "); choose a larger model");
+                " parameters by its feed-forward alone (nearest: ", result.row.parameters, "); choose a larger model");
   return result;
 }
 
@@ -119,7 +119,8 @@ bool measure_losses(const CompareRequest& request, const Dataset& data, const Tr
 }
 
 void write_result(const CompareRequest& request, const std::vector<CompareRow>& rows) {
-  Json json = {{"machine", machine_description(request.device)}, {"config", request.config}, {"depths", request.depths}};
+  Json json = {
+      {"machine", machine_description(request.device)}, {"config", request.config}, {"depths", request.depths}};
   for (const CompareRow& row : rows) {
     json["rows"].push_back({{"mixer", row.mixer},
                             {"feed_forward", row.feed_forward},
@@ -189,8 +190,11 @@ Comparison compare(const CompareRequest& request) {
 
 Table comparison_table(const std::vector<CompareRow>& rows, const CompareRequest& request) {
   const auto options = TrainingOptions::from_json(request.config.value("training", Json::object()));
-  std::vector<std::string> header = {"mixer", "parameters", concat("loss at ", options.context),
-                                     concat("at ", 4 * options.context), concat("at ", 16 * options.context),
+  std::vector<std::string> header = {"mixer",
+                                     "parameters",
+                                     concat("loss at ", options.context),
+                                     concat("at ", 4 * options.context),
+                                     concat("at ", 16 * options.context),
                                      "training tokens/s"};
   for (const int64_t depth : request.depths) header.push_back(concat("decode tokens/s at ", short_count(depth)));
   for (const int64_t depth : request.depths) header.push_back(concat("state at ", short_count(depth)));

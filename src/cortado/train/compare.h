@@ -33,12 +33,12 @@ struct CompareRow {
   std::string mixer;
   int64_t feed_forward = 0;  // its width, chosen so that parameters agree
   int64_t parameters = 0;
-  double loss = 0;             // nats a token on the validation split, after the last step
-  double loss_4x = 0;          // the same weights, evaluated at 4 times the training length
+  double loss = 0;     // nats a token on the validation split, after the last step
+  double loss_4x = 0;  // the same weights, evaluated at 4 times the training length
   double loss_16x = 0;
-  double training_speed = 0;             // tokens a second
-  std::vector<double> decode_speed;      // tokens a second, one sequence, at each depth
-  std::vector<int64_t> state_bytes;      // at each depth
+  double training_speed = 0;         // tokens a second
+  std::vector<double> decode_speed;  // tokens a second, one sequence, at each depth
+  std::vector<int64_t> state_bytes;  // at each depth
 };
 
 struct Comparison {
@@ -46,9 +46,9 @@ struct Comparison {
   std::vector<CompareRow> rows;
 };
 
-// Trains each mixer's model on the same crops in the same order, for the same steps. The feed-forward of each is widened or narrowed so that
-// its parameters come nearest to the softmax model's; more than 5 % off is an InputError. Speeds are measured at the end, all mixers in
-// turns, since a machine's speed drifts by more than mixers differ.
+// Trains each mixer's model on the same crops in the same order, for the same steps. The feed-forward of each is
+// widened or narrowed so that its parameters come nearest to the softmax model's; more than 5 % off is an InputError.
+// Speeds are measured at the end, all mixers in turns, since a machine's speed drifts by more than mixers differ.
 Comparison compare(const CompareRequest& request);
 
 Table comparison_table(const std::vector<CompareRow>& rows, const CompareRequest& request);

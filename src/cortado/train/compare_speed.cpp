@@ -6,9 +6,9 @@
 #include <chrono>
 #include <fstream>
 
-#include "cortado/train/data.h"
 #include "cortado/generate/session.h"
 #include "cortado/train/autocast.h"
+#include "cortado/train/data.h"
 #include "cortado/train/optimizer.h"
 
 namespace cortado {

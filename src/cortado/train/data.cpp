@@ -35,7 +35,8 @@ class PackedSource : public BatchSource {
 
 }  // namespace
 
-Dataset open_data(const std::string& path, const TrainingOptions& options, const std::shared_ptr<Tokenizer>& tokenizer) {
+Dataset open_data(const std::string& path, const TrainingOptions& options,
+                  const std::shared_ptr<Tokenizer>& tokenizer) {
   if (std::filesystem::is_directory(path)) return open_dataset(path);
   PrepareOptions prepare;
   prepare.files = {path};

@@ -17,15 +17,15 @@ Dataset open_data(const std::string& path, const TrainingOptions& options,
 
 // How far a run has read: all that going on needs.
 struct DataPosition {
-  int64_t batches = 0;                // read so far
+  int64_t batches = 0;               // read so far
   PackedDocuments::Position packed;  // where the next packed batch begins
 
   Json to_json() const;
   static DataPosition from_json(const Json& json, const std::string& place);
 };
 
-// Random crops [batch, context], or packed documents [1, batch * context] in sequences of at most `context` tokens. What comes
-// next is a pure function of the options' seed and the position.
+// Random crops [batch, context], or packed documents [1, batch * context] in sequences of at most `context` tokens.
+// What comes next is a pure function of the options' seed and the position.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;

@@ -10,7 +10,8 @@ namespace cortado {
 
 class MetricsFile {
  public:
-  // Keeps the lines up to step `last_step` and drops later ones and a broken last line: a resumed run writes those anew.
+  // Keeps the lines up to step `last_step` and drops later ones and a broken last line: a resumed run writes those
+  // anew.
   MetricsFile(std::string path, int64_t last_step);
   // Written through at once. Failure when the disk is full.
   void write(const Json& line);

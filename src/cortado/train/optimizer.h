@@ -14,8 +14,9 @@ namespace cortado {
 
 using at::Tensor;
 
-// Not torch::optim::AdamW: that loops over the parameters with ten small operations each, which for a small model costs as much as
-// its backward. torch's fused operator does a whole group in one call (a test holds the two against each other).
+// Not torch::optim::AdamW: that loops over the parameters with ten small operations each, which for a small model costs
+// as much as its backward. torch's fused operator does a whole group in one call (a test holds the two against each
+// other).
 //
 // Weight decay acts on matrices only (parameters with two or more dimensions), as in nanoGPT.
 class AdamW {

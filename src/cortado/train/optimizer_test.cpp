@@ -67,7 +67,8 @@ TEST(AdamW, ClipsByTheGlobalNorm) {
   Toy toy;
   AdamW optimizer(toy, toy_options());
   toy.differentiate(0);
-  const double norm = std::sqrt(toy.matrix.grad().pow(2).sum().item<double>() + toy.vector.grad().pow(2).sum().item<double>());
+  const double norm =
+      std::sqrt(toy.matrix.grad().pow(2).sum().item<double>() + toy.vector.grad().pow(2).sum().item<double>());
   EXPECT_NEAR(optimizer.gradient_norm(), norm, 1e-5 * norm);
   EXPECT_EQ(clip_divisor(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_divisor(5.0, 1.0), 5.0);

@@ -28,14 +28,14 @@ ScheduleKind schedule_kind(const std::string& name) {
 void read_optimizer(JsonReader& reader, TrainingOptions& options) {
   const TrainingOptions defaults;
   options.learning_rate = reader.number("learning_rate", 0, 1e3, defaults.learning_rate);
-  options.minimum_rate = reader.number("minimum_rate", 0, options.learning_rate,
-                                       std::min(defaults.minimum_rate, options.learning_rate));
+  options.minimum_rate =
+      reader.number("minimum_rate", 0, options.learning_rate, std::min(defaults.minimum_rate, options.learning_rate));
   options.warmup = reader.integer("warmup", 0, kMany, defaults.warmup);
   options.schedule = schedule_kind(reader.choice("schedule", {"cosine", "linear", "constant"}, "cosine"));
   options.decay_steps = reader.integer("decay_steps", 1, kMany, options.steps);
   if (reader.has("decay_steps") && options.decay_steps <= options.warmup) {
-    reader.fail(concat("\"decay_steps\" must be larger than \"warmup\" = ", options.warmup, ", got ",
-                       options.decay_steps));
+    reader.fail(
+        concat("\"decay_steps\" must be larger than \"warmup\" = ", options.warmup, ", got ", options.decay_steps));
   }
   options.beta1 = reader.number("beta1", 0, 0.999999, defaults.beta1);
   options.beta2 = reader.number("beta2", 0, 0.9999999, defaults.beta2);

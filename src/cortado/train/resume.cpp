@@ -82,15 +82,16 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& place)
   return state;
 }
 
-void save_trainer(const std::string& path, const LanguageModel& model, const AdamW& optimizer, const TrainerState& state,
-                  const Json& about) {
+void save_trainer(const std::string& path, const LanguageModel& model, const AdamW& optimizer,
+                  const TrainerState& state, const Json& about) {
   check_finite(model, state.step);
   TensorFile file;
   for (const auto& entry : model.named_parameters()) {
     file.tensors.emplace_back(kModelPrefix + entry.key(), entry.value().detach());
   }
   for (const auto& moment : optimizer.moments()) file.tensors.push_back(moment);
-  file.metadata = {{"format", kFormat}, {"version", kTrainerVersion}, {"state", state.to_json().dump()}, {"about", about.dump()}};
+  file.metadata = {
+      {"format", kFormat}, {"version", kTrainerVersion}, {"state", state.to_json().dump()}, {"about", about.dump()}};
   write_safetensors(path, file);
 }
 

@@ -17,22 +17,22 @@ struct TrainerState {
   int64_t step = 0;    // optimiser steps done
   int64_t tokens = 0;  // trained on
   DataPosition data;
-  int64_t data_tokens = 0;  // in the training split
+  int64_t data_tokens = 0;                                     // in the training split
   double best_loss = std::numeric_limits<double>::infinity();  // on the validation split
   int64_t best_step = 0;
   double validation_loss = std::numeric_limits<double>::infinity();  // the latest
-  int64_t validated_step = 0;  // when
-  double seconds = 0;  // spent training, all sessions together
+  int64_t validated_step = 0;                                        // when
+  double seconds = 0;                                                // spent training, all sessions together
 
   Json to_json() const;
   static TrainerState from_json(const Json& json, const std::string& place);
 };
 
-// Weights ("model.NAME"), moments and state (metadata "state") in one safetensors file, written beside its place and renamed:
-// a kill at any moment leaves either the former checkpoint or this one, never a mixture. `about` is kept as metadata
-// "about" (the run's settings). Weights that are not finite: Failure, nothing is written.
-void save_trainer(const std::string& path, const LanguageModel& model, const AdamW& optimizer, const TrainerState& state,
-                  const Json& about);
+// Weights ("model.NAME"), moments and state (metadata "state") in one safetensors file, written beside its place and
+// renamed: a kill at any moment leaves either the former checkpoint or this one, never a mixture. `about` is kept as
+// metadata "about" (the run's settings). Weights that are not finite: Failure, nothing is written.
+void save_trainer(const std::string& path, const LanguageModel& model, const AdamW& optimizer,
+                  const TrainerState& state, const Json& about);
 
 // Fills model and optimiser; InputError when the file is broken or of another model.
 TrainerState load_trainer(const std::string& path, LanguageModel& model, AdamW& optimizer);

@@ -7,8 +7,8 @@
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/random.h"
-#include "cortado/train/data.h"
 #include "cortado/models/language_model.h"
+#include "cortado/train/data.h"
 #include "cortado/train/trainer.h"
 
 namespace cortado {
@@ -51,7 +51,8 @@ TrainingOptions read_options(const ModelConfig& model) {
   fail_input_if(model.positions == PositionKind::kLearned && options.context > model.context,
                 "[training] \"context\" is ", options.context, ", but the model has learned positions for ",
                 model.context, " tokens only");
-  fail_input_if(!model.causal, "[train] \"causal\" is false: a language model that sees what it predicts learns nothing");
+  fail_input_if(!model.causal,
+                "[train] \"causal\" is false: a language model that sees what it predicts learns nothing");
   return options;
 }
 

@@ -1,4 +1,5 @@
-// A training run from its description: data, tokenizer, model, folder, loop. What `cortado train` and `cortado compare` do.
+// A training run from its description: data, tokenizer, model, folder, loop. What `cortado train` and `cortado compare`
+// do.
 #pragma once
 
 #include <ATen/ATen.h>

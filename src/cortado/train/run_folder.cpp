@@ -68,9 +68,7 @@ int open_lock(const RunFolder& folder) {
 
 }  // namespace
 
-bool RunFolder::has_checkpoint() const {
-  return fs::exists(trainer()) || fs::exists(last()) || fs::exists(best());
-}
+bool RunFolder::has_checkpoint() const { return fs::exists(trainer()) || fs::exists(last()) || fs::exists(best()); }
 
 RunLock::RunLock(const RunFolder& folder, FolderUse use) {
   if (use == FolderUse::kResume) {

@@ -25,8 +25,8 @@ struct Interrupted {};
 }  // namespace
 
 Trainer::Trainer(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
-                 std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation,
-                 RunFolder folder, Json about)
+                 std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation, RunFolder folder,
+                 Json about)
     : model_(std::move(model)),
       options_(options),
       batches_(std::move(batches)),

@@ -26,15 +26,14 @@ struct RunControl {
 //   trainer.resume();                       // or not
 //   bool done = trainer.run();
 //
-// What a step does depends on nothing but the weights, the moments, the seed and the step's number, so a resumed run equals one
-// that was never stopped, bit for bit on the same machine with the same number of threads.
+// What a step does depends on nothing but the weights, the moments, the seed and the step's number, so a resumed run
+// equals one that was never stopped, bit for bit on the same machine with the same number of threads.
 class Trainer {
  public:
   // `validation` may be null or too short to predict anything: then nothing is validated and "best" is the last.
   // `about`: the run's settings, kept in the checkpoints. Its folder must exist and be locked.
-  Trainer(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
-          std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation, RunFolder folder,
-          Json about);
+  Trainer(std::shared_ptr<LanguageModel> model, const TrainingOptions& options, std::shared_ptr<BatchSource> batches,
+          std::shared_ptr<const TokenFile> validation, RunFolder folder, Json about);
 
   // Goes on from the folder's checkpoint; from the start where there is none.
   void resume();
