@@ -168,6 +168,7 @@ Comparison compare(const CompareRequest& request) {
   claim_output_directory(request.out, /*refuse_used=*/false);
   Comparison result;
   for (Contender& contender : contenders) {
+    if (request.stop && request.stop()) return result;
     if (!train_contender(request, contender)) return result;
     if (!measure_losses(request, data, options, contender)) return result;
     result.rows.push_back(contender.row);
