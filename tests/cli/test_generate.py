@@ -72,7 +72,7 @@ def test_state_is_constant_and_the_cache_is_not(generate, trained):
 def test_stop_strings_end_the_text_unprinted(generate):
     whole = json.loads(generate("--prompt", "ROMEO:", "--n-tokens", 120, "--json").stdout)["text"]
     stop = whole[40:43]
-    cut = json.loads(generate("--prompt", "ROMEO:", "--n-tokens", 120, "--json", "--stop", stop, "--stop", "\x00").stdout)
+    cut = json.loads(generate("--prompt", "ROMEO:", "--n-tokens", 120, "--json", "--stop", stop, "--stop", "@never@").stdout)
     assert cut["text"] == whole[: whole.index(stop)]
     assert cut["end"] == "stop"
     assert cut["tokens"] == whole.index(stop) + len(stop)
