@@ -23,12 +23,12 @@ show prepare "$text" --tokenizer char --out "$folder/data"
 "$cortado" prepare "$text" --tokenizer char --out "$folder/data"
 
 title "The model"
-show describe configs/macchiato-demo.json
-"$cortado" describe configs/macchiato-demo.json
+show describe configs/macchiato-demo.json --vocabulary 65
+"$cortado" describe configs/macchiato-demo.json --vocabulary 65
 
 title "Training, about three minutes"
-show train configs/macchiato-demo.json --data "$folder/data" --set "training.steps=$steps" --out "$run"
-"$cortado" train configs/macchiato-demo.json --data "$folder/data" --set "training.steps=$steps" --out "$run"
+show train configs/macchiato-demo.json --data "$folder/data" --steps "$steps" --out "$run"
+"$cortado" train configs/macchiato-demo.json --data "$folder/data" --steps "$steps" --out "$run"
 
 title "How well it predicts the last tenth of the text, which it has not seen"
 tail -c 111540 "$text" >"$folder/validation.txt"

@@ -32,7 +32,7 @@ def arguments():
 
 def main():
     args = arguments()
-    command = [args.cortado, "generate", args.run, "--prompt", "\n", "--n-tokens", str(args.tokens)]
+    command = [args.cortado, "generate", args.run, "--prompt", "\n", "--n-tokens", str(args.tokens), "--threads", "1"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     written, samples, shown, start = 0, [], 0.0, time.monotonic()
     while piece := process.stdout.read1(1 << 16):
