@@ -1,7 +1,8 @@
 // Goes on with a text, keeps the state, and tries two endings from it:  example_generate RUN PROMPT [TOKENS]
+#include "cortado/generate/generate.h"
+
 #include <iostream>
 
-#include "cortado/generate/generate.h"
 #include "cortado/models/checkpoint.h"
 
 int main(int argc, char** argv) try {

@@ -20,7 +20,8 @@ int main(int argc, char** argv) try {
   const at::Tensor tokens = at::tensor(tokenizer->encode(read_file(text)), at::kLong);
 
   Json settings = parse_json(R"({"name": "example", "dim": 96, "heads": 4, "layers": 3,
-      "mixer": {"mixer": "macchiato", "latents": 32, "window": 17}})", "train.cpp");
+      "mixer": {"mixer": "macchiato", "latents": 32, "window": 17}})",
+                             "train.cpp");
   settings["vocabulary"] = tokenizer->vocabulary();
   LanguageModel model(ModelConfig::from_json(settings, "train.cpp"));
   AdamW optimizer(model, TrainingOptions{});

@@ -34,8 +34,8 @@ struct Subject {
 };
 
 int64_t mixer_bytes(const Mixer& mixer, const Subject& subject, int64_t tokens) {
-  // state_bytes is for float32. What grows with the tokens is keys and values, which have the type of the activations; the
-  // state before the first token says by itself how large it is.
+  // state_bytes is for float32. What grows with the tokens is keys and values, which have the type of the activations;
+  // the state before the first token says by itself how large it is.
   const auto options = at::TensorOptions().dtype(subject.dtype);
   const int64_t start = mixer.zero_state(1, at::TensorOptions().dtype(at::kFloat)).bytes();
   const int64_t growth = mixer.state_bytes(tokens) - start;
@@ -57,8 +57,8 @@ struct Depth {
   const char* name;
   int64_t tokens;
 };
-constexpr Depth kDepths[] = {{"1K", int64_t{1} << 10}, {"16K", int64_t{1} << 14}, {"128K", int64_t{1} << 17},
-                             {"1M", int64_t{1} << 20}};
+constexpr Depth kDepths[] = {
+    {"1K", int64_t{1} << 10}, {"16K", int64_t{1} << 14}, {"128K", int64_t{1} << 17}, {"1M", int64_t{1} << 20}};
 
 int64_t count(const torch::nn::Module& module) {
   int64_t total = 0;
@@ -98,10 +98,8 @@ Json as_json(const Subject& subject) {
                {"dtype", subject.dtype == at::kBFloat16 ? "bfloat16" : "float32"}};
   json["mixers"] = Json::array();
   for (const Group& group : groups(subject)) {
-    json["mixers"].push_back({{"first", group.first},
-                              {"last", group.last},
-                              {"settings", group.mixer},
-                              {"parameters", group.parameters}});
+    json["mixers"].push_back(
+        {{"first", group.first}, {"last", group.last}, {"settings", group.mixer}, {"parameters", group.parameters}});
   }
   json["depths"] = Json::array();
   for (const Depth& depth : kDepths) {
@@ -121,8 +119,7 @@ void print_layers(const Subject& subject) {
     Json settings = group.mixer;
     const std::string name = settings["mixer"].get<std::string>();
     settings.erase("mixer");
-    const std::string numbers =
-        group.first == group.last ? concat(group.first) : concat(group.first, "..", group.last);
+    const std::string numbers = group.first == group.last ? concat(group.first) : concat(group.first, "..", group.last);
     table.add_row({numbers, name, settings.empty() ? "defaults" : settings.dump(), with_commas(group.parameters)});
   }
   std::cout << table.text();
@@ -141,7 +138,8 @@ void print_depths(const Subject& subject) {
     table.add_row(row);
   }
   std::cout << table.text();
-  std::cout << (causal ? "KV cache: of a softmax model with these layers and width, every head with keys and values of its own.\n"
+  std::cout << (causal ? "KV cache: of a softmax model with these layers and width, every head with keys and values of "
+                         "its own.\n"
                        : "A bidirectional model reads whole sequences: it has no state.\n");
 }
 
@@ -151,7 +149,8 @@ void print_text(const Subject& subject) {
   std::cout << (config.name.empty() ? "model" : config.name) << ": " << config.layers.size() << " layers, width "
             << config.dim << ", " << config.heads << " heads, vocabulary " << with_commas(config.vocabulary);
   if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
-  std::cout << "\n" << with_commas(parameters) << " parameters ("
+  std::cout << "\n"
+            << with_commas(parameters) << " parameters ("
             << human_bytes(static_cast<double>(parameters * subject.element())) << " as "
             << (subject.dtype == at::kBFloat16 ? "bfloat16" : "float32") << "), of which "
             << with_commas(config.vocabulary * config.dim) << " in the embedding"
@@ -189,7 +188,8 @@ void add_describe_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 30));
   command->add_flag("--json", options->json, "as JSON");
   options->common = add_common_options(*command);
-  command->footer("Examples:\n  cortado describe configs/table1/latte-r-swa-pp.json\n  cortado describe runs/first --json");
+  command->footer(
+      "Examples:\n  cortado describe configs/table1/latte-r-swa-pp.json\n  cortado describe runs/first --json");
   command->callback([options] { describe(*options); });
 }
 

@@ -1,25 +1,26 @@
 // cortado mechanisms: what exists, with paper, equation and state.
-#include "cortado/mechanisms/registry.h"
-
 #include <iostream>
 
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/mechanisms/registry.h"
 
 namespace cortado {
 
 namespace {
 
-std::string forms(const Mechanism& mechanism) {
-  return mechanism.bidirectional ? "causal, bidirectional" : "causal";
-}
+std::string forms(const Mechanism& mechanism) { return mechanism.bidirectional ? "causal, bidirectional" : "causal"; }
 
 Json as_json(const Mechanism& mechanism) {
-  return {{"name", mechanism.name},         {"family", mechanism.family},
-          {"paper", mechanism.paper},       {"equation", mechanism.equation},
-          {"state", mechanism.state},       {"forms", {"reference", "chunked", "step"}},
-          {"causal", true},                 {"bidirectional", mechanism.bidirectional},
+  return {{"name", mechanism.name},
+          {"family", mechanism.family},
+          {"paper", mechanism.paper},
+          {"equation", mechanism.equation},
+          {"state", mechanism.state},
+          {"forms", {"reference", "chunked", "step"}},
+          {"causal", true},
+          {"bidirectional", mechanism.bidirectional},
           {"examples", mechanism.examples}};
 }
 
@@ -34,8 +35,9 @@ void print_mechanisms(bool json) {
   for (const Mechanism* m : mechanisms()) table.add_row({m->name, m->family, forms(*m), m->state, m->paper});
   std::cout << table.text() << "\n";
   for (const Mechanism* m : mechanisms()) std::cout << m->name << ": " << m->equation << "\n";
-  std::cout << "\nT tokens, D width, H heads, d head size, Hkv key heads, L latents, w window. Each has a reference, a\n"
-               "chunked form for training and prefill, and a step of one token.\n";
+  std::cout
+      << "\nT tokens, D width, H heads, d head size, Hkv key heads, L latents, w window. Each has a reference, a\n"
+         "chunked form for training and prefill, and a step of one token.\n";
 }
 
 }  // namespace

@@ -39,9 +39,8 @@ AttentionMixer::Projected AttentionMixer::project(const Tensor& x, const Tensor&
   Projected p{split_heads(q_->forward(x), settings_.heads), split_heads(k_->forward(x), settings_.kv_heads),
               split_heads(v_->forward(x), settings_.kv_heads)};
   if (settings_.rotary) {
-    const RotaryTable table =
-        rotary_table(positions, settings_.head_dim, settings_.rope_theta,
-                     x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    const RotaryTable table = rotary_table(positions, settings_.head_dim, settings_.rope_theta,
+                                           x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     p.q = rotate(p.q, table);
     p.k = rotate(p.k, table);
   }

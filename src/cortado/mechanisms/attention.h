@@ -1,4 +1,5 @@
-// What `softmax` and `sliding_window` share: projections, rotary positions, grouped heads, soft-cap, and going on from a cache.
+// What `softmax` and `sliding_window` share: projections, rotary positions, grouped heads, soft-cap, and going on from
+// a cache.
 #pragma once
 
 #include "cortado/mechanisms/heads.h"

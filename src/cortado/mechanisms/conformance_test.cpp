@@ -1,5 +1,5 @@
-// The invariants that every mechanism keeps. The registry is enumerated, so a mechanism is held to them by being in it: its `examples` are
-// the settings that are tried, each causal and, where it has that form, bidirectional.
+// The invariants that every mechanism keeps. The registry is enumerated, so a mechanism is held to them by being in it:
+// its `examples` are the settings that are tried, each causal and, where it has that form, bidirectional.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -162,8 +162,8 @@ TEST_P(CausalConformance, AnyCutEqualsTheWhole) {
     expect_same(*mixer, x, at::cat({first, second}, 1), whole, 1e-9);
     // The second part's loss alone reaches the first part only through the state.
     const auto weights = weights_like({second});
-    expect_gradients_close(gradients({second}, weights, {x}),
-                           gradients({whole.narrow(1, cut, 90 - cut)}, weights, {x}), 1e-9);
+    expect_gradients_close(gradients({second}, weights, {x}), gradients({whole.narrow(1, cut, 90 - cut)}, weights, {x}),
+                           1e-9);
   }
 }
 
@@ -223,8 +223,8 @@ TEST_P(CausalConformance, PackedPrefillThenDenseDecoding) {
   std::vector<Tensor> next;
   for (int64_t n = 0; n < 4; ++n) next.push_back(rows[n].narrow(1, lengths[n], 12));
   const Tensor dense = at::cat(next, 0);
-  Tensor got = at::cat({mixer->forward(dense.narrow(1, 0, 1), {}, &state),
-                        mixer->forward(dense.narrow(1, 1, 8), {}, &state)}, 1);
+  Tensor got = at::cat(
+      {mixer->forward(dense.narrow(1, 0, 1), {}, &state), mixer->forward(dense.narrow(1, 1, 8), {}, &state)}, 1);
   // ... and packed again, going on from the states, three tokens each.
   packed.cu_seqlens = at::tensor({0, 3, 6, 9, 12}, at::kLong);
   const Tensor more = mixer->forward(dense.narrow(1, 9, 3).reshape({1, 12, kWidth}), packed, &state);
@@ -290,7 +290,8 @@ TEST_P(Conformance, SurvivesExtremes) {
   }
   const Tensor same = at::ones({1, 70, kWidth}, at::kDouble);
   EXPECT_CLOSE(mixer->forward(same, {}, nullptr), mixer->reference(same), 1e-9);
-  EXPECT_EQ(mixer->forward(at::zeros({2, 0, kWidth}, at::kDouble), {}, nullptr).sizes(), (at::IntArrayRef{2, 0, kWidth}));
+  EXPECT_EQ(mixer->forward(at::zeros({2, 0, kWidth}, at::kDouble), {}, nullptr).sizes(),
+            (at::IntArrayRef{2, 0, kWidth}));
 }
 
 // Finite differences, as torch.autograd.gradcheck: the definition's own gradients are not taken on trust.

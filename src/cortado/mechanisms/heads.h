@@ -17,9 +17,7 @@ inline int64_t read_heads(JsonReader& settings, const MixerContext& context, int
   return heads;
 }
 
-inline Tensor split_heads(const Tensor& x, int64_t heads) {
-  return x.unflatten(-1, {heads, x.size(-1) / heads});
-}
+inline Tensor split_heads(const Tensor& x, int64_t heads) { return x.unflatten(-1, {heads, x.size(-1) / heads}); }
 inline Tensor merge_heads(const Tensor& x) { return x.flatten(2); }
 
 // Two operations for each weight of the linear maps.

@@ -14,19 +14,19 @@ namespace cortado {
 
 // What the model around a mixer decides for it.
 struct MixerContext {
-  int64_t dim = 0;             // D: width of x
-  int64_t heads = 1;           // the model's default head count
-  int64_t layer = 0;           // this layer's number, from 0
-  int64_t layers = 1;          // layers in the model
+  int64_t dim = 0;     // D: width of x
+  int64_t heads = 1;   // the model's default head count
+  int64_t layer = 0;   // this layer's number, from 0
+  int64_t layers = 1;  // layers in the model
   bool causal = true;
-  bool rotary = false;         // rotary positions, where the mixer has positions
+  bool rotary = false;  // rotary positions, where the mixer has positions
   double rope_theta = 10000.0;
 };
 
 // x [B, T, D] -> [B, T, D].
 //
-// Parameters are registered with torch::nn::Module; initialisation (LeCun-normal unless the paper says otherwise) draws from torch's
-// default generator.
+// Parameters are registered with torch::nn::Module; initialisation (LeCun-normal unless the paper says otherwise) draws
+// from torch's default generator.
 class Mixer : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
@@ -35,14 +35,16 @@ class Mixer : public torch::nn::Module {
   // (prefill is T > 1, decoding is T = 1). Gradients flow through the state. Bidirectional mixers take no state.
   virtual Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) = 0;
 
-  // The definition, quadratic or token by token, from the mathematics and not from the fast code: dense x from zero, same parameters.
+  // The definition, quadratic or token by token, from the mathematics and not from the fast code: dense x from zero,
+  // same parameters.
   virtual Tensor reference(const Tensor& x) = 0;
 
-  // The state before the first token, for `rows` sequences. `options` gives device and the type of x: scan states are float32 (float64 for
-  // float64), caches of keys and values have x's type.
+  // The state before the first token, for `rows` sequences. `options` gives device and the type of x: scan states are
+  // float32 (float64 for float64), caches of keys and values have x's type.
   virtual SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const = 0;
 
-  // Bytes of one row's state after `tokens` tokens, with float32 x: the formula, which a test holds against zero_state/forward.
+  // Bytes of one row's state after `tokens` tokens, with float32 x: the formula, which a test holds against
+  // zero_state/forward.
   virtual int64_t state_bytes(int64_t tokens) const = 0;
 
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.

@@ -10,8 +10,8 @@
 
 namespace cortado {
 
-// One mechanism, as the rest of the program knows it. Each folder defines one such object (`extern const Mechanism kLatte;` in
-// mixer.h) and registry.cpp lists them.
+// One mechanism, as the rest of the program knows it. Each folder defines one such object (`extern const Mechanism
+// kLatte;` in mixer.h) and registry.cpp lists them.
 struct Mechanism {
   std::string name;      // "latte": the config's "mixer"
   std::string family;    // "linear attention", "softmax attention", "recurrence"
@@ -21,7 +21,8 @@ struct Mechanism {
   bool bidirectional;    // has a bidirectional form as well
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
-  // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24 and 4 heads).
+  // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24
+  // and 4 heads).
   std::vector<std::string> examples;
 };
 
@@ -30,7 +31,8 @@ const std::vector<const Mechanism*>& mechanisms();
 // InputError names the nearest mechanism.
 const Mechanism& find_mechanism(const std::string& name);
 
-// Builds a mixer from {"mixer": NAME, ...settings...}; refuses unknown settings. `place` names it in errors ("layers[3]").
+// Builds a mixer from {"mixer": NAME, ...settings...}; refuses unknown settings. `place` names it in errors
+// ("layers[3]").
 std::shared_ptr<Mixer> make_mixer(const Json& settings, const MixerContext& context, const std::string& place);
 
 }  // namespace cortado

@@ -17,8 +17,8 @@ namespace cortado {
 
 std::shared_ptr<Norm> make_norm(const ModelConfig& config);
 
-// x += drop(mixer(norm x)); x += drop(feed_forward(norm x)). With post_norm each branch is normalised once more before it
-// is added. Without a feed-forward the second line is absent.
+// x += drop(mixer(norm x)); x += drop(feed_forward(norm x)). With post_norm each branch is normalised once more before
+// it is added. Without a feed-forward the second line is absent.
 class Block : public torch::nn::Module {
  public:
   // `layer`: this block's number, from 0.

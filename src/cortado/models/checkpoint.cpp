@@ -16,7 +16,8 @@ constexpr const char* kFormat = "cortado-model";
 
 std::string shape_of(const Tensor& tensor) { return concat(tensor.sizes()); }
 
-// The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name of.
+// The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name
+// of.
 void check_names(const LanguageModel& model, const std::map<std::string, Tensor>& tensors, const std::string& path) {
   const auto parameters = model.named_parameters();
   const std::string where = concat("[checkpoint] ", path, " is the checkpoint of another model: ");

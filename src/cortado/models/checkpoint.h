@@ -20,14 +20,15 @@ namespace cortado {
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata = {});
 
-// Every parameter must be there with its shape, none too many: InputError names the first that is not ("checkpoint of another model").
-// Returns the metadata.
+// Every parameter must be there with its shape, none too many: InputError names the first that is not ("checkpoint of
+// another model"). Returns the metadata.
 std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path);
 
 // The config of RUN or of a config file.
 ModelConfig read_config(const std::string& run);
 
-// Opens RUN (a folder: `which` is "best" or "last", best falling back to last) or a config file (random weights, only if `allow_random`).
+// Opens RUN (a folder: `which` is "best" or "last", best falling back to last) or a config file (random weights, only
+// if `allow_random`).
 struct OpenOptions {
   std::string which = "best";
   at::Device device = at::kCPU;

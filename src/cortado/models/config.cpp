@@ -47,8 +47,8 @@ std::string name_of(const Names<Enum>& names, Enum wanted) {
 
 void check_mixer(const JsonReader& reader, const Json& mixer, const std::string& key) {
   if (!mixer.is_object() || !mixer.contains("mixer")) {
-    reader.fail(concat("\"", key, "\" must be an object that names a mixer, like {\"mixer\": \"latte\"}, got ",
-                       mixer.dump()));
+    reader.fail(
+        concat("\"", key, "\" must be an object that names a mixer, like {\"mixer\": \"latte\"}, got ", mixer.dump()));
   }
 }
 

@@ -19,18 +19,19 @@ enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 //   "name": "macchiato-nanogpt-cpu",
 //   "vocabulary": 256,                      absent: the tokenizer decides when training starts
 //   "dim": 128, "heads": 4,
-//   "layers": 4 with "mixer": {...}         or a list: [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax"}}],
+//   "layers": 4 with "mixer": {...}         or a list: [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer":
+//   {"mixer": "softmax"}}],
 //                                           the whole list repeated "repeat_layers" times
 //   "mixer": {"mixer": "macchiato", ...settings},
 //   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true (layer only), "post_norm": false,
 //   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false,
 //                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf)},
-//                                           dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones
-//   "positions": "none" | "sinusoidal" | "learned" | "rotary", "rope_theta": 10000, "context": 256 (rows of learned positions),
-//   "embedding": {"tied": true, "scaled": false}, "head_bias": false,
-//   "dropout": 0.0, "final_softcap": null, "causal": true,
-//   "initialization": {"type": "lecun"} or {"type": "normal", "std": 0.02}, both with "scale_residual": false,
-//   "training": {...}                       read by train/ (train/options.h), kept here unread
+//                                           dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated
+//                                           ones
+//   "positions": "none" | "sinusoidal" | "learned" | "rotary", "rope_theta": 10000, "context": 256 (rows of learned
+//   positions), "embedding": {"tied": true, "scaled": false}, "head_bias": false, "dropout": 0.0, "final_softcap":
+//   null, "causal": true, "initialization": {"type": "lecun"} or {"type": "normal", "std": 0.02}, both with
+//   "scale_residual": false, "training": {...}                       read by train/ (train/options.h), kept here unread
 // }
 struct ModelConfig {
   std::string name;
@@ -40,7 +41,7 @@ struct ModelConfig {
   std::vector<Json> layers;  // one mixer object a layer, patterns expanded: {"mixer": NAME, ...settings}
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
-  bool norm_bias = true;  // LayerNorm only
+  bool norm_bias = true;   // LayerNorm only
   bool post_norm = false;  // a second norm after each branch, before it is added (Gemma-2)
   FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
   int64_t feed_forward_dim = 0;
@@ -66,8 +67,8 @@ struct ModelConfig {
   std::string architecture_hash() const;
 };
 
-// {"a.b": value} assignments of --set key=value: the value is JSON where it parses as such, else text; refuses paths through non-objects
-// (a number picks an element of a list).
+// {"a.b": value} assignments of --set key=value: the value is JSON where it parses as such, else text; refuses paths
+// through non-objects (a number picks an element of a list).
 void apply_setting(Json& config, const std::string& assignment);
 
 }  // namespace cortado

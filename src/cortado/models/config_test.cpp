@@ -44,7 +44,8 @@ TEST(Config, HasDefaults) {
 
 TEST(Config, ExpandsPatterns) {
   const Json json = parse_json(R"({"dim": 8, "repeat_layers": 2, "layers": [
-      {"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax", "heads": 2}}]})", "test");
+      {"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax", "heads": 2}}]})",
+                               "test");
   const ModelConfig config = ModelConfig::from_json(json, "test");
   ASSERT_EQ(config.layers.size(), 8u);
   const std::vector<std::string> expected = {"linear", "linear", "linear", "softmax"};
@@ -110,7 +111,8 @@ TEST(Config, HashSeesWhatWeightsDependOn) {
     return ModelConfig::from_json(with(assignment), "test").architecture_hash();
   };
   const std::string plain = hash("heads=2");
-  for (const char* same : {"name=other", "dropout=0.5", "training.steps=3", "initialization.type=normal", "context=9"}) {
+  for (const char* same :
+       {"name=other", "dropout=0.5", "training.steps=3", "initialization.type=normal", "context=9"}) {
     EXPECT_EQ(hash(same), plain) << same;
   }
   for (const char* other : {"heads=1", "mixer.latents=8", "norm_eps=0.1", "vocabulary=9", "embedding.tied=false",

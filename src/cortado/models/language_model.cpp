@@ -36,8 +36,8 @@ InitializationOptions initialization_options(const ModelConfig& config) {
 LanguageModel::LanguageModel(ModelConfig config)
     : torch::nn::Module("LanguageModel"), config_(std::move(config)), fingerprint_(random_fingerprint()) {
   fail_input_if(config_.vocabulary < 1, "[model] the config names no \"vocabulary\", and no tokenizer has set it");
-  embedding_ = register_module(
-      "embedding", std::make_shared<Embedding>(config_.vocabulary, config_.dim, config_.scaled_embedding));
+  embedding_ = register_module("embedding",
+                               std::make_shared<Embedding>(config_.vocabulary, config_.dim, config_.scaled_embedding));
   if (config_.positions == PositionKind::kLearned) {
     positions_ = register_module("positions", std::make_shared<Embedding>(config_.context, config_.dim));
   }

@@ -19,7 +19,8 @@ namespace cortado {
 
 class LanguageModel;
 
-// Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for learned/sinusoidal positions.
+// Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for
+// learned/sinusoidal positions.
 struct ModelState {
   std::vector<SequenceState> layers;
   Tensor position;
@@ -45,11 +46,12 @@ class LanguageModel : public torch::nn::Module {
   // Random weights from torch's default generator. config.vocabulary must be set.
   explicit LanguageModel(ModelConfig config);
 
-  // tokens int64 [B, T] -> logits [B, T, vocabulary]. State as in Mixer::forward. Learned positions past the context, or token ids
-  // outside the vocabulary, are InputErrors.
+  // tokens int64 [B, T] -> logits [B, T, vocabulary]. State as in Mixer::forward. Learned positions past the context,
+  // or token ids outside the vocabulary, are InputErrors.
   Tensor forward(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
 
-  // The last hidden vectors (after the final norm), [B, T, D]; logits(hidden) is the head. Generation needs only the last position's logits.
+  // The last hidden vectors (after the final norm), [B, T, D]; logits(hidden) is the head. Generation needs only the
+  // last position's logits.
   Tensor hidden(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden) const;
 
@@ -59,11 +61,11 @@ class LanguageModel : public torch::nn::Module {
   ModelState zero_state(int64_t rows) const;
 
   const ModelConfig& config() const { return config_; }
-  int64_t parameter_count() const;  // tied weights counted once
+  int64_t parameter_count() const;              // tied weights counted once
   double flops_per_token(int64_t depth) const;  // forward, 2 per multiply-add, head included
   int64_t state_bytes(int64_t tokens) const;    // one row, by the mixers' formulas
-  // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes, and of the weights' "fingerprint"
-  // (set when a checkpoint is saved or loaded; random for a fresh model).
+  // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes,
+  // and of the weights' "fingerprint" (set when a checkpoint is saved or loaded; random for a fresh model).
   std::string identity() const;
   void set_fingerprint(std::string fingerprint) const { fingerprint_ = std::move(fingerprint); }
   const std::vector<std::shared_ptr<Mixer>>& mixers() const { return mixers_; }

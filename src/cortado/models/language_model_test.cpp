@@ -138,7 +138,8 @@ TEST(LanguageModel, SinusoidalPositionsGoOnInTheState) {
 
 TEST(LanguageModel, RefusesBadInput) {
   const auto model = make(kPlain);
-  expect_message("learned positions for 9 tokens, the sequence reaches 10", [&] { model->forward(some_tokens(1, 10)); });
+  expect_message("learned positions for 9 tokens, the sequence reaches 10",
+                 [&] { model->forward(some_tokens(1, 10)); });
   ModelState state = model->zero_state(1);
   model->forward(some_tokens(1, 9), {}, &state);
   expect_message("learned positions for 9 tokens, the sequence reaches 10",
@@ -149,18 +150,23 @@ TEST(LanguageModel, RefusesBadInput) {
   expect_message("expected int64 tokens", [&] { model->forward(at::zeros({1, 2})); });
   ModelState fresh = model->zero_state(1);
   expect_message("the state has 1 rows, the batch 2", [&] { model->forward(some_tokens(2, 1), {}, &fresh); });
-  expect_message("\"vocabulary\"", [] { LanguageModel nothing(config_of(R"({"dim": 4, "layers": 1,
-      "mixer": {"mixer": "latte"}})")); });
-  expect_message("layers[1]", [] { make(R"({"dim": 4, "vocabulary": 4, "layers": [{"mixer": {"mixer": "latte"}},
-      {"mixer": {"mixer": "latte", "latnets": 3}}]})"); });
+  expect_message("\"vocabulary\"", [] {
+    LanguageModel nothing(config_of(R"({"dim": 4, "layers": 1,
+      "mixer": {"mixer": "latte"}})"));
+  });
+  expect_message("layers[1]", [] {
+    make(R"({"dim": 4, "vocabulary": 4, "layers": [{"mixer": {"mixer": "latte"}},
+      {"mixer": {"mixer": "latte", "latnets": 3}}]})");
+  });
   const auto both = make(kPlain, {"causal=false"});
   expect_message("no state", [&] { both->zero_state(1); });
 }
 
 TEST(LanguageModel, NamesItsParametersAsUsersExpect) {
   const auto names = make(kPlain)->named_parameters();
-  for (const char* name : {"embedding.weight", "positions.weight", "layers.0.mixer.q.weight", "layers.1.mixer_norm.weight",
-                           "layers.0.feed_forward.gate.weight", "layers.0.feed_forward_norm.weight", "norm.weight"}) {
+  for (const char* name :
+       {"embedding.weight", "positions.weight", "layers.0.mixer.q.weight", "layers.1.mixer_norm.weight",
+        "layers.0.feed_forward.gate.weight", "layers.0.feed_forward_norm.weight", "norm.weight"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
   EXPECT_FALSE(names.contains("head.weight"));
@@ -212,8 +218,9 @@ TEST(Checkpoint, RoundTripsAndRefusesOthers) {
   EXPECT_TRUE(other->forward(tokens).equal(model->forward(tokens)));
 
   LanguageModel wider(config_of(kMixed, {"feed_forward.dim=12"}));
-  expect_message("is the checkpoint of another model: \"layers.0.feed_forward.gate.weight\" is [10, 12], expected [12, 12]",
-                 [&] { load_weights(wider, path); });
+  expect_message(
+      "is the checkpoint of another model: \"layers.0.feed_forward.gate.weight\" is [10, 12], expected [12, 12]",
+      [&] { load_weights(wider, path); });
   LanguageModel tied(config_of(kMixed, {"embedding.tied=true"}));
   expect_message("another model: it has no \"head_bias\"", [&] { load_weights(tied, path); });
   LanguageModel flatter(config_of(kMixed, {"post_norm=false"}));
@@ -274,11 +281,11 @@ TEST(ModelState, SavesLoadsForksAndRefusesAnotherModels) {
   EXPECT_EQ(narrowed.layers[0].at("keys").scalar_type(), at::kFloat);
 }
 
-// The exact numbers of parameters of the paper's Table 1 (its own, in millions, beside). E = V D = 38,597,376; a layer's
-// norms 2 D, and the final norm D; GLU 3 D F = 7,077,888, MLP 2 D F with biases F + D; Latte 2 D L + 2 D²; a window adds
-// its q and k, 2 D², and one column D of logits a head; a convolution 3 D; an RG-LRU two block-diagonal maps D²/H + D, Λ and
-// its RMSNorm. The paper's figures for its R and SWA rows follow from no sizes that it states; these are what its
-// equations give.
+// The exact numbers of parameters of the paper's Table 1 (its own, in millions, beside). E = V D = 38,597,376; a
+// layer's norms 2 D, and the final norm D; GLU 3 D F = 7,077,888, MLP 2 D F with biases F + D; Latte 2 D L + 2 D²; a
+// window adds its q and k, 2 D², and one column D of logits a head; a convolution 3 D; an RG-LRU two block-diagonal
+// maps D²/H + D, Λ and its RMSNorm. The paper's figures for its R and SWA rows follow from no sizes that it states;
+// these are what its equations give.
 struct Preset {
   const char* file;
   int64_t parameters;

@@ -1,4 +1,5 @@
-// A fast 64-bit checksum: any single flipped bit changes it, and so, all but surely, does any other damage. Not cryptographic.
+// A fast 64-bit checksum: any single flipped bit changes it, and so, all but surely, does any other damage. Not
+// cryptographic.
 #pragma once
 
 #include <cstddef>

@@ -9,8 +9,8 @@
 
 namespace cortado {
 
-// int64 indices [...] -> [..., dim]; weight [count, dim], initialised N(0, 1/dim), so that a tied head starts with logits
-// of order one. `scaled`: the result is multiplied by √dim (in the weights' type, as Gemma does).
+// int64 indices [...] -> [..., dim]; weight [count, dim], initialised N(0, 1/dim), so that a tied head starts with
+// logits of order one. `scaled`: the result is multiplied by √dim (in the weights' type, as Gemma does).
 class Embedding : public torch::nn::Module {
  public:
   Embedding(int64_t count, int64_t dim, bool scaled = false) : torch::nn::Module("Embedding"), scaled_(scaled) {

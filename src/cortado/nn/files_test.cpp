@@ -1,11 +1,12 @@
 // Safetensors and state files: round trips, and every kind of damage.
+#include "cortado/base/files.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <fstream>
 
 #include "cortado/base/error.h"
-#include "cortado/base/files.h"
 #include "cortado/nn/safetensors.h"
 #include "cortado/nn/state.h"
 
@@ -122,15 +123,20 @@ TEST_F(Safetensors, RefusesLyingHeaders) {
   expect_refused(raw(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})", eight), "ends at byte 16 of 8");
   expect_refused(raw(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", eight), "starts at byte 4");
   expect_refused(raw(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", eight), "no valid shape");
-  expect_refused(raw(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})", eight), "too large");
+  expect_refused(raw(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})", eight),
+                 "too large");
   expect_refused(raw(R"({"a":{"dtype":"F4","shape":[2],"data_offsets":[0,8]}})", eight), "unknown type");
   expect_refused(raw(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", eight), "starts at byte 8");
   expect_refused(raw(R"({"a":{"dtype":"F32","shape":[2]}})", eight), "needs exactly");
   expect_refused(raw(R"({"a":3})", eight), "needs exactly");
   expect_refused(raw(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
-                     R"("b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]}})", eight), "starts at byte 3");
+                     R"("b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]}})",
+                     eight),
+                 "starts at byte 3");
   expect_refused(raw(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
-                     R"("a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", eight), "two tensors are named");
+                     R"("a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
+                     eight),
+                 "two tensors are named");
   expect_refused(raw(R"({"__metadata__":{"step":3}})", ""), "no text");
   expect_refused(raw("[1]", ""), "no JSON object");
   expect_refused(raw("{", ""), "no JSON object");
@@ -140,7 +146,8 @@ TEST_F(Safetensors, RefusesLyingHeaders) {
 
 TEST_F(Safetensors, ReadsForeignFilesInAnyOrder) {
   write_quickly(path("a"), raw(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[3,4]},)"
-                               R"("a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   )", "abcd"));
+                               R"("a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   )",
+                               "abcd"));
   const TensorFile file = read_safetensors(path("a"));
   ASSERT_EQ(file.tensors.size(), 2u);
   EXPECT_EQ(file.tensors[0].first, "a");

@@ -9,8 +9,8 @@ namespace cortado {
 
 using at::Tensor;
 
-// While one exists on this thread, the functions below leave tensors as they are: for models whose weights are about to be
-// read from a file, or only counted.
+// While one exists on this thread, the functions below leave tensors as they are: for models whose weights are about to
+// be read from a file, or only counted.
 class SkipInitialization {
  public:
   SkipInitialization();

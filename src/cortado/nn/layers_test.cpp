@@ -45,7 +45,10 @@ TEST(Linear, IsAMatrixProductWithLecunWeights) {
   EXPECT_NEAR(layer.weight.std().item<double>(), 1.0 / 20, 1e-3);
   EXPECT_EQ(layer.bias->abs().max().item<double>(), 0.0);
   layer.to(at::kDouble);
-  { const at::NoGradGuard no_grad; layer.bias->normal_(); }
+  {
+    const at::NoGradGuard no_grad;
+    layer.bias->normal_();
+  }
   const Tensor x = random({2, 3, 400});
   EXPECT_LT(worst(layer.forward(x), at::matmul(x, layer.weight.t()) + *layer.bias), 1e-12);
   EXPECT_EQ(layer.named_parameters().size(), 2u);
@@ -55,7 +58,10 @@ TEST(Linear, IsAMatrixProductWithLecunWeights) {
 TEST(RmsNorm, IsTheFormulaAndSoIsItsGradient) {
   RmsNorm norm(6, 1e-3);
   norm.to(at::kDouble);
-  { const at::NoGradGuard no_grad; norm.weight.normal_(); }
+  {
+    const at::NoGradGuard no_grad;
+    norm.weight.normal_();
+  }
   const Tensor x = random({2, 3, 6});
   const Tensor expected = x / at::sqrt(at::mean(x * x, -1, true) + 1e-3) * norm.weight;
   EXPECT_LT(worst(norm.forward(x), expected), 1e-12);
@@ -69,7 +75,10 @@ TEST(RmsNorm, IsTheFormulaAndSoIsItsGradient) {
 TEST(RmsNorm, CastsBeforeTheWeight) {
   RmsNorm norm(64);
   norm.to(at::kBFloat16);
-  { const at::NoGradGuard no_grad; norm.weight.normal_(); }
+  {
+    const at::NoGradGuard no_grad;
+    norm.weight.normal_();
+  }
   const Tensor x = at::randn({5, 64}).to(at::kBFloat16);
   const Tensor wide = x.to(at::kFloat);
   const Tensor expected = (wide * at::rsqrt(wide.square().mean(-1, true) + 1e-6)).to(at::kBFloat16) * norm.weight;
@@ -81,7 +90,11 @@ TEST(RmsNorm, CastsBeforeTheWeight) {
 TEST(LayerNorm, IsTheFormula) {
   LayerNorm norm(6, 1e-3, true);
   norm.to(at::kDouble);
-  { const at::NoGradGuard no_grad; norm.weight.normal_(); norm.bias->normal_(); }
+  {
+    const at::NoGradGuard no_grad;
+    norm.weight.normal_();
+    norm.bias->normal_();
+  }
   const Tensor x = random({2, 3, 6});
   const Tensor centred = x - x.mean(-1, true);
   const Tensor expected = centred / at::sqrt(at::mean(centred * centred, -1, true) + 1e-3) * norm.weight + *norm.bias;
@@ -171,7 +184,10 @@ TEST(Dropout, ActsOnlyInTraining) {
 TEST(BlockDiagonal, MultipliesEveryHeadByItsOwnMatrix) {
   BlockDiagonal layer(6, 2);
   layer.to(at::kDouble);
-  { const at::NoGradGuard no_grad; layer.bias.normal_(); }
+  {
+    const at::NoGradGuard no_grad;
+    layer.bias.normal_();
+  }
   const Tensor x = random({2, 3, 6});
   const Tensor first = at::matmul(x.slice(-1, 0, 3), layer.weight[0]);
   const Tensor second = at::matmul(x.slice(-1, 3, 6), layer.weight[1]);
@@ -192,7 +208,10 @@ class Pair : public torch::nn::Module {
 
 TEST(Initialization, RedrawsAndScalesTheResidualProjections) {
   Pair pair;
-  { const at::NoGradGuard no_grad; pair.in->bias->fill_(3); }
+  {
+    const at::NoGradGuard no_grad;
+    pair.in->bias->fill_(3);
+  }
   initialize(pair, {true, 0.02, true, 8});
   EXPECT_NEAR(pair.in->weight.std().item<double>(), 0.02, 1e-3);
   EXPECT_NEAR(pair.embedding->weight.std().item<double>(), 0.02, 1e-3);
@@ -208,7 +227,10 @@ TEST(Initialization, CanBeSkipped) {
   at::manual_seed(5);
   const double expected = at::rand({1}, at::kDouble).item<double>();
   at::manual_seed(5);
-  { const SkipInitialization skip; Linear unused(10, 10); }
+  {
+    const SkipInitialization skip;
+    Linear unused(10, 10);
+  }
   EXPECT_EQ(at::rand({1}, at::kDouble).item<double>(), expected);
   Linear drawn(10, 10);
   EXPECT_NE(at::rand({1}, at::kDouble).item<double>(), expected);

@@ -83,8 +83,13 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     };
     fail_input_if(at::GradMode::is_enabled(), "[linear_cross_entropy] cannot be differentiated twice");
     const bool bias = context->saved_data["bias"].toBool();
-    return {scaled("hidden_gradient"), scaled("weight_gradient"), bias ? scaled("bias_gradient") : Tensor(),
-            Tensor(), Tensor(), Tensor(), Tensor()};
+    return {scaled("hidden_gradient"),
+            scaled("weight_gradient"),
+            bias ? scaled("bias_gradient") : Tensor(),
+            Tensor(),
+            Tensor(),
+            Tensor(),
+            Tensor()};
   }
 };
 

@@ -17,6 +17,7 @@ using at::Tensor;
 // pass, which also forms the gradients: memory is O(N·D + V·D) and not O(N·V). `chunk`: logits in memory at a time
 // (the default is 64 MiB of float32). Differentiating twice is an error.
 Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const std::optional<Tensor>& bias,
-                            const Tensor& targets, std::optional<double> softcap = {}, int64_t chunk = int64_t{1} << 24);
+                            const Tensor& targets, std::optional<double> softcap = {},
+                            int64_t chunk = int64_t{1} << 24);
 
 }  // namespace cortado

@@ -16,8 +16,7 @@ Tensor plain_loss(const Tensor& hidden, const Tensor& weight, const std::optiona
 }
 
 // Loss and all gradients against autograd's, for a head of `vocabulary` tokens.
-void compare(int64_t rows, int64_t vocabulary, bool with_bias, std::optional<double> softcap,
-             int64_t chunk = 1 << 20) {
+void compare(int64_t rows, int64_t vocabulary, bool with_bias, std::optional<double> softcap, int64_t chunk = 1 << 20) {
   const auto leaf = [](at::IntArrayRef shape) { return at::randn(shape, at::kDouble).requires_grad_(true); };
   const Tensor hidden = leaf({rows, 6}), weight = leaf({vocabulary, 6}), shift = leaf({vocabulary});
   const std::optional<Tensor> bias = with_bias ? std::optional<Tensor>(shift) : std::nullopt;
@@ -42,8 +41,8 @@ void compare(int64_t rows, int64_t vocabulary, bool with_bias, std::optional<dou
     }
   }
   const at::NoGradGuard no_grad;
-  EXPECT_NEAR(linear_cross_entropy(hidden, weight, bias, targets, softcap, chunk).item<double>(), expected.item<double>(),
-              1e-12);
+  EXPECT_NEAR(linear_cross_entropy(hidden, weight, bias, targets, softcap, chunk).item<double>(),
+              expected.item<double>(), 1e-12);
 }
 
 TEST(LinearCrossEntropy, AgreesWithAutograd) {

@@ -5,8 +5,8 @@
 namespace cortado {
 namespace {
 
-constexpr double kSharpness = 8.0;          // c of Griffin's eq. 4: a = exp(-c r softplus(Λ))
-constexpr double kLargestSlope = 1000.0;    // of the square root, whose derivative is infinite at a = 1
+constexpr double kSharpness = 8.0;                  // c of Griffin's eq. 4: a = exp(-c r softplus(Λ))
+constexpr double kLargestSlope = 1000.0;            // of the square root, whose derivative is infinite at a = 1
 constexpr double kSlowest = 0.999, kFastest = 0.9;  // the range of a at the start
 
 // √y with its derivative 1/(2√y) held at kLargestSlope.
@@ -76,7 +76,8 @@ Tensor RgLru::reference(const Tensor& x, bool causal) const {
 
 double RgLru::flops_per_token() const {
   // two gates, and about 12 operations a channel for sigmoids, decay and recurrence
-  return recurrence_gate->flops_per_token() + input_gate->flops_per_token() + 12.0 * static_cast<double>(lambda.numel());
+  return recurrence_gate->flops_per_token() + input_gate->flops_per_token() +
+         12.0 * static_cast<double>(lambda.numel());
 }
 
 }  // namespace cortado

@@ -11,14 +11,15 @@
 
 namespace cortado {
 
-// r = σ(BD_a x + b_a), i = σ(BD_x x + b_x), log a_t = -8 r_t softplus(Λ), h_t = a_t h_{t-1} + √(1 - a_t²)(i_t ⊙ x_t); at position 0 of the
-// sequence h = i ⊙ x. The derivative of the square root is clipped at 1000. Λ starts so that exp(-softplus(Λ))² is uniform in [0.9², 0.999²].
+// r = σ(BD_a x + b_a), i = σ(BD_x x + b_x), log a_t = -8 r_t softplus(Λ), h_t = a_t h_{t-1} + √(1 - a_t²)(i_t ⊙ x_t);
+// at position 0 of the sequence h = i ⊙ x. The derivative of the square root is clipped at 1000. Λ starts so that
+// exp(-softplus(Λ))² is uniform in [0.9², 0.999²].
 class RgLru : public torch::nn::Module {
  public:
   RgLru(int64_t dim, int64_t heads);
 
-  // x [B,T,D] -> h [B,T,D] (x's type) and the last h [rows,D] (float32, float64 for float64). `position` int64 [rows]: tokens seen before;
-  // `start` [rows,D]: h before.
+  // x [B,T,D] -> h [B,T,D] (x's type) and the last h [rows,D] (float32, float64 for float64). `position` int64 [rows]:
+  // tokens seen before; `start` [rows,D]: h before.
   std::tuple<Tensor, Tensor> forward(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position = {},
                                      const std::optional<Tensor>& start = {}) const;
 

@@ -7,8 +7,8 @@ namespace cortado {
 
 using at::Tensor;
 
-// cos and sin of position·theta^(-2i/K), i < K/2, shaped [B|1, T, 1, K/2]. The angles are formed in float64, so that they
-// are as good at position 10^6 as at 10; the tables are float32 (float64 where the rotated tensors are).
+// cos and sin of position·theta^(-2i/K), i < K/2, shaped [B|1, T, 1, K/2]. The angles are formed in float64, so that
+// they are as good at position 10^6 as at 10; the tables are float32 (float64 where the rotated tensors are).
 struct RotaryTable {
   Tensor cos;
   Tensor sin;

@@ -15,13 +15,14 @@ struct TensorFile {
   std::map<std::string, std::string> metadata;
 };
 
-// Written beside its place and renamed into it (fsync'ed), so a crash leaves the old file or the new one. The metadata gets
-// "checksum" (of all tensor bytes, of their names, types and shapes, and of the other metadata) so that a flipped bit is
-// found on reading. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL; others, and two tensors of one name, are a Failure.
+// Written beside its place and renamed into it (fsync'ed), so a crash leaves the old file or the new one. The metadata
+// gets "checksum" (of all tensor bytes, of their names, types and shapes, and of the other metadata) so that a flipped
+// bit is found on reading. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL; others, and two tensors of one name, are a
+// Failure.
 void write_safetensors(const std::string& path, const TensorFile& file);
 
-// Checks header length, JSON, types, shapes, offsets (inside the file, ascending, no overlap, no gap) and, where present, the
-// checksum. Anything wrong is an InputError naming the file. Tensors are owned copies on the CPU.
+// Checks header length, JSON, types, shapes, offsets (inside the file, ascending, no overlap, no gap) and, where
+// present, the checksum. Anything wrong is an InputError naming the file. Tensors are owned copies on the CPU.
 TensorFile read_safetensors(const std::string& path);
 
 // 16 hexadecimal digits that depend on every tensor's name, type, shape and bytes (not on the device or the metadata).

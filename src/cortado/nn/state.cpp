@@ -39,7 +39,8 @@ int64_t layer_count(const TensorFile& file, const std::string& path) {
 }  // namespace
 
 void SequenceState::add(const std::string& name, Tensor tensor) {
-  fail_input_if(tensor.dim() < 1, "[state] \"", name, "\" of ", mechanism_, " needs the batch's rows as first dimension");
+  fail_input_if(tensor.dim() < 1, "[state] \"", name, "\" of ", mechanism_,
+                " needs the batch's rows as first dimension");
   for (const auto& [known, other] : tensors_) {
     fail_input_if(known == name, "[state] ", mechanism_, " has two tensors named \"", name, "\"");
     fail_input_if(other.size(0) != tensor.size(0), "[state] ", mechanism_, ": \"", name, "\" has ", tensor.size(0),

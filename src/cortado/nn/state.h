@@ -28,12 +28,12 @@ class SequenceState {
   const Tensor& at(const std::string& name) const;
   const std::vector<std::pair<std::string, Tensor>>& tensors() const { return tensors_; }
 
-  int64_t rows() const;                                // batch rows; 0 when empty
-  SequenceState clone() const;                         // deep copy: a fork of the sequence
-  SequenceState index(const Tensor& rows) const;       // int64 row numbers, repeats allowed
+  int64_t rows() const;                                      // batch rows; 0 when empty
+  SequenceState clone() const;                               // deep copy: a fork of the sequence
+  SequenceState index(const Tensor& rows) const;             // int64 row numbers, repeats allowed
   SequenceState to(const at::TensorOptions& options) const;  // device, and type of floating-point tensors
   SequenceState detach() const;
-  int64_t bytes() const;                               // what it occupies
+  int64_t bytes() const;  // what it occupies
 
  private:
   std::string mechanism_;

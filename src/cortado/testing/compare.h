@@ -12,8 +12,9 @@ namespace cortado::testing {
 
 using at::Tensor;
 
-// The largest difference over the largest magnitude of `expected` (both in float64), or over `floor` if that is larger: for what is zero but
-// for rounding. Infinite where shapes differ or where only one of the two is finite. Equal infinities count as equal.
+// The largest difference over the largest magnitude of `expected` (both in float64), or over `floor` if that is larger:
+// for what is zero but for rounding. Infinite where shapes differ or where only one of the two is finite. Equal
+// infinities count as equal.
 inline double relative_error(const Tensor& actual, const Tensor& expected, double floor = 1e-30) {
   if (actual.sizes() != expected.sizes()) return INFINITY;
   if (expected.numel() == 0) return 0;
@@ -31,11 +32,11 @@ inline double relative_error(const Tensor& actual, const Tensor& expected, doubl
   return worst == 0 ? 0 : worst / std::max(scale, floor);
 }
 
-#define EXPECT_CLOSE(actual, expected, tolerance)                                              \
+#define EXPECT_CLOSE(actual, expected, tolerance) \
   EXPECT_LE(::cortado::testing::relative_error(actual, expected), tolerance) << #actual << " against " << #expected
 
-// Each gradient against its counterpart, on its own scale; one far below the largest of them, on a thousandth of that one's (the gradient of
-// a softmax over one key is zero but for rounding).
+// Each gradient against its counterpart, on its own scale; one far below the largest of them, on a thousandth of that
+// one's (the gradient of a softmax over one key is zero but for rounding).
 inline void expect_gradients_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
                                    double tolerance, const std::vector<std::string>& names = {}) {
   double largest = 1e-30;

@@ -96,12 +96,13 @@ TEST(Latte, HeadsBroadcast) {
   const auto options = at::TensorOptions().dtype(at::kDouble);
   const Tensor q = at::randn({1, 20, 4, 3}, options), k = at::randn({1, 20, 1, 3}, options);
   const Tensor v = at::randn({1, 20, 2, 5}, options);
-  const Tensor expected = latte_reference(at::softmax(q, -1), k.repeat_interleave(4, 2), v.repeat_interleave(2, 2), true);
+  const Tensor expected =
+      latte_reference(at::softmax(q, -1), k.repeat_interleave(4, 2), v.repeat_interleave(2, 2), true);
   const LatteResult result = latte(q, k, v);
   EXPECT_CLOSE(result.o, expected, 1e-10);
   EXPECT_EQ(result.state.sizes(), (at::IntArrayRef{1, 2, 3, 5}));
-  EXPECT_CLOSE(latte(q, k, v, false).o, latte_reference(at::softmax(q, -1), k.repeat_interleave(4, 2),
-                                                       v.repeat_interleave(2, 2), false), 1e-10);
+  EXPECT_CLOSE(latte(q, k, v, false).o,
+               latte_reference(at::softmax(q, -1), k.repeat_interleave(4, 2), v.repeat_interleave(2, 2), false), 1e-10);
 }
 
 TEST(Latte, RefusesWhatDoesNotFit) {

@@ -9,8 +9,7 @@ void add_latte_state(SequenceState& state, int64_t rows, int64_t heads, int64_t 
   const auto wide = scan_options(options);
   state.add("latte_state", at::zeros({rows, heads, latents_per_head, head_dim}, wide));
   state.add("latte_normalizer", at::zeros({rows, heads, latents_per_head}, wide));
-  state.add("latte_maximum",
-            at::full({rows, heads, latents_per_head}, -std::numeric_limits<double>::infinity(), wide));
+  state.add("latte_maximum", at::full({rows, heads, latents_per_head}, -std::numeric_limits<double>::infinity(), wide));
 }
 
 LatteState latte_start(const SequenceState* state) {
@@ -38,9 +37,8 @@ LatteMixer::LatteMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
 }
 
 Tensor LatteMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const LatteResult result =
-      latte(split_heads(q_->forward(x), heads_), split_heads(k_->forward(x), heads_),
-            split_heads(v_->forward(x), heads_), causal_, latte_start(state), batch.cu_seqlens);
+  const LatteResult result = latte(split_heads(q_->forward(x), heads_), split_heads(k_->forward(x), heads_),
+                                   split_heads(v_->forward(x), heads_), causal_, latte_start(state), batch.cu_seqlens);
   keep_latte(state, result);
   return o_->forward(merge_heads(result.o));
 }

@@ -18,16 +18,15 @@ Heads check(const Tensor& weights, const Tensor& key_logits, const Tensor& v) {
   expect_shape(kName, "v", v, {-1, -1, -1, -1});
   expect_shape(kName, "key_logits", key_logits, {v.sym_size(0), v.sym_size(1), -1, -1});
   expect_shape(kName, "query_logits", weights, {v.sym_size(0), v.sym_size(1), -1, key_logits.sym_size(3)});
-  const c10::SymInt state =
-      common_heads(kName, {{"key_logits", key_logits.sym_size(2)}, {"v", v.sym_size(2)}});
+  const c10::SymInt state = common_heads(kName, {{"key_logits", key_logits.sym_size(2)}, {"v", v.sym_size(2)}});
   return {state, output_heads(kName, weights.sym_size(2), state)};
 }
 
 // Where no key has been seen (all θ = -inf) the normaliser is 0, and so is everything that it divides.
 Tensor divide_or_zero(const Tensor& x, const Tensor& by) { return x / by.masked_fill(by == 0, 1); }
 
-// p(s|l,t) = exp(θ_s - m_t) / α_t as a gated scan: S_t = exp(m_{t-1} - m_t) S_{t-1} + exp(θ_t - m_t) ⊗ v_t, α the same with v = 1.
-// The result does not depend on m, so m and the gate it makes have no gradient.
+// p(s|l,t) = exp(θ_s - m_t) / α_t as a gated scan: S_t = exp(m_{t-1} - m_t) S_{t-1} + exp(θ_t - m_t) ⊗ v_t, α the same
+// with v = 1. The result does not depend on m, so m and the gate it makes have no gradient.
 LatteResult causal_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const Heads& heads,
                          const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
   auto [m, before, last_m] = running_max(theta, start.maximum, cu_seqlens);
@@ -72,8 +71,8 @@ LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, 
   const NoAutocast as_given;
   const Heads heads = check(weights, key_logits, v);
   const c10::SymInt rows = packed_rows(kName, cu_seqlens, v.sym_size(0));
-  const bool resumed = given_together(kName, {&start.state, &start.normalizer, &start.maximum},
-                                      "state, normalizer and maximum");
+  const bool resumed =
+      given_together(kName, {&start.state, &start.normalizer, &start.maximum}, "state, normalizer and maximum");
   fail_input_if(resumed && !causal, "[latte] causal=False takes no state");
   const c10::SymInt latents = key_logits.sym_size(3);
   if (resumed) {

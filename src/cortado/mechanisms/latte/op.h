@@ -9,8 +9,8 @@ namespace cortado {
 
 using at::Tensor;
 
-// What causal Latte carries: Σ_s exp(θ_s - m) v_s [B|N,H,L,V], Σ_s exp(θ_s - m) [B|N,H,L], and the running maximum m [B|N,H,L], -inf at the
-// start. Together or not at all.
+// What causal Latte carries: Σ_s exp(θ_s - m) v_s [B|N,H,L,V], Σ_s exp(θ_s - m) [B|N,H,L], and the running maximum m
+// [B|N,H,L], -inf at the start. Together or not at all.
 struct LatteState {
   std::optional<Tensor> state;
   std::optional<Tensor> normalizer;
@@ -22,12 +22,13 @@ struct LatteResult {
   Tensor state, normalizer, maximum;
 };
 
-// query_logits, key_logits θ [B,T,H,L], v [B,T,H,V]; p(l|t) = softmax_l(query_logits), p(s|l,t) = softmax_{s<=t}(θ_{s,l}).
-// causal = false: softmax over all of the sequence, no state taken, zeros returned.
+// query_logits, key_logits θ [B,T,H,L], v [B,T,H,V]; p(l|t) = softmax_l(query_logits), p(s|l,t) =
+// softmax_{s<=t}(θ_{s,l}). causal = false: softmax over all of the sequence, no state taken, zeros returned.
 LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal = true,
                   const LatteState& start = {}, const std::optional<Tensor>& cu_seqlens = {});
 
-// The same with p(l|t) given as `weights` [B,T,H,L] (they need not sum to one: Macchiato's latents share with the window).
+// The same with p(l|t) given as `weights` [B,T,H,L] (they need not sum to one: Macchiato's latents share with the
+// window).
 LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                                const LatteState& start, const std::optional<Tensor>& cu_seqlens);
 

@@ -51,8 +51,8 @@ Tensor LinearMixer::forward(const Tensor& x, const Batch& batch, SequenceState* 
 
 Tensor LinearMixer::reference(const Tensor& x) {
   return output(x, linear_reference(feature_map(q_->forward(x)), feature_map(k_->forward(x)),
-                                    split_heads(v_->forward(x), settings_.heads), settings_.causal,
-                                    settings_.epsilon, settings_.normalize));
+                                    split_heads(v_->forward(x), settings_.heads), settings_.causal, settings_.epsilon,
+                                    settings_.normalize));
 }
 
 SequenceState LinearMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {

@@ -1,4 +1,5 @@
-// linear: attention with a feature map in place of the exponential, and the gated block of the linear-attention chapter.
+// linear: attention with a feature map in place of the exponential, and the gated block of the linear-attention
+// chapter.
 #pragma once
 
 #include "cortado/mechanisms/heads.h"

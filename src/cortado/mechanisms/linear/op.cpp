@@ -38,8 +38,9 @@ Tensor read_all(const Tensor& q, const Tensor& k, const Tensor& v1, const Heads&
     return at::matmul(queries.transpose(1, 2), repeat_heads(sums.unsqueeze(1), heads.out).squeeze(1)).transpose(1, 2);
   }
   auto [unused, sums] = gated_scan(keys, keys, repeat_heads(v1, heads.state), {}, "key", 1.0, {}, {}, cu_seqlens);
-  const Tensor mine = repeat_heads(sums.unsqueeze(1), heads.out).squeeze(1).index_select(
-      0, sequence_numbers(*cu_seqlens, keys));  // [T,H,K,V+1]
+  const Tensor mine = repeat_heads(sums.unsqueeze(1), heads.out)
+                          .squeeze(1)
+                          .index_select(0, sequence_numbers(*cu_seqlens, keys));  // [T,H,K,V+1]
   return at::matmul(queries.squeeze(0).unsqueeze(2), mine).squeeze(2).unsqueeze(0);
 }
 

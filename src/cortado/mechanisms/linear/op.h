@@ -1,4 +1,5 @@
-// normalized_linear: o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t), S and z the sums of φ(k_s) ⊗ v_s and φ(k_s) (Latte-Macchiato eq. 4).
+// normalized_linear: o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t), S and z the sums of φ(k_s) ⊗ v_s and φ(k_s) (Latte-Macchiato eq.
+// 4).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +17,8 @@ struct LinearResult {
 };
 
 // q, k [B,T,H,K] already mapped by φ, v [B,T,H,V]. eps is added to the denominator; where the sum is 0, o = 0.
-// causal = false: sums over the whole sequence, no state taken, zeros returned. state and normalizer together or not at all.
+// causal = false: sums over the whole sequence, no state taken, zeros returned. state and normalizer together or not at
+// all.
 LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v, bool causal = true, double eps = 0,
                                const std::optional<Tensor>& state = {}, const std::optional<Tensor>& normalizer = {},
                                const std::optional<Tensor>& cu_seqlens = {});

@@ -121,7 +121,8 @@ TEST(Macchiato, RefusesWhatDoesNotFit) {
   MixerContext context;
   context.dim = 24;
   context.heads = 4;
-  EXPECT_THROW(make_mixer(parse_json(R"({"mixer": "macchiato", "latents": 0, "window": null})", "t"), context, "t"), InputError);
+  EXPECT_THROW(make_mixer(parse_json(R"({"mixer": "macchiato", "latents": 0, "window": null})", "t"), context, "t"),
+               InputError);
   EXPECT_THROW(make_mixer(parse_json(R"({"mixer": "macchiato", "latents": 7})", "t"), context, "t"), InputError);
   EXPECT_THROW(make_mixer(parse_json(R"({"mixer": "machiato"})", "t"), context, "t"), InputError);
 }

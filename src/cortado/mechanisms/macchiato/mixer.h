@@ -1,4 +1,5 @@
-// macchiato: Latte and a sliding window under one softmax over L + 1 states, and its ablations (Latte-Macchiato, Table 1).
+// macchiato: Latte and a sliding window under one softmax over L + 1 states, and its ablations (Latte-Macchiato, Table
+// 1).
 #pragma once
 
 #include "cortado/mechanisms/latte/mixer.h"
@@ -10,7 +11,7 @@ namespace cortado {
 extern const Mechanism kMacchiato;
 
 struct MacchiatoSettings {
-  int64_t heads, latents;         // latents 0: R-SWA, the window alone, with q and k from the source
+  int64_t heads, latents;  // latents 0: R-SWA, the window alone, with q and k from the source
   SourceKind source;
   int64_t taps;
   std::optional<int64_t> window;  // none: Latte alone

@@ -37,13 +37,13 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
   window.scale = options.scale;
   window.cu_seqlens = options.cu_seqlens;
   const Tensor wide_v = v.to(type);  // both parts stay wide until they are joined
-  const Tensor local =
-      attend_joined(window_q, join_past(options.past, window_k, wide_v, options.cu_seqlens), window);
+  const Tensor local = attend_joined(window_q, join_past(options.past, window_k, wide_v, options.cu_seqlens), window);
   LatteResult result = latte_with_weights(p.narrow_symint(3, 1, latents), key_logits, wide_v, options.causal,
                                           options.start, options.cu_seqlens);
   const c10::SymInt heads = local.sym_size(2) > result.o.sym_size(2) ? local.sym_size(2) : result.o.sym_size(2);
-  result.o = (repeat_heads(p.narrow_symint(3, 0, 1), heads) * repeat_heads(local, heads) + repeat_heads(result.o, heads))
-                 .to(v.scalar_type());
+  result.o =
+      (repeat_heads(p.narrow_symint(3, 0, 1), heads) * repeat_heads(local, heads) + repeat_heads(result.o, heads))
+          .to(v.scalar_type());
   return result;
 }
 
@@ -52,9 +52,8 @@ namespace {
 std::tuple<Tensor, Tensor, Tensor, Tensor> macchiato_operator(
     const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
     const Tensor& window_k, int64_t window, std::optional<double> scale, bool causal,
-    const std::optional<Tensor>& past_k, const std::optional<Tensor>& past_v,
-    const std::optional<Tensor>& past_length, const std::optional<Tensor>& state,
-    const std::optional<Tensor>& normalizer, const std::optional<Tensor>& maximum,
+    const std::optional<Tensor>& past_k, const std::optional<Tensor>& past_v, const std::optional<Tensor>& past_length,
+    const std::optional<Tensor>& state, const std::optional<Tensor>& normalizer, const std::optional<Tensor>& maximum,
     const std::optional<Tensor>& cu_seqlens) {
   MacchiatoOptions options;
   options.window = window;

@@ -1,4 +1,5 @@
-// macchiato: one softmax over L + 1 states; state 0 is sliding-window attention, 1..L are Latte's (Latte-Macchiato eq. 15-17).
+// macchiato: one softmax over L + 1 states; state 0 is sliding-window attention, 1..L are Latte's (Latte-Macchiato eq.
+// 15-17).
 #pragma once
 
 #include "cortado/mechanisms/latte/op.h"
@@ -7,15 +8,16 @@
 namespace cortado {
 
 struct MacchiatoOptions {
-  int64_t window = 1;            // keys including self (the paper's 128 is 129 here)
-  std::optional<double> scale;   // of the window's scores, default K^-1/2
+  int64_t window = 1;           // keys including self (the paper's 128 is 129 here)
+  std::optional<double> scale;  // of the window's scores, default K^-1/2
   bool causal = true;
-  PastKeys past;                 // the window's keys and values before this call; only the last window - 1 matter
+  PastKeys past;  // the window's keys and values before this call; only the last window - 1 matter
   LatteState start;
   std::optional<Tensor> cu_seqlens;
 };
 
-// query_logits [B,T,H,L+1] (column 0: the window), key_logits [B,T,H,L], v [B,T,H,V] (shared), window_q, window_k [B,T,H,K].
+// query_logits [B,T,H,L+1] (column 0: the window), key_logits [B,T,H,L], v [B,T,H,V] (shared), window_q, window_k
+// [B,T,H,K].
 LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
                       const Tensor& window_k, const MacchiatoOptions& options);
 

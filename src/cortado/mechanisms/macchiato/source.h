@@ -1,4 +1,5 @@
-// Where Macchiato's latent queries and keys come from: x itself, a short convolution of it, or an RG-LRU and RMSNorm (eq. 18 and §4.1).
+// Where Macchiato's latent queries and keys come from: x itself, a short convolution of it, or an RG-LRU and RMSNorm
+// (eq. 18 and §4.1).
 #pragma once
 
 #include "cortado/nn/norms.h"
@@ -9,8 +10,8 @@ namespace cortado {
 
 enum class SourceKind { kX, kConv, kRgLru };
 
-// y [B,T,D] from x [B,T,D]. Bidirectional: the convolution and the RG-LRU run in both directions and are summed (the paper does
-// not say how; this is our choice).
+// y [B,T,D] from x [B,T,D]. Bidirectional: the convolution and the RG-LRU run in both directions and are summed (the
+// paper does not say how; this is our choice).
 class Source : public torch::nn::Module {
  public:
   Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool causal);

@@ -9,8 +9,8 @@ namespace {
 Tensor with_room(const Tensor& cache, int64_t used, int64_t places, const Tensor& like) {
   if (cache.size(1) >= places && cache.scalar_type() == like.scalar_type()) return cache;
   const int64_t blocks = (places + SoftmaxMixer::kCacheBlock - 1) / SoftmaxMixer::kCacheBlock;
-  Tensor wider = at::zeros({cache.size(0), blocks * SoftmaxMixer::kCacheBlock, cache.size(2), cache.size(3)},
-                           like.options());
+  Tensor wider =
+      at::zeros({cache.size(0), blocks * SoftmaxMixer::kCacheBlock, cache.size(2), cache.size(3)}, like.options());
   wider.narrow(1, 0, used).copy_(cache.narrow(1, 0, used));
   return wider;
 }
@@ -26,8 +26,7 @@ SequenceState SoftmaxMixer::zero_state(int64_t rows, const at::TensorOptions& op
 JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
   Tensor &keys = state.at("keys"), &values = state.at("values"), &used_places = state.at("used");
   const int64_t used = used_places.size(0) ? used_places.select(0, 0).item<int64_t>() : 0;
-  const PastKeys past =
-      drop_full_lengths({keys.narrow(1, 0, used), values.narrow(1, 0, used), state.at("position")});
+  const PastKeys past = drop_full_lengths({keys.narrow(1, 0, used), values.narrow(1, 0, used), state.at("position")});
   const bool differentiated = at::GradMode::is_enabled() && (k.requires_grad() || v.requires_grad() ||
                                                              keys.requires_grad() || values.requires_grad());
   if (batch.cu_seqlens || differentiated) {

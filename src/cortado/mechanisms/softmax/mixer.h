@@ -8,8 +8,9 @@ namespace cortado {
 
 extern const Mechanism kSoftmax;
 
-// State: "keys", "values" [rows, capacity, Hkv, d] (capacity grows in blocks of kCacheBlock), "used" [rows]: places taken, the same in every row;
-// "position" [rows]: tokens seen. A row with fewer tokens than `used` has them at the right end.
+// State: "keys", "values" [rows, capacity, Hkv, d] (capacity grows in blocks of kCacheBlock), "used" [rows]: places
+// taken, the same in every row; "position" [rows]: tokens seen. A row with fewer tokens than `used` has them at the
+// right end.
 class SoftmaxMixer : public AttentionMixer {
  public:
   static constexpr int64_t kCacheBlock = 256;

@@ -49,8 +49,7 @@ std::tuple<Tensor, Tensor> forward_kernel(const Tensor& log_a, const Tensor& b, 
   const NoAutocast as_given;
   check(log_a, b, initial, bounds);
   const auto type = scan_type(log_a, b);
-  auto [h, last] =
-      run_scan(log_a.to(type), b.to(type), initial ? initial->to(type) : Tensor(), bounds, reverse);
+  auto [h, last] = run_scan(log_a.to(type), b.to(type), initial ? initial->to(type) : Tensor(), bounds, reverse);
   return {h.to(at::promote_types(b.scalar_type(), h.is_complex() ? at::kComplexFloat : b.scalar_type())), last};
 }
 
@@ -81,8 +80,8 @@ PackedResult backward_dense(const std::vector<Tensor>& timed, const std::vector<
   const Tensor gates = log_a.conj().resolve_conj();
   const Tensor later = reverse ? at::cat({zero_gate, gates.narrow(1, 0, tokens - 1)}, 1)
                                : at::cat({gates.narrow(1, 1, tokens - 1), zero_gate}, 1);
-  const Tensor before = reverse ? at::cat({h.narrow(1, 1, tokens - 1), first}, 1)
-                                : at::cat({first, h.narrow(1, 0, tokens - 1)}, 1);
+  const Tensor before =
+      reverse ? at::cat({h.narrow(1, 1, tokens - 1), first}, 1) : at::cat({first, h.narrow(1, 0, tokens - 1)}, 1);
   const Tensor d = scan_dense(later, dh, dfinal, !reverse);
   const Tensor factors = gates.exp();
   const int64_t start = reverse ? tokens - 1 : 0;
@@ -97,8 +96,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tenso
   const auto type = scan_type(log_a, b);
   const Tensor start = initial ? initial->to(type) : Tensor(), logs = log_a.to(type);
   // h was rounded on output if b is of a short type: then it is computed again.
-  const Tensor h =
-      saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
+  const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
   auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
     return backward_dense(timed, rows, reverse);
   };
@@ -117,9 +115,8 @@ std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, c
 }
 
 auto forward_op() {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("cortado::elementwise_scan", "")
-                             .typed<decltype(forward_kernel)>();
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::elementwise_scan", "").typed<decltype(forward_kernel)>();
   return op;
 }
 

@@ -21,9 +21,9 @@ std::pair<Tensor, Tensor> token_by_token(const Tensor& log_a, const Tensor& b, T
 std::tuple<Tensor, Tensor> elementwise_scan_reference(const Tensor& log_a, const Tensor& b,
                                                       const std::optional<Tensor>& initial_state,
                                                       const std::optional<Tensor>& cu_seqlens, bool reverse) {
-  const Tensor start = initial_state ? *initial_state
-                                     : at::zeros({cu_seqlens ? cu_seqlens->size(0) - 1 : b.size(0), b.size(2)},
-                                                 b.options());
+  const Tensor start = initial_state
+                           ? *initial_state
+                           : at::zeros({cu_seqlens ? cu_seqlens->size(0) - 1 : b.size(0), b.size(2)}, b.options());
   if (!cu_seqlens) {
     auto [h, last] = token_by_token(log_a, b, start, reverse);
     return {h, last};

@@ -36,9 +36,9 @@ Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTens
   const Tensor start = initial ? initial->to(type)
                                : at::full({rows, x.size(2), x.size(3)}, -std::numeric_limits<double>::infinity(),
                                           x.options().dtype(type));
-  const PackedResult result = bounds ? for_each_sequence(sequence_bounds(kName, *bounds, x.size(1)), {x.to(type)},
-                                                         {start}, dense)
-                                     : dense({x.to(type)}, {start});
+  const PackedResult result =
+      bounds ? for_each_sequence(sequence_bounds(kName, *bounds, x.size(1)), {x.to(type)}, {start}, dense)
+             : dense({x.to(type)}, {start});
   return {result.timed[0].contiguous(), result.timed[1].contiguous(), result.rows[0]};
 }
 

@@ -38,8 +38,8 @@ at::ScalarType type_of(const Tensor& x, const Tensor& weight, const OptionalTens
   return accumulation_type({x, weight, bias, initial_state});
 }
 
-// Where the tokens and the tails stand once every sequence n is laid out as [its W-1 tail rows, its tokens] along one axis
-// of T + N·(W-1) rows. A dense batch has one such sequence a batch row and needs no lists.
+// Where the tokens and the tails stand once every sequence n is laid out as [its W-1 tail rows, its tokens] along one
+// axis of T + N·(W-1) rows. A dense batch has one such sequence a batch row and needs no lists.
 struct Layout {
   Tensor tokens;  // [T] places of the tokens
   Tensor tails;   // [N·(W-1)] places of the initial tails
@@ -89,8 +89,8 @@ Padded pad(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, co
   if (bias) padded.bias = bias->to(type);
   const Tensor inputs = x.to(type);
   if (!cu_seqlens) {
-    const Tensor tail = initial_state ? initial_state->to(type)
-                                      : at::zeros({x.size(0), padded.tail, x.size(2)}, inputs.options());
+    const Tensor tail =
+        initial_state ? initial_state->to(type) : at::zeros({x.size(0), padded.tail, x.size(2)}, inputs.options());
     padded.rows = padded.tail == 0 ? inputs : at::cat({tail, inputs}, 1);
     return padded;
   }
@@ -105,13 +105,15 @@ Padded pad(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, co
 // are no token's hold sums across two sequences, which nobody reads.
 Tensor correlate(const Padded& padded) {
   const int64_t taps = padded.tail + 1, length = std::max<int64_t>(0, padded.rows.size(1) - padded.tail);
-  const auto shifted = [&](int64_t j) { return padded.rows.narrow(1, std::min(j, padded.rows.size(1) - length), length); };
+  const auto shifted = [&](int64_t j) {
+    return padded.rows.narrow(1, std::min(j, padded.rows.size(1) - length), length);
+  };
   if (length == 1) {  // one token: all taps at once
     const Tensor z = (padded.rows * padded.weight).sum(1, true);
     return padded.bias.defined() ? z.add_(padded.bias) : z;
   }
-  Tensor z = padded.bias.defined() ? at::addcmul(padded.bias, shifted(0), padded.weight[0])
-                                   : shifted(0) * padded.weight[0];
+  Tensor z =
+      padded.bias.defined() ? at::addcmul(padded.bias, shifted(0), padded.weight[0]) : shifted(0) * padded.weight[0];
   for (int64_t j = 1; j < taps; ++j) z.addcmul_(shifted(j), padded.weight[j]);
   return z;
 }

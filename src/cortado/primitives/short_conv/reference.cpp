@@ -23,8 +23,9 @@ std::tuple<Tensor, Tensor> dense(const Tensor& x, const Tensor& weight, const st
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> short_conv_reference(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                                                std::string_view activation, const std::optional<Tensor>& initial_state,
+std::tuple<Tensor, Tensor> short_conv_reference(const Tensor& x, const Tensor& weight,
+                                                const std::optional<Tensor>& bias, std::string_view activation,
+                                                const std::optional<Tensor>& initial_state,
                                                 const std::optional<Tensor>& cu_seqlens) {
   const auto type = accumulation_type({x, weight, bias, initial_state});
   const Tensor inputs = x.to(type), taps = weight.to(type);
@@ -32,8 +33,8 @@ std::tuple<Tensor, Tensor> short_conv_reference(const Tensor& x, const Tensor& w
   std::vector<int64_t> bounds{0, x.size(1)};
   if (cu_seqlens) bounds = sequence_bounds("short_conv", *cu_seqlens, x.size(1));
   const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, rows = cu_seqlens ? sequences : x.size(0);
-  const Tensor tails = initial_state ? initial_state->to(type)
-                                     : at::zeros({rows, weight.size(1) - 1, x.size(2)}, inputs.options());
+  const Tensor tails =
+      initial_state ? initial_state->to(type) : at::zeros({rows, weight.size(1) - 1, x.size(2)}, inputs.options());
   std::vector<Tensor> outputs, states;
   for (int64_t n = 0; n < sequences; ++n) {
     const Tensor tail = cu_seqlens ? tails.narrow(0, n, 1) : tails;

@@ -48,11 +48,11 @@ class HiddenPattern {
 
 // Scores of one part of what a block sees: the keys of its window, or the extra set.
 struct Part {
-  Tensor keys, values;  // [P, S, *]
-  Tensor scores;        // [P, rows / P, S], hidden ones -inf
-  Tensor tanh;          // with a softcap: tanh of the scaled product, not hidden
+  Tensor keys, values;                            // [P, S, *]
+  Tensor scores;                                  // [P, rows / P, S], hidden ones -inf
+  Tensor tanh;                                    // with a softcap: tanh of the scaled product, not hidden
   std::vector<std::pair<Tensor, Tensor>> masked;  // columns of the scores [·, queries, repeat, columns], and visible
-  Tensor view, hidden;  // first_key, extra_mask: a view of all scores, and bool
+  Tensor view, hidden;                            // first_key, extra_mask: a view of all scores, and bool
 };
 
 // [N, T, *] -> the spans of keys of a block's runs, [N · count, keys, *].
@@ -338,10 +338,10 @@ BlockedGradients blocked_backward(const BlockedInputs& inputs, const BlockedOutp
   }
   for_each_slice(inputs, sizes, blocks, [&](const Operands& operands, Slice slice) {
     BlockRunner runner(context, operands);
-    const RowGradients own{part_of(grads.grad_o, slice),  part_of(grads.delta, slice),
-                           part_of(grads.row_max, slice), part_of(grads.grad_row_max, slice),
-                           part_of(grads.q, slice),       part_of(grads.k, slice),
-                           part_of(grads.v, slice),       part_of(grads.extra_k, slice, 1),
+    const RowGradients own{part_of(grads.grad_o, slice),    part_of(grads.delta, slice),
+                           part_of(grads.row_max, slice),   part_of(grads.grad_row_max, slice),
+                           part_of(grads.q, slice),         part_of(grads.k, slice),
+                           part_of(grads.v, slice),         part_of(grads.extra_k, slice, 1),
                            part_of(grads.extra_v, slice, 1)};
     for (const Block& block : blocks) backward_block(runner, context, operands, block, own);
   });

@@ -60,7 +60,8 @@ void check_extra(const Options& options, const c10::SymInt& rows, const c10::Sym
 
 void check_packing(const Tensor& q, const Tensor& k, const Options& options, const c10::SymInt& sequences) {
   fail_input_if(options.cu_seqlens_k && !options.cu_seqlens, "[", kOp, "] cu_seqlens_k needs cu_seqlens");
-  fail_input_if(options.first_key && options.cu_seqlens, "[", kOp, "] first_key needs a dense batch, without cu_seqlens");
+  fail_input_if(options.first_key && options.cu_seqlens, "[", kOp,
+                "] first_key needs a dense batch, without cu_seqlens");
   if (options.cu_seqlens_k) {
     const c10::SymInt rows = packed_rows(kOp, options.cu_seqlens_k, 1);
     fail_input_if(rows != sequences, "[", kOp, "] cu_seqlens and cu_seqlens_k must have as many sequences, got ",
@@ -121,9 +122,9 @@ using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The argument lists of the schemas, written once.
-#define CORTADO_WINDOW_OPTIONS                                                                                        \
-  std::optional<int64_t> window, bool causal, std::optional<double> scale, std::optional<double> softcap,             \
-      const OptionalTensor &extra_k, const OptionalTensor &extra_v, const OptionalTensor &extra_mask,                 \
+#define CORTADO_WINDOW_OPTIONS                                                                            \
+  std::optional<int64_t> window, bool causal, std::optional<double> scale, std::optional<double> softcap, \
+      const OptionalTensor &extra_k, const OptionalTensor &extra_v, const OptionalTensor &extra_mask,     \
       const OptionalTensor &cu_seqlens, const OptionalTensor &cu_seqlens_k, const OptionalTensor &first_key
 #define CORTADO_WINDOW_NAMES \
   window, causal, scale, softcap, extra_k, extra_v, extra_mask, cu_seqlens, cu_seqlens_k, first_key
@@ -145,8 +146,8 @@ Four forward_meta(const Tensor& q, const Tensor& k, const Tensor& v, CORTADO_WIN
   return {at::empty_symint({batch, queries, heads, v.sym_size(3)}, v.options()), row(), row(), row()};
 }
 
-#define CORTADO_WINDOW_SAVED                                                                                          \
-  const Tensor &grad_o, const OptionalTensor &grad_lse, const OptionalTensor &grad_row_max, const Tensor &q,          \
+#define CORTADO_WINDOW_SAVED                                                                                 \
+  const Tensor &grad_o, const OptionalTensor &grad_lse, const OptionalTensor &grad_row_max, const Tensor &q, \
       const Tensor &k, const Tensor &v, const Tensor &o, const Tensor &row_max, const Tensor &denominator
 
 Five backward(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
@@ -176,9 +177,8 @@ Five backward_meta(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
 // --- Dispatch. ---
 
 Four call_forward(const Tensor& q, const Tensor& k, const Tensor& v, CORTADO_WINDOW_OPTIONS) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("cortado::_window_attention", "")
-                             .typed<decltype(forward)>();
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_window_attention", "").typed<decltype(forward)>();
   return op.call(q, k, v, CORTADO_WINDOW_NAMES);
 }
 
@@ -249,9 +249,9 @@ std::tuple<Tensor, Tensor, Tensor> public_form(const Tensor& q, const Tensor& k,
 
 std::tuple<Tensor, Tensor, Tensor> window_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                     const WindowAttentionOptions& options) {
-  const auto out = call_forward(q, k, v, options.window, options.causal, options.scale, options.softcap,
-                                options.extra_k, options.extra_v, options.extra_mask, options.cu_seqlens,
-                                options.cu_seqlens_k, options.first_key);
+  const auto out =
+      call_forward(q, k, v, options.window, options.causal, options.scale, options.softcap, options.extra_k,
+                   options.extra_v, options.extra_mask, options.cu_seqlens, options.cu_seqlens_k, options.first_key);
   return {std::get<0>(out), std::get<1>(out), std::get<2>(out)};
 }
 

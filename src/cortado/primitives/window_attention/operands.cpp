@@ -9,7 +9,7 @@ namespace {
 
 // Scores of a slice of one block: 2^17 float32 fill a quarter of a 2 MB L2 cache, and the backward keeps two such.
 constexpr int64_t kCachedScores = 1 << 17;
-constexpr int64_t kFewRows = 16;            // queries · repeat: decoding, where copying the keys would cost more than using them
+constexpr int64_t kFewRows = 16;  // queries · repeat: decoding, where copying the keys would cost more than using them
 constexpr int64_t kManyKeyValues = 1 << 14;  // keys · size of one batch row, from which it pays to leave them in place
 
 // [B,T,h,*] -> [B·groups, T, *] of the accumulation type. A single batch row that needs no conversion stays a view.
@@ -57,8 +57,9 @@ Operands narrow_operands(const Operands& all, Slice slice) {
   const auto part = [slice](const Tensor& x, int64_t dim) {
     return x.defined() ? x.narrow(dim, slice.begin, slice.count) : x;
   };
-  return {part(all.q, 0),       part(all.k, 0),            part(all.v, 0),        part(all.extra_k, 1),
-          part(all.extra_v, 1), part(all.extra_hidden, 1), part(all.first_key, 0)};
+  return {part(all.q, 0),        part(all.k, 0),       part(all.v, 0),
+          part(all.extra_k, 1),  part(all.extra_v, 1), part(all.extra_hidden, 1),
+          part(all.first_key, 0)};
 }
 
 bool few_rows(const BlockedSizes& sizes) { return sizes.queries * sizes.repeat <= kFewRows; }
@@ -88,7 +89,8 @@ BlockedSizes blocked_sizes(const BlockedInputs& inputs) {
   const int64_t state_heads = std::max(inputs.k.size(2), inputs.v.size(2));
   const int64_t heads = std::max(inputs.q.size(2), state_heads);
   bool extra_fits = true;  // an extra set with more heads than k and v: then every query head has its own keys
-  for (const auto& x : {inputs.extra_k, inputs.extra_v}) extra_fits = extra_fits && (!x || state_heads % x->size(2) == 0);
+  for (const auto& x : {inputs.extra_k, inputs.extra_v})
+    extra_fits = extra_fits && (!x || state_heads % x->size(2) == 0);
   sizes.groups = extra_fits ? state_heads : heads;
   sizes.repeat = heads / sizes.groups;
   sizes.type = accumulation_type({inputs.q, inputs.k, inputs.v, inputs.extra_k, inputs.extra_v});

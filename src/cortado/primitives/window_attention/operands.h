@@ -30,11 +30,11 @@ struct Slice {
   int64_t begin, count;
 };
 
-Tensor to_rows(const Tensor& x, const BlockedSizes& sizes);                // [B,Tq,H,...] -> rows
-Tensor from_rows(const Tensor& rows, const BlockedSizes& sizes);           // rows -> [B,Tq,H,...]
-Tensor from_keys(const Tensor& keys, const BlockedSizes& sizes);           // keys -> [B,Tk,groups,*]
+Tensor to_rows(const Tensor& x, const BlockedSizes& sizes);                      // [B,Tq,H,...] -> rows
+Tensor from_rows(const Tensor& rows, const BlockedSizes& sizes);                 // rows -> [B,Tq,H,...]
+Tensor from_keys(const Tensor& keys, const BlockedSizes& sizes);                 // keys -> [B,Tk,groups,*]
 Tensor from_extra(const Tensor& extra, const BlockedSizes& sizes, bool packed);  // extra -> [B|S,E,groups,*]
-double query_factor(const BlockedInputs& inputs);                          // scale, or scale / softcap
+double query_factor(const BlockedInputs& inputs);                                // scale, or scale / softcap
 
 // Runs body(operands, slice) over slices that cover all N problems, on several threads where that pays. Slices are cut
 // so that the scores of a block stay in the cache.

@@ -4,13 +4,14 @@ namespace cortado {
 namespace {
 
 // Lengths of packed sequences from their bounds.
-Tensor lengths_of(const Tensor& bounds) { return bounds.narrow(0, 1, bounds.size(0) - 1) - bounds.narrow(0, 0, bounds.size(0) - 1); }
-
-Tensor bounds_of(const Tensor& lengths) {
-  return at::cat({at::zeros({1}, lengths.options()), lengths.cumsum(0)});
+Tensor lengths_of(const Tensor& bounds) {
+  return bounds.narrow(0, 1, bounds.size(0) - 1) - bounds.narrow(0, 0, bounds.size(0) - 1);
 }
 
-// Each row's past without its unused places, then the row's tokens: sorting all of them by row, stably, interleaves them.
+Tensor bounds_of(const Tensor& lengths) { return at::cat({at::zeros({1}, lengths.options()), lengths.cumsum(0)}); }
+
+// Each row's past without its unused places, then the row's tokens: sorting all of them by row, stably, interleaves
+// them.
 JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens) {
   const int64_t rows = past.k->size(0), places = past.k->size(1);
   const auto counts = cu_seqlens.options().dtype(at::kLong);
@@ -18,8 +19,8 @@ JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, c
   const Tensor fresh = lengths_of(cu_seqlens.to(at::kLong));
   const Tensor there = at::arange(places, counts).unsqueeze(0) >= (places - length).unsqueeze(1);
   const Tensor number = at::arange(rows, counts);
-  const Tensor row = at::cat({number.unsqueeze(1).expand({rows, places}).masked_select(there),
-                              number.repeat_interleave(fresh)});
+  const Tensor row =
+      at::cat({number.unsqueeze(1).expand({rows, places}).masked_select(there), number.repeat_interleave(fresh)});
   const Tensor order = at::argsort(row, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const Tensor kept = there.flatten().nonzero().squeeze(1);
   auto join = [&](const Tensor& before, const Tensor& now) {
@@ -54,9 +55,8 @@ Tensor attend_joined(const Tensor& q, const JoinedKeys& keys, WindowAttentionOpt
 PastKeys keep_last(const JoinedKeys& keys, int64_t keep) {
   if (!keys.cu_seqlens_k) {
     const int64_t total = keys.k.size(1), kept = std::min(total, keep);
-    const Tensor length = keys.first_key
-                              ? (total - *keys.first_key).clamp_max(kept)
-                              : at::full({keys.k.size(0)}, kept, keys.k.options().dtype(at::kLong));
+    const Tensor length = keys.first_key ? (total - *keys.first_key).clamp_max(kept)
+                                         : at::full({keys.k.size(0)}, kept, keys.k.options().dtype(at::kLong));
     return {keys.k.narrow(1, total - kept, kept), keys.v.narrow(1, total - kept, kept), length};
   }
   const Tensor bounds = keys.cu_seqlens_k->to(at::kLong);

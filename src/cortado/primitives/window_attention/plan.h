@@ -28,10 +28,10 @@ struct Block {
 };
 
 struct PlanLimits {
-  int64_t queries = 64;           // in a run
-  int64_t scores = 1 << 16;       // queries · keys · count of one block, where several runs are merged
-  bool split_sequences = false;   // a block never holds queries of two sequences
-  bool merge = true;              // several runs in one block
+  int64_t queries = 64;          // in a run
+  int64_t scores = 1 << 16;      // queries · keys · count of one block, where several runs are merged
+  bool split_sequences = false;  // a block never holds queries of two sequences
+  bool merge = true;             // several runs in one block
 };
 
 std::vector<Block> plan_blocks(const VisibleKeys& visible, const PlanLimits& limits);

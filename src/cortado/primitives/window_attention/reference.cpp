@@ -89,8 +89,8 @@ std::tuple<Tensor, Tensor, Tensor> window_attention_reference(const Tensor& q, c
     const Tensor mask = own.extra_mask->dim() == 2 ? own.extra_mask->unsqueeze(1) : *own.extra_mask;
     own.extra_mask = expand_heads(mask, heads, 1);
   }
-  auto [o, lse, row_max] = options.cu_seqlens ? packed(full(q), full(k), full(v), own)
-                                              : dense(full(q), full(k), full(v), own);
+  auto [o, lse, row_max] =
+      options.cu_seqlens ? packed(full(q), full(k), full(v), own) : dense(full(q), full(k), full(v), own);
   return {o.to(v.scalar_type()), lse, row_max};
 }
 

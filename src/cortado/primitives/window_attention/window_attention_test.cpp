@@ -38,8 +38,7 @@ Inputs make_inputs(const Case& c) {
   };
   Inputs in;
   in.leaves = {leaf({c.batch, c.queries, c.query_heads, c.key_size}, c.magnitude),
-               leaf({c.batch, c.keys, c.key_heads, c.key_size}),
-               leaf({c.batch, c.keys, c.value_heads, c.value_size})};
+               leaf({c.batch, c.keys, c.key_heads, c.key_size}), leaf({c.batch, c.keys, c.value_heads, c.value_size})};
   auto& o = in.options;
   o.window = c.window;
   o.causal = c.causal;
@@ -128,8 +127,13 @@ std::vector<Case> lengths() {
     }
   }
   cases.push_back({.name = "T = 1000", .batch = 1, .queries = 1000, .keys = 1000, .window = 129});
-  cases.push_back({.name = "T = 1000, both ways, grouped", .batch = 1, .queries = 1000, .keys = 1000, .query_heads = 4,
-                   .window = 33, .causal = false});
+  cases.push_back({.name = "T = 1000, both ways, grouped",
+                   .batch = 1,
+                   .queries = 1000,
+                   .keys = 1000,
+                   .query_heads = 4,
+                   .window = 33,
+                   .causal = false});
   return cases;
 }
 
@@ -163,7 +167,11 @@ std::vector<Case> options() {
       {.name = "first_key, some see nothing", .batch = 3, .queries = 70, .keys = 80, .first_key = {0, 80, 41}},
       {.name = "one query", .queries = 1, .keys = 70},
       {.name = "one query, window, grouped", .queries = 1, .keys = 700, .query_heads = 8, .window = 40},
-      {.name = "one query, long keys left in place", .batch = 3, .queries = 1, .keys = 5000, .first_key = {0, 17, 4999}},
+      {.name = "one query, long keys left in place",
+       .batch = 3,
+       .queries = 1,
+       .keys = 5000,
+       .first_key = {0, 17, 4999}},
       {.name = "one query, one row", .batch = 1, .queries = 1, .keys = 5000, .query_heads = 4},
       {.name = "a window far longer than the keys", .window = INT64_MAX},
       {.name = "the same, both ways", .window = INT64_MAX - 1, .causal = false},
@@ -189,10 +197,24 @@ TEST(WindowAttention, ExtraKeys) {
       {.name = "extra alone, masked", .keys = 0, .extra = 2, .extra_heads = 2, .mask_heads = 2},
       {.name = "some see only extra", .queries = 90, .keys = 21, .extra = 3, .extra_heads = 2, .mask_heads = 2},
       {.name = "one query", .queries = 1, .keys = 5000, .extra = 3, .extra_heads = 2, .mask_heads = 2},
-      {.name = "packed", .batch = 1, .queries = 100, .keys = 100, .window = 20, .extra = 4, .extra_heads = 2,
-       .mask_heads = 0, .bounds = {0, 3, 3, 90, 100}},
-      {.name = "packed, by head", .batch = 1, .queries = 100, .keys = 100, .query_heads = 4, .extra = 4,
-       .extra_heads = 4, .mask_heads = 4, .bounds = {0, 3, 3, 90, 100}},
+      {.name = "packed",
+       .batch = 1,
+       .queries = 100,
+       .keys = 100,
+       .window = 20,
+       .extra = 4,
+       .extra_heads = 2,
+       .mask_heads = 0,
+       .bounds = {0, 3, 3, 90, 100}},
+      {.name = "packed, by head",
+       .batch = 1,
+       .queries = 100,
+       .keys = 100,
+       .query_heads = 4,
+       .extra = 4,
+       .extra_heads = 4,
+       .mask_heads = 4,
+       .bounds = {0, 3, 3, 90, 100}},
   };
   for (const Case& c : cases) expect_like_reference(c, kExact);
 }
@@ -212,7 +234,10 @@ TEST(WindowAttention, PackedSequences) {
       };
       with({.name = "short", .queries = total, .keys = total, .bounds = short_ones});
       with({.name = "long", .queries = 330, .keys = 330, .query_heads = 4, .bounds = {0, 0, 1, 130, 131, 330, 330}});
-      with({.name = "own key bounds", .queries = 100, .keys = 200, .bounds = {0, 10, 10, 70, 100},
+      with({.name = "own key bounds",
+            .queries = 100,
+            .keys = 200,
+            .bounds = {0, 10, 10, 70, 100},
             .key_bounds = {0, 5, 50, 120, 200}});
       with({.name = "one query each", .queries = 4, .keys = 600, .bounds = one_query_each, .key_bounds = their_keys});
       with({.name = "no sequence", .queries = 0, .keys = 0, .bounds = {0}});
@@ -227,7 +252,8 @@ TEST(WindowAttention, Float32AndBfloat16) {
     c.type = at::kFloat;
     expect_like_reference(c, 1e-4);
     c.type = at::kBFloat16;
-    expect_like_reference(c, 1e-2);  // both accumulate in float32 and round once: 2^-8 of the largest, at most 2 ulp apart
+    expect_like_reference(c,
+                          1e-2);  // both accumulate in float32 and round once: 2^-8 of the largest, at most 2 ulp apart
   }
   Case mixed{.name = "mixed types"};
   Inputs in = make_inputs(mixed);
@@ -324,7 +350,8 @@ TEST(WindowAttention, Errors) {
   EXPECT_EQ(with({.softcap = 0.0}), "[window_attention] softcap must be positive, got 0");
   const Tensor extra_k = at::zeros({2, 3, 2, 8}), extra_v = at::zeros({2, 3, 2, 3});
   EXPECT_EQ(with({.extra_k = extra_k}), "[window_attention] extra_k and extra_v must be given together");
-  EXPECT_EQ(with({.extra_mask = at::ones({2, 3}, at::kBool)}), "[window_attention] extra_mask needs extra_k and extra_v");
+  EXPECT_EQ(with({.extra_mask = at::ones({2, 3}, at::kBool)}),
+            "[window_attention] extra_mask needs extra_k and extra_v");
   EXPECT_EQ(with({.extra_k = extra_k, .extra_v = extra_v}), "(no error)");
   EXPECT_NE(with({.extra_k = extra_k, .extra_v = at::zeros({2, 4, 2, 3})}), "(no error)");
   EXPECT_NE(with({.extra_k = extra_k, .extra_v = at::zeros({2, 3, 2, 4})}), "(no error)");
