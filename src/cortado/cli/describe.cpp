@@ -138,6 +138,10 @@ void print_depths(const Subject& subject) {
     table.add_row(row);
   }
   std::cout << table.text();
+  if (subject.config().positions == PositionKind::kLearned) {
+    std::cout << "Its learned positions end at " << subject.config().context
+              << " tokens: beyond, the numbers are only for comparison.\n";
+  }
   std::cout << (causal ? "KV cache: of a softmax model with these layers and width, every head with keys and values of "
                          "its own.\n"
                        : "A bidirectional model reads whole sequences: it has no state.\n");
