@@ -10,6 +10,8 @@ foreach(layer base primitives nn mechanisms models tokenizers data train generat
     uses_torch(${layer}_tests)
     target_link_libraries(${layer}_tests PRIVATE cortado GTest::gtest GTest::gtest_main)
     gtest_discover_tests(${layer}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-      PROPERTIES ENVIRONMENT "CORTADO_BIN=${CMAKE_BINARY_DIR}/bin/cortado;CORTADO_SOURCE=${CMAKE_SOURCE_DIR}" TIMEOUT 600)
+      # Two properties: gtest_discover_tests takes a list apart at its semicolons.
+      PROPERTIES ENVIRONMENT CORTADO_BIN=${CMAKE_BINARY_DIR}/bin/cortado
+        ENVIRONMENT_MODIFICATION CORTADO_SOURCE=set:${CMAKE_SOURCE_DIR} TIMEOUT 600)
   endif()
 endforeach()
