@@ -3,6 +3,7 @@
 
 #include <iostream>
 
+#include "cortado/base/error.h"
 #include "cortado/models/checkpoint.h"
 
 int main(int argc, char** argv) try {

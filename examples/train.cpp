@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/tokenizers/tokenizer.h"
