@@ -6,19 +6,13 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
 
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
-    return error.what();
-  }
-  return "no error";
-}
+using testing::error_of;
+using testing::kNoError;
 
 JsonReader reader(const std::string& text) { return JsonReader(parse_json(text, "test"), "config"); }
 
@@ -48,7 +42,7 @@ TEST(Json, ErrorsNamePlaceKeyValueAndWhatIsAllowed) {
             "[config] key \"d\": expected an integer from 1 to 8, got \"4\"");
   EXPECT_EQ(error_of([] { reader(R"({"d": 1.5})").integer("d", 1, 8); }),
             "[config] key \"d\": expected an integer from 1 to 8, got 1.5");
-  EXPECT_NE(error_of([] { reader(R"({"d": 18446744073709551615})").integer("d", 1, 8); }), "no error");
+  EXPECT_NE(error_of([] { reader(R"({"d": 18446744073709551615})").integer("d", 1, 8); }), kNoError);
   EXPECT_EQ(error_of([] { reader("{}").integer("d", 1, 8); }),
             "[config] key \"d\" is missing: expected an integer from 1 to 8");
   EXPECT_EQ(error_of([] { reader(R"({"p": 1.5})").number("p", 0, 1); }),
@@ -79,7 +73,7 @@ TEST(Json, BrokenTextNamesLineAndColumn) {
             }).rfind("[c.json] line 3, column 7: not valid JSON:", 0),
             0u);
   EXPECT_EQ(error_of([] { parse_json("", "c.json"); }).rfind("[c.json] line 1, column 1: not valid JSON:", 0), 0u);
-  EXPECT_NE(error_of([] { parse_json("{\"a\": \"\xff\"}", "c.json"); }), "no error");
+  EXPECT_NE(error_of([] { parse_json("{\"a\": \"\xff\"}", "c.json"); }), kNoError);
   EXPECT_EQ(error_of([] { parse_json(R"({"a": {"x": 1, "x": 2}})", "c.json"); }),
             "[c.json] key \"x\" appears twice in one object");
   EXPECT_EQ(parse_json(R"([{"x": 1}, {"x": 2}])", "c.json").size(), 2u);

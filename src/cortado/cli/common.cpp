@@ -8,7 +8,9 @@
 #include <fstream>
 
 #include "cortado/base/error.h"
+#include "cortado/base/signals.h"
 #include "cortado/base/version.h"
+#include "cortado/models/checkpoint.h"
 
 namespace cortado {
 
@@ -54,6 +56,26 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
       ->group(kGroup);
   command.set_version_flag("--version", concat("cortado ", kVersion))->group(kGroup);
   return options;
+}
+
+std::shared_ptr<ModelOptions> add_model_options(CLI::App& command) {
+  auto options = std::make_shared<ModelOptions>();
+  command.add_option("run", options->run, "the folder that `cortado train` made")->required();
+  command.add_option("--checkpoint", options->checkpoint, "best or last")
+      ->check(CLI::IsMember({"best", "last"}))
+      ->capture_default_str();
+  options->common = add_common_options(command);
+  return options;
+}
+
+std::shared_ptr<LanguageModel> ModelOptions::open() const {
+  return open_model(run, {checkpoint, common->apply(), common->dtype_or(at::kFloat)});
+}
+
+std::shared_ptr<Tokenizer> ModelOptions::tokenizer() const { return load_tokenizer(run + "/tokenizer"); }
+
+void exit_if_interrupted() {
+  if (interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
 }
 
 std::string shipped_file(const std::string& name) {

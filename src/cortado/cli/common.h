@@ -9,6 +9,9 @@
 #include <optional>
 #include <string>
 
+#include "cortado/models/language_model.h"
+#include "cortado/tokenizers/tokenizer.h"
+
 namespace cortado {
 
 struct CommonOptions {
@@ -28,6 +31,23 @@ struct CommonOptions {
 //   auto common = add_common_options(*command);
 //   command->callback([common] { const at::Device device = common->apply(); ... });
 std::shared_ptr<CommonOptions> add_common_options(CLI::App& command);
+
+// A trained model that a command reads.
+struct ModelOptions {
+  std::string run;
+  std::string checkpoint = "best";
+  std::shared_ptr<CommonOptions> common;
+
+  // On the common options' device, with their threads and type (default float32).
+  std::shared_ptr<LanguageModel> open() const;
+  std::shared_ptr<Tokenizer> tokenizer() const;
+};
+
+// Adds the positional RUN, --checkpoint and the common options.
+std::shared_ptr<ModelOptions> add_model_options(CLI::App& command);
+
+// Ends the program with the signal's exit code if Ctrl-C or SIGTERM came. For commands that called catch_interrupts().
+void exit_if_interrupted();
 
 // Where a file that ships with the project lies ("data/tinyshakespeare.txt"): $CORTADO_SHARE, the installed share
 // folder beside the program, or the source tree. InputError when it is in none.

@@ -73,12 +73,12 @@ void run(const CompareOptions& options) {
   if (!result.rows.empty()) std::cout << "\n" << comparison_table(result.rows, request).text();
   if (!result.done) {
     std::cout << "stopped; go on with\n  " << command_to_go_on() << std::endl;
-    throw CLI::RuntimeError(interrupt_exit_code());
+    exit_if_interrupted();
   }
   std::cout << "also in " << request.out << "/table.md and table.json" << std::endl;
 }
 
-constexpr const char* kFooter =
+constexpr const char* kCompareFooter =
     "Mixers: softmax, sliding_window, linear, latte, rg_lru, macchiato-x, macchiato-conv, macchiato, or all.\n"
     "The feed-forward of each model is widened or narrowed so that parameters agree within 5 %; crops, order and "
     "number of\n"
@@ -108,7 +108,7 @@ void add_compare_command(CLI::App& app) {
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
   command->add_flag("--quiet", options->quiet, "only the table");
-  command->footer(kFooter);
+  command->footer(kCompareFooter);
   options->common = add_common_options(*command);
   command->callback([options] { run(*options); });
 }

@@ -16,22 +16,19 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/generate/evaluate.h"
-#include "cortado/models/checkpoint.h"
 
 namespace cortado {
 
 namespace {
 
 struct EvalCommand {
-  std::string run;
-  std::string checkpoint = "best";
   std::vector<std::string> files;
   std::string separator;
   std::vector<int64_t> contexts;
   int64_t stride = 0;
   int64_t limit = 0;
   bool json = false;
-  std::shared_ptr<CommonOptions> common;
+  std::shared_ptr<ModelOptions> model;
 };
 
 struct Text {
@@ -98,7 +95,7 @@ Line evaluate(LanguageModel& model, const Text& text, int64_t context, const Eva
   options.tokens_per_call = std::max(options.tokens_per_call, context);
   const auto start = std::chrono::steady_clock::now();
   options.progress = [&](int64_t done, int64_t total) {
-    if (interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
+    exit_if_interrupted();
     if (!bar) {
       bar.emplace(
           ProgressBar::Options{.label = concat("context ", with_commas(context)), .total = total, .unit = "tokens"});
@@ -149,10 +146,9 @@ void check_contexts(const LanguageModel& model, EvalCommand& command) {
 
 void run_eval(EvalCommand& command) {
   const c10::InferenceMode inference;
-  const at::Device device = command.common->apply();
-  const auto model = open_model(command.run, {command.checkpoint, device, command.common->dtype_or(at::kFloat)});
+  const auto model = command.model->open();
   check_contexts(*model, command);
-  const Text text = tokenize(command, *load_tokenizer(command.run + "/tokenizer"));
+  const Text text = tokenize(command, *command.model->tokenizer());
   catch_interrupts();
   std::vector<Line> lines;
   for (const int64_t context : command.contexts) lines.push_back(evaluate(*model, text, context, command));
@@ -171,7 +167,7 @@ void add_eval_command(CLI::App& app) {
       "of it between\n"
       "--separator. Loss is in nats a token.\n\nExamples:\n"
       "  cortado eval runs/first --text validation.txt --context 256,1024,4096");
-  eval.add_option("run", command->run, "the folder that `cortado train` made")->required();
+  command->model = add_model_options(eval);
   eval.add_option("--text", command->files, "a text file; may be given several times")
       ->required()
       ->take_all()
@@ -183,11 +179,7 @@ void add_eval_command(CLI::App& app) {
   eval.add_option("--stride", command->stride, "tokens by which the window slides (default: half the context)")
       ->check(CLI::PositiveNumber);
   eval.add_option("--limit", command->limit, "stop after about this many tokens")->check(CLI::PositiveNumber);
-  eval.add_option("--checkpoint", command->checkpoint, "best or last")
-      ->check(CLI::IsMember({"best", "last"}))
-      ->capture_default_str();
   eval.add_flag("--json", command->json, "print a JSON list instead of a table");
-  command->common = add_common_options(eval);
   eval.callback([command] { run_eval(*command); });
 }
 

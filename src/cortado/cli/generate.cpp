@@ -15,15 +15,12 @@
 #include "cortado/base/signals.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
-#include "cortado/models/checkpoint.h"
 
 namespace cortado {
 
 namespace {
 
 struct GenerateCommand {
-  std::string run;
-  std::string checkpoint = "best";
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::string save_state;
@@ -31,7 +28,7 @@ struct GenerateCommand {
   bool echo = false;
   bool json = false;
   GenerateOptions options;
-  std::shared_ptr<CommonOptions> common;
+  std::shared_ptr<ModelOptions> model;
 };
 
 // What happened, for the summary.
@@ -122,7 +119,7 @@ void read_text(Session& session, const GenerateCommand& command, Report& report)
 }
 
 void write_text(Session& session, GenerateCommand& command, Report& report) {
-  command.options.sampling.seed = command.common->seed_or(0);
+  command.options.sampling.seed = command.model->common->seed_or(0);
   command.options.cancelled = interrupt_requested;
   const Stopwatch watch;
   report.generated = generate(session, command.options, [&](std::string_view text) {
@@ -140,12 +137,10 @@ void write_text(Session& session, GenerateCommand& command, Report& report) {
 
 void run_generate(GenerateCommand& command) {
   const c10::InferenceMode inference;
-  const at::Device device = command.common->apply();
   // Everything that can be refused is refused before the model is read.
   Sampler{command.options.sampling};
   StopFilter{command.options.stops};
-  const auto model = open_model(command.run, {command.checkpoint, device, command.common->dtype_or(at::kFloat)});
-  Session session(model, load_tokenizer(command.run + "/tokenizer"));
+  Session session(command.model->open(), command.model->tokenizer());
   catch_interrupts();
   Report report;
   read_text(session, command, report);
@@ -156,7 +151,7 @@ void run_generate(GenerateCommand& command) {
   } else {
     print_summary(session, report);
   }
-  if (interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
+  exit_if_interrupted();
 }
 
 void add_sampling_options(CLI::App& app, GenerateOptions& options) {
@@ -201,7 +196,7 @@ void add_generate_command(CLI::App& app) {
       "  cortado generate runs/first --prompt \"ROMEO:\" --temperature 0.8\n"
       "  cortado generate runs/first --prompt-file play.txt --n-tokens 0 --save-state play.state\n"
       "  cortado generate runs/first --load-state play.state --n-tokens 500");
-  generate.add_option("run", command->run, "the folder that `cortado train` made")->required();
+  command->model = add_model_options(generate);
   auto* prompt =
       generate.add_option("--prompt", command->prompt, "the text to go on with (default: the standard input)");
   generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input")
@@ -209,15 +204,11 @@ void add_generate_command(CLI::App& app) {
   generate.add_option("--n-tokens", command->options.tokens, "tokens to write at most")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  generate.add_option("--checkpoint", command->checkpoint, "best or last")
-      ->check(CLI::IsMember({"best", "last"}))
-      ->capture_default_str();
   generate.add_option("--save-state", command->save_state, "write the sequence's state to this file at the end");
   generate.add_option("--load-state", command->load_state, "go on from a saved state");
   generate.add_flag("--echo", command->echo, "print the prompt too");
   generate.add_flag("--json", command->json, "print one JSON object at the end instead of the text as it comes");
   add_sampling_options(generate, command->options);
-  command->common = add_common_options(generate);
   generate.callback([command] { run_generate(*command); });
 }
 

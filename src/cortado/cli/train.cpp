@@ -85,10 +85,10 @@ void train(const TrainOptions& options) {
   catch_interrupts();
   const TrainResult result = train_run(request);
   report(options, result);
-  if (!result.done && interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
+  if (!result.done) exit_if_interrupted();
 }
 
-constexpr const char* kFooter =
+constexpr const char* kTrainFooter =
     "Examples:\n"
     "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
     "  cortado train configs/macchiato-nanogpt-cpu.json --data book.txt --out runs/book \\\n"
@@ -117,7 +117,7 @@ void add_train_command(CLI::App& app) {
   command->add_option("--stop-at", options->stop_at, "stop after this step as Ctrl-C would; the schedule stays")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--quiet", options->quiet, "no progress bar");
-  command->footer(kFooter);
+  command->footer(kTrainFooter);
   options->common = add_common_options(*command);
   command->callback([options] { train(*options); });
 }

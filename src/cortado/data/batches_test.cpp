@@ -7,9 +7,13 @@
 
 #include "cortado/base/error.h"
 #include "cortado/data/token_writer.h"
+#include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
+
+using testing::error_of;
+using testing::kNoError;
 
 // Tokens 0, 1, 2, ... so that a token is its own place; documents of the given lengths.
 std::shared_ptr<TokenFile> counting(const std::vector<int64_t>& lengths) {
@@ -23,15 +27,6 @@ std::shared_ptr<TokenFile> counting(const std::vector<int64_t>& lengths) {
     memory.append(tokens);
   }
   return memory.finish();
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(RandomCrops, ConsecutiveTokensAtPureOffsets) {
@@ -64,8 +59,8 @@ TEST(RandomCrops, TooShort) {
   EXPECT_EQ(
       error_of([] { RandomCrops(counting({16}), 1, 16, 0); }),
       "[data] the text is too short: it has 16 tokens, one crop needs 17 (a context of 16 and the token after it)");
-  EXPECT_EQ(error_of([] { RandomCrops(counting({17}), 1, 16, 0).batch(3); }), "no error");
-  EXPECT_NE(error_of([] { RandomCrops(counting({17}), 0, 16, 0); }), "no error");
+  EXPECT_EQ(error_of([] { RandomCrops(counting({17}), 1, 16, 0).batch(3); }), kNoError);
+  EXPECT_NE(error_of([] { RandomCrops(counting({17}), 0, 16, 0); }), kNoError);
 }
 
 TEST(PackedDocuments, EveryTargetOncePerEpochAndNeverAcrossDocuments) {
@@ -143,7 +138,7 @@ TEST(SequentialWindows, EveryTargetOnceInOrder) {
     std::iota(expected.begin(), expected.end(), 1);
     EXPECT_EQ(seen, expected) << size;
     EXPECT_EQ(windows.targets(), size - 1);
-    EXPECT_NE(error_of([&] { windows.batch(windows.batches()); }), "no error");
+    EXPECT_NE(error_of([&] { windows.batch(windows.batches()); }), kNoError);
   }
   EXPECT_NE(error_of([] { SequentialWindows(counting({1}), 3, 8); }).find("needs at least 2"), std::string::npos);
 }

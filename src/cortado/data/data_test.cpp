@@ -12,21 +12,15 @@
 #include "cortado/data/text_stream.h"
 #include "cortado/data/token_file.h"
 #include "cortado/data/token_writer.h"
+#include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
 
-namespace fs = std::filesystem;
+using testing::error_of;
+using testing::kNoError;
 
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::runtime_error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
-    return error.what();
-  }
-  return "no error";
-}
+namespace fs = std::filesystem;
 
 std::string corpus() {
   const char* folder = std::getenv("CORTADO_SOURCE");
@@ -200,18 +194,18 @@ TEST_F(Data, OutputFolders) {
     o.out = out;
     return error_of([&] { prepare_dataset(o); });
   };
-  EXPECT_EQ(prepare_to(path("new/deep/")), "no error");
+  EXPECT_EQ(prepare_to(path("new/deep/")), kNoError);
   EXPECT_EQ(open_dataset(path("new/deep")).train->size(), 18);
   fs::create_directory(path("empty"));
-  EXPECT_EQ(prepare_to(path("empty")), "no error");
+  EXPECT_EQ(prepare_to(path("empty")), kNoError);
   write("t.txt", "other text");
-  EXPECT_EQ(prepare_to(path("empty")), "no error") << "a dataset is replaced";
+  EXPECT_EQ(prepare_to(path("empty")), kNoError) << "a dataset is replaced";
   EXPECT_EQ(open_dataset(path("empty")).train->size(), 9);
   EXPECT_EQ(entries(folder_.path()), 3u) << "the old dataset is left somewhere";
 
   fs::create_symlink(path("empty"), path("link"));
-  EXPECT_EQ(prepare_to(path("link")), "no error");
-  EXPECT_EQ(prepare_to(path("new/../empty/.")), "no error");
+  EXPECT_EQ(prepare_to(path("link")), kNoError);
+  EXPECT_EQ(prepare_to(path("new/../empty/.")), kNoError);
   EXPECT_TRUE(fs::is_symlink(path("link")));
   EXPECT_EQ(entries(folder_.path()), 4u);
 
@@ -223,9 +217,9 @@ TEST_F(Data, OutputFolders) {
   write("used/train.tokens", "not known to be ours");
   EXPECT_NE(prepare_to(path("used")).find("in use"), std::string::npos);
   EXPECT_NE(prepare_to(file).find("a file of that name exists"), std::string::npos);
-  EXPECT_NE(prepare_to(file + "/below"), "no error");
+  EXPECT_NE(prepare_to(file + "/below"), kNoError);
   EXPECT_NE(prepare_to("/proc/cortado").find("/proc"), std::string::npos);
-  EXPECT_NE(prepare_to(""), "no error");
+  EXPECT_NE(prepare_to(""), kNoError);
 }
 
 TEST_F(Data, FullDiskLeavesNothing) {
@@ -279,16 +273,16 @@ TEST_F(Data, BrokenTokenFiles) {
       file->read(0, file->size());
     });
   };
-  EXPECT_EQ(opening(good), "no error");
+  EXPECT_EQ(opening(good), kNoError);
   EXPECT_NE(opening("").find("too short"), std::string::npos);
   EXPECT_NE(opening(std::string(1000, 'x')).find("is not a token file"), std::string::npos);
-  for (size_t length = 1; length < good.size(); length += 7) EXPECT_NE(opening(good.substr(0, length)), "no error");
+  for (size_t length = 1; length < good.size(); length += 7) EXPECT_NE(opening(good.substr(0, length)), kNoError);
   EXPECT_NE(opening(good.substr(0, good.size() - 1)).find("is truncated"), std::string::npos);
   EXPECT_NE(opening(good + "x").find("is damaged"), std::string::npos);
   for (size_t byte = 0; byte < 48; byte += 3) {
     std::string flipped = good;
     flipped[byte] ^= 1;
-    EXPECT_NE(opening(flipped), "no error") << "header byte " << byte;
+    EXPECT_NE(opening(flipped), kNoError) << "header byte " << byte;
   }
   std::string token = good;
   token[48 + 3] ^= 2;  // 299 -> 811
@@ -312,7 +306,7 @@ TEST_F(Data, BrokenDatasets) {
   write("out/dataset.json", json.dump());
   EXPECT_NE(error_of([&] { open_dataset(path("out")); }).find("train.tokens] does not belong to"), std::string::npos);
   write("out/dataset.json", good);
-  EXPECT_EQ(error_of([&] { open_dataset(path("out")); }), "no error");
+  EXPECT_EQ(error_of([&] { open_dataset(path("out")); }), kNoError);
   make_tokenizer("byte", {})->save(path("out/tokenizer"));
   EXPECT_NE(error_of([&] { open_dataset(path("out")); }).find("tokenizer] does not belong to"), std::string::npos);
   fs::remove(path("out/validation.tokens"));

@@ -8,7 +8,7 @@
 namespace cortado {
 namespace {
 
-std::shared_ptr<LanguageModel> make_model(const std::string& positions = "none") {
+std::shared_ptr<LanguageModel> linear_model(const std::string& positions = "none") {
   const Json json = {{"vocabulary", 50},
                      {"dim", 16},
                      {"heads", 2},
@@ -45,7 +45,7 @@ double sum(const std::vector<double>& values) {
 }
 
 TEST(Evaluate, OneWindowIsTheWholeDocument) {
-  const auto model = make_model();
+  const auto model = linear_model();
   const auto tokens = random_tokens(60);
   const auto result = evaluate_loss(*model, *tokens_in_memory(tokens), {.context = 100});
   EXPECT_EQ(result.tokens, 59);
@@ -54,7 +54,7 @@ TEST(Evaluate, OneWindowIsTheWholeDocument) {
 }
 
 TEST(Evaluate, WindowsSideBySide) {
-  const auto model = make_model();
+  const auto model = linear_model();
   const auto tokens = random_tokens(33);  // 32 predictions: four windows of 8
   double expected = 0;
   for (int64_t begin = 0; begin < 32; begin += 8) expected += sum(losses(*model, tokens.slice(0, begin, begin + 9)));
@@ -64,7 +64,7 @@ TEST(Evaluate, WindowsSideBySide) {
 }
 
 TEST(Evaluate, SlidingWindowsScoreEveryTokenOnceWithEnoughContext) {
-  const auto model = make_model();
+  const auto model = linear_model();
   const auto tokens = random_tokens(31);  // 30 predictions
   double expected = sum(losses(*model, tokens.slice(0, 0, 9)));
   for (int64_t done = 8; done < 30;) {
@@ -82,7 +82,7 @@ TEST(Evaluate, SlidingWindowsScoreEveryTokenOnceWithEnoughContext) {
 }
 
 TEST(Evaluate, DocumentsDontSeeEachOther) {
-  const auto model = make_model();
+  const auto model = linear_model();
   const auto tokens = random_tokens(40);
   const std::vector<int64_t> starts = {0, 11, 12, 12, 30};  // one of a single token, one empty
   const double expected = sum(losses(*model, tokens.slice(0, 0, 11))) + sum(losses(*model, tokens.slice(0, 12, 30))) +
@@ -93,7 +93,7 @@ TEST(Evaluate, DocumentsDontSeeEachOther) {
 }
 
 TEST(Evaluate, ALimitStopsEarlyAndProgressCounts) {
-  const auto model = make_model();
+  const auto model = linear_model();
   std::vector<std::pair<int64_t, int64_t>> seen;
   EvaluateOptions options = {.context = 8, .limit = 20, .tokens_per_call = 8};
   options.progress = [&](int64_t done, int64_t total) { seen.emplace_back(done, total); };
@@ -103,13 +103,13 @@ TEST(Evaluate, ALimitStopsEarlyAndProgressCounts) {
 }
 
 TEST(Evaluate, RefusesWhatCannotBe) {
-  const auto model = make_model();
+  const auto model = linear_model();
   const auto tokens = tokens_in_memory(random_tokens(30));
   EXPECT_THROW(evaluate_loss(*model, *tokens, {.context = 0}), InputError);
   EXPECT_THROW(evaluate_loss(*model, *tokens, {.context = 8, .stride = 9}), InputError);
   EXPECT_THROW(evaluate_loss(*model, *tokens_in_memory(random_tokens(1)), {.context = 8}), InputError);
-  EXPECT_THROW(evaluate_loss(*make_model("learned"), *tokens, {.context = 17}), InputError);
-  EXPECT_EQ(evaluate_loss(*make_model("learned"), *tokens, {.context = 16}).tokens, 29);
+  EXPECT_THROW(evaluate_loss(*linear_model("learned"), *tokens, {.context = 17}), InputError);
+  EXPECT_EQ(evaluate_loss(*linear_model("learned"), *tokens, {.context = 16}).tokens, 29);
 }
 
 }  // namespace

@@ -11,9 +11,12 @@
 #include "cortado/generate/generate.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/testing/compare.h"
 
 namespace cortado {
 namespace {
+
+using testing::relative_error;
 
 std::shared_ptr<LanguageModel> make_model(const std::string& mixer, const std::string& positions = "rotary",
                                           int64_t context = 64) {
@@ -39,10 +42,6 @@ std::shared_ptr<Tokenizer> bytes() {
 
 const std::string kText = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n";
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>() / b.abs().max().item<double>();
-}
-
 // Every mechanism that can decode, with each of its example settings.
 std::vector<std::string> causal_mixers() {
   std::vector<std::string> found;
@@ -57,7 +56,7 @@ std::vector<std::string> causal_mixers() {
   return found;
 }
 
-class EveryMixer : public testing::TestWithParam<std::string> {};
+class EveryMixer : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryMixer, AnyCutGivesTheSameLogits) {
   const auto model = make_model(GetParam());
@@ -67,11 +66,11 @@ TEST_P(EveryMixer, AnyCutGivesTheSameLogits) {
   for (const int64_t chunk : {1, 7, 32}) {
     Session cut(model, bytes());
     cut.prefill(tokens, chunk);
-    EXPECT_LT(difference(cut.logits(), whole.logits()), 2e-4) << "chunks of " << chunk;
+    EXPECT_LT(relative_error(cut.logits(), whole.logits()), 2e-4) << "chunks of " << chunk;
     EXPECT_EQ(cut.depth(), whole.depth());
   }
   const auto direct = model->forward(at::tensor(tokens, at::kLong).unsqueeze(0))[0][-1];
-  EXPECT_LT(difference(whole.logits(), direct.detach()), 2e-4);
+  EXPECT_LT(relative_error(whole.logits(), direct.detach()), 2e-4);
 }
 
 TEST_P(EveryMixer, ForkedSavedAndLoadedGoOnAlike) {
@@ -103,7 +102,7 @@ TEST_P(EveryMixer, ForkedSavedAndLoadedGoOnAlike) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Session, EveryMixer, testing::ValuesIn(causal_mixers()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Session, EveryMixer, ::testing::ValuesIn(causal_mixers()), [](const auto& info) {
   std::string name =
       std::to_string(info.index) + "_" + parse_json(info.param, "test")["mixer"].template get<std::string>();
   return name;

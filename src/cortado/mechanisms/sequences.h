@@ -1,36 +1,43 @@
-// Helpers of the mechanism operators that also work on symbolic shapes (torch.compile).
+// What the mechanisms' operators share: heads, whole sequences, resumed states. All of it also works on symbolic shapes
+// (torch.compile).
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-
-#include "cortado/base/error.h"
+#include "cortado/primitives/common.h"
 
 namespace cortado {
 
-using at::Tensor;
+// Heads of the state (k's and v's, the larger) and of the output (those and q's).
+struct ScanHeads {
+  c10::SymInt state, out;
+};
 
-// x [B,T,h,...] with its heads repeated up to `heads`, as repeat_interleave.
-inline Tensor repeat_heads(const Tensor& x, const c10::SymInt& heads) {
-  return x.sym_size(2) == heads ? x : at::repeat_interleave_symint(x, heads / x.sym_size(2), 2);
-}
+// An operator's argument and its name, for messages.
+struct Named {
+  const char* name;
+  const Tensor& x;
+};
 
-// The number of the packed sequence that each of `tokens` tokens belongs to, int64 [T].
-inline Tensor sequence_numbers(const Tensor& cu_seqlens, const Tensor& x) {
-  const Tensor places = at::arange(x.sym_size(1), x.options().dtype(at::kLong));
-  return at::searchsorted(cu_seqlens.to(at::kLong), places, /*out_int32=*/false, /*right=*/true) - 1;
-}
+// Checks q [B,T,Hq,K], k [B,T,Hk,K], v [B,T,Hv,V].
+ScanHeads check_qkv(const char* op, const Named& q, const Named& k, const Tensor& v);
 
-// "a or none of them" for arguments that belong together.
-inline bool given_together(const char* op, std::initializer_list<const std::optional<Tensor>*> arguments,
-                           const char* names) {
-  size_t given = 0;
-  for (const auto* argument : arguments) given += argument->has_value();
-  if (given != 0 && given != arguments.size()) {
-    throw InputError(concat("[", op, "] ", names, " belong together: give all of them or none"));
-  }
-  return given != 0;
-}
+// "a or none of them" for arguments that belong together. True: they are given.
+bool given_together(const char* op, std::initializer_list<const OptionalTensor*> arguments, const char* names);
+
+// x / by, and 0 where `by` is: a normaliser is 0 where no key has any weight, and so is everything that it divides.
+Tensor divide_or_zero(const Tensor& x, const Tensor& by);
+
+// v [B,T,H,V] with a column of ones, in `type`: one sum over it is numerator and denominator.
+Tensor with_ones(const Tensor& v, at::ScalarType type);
+
+// The number of the packed sequence that each token of x [1,T,...] belongs to, int64 [T].
+Tensor sequence_numbers(const Tensor& cu_seqlens, const Tensor& x);
+
+// Bidirectional forms: x [B|N,...], a value a sequence, for every token of it, [B,1,...] or [1,T,...]; `like`
+// [B,T,...].
+Tensor at_tokens(const Tensor& x, const OptionalTensor& cu_seqlens, const Tensor& like);
+// sum_s k_s v_s' over each whole sequence, [B|N,H,K,V]; k [B,T,H,K] and v [B,T,H,V] of one type.
+Tensor sequence_sums(const Tensor& k, const Tensor& v, const OptionalTensor& cu_seqlens);
+// m' q_t [B,T,H,V], m [B|N,H,K,V] the matrix of the token's sequence; q [B,T,H,K].
+Tensor read_sequences(const Tensor& q, const Tensor& m, const OptionalTensor& cu_seqlens);
 
 }  // namespace cortado

@@ -9,9 +9,14 @@
 #include "cortado/models/checkpoint.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/safetensors.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
+
+using testing::error_of;
+using testing::relative_error;
 
 // One layer of each kind of state: a growing cache, a ring, scans, a convolution's tail.
 constexpr const char* kMixed = R"({"dim": 12, "heads": 2, "vocabulary": 11, "positions": "rotary", "layers": [
@@ -39,19 +44,8 @@ std::shared_ptr<LanguageModel> make(const std::string& text, const std::vector<s
 
 Tensor some_tokens(int64_t rows, int64_t tokens) { return at::randint(0, 11, {rows, tokens}, at::kLong); }
 
-double worst(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
-
-std::string message(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no InputError";
-}
-
 void expect_message(const std::string& words, const std::function<void()>& action) {
-  const std::string text = message(action);
+  const std::string text = error_of(action);
   EXPECT_NE(text.find(words), std::string::npos) << text;
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
@@ -64,10 +58,10 @@ TEST(LanguageModel, ContinuesFromItsState) {
   EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{2, 13, 11}));
   ModelState state = model->zero_state(2);
   const Tensor first = model->forward(tokens.slice(1, 0, 6), {}, &state);
-  EXPECT_LT(worst(first, whole.slice(1, 0, 6)), 1e-9);
+  EXPECT_LT(relative_error(first, whole.slice(1, 0, 6)), 1e-9);
   for (int64_t t = 6; t < 13; ++t) {
     const Tensor step = model->forward(tokens.slice(1, t, t + 1), {}, &state);
-    EXPECT_LT(worst(step, whole.slice(1, t, t + 1)), 1e-9) << t;
+    EXPECT_LT(relative_error(step, whole.slice(1, t, t + 1)), 1e-9) << t;
   }
   EXPECT_TRUE(state.position.equal(at::full({2}, 13, at::kLong)));
 }
@@ -86,8 +80,8 @@ TEST(LanguageModel, PrefillsAPaddedBatchPackedAndDecodesDense) {
     const int64_t length = lengths[row].item<int64_t>();
     const Tensor alone = at::cat({tokens[row].slice(0, 0, length), next[row]}).unsqueeze(0);
     const Tensor expected = model->forward(alone);
-    EXPECT_LT(worst(model->logits(last[row]), expected[0][length - 1]), 1e-9) << row;
-    EXPECT_LT(worst(decoded[row][0], expected[0][length]), 1e-9) << row;
+    EXPECT_LT(relative_error(model->logits(last[row]), expected[0][length - 1]), 1e-9) << row;
+    EXPECT_LT(relative_error(decoded[row][0], expected[0][length]), 1e-9) << row;
   }
 }
 
@@ -108,7 +102,7 @@ TEST(LanguageModel, LossIsTheCrossEntropyOfItsLogits) {
       at::cross_entropy_loss(model->forward(tokens).flatten(0, 1), targets.flatten(), {}, at::Reduction::Mean, -1);
   EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12);
   const auto ours = gradients(loss), theirs = gradients(expected);
-  for (size_t i = 0; i < ours.size(); ++i) EXPECT_LT(worst(ours[i], theirs[i]), 1e-10);
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_LT(relative_error(ours[i], theirs[i]), 1e-10);
   EXPECT_LE(model->forward(tokens).abs().max().item<double>(), 5.0);  // the soft-cap
 }
 
@@ -132,8 +126,8 @@ TEST(LanguageModel, SinusoidalPositionsGoOnInTheState) {
   ModelState state = model->zero_state(2);
   model->forward(tokens.slice(1, 0, 5), {}, &state);
   const Tensor rest = model->forward(tokens.slice(1, 5), {}, &state);
-  EXPECT_LT(worst(rest, model->forward(tokens).slice(1, 5)), 1e-9);
-  EXPECT_GT(worst(rest, model->forward(tokens.slice(1, 5))), 1e-3);  // positions matter
+  EXPECT_LT(relative_error(rest, model->forward(tokens).slice(1, 5)), 1e-9);
+  EXPECT_GT(relative_error(rest, model->forward(tokens.slice(1, 5))), 1e-3);  // positions matter
 }
 
 TEST(LanguageModel, RefusesBadInput) {
@@ -272,7 +266,7 @@ TEST(ModelState, SavesLoadsForksAndRefusesAnotherModels) {
   const Tensor expected = model->forward(next, {}, &state);
   EXPECT_TRUE(model->forward(next, {}, &loaded).equal(expected));
   EXPECT_TRUE(model->forward(next, {}, &fork).equal(expected));
-  EXPECT_LT(worst(model->forward(next.flip(0), {}, &swapped), expected.flip(0)), 1e-12);
+  EXPECT_LT(relative_error(model->forward(next.flip(0), {}, &swapped), expected.flip(0)), 1e-12);
   const auto stranger = make(kMixed);
   expect_message("belongs to another model", [&] { ModelState::load(path, *stranger); });
   // A state read by a model of another type takes that type where the model's own state has it.

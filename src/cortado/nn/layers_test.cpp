@@ -13,13 +13,14 @@
 #include "cortado/nn/norms.h"
 #include "cortado/nn/positions.h"
 #include "cortado/nn/rotary.h"
+#include "cortado/testing/compare.h"
 
 namespace cortado {
 namespace {
 
-Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
+using testing::relative_error;
 
-double worst(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
 
 // The largest difference between autograd's gradient of sum(f(x)·w) and central differences.
 double gradient_error(const std::function<Tensor(const Tensor&)>& f, const Tensor& at_x) {
@@ -36,7 +37,7 @@ double gradient_error(const std::function<Tensor(const Tensor&)>& f, const Tenso
     minus.view(-1)[i] -= step;
     numeric.view(-1)[i] = ((f(plus) - f(minus)) * w).sum() / (2 * step);
   }
-  return worst(x.grad(), numeric);
+  return relative_error(x.grad(), numeric);
 }
 
 TEST(Linear, IsAMatrixProductWithLecunWeights) {
@@ -50,7 +51,7 @@ TEST(Linear, IsAMatrixProductWithLecunWeights) {
     layer.bias->normal_();
   }
   const Tensor x = random({2, 3, 400});
-  EXPECT_LT(worst(layer.forward(x), at::matmul(x, layer.weight.t()) + *layer.bias), 1e-12);
+  EXPECT_LT(relative_error(layer.forward(x), at::matmul(x, layer.weight.t()) + *layer.bias), 1e-12);
   EXPECT_EQ(layer.named_parameters().size(), 2u);
   EXPECT_EQ(Linear(4, 3).named_parameters().size(), 1u);
 }
@@ -64,12 +65,12 @@ TEST(RmsNorm, IsTheFormulaAndSoIsItsGradient) {
   }
   const Tensor x = random({2, 3, 6});
   const Tensor expected = x / at::sqrt(at::mean(x * x, -1, true) + 1e-3) * norm.weight;
-  EXPECT_LT(worst(norm.forward(x), expected), 1e-12);
+  EXPECT_LT(relative_error(norm.forward(x), expected), 1e-12);
   EXPECT_LT(gradient_error([&](const Tensor& v) { return norm.forward(v); }, x), 1e-7);
   EXPECT_LT(gradient_error([&](const Tensor& v) { return norm.forward(v * 1e-2); }, x), 1e-7);  // eps matters
   norm.zero_grad();
   norm.forward(x).sum().backward();
-  EXPECT_LT(worst(norm.weight.grad(), (expected / norm.weight).sum({0, 1}).detach()), 1e-12);
+  EXPECT_LT(relative_error(norm.weight.grad(), (expected / norm.weight).sum({0, 1}).detach()), 1e-12);
 }
 
 TEST(RmsNorm, CastsBeforeTheWeight) {
@@ -98,7 +99,7 @@ TEST(LayerNorm, IsTheFormula) {
   const Tensor x = random({2, 3, 6});
   const Tensor centred = x - x.mean(-1, true);
   const Tensor expected = centred / at::sqrt(at::mean(centred * centred, -1, true) + 1e-3) * norm.weight + *norm.bias;
-  EXPECT_LT(worst(norm.forward(x), expected), 1e-12);
+  EXPECT_LT(relative_error(norm.forward(x), expected), 1e-12);
   EXPECT_EQ(LayerNorm(6, 1e-5, false).named_parameters().size(), 1u);
 }
 
@@ -114,13 +115,13 @@ TEST(FeedForward, HasThreeKinds) {
   FeedForward mlp({5, 7, false, Activation::kGelu, false});
   mlp.to(at::kDouble);
   const Tensor plain = at::matmul(gelu(at::matmul(x, weights(mlp, "up").t())), weights(mlp, "down").t());
-  EXPECT_LT(worst(mlp.forward(x), plain), 1e-12);
+  EXPECT_LT(relative_error(mlp.forward(x), plain), 1e-12);
   FeedForward glu({5, 7, true, Activation::kSilu, false});
   glu.to(at::kDouble);
   const Tensor gate = at::matmul(x, weights(glu, "gate").t());
   const Tensor hidden = gate * at::sigmoid(gate) * at::matmul(x, weights(glu, "up").t());
-  EXPECT_LT(worst(glu.forward(x), at::matmul(hidden, weights(glu, "down").t())), 1e-12);
-  EXPECT_LT(worst(activate(x, Activation::kGeluTanh), gelu_tanh(x)), 1e-12);
+  EXPECT_LT(relative_error(glu.forward(x), at::matmul(hidden, weights(glu, "down").t())), 1e-12);
+  EXPECT_LT(relative_error(activate(x, Activation::kGeluTanh), gelu_tanh(x)), 1e-12);
   EXPECT_EQ(mlp.flops_per_token(), 2.0 * 2 * 5 * 7);
   EXPECT_EQ(glu.flops_per_token(), 3.0 * 2 * 5 * 7);
   EXPECT_EQ(FeedForward({5, 7, true, Activation::kSilu, true}).named_parameters().size(), 6u);
@@ -142,7 +143,7 @@ TEST(Rotary, TurnsPairsOfHalvesByPosition) {
   }
   EXPECT_LT(gradient_error([&](const Tensor& v) { return apply_rotary(v, positions, 100.0); }, x), 1e-8);
   // Far out, float32 is as good as near: the angle is not rounded to float32.
-  EXPECT_LT(worst(apply_rotary(x.to(at::kFloat), positions, 100.0).to(at::kDouble), y), 1e-6);
+  EXPECT_LT(relative_error(apply_rotary(x.to(at::kFloat), positions, 100.0).to(at::kDouble), y), 1e-6);
   EXPECT_THROW(apply_rotary(random({1, 3, 2, 5}), positions, 100.0), InputError);
 }
 
@@ -191,7 +192,7 @@ TEST(BlockDiagonal, MultipliesEveryHeadByItsOwnMatrix) {
   const Tensor x = random({2, 3, 6});
   const Tensor first = at::matmul(x.slice(-1, 0, 3), layer.weight[0]);
   const Tensor second = at::matmul(x.slice(-1, 3, 6), layer.weight[1]);
-  EXPECT_LT(worst(layer.forward(x), at::cat({first, second}, -1) + layer.bias), 1e-12);
+  EXPECT_LT(relative_error(layer.forward(x), at::cat({first, second}, -1) + layer.bias), 1e-12);
   EXPECT_THROW(BlockDiagonal(6, 4), InputError);
 }
 

@@ -55,8 +55,8 @@ c10::SymInt output_heads(std::string_view op, const c10::SymInt& query_heads, co
   return query_heads > state_heads ? query_heads : state_heads;
 }
 
-Tensor expand_heads(const Tensor& x, int64_t heads, int64_t dim) {
-  return x.size(dim) == heads ? x : x.repeat_interleave(heads / x.size(dim), dim);
+Tensor expand_heads(const Tensor& x, const c10::SymInt& heads, int64_t dim) {
+  return x.sym_size(dim) == heads ? x : at::repeat_interleave_symint(x, heads / x.sym_size(dim), dim);
 }
 
 Tensor sum_heads(const Tensor& x, int64_t heads, int64_t dim) {

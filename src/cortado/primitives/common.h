@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,8 @@ namespace cortado {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The type to accumulate in: float64 if any of the tensors is float64, else float32. Undefined tensors don't count.
 at::ScalarType accumulation_type(std::initializer_list<OptionalTensor> tensors);
@@ -33,7 +36,7 @@ c10::SymInt common_heads(std::string_view op, std::initializer_list<std::pair<co
 // The heads of the output, given q's count and the state's: the larger, the other dividing it.
 c10::SymInt output_heads(std::string_view op, const c10::SymInt& query_heads, const c10::SymInt& state_heads);
 // x with its dimension `dim` repeated up to `heads`; x itself when it has that many.
-Tensor expand_heads(const Tensor& x, int64_t heads, int64_t dim = 2);
+Tensor expand_heads(const Tensor& x, const c10::SymInt& heads, int64_t dim = 2);
 // The adjoint: sums groups of consecutive heads, so that dimension `dim` has `heads`.
 Tensor sum_heads(const Tensor& x, int64_t heads, int64_t dim = 2);
 

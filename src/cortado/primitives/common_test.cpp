@@ -3,25 +3,21 @@
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 
+#include "cortado/testing/errors.h"
+
 namespace cortado {
 namespace {
 
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
+using testing::error_of;
+using testing::kNoError;
 
 TEST(Common, ShapeErrorsNameWhatWasExpected) {
   EXPECT_EQ(shape_text(std::vector<c10::SymInt>{2, -1, 4}), "[2, *, 4]");
   const Tensor x = at::zeros({2, 15, 4, 64});
   EXPECT_EQ(error_of([&] { expect_shape("op", "v", x, {2, 16, 4, -1}); }),
             "[op] expected v of shape [2, 16, 4, *], got [2, 15, 4, 64]");
-  EXPECT_NE(error_of([&] { expect_shape("op", "v", x, {2, 15, 4}); }), "(no error)");
-  EXPECT_EQ(error_of([&] { expect_shape("op", "v", x, {-1, 15, -1, 64}); }), "(no error)");
+  EXPECT_NE(error_of([&] { expect_shape("op", "v", x, {2, 15, 4}); }), kNoError);
+  EXPECT_EQ(error_of([&] { expect_shape("op", "v", x, {-1, 15, -1, 64}); }), kNoError);
 }
 
 TEST(Common, Heads) {
@@ -30,7 +26,7 @@ TEST(Common, Heads) {
             "[op] the heads of k (3) must divide the largest head count, 4");
   EXPECT_EQ(output_heads("op", 2, 4), 4);
   EXPECT_EQ(output_heads("op", 8, 4), 8);
-  EXPECT_NE(error_of([] { output_heads("op", 3, 4); }), "(no error)");
+  EXPECT_NE(error_of([] { output_heads("op", 3, 4); }), kNoError);
   const Tensor x = at::arange(6, at::kDouble).view({1, 1, 3, 2});
   EXPECT_TRUE(expand_heads(x, 6).equal(x.repeat_interleave(2, 2)));
   EXPECT_TRUE(sum_heads(expand_heads(x, 6), 3).equal(2 * x));
@@ -53,7 +49,7 @@ TEST(Common, BoundsOfPackedSequences) {
   EXPECT_EQ(packed_rows("op", std::nullopt, 7), 7);
   EXPECT_EQ(packed_rows("op", at::tensor({0, 2, 5}), 1), 2);
   EXPECT_EQ(error_of([] { packed_rows("op", at::tensor({0, 2, 5}), 2); }), "[op] cu_seqlens needs a batch of 1, got 2");
-  EXPECT_NE(error_of([] { packed_rows("op", at::tensor({0.0, 2.0}), 1); }), "(no error)");
+  EXPECT_NE(error_of([] { packed_rows("op", at::tensor({0.0, 2.0}), 1); }), kNoError);
 }
 
 // cumulative sums from a start of each sequence's own, and the totals

@@ -7,20 +7,14 @@
 #include "cortado/base/files.h"
 #include "cortado/base/random.h"
 #include "cortado/base/utf8.h"
+#include "cortado/testing/errors.h"
 #include "cortado/tokenizers/text_reader.h"
 
 namespace cortado {
 namespace {
 
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
-    return error.what();
-  }
-  return "no error";
-}
+using testing::error_of;
+using testing::kNoError;
 
 const char* source_folder() {
   const char* folder = std::getenv("CORTADO_SOURCE");
@@ -239,19 +233,19 @@ TEST(Tokenizer, BrokenFiles) {
     return error_of([&] { load_tokenizer(folder.path()); });
   };
   const std::string head = R"({"format": "cortado tokenizer", "version": 1, )";
-  EXPECT_EQ(broken(head + R"("kind": "byte", "vocabulary": 256})"), "no error");
-  EXPECT_NE(broken("{"), "no error");
-  EXPECT_NE(broken(R"({"format": "other", "version": 1, "kind": "byte", "vocabulary": 256})"), "no error");
-  EXPECT_NE(broken(R"({"format": "cortado tokenizer", "version": 2, "kind": "byte", "vocabulary": 256})"), "no error");
-  EXPECT_NE(broken(head + R"("kind": "byte", "vocabulary": 255})"), "no error");
+  EXPECT_EQ(broken(head + R"("kind": "byte", "vocabulary": 256})"), kNoError);
+  EXPECT_NE(broken("{"), kNoError);
+  EXPECT_NE(broken(R"({"format": "other", "version": 1, "kind": "byte", "vocabulary": 256})"), kNoError);
+  EXPECT_NE(broken(R"({"format": "cortado tokenizer", "version": 2, "kind": "byte", "vocabulary": 256})"), kNoError);
+  EXPECT_NE(broken(head + R"("kind": "byte", "vocabulary": 255})"), kNoError);
   EXPECT_NE(broken(head + R"("kind": "byte", "vocabulary": 256, "extra": 1})").find("unknown key \"extra\""),
             std::string::npos);
   EXPECT_NE(broken(head + R"("kind": "bite", "vocabulary": 256})").find("did you mean \"byte\"?"), std::string::npos);
-  EXPECT_EQ(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "ab"})"), "no error");
-  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "ba"})"), "no error");
-  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "aa"})"), "no error");
-  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 3, "characters": "ab"})"), "no error");
-  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 1, "characters": ""})"), "no error");
+  EXPECT_EQ(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "ab"})"), kNoError);
+  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "ba"})"), kNoError);
+  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 2, "characters": "aa"})"), kNoError);
+  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 3, "characters": "ab"})"), kNoError);
+  EXPECT_NE(broken(head + R"("kind": "char", "vocabulary": 1, "characters": ""})"), kNoError);
 }
 
 TEST(Tokenizer, DamagedSentencePieceModel) {

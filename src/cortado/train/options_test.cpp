@@ -9,6 +9,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/testing/errors.h"
 #include "cortado/train/metrics.h"
 #include "cortado/train/run_folder.h"
 #include "cortado/train/schedule.h"
@@ -16,17 +17,15 @@
 namespace cortado {
 namespace {
 
+using testing::error_of;
+using testing::kNoError;
+
 namespace fs = std::filesystem;
 
 TrainingOptions options_of(const std::string& text) { return TrainingOptions::from_json(Json::parse(text)); }
 
-std::string error_of(const std::string& text) {
-  try {
-    options_of(text);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+std::string error_in(const std::string& text) {
+  return error_of([&] { options_of(text); });
 }
 
 TEST(TrainingOptions, DefaultsAndRoundTrip) {
@@ -44,13 +43,13 @@ TEST(TrainingOptions, DefaultsAndRoundTrip) {
 }
 
 TEST(TrainingOptions, ErrorsNameTheKey) {
-  EXPECT_NE(error_of(R"({"warmpu": 3})").find("warmup"), std::string::npos);  // suggests the nearest
-  EXPECT_NE(error_of(R"({"batch": 0})").find("batch"), std::string::npos);
-  EXPECT_NE(error_of(R"({"batch": "many"})").find("batch"), std::string::npos);
-  EXPECT_NE(error_of(R"({"schedule": "sine"})").find("cosine"), std::string::npos);
-  EXPECT_NE(error_of(R"({"minimum_rate": 1, "learning_rate": 0.1})").find("minimum_rate"), std::string::npos);
-  EXPECT_NE(error_of(R"({"warmup": 10, "decay_steps": 10})").find("decay_steps"), std::string::npos);
-  EXPECT_NE(error_of(R"({"dtype": "float64"})").find("bfloat16"), std::string::npos);
+  EXPECT_NE(error_in(R"({"warmpu": 3})").find("warmup"), std::string::npos);  // suggests the nearest
+  EXPECT_NE(error_in(R"({"batch": 0})").find("batch"), std::string::npos);
+  EXPECT_NE(error_in(R"({"batch": "many"})").find("batch"), std::string::npos);
+  EXPECT_NE(error_in(R"({"schedule": "sine"})").find("cosine"), std::string::npos);
+  EXPECT_NE(error_in(R"({"minimum_rate": 1, "learning_rate": 0.1})").find("minimum_rate"), std::string::npos);
+  EXPECT_NE(error_in(R"({"warmup": 10, "decay_steps": 10})").find("decay_steps"), std::string::npos);
+  EXPECT_NE(error_in(R"({"dtype": "float64"})").find("bfloat16"), std::string::npos);
 }
 
 TEST(Schedule, IsNanoGpts) {
@@ -89,13 +88,8 @@ TEST(Metrics, AResumedRunDropsWhatItWillWriteAgain) {
 
 class RunLockTest : public ::testing::Test {
  protected:
-  std::string error_of(FolderUse use) {
-    try {
-      const RunLock lock(run_, use);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+  std::string error_in(FolderUse use) {
+    return error_of([&] { const RunLock lock(run_, use); });
   }
   void write(const std::string& name) { std::ofstream(run_.path + "/" + name) << "x"; }
 
@@ -106,22 +100,22 @@ class RunLockTest : public ::testing::Test {
 TEST_F(RunLockTest, MakesTheFolderAndKeepsIt) {
   const RunLock lock(run_, FolderUse::kFresh);
   EXPECT_TRUE(fs::is_directory(run_.path));
-  EXPECT_NE(error_of(FolderUse::kFresh).find("another process"), std::string::npos);
+  EXPECT_NE(error_in(FolderUse::kFresh).find("another process"), std::string::npos);
 }
 
 TEST_F(RunLockTest, ARunIsNeverStartedOverUnasked) {
-  EXPECT_NE(error_of(FolderUse::kResume).find("no run"), std::string::npos);
-  EXPECT_EQ(error_of(FolderUse::kFresh), "");
+  EXPECT_NE(error_in(FolderUse::kResume).find("no run"), std::string::npos);
+  EXPECT_EQ(error_in(FolderUse::kFresh), kNoError);
   write("config.json");  // died before its first checkpoint: nothing to lose
   write("trainer.safetensors.tmp-12-0");
-  EXPECT_EQ(error_of(FolderUse::kFresh), "");
+  EXPECT_EQ(error_in(FolderUse::kFresh), kNoError);
   EXPECT_FALSE(fs::exists(run_.path + "/trainer.safetensors.tmp-12-0"));
   write("trainer.safetensors");
-  EXPECT_NE(error_of(FolderUse::kFresh).find("--resume"), std::string::npos);
+  EXPECT_NE(error_in(FolderUse::kFresh).find("--resume"), std::string::npos);
   EXPECT_TRUE(fs::exists(run_.trainer()));
-  EXPECT_EQ(error_of(FolderUse::kResume), "");
+  EXPECT_EQ(error_in(FolderUse::kResume), kNoError);
   EXPECT_TRUE(fs::exists(run_.trainer()));
-  EXPECT_EQ(error_of(FolderUse::kOverwrite), "");
+  EXPECT_EQ(error_in(FolderUse::kOverwrite), kNoError);
   EXPECT_FALSE(fs::exists(run_.trainer()));
 }
 
@@ -129,7 +123,7 @@ TEST_F(RunLockTest, OtherPeoplesFilesStay) {
   fs::create_directories(run_.path);
   write("thesis.tex");
   for (const auto use : {FolderUse::kFresh, FolderUse::kOverwrite}) {
-    EXPECT_NE(error_of(use).find("thesis.tex"), std::string::npos);
+    EXPECT_NE(error_in(use).find("thesis.tex"), std::string::npos);
   }
   EXPECT_TRUE(fs::exists(run_.path + "/thesis.tex"));
 }

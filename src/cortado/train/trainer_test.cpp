@@ -12,6 +12,7 @@
 #include "cortado/generate/evaluate.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/nn/safetensors.h"
+#include "cortado/testing/errors.h"
 #include "cortado/train/run.h"
 
 namespace cortado {
@@ -92,12 +93,7 @@ class TrainRunTest : public ::testing::Test {
   }
 
   std::string error_of(const TrainRequest& request) const {
-    try {
-      train_run(request);
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return "no error";
+    return testing::error_of([&] { train_run(request); });
   }
 
   TemporaryDirectory folder_;

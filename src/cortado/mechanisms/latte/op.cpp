@@ -1,7 +1,6 @@
 #include "cortado/mechanisms/latte/op.h"
 
 #include "cortado/mechanisms/sequences.h"
-#include "cortado/primitives/common.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 
@@ -10,58 +9,32 @@ namespace {
 
 constexpr const char* kName = "latte";
 
-struct Heads {
-  c10::SymInt state, out;
-};
-
-Heads check(const Tensor& weights, const Tensor& key_logits, const Tensor& v) {
-  expect_shape(kName, "v", v, {-1, -1, -1, -1});
-  expect_shape(kName, "key_logits", key_logits, {v.sym_size(0), v.sym_size(1), -1, -1});
-  expect_shape(kName, "query_logits", weights, {v.sym_size(0), v.sym_size(1), -1, key_logits.sym_size(3)});
-  const c10::SymInt state = common_heads(kName, {{"key_logits", key_logits.sym_size(2)}, {"v", v.sym_size(2)}});
-  return {state, output_heads(kName, weights.sym_size(2), state)};
-}
-
-// Where no key has been seen (all θ = -inf) the normaliser is 0, and so is everything that it divides.
-Tensor divide_or_zero(const Tensor& x, const Tensor& by) { return x / by.masked_fill(by == 0, 1); }
-
 // p(s|l,t) = exp(θ_s - m_t) / α_t as a gated scan: S_t = exp(m_{t-1} - m_t) S_{t-1} + exp(θ_t - m_t) ⊗ v_t, α the same
 // with v = 1. The result does not depend on m, so m and the gate it makes have no gradient.
-LatteResult causal_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const Heads& heads,
+LatteResult causal_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
                          const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
   auto [m, before, last_m] = running_max(theta, start.maximum, cu_seqlens);
-  const Tensor seen = m.masked_fill(m == -std::numeric_limits<double>::infinity(), 0);
+  const Tensor seen = m.masked_fill(m == -kInfinity, 0);
   const Tensor gate = before - seen, keys = (theta - seen).exp();
   const std::optional<Tensor> alpha_start =
       start.normalizer ? std::optional<Tensor>(start.normalizer->flatten(1)) : std::nullopt;
   auto [alpha, last_alpha] = elementwise_scan(gate.flatten(2), keys.flatten(2), alpha_start, cu_seqlens);
-  const Tensor normalizer = repeat_heads(alpha.view_symint(keys.sym_sizes()), heads.out);
-  const Tensor q = divide_or_zero(repeat_heads(weights, heads.out), normalizer);
+  const Tensor normalizer = expand_heads(alpha.view_symint(keys.sym_sizes()), heads.out);
+  const Tensor q = divide_or_zero(expand_heads(weights, heads.out), normalizer);
   auto [o, state] = gated_scan(q, keys, v, gate, "key", 1.0, {}, start.state, cu_seqlens);
   return {o, state, last_alpha.view_symint({last_alpha.sym_size(0), heads.state, theta.sym_size(3)}), last_m};
 }
 
-// p(s|l) = softmax over the whole sequence. Packed: one maximum and one sum a sequence, gathered back to its tokens.
-Tensor bidirectional_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const Heads& heads,
+// p(s|l) = softmax over the whole sequence: v's weighted mean for every latent, read by all tokens.
+Tensor bidirectional_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
                            const std::optional<Tensor>& cu_seqlens) {
-  const Tensor p = repeat_heads(weights, heads.out);
-  if (!cu_seqlens) {
-    const Tensor means = at::matmul(at::softmax(theta, 1).permute({0, 2, 3, 1}),
-                                    repeat_heads(v, heads.state).to(theta.scalar_type()).transpose(1, 2));
-    return at::matmul(p.transpose(1, 2), repeat_heads(means.unsqueeze(1), heads.out).squeeze(1)).transpose(1, 2);
-  }
-  const Tensor sequence = sequence_numbers(*cu_seqlens, theta);
-  auto [m, before, last_m] = running_max(theta, {}, cu_seqlens);
-  const Tensor peak = last_m.masked_fill(last_m == -std::numeric_limits<double>::infinity(), 0);
-  const Tensor keys = (theta - peak.index_select(0, sequence).unsqueeze(0)).exp();
-  const Tensor still = at::zeros_symint({heads.state}, keys.options());
-  const Tensor ones = at::ones_symint({1, theta.sym_size(1), heads.state, 1}, keys.options());
-  auto [unused, sums] = gated_scan(keys, keys, at::cat({repeat_heads(v, heads.state).to(keys.scalar_type()), ones}, 3),
-                                   still, "key", 1.0, {}, {}, cu_seqlens);
+  const Tensor m = std::get<2>(running_max(theta, {}, cu_seqlens));  // the last: of the whole sequence
+  const Tensor peak = m.masked_fill(m == -kInfinity, 0);
+  const Tensor keys = (theta - at_tokens(peak, cu_seqlens, theta)).exp();
   const c10::SymInt values = v.sym_size(3);
+  const Tensor sums = sequence_sums(keys, with_ones(expand_heads(v, heads.state), keys.scalar_type()), cu_seqlens);
   const Tensor means = divide_or_zero(sums.narrow_symint(3, 0, values), sums.narrow_symint(3, values, 1));
-  const Tensor mine = repeat_heads(means.unsqueeze(1), heads.out).squeeze(1).index_select(0, sequence);  // [T,H,L,V]
-  return at::matmul(p.squeeze(0).unsqueeze(2), mine).squeeze(2).unsqueeze(0);
+  return read_sequences(expand_heads(weights, heads.out), expand_heads(means, heads.out, 1), cu_seqlens);
 }
 
 }  // namespace
@@ -69,7 +42,7 @@ Tensor bidirectional_latte(const Tensor& weights, const Tensor& theta, const Ten
 LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                                const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
   const NoAutocast as_given;
-  const Heads heads = check(weights, key_logits, v);
+  const ScanHeads heads = check_qkv(kName, {"query_logits", weights}, {"key_logits", key_logits}, v);
   const c10::SymInt rows = packed_rows(kName, cu_seqlens, v.sym_size(0));
   const bool resumed =
       given_together(kName, {&start.state, &start.normalizer, &start.maximum}, "state, normalizer and maximum");
@@ -81,7 +54,7 @@ LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, 
     expect_shape(kName, "maximum", *start.maximum, {rows, heads.state, latents});
   }
   const auto type = accumulation_type({weights, key_logits, v, start.state, start.normalizer, start.maximum});
-  const Tensor theta = repeat_heads(key_logits.to(type), heads.state);
+  const Tensor theta = expand_heads(key_logits.to(type), heads.state);
   if (causal) {
     LatteResult result = causal_latte(weights.to(type), theta, v, heads, start, cu_seqlens);
     result.o = result.o.to(v.scalar_type());

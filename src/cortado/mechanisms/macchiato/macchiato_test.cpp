@@ -28,8 +28,8 @@ Inputs part(const Inputs& in, int64_t from, int64_t count) {
   return {cut(in.query_logits), cut(in.key_logits), cut(in.v), cut(in.window_q), cut(in.window_k)};
 }
 
-LatteResult run(const Inputs& in, const MacchiatoOptions& options) {
-  return macchiato(in.query_logits, in.key_logits, in.v, in.window_q, in.window_k, options);
+LatteResult run(const Inputs& in, const MacchiatoOptions& options, const PastKeys& past = {}) {
+  return macchiato(in.query_logits, in.key_logits, in.v, in.window_q, join_past(past, in.window_k, in.v, {}), options);
 }
 
 TEST(Macchiato, WeightsSumToOne) {
@@ -80,8 +80,8 @@ TEST(Macchiato, ContinuesFromItsPast) {
     auto aligned = [&](const Tensor& x) {
       return at::cat({at::full({2, 8 - there, 2, x.size(3)}, 1e3, at::kDouble), x.narrow(1, cut - there, there)}, 1);
     };
-    next.past = {aligned(before.window_k), aligned(before.v), at::full({2}, there, at::kLong)};
-    const LatteResult second = run(after, next);
+    const PastKeys past = {aligned(before.window_k), aligned(before.v), at::full({2}, there, at::kLong)};
+    const LatteResult second = run(after, next, past);
     EXPECT_CLOSE(second.o, whole.o.narrow(1, cut, 40 - cut), 1e-10) << "cut " << cut;
     const auto weights = weights_like({second.o});
     const auto got = gradients({second.o}, weights, in.all());
@@ -115,9 +115,9 @@ TEST(Macchiato, RefusesWhatDoesNotFit) {
   options.window = 0;
   EXPECT_THROW(run(in, options), InputError);
   options.window = 3;
-  EXPECT_THROW(macchiato(in.key_logits, in.key_logits, in.v, in.window_q, in.window_k, options), InputError);
-  options.past.k = in.window_k;
-  EXPECT_THROW(run(in, options), InputError);
+  Inputs wrong = in;
+  wrong.query_logits = in.key_logits;
+  EXPECT_THROW(run(wrong, options), InputError);
   MixerContext context;
   context.dim = 24;
   context.heads = 4;

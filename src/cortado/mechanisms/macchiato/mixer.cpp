@@ -48,24 +48,28 @@ MacchiatoMixer::Projected MacchiatoMixer::project(const Tensor& x, const Tensor&
   return p;
 }
 
+JoinedKeys MacchiatoMixer::window_keys(const Projected& p, const Batch& batch, SequenceState* state) const {
+  if (!state) return {p.window_k, p.v, std::nullopt, batch.cu_seqlens};
+  return advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
+}
+
 LatteResult MacchiatoMixer::mix(const Projected& p, const Batch& batch, SequenceState* state) const {
   if (!settings_.window) {
     return latte(p.query_logits, p.key_logits, p.v, settings_.causal, latte_start(state), batch.cu_seqlens);
   }
+  const JoinedKeys keys = window_keys(p, batch, state);
   if (latents_ > 0) {
     MacchiatoOptions options;
     options.window = *settings_.window;
     options.causal = settings_.causal;
-    if (state) options.past = ring_past(*state);
     options.start = latte_start(state);
     options.cu_seqlens = batch.cu_seqlens;
-    return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, p.window_k, options);
+    return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, options);
   }
   WindowAttentionOptions options;
   options.window = settings_.window;
   options.causal = settings_.causal;
   options.cu_seqlens = batch.cu_seqlens;
-  const JoinedKeys keys = join_past(state ? ring_past(*state) : PastKeys{}, p.window_k, p.v, batch.cu_seqlens);
   return {attend_joined(p.window_q, keys, options), {}, {}, {}};
 }
 
@@ -76,7 +80,6 @@ Tensor MacchiatoMixer::forward(const Tensor& x, const Batch& batch, SequenceStat
   const LatteResult result = mix(p, batch, state);
   if (state) {
     if (latents_ > 0) keep_latte(state, result);
-    if (settings_.window) advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
     state->at("position") = *start + batch.lengths(x);
   }
   return o_->forward(merge_heads(result.o));

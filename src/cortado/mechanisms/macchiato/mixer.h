@@ -44,6 +44,8 @@ class MacchiatoMixer : public Mixer {
   };
   Projected project(const Tensor& x, const Tensor& y, const Tensor& positions) const;
   LatteResult mix(const Projected& p, const Batch& batch, SequenceState* state) const;
+  // The window's keys and values, old and new; moves the state's ring on.
+  JoinedKeys window_keys(const Projected& p, const Batch& batch, SequenceState* state) const;
 
   MacchiatoSettings settings_;
   int64_t dim_, head_dim_, latents_;  // latents_: per head

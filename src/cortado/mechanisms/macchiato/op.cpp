@@ -1,53 +1,59 @@
 #include "cortado/mechanisms/macchiato/op.h"
 
 #include "cortado/mechanisms/sequences.h"
-#include "cortado/primitives/common.h"
 
 namespace cortado {
 namespace {
 
 constexpr const char* kName = "macchiato";
 
-void check(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const MacchiatoOptions& options) {
+void check(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v) {
   expect_shape(kName, "v", v, {-1, -1, -1, -1});
   expect_shape(kName, "key_logits", key_logits, {v.sym_size(0), v.sym_size(1), -1, -1});
   expect_shape(kName, "query_logits", query_logits, {v.sym_size(0), v.sym_size(1), -1, key_logits.sym_size(3) + 1});
-  const bool resumed = given_together(kName, {&options.past.k, &options.past.v}, "past_k and past_v");
-  fail_input_if(options.past.length && !resumed, "[macchiato] past_length without past_k and past_v");
-  fail_input_if(resumed && !options.causal, "[macchiato] causal=False takes no past");
-  if (!resumed) return;
-  const c10::SymInt rows = packed_rows(kName, options.cu_seqlens, v.sym_size(0));
-  expect_shape(kName, "past_k", *options.past.k, {rows, -1, -1, -1});
-  expect_shape(kName, "past_v", *options.past.v, {rows, options.past.k->sym_size(1), -1, v.sym_size(3)});
-  if (options.past.length) expect_shape(kName, "past_length", *options.past.length, {rows});
 }
 
 }  // namespace
 
 LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
-                      const Tensor& window_k, const MacchiatoOptions& options) {
+                      const JoinedKeys& window, const MacchiatoOptions& options) {
   const NoAutocast as_given;
-  check(query_logits, key_logits, v, options);
-  const auto type = accumulation_type({query_logits, key_logits, v, window_q, window_k, options.start.state});
+  check(query_logits, key_logits, v);
+  const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, options.start.state});
   const Tensor p = at::softmax(query_logits.to(type), -1);
   const c10::SymInt latents = key_logits.sym_size(3);
-  WindowAttentionOptions window;
-  window.window = options.window;
-  window.causal = options.causal;
-  window.scale = options.scale;
-  window.cu_seqlens = options.cu_seqlens;
-  const Tensor wide_v = v.to(type);  // both parts stay wide until they are joined
-  const Tensor local = attend_joined(window_q, join_past(options.past, window_k, wide_v, options.cu_seqlens), window);
-  LatteResult result = latte_with_weights(p.narrow_symint(3, 1, latents), key_logits, wide_v, options.causal,
+  WindowAttentionOptions attention;
+  attention.window = options.window;
+  attention.causal = options.causal;
+  attention.scale = options.scale;
+  attention.cu_seqlens = options.cu_seqlens;
+  JoinedKeys keys = window;
+  keys.v = keys.v.to(type);  // both parts stay wide until they are joined
+  const Tensor local = attend_joined(window_q, keys, attention);
+  LatteResult result = latte_with_weights(p.narrow_symint(3, 1, latents), key_logits, v.to(type), options.causal,
                                           options.start, options.cu_seqlens);
   const c10::SymInt heads = local.sym_size(2) > result.o.sym_size(2) ? local.sym_size(2) : result.o.sym_size(2);
   result.o =
-      (repeat_heads(p.narrow_symint(3, 0, 1), heads) * repeat_heads(local, heads) + repeat_heads(result.o, heads))
+      (expand_heads(p.narrow_symint(3, 0, 1), heads) * expand_heads(local, heads) + expand_heads(result.o, heads))
           .to(v.scalar_type());
   return result;
 }
 
 namespace {
+
+// The window's past as the operator gets it.
+PastKeys past_keys(const Tensor& v, bool causal, const OptionalTensor& k_before, const OptionalTensor& v_before,
+                   const OptionalTensor& length, const OptionalTensor& cu_seqlens) {
+  const bool resumed = given_together(kName, {&k_before, &v_before}, "past_k and past_v");
+  fail_input_if(length && !resumed, "[macchiato] past_length without past_k and past_v");
+  fail_input_if(resumed && !causal, "[macchiato] causal=False takes no past");
+  if (!resumed) return {};
+  const c10::SymInt rows = packed_rows(kName, cu_seqlens, v.sym_size(0));
+  expect_shape(kName, "past_k", *k_before, {rows, -1, -1, -1});
+  expect_shape(kName, "past_v", *v_before, {rows, k_before->sym_size(1), -1, v.sym_size(3)});
+  if (length) expect_shape(kName, "past_length", *length, {rows});
+  return {k_before, v_before, length};
+}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> macchiato_operator(
     const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
@@ -59,10 +65,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> macchiato_operator(
   options.window = window;
   options.scale = scale;
   options.causal = causal;
-  options.past = {past_k, past_v, past_length};
   options.start = {state, normalizer, maximum};
   options.cu_seqlens = cu_seqlens;
-  const LatteResult result = macchiato(query_logits, key_logits, v, window_q, window_k, options);
+  const PastKeys past = past_keys(v, causal, past_k, past_v, past_length, cu_seqlens);
+  const LatteResult result =
+      macchiato(query_logits, key_logits, v, window_q, join_past(past, window_k, v, cu_seqlens), options);
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 

@@ -11,15 +11,14 @@ struct MacchiatoOptions {
   int64_t window = 1;           // keys including self (the paper's 128 is 129 here)
   std::optional<double> scale;  // of the window's scores, default K^-1/2
   bool causal = true;
-  PastKeys past;  // the window's keys and values before this call; only the last window - 1 matter
   LatteState start;
   std::optional<Tensor> cu_seqlens;
 };
 
-// query_logits [B,T,H,L+1] (column 0: the window), key_logits [B,T,H,L], v [B,T,H,V] (shared), window_q, window_k
-// [B,T,H,K].
+// query_logits [B,T,H,L+1] (column 0: the window), key_logits [B,T,H,L], v [B,T,H,V] (shared), window_q [B,T,H,K];
+// `window` holds this call's keys [B,T,H,K] and v, after those of the past of which the last window - 1 matter.
 LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
-                      const Tensor& window_k, const MacchiatoOptions& options);
+                      const JoinedKeys& window, const MacchiatoOptions& options);
 
 // The definition, dense, from zero: two T x T matrices; differentiable by autograd.
 Tensor macchiato_reference(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,

@@ -8,17 +8,17 @@ namespace {
 
 using Maxima = std::tuple<Tensor, Tensor, Tensor>;
 
-constexpr const char* kName = "_running_max";
+constexpr const char* kRunningMax = "_running_max";
 
 c10::SymInt check(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
-  expect_shape(kName, "x", x, {-1, -1, -1, -1});
-  const c10::SymInt rows = packed_rows(kName, bounds, x.sym_size(0));
-  if (initial) expect_shape(kName, "initial", *initial, {rows, x.sym_size(2), x.sym_size(3)});
+  expect_shape(kRunningMax, "x", x, {-1, -1, -1, -1});
+  const c10::SymInt rows = packed_rows(kRunningMax, bounds, x.sym_size(0));
+  if (initial) expect_shape(kRunningMax, "initial", *initial, {rows, x.sym_size(2), x.sym_size(3)});
   return rows;
 }
 
 // Dense: (m, m one token before, m after the last token). timed: x; rows: m_0.
-PackedResult dense(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+PackedResult dense_maxima(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
   const Tensor x = timed[0].flatten(2);
   const Tensor start = rows[0].flatten(1);
   const int64_t tokens = x.size(1);
@@ -33,12 +33,11 @@ PackedResult dense(const std::vector<Tensor>& timed, const std::vector<Tensor>& 
 Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
   const int64_t rows = check(x, initial, bounds).expect_int();
   const auto type = accumulation_type({x, initial});
-  const Tensor start = initial ? initial->to(type)
-                               : at::full({rows, x.size(2), x.size(3)}, -std::numeric_limits<double>::infinity(),
-                                          x.options().dtype(type));
+  const Tensor start =
+      initial ? initial->to(type) : at::full({rows, x.size(2), x.size(3)}, -kInfinity, x.options().dtype(type));
   const PackedResult result =
-      bounds ? for_each_sequence(sequence_bounds(kName, *bounds, x.size(1)), {x.to(type)}, {start}, dense)
-             : dense({x.to(type)}, {start});
+      bounds ? for_each_sequence(sequence_bounds(kRunningMax, *bounds, x.size(1)), {x.to(type)}, {start}, dense_maxima)
+             : dense_maxima({x.to(type)}, {start});
   return {result.timed[0].contiguous(), result.timed[1].contiguous(), result.rows[0]};
 }
 

@@ -1,5 +1,7 @@
 #include "cortado/primitives/elementwise_scan/scan.h"
 
+#include "cortado/primitives/common.h"
+
 namespace cortado {
 namespace {
 
@@ -67,7 +69,7 @@ Tensor running_max_dense(const Tensor& x, const Tensor& initial) {
   const int64_t tokens = x.size(1);
   if (tokens == 0) return x.clone();
   const Chunks chunks(tokens);
-  Tensor m = chunks.split(x, -std::numeric_limits<double>::infinity()).clone();
+  Tensor m = chunks.split(x, -kInfinity).clone();
   for (int64_t i = 1; i < chunks.length; ++i) {
     Tensor now = m.select(2, i);
     at::maximum_out(now, now, m.select(2, i - 1));

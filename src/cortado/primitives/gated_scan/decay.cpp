@@ -1,6 +1,6 @@
 #include "cortado/primitives/gated_scan/decay.h"
 
-#include <limits>
+#include "cortado/primitives/common.h"
 
 namespace cortado::gated {
 
@@ -69,8 +69,7 @@ Decay::Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::Tens
   tree_.emplace(g, bonus.defined());
   const bool per_channel = g.size(4) > 1;
   if (!per_channel) {
-    pair_ =
-        at::full({g.size(0), g.size(1), g.size(2), chunk, chunk}, -std::numeric_limits<double>::infinity(), options);
+    pair_ = at::full({g.size(0), g.size(1), g.size(2), chunk, chunk}, -kInfinity, options);
     if (!bonus.defined()) pair_.diagonal(0, -2, -1).zero_();
     for (const auto& level : tree_->levels) {
       Tensor target = squares(pair_, level.half);

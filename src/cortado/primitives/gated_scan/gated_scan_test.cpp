@@ -6,11 +6,16 @@
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gated_scan/op.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using testing::error_of;
+using testing::kNoError;
+using testing::relative_error;
+
 const std::vector<std::string> kGates = {"none", "head", "channel", "constant", "constant channel"};
 
 struct Case {
@@ -97,20 +102,12 @@ std::vector<std::string> names(const Inputs& in) {
   return list;
 }
 
-// The largest error relative to the largest value.
-double error(const Tensor& got, const Tensor& right) {
-  if (right.numel() == 0) return got.sizes() == right.sizes() ? 0 : kInfinity;
-  const Tensor exact = right.to(at::kDouble);
-  const double distance = (got.to(at::kDouble) - exact).abs().max().item<double>();
-  return std::isnan(distance) ? kInfinity : distance / std::max(exact.abs().max().item<double>(), 1e-30);
-}
-
 void expect_equal(const std::vector<Tensor>& got, const std::vector<Tensor>& right,
                   const std::vector<std::string>& name, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), right.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].sizes(), right[i].sizes()) << name[i] << " " << what;
-    EXPECT_LT(error(got[i], right[i]), tolerance) << name[i] << " " << what;
+    EXPECT_LT(relative_error(got[i], right[i]), tolerance) << name[i] << " " << what;
   }
 }
 
@@ -287,7 +284,7 @@ TEST(GatedScan, LongSequencesKeepTheirDigits) {
       const auto got = results(c, in, false), right = results(c, converted(in, at::kDouble), false);
       for (size_t i = 0; i < got.size(); ++i) {
         if (names(in)[i] == "dg") continue;
-        EXPECT_LT(error(got[i], right[i]), tolerance) << names(in)[i] << " " << c.text();
+        EXPECT_LT(relative_error(got[i], right[i]), tolerance) << names(in)[i] << " " << c.text();
       }
       const double parts = (in.tensors[0].to(at::kDouble) * right[2]).abs().max().item<double>();
       const double wrong = (got[5].to(at::kDouble) - right[5]).abs().max().item<double>();
@@ -323,7 +320,7 @@ TEST(GatedScan, SegmentsOfTimeChangeNothing) {
         for (const auto& [part, all] : both) {
           ASSERT_EQ(part.defined(), all.defined());
           if (part.defined()) {
-            EXPECT_LT(error(part, all), 1e-12);
+            EXPECT_LT(relative_error(part, all), 1e-12);
           }
         }
       }
@@ -331,40 +328,31 @@ TEST(GatedScan, SegmentsOfTimeChangeNothing) {
   }
 }
 
-std::string message(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
-
 TEST(GatedScan, SaysWhatDoesNotFit) {
   const Tensor q = at::zeros({2, 16, 4, 8}), v = at::zeros({2, 16, 4, 5});
-  EXPECT_EQ(message([&] { gated_scan(q, q, at::zeros({2, 15, 4, 5})); }),
+  EXPECT_EQ(error_of([&] { gated_scan(q, q, at::zeros({2, 15, 4, 5})); }),
             "[gated_scan] expected v of shape [2, 16, *, *], got [2, 15, 4, 5]");
-  EXPECT_EQ(message([&] { gated_scan(q, q, v, at::zeros({2, 16, 4, 7})); }),
+  EXPECT_EQ(error_of([&] { gated_scan(q, q, v, at::zeros({2, 16, 4, 7})); }),
             "[gated_scan] expected g of shape [2, 16, *, 8], got [2, 16, 4, 7]");
-  EXPECT_EQ(message([&] { gated_scan(q, q, v, {}, "keys"); }),
+  EXPECT_EQ(error_of([&] { gated_scan(q, q, v, {}, "keys"); }),
             "[gated_scan] read must be \"key\" or \"value\", got \"keys\"");
-  EXPECT_EQ(message([&] { gated_scan(v, q, v, {}, "value", {}, at::zeros({4, 8})); }),
+  EXPECT_EQ(error_of([&] { gated_scan(v, q, v, {}, "value", {}, at::zeros({4, 8})); }),
             "[gated_scan] bonus needs read=\"key\"");
-  EXPECT_EQ(message([&] { gated_scan(q, q, v, {}, "key", {}, {}, at::zeros({2, 4, 5, 8})); }),
+  EXPECT_EQ(error_of([&] { gated_scan(q, q, v, {}, "key", {}, {}, at::zeros({2, 4, 5, 8})); }),
             "[gated_scan] expected initial_state of shape [2, 4, 8, 5], got [2, 4, 5, 8]");
-  EXPECT_EQ(message([&] { gated_scan(q, q, v, {}, "key", {}, {}, {}, at::tensor({0, 16})); }),
+  EXPECT_EQ(error_of([&] { gated_scan(q, q, v, {}, "key", {}, {}, {}, at::tensor({0, 16})); }),
             "[gated_scan] cu_seqlens needs a batch of 1, got 2");
-  EXPECT_EQ(message([&] { gated_scan(q, q.to(at::kLong), v); }),
+  EXPECT_EQ(error_of([&] { gated_scan(q, q.to(at::kLong), v); }),
             "[gated_scan] k must be a floating-point tensor, got Long");
-  EXPECT_NE(message([&] { gated_scan(at::zeros({2, 16, 3, 8}), q, v); }), "(no error)");
-  EXPECT_NE(message([&] { gated_scan(q, q, v, at::zeros({2, 16, 4, 8, 1})); }), "(no error)");
+  EXPECT_NE(error_of([&] { gated_scan(at::zeros({2, 16, 3, 8}), q, v); }), kNoError);
+  EXPECT_NE(error_of([&] { gated_scan(q, q, v, at::zeros({2, 16, 4, 8, 1})); }), kNoError);
 }
 
 TEST(GatedScan, DifferentiatingTwiceIsAnError) {
   const Tensor q = at::randn({1, 8, 1, 4}).requires_grad_();
   const auto [o, state] = gated_scan(q, q, q);
   const auto grads = torch::autograd::grad({o.sum()}, {q}, {}, true, true);
-  const std::string said = message([&] { torch::autograd::grad({grads[0].pow(2).sum()}, {q}); });
+  const std::string said = error_of([&] { torch::autograd::grad({grads[0].pow(2).sum()}, {q}); });
   EXPECT_TRUE(said.starts_with("[cortado::gated_scan_backward] differentiating twice is not supported")) << said;
 }
 

@@ -6,13 +6,13 @@ namespace cortado {
 
 namespace {
 
-struct Arguments {
+struct WideArguments {
   Tensor q, k, v, g, bonus;  // all with H heads, of one type; g [B|1,T,H,K|1] or undefined; bonus [H,K] or undefined
   bool read_keys, reverse;
 };
 
 // Tokens [first, first + length) from a state [B,H,K,V]; returns (o [B,length,H,*], the last state).
-std::tuple<Tensor, Tensor> run(const Arguments& in, int64_t first, int64_t length, Tensor state) {
+std::tuple<Tensor, Tensor> run(const WideArguments& in, int64_t first, int64_t length, Tensor state) {
   std::vector<Tensor> outputs(length);
   for (int64_t i = 0; i < length; ++i) {
     const int64_t t = in.reverse ? length - 1 - i : i;
@@ -51,13 +51,13 @@ std::tuple<Tensor, Tensor> gated_scan_reference(const Tensor& q, const Tensor& k
   };
   const bool read_keys = read == "key";
   const double factor = scale.value_or(read_keys ? 1 / std::sqrt(static_cast<double>(k.size(3))) : 1.0);
-  const Arguments in{widen(q, 2) * factor,
-                     widen(k, 2),
-                     widen(v, 2),
-                     widen(gate, 2),
-                     bonus ? widen(*bonus, 0) : Tensor(),
-                     read_keys,
-                     reverse};
+  const WideArguments in{widen(q, 2) * factor,
+                         widen(k, 2),
+                         widen(v, 2),
+                         widen(gate, 2),
+                         bonus ? widen(*bonus, 0) : Tensor(),
+                         read_keys,
+                         reverse};
   const std::vector<int64_t> bounds =
       cu_seqlens ? sequence_bounds("gated_scan_reference", *cu_seqlens, tokens) : std::vector<int64_t>{0, tokens};
   const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, rows = cu_seqlens ? sequences : k.size(0);

@@ -4,9 +4,15 @@
 #include "cortado/base/error.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/short_conv/op.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
+
+using testing::error_of;
+using testing::kNoError;
+using testing::relative_error;
 
 struct Case {
   std::string name;
@@ -61,26 +67,19 @@ Outcome run(Conv conv, const Case& c, const Inputs& in) {
   return result;
 }
 
-double distance(const Tensor& a, const Tensor& b) {
-  EXPECT_EQ(a.sizes(), b.sizes());
-  if (a.numel() == 0) return 0.0;
-  const Tensor x = a.detach().to(at::kDouble), y = b.detach().to(at::kDouble);
-  return (x - y).abs().max().item<double>() / std::max(y.abs().max().item<double>(), 1e-12);
-}
-
 void expect_like_reference(const Case& c, double tolerance) {
   SCOPED_TRACE(c.name);
   const Inputs in = make_inputs(c);
   const Outcome own = run(&short_conv, c, in), judge = run(&short_conv_reference, c, in);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(own.outputs[i].scalar_type(), judge.outputs[i].scalar_type());
-    EXPECT_LE(distance(own.outputs[i], judge.outputs[i]), tolerance) << "output " << i;
+    EXPECT_LE(relative_error(own.outputs[i], judge.outputs[i]), tolerance) << "output " << i;
   }
   for (size_t i = 0; i < in.leaves.size(); ++i) {
     ASSERT_TRUE(own.gradients[i].defined()) << "leaf " << i;
     EXPECT_EQ(own.gradients[i].scalar_type(), in.leaves[i].scalar_type());
     const Tensor wanted = judge.gradients[i].defined() ? judge.gradients[i] : at::zeros_like(in.leaves[i]);
-    EXPECT_LE(distance(own.gradients[i], wanted), tolerance) << "gradient of leaf " << i;
+    EXPECT_LE(relative_error(own.gradients[i], wanted), tolerance) << "gradient of leaf " << i;
   }
 }
 
@@ -152,25 +151,16 @@ TEST(ShortConv, AnyCutPoint) {
   for (int64_t cut = 0; cut <= 9; ++cut) {
     const auto [left, middle] = short_conv(in.x.slice(1, 0, cut), in.weight, in.bias, "silu", in.state);
     const auto [right, last] = short_conv(in.x.slice(1, cut), in.weight, in.bias, "silu", middle);
-    EXPECT_LE(distance(at::cat({left, right}, 1), whole), 1e-12);
+    EXPECT_LE(relative_error(at::cat({left, right}, 1), whole), 1e-12);
     EXPECT_TRUE(last.equal(end));
   }
   Tensor state = *in.state;
   for (int64_t t = 0; t < 9; ++t) {
     const auto [y, next] = short_conv(in.x.narrow(1, t, 1), in.weight, in.bias, "silu", state);
-    EXPECT_LE(distance(y, whole.narrow(1, t, 1)), 1e-12);
+    EXPECT_LE(relative_error(y, whole.narrow(1, t, 1)), 1e-12);
     state = next;
   }
   EXPECT_TRUE(state.equal(end));
-}
-
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "(no error)";
 }
 
 TEST(ShortConv, Errors) {
@@ -186,7 +176,7 @@ TEST(ShortConv, Errors) {
   EXPECT_EQ(with(weight, {}, "none", at::zeros({2, 4, 3}), {}),
             "[short_conv] expected initial_state of shape [2, 3, 3], got [2, 4, 3]");
   EXPECT_EQ(with(weight, {}, "none", {}, at::tensor({0, 5})), "[short_conv] cu_seqlens needs a batch of 1, got 2");
-  EXPECT_NE(with(weight.to(at::kLong), {}, "none", {}, {}), "(no error)");
+  EXPECT_NE(with(weight.to(at::kLong), {}, "none", {}, {}), kNoError);
 }
 
 }  // namespace

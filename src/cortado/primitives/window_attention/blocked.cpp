@@ -6,8 +6,6 @@
 namespace cortado {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // Everything a block needs besides its operands.
 struct Context {
   const BlockedInputs& inputs;

@@ -5,9 +5,6 @@
 namespace cortado {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr const char* kOp = "window_attention";
-
 // [Tq, Tk]: true where query i, which stands at i + Tk - Tq on the keys' axis, sees key j.
 Tensor visible_matrix(int64_t queries, int64_t keys, const WindowAttentionOptions& options, const Tensor& like) {
   const auto integers = like.options().dtype(at::kLong);
@@ -53,8 +50,9 @@ std::tuple<Tensor, Tensor, Tensor> dense(const Tensor& q, const Tensor& k, const
 
 std::tuple<Tensor, Tensor, Tensor> packed(const Tensor& q, const Tensor& k, const Tensor& v,
                                           const WindowAttentionOptions& options) {
-  const auto query_bounds = sequence_bounds(kOp, *options.cu_seqlens, q.size(1));
-  const auto key_bounds = sequence_bounds(kOp, options.cu_seqlens_k.value_or(*options.cu_seqlens), k.size(1));
+  const auto query_bounds = sequence_bounds("window_attention_reference", *options.cu_seqlens, q.size(1));
+  const auto key_bounds =
+      sequence_bounds("window_attention_reference", options.cu_seqlens_k.value_or(*options.cu_seqlens), k.size(1));
   std::vector<Tensor> outputs, sums, maxima;
   for (int64_t n = 0; n + 1 < static_cast<int64_t>(query_bounds.size()); ++n) {
     const auto cut = [n](const Tensor& x, const std::vector<int64_t>& bounds) {

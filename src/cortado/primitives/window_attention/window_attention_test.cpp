@@ -5,9 +5,15 @@
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/primitives/window_attention/plan.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
+
+using testing::error_of;
+using testing::kNoError;
+using testing::relative_error;
 
 using Results = std::tuple<Tensor, Tensor, Tensor>;
 using Attention = Results (*)(const Tensor&, const Tensor&, const Tensor&, const WindowAttentionOptions&);
@@ -80,18 +86,6 @@ Outcome run(Attention attention, const Inputs& in, bool only_o = false) {
   return result;
 }
 
-// |a - b| relative to the largest |b|; infinities must agree.
-double distance(const Tensor& a, const Tensor& b) {
-  EXPECT_EQ(a.sizes(), b.sizes());
-  if (a.numel() == 0) return 0.0;
-  const Tensor x = a.detach().to(at::kDouble), y = b.detach().to(at::kDouble);
-  if (!at::isfinite(x).equal(at::isfinite(y))) return INFINITY;
-  const Tensor finite = at::isfinite(y), zero = at::zeros({}, at::kDouble);
-  const double error = at::where(finite, x - y, zero).abs().max().item<double>();
-  const double size = at::where(finite, y, zero).abs().max().item<double>();
-  return error / std::max(size, 1e-12);
-}
-
 void expect_like_reference(const Case& c, double tolerance) {
   SCOPED_TRACE(c.name);
   const Inputs in = make_inputs(c);
@@ -99,14 +93,14 @@ void expect_like_reference(const Case& c, double tolerance) {
   const char* outputs[] = {"o", "lse", "row_max"};
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(own.outputs[i].scalar_type(), judge.outputs[i].scalar_type());
-    EXPECT_LE(distance(own.outputs[i], judge.outputs[i]), tolerance) << outputs[i];
+    EXPECT_LE(relative_error(own.outputs[i], judge.outputs[i]), tolerance) << outputs[i];
   }
   const char* inputs[] = {"q", "k", "v", "extra_k", "extra_v"};
   for (size_t i = 0; i < in.leaves.size(); ++i) {
     ASSERT_TRUE(own.gradients[i].defined()) << inputs[i];
     EXPECT_EQ(own.gradients[i].scalar_type(), in.leaves[i].scalar_type());
     const Tensor wanted = judge.gradients[i].defined() ? judge.gradients[i] : at::zeros_like(in.leaves[i]);
-    EXPECT_LE(distance(own.gradients[i], wanted), tolerance) << "gradient of " << inputs[i];
+    EXPECT_LE(relative_error(own.gradients[i], wanted), tolerance) << "gradient of " << inputs[i];
   }
 }
 
@@ -262,8 +256,8 @@ TEST(WindowAttention, Float32AndBfloat16) {
   const Outcome own = run(&window_attention, in), judge = run(&window_attention_reference, in);
   EXPECT_EQ(own.outputs[0].scalar_type(), at::kDouble);
   EXPECT_EQ(own.gradients[0].scalar_type(), at::kBFloat16);
-  EXPECT_LE(distance(own.outputs[0], judge.outputs[0]), 1e-9);
-  EXPECT_LE(distance(own.gradients[2], judge.gradients[2]), 1e-9);
+  EXPECT_LE(relative_error(own.outputs[0], judge.outputs[0]), 1e-9);
+  EXPECT_LE(relative_error(own.gradients[2], judge.gradients[2]), 1e-9);
 }
 
 TEST(WindowAttention, Extremes) {
@@ -298,7 +292,8 @@ TEST(WindowAttention, GradientOfOneOutputAlone) {
   for (const int64_t extra_heads : {0, 2}) {
     const Inputs in = make_inputs({.name = "", .extra = 3, .extra_heads = extra_heads});
     const Outcome own = run(&window_attention, in, true), judge = run(&window_attention_reference, in, true);
-    for (size_t i = 0; i < in.leaves.size(); ++i) EXPECT_LE(distance(own.gradients[i], judge.gradients[i]), kExact);
+    for (size_t i = 0; i < in.leaves.size(); ++i)
+      EXPECT_LE(relative_error(own.gradients[i], judge.gradients[i]), kExact);
   }
 }
 
@@ -310,8 +305,8 @@ TEST(WindowAttention, DecodingContinuesThePrefill) {
     const int64_t first = std::max<int64_t>(0, t - 8), count = t + 1 - first;
     const auto step = window_attention(in.leaves[0].narrow(1, t, 1), in.leaves[1].narrow(1, first, count),
                                        in.leaves[2].narrow(1, first, count), in.options);
-    EXPECT_LE(distance(std::get<0>(step), std::get<0>(whole).narrow(1, t, 1)), kExact);
-    EXPECT_LE(distance(std::get<1>(step), std::get<1>(whole).narrow(1, t, 1)), kExact);
+    EXPECT_LE(relative_error(std::get<0>(step), std::get<0>(whole).narrow(1, t, 1)), kExact);
+    EXPECT_LE(relative_error(std::get<1>(step), std::get<1>(whole).narrow(1, t, 1)), kExact);
   }
 }
 
@@ -326,15 +321,6 @@ TEST(WindowAttention, OtherSequencesCannotContaminate) {
   EXPECT_TRUE(std::get<0>(loud).narrow(1, 0, 8).equal(std::get<0>(clean).narrow(1, 0, 8)));
 }
 
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
-
 TEST(WindowAttention, Errors) {
   const Tensor q = at::zeros({2, 5, 4, 8}), k = at::zeros({2, 7, 2, 8}), v = at::zeros({2, 7, 2, 3});
   const auto with = [&](const WindowAttentionOptions& options) {
@@ -344,28 +330,28 @@ TEST(WindowAttention, Errors) {
             "[window_attention] expected v of shape [2, 7, *, *], got [2, 6, 2, 3]");
   EXPECT_EQ(error_of([&] { window_attention(q, at::zeros({2, 7, 2, 9}), v); }),
             "[window_attention] expected k of shape [2, *, *, 8], got [2, 7, 2, 9]");
-  EXPECT_NE(error_of([&] { window_attention(q, at::zeros({2, 7, 3, 8}), v); }), "(no error)");
-  EXPECT_NE(error_of([&] { window_attention(q.to(at::kLong), k, v); }), "(no error)");
+  EXPECT_NE(error_of([&] { window_attention(q, at::zeros({2, 7, 3, 8}), v); }), kNoError);
+  EXPECT_NE(error_of([&] { window_attention(q.to(at::kLong), k, v); }), kNoError);
   EXPECT_EQ(with({.window = 0}), "[window_attention] window must be at least 1, got 0");
   EXPECT_EQ(with({.softcap = 0.0}), "[window_attention] softcap must be positive, got 0");
   const Tensor extra_k = at::zeros({2, 3, 2, 8}), extra_v = at::zeros({2, 3, 2, 3});
   EXPECT_EQ(with({.extra_k = extra_k}), "[window_attention] extra_k and extra_v must be given together");
   EXPECT_EQ(with({.extra_mask = at::ones({2, 3}, at::kBool)}),
             "[window_attention] extra_mask needs extra_k and extra_v");
-  EXPECT_EQ(with({.extra_k = extra_k, .extra_v = extra_v}), "(no error)");
-  EXPECT_NE(with({.extra_k = extra_k, .extra_v = at::zeros({2, 4, 2, 3})}), "(no error)");
-  EXPECT_NE(with({.extra_k = extra_k, .extra_v = at::zeros({2, 3, 2, 4})}), "(no error)");
-  EXPECT_NE(with({.extra_k = extra_k, .extra_v = extra_v, .extra_mask = at::ones({2, 3})}), "(no error)");
-  EXPECT_NE(with({.extra_k = extra_k, .extra_v = extra_v, .extra_mask = at::ones({2, 3, 3}, at::kBool)}), "(no error)");
+  EXPECT_EQ(with({.extra_k = extra_k, .extra_v = extra_v}), kNoError);
+  EXPECT_NE(with({.extra_k = extra_k, .extra_v = at::zeros({2, 4, 2, 3})}), kNoError);
+  EXPECT_NE(with({.extra_k = extra_k, .extra_v = at::zeros({2, 3, 2, 4})}), kNoError);
+  EXPECT_NE(with({.extra_k = extra_k, .extra_v = extra_v, .extra_mask = at::ones({2, 3})}), kNoError);
+  EXPECT_NE(with({.extra_k = extra_k, .extra_v = extra_v, .extra_mask = at::ones({2, 3, 3}, at::kBool)}), kNoError);
   EXPECT_EQ(with({.cu_seqlens = at::tensor({0, 5})}), "[window_attention] cu_seqlens needs a batch of 1, got 2");
   EXPECT_EQ(with({.cu_seqlens_k = at::tensor({0, 7})}), "[window_attention] cu_seqlens_k needs cu_seqlens");
-  EXPECT_NE(with({.first_key = at::tensor({0, 1, 2})}), "(no error)");
+  EXPECT_NE(with({.first_key = at::tensor({0, 1, 2})}), kNoError);
   const Tensor q1 = q.narrow(0, 0, 1), k1 = k.narrow(0, 0, 1), v1 = v.narrow(0, 0, 1);
-  EXPECT_NE(error_of([&] { window_attention(q1, k1, v1, {.cu_seqlens = at::tensor({0, 5})}); }), "(no error)");
+  EXPECT_NE(error_of([&] { window_attention(q1, k1, v1, {.cu_seqlens = at::tensor({0, 5})}); }), kNoError);
   EXPECT_NE(error_of([&] {
               window_attention(q1, k1, v1, {.cu_seqlens = at::tensor({0, 5}), .cu_seqlens_k = at::tensor({0, 3, 7})});
             }),
-            "(no error)");
+            kNoError);
 }
 
 TEST(WindowPlan, MemoryStaysLinear) {
