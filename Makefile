@@ -37,8 +37,13 @@ demo: configure ## train a small Latte-Macchiato on Tiny Shakespeare and let it 
 	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
 	@scripts/demo.sh $(BUILD)/bin/cortado build/demo $(DEMO_STEPS)
 
+# What the parity tests compare with.
+$(VENV)/test.stamp: requirements-test.txt | setup
+	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
+	@touch $@
+
 # Many small programs: one thread each, several at a time.
-test: build ## every test
+test: build $(VENV)/test.stamp ## every test
 	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
 	$(PYTHON) -m pytest -q tests
 

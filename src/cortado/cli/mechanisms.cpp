@@ -10,7 +10,10 @@ namespace cortado {
 
 namespace {
 
-std::string forms(const Mechanism& mechanism) { return mechanism.bidirectional ? "causal, bidirectional" : "causal"; }
+std::string forms(const Mechanism& mechanism) {
+  if (!mechanism.causal) return "bidirectional";
+  return mechanism.bidirectional ? "causal, bidirectional" : "causal";
+}
 
 Json as_json(const Mechanism& mechanism) {
   return {{"name", mechanism.name},
@@ -20,6 +23,7 @@ Json as_json(const Mechanism& mechanism) {
           {"state", mechanism.state},
           {"forms", {"reference", "chunked", "step"}},
           {"causal", true},
+          {"causal", mechanism.causal},
           {"bidirectional", mechanism.bidirectional},
           {"examples", mechanism.examples}};
 }

@@ -46,6 +46,7 @@ const std::string kText = "First Citizen:\nBefore we proceed any further, hear m
 std::vector<std::string> causal_mixers() {
   std::vector<std::string> found;
   for (const auto* mechanism : mechanisms()) {
+    if (!mechanism->causal) continue;
     for (const auto& example : mechanism->examples) {
       Json settings = parse_json(example, mechanism->name);
       Json mixer = {{"mixer", mechanism->name}};

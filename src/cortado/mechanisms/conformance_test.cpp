@@ -27,8 +27,10 @@ struct Subject {
 std::vector<Subject> subjects(bool causal) {
   std::vector<Subject> all;
   for (const Mechanism* mechanism : mechanisms()) {
-    if (!causal && !mechanism->bidirectional) continue;
+    if (causal ? !mechanism->causal : !mechanism->bidirectional) continue;
     for (const auto& settings : mechanism->examples) all.push_back({mechanism, settings, causal});
+    if (!causal) continue;
+    for (const auto& settings : mechanism->causal_examples) all.push_back({mechanism, settings, true});
   }
   return all;
 }
@@ -45,7 +47,9 @@ void PrintTo(const Subject& subject, std::ostream* out) {
 
 // "latte_0_causal": readable in ctest's list.
 std::string test_name(const ::testing::TestParamInfo<Subject>& info) {
-  const auto& examples = info.param.mechanism->examples;
+  std::vector<std::string> examples = info.param.mechanism->examples;
+  const auto& more = info.param.mechanism->causal_examples;
+  examples.insert(examples.end(), more.begin(), more.end());
   const auto which = std::find(examples.begin(), examples.end(), info.param.settings) - examples.begin();
   return info.param.mechanism->name + "_" + std::to_string(which) + (info.param.causal ? "" : "_bidirectional");
 }

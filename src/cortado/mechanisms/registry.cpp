@@ -37,6 +37,7 @@ const Mechanism& find_mechanism(const std::string& name) {
 std::shared_ptr<Mixer> make_mixer(const Json& settings, const MixerContext& context, const std::string& place) {
   JsonReader reader(settings, place);
   const Mechanism& mechanism = find_mechanism(reader.text("mixer"));
+  fail_input_if(context.causal && !mechanism.causal, "[", place, "] ", mechanism.name, " has no causal form");
   fail_input_if(!context.causal && !mechanism.bidirectional, "[", place, "] ", mechanism.name,
                 " has no bidirectional form");
   auto mixer = mechanism.make(reader, context);

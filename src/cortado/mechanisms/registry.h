@@ -18,12 +18,14 @@ struct Mechanism {
   std::string paper;     // "Latte (2024)"
   std::string equation;  // one line of text
   std::string state;     // size formula in words, e.g. "L·(D/H + 2) floats"
-  bool bidirectional;    // has a bidirectional form as well
+  bool causal = true;    // has a causal form
+  bool bidirectional;    // has a bidirectional form
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
   // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24
   // and 4 heads).
   std::vector<std::string> examples;
+  std::vector<std::string> causal_examples = {};  // settings that have no bidirectional form
 };
 
 const std::vector<const Mechanism*>& mechanisms();
