@@ -79,7 +79,7 @@ void run(const CompareOptions& options) {
 }
 
 constexpr const char* kCompareFooter =
-    "Mixers: softmax, sliding_window, linear, latte, rg_lru, macchiato-x, macchiato-conv, macchiato, or all.\n"
+    "Mixers: every causal one that `cortado mechanisms` lists, macchiato-x and macchiato-conv, or all.\n"
     "The feed-forward of each model is widened or narrowed so that parameters agree within 5 %; crops, order and "
     "number of\n"
     "steps are the same. Speeds are measured at the end, all mixers in turns.\n"

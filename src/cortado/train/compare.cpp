@@ -7,6 +7,7 @@
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/generate/evaluate.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
 #include "cortado/train/compare_speed.h"
@@ -143,22 +144,25 @@ std::string short_count(int64_t tokens) {
 }  // namespace
 
 std::vector<std::string> comparable_mixers() {
-  return {"softmax", "sliding_window", "linear", "latte", "rg_lru", "macchiato-x", "macchiato-conv", "macchiato"};
+  std::vector<std::string> names;
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (!mechanism->causal) continue;
+    if (mechanism->name == "macchiato") names.insert(names.end(), {"macchiato-x", "macchiato-conv"});
+    names.push_back(mechanism->name);
+  }
+  return names;
 }
 
 Json mixer_settings(const std::string& name, int64_t latents) {
-  constexpr int64_t kWindow = 129;  // the paper's 128 and the token itself
-  if (name == "softmax" || name == "linear" || name == "rg_lru") return {{"mixer", name}};
-  if (name == "sliding_window") return {{"mixer", name}, {"window", kWindow}};
-  if (name == "latte") return {{"mixer", name}, {"latents", latents}};
-  Json macchiato = {{"mixer", "macchiato"}, {"window", kWindow}, {"latents", latents}};
-  if (name == "macchiato-x") macchiato["source"] = "x";
-  if (name == "macchiato-conv") macchiato.update({{"source", "conv"}, {"taps", 3}});
-  if (name == "macchiato") macchiato["source"] = "rg_lru";
-  if (macchiato.contains("source")) return macchiato;
-  const std::string nearest = nearest_word(name, comparable_mixers());
-  throw InputError(concat("[compare] unknown mixer \"", name, "\"",
-                          nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?")));
+  const bool variant = name == "macchiato-x" || name == "macchiato-conv";
+  const Mechanism& mechanism = find_mechanism(variant ? "macchiato" : name);
+  fail_input_if(!mechanism.causal, "[compare] ", name, " has no causal form: it can't be a language model");
+  Json settings = {{"mixer", mechanism.name}};
+  settings.update(parse_json(mechanism.compare, name));
+  if (mechanism.name == "latte" || mechanism.name == "macchiato") settings["latents"] = latents;
+  if (name == "macchiato-x") settings["source"] = "x";
+  if (name == "macchiato-conv") settings.update({{"source", "conv"}, {"taps", 3}});
+  return settings;
 }
 
 Comparison compare(const CompareRequest& request) {

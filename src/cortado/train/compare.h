@@ -12,9 +12,9 @@
 
 namespace cortado {
 
-// The mixers that a comparison knows by a short name ("macchiato-conv"), in the table's order.
+// The mixers that a comparison knows: every causal mechanism, and Macchiato's variants, in the registry's order.
 std::vector<std::string> comparable_mixers();
-// The config's "mixer" object of one; InputError names the nearest.
+// The config's "mixer" object of one, with `latents` where it has latents; InputError names the nearest.
 Json mixer_settings(const std::string& name, int64_t latents);
 
 struct CompareRequest {

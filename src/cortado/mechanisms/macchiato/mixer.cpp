@@ -177,6 +177,7 @@ const Mechanism kMacchiato = {
             R"({"latents": 8, "window": null, "source": "rg_lru"})",
             R"({"latents": 0, "window": 9, "source": "rg_lru"})",
         },
+    .compare = R"({"window": 129, "source": "rg_lru"})",
 };
 
 }  // namespace cortado

@@ -31,6 +31,7 @@ const Mechanism kSlidingWindow = {
         },
     .examples = {R"({"window": 5})", R"({"window": 1})", R"({"window": 17, "rotary": true, "kv_heads": 2})",
                  R"({"window": 70, "softcap": 5.0})"},
+    .compare = R"({"window": 129})",  // Macchiato's: the paper's 128 and the token itself
 };
 
 }  // namespace cortado
