@@ -6,8 +6,12 @@
 #include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
+#include "cortado/mechanisms/mamba/mixer.h"
+#include "cortado/mechanisms/mamba2/mixer.h"
 #include "cortado/mechanisms/retention/mixer.h"
 #include "cortado/mechanisms/rg_lru/mixer.h"
+#include "cortado/mechanisms/rwkv/rwkv4.h"
+#include "cortado/mechanisms/rwkv/rwkv6.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 
@@ -24,6 +28,10 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kRetention,      //
       &kLightning,      //
       &kGla,            //
+      &kMamba,          //
+      &kMamba2,         //
+      &kRwkv4,          //
+      &kRwkv6,          //
   };
   return all;
 }
