@@ -65,8 +65,8 @@ std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor&
     auto [y, last] = scan_sequences({timed[0], timed[1], in.a, timed[2], timed[3]}, rows[0]);
     return {{y}, {last}};
   };
-  const auto joined = for_each_sequence(sequence_bounds("mamba", *cu_seqlens, in.x.size(1)),
-                                        {in.x, in.step, in.b, in.c}, {start}, run);
+  const auto joined =
+      for_each_sequence(sequence_bounds("mamba", *cu_seqlens, in.x.size(1)), {in.x, in.step, in.b, in.c}, {start}, run);
   return {joined.timed[0], joined.rows[0]};
 }
 

@@ -38,10 +38,10 @@ class Rwkv6Mixer : public Mixer {
   Rwkv6Settings settings_;
   int64_t dim_;
   std::shared_ptr<Linear> r_, k_, v_, g_, o_;
-  Tensor mix_x_, mix_;             // [D], [5,D] for r, w, k, v, g
-  Tensor mix_down_, mix_up_;       // [5·rank,D], [5,rank,D]
-  Tensor decay_, bonus_;           // [key_dim], [H,K]
-  Tensor decay_down_, decay_up_;   // [rank,D], [key_dim,rank]
+  Tensor mix_x_, mix_;              // [D], [5,D] for r, w, k, v, g
+  Tensor mix_down_, mix_up_;        // [5·rank,D], [5,rank,D]
+  Tensor decay_, bonus_;            // [key_dim], [H,K]
+  Tensor decay_down_, decay_up_;    // [rank,D], [key_dim,rank]
   Tensor norm_weight_, norm_bias_;  // [value_dim]
 };
 
