@@ -32,6 +32,14 @@ inline at::TensorOptions scan_options(const at::TensorOptions& options) {
   return options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat);
 }
 
+// x in that type: gates and decays are formed there, a short type cannot tell slow ones apart.
+inline Tensor widen(const Tensor& x) { return x.to(scan_options(x.options()).dtype()); }
+
+// "conv" of the settings: the taps of a short convolution, null for none.
+inline std::optional<int64_t> read_taps(JsonReader& settings, std::optional<int64_t> fallback) {
+  return settings.says("conv") ? settings.optional_integer("conv", 1, 64) : fallback;
+}
+
 inline at::TensorOptions position_options(const at::TensorOptions& options) { return options.dtype(at::kLong); }
 
 }  // namespace cortado

@@ -1,10 +1,17 @@
 #include "cortado/mechanisms/registry.h"
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/gla/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
+#include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
+#include "cortado/mechanisms/mamba/mixer.h"
+#include "cortado/mechanisms/mamba2/mixer.h"
+#include "cortado/mechanisms/retention/mixer.h"
 #include "cortado/mechanisms/rg_lru/mixer.h"
+#include "cortado/mechanisms/rwkv/rwkv4.h"
+#include "cortado/mechanisms/rwkv/rwkv6.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 
@@ -18,6 +25,13 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kLatte,          //
       &kMacchiato,      //
       &kRgLru,          //
+      &kRetention,      //
+      &kLightning,      //
+      &kGla,            //
+      &kMamba,          //
+      &kMamba2,         //
+      &kRwkv4,          //
+      &kRwkv6,          //
   };
   return all;
 }

@@ -30,15 +30,16 @@ class NormalizeRms : public torch::autograd::Function<NormalizeRms> {
 
 }  // namespace
 
-RmsNorm::RmsNorm(int64_t dim, double eps) : Norm("RmsNorm"), eps_(eps) {
+RmsNorm::RmsNorm(int64_t dim, double eps, int64_t groups) : Norm("RmsNorm"), eps_(eps), groups_(groups) {
   weight = register_parameter("weight", at::ones({dim}));
 }
 
 Tensor RmsNorm::forward(const Tensor& x) const {
-  const Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  const Tensor same = groups_ == 1 ? x : x.unflatten(-1, {groups_, x.size(-1) / groups_});
+  const Tensor wide = same.scalar_type() == at::kDouble ? same : same.to(at::kFloat);
   const bool differentiate = at::GradMode::is_enabled() && wide.requires_grad();
   const Tensor y = differentiate ? NormalizeRms::apply(wide, eps_) : wide * inverse_rms(wide, eps_);
-  return y.to(x.scalar_type()) * weight;
+  return (groups_ == 1 ? y : y.flatten(-2)).to(x.scalar_type()) * weight;
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps, bool with_bias) : Norm("LayerNorm"), eps_(eps) {

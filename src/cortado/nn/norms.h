@@ -16,16 +16,18 @@ class Norm : public torch::nn::Module {
   virtual Tensor forward(const Tensor& x) const = 0;
 };
 
-// x·rsqrt(mean x² + eps) in float32 (float64 for float64), cast to x's type, times weight [D] (starts at 1).
+// x·rsqrt(mean x² + eps) in float32 (float64 for float64), cast to x's type, times weight [D] (starts at 1). With
+// groups, each of that many equal parts of D has its own mean.
 class RmsNorm : public Norm {
  public:
-  explicit RmsNorm(int64_t dim, double eps = 1e-6);
+  explicit RmsNorm(int64_t dim, double eps = 1e-6, int64_t groups = 1);
   Tensor forward(const Tensor& x) const override;
 
   Tensor weight;
 
  private:
   double eps_;
+  int64_t groups_;
 };
 
 // (x - mean)/√(variance + eps)·weight [D] + bias [D]; weight starts at 1, bias at 0.

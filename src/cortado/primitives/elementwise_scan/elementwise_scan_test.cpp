@@ -128,6 +128,20 @@ TEST(RunningMax, FollowsItsDefinitionAcrossCallsAndSequences) {
   EXPECT_TRUE(lp.select(0, 1).eq(-INFINITY).all().item<bool>());
 }
 
+TEST(RunningMax, LosesItsDecayAtEveryToken) {
+  at::manual_seed(6);
+  const Tensor x = at::randn({2, 50, 1, 4}, at::kDouble), decay = at::rand({1, 4}, at::kDouble);
+  const auto [m, before, last] = running_max(x, {}, {}, decay);
+  Tensor expected = x.select(1, 0);
+  for (int64_t t = 1; t < 50; ++t) {
+    EXPECT_CLOSE(before.select(1, t), expected, 1e-12);
+    expected = at::maximum(expected - decay, x.select(1, t));
+    EXPECT_CLOSE(m.select(1, t), expected, 1e-12);
+  }
+  EXPECT_CLOSE(last, expected, 1e-12);
+  EXPECT_CLOSE(std::get<0>(running_max(x.narrow(1, 23, 27), m.select(1, 22), {}, decay)), m.narrow(1, 23, 27), 1e-12);
+}
+
 TEST(ElementwiseScan, RefusesWhatDoesNotFit) {
   EXPECT_THROW(elementwise_scan(at::zeros({1, 2, 3}), at::zeros({1, 2, 4})), InputError);
   EXPECT_THROW(elementwise_scan(at::zeros({1, 2, 3}), at::zeros({1, 2, 3}), at::zeros({2, 3})), InputError);

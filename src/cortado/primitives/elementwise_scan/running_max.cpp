@@ -1,4 +1,4 @@
-// _running_max: the running maximum that keeps Latte's and ABC's exponentials at most 1.
+// _running_max: the running maximum that keeps Latte's, ABC's and (decayed) RWKV-4's exponentials at most 1.
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/elementwise_scan/scan.h"
@@ -10,19 +10,21 @@ using Maxima = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr const char* kRunningMax = "_running_max";
 
-c10::SymInt check(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
+c10::SymInt check(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds,
+                  const OptionalTensor& decay) {
   expect_shape(kRunningMax, "x", x, {-1, -1, -1, -1});
   const c10::SymInt rows = packed_rows(kRunningMax, bounds, x.sym_size(0));
   if (initial) expect_shape(kRunningMax, "initial", *initial, {rows, x.sym_size(2), x.sym_size(3)});
+  if (decay) expect_shape(kRunningMax, "decay", *decay, {x.sym_size(2), x.sym_size(3)});
   return rows;
 }
 
-// Dense: (m, m one token before, m after the last token). timed: x; rows: m_0.
-PackedResult dense_maxima(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+// Dense: (m, m one token before, m after the last token). timed: x; rows: m_0; decay [H·L] or undefined.
+PackedResult dense_maxima(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows, const Tensor& decay) {
   const Tensor x = timed[0].flatten(2);
   const Tensor start = rows[0].flatten(1);
   const int64_t tokens = x.size(1);
-  const Tensor m = running_max_dense(x, start);
+  const Tensor m = running_max_dense(x, start, decay);
   const Tensor chain = at::cat({start.unsqueeze(1), m}, 1);
   auto heads = [&](const Tensor& flat, int64_t dim) {
     return flat.unflatten(dim, {timed[0].size(2), timed[0].size(3)});
@@ -30,36 +32,43 @@ PackedResult dense_maxima(const std::vector<Tensor>& timed, const std::vector<Te
   return {{heads(m, 2), heads(chain.narrow(1, 0, tokens), 2)}, {heads(chain.select(1, tokens), 1).clone()}};
 }
 
-Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
-  const int64_t rows = check(x, initial, bounds).expect_int();
-  const auto type = accumulation_type({x, initial});
+Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds,
+              const OptionalTensor& decay) {
+  const int64_t rows = check(x, initial, bounds, decay).expect_int();
+  const auto type = accumulation_type({x, initial, decay});
   const Tensor start =
       initial ? initial->to(type) : at::full({rows, x.size(2), x.size(3)}, -kInfinity, x.options().dtype(type));
+  const Tensor loss = decay ? decay->to(type).flatten() : Tensor();
+  const auto dense = [&loss](const std::vector<Tensor>& timed_parts, const std::vector<Tensor>& row_parts) {
+    return dense_maxima(timed_parts, row_parts, loss);
+  };
   const PackedResult result =
-      bounds ? for_each_sequence(sequence_bounds(kRunningMax, *bounds, x.size(1)), {x.to(type)}, {start}, dense_maxima)
-             : dense_maxima({x.to(type)}, {start});
+      bounds ? for_each_sequence(sequence_bounds(kRunningMax, *bounds, x.size(1)), {x.to(type)}, {start}, dense)
+             : dense({x.to(type)}, {start});
   return {result.timed[0].contiguous(), result.timed[1].contiguous(), result.rows[0]};
 }
 
-Maxima meta(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds) {
-  const c10::SymInt rows = check(x, initial, bounds);
-  const auto options = x.options().dtype(accumulation_type({x, initial}));
+Maxima meta(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds, const OptionalTensor& decay) {
+  const c10::SymInt rows = check(x, initial, bounds, decay);
+  const auto options = x.options().dtype(accumulation_type({x, initial, decay}));
   return {at::empty_symint(x.sym_sizes(), options), at::empty_symint(x.sym_sizes(), options),
           at::empty_symint({rows, x.sym_size(2), x.sym_size(3)}, options)};
 }
 
 }  // namespace
 
-Maxima running_max(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens) {
+Maxima running_max(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+                   const OptionalTensor& decay) {
+  const auto detached = [](const OptionalTensor& y) { return y ? OptionalTensor(y->detach()) : y; };
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_running_max", "").typed<decltype(kernel)>();
-  return op.call(x.detach(), initial ? OptionalTensor(initial->detach()) : initial, cu_seqlens);
+  return op.call(x.detach(), detached(initial), cu_seqlens, detached(decay));
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(
-      "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None) -> (Tensor maximum, Tensor before, Tensor "
-      "final_maximum)");
+      "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None, Tensor? decay=None) -> (Tensor maximum, "
+      "Tensor before, Tensor final_maximum)");
 }
 TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) { m.impl("_running_max", kernel); }
 TORCH_LIBRARY_IMPL(cortado, Meta, m) { m.impl("_running_max", meta); }

@@ -65,20 +65,23 @@ Tensor scan_dense(const Tensor& log_a, const Tensor& b, const Tensor& initial, b
   return chunks.join(h, tokens);
 }
 
-Tensor running_max_dense(const Tensor& x, const Tensor& initial) {
+Tensor running_max_dense(const Tensor& x, const Tensor& initial, const Tensor& decay) {
   const int64_t tokens = x.size(1);
   if (tokens == 0) return x.clone();
   const Chunks chunks(tokens);
   Tensor m = chunks.split(x, -kInfinity).clone();
   for (int64_t i = 1; i < chunks.length; ++i) {
     Tensor now = m.select(2, i);
-    at::maximum_out(now, now, m.select(2, i - 1));
+    const Tensor before = m.select(2, i - 1);
+    at::maximum_out(now, now, decay.defined() ? before - decay : before);
   }
+  Tensor lost;  // what the maximum at a chunk's start has lost at each of its tokens [length,D]
+  if (decay.defined()) lost = decay * at::arange(1, chunks.length + 1, x.options()).unsqueeze(1);
   for (int64_t n = 0; n < chunks.count; ++n) {
     if (n == 0 && !initial.defined()) continue;
     const Tensor state = n == 0 ? initial : m.select(1, n - 1).select(1, chunks.length - 1);
     Tensor now = m.select(1, n);
-    at::maximum_out(now, now, state.unsqueeze(1));
+    at::maximum_out(now, now, decay.defined() ? state.unsqueeze(1) - lost : state.unsqueeze(1));
   }
   return chunks.join(m, tokens);
 }

@@ -11,7 +11,8 @@ using at::Tensor;
 // (zero). `reverse` runs from the last token to the first. Memory O(T).
 Tensor scan_dense(const Tensor& log_a, const Tensor& b, const Tensor& initial, bool reverse);
 
-// m_t = max(m_{t-1}, x_t) over dim 1 of [B,T,D], m_0 = `initial` [B,D] or undefined (-inf).
-Tensor running_max_dense(const Tensor& x, const Tensor& initial);
+// m_t = max(m_{t-1} - decay, x_t) over dim 1 of [B,T,D], m_0 = `initial` [B,D] or undefined (-inf); decay [D] or
+// undefined (0).
+Tensor running_max_dense(const Tensor& x, const Tensor& initial, const Tensor& decay = {});
 
 }  // namespace cortado

@@ -1,0 +1,36 @@
+#include "cortado/mechanisms/gla/mixer.h"
+
+namespace cortado {
+
+GlaMixer::GlaMixer(const GatedLinearSettings& settings, int64_t dim, int64_t rank, double temperature)
+    : GatedLinearMixer("gla", settings, dim), temperature_(temperature) {
+  down_ = register_module("decay_down", std::make_shared<Linear>(dim, rank));
+  up_ = register_module("decay_up", std::make_shared<Linear>(rank, settings.key_dim, /*with_bias=*/true));
+}
+
+Tensor GlaMixer::decay(const Tensor& x) const {
+  const Tensor logits = widen(up_->forward(down_->forward(x)));
+  return split_heads(at::log_sigmoid(logits) / temperature_, settings_.heads);
+}
+
+const Mechanism kGla = {
+    .name = "gla",
+    .family = "linear attention",
+    .paper = "Gated Linear Attention (Yang et al. 2024) eq. 3-4",
+    .equation = "S_t = diag(a_t) S_{t-1} + k_t v_t', a_t = sigmoid(x W_1 W_2 + b)^(1/16), o_t = S_t' q_t",
+    .state = "D^2 / 2H (+ convolution tails)",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          const auto read =
+              GatedLinearSettings::read(settings, context, std::max<int64_t>(1, context.dim / 2), context.dim, "none");
+          const int64_t rank = settings.integer("decay_rank", 1, 1 << 20, 16);
+          const double temperature = settings.number("decay_temperature", 1e-3, 1e6, 16.0);
+          return std::make_shared<GlaMixer>(read, context.dim, rank, temperature);
+        },
+    .examples = {R"({})",
+                 R"({"heads": 2, "key_dim": 10, "value_dim": 14, "conv": 4, "feature_map": "relu", "decay_rank": 3,
+                     "decay_temperature": 0.5})"},
+};
+
+}  // namespace cortado

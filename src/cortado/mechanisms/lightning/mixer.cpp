@@ -1,0 +1,44 @@
+#include "cortado/mechanisms/lightning/mixer.h"
+
+namespace cortado {
+namespace {
+
+// The decay of head h (from 0) in layer l (from 0), as a logarithm.
+double fla_slope(double head, double heads, double layer, double layers) {
+  return -8 / heads * (1 - layer / layers) * head;
+}
+double minimax_slope(double head, double heads, double layer, double layers) {
+  return -std::exp2(-8 * (head + 1) / heads) * (1 - layer / (layers - 1 + 1e-5) + 1e-5);
+}
+
+}  // namespace
+
+const Mechanism kLightning = {
+    .name = "lightning",
+    .family = "linear attention",
+    .paper = "Lightning Attention-2 (Qin et al. 2024); MiniMax-01 (2025)",
+    .equation = "S_t = exp(g_h) S_{t-1} + k_t v_t', o_t = S_t' q_t, g_h fixed by head and layer",
+    .state = "D^2 / H (+ convolution tails)",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          auto read = GatedLinearSettings::read(settings, context, context.dim, context.dim, "silu");
+          const bool minimax = settings.choice("slopes", {"fla", "minimax"}, "minimax") == "minimax";
+          read.norm_heads = false;
+          read.norm_eps = 1e-6;
+          read.swish = false;
+          read.silu_values = minimax;
+          if (minimax) read.scale = 1;
+          std::vector<double> logs;
+          for (int64_t head = 0; head < read.heads; ++head) {
+            logs.push_back((minimax ? minimax_slope : fla_slope)(
+                static_cast<double>(head), static_cast<double>(read.heads), static_cast<double>(context.layer),
+                static_cast<double>(context.layers)));
+          }
+          return std::make_shared<LightningMixer>(read, context.dim, logs);
+        },
+    .examples = {R"({})", R"({"slopes": "fla", "heads": 3, "key_dim": 12, "value_dim": 15, "conv": 2,
+                              "feature_map": "none"})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,88 @@
+#include "cortado/mechanisms/mamba/mixer.h"
+
+namespace cortado {
+
+MambaMixer::MambaMixer(const MambaSettings& settings, int64_t dim) : Mixer("mamba"), settings_(settings) {
+  const int64_t inner = settings.inner;
+  in_ = register_module("in", std::make_shared<Linear>(dim, 2 * inner, settings.bias));
+  if (settings.conv) {
+    conv_ = register_module("conv", std::make_shared<ShortConvolution>(inner, *settings.conv, settings.conv_bias));
+  }
+  select_ = register_module("select", std::make_shared<Linear>(inner, settings.rank + 2 * settings.state));
+  step_ = register_module("step", std::make_shared<Linear>(settings.rank, inner));
+  step_bias_ = register_parameter("step_bias", initial_step_bias(inner));
+  const Tensor count = at::arange(1, settings.state + 1, at::TensorOptions().dtype(at::kFloat));
+  a_log_ = register_parameter("a_log", count.log().repeat({inner, 1}));
+  skip_ = register_parameter("skip", at::ones({inner}));
+  out_ = register_module("out", make_output_linear(inner, dim, settings.bias));
+}
+
+SelectiveScan MambaMixer::operands(const Tensor& convolved) const {
+  const auto parts =
+      select_->forward(convolved).split_with_sizes({settings_.rank, settings_.state, settings_.state}, -1);
+  const Tensor step = at::softplus(widen(step_->forward(parts[0])) + widen(step_bias_));
+  return {widen(convolved), step, -widen(a_log_).exp(), widen(parts[1]), widen(parts[2])};
+}
+
+// (y + D x) ⊙ silu(z)
+Tensor MambaMixer::output(const Tensor& y, const Tensor& x, const Tensor& z) const {
+  return out_->forward(((y + widen(skip_) * x) * at::silu(z)).to(z.scalar_type()));
+}
+
+Tensor MambaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const auto halves = in_->forward(x).chunk(2, -1);
+  const Tensor convolved = convolve(conv_, halves[0], batch, state);
+  const Tensor start =
+      state ? state->at("scan_state")
+            : at::zeros({batch.rows(x), settings_.inner, settings_.state}, scan_options(convolved.options()));
+  auto [y, last] = selective_scan(operands(convolved), start, batch.cu_seqlens);
+  if (state) state->at("scan_state") = last;
+  return output(y, convolved, halves[1]);
+}
+
+Tensor MambaMixer::reference(const Tensor& x) {
+  const auto halves = in_->forward(x).chunk(2, -1);
+  const Tensor convolved = convolve_reference(conv_, halves[0]);
+  return output(selective_scan_reference(operands(convolved)), convolved, halves[1]);
+}
+
+SequenceState MambaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  state.add("scan_state", at::zeros({rows, settings_.inner, settings_.state}, scan_options(options)));
+  if (conv_) conv_->add_state(state, "conv", rows, options);
+  return state;
+}
+
+int64_t MambaMixer::state_bytes(int64_t) const {
+  return settings_.inner * settings_.state * 4 + (conv_ ? conv_->state_bytes() : 0);
+}
+
+double MambaMixer::flops_per_token(int64_t) const {
+  return linear_flops({in_.get(), select_.get(), step_.get(), out_.get()}) + (conv_ ? conv_->flops_per_token() : 0.0) +
+         7.0 * static_cast<double>(settings_.inner * settings_.state);
+}
+
+const Mechanism kMamba = {
+    .name = "mamba",
+    .family = "state space",
+    .paper = "Mamba (Gu & Dao 2023) eq. 2, algorithm 2",
+    .equation = "h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t, y_t = h_t C_t + D x_t",
+    .state = "2 D N + (taps - 1) 2 D",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          MambaSettings read{};
+          read.inner = settings.integer("expand", 1, 64, 2) * context.dim;
+          read.state = settings.integer("state", 1, 1 << 16, 16);
+          read.rank = settings.integer("step_rank", 1, 1 << 20, (context.dim + 15) / 16);
+          read.conv = read_taps(settings, 4);
+          read.conv_bias = settings.boolean("conv_bias", true);
+          read.bias = settings.boolean("bias", false);
+          return std::make_shared<MambaMixer>(read, context.dim);
+        },
+    .examples = {R"({"state": 6})",
+                 R"({"expand": 1, "state": 3, "step_rank": 5, "conv": 2, "conv_bias": false, "bias": true})",
+                 R"({"expand": 1, "state": 2, "conv": null})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,41 @@
+// mamba: the selective state space, a small state for every channel.
+#pragma once
+
+#include "cortado/mechanisms/mamba/scan.h"
+#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/state_space.h"
+
+namespace cortado {
+
+extern const Mechanism kMamba;
+
+struct MambaSettings {
+  int64_t inner;                // E: channels of x and z
+  int64_t state;                // N
+  int64_t rank;                 // of the step size's projection
+  std::optional<int64_t> conv;  // taps
+  bool conv_bias, bias;
+};
+
+// State: "scan_state" [rows, E, N], "conv" [rows, taps-1, E].
+class MambaMixer : public Mixer {
+ public:
+  MambaMixer(const MambaSettings& settings, int64_t dim);
+
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor reference(const Tensor& x) override;
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+  double flops_per_token(int64_t tokens) const override;
+
+ private:
+  SelectiveScan operands(const Tensor& convolved) const;
+  Tensor output(const Tensor& y, const Tensor& x, const Tensor& z) const;
+
+  MambaSettings settings_;
+  std::shared_ptr<Linear> in_, select_, step_, out_;
+  std::shared_ptr<ShortConvolution> conv_;
+  Tensor a_log_, skip_, step_bias_;  // [E,N], [E], [E]
+};
+
+}  // namespace cortado

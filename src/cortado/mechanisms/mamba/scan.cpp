@@ -1,0 +1,73 @@
+#include "cortado/mechanisms/mamba/scan.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/elementwise_scan/op.h"
+
+namespace cortado {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kSegmentElements = int64_t{1} << 21;  // states of one segment, B·T·E·N
+
+// One segment, with all its states. `all`: x, step, a, b, c, start.
+variable_list run_segment(const variable_list& all) {
+  const Tensor &x = all[0], &step = all[1], &a = all[2], &b = all[3], &c = all[4], &start = all[5];
+  const Tensor decay = step.unsqueeze(3) * a, write = (step * x).unsqueeze(3) * b.unsqueeze(2);  // [B,T,E,N]
+  const auto [h, last] = elementwise_scan(decay.flatten(2), write.flatten(2), start.flatten(1));
+  return {at::matmul(h.reshape(write.sizes()), c.unsqueeze(3)).squeeze(3), last.view(start.sizes())};
+}
+
+// Keeps the inputs only, and runs the segment again for its gradient.
+class RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
+                               const Tensor& b, const Tensor& c, const Tensor& start) {
+    ctx->save_for_backward({x, step, a, b, c, start});
+    return run_segment({x, step, a, b, c, start});
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    fail_input_if(at::GradMode::is_enabled(), "[mamba] differentiating twice is not supported");
+    const NoAutocast as_given;
+    const at::AutoGradMode record(true);
+    variable_list inputs;
+    for (const Tensor& x : ctx->get_saved_variables()) inputs.push_back(x.detach().requires_grad_());
+    return torch::autograd::grad(run_segment(inputs), inputs, gradients);
+  }
+};
+
+std::tuple<Tensor, Tensor> scan_sequences(const SelectiveScan& in, Tensor state) {
+  const int64_t tokens = in.x.size(1);
+  const int64_t a_token = std::max<int64_t>(1, in.x.size(0) * in.a.numel());
+  const int64_t length = std::max<int64_t>(1, kSegmentElements / a_token);
+  std::vector<Tensor> y;
+  for (int64_t first = 0; first < tokens; first += length) {
+    const auto part = [&](const Tensor& x) { return x.narrow(1, first, std::min(length, tokens - first)); };
+    auto out = RecomputedSegment::apply(part(in.x), part(in.step), in.a, part(in.b), part(in.c), state);
+    y.push_back(out[0]);
+    state = out[1];
+  }
+  return {y.empty() ? in.x.clone() : at::cat(y, 1), state};
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor& start,
+                                          const std::optional<Tensor>& cu_seqlens) {
+  const NoAutocast as_given;
+  if (!cu_seqlens) return scan_sequences(in, start);
+  const auto run = [&in](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
+    auto [y, last] = scan_sequences({timed[0], timed[1], in.a, timed[2], timed[3]}, rows[0]);
+    return {{y}, {last}};
+  };
+  const auto joined =
+      for_each_sequence(sequence_bounds("mamba", *cu_seqlens, in.x.size(1)), {in.x, in.step, in.b, in.c}, {start}, run);
+  return {joined.timed[0], joined.rows[0]};
+}
+
+}  // namespace cortado

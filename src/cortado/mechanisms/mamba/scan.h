@@ -1,0 +1,29 @@
+// The selective scan of Mamba.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <tuple>
+
+namespace cortado {
+
+using at::Tensor;
+
+// All float32, or all float64.
+struct SelectiveScan {
+  Tensor x, step;  // x_t and Δ_t [B,T,E]
+  Tensor a;        // A < 0 [E,N]
+  Tensor b, c;     // B_t, C_t [B,T,N]
+};
+
+// h_t = exp(Δ_t A) ⊙ h_{t-1} + Δ_t x_t ⊗ B_t, y_t = h_t C_t; start [B|rows,E,N]. Returns y [B,T,E] and the last h.
+// The states of all tokens, T·E·N numbers, are never there at once, nor kept for the backward: time is cut into
+// segments, each computed again when its gradient is asked for.
+std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor& start,
+                                          const std::optional<Tensor>& cu_seqlens);
+
+// The definition: a gated scan, token by token, with E heads of one value and N keys (q = C, k = B, v = Δx, g = ΔA).
+Tensor selective_scan_reference(const SelectiveScan& in);
+
+}  // namespace cortado

@@ -1,0 +1,50 @@
+// mamba2: state-space duality, a gated scan with one decay a head.
+#pragma once
+
+#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/state_space.h"
+#include "cortado/nn/norms.h"
+
+namespace cortado {
+
+extern const Mechanism kMamba2;
+
+struct Mamba2Settings {
+  int64_t inner;                // channels of x and z, all heads together
+  int64_t heads, groups;        // groups of heads share B and C
+  int64_t state;                // N
+  std::optional<int64_t> conv;  // taps
+  bool conv_bias, bias;
+  double norm_eps;
+};
+
+// State: "scan_state" [rows, H, N, P], "conv" [rows, taps-1, inner + 2·groups·N].
+class Mamba2Mixer : public Mixer {
+ public:
+  Mamba2Mixer(const Mamba2Settings& settings, int64_t dim);
+
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor reference(const Tensor& x) override;
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+  double flops_per_token(int64_t tokens) const override;
+
+ private:
+  struct Projected {
+    Tensor z, mixed, step;  // mixed: x, B and C before the convolution
+  };
+  struct Operands {
+    Tensor x, q, k, v, g;
+  };
+  Projected project(const Tensor& x) const;
+  Operands operands(const Tensor& convolved, const Tensor& step) const;
+  Tensor output(const Tensor& o, const Tensor& x, const Tensor& z) const;
+
+  Mamba2Settings settings_;
+  std::shared_ptr<Linear> in_, out_;
+  std::shared_ptr<ShortConvolution> conv_;
+  std::shared_ptr<RmsNorm> norm_;
+  Tensor a_log_, skip_, step_bias_;  // [H]
+};
+
+}  // namespace cortado

@@ -1,0 +1,35 @@
+#include "cortado/mechanisms/retention/mixer.h"
+
+namespace cortado {
+
+// ln(1 - 2^{-5-h})
+Tensor RetentionMixer::decay(const Tensor& x) const {
+  std::vector<double> logs;
+  for (int64_t head = 0; head < settings_.heads; ++head) {
+    logs.push_back(std::log1p(-std::exp2(-5.0 - static_cast<double>(head))));
+  }
+  return constant_decay(logs, x);
+}
+
+const Mechanism kRetention = {
+    .name = "retention",
+    .family = "linear attention",
+    .paper = "RetNet (Sun et al. 2023) eq. 5-8",
+    .equation = "S_t = (1 - 2^(-5-h)) S_{t-1} + k_t v_t', o_t = S_t' q_t, q and k rotated",
+    .state = "2 D^2 / H (+ convolution tails)",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          auto read = GatedLinearSettings::read(settings, context, context.dim, 2 * context.dim, "none");
+          const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+          if (settings.boolean("rotary", true)) read.rope_theta = theta;
+          if (read.rope_theta && read.key_dim / read.heads % 2 != 0) {
+            settings.fail(concat("rotary positions need an even key size per head, got ", read.key_dim / read.heads));
+          }
+          return std::make_shared<RetentionMixer>(read, context.dim);
+        },
+    .examples = {R"({"rope_theta": 100.0})",
+                 R"({"heads": 3, "key_dim": 9, "value_dim": 15, "conv": 3, "feature_map": "elu", "rotary": false})"},
+};
+
+}  // namespace cortado

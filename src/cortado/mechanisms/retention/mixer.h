@@ -1,0 +1,19 @@
+// retention: linear attention with one fixed decay a head (RetNet).
+#pragma once
+
+#include "cortado/mechanisms/gated_linear.h"
+#include "cortado/mechanisms/registry.h"
+
+namespace cortado {
+
+extern const Mechanism kRetention;
+
+class RetentionMixer : public GatedLinearMixer {
+ public:
+  RetentionMixer(const GatedLinearSettings& settings, int64_t dim) : GatedLinearMixer("retention", settings, dim) {}
+
+ protected:
+  Tensor decay(const Tensor& x) const override;
+};
+
+}  // namespace cortado

@@ -1,0 +1,83 @@
+#include "cortado/mechanisms/rwkv/rwkv4.h"
+
+#include "cortado/mechanisms/rwkv/shift.h"
+#include "cortado/mechanisms/rwkv/wkv.h"
+
+namespace cortado {
+
+Rwkv4Mixer::Rwkv4Mixer(int64_t dim, int64_t width, const MixerContext& context)
+    : Mixer("rwkv4"), dim_(dim), width_(width) {
+  const Depth depth(context);
+  const Tensor share = (at::arange(dim, at::kFloat) / static_cast<double>(dim)).pow(depth.rest);
+  mix_k_ = register_parameter("mix_k", share.clone());
+  mix_v_ = register_parameter("mix_v", share + 0.3 * depth.ratio);
+  mix_r_ = register_parameter("mix_r", share.sqrt());
+  decay_ = register_parameter("decay", ramp(width).pow(0.7 + 1.3 * depth.ratio) * 8 - 5);
+  bonus_ = register_parameter("bonus", zigzag(width) * 0.5 + std::log(0.3));
+  k_ = register_module("k", std::make_shared<Linear>(dim, width));
+  v_ = register_module("v", std::make_shared<Linear>(dim, width));
+  r_ = register_module("r", std::make_shared<Linear>(dim, width));
+  o_ = register_module("o", make_output_linear(width, dim));
+}
+
+Tensor Rwkv4Mixer::rate() const { return widen(decay_).exp(); }
+
+Rwkv4Mixer::Operands Rwkv4Mixer::operands(const Tensor& x, const Tensor& before) const {
+  const auto mixed = [&](const Tensor& mix) { return before + mix * (x - before); };
+  return {widen(k_->forward(mixed(mix_k_))), widen(v_->forward(mixed(mix_v_))),
+          at::sigmoid(r_->forward(mixed(mix_r_)))};
+}
+
+Tensor Rwkv4Mixer::output(const Tensor& r, const Tensor& mean) const {
+  return o_->forward(r * mean.to(r.scalar_type()));
+}
+
+Tensor Rwkv4Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const Operands in = operands(x, previous(x, batch, state));
+  if (!state) return output(in.r, wkv(in.k, in.v, rate(), widen(bonus_), nullptr, batch.cu_seqlens));
+  WkvState sums{state->at("numerator"), state->at("denominator"), state->at("maximum")};
+  const Tensor mean = wkv(in.k, in.v, rate(), widen(bonus_), &sums, batch.cu_seqlens);
+  state->at("numerator") = sums.numerator;
+  state->at("denominator") = sums.denominator;
+  state->at("maximum") = sums.maximum;
+  return output(in.r, mean);
+}
+
+Tensor Rwkv4Mixer::reference(const Tensor& x) {
+  const Operands in = operands(x, previous_reference(x));
+  return output(in.r, wkv_reference(in.k, in.v, rate(), widen(bonus_)));
+}
+
+SequenceState Rwkv4Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  add_shift_state(state, rows, dim_, options);
+  state.add("numerator", at::zeros({rows, width_}, scan_options(options)));
+  state.add("denominator", at::zeros({rows, width_}, scan_options(options)));
+  state.add("maximum", at::full({rows, width_}, -INFINITY, scan_options(options)));
+  return state;
+}
+
+int64_t Rwkv4Mixer::state_bytes(int64_t) const { return (dim_ + 3 * width_) * 4; }
+
+double Rwkv4Mixer::flops_per_token(int64_t) const {
+  // three mixes of the shift, and about 20 operations a channel for the two sums and their quotient
+  return linear_flops({k_.get(), v_.get(), r_.get(), o_.get()}) + 9.0 * static_cast<double>(dim_) +
+         20.0 * static_cast<double>(width_);
+}
+
+const Mechanism kRwkv4 = {
+    .name = "rwkv4",
+    .family = "recurrence",
+    .paper = "RWKV (Peng et al. 2023) eq. 11-16",
+    .equation = "o_t = softmax over s<t of k_s - (t-1-s) w, and k_t + u, of v; times sigmoid(r_t)",
+    .state = "4 D",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          const int64_t width = settings.integer("width", 1, 1 << 20, context.dim);
+          return std::make_shared<Rwkv4Mixer>(context.dim, width, context);
+        },
+    .examples = {R"({})", R"({"width": 10})"},
+};
+
+}  // namespace cortado

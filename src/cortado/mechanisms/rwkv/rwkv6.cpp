@@ -1,0 +1,116 @@
+#include "cortado/mechanisms/rwkv/rwkv6.h"
+
+#include "cortado/mechanisms/rwkv/shift.h"
+#include "cortado/primitives/gated_scan/op.h"
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kMixes = 5;  // inputs of r, w, k, v and g, in this order
+
+}  // namespace
+
+Rwkv6Mixer::Rwkv6Mixer(const Rwkv6Settings& settings, const MixerContext& context)
+    : Mixer("rwkv6"), settings_(settings), dim_(context.dim) {
+  const int64_t keys = settings.key_dim, values = settings.value_dim;
+  register_mixes(context);
+  const Depth depth(context);
+  const Tensor place = ramp(keys);
+  decay_ = register_parameter("decay", place.pow(0.7 + 1.3 * depth.ratio) * 5 - 6);
+  decay_down_ = register_parameter("decay_down", at::zeros({settings.decay_rank, dim_}));
+  decay_up_ = register_parameter("decay_up", at::empty({keys, settings.decay_rank}).uniform_(-0.01, 0.01));
+  const Tensor bonus = (1 - place) * depth.ratio + zigzag(keys) * 0.1;
+  bonus_ = register_parameter("bonus", bonus.view({settings.heads, keys / settings.heads}));
+  r_ = register_module("r", std::make_shared<Linear>(dim_, keys));
+  k_ = register_module("k", std::make_shared<Linear>(dim_, keys));
+  v_ = register_module("v", std::make_shared<Linear>(dim_, values));
+  g_ = register_module("g", std::make_shared<Linear>(dim_, values));
+  norm_weight_ = register_parameter("norm_weight", at::ones({values}));
+  norm_bias_ = register_parameter("norm_bias", at::zeros({values}));
+  o_ = register_module("o", make_output_linear(values, dim_));
+}
+
+void Rwkv6Mixer::register_mixes(const MixerContext& context) {
+  const Depth depth(context);
+  const Tensor place = at::arange(dim_, at::kFloat) / static_cast<double>(dim_), share = place.pow(depth.rest);
+  const Tensor half = 1 - place.pow(0.5 * depth.rest);
+  mix_x_ = register_parameter("mix_x", 1 - share);
+  mix_ = register_parameter("mix", at::stack({half, 1 - share, 1 - share, 1 - share - 0.3 * depth.ratio, half}));
+  mix_down_ = register_parameter("mix_down", at::zeros({kMixes * settings_.mix_rank, dim_}));
+  mix_up_ = register_parameter("mix_up", at::empty({kMixes, settings_.mix_rank, dim_}).uniform_(-0.01, 0.01));
+}
+
+Rwkv6Mixer::Operands Rwkv6Mixer::operands(const Tensor& x, const Tensor& before) const {
+  const Tensor change = before - x;
+  const Tensor low = at::tanh(at::linear(x + change * mix_x_, mix_down_)).unflatten(-1, {kMixes, settings_.mix_rank});
+  const Tensor mix = at::einsum("btnr,nrd->nbtd", {low, mix_up_}) + mix_.unsqueeze(1).unsqueeze(1);
+  const auto mixed = (x + change * mix).unbind(0);
+  const Tensor rate = widen(at::linear(at::tanh(at::linear(mixed[1], decay_down_)), decay_up_)) + widen(decay_);
+  const int64_t heads = settings_.heads;
+  return {split_heads(r_->forward(mixed[0]), heads), split_heads(k_->forward(mixed[2]), heads),
+          split_heads(v_->forward(mixed[3]), heads), split_heads(-rate.exp(), heads), at::silu(g_->forward(mixed[4]))};
+}
+
+// Each head normalised on its own (LayerNorm), one scale and shift a channel.
+Tensor Rwkv6Mixer::output(const Tensor& o, const Tensor& gate) const {
+  const Tensor normed = merge_heads(at::layer_norm(o, {o.size(-1)}, {}, {}, settings_.norm_eps));
+  return o_->forward((normed * norm_weight_ + norm_bias_) * gate);
+}
+
+Tensor Rwkv6Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const Operands in = operands(x, previous(x, batch, state));
+  std::optional<Tensor> start;
+  if (state) start = state->at("scan_state");
+  auto [o, last] = gated_scan(in.r, in.k, in.v, in.g, "key", 1.0, bonus_, start, batch.cu_seqlens);
+  if (state) state->at("scan_state") = last;
+  return output(o, in.gate);
+}
+
+Tensor Rwkv6Mixer::reference(const Tensor& x) {
+  const Operands in = operands(x, previous_reference(x));
+  return output(std::get<0>(gated_scan_reference(in.r, in.k, in.v, in.g, "key", 1.0, bonus_)), in.gate);
+}
+
+SequenceState Rwkv6Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  const int64_t heads = settings_.heads;
+  add_shift_state(state, rows, dim_, options);
+  state.add("scan_state",
+            at::zeros({rows, heads, settings_.key_dim / heads, settings_.value_dim / heads}, scan_options(options)));
+  return state;
+}
+
+int64_t Rwkv6Mixer::state_bytes(int64_t) const {
+  return (dim_ + settings_.key_dim * settings_.value_dim / settings_.heads) * 4;
+}
+
+double Rwkv6Mixer::flops_per_token(int64_t) const {
+  const int64_t low_rank = mix_down_.numel() + mix_up_.numel() + decay_down_.numel() + decay_up_.numel();
+  return linear_flops({r_.get(), k_.get(), v_.get(), g_.get(), o_.get()}) + 2.0 * static_cast<double>(low_rank) +
+         6.0 * static_cast<double>(settings_.key_dim * settings_.value_dim / settings_.heads);
+}
+
+const Mechanism kRwkv6 = {
+    .name = "rwkv6",
+    .family = "linear attention",
+    .paper = "RWKV-6, Eagle and Finch (Peng et al. 2024) eq. 13-20",
+    .equation = "o_t = (S_{t-1} + diag(u) k_t v_t')' r_t, S_t = diag(exp(-exp(d_t))) S_{t-1} + k_t v_t'",
+    .state = "D^2 / H + D",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          Rwkv6Settings read{};
+          read.key_dim = settings.integer("key_dim", 1, 1 << 20, context.dim);
+          read.value_dim = settings.integer("value_dim", 1, 1 << 20, context.dim);
+          read.heads = read_heads(settings, context, read.key_dim, "key_dim");
+          read_heads(settings, context, read.value_dim, "value_dim");
+          read.mix_rank = settings.integer("mix_rank", 1, 1 << 20, 32);
+          read.decay_rank = settings.integer("decay_rank", 1, 1 << 20, 64);
+          read.norm_eps = settings.number("norm_eps", 0.0, 1.0, 64e-5);
+          return std::make_shared<Rwkv6Mixer>(read, context);
+        },
+    .examples = {R"({"mix_rank": 3, "decay_rank": 4})",
+                 R"({"heads": 2, "key_dim": 6, "value_dim": 10, "mix_rank": 2, "decay_rank": 3, "norm_eps": 0.1})"},
+};
+
+}  // namespace cortado

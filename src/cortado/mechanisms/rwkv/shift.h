@@ -1,0 +1,47 @@
+// RWKV's token shift.
+#pragma once
+
+#include "cortado/mechanisms/heads.h"
+#include "cortado/primitives/short_conv/op.h"
+
+namespace cortado {
+
+// y_t = x_{t-1} of x [B,T,D]; before the first token `start` [rows,1,D], or 0. Also the last x, [rows,1,D].
+// A short convolution with the taps (1, 0): packed sequences and gradients come with it.
+inline std::tuple<Tensor, Tensor> shift(const Tensor& x, const std::optional<Tensor>& start,
+                                        const std::optional<Tensor>& cu_seqlens) {
+  const Tensor taps = at::zeros({x.size(2), 2}, x.options().requires_grad(false));
+  taps.select(1, 0).fill_(1);
+  return short_conv(x, taps, {}, "none", start, cu_seqlens);
+}
+
+// x_{t-1}, with the last x of the sequence so far in the state as "shift" [rows,1,D].
+inline Tensor previous(const Tensor& x, const Batch& batch, SequenceState* state) {
+  std::optional<Tensor> start;
+  if (state) start = state->at("shift");
+  auto [before, last] = shift(x, start, batch.cu_seqlens);
+  if (state) state->at("shift") = last;
+  return before;
+}
+
+inline Tensor previous_reference(const Tensor& x) {
+  return at::cat({at::zeros_like(x.narrow(1, 0, 1)), x.narrow(1, 0, x.size(1) - 1)}, 1);
+}
+
+inline void add_shift_state(SequenceState& state, int64_t rows, int64_t dim, const at::TensorOptions& options) {
+  state.add("shift", at::zeros({rows, 1, dim}, scan_options(options)));
+}
+
+// How deep a layer is, for the initial values: 0 to 1, and 1 to nearly 0.
+struct Depth {
+  double ratio, rest;
+  explicit Depth(const MixerContext& context)
+      : ratio(static_cast<double>(context.layer) / static_cast<double>(std::max<int64_t>(1, context.layers - 1))),
+        rest(1.0 - static_cast<double>(context.layer) / static_cast<double>(context.layers)) {}
+};
+
+// 0, 1/(n-1), ..., 1; and the zigzag -1+1, 1, -1, 0, 1, ... over n channels: (i + 1) mod 3 - 1.
+inline Tensor ramp(int64_t n) { return at::arange(n, at::kFloat) / static_cast<double>(std::max<int64_t>(1, n - 1)); }
+inline Tensor zigzag(int64_t n) { return (at::arange(n, at::kFloat) + 1).remainder(3) - 1; }
+
+}  // namespace cortado

@@ -1,0 +1,33 @@
+#include "cortado/mechanisms/rwkv/wkv.h"
+
+#include "cortado/mechanisms/rwkv/shift.h"
+#include "cortado/primitives/elementwise_scan/op.h"
+
+namespace cortado {
+
+// With m_t = max(m_{t-1} - w, k_t), the sums times exp(-m_t) are scans whose exponents are never positive. The result
+// does not depend on m, which therefore has no gradient; the gate does depend on w.
+Tensor wkv(const Tensor& k, const Tensor& v, const Tensor& w, const Tensor& u, WkvState* state,
+           const std::optional<Tensor>& cu_seqlens) {
+  std::optional<Tensor> numerator, denominator, maximum;
+  if (state) {
+    numerator = state->numerator;
+    denominator = state->denominator;
+    maximum = state->maximum.unsqueeze(1);
+  }
+  const auto [m4, before4, last] = running_max(k.unsqueeze(2), maximum, cu_seqlens, w.unsqueeze(0));
+  const Tensor m = m4.squeeze(2), before = before4.squeeze(2);
+  const Tensor gate = (before - m) - w, weight = (k - m).exp();  // the difference of maxima first: it is exact
+  const auto [sums, last_sum] = elementwise_scan(gate, weight * v, numerator, cu_seqlens);
+  const auto [totals, last_total] = elementwise_scan(gate, weight, denominator, cu_seqlens);
+  // The current token is read with u in place of its decay: what comes before it, and itself.
+  const auto past = [&](const Tensor& x, const std::optional<Tensor>& start) {
+    return std::get<0>(shift(x, start ? std::optional<Tensor>(start->unsqueeze(1)) : std::nullopt, cu_seqlens));
+  };
+  const Tensor now = k + u, peak = at::maximum(before, now).detach();
+  const Tensor of_past = (before - peak).exp(), of_now = (now - peak).exp();
+  if (state) *state = {last_sum, last_total, last.squeeze(1)};
+  return (of_past * past(sums, numerator) + of_now * v) / (of_past * past(totals, denominator) + of_now);
+}
+
+}  // namespace cortado
