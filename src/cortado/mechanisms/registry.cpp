@@ -1,6 +1,9 @@
 #include "cortado/mechanisms/registry.h"
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/delta_net/mixer.h"
+#include "cortado/mechanisms/gated_delta_net/mixer.h"
+#include "cortado/mechanisms/kda/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
@@ -18,6 +21,9 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kLatte,          //
       &kMacchiato,      //
       &kRgLru,          //
+      &kDeltaNet,       //
+      &kGatedDeltaNet,  //
+      &kKda,            //
   };
   return all;
 }
