@@ -24,7 +24,8 @@ DeltaSettings read_delta_settings(JsonReader& settings, const MixerContext& cont
   if (read.heads % read.key_heads != 0) {
     settings.fail(concat("heads (", read.heads, ") is not divisible by key_heads (", read.key_heads, ")"));
   }
-  const auto share = static_cast<int64_t>(key_share * static_cast<double>(context.dim) / static_cast<double>(read.heads));
+  const auto share =
+      static_cast<int64_t>(key_share * static_cast<double>(context.dim) / static_cast<double>(read.heads));
   if (!settings.has("head_dim") && share < 1) {
     settings.fail(concat("heads (", read.heads, ") are too many for a width of ", context.dim, "; give head_dim"));
   }
@@ -81,9 +82,9 @@ Tensor DeltaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* s
   };
   std::optional<Tensor> start;
   if (state) start = state->at("scan_state");
-  auto [o, last] = delta_scan(l2_normalized(branch(q_, settings_.key_heads)),
-                              l2_normalized(branch(k_, settings_.key_heads)), branch(v_, settings_.heads), beta(x),
-                              log_decay(x), {}, start, batch.cu_seqlens);
+  auto [o, last] =
+      delta_scan(l2_normalized(branch(q_, settings_.key_heads)), l2_normalized(branch(k_, settings_.key_heads)),
+                 branch(v_, settings_.heads), beta(x), log_decay(x), {}, start, batch.cu_seqlens);
   if (state) state->at("scan_state") = last;
   return output(x, o);
 }
@@ -94,15 +95,15 @@ Tensor DeltaMixer::reference(const Tensor& x) {
     return split_heads(of.convolution ? of.convolution->reference(y) : y * y.sigmoid(), heads);
   };
   const auto unit = [](const Tensor& y) { return y / (y.square().sum(-1, true) + 1e-6).sqrt(); };
-  return output(x, std::get<0>(delta_scan_reference(unit(branch(q_, settings_.key_heads)),
-                                                    unit(branch(k_, settings_.key_heads)), branch(v_, settings_.heads),
-                                                    beta(x), log_decay(x))));
+  return output(
+      x, std::get<0>(delta_scan_reference(unit(branch(q_, settings_.key_heads)), unit(branch(k_, settings_.key_heads)),
+                                          branch(v_, settings_.heads), beta(x), log_decay(x))));
 }
 
 SequenceState DeltaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
   SequenceState state(name());
-  state.add("scan_state", at::zeros({rows, settings_.heads, settings_.head_dim, settings_.value_head_dim},
-                                    scan_options(options)));
+  state.add("scan_state",
+            at::zeros({rows, settings_.heads, settings_.head_dim, settings_.value_head_dim}, scan_options(options)));
   for (const Branch* branch : {&q_, &k_, &v_}) {
     if (branch->convolution) branch->convolution->add_state(state, branch->tail, rows, options);
   }
@@ -118,9 +119,9 @@ int64_t DeltaMixer::state_bytes(int64_t) const {
 }
 
 double DeltaMixer::flops_per_token(int64_t) const {
-  double flops = linear_flops({q_.map.get(), k_.map.get(), v_.map.get(), beta_.get(), gate_in_.get(), gate_.get(),
-                               o_.get()}) +
-                 decay_flops();
+  double flops =
+      linear_flops({q_.map.get(), k_.map.get(), v_.map.get(), beta_.get(), gate_in_.get(), gate_.get(), o_.get()}) +
+      decay_flops();
   for (const Branch* branch : {&q_, &k_, &v_}) {
     if (branch->convolution) flops += branch->convolution->flops_per_token();
   }

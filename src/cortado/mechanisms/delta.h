@@ -9,15 +9,15 @@
 namespace cortado {
 
 struct DeltaSettings {
-  int64_t heads;           // H: of v, beta, the decay and the state
-  int64_t key_heads;       // of q and k; divides H
-  int64_t head_dim;        // K
-  int64_t value_head_dim;  // V
-  int64_t taps;            // of the short convolutions; 0 = none
-  bool reflect;            // beta in (0, 2) and not (0, 1): the state's matrices may have negative eigenvalues
-  double epsilon;          // of the norm on the output
-  std::string output_gate; // "none", "silu", "sigmoid"
-  int64_t gate_rank = 0;   // of the output gate's map; 0 = full
+  int64_t heads;            // H: of v, beta, the decay and the state
+  int64_t key_heads;        // of q and k; divides H
+  int64_t head_dim;         // K
+  int64_t value_head_dim;   // V
+  int64_t taps;             // of the short convolutions; 0 = none
+  bool reflect;             // beta in (0, 2) and not (0, 1): the state's matrices may have negative eigenvalues
+  double epsilon;           // of the norm on the output
+  std::string output_gate;  // "none", "silu", "sigmoid"
+  int64_t gate_rank = 0;    // of the output gate's map; 0 = full
 
   int64_t key_width() const { return key_heads * head_dim; }
   int64_t value_width() const { return heads * value_head_dim; }
