@@ -2,6 +2,9 @@
 
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/gla/mixer.h"
+#include "cortado/mechanisms/delta_net/mixer.h"
+#include "cortado/mechanisms/gated_delta_net/mixer.h"
+#include "cortado/mechanisms/kda/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
@@ -32,6 +35,9 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kMamba2,         //
       &kRwkv4,          //
       &kRwkv6,          //
+      &kDeltaNet,       //
+      &kGatedDeltaNet,  //
+      &kKda,            //
   };
   return all;
 }

@@ -1,63 +1,11 @@
 #include "cortado/primitives/gated_scan/chunked.h"
 
-#include <bit>
-
 #include "cortado/primitives/gated_scan/decay.h"
+#include "cortado/primitives/gated_scan/layout.h"
 
 namespace cortado::gated {
 
 namespace {
-
-struct Layout {
-  int64_t batch, tokens, heads, chunk;
-  at::ScalarType type;
-  bool reverse;
-
-  int64_t full() const { return tokens / chunk; }
-  int64_t tail() const { return tokens % chunk; }
-  int64_t chunks() const { return full() + (tail() ? 1 : 0); }
-};
-
-// The time axis (dimension 1) of [B,T,h,*] from `start`, as chunks: [n,B,h,C,*], a view.
-Tensor as_chunks(const Tensor& x, int64_t start, int64_t chunks, int64_t chunk) {
-  const Tensor parts = x.narrow(1, start, chunks * chunk).unflatten(1, {chunks, chunk});
-  return x.dim() == 4 ? parts.permute({1, 0, 3, 2, 4}) : parts.permute({1, 0, 3, 2});
-}
-
-// [B,T,h,*] -> [n,B,H,C,*] in the accumulation type, heads broadcast, the last chunk filled up with zeros (which as
-// gates and keys leave the state as it is).
-Tensor to_chunks(const Tensor& x, const Layout& layout) {
-  if (!x.defined()) return x;
-  const Tensor source = layout.reverse ? x.flip(1) : x;
-  std::vector<int64_t> sizes{layout.chunks(), x.size(0), layout.heads, layout.chunk};
-  if (x.dim() == 4) sizes.push_back(x.size(3));
-  Tensor target = at::empty(sizes, x.options().dtype(layout.type));
-  const Tensor grouped = target.unflatten(2, {x.size(2), layout.heads / x.size(2)});
-  if (layout.full()) {
-    grouped.narrow(0, 0, layout.full()).copy_(as_chunks(source, 0, layout.full(), layout.chunk).unsqueeze(3));
-  }
-  if (const int64_t tail = layout.tail()) {
-    const Tensor last = grouped.narrow(0, layout.full(), 1);
-    last.narrow(4, 0, tail).copy_(as_chunks(source, layout.full() * layout.chunk, 1, tail).unsqueeze(3));
-    last.narrow(4, tail, layout.chunk - tail).zero_();
-  }
-  return target;
-}
-
-// [n,B,H,C,*] -> [B,T,H,*], the inverse.
-Tensor from_chunks(const Tensor& x, const Layout& layout) {
-  if (!x.defined()) return x;
-  std::vector<int64_t> sizes{layout.batch, layout.tokens, layout.heads};
-  if (x.dim() == 5) sizes.push_back(x.size(4));
-  const Tensor target = at::empty(sizes, x.options());
-  if (layout.full()) {
-    as_chunks(target, 0, layout.full(), layout.chunk).copy_(x.narrow(0, 0, layout.full()));
-  }
-  if (const int64_t tail = layout.tail()) {
-    as_chunks(target, layout.full() * layout.chunk, 1, tail).copy_(x.narrow(0, layout.full(), 1).narrow(3, 0, tail));
-  }
-  return layout.reverse ? target.flip(1) : target;
-}
 
 // state_{c+1} = through_c ⊙ state_c + updates_c over the chunks, or from the last chunk to the first: all n+1 states
 // [n+1,B,H,K,V], states[c] and states[c+1] being those at the start and at the end of chunk c.
@@ -125,7 +73,7 @@ struct Form {
 
 Form open_form(const FormInputs& in, const FormOptions& options) {
   const int64_t tokens = in.x.size(1);
-  const int64_t chunk = std::min<int64_t>(options.chunk, std::bit_ceil(static_cast<uint64_t>(tokens)));
+  const int64_t chunk = chunk_length(tokens, options.chunk);
   const Layout layout{in.x.size(0), tokens, options.heads, chunk, options.type, options.reverse};
   Tensor g = to_chunks(in.g, layout);
   if (g.defined() && g.dim() == 4) g = g.unsqueeze(-1);

@@ -6,6 +6,7 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gates.h"
 
 namespace cortado {
 
@@ -42,23 +43,6 @@ void check_types(const Arguments& in) {
   }
 }
 
-// The heads of a gate of any of the four shapes.
-c10::SymInt gate_heads(const Tensor& g, const Shape& shape) {
-  switch (g.dim()) {
-    case 1:
-      return g.sym_size(0);
-    case 2:
-      expect_shape(kName, "g", g, {-1, shape.keys});
-      return g.sym_size(0);
-    case 3:
-      expect_shape(kName, "g", g, {shape.batch, shape.tokens, -1});
-      return g.sym_size(2);
-    default:
-      expect_shape(kName, "g", g, {shape.batch, shape.tokens, -1, shape.keys});
-      return g.sym_size(2);
-  }
-}
-
 Shape check(const Arguments& in) {
   const bool read_keys = reads_keys(in.read);
   check_types(in);
@@ -71,8 +55,9 @@ Shape check(const Arguments& in) {
   shape.values = in.v.sym_size(3);
   expect_shape(kName, "q", in.q, {shape.batch, shape.tokens, -1, read_keys ? shape.keys : shape.values});
   shape.state_heads = common_heads(
-      kName,
-      {{"k", in.k.sym_size(2)}, {"v", in.v.sym_size(2)}, {"g", in.g ? gate_heads(*in.g, shape) : c10::SymInt(1)}});
+      kName, {{"k", in.k.sym_size(2)},
+              {"v", in.v.sym_size(2)},
+              {"g", in.g ? gate_heads(kName, *in.g, shape.batch, shape.tokens, shape.keys) : c10::SymInt(1)}});
   shape.heads = output_heads(kName, in.q.sym_size(2), shape.state_heads);
   shape.rows = packed_rows(kName, in.cu_seqlens, shape.batch);
   if (in.initial_state) {
@@ -115,13 +100,6 @@ Tensor token(const Tensor& x, int64_t heads, at::ScalarType type) {
   return expand_heads(x.select(1, 0).to(type), heads, 1);
 }
 
-// exp of a gate of any shape at the only token, to multiply a state with: [B|1,Hs,K|1,1]
-Tensor token_decay(const Tensor& g, int64_t heads, at::ScalarType type) {
-  const Tensor now = g.dim() >= 3 ? g.select(1, 0) : g.unsqueeze(0);  // [B|1,h] or [B|1,h,K]
-  const Tensor decay = expand_heads(now.to(type), heads, 1).exp();
-  return decay.dim() == 2 ? decay.unsqueeze(-1).unsqueeze(-1) : decay.unsqueeze(-1);
-}
-
 std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t state_heads) {
   const auto type = type_of(in);
   const int64_t batch = in.k.size(0), keys = in.k.size(3), values = in.v.size(3), group = heads / state_heads;
@@ -149,15 +127,6 @@ std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t stat
 }
 
 // --- The chunked form: inputs and results in the operator's shapes. ---
-
-// Constant gates become timed ones of one batch row.
-Tensor timed_gate(const OptionalTensor& g, int64_t tokens) {
-  if (!g) return {};
-  if (g->dim() >= 3) return *g;
-  std::vector<int64_t> sizes = g->sizes().vec();
-  sizes.insert(sizes.begin(), {1, tokens});
-  return g->expand(sizes);
-}
 
 // Runs the form on the batch, or on every packed sequence.
 gated::FormOutputs run_form(const Arguments& in, const gated::FormInputs& form, const gated::FormOptions& options) {
@@ -225,20 +194,6 @@ Gradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tens
   };
   return {like(q, true),      like(k, true),     like(v, true),
           like(g, need_gate), like(bonus, true), like(initial_state, true)};
-}
-
-// dS_T [rows,Hs,K,V] for H heads: a state's copies are equal, and the first one was the result.
-Tensor spread_state_gradient(const Tensor& gradient, int64_t heads) {
-  const int64_t state_heads = gradient.size(1);
-  if (state_heads == heads) return gradient;
-  const Tensor wide = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)}, gradient.options());
-  wide.unflatten(1, {state_heads, heads / state_heads}).select(2, 0).copy_(gradient);
-  return wide;
-}
-
-Tensor gate_gradient(const Tensor& wide, const Tensor& g) {
-  if (g.dim() >= 3) return sum_heads(wide, g.size(2)).to(g.scalar_type());
-  return sum_heads(wide.sum(at::IntArrayRef{0, 1}), g.size(0), 0).to(g.scalar_type());
 }
 
 Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,

@@ -1,0 +1,143 @@
+#include "cortado/mechanisms/delta.h"
+
+#include "cortado/primitives/delta_scan/op.h"
+
+namespace cortado {
+namespace {
+
+Tensor at_least_float(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
+
+// x·rsqrt(Σx² + 1e-6), in float32 at least.
+Tensor l2_normalized(const Tensor& x) {
+  const Tensor wide = at_least_float(x);
+  return wide * (wide.square().sum(-1, true) + 1e-6).rsqrt();
+}
+
+}  // namespace
+
+DeltaSettings read_delta_settings(JsonReader& settings, const MixerContext& context, double key_share,
+                                  int64_t value_share, const std::string& output_gate) {
+  constexpr int64_t kMost = 65536;
+  DeltaSettings read{};
+  read.heads = settings.integer("heads", 1, kMost, context.heads);
+  read.key_heads = settings.integer("key_heads", 1, kMost, read.heads);
+  if (read.heads % read.key_heads != 0) {
+    settings.fail(concat("heads (", read.heads, ") is not divisible by key_heads (", read.key_heads, ")"));
+  }
+  const auto share =
+      static_cast<int64_t>(key_share * static_cast<double>(context.dim) / static_cast<double>(read.heads));
+  if (!settings.has("head_dim") && share < 1) {
+    settings.fail(concat("heads (", read.heads, ") are too many for a width of ", context.dim, "; give head_dim"));
+  }
+  read.head_dim = settings.integer("head_dim", 1, kMost, share);
+  read.value_head_dim = settings.integer("value_head_dim", 1, kMost, value_share * read.head_dim);
+  read.taps = settings.integer("taps", 0, 64, 4);
+  read.reflect = settings.boolean("reflect", false);
+  read.epsilon = settings.number("epsilon", 0.0, 1.0, 1e-5);
+  read.output_gate = settings.choice("output_gate", {"none", "silu", "sigmoid"}, output_gate);
+  return read;
+}
+
+DeltaMixer::DeltaMixer(const std::string& name, const DeltaSettings& settings, int64_t dim)
+    : Mixer(name), settings_(settings) {
+  q_ = make_branch("q", dim, settings.key_width());
+  k_ = make_branch("k", dim, settings.key_width());
+  v_ = make_branch("v", dim, settings.value_width());
+  beta_ = register_module("beta", std::make_shared<Linear>(dim, settings.heads));
+  if (settings.output_gate != "none") {
+    const bool full = settings.gate_rank == 0;
+    if (!full) gate_in_ = register_module("gate_in", std::make_shared<Linear>(dim, settings.gate_rank));
+    gate_ = register_module("gate", std::make_shared<Linear>(full ? dim : settings.gate_rank, settings.value_width()));
+  }
+  norm_ = register_module("norm", std::make_shared<RmsNorm>(settings.value_head_dim, settings.epsilon));
+  o_ = register_module("o", make_output_linear(settings.value_width(), dim));
+}
+
+DeltaMixer::Branch DeltaMixer::make_branch(const std::string& branch, int64_t dim, int64_t width) {
+  Branch made{register_module(branch, std::make_shared<Linear>(dim, width)), nullptr, branch + "_tail"};
+  if (settings_.taps) {
+    made.convolution = register_module(branch + "_conv", std::make_shared<ShortConvolution>(width, settings_.taps));
+  }
+  return made;
+}
+
+Tensor DeltaMixer::beta(const Tensor& x) const {
+  const Tensor beta = at_least_float(beta_->forward(x)).sigmoid();
+  return settings_.reflect ? beta * 2 : beta;
+}
+
+Tensor DeltaMixer::output(const Tensor& x, const Tensor& mixed) const {
+  Tensor y = merge_heads(norm_->forward(mixed));
+  if (gate_) {
+    const Tensor gate = gate_->forward(gate_in_ ? gate_in_->forward(x) : x);
+    y = y * (settings_.output_gate == "silu" ? at::silu(gate) : at::sigmoid(gate));
+  }
+  return o_->forward(y);
+}
+
+Tensor DeltaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const auto branch = [&](const Branch& of, int64_t heads) {
+    const Tensor y = of.map->forward(x);
+    return split_heads(of.convolution ? of.convolution->forward(y, batch, state, of.tail) : at::silu(y), heads);
+  };
+  std::optional<Tensor> start;
+  if (state) start = state->at("scan_state");
+  auto [o, last] =
+      delta_scan(l2_normalized(branch(q_, settings_.key_heads)), l2_normalized(branch(k_, settings_.key_heads)),
+                 branch(v_, settings_.heads), beta(x), log_decay(x), {}, start, batch.cu_seqlens);
+  if (state) state->at("scan_state") = last;
+  return output(x, o);
+}
+
+Tensor DeltaMixer::reference(const Tensor& x) {
+  const auto branch = [&](const Branch& of, int64_t heads) {
+    const Tensor y = of.map->forward(x);
+    return split_heads(of.convolution ? of.convolution->reference(y) : y * y.sigmoid(), heads);
+  };
+  const auto unit = [](const Tensor& y) { return y / (y.square().sum(-1, true) + 1e-6).sqrt(); };
+  return output(
+      x, std::get<0>(delta_scan_reference(unit(branch(q_, settings_.key_heads)), unit(branch(k_, settings_.key_heads)),
+                                          branch(v_, settings_.heads), beta(x), log_decay(x))));
+}
+
+SequenceState DeltaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  state.add("scan_state",
+            at::zeros({rows, settings_.heads, settings_.head_dim, settings_.value_head_dim}, scan_options(options)));
+  for (const Branch* branch : {&q_, &k_, &v_}) {
+    if (branch->convolution) branch->convolution->add_state(state, branch->tail, rows, options);
+  }
+  return state;
+}
+
+int64_t DeltaMixer::state_bytes(int64_t) const {
+  int64_t bytes = settings_.heads * settings_.head_dim * settings_.value_head_dim * 4;
+  for (const Branch* branch : {&q_, &k_, &v_}) {
+    if (branch->convolution) bytes += branch->convolution->state_bytes();
+  }
+  return bytes;
+}
+
+double DeltaMixer::flops_per_token(int64_t) const {
+  double flops =
+      linear_flops({q_.map.get(), k_.map.get(), v_.map.get(), beta_.get(), gate_in_.get(), gate_.get(), o_.get()}) +
+      decay_flops();
+  for (const Branch* branch : {&q_, &k_, &v_}) {
+    if (branch->convolution) flops += branch->convolution->flops_per_token();
+  }
+  // decay, the answer to k, the correction and the answer to q
+  return flops + 7.0 * static_cast<double>(settings_.heads * settings_.head_dim * settings_.value_head_dim);
+}
+
+Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& dt_bias) {
+  return at_least_float(a_log).exp().neg() * at::softplus(at_least_float(logits) + at_least_float(dt_bias));
+}
+
+Tensor draw_a_log(int64_t heads, double least) { return at::empty({heads}).uniform_(least, 16.0).log(); }
+
+Tensor draw_dt_bias(at::IntArrayRef shape) {
+  const Tensor dt = at::empty(shape).uniform_(std::log(0.001), std::log(0.1)).exp();
+  return dt + (-(-dt).expm1()).log();  // the inverse of softplus
+}
+
+}  // namespace cortado

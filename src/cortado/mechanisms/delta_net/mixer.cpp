@@ -1,0 +1,20 @@
+#include "cortado/mechanisms/delta_net/mixer.h"
+
+namespace cortado {
+
+const Mechanism kDeltaNet = {
+    .name = "delta_net",
+    .family = "delta rule",
+    .paper = "DeltaNet (Schlag et al. 2021; Yang et al. 2024)",
+    .equation = "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}' k_t)', o_t = S_t' q_t",
+    .state = "H K V + (taps - 1)(2 H K + H V)",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          return std::make_shared<DeltaNetMixer>(read_delta_settings(settings, context, 1.0, 1, "none"), context.dim);
+        },
+    .examples = {R"({})", R"({"heads": 6, "key_heads": 2, "head_dim": 5, "value_head_dim": 3, "taps": 0,
+                             "reflect": true, "epsilon": 1e-3, "output_gate": "silu"})"},
+};
+
+}  // namespace cortado

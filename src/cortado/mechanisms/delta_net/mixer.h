@@ -1,0 +1,20 @@
+// delta_net: DeltaNet, the delta rule without decay.
+#pragma once
+
+#include "cortado/mechanisms/delta.h"
+#include "cortado/mechanisms/registry.h"
+
+namespace cortado {
+
+extern const Mechanism kDeltaNet;
+
+class DeltaNetMixer : public DeltaMixer {
+ public:
+  DeltaNetMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("delta_net", settings, dim) {}
+
+ protected:
+  std::optional<Tensor> log_decay(const Tensor&) const override { return {}; }
+  double decay_flops() const override { return 0; }
+};
+
+}  // namespace cortado

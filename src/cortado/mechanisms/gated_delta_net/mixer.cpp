@@ -1,0 +1,32 @@
+#include "cortado/mechanisms/gated_delta_net/mixer.h"
+
+namespace cortado {
+
+GatedDeltaNetMixer::GatedDeltaNetMixer(const DeltaSettings& settings, int64_t dim)
+    : DeltaMixer("gated_delta_net", settings, dim) {
+  decay_ = register_module("decay", std::make_shared<Linear>(dim, settings.heads));
+  a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 0.01));
+  dt_bias_ = register_parameter("dt_bias", draw_dt_bias({settings.heads}));
+}
+
+std::optional<Tensor> GatedDeltaNetMixer::log_decay(const Tensor& x) const {
+  return softplus_decay(decay_->forward(x), a_log_, dt_bias_);
+}
+
+const Mechanism kGatedDeltaNet = {
+    .name = "gated_delta_net",
+    .family = "delta rule",
+    .paper = "Gated DeltaNet (Yang et al. 2025); Qwen3-Next",
+    .equation = "P = a_t S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t",
+    .state = "H K V + (taps - 1)(2 H K + H V)",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          return std::make_shared<GatedDeltaNetMixer>(read_delta_settings(settings, context, 0.75, 2, "silu"),
+                                                      context.dim);
+        },
+    .examples = {R"({})", R"({"heads": 6, "key_heads": 2, "head_dim": 5, "value_head_dim": 3, "taps": 0,
+                             "reflect": true, "epsilon": 1e-3, "output_gate": "none"})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,34 @@
+#include "cortado/mechanisms/kda/mixer.h"
+
+namespace cortado {
+
+KdaMixer::KdaMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("kda", settings, dim) {
+  decay_in_ = register_module("decay_in", std::make_shared<Linear>(dim, settings.gate_rank));
+  decay_ = register_module("decay", std::make_shared<Linear>(settings.gate_rank, settings.heads * settings.head_dim));
+  a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 1.0));
+  dt_bias_ = register_parameter("dt_bias", draw_dt_bias({settings.heads, settings.head_dim}));
+}
+
+std::optional<Tensor> KdaMixer::log_decay(const Tensor& x) const {
+  const Tensor logits = split_heads(decay_->forward(decay_in_->forward(x)), settings().heads);
+  return softplus_decay(logits, a_log_.unsqueeze(-1), dt_bias_);
+}
+
+const Mechanism kKda = {
+    .name = "kda",
+    .family = "delta rule",
+    .paper = "Kimi Linear (Moonshot AI 2025)",
+    .equation = "P = diag(a_t) S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t",
+    .state = "H K V + (taps - 1)(2 H K + H V)",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          DeltaSettings read = read_delta_settings(settings, context, 1.0, 1, "sigmoid");
+          read.gate_rank = settings.integer("gate_rank", 1, 65536, read.value_head_dim);
+          return std::make_shared<KdaMixer>(read, context.dim);
+        },
+    .examples = {R"({})", R"({"heads": 6, "key_heads": 2, "head_dim": 5, "value_head_dim": 3, "taps": 0,
+                             "reflect": true, "epsilon": 1e-3, "output_gate": "silu", "gate_rank": 7})"},
+};
+
+}  // namespace cortado

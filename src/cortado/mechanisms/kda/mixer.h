@@ -1,0 +1,24 @@
+// kda: Kimi Delta Attention, the delta rule after a decay of each key channel.
+#pragma once
+
+#include "cortado/mechanisms/delta.h"
+#include "cortado/mechanisms/registry.h"
+
+namespace cortado {
+
+extern const Mechanism kKda;
+
+class KdaMixer : public DeltaMixer {
+ public:
+  KdaMixer(const DeltaSettings& settings, int64_t dim);
+
+ protected:
+  std::optional<Tensor> log_decay(const Tensor& x) const override;
+  double decay_flops() const override { return linear_flops({decay_in_.get(), decay_.get()}); }
+
+ private:
+  std::shared_ptr<Linear> decay_in_, decay_;
+  Tensor a_log_, dt_bias_;  // [H], [H,K]
+};
+
+}  // namespace cortado

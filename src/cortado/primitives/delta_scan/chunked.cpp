@@ -1,0 +1,244 @@
+#include "cortado/primitives/delta_scan/chunked.h"
+
+#include "cortado/primitives/gated_scan/decay.h"
+#include "cortado/primitives/gated_scan/layout.h"
+
+namespace cortado::delta {
+
+namespace {
+
+using gated::Decay;
+using gated::Layout;
+using gated::PairWork;
+
+Tensor flat(const Tensor& x) { return x.flatten(0, 2); }  // [n,B,H,*,*] -> [N,*,*]
+
+Tensor turned(const Tensor& x) { return x.transpose(1, 2); }
+
+// One walk over the chunks, which forward and backward share. In chunk c the state is met, answered and changed:
+//   u_c = free_c + pull_c S_c,    S_{c+1} = through_c ⊙ S_c + plus_c + push_cᵀ u_c.
+// free [n,B,H,C,V] becomes u; pull, push [n,B,H,C,K]; plus [n,B,H,K,V] and through may be undefined. Returns the states
+// at all bounds [n+1,B,H,K,V]; backward: from the last chunk to the first, states[c] being the one after chunk c.
+Tensor walk(const Tensor& free, const Tensor& pull, const Tensor& push, const Tensor& plus, const Tensor& through,
+            const Tensor& start, bool backward) {
+  const int64_t chunks = free.size(0);
+  const Tensor states = at::empty({chunks + 1, free.size(1), free.size(2), pull.size(4), free.size(4)}, free.options());
+  const Tensor first = states.select(0, backward ? chunks : 0);
+  start.defined() ? first.copy_(start) : first.zero_();
+  for (int64_t i = 0; i < chunks; ++i) {
+    const int64_t c = backward ? chunks - 1 - i : i;
+    const auto now = [c](const Tensor& x) { return x.select(0, c).flatten(0, 1); };
+    const Tensor from = states.select(0, backward ? c + 1 : c);
+    Tensor to = states.select(0, backward ? c : c + 1);
+    Tensor u = now(free);
+    u.baddbmm_(now(pull), from.flatten(0, 1));
+    if (through.defined()) {
+      at::mul_out(to, from, through.select(0, c));
+    } else {
+      to.copy_(from);
+    }
+    if (plus.defined()) to.add_(plus.select(0, c));
+    to.flatten(0, 1).baddbmm_(turned(now(push)), u);
+  }
+  return states;
+}
+
+// A stretch of time in chunks, with what both directions need.
+struct Chunks {
+  Layout layout;
+  Tensor q, k, v, beta;  // beta [n,B,H,C,1]
+  Decay decay;
+  Tensor entering_q, entering_k, leaving;  // q, k ⊙ exp(gates from the chunk's start), k ⊙ exp(gates to its end)
+  Tensor scores, key_scores;   // [N,C,C]: of q and k over earlier k, with decay; key_scores strictly earlier
+  Tensor corrections;          // u_t = beta_t (v_t - S'ᵀ k_t): [n,B,H,C,V]
+  Tensor starts, final_state;  // S at each chunk's start [n,B,H,K,V], and at the end
+
+  Tensor like(const Tensor& x) const {
+    return x.view({layout.chunks(), layout.batch, layout.heads, x.size(1), x.size(2)});
+  }
+
+  // (I + diag(beta) key_scores)⁻¹ x, or with the transposed matrix; x [N,C,*].
+  Tensor solve(const Tensor& x, bool transposed) const {
+    const Tensor system = key_scores * flat(beta);  // the unit diagonal is implied
+    return at::linalg_solve_triangular(transposed ? turned(system) : system, x, /*upper=*/transposed, /*left=*/true,
+                                       /*unitriangular=*/true)
+        .contiguous();
+  }
+
+  // The products of queries y with the keys up to each, and their decay.
+  Tensor pair_scores(const Tensor& y) const {
+    PairWork work{};
+    work.scores = true;
+    decay.pairs(y, k, work);
+    return work.scores_out;
+  }
+};
+
+Chunks open_chunks(const ScanInputs& in, const ScanOptions& options) {
+  const int64_t tokens = in.k.size(1);
+  const Layout layout{in.k.size(0), tokens, options.heads, gated::chunk_length(tokens, options.chunk), options.type};
+  const auto cut = [&layout](const Tensor& x) { return gated::to_chunks(x, layout); };
+  Tensor g = cut(in.g);
+  if (g.defined() && g.dim() == 4) g = g.unsqueeze(-1);
+  const Decay decay(g, {}, layout.chunk, in.k.options().dtype(options.type));
+  Chunks it{layout, cut(in.q), cut(in.k), cut(in.v), cut(in.beta).unsqueeze(-1), decay, {}, {}, {}, {}, {}, {}, {}, {}};
+  if (it.q.defined()) {
+    it.entering_q = decay.entering(it.q);
+    it.scores = it.pair_scores(it.q);
+  }
+  it.entering_k = decay.entering(it.k);
+  it.leaving = decay.leaving(it.k);
+  it.key_scores = it.pair_scores(it.k).tril_(-1);
+  it.corrections = it.like(it.solve(flat(it.v * it.beta), false));
+  const Tensor pull = it.like(it.solve(flat(it.entering_k * it.beta), false).neg_());
+  const Tensor states = walk(it.corrections, pull, it.leaving, {}, decay.through(), in.initial, false);
+  it.starts = states.narrow(0, 0, layout.chunks());
+  it.final_state = states.select(0, layout.chunks());
+  return it;
+}
+
+// Without q only the state.
+ScanOutputs scan_segment(const ScanInputs& in, const ScanOptions& options) {
+  const Chunks it = open_chunks(in, options);
+  if (!in.q.defined()) return {{}, it.final_state.clone()};
+  const Tensor o = at::bmm(it.scores, flat(it.corrections)).baddbmm_(flat(it.entering_q), flat(it.starts));
+  return {gated::from_chunks(it.like(o), it.layout), it.final_state.clone()};
+}
+
+// What the pairs (query y, key k) and the states give, of L = Σ_t w_tᵀ S_tᵀ y_t read as a plain gated scan of (k, u).
+// Adds to dx [n,B,H,C,K], the keys' gradient; returns y's, and the gates' if wanted. The part of the gates' gradient
+// that the keys and the chunk pass on to the next chunks comes with `flow`.
+std::pair<Tensor, Tensor> read_gradients(const Chunks& it, const Tensor& y, const Tensor& entering, const Tensor& w,
+                                         const Tensor& m, const Tensor& dx, bool want_gate, gated::GateFlow flow) {
+  const Tensor from_state = it.like(at::bmm(flat(w), turned(flat(it.starts))));
+  PairWork work{};
+  work.m = m;
+  work.dy = it.decay.entering(from_state);
+  work.dx = dx;
+  work.gate = want_gate;
+  if (want_gate) {
+    flow.enter = entering * from_state;
+    if (it.decay.per_head()) flow.enter = flow.enter.sum(-1, true);
+    work.flow = std::move(flow);
+  }
+  it.decay.pairs(y, it.k, work);
+  return {work.dy, work.dg};
+}
+
+ScanGradients scan_backward_segment(const ScanInputs& in, const ScanOutputs& gradient, const ScanOptions& options) {
+  const Chunks it = open_chunks(in, options);
+  const Layout& layout = it.layout;
+  const Tensor grad_o = gated::to_chunks(gradient.o, layout);
+  const Tensor u = flat(it.corrections);
+
+  // x_c = M⁻ᵀ (scoresᵀ dO + leaving D_{c+1}), the gradient of the solve's right side; D_c = ∂L/∂S_c.
+  const Tensor x = it.like(it.solve(at::bmm(turned(it.scores), flat(grad_o)), true));
+  const Tensor pull = it.like(it.solve(flat(it.leaving), true));
+  const Tensor plus = it.like(at::bmm(turned(flat(it.entering_q)), flat(grad_o)));
+  const Tensor push = it.entering_k * it.beta.neg();
+  const Tensor states = walk(x, pull, push, plus, it.decay.through(), gradient.final_state, true);
+  const Tensor ends = states.narrow(0, 1, layout.chunks());
+  const Tensor grad_v = x * it.beta;
+
+  ScanGradients out;
+  out.initial = states.select(0, 0).clone();
+  const Tensor held = it.like(at::bmm(it.key_scores, u).baddbmm_(flat(it.entering_k), flat(it.starts)));
+  out.beta = gated::from_chunks((x * (it.v - held)).sum(-1), layout);
+  out.v = gated::from_chunks(grad_v, layout);
+
+  // Two reads of the state: o by q, and -held by k, whose weights are dO and grad_v.
+  const Tensor to_state = it.like(at::bmm(u, turned(flat(ends))));
+  gated::GateFlow flow, second;
+  if (options.want_gate) {
+    flow.leave = it.leaving * to_state;
+    flow.through = (it.starts * ends).sum(-1, true).mul(it.decay.through()).transpose(-1, -2);
+    if (it.decay.per_head()) {
+      flow.leave = flow.leave.sum(-1, true);
+      flow.through = flow.through.sum(-1, true);
+    }
+    second.leave = at::zeros_like(flow.leave);
+    second.through = at::zeros_like(flow.through);
+  }
+  const Tensor dk = it.decay.leaving(to_state), read_weights = grad_v.neg();
+  const auto [dq, dg] = read_gradients(it, it.q, it.entering_q, grad_o, at::bmm(flat(grad_o), turned(u)), dk,
+                                       options.want_gate, std::move(flow));
+  const auto [dk_read, dg_read] =
+      read_gradients(it, it.k, it.entering_k, read_weights, at::bmm(flat(read_weights), turned(u)).tril_(-1), dk,
+                     options.want_gate, std::move(second));
+  out.q = gated::from_chunks(dq, layout);
+  out.k = gated::from_chunks(dk + dk_read, layout);
+  if (options.want_gate) {
+    const Tensor sum = dg + dg_read;
+    out.g = gated::from_chunks(in.g.dim() == 3 ? sum.squeeze(-1) : sum, layout);
+  }
+  return out;
+}
+
+// Tokens [first, first + length) of the timed inputs.
+ScanInputs part_of(ScanInputs in, int64_t first, int64_t length) {
+  for (Tensor* x : {&in.q, &in.k, &in.v, &in.beta, &in.g}) {
+    if (x->defined()) *x = x->narrow(1, first, length);
+  }
+  return in;
+}
+
+// The bounds of the segments of time to work on one after the other.
+std::vector<int64_t> segment_bounds(const ScanInputs& in, const ScanOptions& options) {
+  const int64_t tokens = in.k.size(1), a_token = in.k.size(0) * options.heads * std::max(in.k.size(3), in.v.size(3));
+  const int64_t a_chunk = std::max<int64_t>(1, a_token * options.chunk);
+  const int64_t length = std::max<int64_t>(1, options.segment_elements / a_chunk) * options.chunk;
+  std::vector<int64_t> bounds{0};
+  while (bounds.back() + length < tokens) bounds.push_back(bounds.back() + length);
+  bounds.push_back(tokens);
+  return bounds;
+}
+
+}  // namespace
+
+ScanOutputs scan(const ScanInputs& in, const ScanOptions& options) {
+  const auto bounds = segment_bounds(in, options);
+  std::vector<Tensor> pieces;
+  Tensor state = in.initial;
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    ScanInputs segment = part_of(in, bounds[i], bounds[i + 1] - bounds[i]);
+    segment.initial = state;
+    const ScanOutputs result = scan_segment(segment, options);
+    pieces.push_back(result.o);
+    state = result.final_state;
+  }
+  return {pieces.size() == 1 ? pieces[0] : at::cat(pieces, 1), state};
+}
+
+ScanGradients scan_backward(const ScanInputs& in, const ScanOutputs& gradient, const ScanOptions& options) {
+  const auto bounds = segment_bounds(in, options);
+  const size_t count = bounds.size() - 1;
+  std::vector<ScanInputs> segments;
+  Tensor state = in.initial;
+  for (size_t i = 0; i < count; ++i) {  // forwards, for the state at each segment's start
+    segments.push_back(part_of(in, bounds[i], bounds[i + 1] - bounds[i]));
+    segments[i].initial = state;
+    if (i + 1 == count) break;
+    ScanInputs without_q = segments[i];
+    without_q.q.reset();
+    state = scan_segment(without_q, options).final_state;
+  }
+  std::vector<ScanGradients> parts(count);
+  Tensor grad_state = gradient.final_state;
+  for (size_t i = count; i-- > 0;) {
+    const Tensor grad_o = gradient.o.narrow(1, bounds[i], bounds[i + 1] - bounds[i]);
+    parts[i] = scan_backward_segment(segments[i], {grad_o, grad_state}, options);
+    grad_state = parts[i].initial;
+  }
+  if (count == 1) return parts[0];
+  ScanGradients all;
+  for (Tensor ScanGradients::* member :
+       {&ScanGradients::q, &ScanGradients::k, &ScanGradients::v, &ScanGradients::beta, &ScanGradients::g}) {
+    std::vector<Tensor> pieces;
+    for (const auto& part : parts) pieces.push_back(part.*member);
+    if (pieces[0].defined()) all.*member = at::cat(pieces, 1);
+  }
+  all.initial = grad_state;
+  return all;
+}
+
+}  // namespace cortado::delta

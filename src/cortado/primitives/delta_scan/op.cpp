@@ -1,0 +1,268 @@
+// delta_scan as an operator: checks, shapes, autograd, and the choice of the form.
+#include "cortado/primitives/delta_scan/op.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "cortado/primitives/delta_scan/chunked.h"
+#include "cortado/primitives/gates.h"
+
+namespace cortado {
+
+namespace {
+
+constexpr std::string_view kName = "delta_scan";
+
+struct Arguments {
+  const Tensor &q, &k, &v, &beta;
+  const OptionalTensor &g, &initial_state, &cu_seqlens;
+  std::optional<double> scale;
+
+  at::ScalarType type() const { return accumulation_type({q, k, v, beta, g, initial_state}); }
+  double factor() const { return scale.value_or(1 / std::sqrt(static_cast<double>(k.size(3)))); }
+};
+
+// --- Shapes: everything about them that does not need the tensors' contents. ---
+
+struct Shape {
+  c10::SymInt batch, tokens, heads, state_heads, rows, keys, values;
+};
+
+Shape check(const Arguments& in) {
+  const std::pair<const char*, OptionalTensor> inputs[] = {
+      {"q", in.q}, {"k", in.k}, {"v", in.v}, {"beta", in.beta}, {"g", in.g}, {"initial_state", in.initial_state}};
+  for (const auto& [name, x] : inputs) {
+    fail_input_if(x && !x->is_floating_point(), "[", kName, "] ", name, " must be a floating-point tensor, got ",
+                  x ? x->scalar_type() : at::kFloat);
+  }
+  expect_shape(kName, "k", in.k, {-1, -1, -1, -1});
+  Shape shape{};
+  shape.batch = in.k.sym_size(0);
+  shape.tokens = in.k.sym_size(1);
+  shape.keys = in.k.sym_size(3);
+  expect_shape(kName, "q", in.q, {shape.batch, shape.tokens, -1, shape.keys});
+  expect_shape(kName, "v", in.v, {shape.batch, shape.tokens, -1, -1});
+  expect_shape(kName, "beta", in.beta, {shape.batch, shape.tokens, -1});
+  shape.values = in.v.sym_size(3);
+  const c10::SymInt g_heads = in.g ? gate_heads(kName, *in.g, shape.batch, shape.tokens, shape.keys) : c10::SymInt(1);
+  shape.state_heads = common_heads(
+      kName, {{"k", in.k.sym_size(2)}, {"v", in.v.sym_size(2)}, {"beta", in.beta.sym_size(2)}, {"g", g_heads}});
+  shape.heads = output_heads(kName, in.q.sym_size(2), shape.state_heads);
+  shape.rows = packed_rows(kName, in.cu_seqlens, shape.batch);
+  if (in.initial_state) {
+    expect_shape(kName, "initial_state", *in.initial_state, {shape.rows, shape.state_heads, shape.keys, shape.values});
+  }
+  return shape;
+}
+
+std::tuple<Tensor, Tensor> scan_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                     const OptionalTensor& g, std::optional<double> scale,
+                                     const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+  const Arguments in{q, k, v, beta, g, initial_state, cu_seqlens, scale};
+  const Shape shape = check(in);
+  return {at::empty_symint({shape.batch, shape.tokens, shape.heads, shape.values}, v.options()),
+          at::empty_symint({shape.rows, shape.state_heads, shape.keys, shape.values}, v.options().dtype(in.type()))};
+}
+
+// --- The step: one token, no chunks. ---
+
+std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t state_heads) {
+  const auto type = in.type();
+  const int64_t batch = in.k.size(0), keys = in.k.size(3), values = in.v.size(3);
+  const auto token = [type](const Tensor& x, int64_t wanted) {  // [B,1,h,*] -> [B,H,*]
+    return expand_heads(x.select(1, 0).to(type), wanted, 1);
+  };
+  const Tensor k = token(in.k, state_heads), beta = token(in.beta, state_heads).unsqueeze(-1);
+  Tensor u = token(in.v, state_heads) * beta, state;  // [B,Hs,V]
+  if (in.initial_state) {
+    state = in.initial_state->to(type);
+    if (in.g) state = state * token_decay(*in.g, state_heads, type);
+    u = u.sub_(at::matmul((k * beta).unsqueeze(-2), state).squeeze(-2));
+    state = at::addcmul(state, k.unsqueeze(-1), u.unsqueeze(-2));
+  } else {
+    state = k.unsqueeze(-1) * u.unsqueeze(-2);
+  }
+  const Tensor q = token(in.q, heads).reshape({batch * state_heads, heads / state_heads, keys});
+  const Tensor o = at::bmm(q, state.reshape({batch * state_heads, keys, values})).mul_(in.factor());
+  return {o.view({batch, 1, heads, values}).to(in.v.scalar_type()), state};
+}
+
+// --- The chunked form: inputs and results in the operator's shapes. ---
+
+// Runs `part` on the batch, or on every packed sequence; the gradients are undefined in the forward.
+using Part =
+    std::function<PackedResult(const delta::ScanInputs& inputs, const Tensor& grad_o, const Tensor& grad_state)>;
+
+PackedResult run(const Arguments& in, const Shape& shape, const Tensor& grad_o, const Tensor& grad_state,
+                 const Part& part) {
+  const int64_t heads = shape.heads.expect_int();
+  const Tensor initial = in.initial_state ? expand_heads(*in.initial_state, heads, 1) : Tensor();
+  const delta::ScanInputs inputs{in.q, in.k, in.v, in.beta, timed_gate(in.g, in.k.size(1)), initial};
+  if (!in.cu_seqlens) return part(inputs, grad_o, grad_state);
+  return for_each_sequence(sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)),
+                           {inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, grad_o}, {initial, grad_state},
+                           [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+                             return part({timed[0], timed[1], timed[2], timed[3], timed[4], rows[0]}, timed[5],
+                                         rows[1]);
+                           });
+}
+
+std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                       const OptionalTensor& g, std::optional<double> scale,
+                                       const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+  const NoAutocast exact;
+  const Arguments in{q, k, v, beta, g, initial_state, cu_seqlens, scale};
+  const Shape shape = check(in);
+  const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
+  if (k.size(1) == 1 && !cu_seqlens) return step(in, heads, state_heads);
+
+  const delta::ScanOptions options{.heads = heads, .type = in.type()};
+  const auto result = run(in, shape, {}, {}, [&](const delta::ScanInputs& inputs, const Tensor&, const Tensor&) {
+    const auto out = delta::scan(inputs, options);
+    return PackedResult{{out.o}, {out.final_state}};
+  });
+  const Tensor o = result.timed[0].mul(in.factor()).to(v.scalar_type());
+  if (heads == state_heads) return {o, result.rows[0]};
+  return {o, result.rows[0].unflatten(1, {state_heads, heads / state_heads}).select(2, 0).contiguous()};
+}
+
+// --- The backward. ---
+
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;  // of q, k, v, beta, g, initial_state
+
+// The arguments in the order of the schema. A gradient that is not wanted, or of what was not given, has shape [0].
+Gradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& beta, const OptionalTensor& g, const OptionalTensor& initial_state,
+                        const OptionalTensor&, std::optional<double>, bool need_gate) {
+  const auto like = [&](const OptionalTensor& x, bool wanted) {
+    return x && wanted ? at::empty_symint(x->sym_sizes(), x->options()) : at::empty({0}, q.options());
+  };
+  return {like(q, true), like(k, true), like(v, true), like(beta, true), like(g, need_gate), like(initial_state, true)};
+}
+
+Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
+                          const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
+                          const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                          std::optional<double> scale, bool need_gate) {
+  const NoAutocast exact;
+  const Arguments in{q, k, v, beta, g, initial_state, cu_seqlens, scale};
+  const Shape shape = check(in);
+  const int64_t heads = shape.heads.expect_int();
+  const delta::ScanOptions options{.heads = heads, .type = in.type(), .want_gate = g && need_gate};
+  const Tensor scaled =
+      grad_o ? grad_o->to(options.type) * in.factor()
+             : at::zeros({1}, k.options().dtype(options.type)).expand({k.size(0), k.size(1), heads, v.size(3)});
+  const auto result = run(in, shape, scaled, grad_state ? spread_state_gradient(*grad_state, heads) : Tensor(),
+                          [&](const delta::ScanInputs& inputs, const Tensor& part_o, const Tensor& part_state) {
+                            const auto out = delta::scan_backward(inputs, {part_o, part_state}, options);
+                            return PackedResult{{out.q, out.k, out.v, out.beta, out.g}, {out.initial}};
+                          });
+  const auto back = [&](size_t i, const Tensor& x) {
+    return sum_heads(result.timed[i], x.size(2)).to(x.scalar_type());
+  };
+  const Tensor none = at::empty({0}, q.options()), &start = result.rows[0];
+  return {back(0, q),
+          back(1, k),
+          back(2, v),
+          back(3, beta),
+          options.want_gate ? gate_gradient(result.timed[4], *g) : none,
+          initial_state ? sum_heads(start, initial_state->size(1), 1).to(initial_state->scalar_type()) : none};
+}
+
+const auto& scan_operator() {
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::delta_scan", "").typed<decltype(scan_kernel)>();
+  return handle;
+}
+
+const auto& backward_operator() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("cortado::delta_scan_backward", "")
+                                 .typed<decltype(backward_kernel)>();
+  return handle;
+}
+
+// --- Autograd. ---
+
+class DeltaScan : public torch::autograd::Function<DeltaScan> {
+ public:
+  using Context = torch::autograd::AutogradContext;
+
+  static torch::autograd::variable_list forward(Context* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                const Tensor& beta, const OptionalTensor& g,
+                                                std::optional<double> scale, const OptionalTensor& initial_state,
+                                                const OptionalTensor& cu_seqlens) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const auto [o, state] = scan_operator().call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
+    const auto keep = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
+    ctx->save_for_backward({q, k, v, beta, keep(g), keep(initial_state), keep(cu_seqlens)});
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["need_gate"] = g && g->requires_grad();
+    ctx->set_materialize_grads(false);
+    return {o, state};
+  }
+
+  static torch::autograd::variable_list backward(Context* ctx, const torch::autograd::variable_list& grads) {
+    const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
+    const auto saved = ctx->get_saved_variables();
+    const auto g = given(saved[4]), initial_state = given(saved[5]);
+    const bool need_gate = ctx->saved_data["need_gate"].toBool();
+    const auto [dq, dk, dv, dbeta, dg, dstate] = backward_operator().call(
+        given(grads[0]), given(grads[1]), saved[0], saved[1], saved[2], saved[3], g, initial_state, given(saved[6]),
+        ctx->saved_data["scale"].toOptional<double>(), need_gate);
+    const Tensor none;
+    return {dq, dk, dv, dbeta, g && need_gate ? dg : none, none, initial_state ? dstate : none, none};
+  }
+};
+
+bool differentiable(const OptionalTensor& x) {
+  return x && ((at::GradMode::is_enabled() && x->requires_grad()) || x->_fw_grad(0).defined());
+}
+
+std::tuple<Tensor, Tensor> scan_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                         const OptionalTensor& g, std::optional<double> scale,
+                                         const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+  if (differentiable(q) || differentiable(k) || differentiable(v) || differentiable(beta) || differentiable(g) ||
+      differentiable(initial_state)) {
+    const auto results = DeltaScan::apply(q, k, v, beta, g, scale, initial_state, cu_seqlens);
+    return {results[0], results[1]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return scan_operator().call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "delta_scan(Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? g=None, *, float? scale=None, "
+      "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)");
+  m.def(
+      "delta_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? g, "
+      "Tensor? initial_state, Tensor? cu_seqlens, float? scale, bool need_gate) "
+      "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbeta, Tensor dg, Tensor dinitial_state)");
+}
+
+TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
+  m.impl("delta_scan", &scan_kernel);
+  m.impl("delta_scan_backward", &backward_kernel);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Meta, m) {
+  m.impl("delta_scan", &scan_meta);
+  m.impl("delta_scan_backward", &backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
+  m.impl("delta_scan", &scan_autograd);
+  m.impl("delta_scan_backward", once_differentiable());
+}
+
+std::tuple<Tensor, Tensor> delta_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                      const std::optional<Tensor>& g, std::optional<double> scale,
+                                      const std::optional<Tensor>& initial_state,
+                                      const std::optional<Tensor>& cu_seqlens) {
+  return scan_operator().call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
+}
+
+}  // namespace cortado
