@@ -1,8 +1,12 @@
 #include "cortado/mechanisms/registry.h"
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/abc/mixer.h"
+#include "cortado/mechanisms/blurry_window/mixer.h"
+#include "cortado/mechanisms/gated_slot/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
+#include "cortado/mechanisms/lolcats/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
 #include "cortado/mechanisms/rg_lru/mixer.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
@@ -18,6 +22,10 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kLatte,          //
       &kMacchiato,      //
       &kRgLru,          //
+      &kAbc,            //
+      &kGatedSlotAttention,  //
+      &kBlurryWindow,   //
+      &kLolcats,        //
   };
   return all;
 }
