@@ -5,9 +5,13 @@
 #include "cortado/mechanisms/delta_net/mixer.h"
 #include "cortado/mechanisms/gated_delta_net/mixer.h"
 #include "cortado/mechanisms/kda/mixer.h"
+#include "cortado/mechanisms/abc/mixer.h"
+#include "cortado/mechanisms/blurry_window/mixer.h"
+#include "cortado/mechanisms/gated_slot/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
+#include "cortado/mechanisms/lolcats/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
 #include "cortado/mechanisms/mamba/mixer.h"
 #include "cortado/mechanisms/mamba2/mixer.h"
@@ -38,6 +42,10 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kDeltaNet,       //
       &kGatedDeltaNet,  //
       &kKda,            //
+      &kAbc,            //
+      &kGatedSlotAttention,  //
+      &kBlurryWindow,   //
+      &kLolcats,        //
   };
   return all;
 }

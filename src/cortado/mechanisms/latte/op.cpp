@@ -9,20 +9,12 @@ namespace {
 
 constexpr const char* kName = "latte";
 
-// p(s|l,t) = exp(θ_s - m_t) / α_t as a gated scan: S_t = exp(m_{t-1} - m_t) S_{t-1} + exp(θ_t - m_t) ⊗ v_t, α the same
-// with v = 1. The result does not depend on m, so m and the gate it makes have no gradient.
 LatteResult causal_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
                          const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
-  auto [m, before, last_m] = running_max(theta, start.maximum, cu_seqlens);
-  const Tensor seen = m.masked_fill(m == -kInfinity, 0);
-  const Tensor gate = before - seen, keys = (theta - seen).exp();
-  const std::optional<Tensor> alpha_start =
-      start.normalizer ? std::optional<Tensor>(start.normalizer->flatten(1)) : std::nullopt;
-  auto [alpha, last_alpha] = elementwise_scan(gate.flatten(2), keys.flatten(2), alpha_start, cu_seqlens);
-  const Tensor normalizer = expand_heads(alpha.view_symint(keys.sym_sizes()), heads.out);
-  const Tensor q = divide_or_zero(expand_heads(weights, heads.out), normalizer);
-  auto [o, state] = gated_scan(q, keys, v, gate, "key", 1.0, {}, start.state, cu_seqlens);
-  return {o, state, last_alpha.view_symint({last_alpha.sym_size(0), heads.state, theta.sym_size(3)}), last_m};
+  const TimeSoftmax p = time_softmax(theta, start.normalizer, start.maximum, cu_seqlens);
+  const Tensor q = divide_or_zero(expand_heads(weights, heads.out), expand_heads(p.normalizer, heads.out));
+  auto [o, state] = gated_scan(q, p.keys, v, p.gate, "key", 1.0, {}, start.state, cu_seqlens);
+  return {o, state, p.last_normalizer, p.last_maximum};
 }
 
 // p(s|l) = softmax over the whole sequence: v's weighted mean for every latent, read by all tokens.
@@ -38,6 +30,17 @@ Tensor bidirectional_latte(const Tensor& weights, const Tensor& theta, const Ten
 }
 
 }  // namespace
+
+TimeSoftmax time_softmax(const Tensor& theta, const std::optional<Tensor>& normalizer,
+                         const std::optional<Tensor>& maximum, const std::optional<Tensor>& cu_seqlens) {
+  auto [m, before, last_m] = running_max(theta, maximum, cu_seqlens);
+  const Tensor seen = m.masked_fill(m == -kInfinity, 0);
+  const Tensor gate = before - seen, keys = (theta - seen).exp();
+  const std::optional<Tensor> start = normalizer ? std::optional<Tensor>(normalizer->flatten(1)) : std::nullopt;
+  auto [alpha, last_alpha] = elementwise_scan(gate.flatten(2), keys.flatten(2), start, cu_seqlens);
+  return {keys, gate, alpha.view_symint(keys.sym_sizes()),
+          last_alpha.view_symint({last_alpha.sym_size(0), theta.sym_size(2), theta.sym_size(3)}), last_m};
+}
 
 LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                                const LatteState& start, const std::optional<Tensor>& cu_seqlens) {

@@ -61,9 +61,11 @@ struct Form {
   // The gradient of the gates' sums that the state between the chunks makes, from its parts' gradients.
   GateFlow flow(const Tensor& from_state, const Tensor& to_state) const {
     GateFlow flow;
-    flow.enter = entering * from_state;
-    flow.leave = leaving * to_state;
-    flow.through = (starts * end_gradients).sum(-1, true).mul(decay.through()).transpose(-1, -2);
+    const bool factors = decay.of_factors();  // their own gradients, not their logs'
+    flow.enter = (factors ? y : entering) * from_state;
+    flow.leave = (factors ? x : leaving) * to_state;
+    const Tensor crossing = (starts * end_gradients).sum(-1, true);
+    flow.through = (factors ? crossing : crossing.mul(decay.through())).transpose(-1, -2);
     if (decay.per_head()) {
       for (Tensor* part : {&flow.enter, &flow.leave, &flow.through}) *part = part->sum(-1, true);
     }
@@ -75,14 +77,14 @@ Form open_form(const FormInputs& in, const FormOptions& options) {
   const int64_t tokens = in.x.size(1);
   const int64_t chunk = chunk_length(tokens, options.chunk);
   const Layout layout{in.x.size(0), tokens, options.heads, chunk, options.type, options.reverse};
-  Tensor g = to_chunks(in.g, layout);
+  Tensor g = to_chunks(in.g, layout, options.decay == DecayKind::kFactors ? 1 : 0);
   if (g.defined() && g.dim() == 4) g = g.unsqueeze(-1);
   Tensor bonus;
   if (in.bonus.defined()) {
     const int64_t repeats = options.heads / in.bonus.size(0);
     bonus = in.bonus.to(options.type).repeat_interleave(repeats, 0).view({1, 1, options.heads, 1, in.bonus.size(1)});
   }
-  const Decay decay(g, bonus, chunk, in.x.options().dtype(options.type));
+  const Decay decay(g, bonus, chunk, in.x.options().dtype(options.type), options.decay);
   Form form{layout,
             to_chunks(in.y, layout),
             to_chunks(in.x, layout),
@@ -206,6 +208,39 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
   out.final_state = state;
   if (options.want_rest) out.initial = gradient;
   return out;
+}
+
+FormOutputs differentiate_sequences(const FormInputs& in, const FormOptions& options,
+                                    const std::vector<int64_t>& bounds) {
+  const auto run = [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
+    const auto out = differentiate_form({.y = timed[0],
+                                         .x = timed[1],
+                                         .w = timed[2],
+                                         .v = timed[3],
+                                         .g = timed[4],
+                                         .bonus = in.bonus,
+                                         .initial = rows[0],
+                                         .final_grad = rows[1]},
+                                        options);
+    return {{out.y, out.x, out.w, out.v, out.g}, {out.bonus, out.initial, out.final_state}};
+  };
+  const auto joined = for_each_sequence(bounds, {in.y, in.x, in.w, in.v, in.g}, {in.initial, in.final_grad}, run);
+  const auto& t = joined.timed;
+  const auto& r = joined.rows;
+  return {t[0], t[1], t[2], t[3], t[4], r[0], r[1], r[2]};
+}
+
+Tensor first_of_copies(const Tensor& state, int64_t state_heads) {
+  if (state.size(1) == state_heads) return state;
+  return state.unflatten(1, {state_heads, state.size(1) / state_heads}).select(2, 0).contiguous();
+}
+
+Tensor spread_to_copies(const Tensor& gradient, int64_t heads) {
+  const int64_t state_heads = gradient.size(1);
+  if (state_heads == heads) return gradient;
+  const Tensor wide = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)}, gradient.options());
+  wide.unflatten(1, {state_heads, heads / state_heads}).select(2, 0).copy_(gradient);
+  return wide;
 }
 
 }  // namespace cortado::gated

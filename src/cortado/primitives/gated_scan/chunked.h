@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "cortado/primitives/gated_scan/decay.h"
+
 namespace cortado::gated {
 
 using at::Tensor;
@@ -14,7 +16,7 @@ using at::Tensor;
 struct FormInputs {
   Tensor y, x;        // [B,T,h,K]
   Tensor w, v;        // [B,T,h,V]
-  Tensor g;           // [B|1,T,h], [B|1,T,h,K] or undefined
+  Tensor g;           // [B|1,T,h], [B|1,T,h,K] or undefined; of kind kFactors: [B|1,T,h,K], what multiplies the state
   Tensor bonus;       // [h,K] or undefined: S_{t-1} + diag(bonus) x_t ⊗ v_t is read instead of S_t
   Tensor initial;     // [B,H,K,V] or undefined = 0
   Tensor final_grad;  // [B,H,K,V] or undefined = 0
@@ -25,6 +27,7 @@ struct FormInputs {
 struct FormOptions {
   int64_t heads;        // H
   at::ScalarType type;  // to accumulate in
+  DecayKind decay = DecayKind::kLogs;
   int64_t chunk = 64;   // largest chunk, a power of two
   // Long inputs are worked on in segments of about this many elements (B·T·H·max(K,V)), so that the temporary memory
   // does not grow with T.
@@ -42,5 +45,14 @@ struct FormOutputs {
 };
 
 FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options);
+
+// The same on every packed sequence of [1,T,...], the states having a row a sequence. `bounds` as sequence_bounds.
+FormOutputs differentiate_sequences(const FormInputs& in, const FormOptions& options,
+                                    const std::vector<int64_t>& bounds);
+
+// Several query heads on one state head (GQA): the state is computed for each of them. The copies are equal and the
+// first is the result [rows,Hs,K,V]; its gradient is spread back to [rows,H,K,V], 0 for the others.
+Tensor first_of_copies(const Tensor& state, int64_t state_heads);
+Tensor spread_to_copies(const Tensor& gradient, int64_t heads);
 
 }  // namespace cortado::gated

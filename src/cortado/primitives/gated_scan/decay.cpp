@@ -34,25 +34,46 @@ Tensor batch(const Tensor& x) { return x.reshape({-1, x.size(-2), x.size(-1)}); 
 
 }  // namespace
 
-GateTree::GateTree(const Tensor& g, bool before) : before(before) {
-  enter = before ? at::zeros_like(g) : fresh(g);
-  leave = at::zeros_like(g);
+GateTree::GateTree(const Tensor& g, bool before, DecayKind kind) : before(before) {
+  const bool factors = kind == DecayKind::kFactors;
+  const double neutral = factors ? 1 : 0;
+  enter = before ? at::full_like(g, neutral) : fresh(g);
+  leave = at::full_like(g, neutral);
   through = g;
   for (int64_t half = 1; half < g.size(3); half *= 2) {
     const Tensor queries = halves(enter, half, 1), keys = halves(leave, half, 0);
-    levels.push_back({half, fresh(queries), half == 1 ? Tensor() : fresh(keys)});
     const Tensor first = halves(through, 1, 0), second = halves(through, 1, 1);  // [n,B,H,blocks,1,K]
-    queries.add_(first);
-    keys.add_(second);
-    through = (first + second).squeeze(4);
+    levels.push_back({half, fresh(queries), half == 1 ? Tensor() : fresh(keys), {}, {}});
+    if (factors) {
+      levels.back().first = first;
+      levels.back().second = second;
+      queries.mul_(first);
+      keys.mul_(second);
+      through = (first * second).squeeze(4);
+    } else {
+      queries.add_(first);
+      keys.add_(second);
+      through = (first + second).squeeze(4);
+    }
   }
 }
 
-void GateDescent::descend(int64_t half, const Tensor& to_query, const Tensor& from_key) {
+void GateDescent::descend(const GateTree::Level& level, const Tensor& to_query, const Tensor& from_key) {
+  const int64_t half = level.half;
   const Tensor queries = halves(flow_.enter, half, 1), keys = halves(flow_.leave, half, 0);
+  const Tensor whole = flow_.through.unsqueeze(4);
   // The sums of this size grew from those of half the size by the sum of the other half, so that gets their gradient.
-  const Tensor through = at::cat({sum_few(queries), sum_few(keys)}, 4);  // [n,B,H,blocks,2,K|1]
-  flow_.through = through.add_(flow_.through.unsqueeze(4)).flatten(3, 4);
+  Tensor through;  // [n,B,H,blocks,2,K|1]
+  if (level.first.defined()) {  // a product's gradient goes to each factor times the other
+    const Tensor first = sum_few(queries * level.to_query).addcmul_(whole, level.second);
+    const Tensor second = sum_few(half == 1 ? keys : keys * level.from_key) + whole * level.first;
+    through = at::cat({first, second}, 4);
+    queries.mul_(level.first);
+    keys.mul_(level.second);
+  } else {
+    through = at::cat({sum_few(queries), sum_few(keys)}, 4).add_(whole);
+  }
+  flow_.through = through.flatten(3, 4);
   queries.add_(to_query);
   if (half > 1) keys.add_(from_key);  // between neighbours there is only the query's gate
 }
@@ -61,12 +82,19 @@ Tensor GateDescent::finish(const GateTree& tree) const {
   return tree.before ? flow_.through : flow_.through + flow_.enter;
 }
 
-Decay::Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::TensorOptions& options) : bonus_(bonus) {
+Decay::Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::TensorOptions& options, DecayKind kind)
+    : kind_(kind), bonus_(bonus) {
   if (!g.defined()) {
     pair_ = at::ones({1, 1, 1, chunk, chunk}, options).tril_(bonus.defined() ? -1 : 0);
     return;
   }
-  tree_.emplace(g, bonus.defined());
+  tree_.emplace(g, bonus.defined(), kind);
+  if (of_factors()) {
+    enter_ = tree_->enter;
+    leave_ = tree_->leave;
+    through_ = tree_->through.transpose(-1, -2);
+    return;
+  }
   const bool per_channel = g.size(4) > 1;
   if (!per_channel) {
     pair_ = at::full({g.size(0), g.size(1), g.size(2), chunk, chunk}, -kInfinity, options);
@@ -119,7 +147,7 @@ void Decay::head_pairs(const Tensor& y, const Tensor& x, PairWork& work) const {
   for (auto level = tree_->levels.rbegin(); level != tree_->levels.rend(); ++level) {
     const Tensor square = squares(shares, level->half);
     const std::vector<int64_t> sizes{full[0], full[1], full[2], square.size(1), level->half, 1};
-    descent.descend(level->half, square.sum(-1).view(sizes), square.sum(-2).view(sizes));
+    descent.descend(*level, square.sum(-1).view(sizes), square.sum(-2).view(sizes));
   }
   work.dg = descent.finish(*tree_);
 }
@@ -153,7 +181,11 @@ void Decay::channel_pairs(const Tensor& y, const Tensor& x, PairWork& work) cons
       const Tensor target = halves(work.dx, half, 0);
       half == 1 ? target.add_(from_key) : target.addcmul_(from_key, level->from_key);
     }
-    if (descent) descent->descend(half, to_query.mul_(queries), half == 1 ? Tensor() : from_key.mul_(keys));
+    if (!descent) continue;
+    // Of a factor, or of its log: the gradient of the product of token and factor, times the rest or times all of it.
+    to_query.mul_(of_factors() ? halves(y, half, 1) : queries);
+    if (half > 1) from_key.mul_(of_factors() ? halves(x, half, 0) : keys);
+    descent->descend(*level, to_query, half == 1 ? Tensor() : from_key);
   }
   if (descent) work.dg = descent->finish(*tree_);
 }

@@ -2,6 +2,9 @@
 //
 // Layout of this folder's inner routines: [n, B, H, C, *], n chunks of C tokens (C a power of two), all contiguous and
 // of the accumulation type. Gates are [n, B|1, H, C, K] per channel or [n, B|1, H, C, 1] per head.
+//
+// Decays come in two kinds. Gated scans give logs: sums of them are exponentiated. Slot scans give the factors
+// themselves, of any sign and size (0 too): the same tree multiplies them, and never divides.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +16,9 @@ namespace cortado::gated {
 
 using at::Tensor;
 
-// Gradients with respect to sums of gates. enter, leave: [n,B,H,C,K|1]; through: [n,B,H,1,K|1].
+enum class DecayKind { kLogs, kFactors };
+
+// Gradients with respect to sums of gates, or products of factors. enter, leave: [n,B,H,C,K|1]; through: [n,B,H,1,K|1].
 struct GateFlow {
   Tensor enter, leave, through;
 };
@@ -22,13 +27,15 @@ struct GateFlow {
 //
 // A pair (s, t), s < t, is parted at exactly one level: s in the first half of a block, t in the second. The sum of the
 // gates between them is from_key(s) + to_query(t), both referred to the middle of the block. Every sum here is a sum of
-// gates, so there is no difference to cancel, no positive exponent, and -inf needs no care.
+// gates, so there is no difference to cancel, no positive exponent, and -inf needs no care. Of factors, every sum is a
+// product.
 struct GateTree {
   struct Level {
     int64_t half;     // tokens in half a block
     Tensor to_query;  // Σ of the gates after the middle up to t, t in the second halves: [n,B|1,H,blocks,half,K|1]
     Tensor from_key;  // Σ of the gates after s up to the middle, s in the first halves: the same shape; none for half =
                       // 1, being 0
+    Tensor first, second;  // factors only: the products of all of each half, [n,B|1,H,blocks,1,K]
   };
   std::vector<Level> levels;  // half = 1, 2, 4, ..., C/2
   Tensor enter;               // Σ from the chunk's start up to t
@@ -36,7 +43,7 @@ struct GateTree {
   Tensor through;             // Σ of the whole chunk [n,B|1,H,1,K|1]
   bool before;                // reads come before writes: sums up to t leave out t's own gate
 
-  GateTree(const Tensor& g, bool before);
+  GateTree(const Tensor& g, bool before, DecayKind kind = DecayKind::kLogs);
 };
 
 // Walks a tree from its root down, turning the gradients of its sums into the gradient of the gates.
@@ -45,7 +52,7 @@ class GateDescent {
   explicit GateDescent(GateFlow flow) : flow_(std::move(flow)) {}
   // Takes one level, the largest first, with the gradients of its to_query and from_key (shaped as those, with B; for
   // half = 1 there is no from_key).
-  void descend(int64_t half, const Tensor& to_query, const Tensor& from_key);
+  void descend(const GateTree::Level& level, const Tensor& to_query, const Tensor& from_key);
   // The gradient of g [n,B,H,C,K|1], when all levels are done.
   Tensor finish(const GateTree& tree) const;
 
@@ -69,13 +76,16 @@ struct PairWork {
 // before writes, and a token sees itself through the bonus.
 class Decay {
  public:
-  Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::TensorOptions& options);
+  Decay(const Tensor& g, const Tensor& bonus, int64_t chunk, const at::TensorOptions& options,
+        DecayKind kind = DecayKind::kLogs);
 
   Tensor entering(const Tensor& y) const { return enter_.defined() ? y * enter_ : y; }
   Tensor leaving(const Tensor& x) const { return leave_.defined() ? x * leave_ : x; }
   // [n,B|1,H,K|1,1], undefined without gates
   const Tensor& through() const { return through_; }
   bool per_head() const { return pair_.defined(); }
+  // Gradients are those of the factors, not of their logs.
+  bool of_factors() const { return kind_ == DecayKind::kFactors; }
 
   // The derivatives of F = Σ_{s<=t} m[t,s] Σ_κ y_t exp(gates between) x_s with respect to m (the scores), y, x and the
   // gates. y may be undefined if only dy is wanted.
@@ -87,6 +97,7 @@ class Decay {
   void diagonal(const Tensor& y, const Tensor& x, PairWork& work) const;
 
   std::optional<GateTree> tree_;  // its levels are exponentiated if gates are per channel
+  DecayKind kind_;
   Tensor bonus_;
   Tensor pair_;  // per head or no gates: exp(gates between) [n|1,B|1,H|1,C,C], 0 above the diagonal
   Tensor enter_, leave_, through_;

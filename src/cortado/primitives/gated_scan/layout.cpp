@@ -18,7 +18,7 @@ int64_t chunk_length(int64_t tokens, int64_t largest) {
   return std::min<int64_t>(largest, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))));
 }
 
-Tensor to_chunks(const Tensor& x, const Layout& layout) {
+Tensor to_chunks(const Tensor& x, const Layout& layout, double filling) {
   if (!x.defined()) return x;
   const Tensor source = layout.reverse ? x.flip(1) : x;
   std::vector<int64_t> sizes{layout.chunks(), x.size(0), layout.heads, layout.chunk};
@@ -31,7 +31,7 @@ Tensor to_chunks(const Tensor& x, const Layout& layout) {
   if (const int64_t tail = layout.tail()) {
     const Tensor last = grouped.narrow(0, layout.full(), 1);
     last.narrow(4, 0, tail).copy_(as_chunks(source, layout.full() * layout.chunk, 1, tail).unsqueeze(3));
-    last.narrow(4, tail, layout.chunk - tail).zero_();
+    last.narrow(4, tail, layout.chunk - tail).fill_(filling);
   }
   return target;
 }

@@ -21,8 +21,8 @@ struct Layout {
 int64_t chunk_length(int64_t tokens, int64_t largest);
 
 // [B,T,h,*] -> [n,B,H,C,*] in the accumulation type, heads broadcast, the last chunk filled up with zeros (which as
-// gates and keys leave the state as it is). Undefined stays undefined.
-Tensor to_chunks(const Tensor& x, const Layout& layout);
+// gates and keys leave the state as it is) or, being factors, ones. Undefined stays undefined.
+Tensor to_chunks(const Tensor& x, const Layout& layout, double filling = 0);
 // [n,B,H,C,*] -> [B,T,H,*], the inverse.
 Tensor from_chunks(const Tensor& x, const Layout& layout);
 

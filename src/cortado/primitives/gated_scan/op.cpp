@@ -131,24 +131,7 @@ std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t stat
 // Runs the form on the batch, or on every packed sequence.
 gated::FormOutputs run_form(const Arguments& in, const gated::FormInputs& form, const gated::FormOptions& options) {
   if (!in.cu_seqlens) return gated::differentiate_form(form, options);
-  const auto bounds = sequence_bounds(kName, *in.cu_seqlens, in.k.size(1));
-  const auto run = [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
-    const auto out = gated::differentiate_form({.y = timed[0],
-                                                .x = timed[1],
-                                                .w = timed[2],
-                                                .v = timed[3],
-                                                .g = timed[4],
-                                                .bonus = form.bonus,
-                                                .initial = rows[0],
-                                                .final_grad = rows[1]},
-                                               options);
-    return {{out.y, out.x, out.w, out.v, out.g}, {out.bonus, out.initial, out.final_state}};
-  };
-  const auto joined =
-      for_each_sequence(bounds, {form.y, form.x, form.w, form.v, form.g}, {form.initial, form.final_grad}, run);
-  const auto& t = joined.timed;
-  const auto& r = joined.rows;
-  return {t[0], t[1], t[2], t[3], t[4], r[0], r[1], r[2]};
+  return gated::differentiate_sequences(form, options, sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)));
 }
 
 gated::FormInputs form_inputs(const Arguments& in) {
@@ -177,8 +160,7 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
   (read == "key" ? options.want_w : options.want_y) = true;
   const auto out = run_form(in, form, options);
   const Tensor o = (read == "key" ? out.w : out.y).mul_(scale_of(in)).to(v.scalar_type());
-  if (heads == state_heads) return {o, out.final_state};
-  return {o, out.final_state.unflatten(1, {state_heads, heads / state_heads}).select(2, 0).contiguous()};
+  return {o, gated::first_of_copies(out.final_state, state_heads)};
 }
 
 // --- The backward. ---
@@ -212,7 +194,7 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
 
   gated::FormInputs form = form_inputs(in);
   if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
-  if (grad_state) form.final_grad = spread_state_gradient(*grad_state, heads);
+  if (grad_state) form.final_grad = gated::spread_to_copies(*grad_state, heads);
   (read_keys ? form.w : form.y) = grad_o
                                       ? grad_o->to(options.type) * scale_of(in)
                                       : at::zeros({1}, k.options().dtype(options.type))
@@ -277,10 +259,6 @@ class GatedScan : public torch::autograd::Function<GatedScan> {
             none, none};
   }
 };
-
-bool differentiable(const OptionalTensor& x) {
-  return x && ((at::GradMode::is_enabled() && x->requires_grad()) || x->_fw_grad(0).defined());
-}
 
 std::tuple<Tensor, Tensor> scan_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
                                          std::string_view read, std::optional<double> scale,

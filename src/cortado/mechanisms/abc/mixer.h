@@ -1,0 +1,46 @@
+// abc: attention with bounded-memory control, softmax attention over M slots that hold softmax-weighted means over time.
+#pragma once
+
+#include "cortado/mechanisms/abc/op.h"
+#include "cortado/mechanisms/convolved.h"
+#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/registry.h"
+#include "cortado/nn/norms.h"
+
+namespace cortado {
+
+extern const Mechanism kAbc;
+
+struct AbcSettings {
+  int64_t heads, slots;
+  bool rotary;
+  double rope_theta;
+  bool gate;     // output: RMSNorm(o) per head, times silu(W_g x)
+  int64_t conv;  // taps of the short convolutions on q, k, v; 0: none
+};
+
+// State: "key_state", "value_state" [rows,H,M,d], "normalizer", "maximum" [rows,H,M], the convolutions' tails, and with
+// rotary positions "position" [rows].
+class AbcMixer : public Mixer {
+ public:
+  AbcMixer(const AbcSettings& settings, int64_t dim);
+
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor reference(const Tensor& x) override;
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+  double flops_per_token(int64_t tokens) const override;
+
+ private:
+  Tensor slot_logits(const Tensor& x) const;
+  Tensor turned(const Tensor& x, const Tensor& positions) const;  // split into heads, with rotary positions if wanted
+  Tensor output(const Tensor& x, const Tensor& o) const;
+
+  AbcSettings settings_;
+  int64_t head_dim_;
+  std::shared_ptr<ConvolvedLinear> q_, k_, v_;
+  std::shared_ptr<Linear> s_, g_, o_;
+  std::shared_ptr<RmsNorm> norm_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,54 @@
+#include "cortado/mechanisms/abc/op.h"
+
+#include "cortado/mechanisms/latte/op.h"
+
+namespace cortado {
+namespace {
+
+constexpr const char* kAbc = "abc";
+
+}  // namespace
+
+AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s, std::optional<double> scale,
+              const AbcState& start, const OptionalTensor& cu_seqlens) {
+  const NoAutocast as_given;
+  const bool resumed =
+      given_together(kAbc, {&start.key_state, &start.value_state, &start.normalizer, &start.maximum},
+                     "key_state, value_state, normalizer and maximum");
+  expect_shape(kAbc, "s", s, {-1, -1, -1, -1});
+  const auto type =
+      accumulation_type({q, k, v, s, start.key_state, start.value_state, start.normalizer, start.maximum});
+  SlotInputs in{q.to(type), k.to(type), v.to(type), slot_scale(scale, q), start.key_state, start.value_state};
+  const SlotSizes sizes = check_slot_inputs(kAbc, in, {{"s", s}}, s.sym_size(3), cu_seqlens);
+  if (resumed) {
+    expect_shape(kAbc, "normalizer", *start.normalizer, {sizes.rows, sizes.heads.state, sizes.slots});
+    expect_shape(kAbc, "maximum", *start.maximum, {sizes.rows, sizes.heads.state, sizes.slots});
+  }
+  const TimeSoftmax p =
+      time_softmax(expand_heads(s.to(type), sizes.heads.state), start.normalizer, start.maximum, cu_seqlens);
+  in.normalizer = expand_heads(p.normalizer, sizes.heads.out);
+  const SlotResult slots = attend_slots(in, gated_slot_pass(p.keys, p.gate, cu_seqlens));
+  return {slots.o.to(v.scalar_type()), slots.key_state, slots.value_state, p.last_normalizer, p.last_maximum};
+}
+
+namespace {
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> abc_operator(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s, std::optional<double> scale,
+    const OptionalTensor& key_state, const OptionalTensor& value_state, const OptionalTensor& normalizer,
+    const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
+  const AbcResult result = abc(q, k, v, s, scale, {key_state, value_state, normalizer, maximum}, cu_seqlens);
+  return {result.o, result.key_state, result.value_state, result.normalizer, result.maximum};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "abc(Tensor q, Tensor k, Tensor v, Tensor s, *, float? scale=None, Tensor? key_state=None, "
+      "Tensor? value_state=None, Tensor? normalizer=None, Tensor? maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, "
+      "Tensor key_state, Tensor value_state, Tensor normalizer, Tensor maximum)",
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, abc_operator));
+}
+
+}  // namespace cortado

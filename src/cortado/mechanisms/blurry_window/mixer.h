@@ -1,0 +1,40 @@
+// blurry_window: Blurry Window Attention, softmax over N slots that interpolate the keys and values of a period of P
+// tokens.
+#pragma once
+
+#include "cortado/mechanisms/blurry_window/op.h"
+#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/registry.h"
+
+namespace cortado {
+
+extern const Mechanism kBlurryWindow;
+
+struct BlurrySettings {
+  int64_t heads;
+  BlurrySizes sizes;
+  bool decay, rotary;
+  double rope_theta;
+};
+
+// State: "key_state", "value_state" [rows,H,N,d] and "position" [rows].
+class BlurryWindowMixer : public Mixer {
+ public:
+  BlurryWindowMixer(const BlurrySettings& settings, int64_t dim);
+
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor reference(const Tensor& x) override;
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+  double flops_per_token(int64_t tokens) const override;
+
+ private:
+  Tensor turned(const Tensor& x, const Tensor& positions) const;  // split into heads, with rotary positions if wanted
+
+  BlurrySettings settings_;
+  int64_t head_dim_;
+  Tensor table_;  // one period of w, [P,N] float64; not a parameter: it follows from the settings
+  std::shared_ptr<Linear> q_, k_, v_, o_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,115 @@
+#include "cortado/mechanisms/blurry_window/op.h"
+
+#include <numbers>
+
+#include "cortado/primitives/slot_scan/op.h"
+
+namespace cortado {
+namespace {
+
+constexpr const char* kBlurryWindow = "blurry_window";
+
+// Every token's time, counted from 0 at its sequence's start: [T], or where rows differ [B,T], packed [1,T].
+Tensor token_times(const Tensor& x, const OptionalTensor& position, const OptionalTensor& cu_seqlens) {
+  const Tensor count = at::arange(x.sym_size(1), x.options().dtype(at::kLong));
+  if (cu_seqlens) {
+    const Tensor sequence = sequence_numbers(*cu_seqlens, x);
+    Tensor start = cu_seqlens->to(at::kLong).slice(0, 0, -1);
+    if (position) start = start - *position;
+    return (count - start.index_select(0, sequence)).unsqueeze(0);
+  }
+  return position ? count.unsqueeze(0) + position->to(at::kLong).unsqueeze(1) : count;
+}
+
+// [T,N] -> [1,T,1,N], [B,T,N] -> [B,T,1,N]
+Tensor every_head(const Tensor& x) { return (x.dim() == 2 ? x.unsqueeze(0) : x).unsqueeze(2); }
+
+// The scan with decay. w [T,N] or [B,T,N].
+SlotPass decaying_pass(const Tensor& w, const OptionalTensor& cu_seqlens) {
+  const Tensor writes = w.dim() == 2 ? w : w.unsqueeze(2), keeps = 1 - writes;
+  return [=](const Tensor& q, const Tensor& x, std::string_view read, double scale, const OptionalTensor& start) {
+    return slot_scan(q, writes, x, keeps, read, scale, start, cu_seqlens);
+  };
+}
+
+}  // namespace
+
+void check_blurry(const BlurrySizes& sizes) {
+  fail_input_if(sizes.slots < 1 || sizes.slots % 2 == 0, "[blurry_window] slots must be odd and positive, got ",
+                sizes.slots);
+  fail_input_if(sizes.period < sizes.slots, "[blurry_window] period (", sizes.period,
+                ") must be at least as large as slots (", sizes.slots, ")");
+}
+
+// With x = t - nP/N = j/N, j an integer: D(x) = sin(πj/P) / (N sin(πj/(PN))), and 1 or 0 where P divides j, exactly.
+Tensor blurry_weights(const Tensor& times, const BlurrySizes& sizes, at::ScalarType type) {
+  const int64_t n = sizes.slots, p = sizes.period;
+  const Tensor slot = at::arange(n, times.options());
+  const Tensor j = (times.remainder(p).unsqueeze(-1) * n - slot * p).remainder(p * n);  // 0 <= j < PN
+  const Tensor on_grid = j.remainder(p) == 0, here = j == 0;
+  const double turn = std::numbers::pi / static_cast<double>(p);
+  const Tensor wave = (j.remainder(2 * p).to(at::kDouble) * turn).sin();
+  const Tensor slow = (j.to(at::kDouble) * (turn / static_cast<double>(n))).sin() * static_cast<double>(n);
+  const Tensor kernel = (wave / slow.masked_fill(on_grid, 1)).masked_fill(on_grid, 0).masked_fill(here, 1);
+  return kernel.to(type);
+}
+
+SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, const BlurryOptions& options) {
+  const NoAutocast as_given;
+  const BlurrySizes& sizes = options.sizes;
+  check_blurry(sizes);
+  given_together(kBlurryWindow, {&options.key_state, &options.value_state}, "key_state and value_state");
+  const auto type = accumulation_type({q, k, v, options.key_state, options.value_state});
+  SlotInputs in{q.to(type), k.to(type), v.to(type), slot_scale(options.scale, q), options.key_state,
+                options.value_state};
+  const SlotSizes found = check_slot_inputs(kBlurryWindow, in, {}, sizes.slots, options.cu_seqlens);
+  in.k = expand_heads(in.k, found.heads.state);
+  in.v = expand_heads(in.v, found.heads.state);
+  if (options.position) expect_shape(kBlurryWindow, "position", *options.position, {found.rows});
+  const Tensor times = token_times(k, options.position, options.cu_seqlens);
+  const Tensor w = options.table ? options.table->index({times.remainder(sizes.period)}).to(type)
+                                 : blurry_weights(times, sizes, type);
+  // Before the first wrap: nP/N > t.
+  const Tensor reached = at::arange(sizes.slots, times.options()) * sizes.period;
+  in.hidden = every_head(reached > times.unsqueeze(-1) * sizes.slots);
+  SlotResult result;
+  if (options.decay) {
+    result = attend_slots(in, decaying_pass(w, options.cu_seqlens));
+  } else {
+    const Tensor writes = every_head(w).expand_symint({k.sym_size(0), k.sym_size(1), 1, sizes.slots});
+    result = attend_slots(in, gated_slot_pass(writes, {}, options.cu_seqlens));
+  }
+  result.o = result.o.to(v.scalar_type());
+  return result;
+}
+
+namespace {
+
+std::tuple<Tensor, Tensor, Tensor> blurry_window_operator(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                          int64_t slots, int64_t period, bool decay,
+                                                          std::optional<double> scale, const OptionalTensor& key_state,
+                                                          const OptionalTensor& value_state,
+                                                          const OptionalTensor& position,
+                                                          const OptionalTensor& cu_seqlens) {
+  const SlotResult result = blurry_window(q, k, v,
+                                          {.sizes = {slots, period},
+                                           .decay = decay,
+                                           .scale = scale,
+                                           .key_state = key_state,
+                                           .value_state = value_state,
+                                           .position = position,
+                                           .cu_seqlens = cu_seqlens});
+  return {result.o, result.key_state, result.value_state};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "blurry_window(Tensor q, Tensor k, Tensor v, *, int slots, int period, bool decay=True, float? scale=None, "
+      "Tensor? key_state=None, Tensor? value_state=None, Tensor? position=None, Tensor? cu_seqlens=None) -> (Tensor o, "
+      "Tensor key_state, Tensor value_state)",
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, blurry_window_operator));
+}
+
+}  // namespace cortado

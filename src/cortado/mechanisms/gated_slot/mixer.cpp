@@ -1,0 +1,103 @@
+#include "cortado/mechanisms/gated_slot/mixer.h"
+
+namespace cortado {
+
+void add_slot_state(SequenceState& state, int64_t rows, int64_t heads, int64_t slots, int64_t head_dim,
+                    const at::TensorOptions& options) {
+  state.add("key_state", at::zeros({rows, heads, slots, head_dim}, scan_options(options)));
+  state.add("value_state", at::zeros({rows, heads, slots, head_dim}, scan_options(options)));
+}
+
+void keep_slots(SequenceState* state, const SlotResult& result) {
+  if (!state) return;
+  state->at("key_state") = result.key_state;
+  state->at("value_state") = result.value_state;
+}
+
+OptionalTensor slot_start(const SequenceState* state, const char* name) {
+  return state ? OptionalTensor(state->at(name)) : std::nullopt;
+}
+
+double slot_flops(int64_t heads, int64_t slots, int64_t head_dim) {
+  return 8.0 * static_cast<double>(heads * slots * head_dim);
+}
+
+GatedSlotMixer::GatedSlotMixer(const GatedSlotSettings& settings, int64_t dim)
+    : Mixer("gated_slot"), settings_(settings), head_dim_(dim / settings.heads) {
+  // The convolutions have no activation of their own: the silu of q, k and v comes after them.
+  const auto projection = [&](const char* tail) {
+    return std::make_shared<ConvolvedLinear>(dim, dim, settings.conv, "none", tail);
+  };
+  q_ = register_module("q", projection("q_conv"));
+  k_ = register_module("k", projection("k_conv"));
+  v_ = register_module("v", projection("v_conv"));
+  f_ = register_module("f", std::make_shared<Linear>(dim, settings.heads * settings.slots));
+  o_ = register_module("o", make_output_linear(dim, dim));
+  norm_ = register_module("norm", std::make_shared<RmsNorm>(dim, 1e-5));
+}
+
+Tensor GatedSlotMixer::log_gate(const Tensor& x) const {
+  return at::log_sigmoid(split_heads(f_->forward(x), settings_.heads)) / settings_.temperature;
+}
+
+Tensor GatedSlotMixer::output(const Tensor& o) const {
+  return o_->forward(norm_->forward(at::silu(merge_heads(o))));
+}
+
+Tensor GatedSlotMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const auto project = [&](const ConvolvedLinear& linear) {
+    return split_heads(at::silu(linear.forward(x, batch, state)), settings_.heads);
+  };
+  const Tensor g = log_gate(x);
+  const SlotResult result =
+      gated_slot(project(*q_), project(*k_), project(*v_), -at::expm1(g), g, 1.0, slot_start(state, "key_state"),
+                 slot_start(state, "value_state"), batch.cu_seqlens);
+  keep_slots(state, result);
+  return output(result.o);
+}
+
+Tensor GatedSlotMixer::reference(const Tensor& x) {
+  const auto project = [&](const ConvolvedLinear& linear) {
+    return split_heads(at::silu(linear.reference(x)), settings_.heads);
+  };
+  const Tensor g = log_gate(x);
+  return output(gated_slot_reference(project(*q_), project(*k_), project(*v_), 1 - g.exp(), g, 1.0));
+}
+
+SequenceState GatedSlotMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  add_slot_state(state, rows, settings_.heads, settings_.slots, head_dim_, options);
+  for (const auto& part : {q_, k_, v_}) part->add_state(state, rows, options);
+  return state;
+}
+
+int64_t GatedSlotMixer::state_bytes(int64_t) const {
+  return settings_.heads * settings_.slots * 2 * head_dim_ * 4 + q_->state_bytes() + k_->state_bytes() +
+         v_->state_bytes();
+}
+
+double GatedSlotMixer::flops_per_token(int64_t) const {
+  return linear_flops({f_.get(), o_.get()}) + q_->flops_per_token() + k_->flops_per_token() + v_->flops_per_token() +
+         slot_flops(settings_.heads, settings_.slots, head_dim_);
+}
+
+const Mechanism kGatedSlotAttention = {
+    .name = "gated_slot",
+    .family = "slot attention",
+    .paper = "Gated Slot Attention (2024); Blurry Window Attention §2.2 eq. 3",
+    .equation = "o_t = V_t' softmax(K_t q_t), K_t = diag(a_t) K_{t-1} + (1 - a_t) k_t'",
+    .state = "2 M D",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          GatedSlotSettings read{};
+          read.heads = read_heads(settings, context, context.dim, "dim");
+          read.slots = settings.integer("slots", 1, 1 << 20, 64);
+          read.temperature = settings.number("temperature", 1e-3, 1e6, 8.0);
+          read.conv = settings.integer("conv", 0, 64, 0);
+          return std::make_shared<GatedSlotMixer>(read, context.dim);
+        },
+    .examples = {R"({"slots": 5})", R"({"slots": 7, "heads": 2, "temperature": 1.0, "conv": 4})"},
+};
+
+}  // namespace cortado

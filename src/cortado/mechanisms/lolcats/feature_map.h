@@ -1,0 +1,33 @@
+// Learned feature maps of queries and keys, a matrix a head.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+
+namespace cortado {
+
+using at::Tensor;
+
+// x [B,T,H,d] -> φ(x) [B,T,H,F], with y = x W (+ b), W [H,d,f] starting as the rectangular identity. Never below 1e-12.
+// | kind     | φ                                        | F  | bias |
+// | lolcats  | [softmax(y), softmax(-y)], two softmaxes | 2f | no   |
+// | hedgehog | softmax([2y, -2y]), one softmax          | 2f | yes  |
+// | exp      | [exp(y - max y), exp(-y + min y)]        | 2f | no   |
+// | t2r      | relu(y)                                  | f  | yes  |
+class HeadFeatureMap : public torch::nn::Module {
+ public:
+  HeadFeatureMap(std::string kind, int64_t heads, int64_t head_dim, int64_t features);
+
+  Tensor forward(const Tensor& x) const;
+  int64_t width() const { return kind_ == "t2r" ? features_ : 2 * features_; }  // F
+  double flops_per_token() const { return 2.0 * static_cast<double>(weight.numel()); }
+
+  Tensor weight, bias;  // bias [H,f], undefined without
+
+ private:
+  std::string kind_;
+  int64_t features_;
+};
+
+}  // namespace cortado

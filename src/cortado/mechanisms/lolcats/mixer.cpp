@@ -1,0 +1,173 @@
+#include "cortado/mechanisms/lolcats/mixer.h"
+
+#include "cortado/nn/rotary.h"
+
+namespace cortado {
+
+LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim) : Mixer("lolcats"), settings_(settings) {
+  const int64_t wide = settings.heads * settings.head_dim, narrow = settings.kv_heads * settings.head_dim;
+  q_ = register_module("q", std::make_shared<Linear>(dim, wide, settings.bias));
+  k_ = register_module("k", std::make_shared<Linear>(dim, narrow, settings.bias));
+  v_ = register_module("v", std::make_shared<Linear>(dim, narrow, settings.bias));
+  o_ = register_module("o", make_output_linear(wide, dim, settings.bias));
+  const auto map = [&] {
+    return std::make_shared<HeadFeatureMap>(settings.feature_map, settings.heads, settings.head_dim, settings.features);
+  };
+  phi_q_ = register_module("phi_q", map());
+  phi_k_ = register_module("phi_k", map());
+  // σ(-ln 9) = 0.1
+  window_factor_ = register_parameter("window_factor", at::full({settings.heads}, -2.1972245773362196));
+}
+
+LolcatsMixer::Projected LolcatsMixer::project(const Tensor& x, const Tensor& positions) const {
+  Projected p{split_heads(q_->forward(x), settings_.heads), split_heads(k_->forward(x), settings_.kv_heads),
+              split_heads(v_->forward(x), settings_.kv_heads)};
+  if (settings_.rotary) {
+    const RotaryTable table = rotary_table(positions, settings_.head_dim, settings_.rope_theta,
+                                           x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    p.q = rotate(p.q, table);
+    p.k = rotate(p.k, table);
+  }
+  return p;
+}
+
+Tensor LolcatsMixer::key_features(const Tensor& k) const { return phi_k_->forward(expand_heads(k, settings_.heads)); }
+
+void LolcatsMixer::advance(LolcatsCall& call, SequenceState* state) const {
+  const LolcatsRule& rule = settings_.rule;
+  JoinedKeys joined{call.k, call.v, std::nullopt, call.query_bounds};
+  if (state) {
+    const PastKeys past{state->at("keys"), state->at("values"), lolcats_kept(call.start, rule)};
+    joined = join_past(past, call.k, call.v, call.query_bounds);
+    call.state = state->at("scan_state");
+  }
+  call.k = joined.k;
+  call.v = joined.v;
+  call.key_bounds = *joined.cu_seqlens_k;
+  const Tensor end = call.start + call.query_bounds.diff(), rows = call.start;
+  call.key_start = end - call.key_bounds.diff();
+  // The keys that leave the window until the last query: φ_k is computed of these alone.
+  const Tensor row = sequence_numbers(call.key_bounds, call.k);
+  const Tensor position = at::arange(call.k.size(1), rows.options()) +
+                          (call.key_start - call.key_bounds.slice(0, 0, -1)).index_select(0, row);
+  const Tensor time = lolcats_leaves_at(position, rule);
+  const Tensor leaving = (time < end.index_select(0, row)).nonzero().squeeze(1);
+  call.past_phi = key_features(call.k.index_select(1, leaving));
+  call.past_v = expand_heads(call.v.index_select(1, leaving), settings_.heads);
+  call.past_time = time.index_select(0, leaving);
+  const Tensor counts = at::bincount(row.index_select(0, leaving), {}, rows.size(0));
+  call.past_bounds = at::cat({at::zeros({1}, rows.options()), counts.cumsum(0)});
+  if (rule.layout == LolcatsLayout::kTerrace) {
+    call.blocks = lolcats_blocks(call.start, call.query_bounds.diff(), rule).sum().item<int64_t>();
+  }
+  if (!state) return;
+  const Tensor kept = lolcats_kept(end, rule);
+  const PastKeys ring = keep_last(joined, rows.size(0) ? kept.max().item<int64_t>() : 0);
+  state->at("keys") = *ring.k;
+  state->at("values") = *ring.v;
+  state->at("position") = end;
+}
+
+Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const int64_t rows = batch.rows(x);
+  const OptionalTensor position = state ? OptionalTensor(state->at("position")) : std::nullopt;
+  const Projected p = project(x, batch.positions(x, position));
+  const auto numbers = x.options().dtype(at::kLong).requires_grad(false);
+  const auto pack = [&](const Tensor& y) { return batch.cu_seqlens ? y : y.flatten(0, 1).unsqueeze(0); };
+  LolcatsCall call;
+  call.query_bounds =
+      batch.cu_seqlens ? batch.cu_seqlens->to(numbers) : at::arange(rows + 1, numbers) * x.size(1);
+  call.start = position.value_or(at::zeros({rows}, numbers));
+  call.q = pack(p.q);
+  call.phi_q = phi_q_->forward(call.q);
+  call.k = pack(p.k);
+  call.v = pack(p.v);
+  advance(call, state);
+  const LolcatsResult result = lolcats_packed(call, window_factor_, settings_.rule);
+  if (state) state->at("scan_state") = result.state;
+  const Tensor o = result.o.to(x.scalar_type());
+  return o_->forward(merge_heads(o.view({x.size(0), x.size(1), settings_.heads, settings_.head_dim})));
+}
+
+Tensor LolcatsMixer::reference(const Tensor& x) {
+  const Projected p = project(x, at::arange(x.size(1), x.options().dtype(at::kLong)).unsqueeze(0));
+  return o_->forward(merge_heads(lolcats_reference(p.q, expand_heads(p.k, settings_.heads),
+                                                   expand_heads(p.v, settings_.heads), phi_q_->forward(p.q),
+                                                   key_features(p.k), window_factor_, settings_.rule)));
+}
+
+SequenceState LolcatsMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  const std::vector<int64_t> ring = {rows, 0, settings_.kv_heads, settings_.head_dim};
+  state.add("keys", at::zeros(ring, options));
+  state.add("values", at::zeros(ring, options));
+  state.add("scan_state",
+            at::zeros({rows, settings_.heads, phi_k_->width(), settings_.head_dim + 1}, scan_options(options)));
+  state.add("position", at::zeros({rows}, position_options(options)));
+  return state;
+}
+
+int64_t LolcatsMixer::state_bytes(int64_t tokens) const {
+  const int64_t kept = lolcats_kept(at::tensor({tokens}, at::kLong), settings_.rule).item<int64_t>();
+  return kept * 2 * settings_.kv_heads * settings_.head_dim * 4 +
+         settings_.heads * phi_k_->width() * (settings_.head_dim + 1) * 4 + 8;
+}
+
+double LolcatsMixer::flops_per_token(int64_t tokens) const {
+  const int64_t w = settings_.rule.window;  // terraces are 1.5 w deep on average
+  const double reach = settings_.rule.layout == LolcatsLayout::kSliding ? static_cast<double>(std::min(tokens, w))
+                                                                       : std::min<double>(tokens, 1.5 * w);
+  const double wide = static_cast<double>(settings_.heads * settings_.head_dim);
+  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + phi_q_->flops_per_token() +
+         phi_k_->flops_per_token() + 4.0 * wide * (reach + static_cast<double>(phi_k_->width()));
+}
+
+namespace {
+
+std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& context) {
+  LolcatsSettings read{};
+  read.heads = settings.integer("heads", 1, 65536, context.heads);
+  read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
+  if (read.heads % read.kv_heads != 0) {
+    settings.fail(concat("heads (", read.heads, ") is not a multiple of kv_heads (", read.kv_heads, ")"));
+  }
+  if (!settings.has("head_dim") && context.dim % read.heads != 0) {
+    settings.fail(concat("dim (", context.dim, ") is not divisible by heads (", read.heads, ")"));
+  }
+  read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
+  read.rule.window = settings.integer("window", 1, 1 << 30, 64);
+  read.rule.layout = lolcats_layout(settings.choice("layout", {"sliding", "terrace"}, "terrace"));
+  read.rule.mixture = lolcats_mixture(settings.choice("mixture", {"lolcats", "gated", "plain"}, "lolcats"));
+  read.feature_map = settings.choice("feature_map", {"lolcats", "hedgehog", "exp", "t2r"}, "lolcats");
+  read.features = settings.integer("features", 1, 65536, std::min<int64_t>(64, read.head_dim));
+  read.rotary = settings.boolean("rotary", context.rotary);
+  if (read.rotary && read.head_dim % 2 != 0) {
+    settings.fail(concat("rotary positions need an even head size, got ", read.head_dim));
+  }
+  read.rope_theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+  read.bias = settings.boolean("bias", false);
+  return std::make_shared<LolcatsMixer>(read, context.dim);
+}
+
+}  // namespace
+
+const Mechanism kLolcats = {
+    .name = "lolcats",
+    .family = "linear attention + window",
+    .paper = "LoLCATs (2024); LoLA (2025) eq. 6-7, 13",
+    .equation = "o_t = [sum_W g e^(s-c) v_j + sum_(j<W) phi(q_t).phi(k_j) v_j] / [the same without v]",
+    .state = "2 w Hkv d + H F (d+1)",
+    .bidirectional = false,
+    .make = make_lolcats,
+    .examples =
+        {
+            R"({"window": 5, "layout": "sliding"})",
+            R"({"window": 8, "layout": "terrace", "mixture": "gated", "kv_heads": 2, "rotary": true,
+                "rope_theta": 100, "feature_map": "hedgehog"})",
+            R"({"window": 16, "layout": "sliding", "mixture": "plain", "feature_map": "exp", "features": 3})",
+            R"({"window": 3, "layout": "terrace", "heads": 2, "head_dim": 10, "feature_map": "t2r", "features": 12,
+                "bias": true})",
+        },
+};
+
+}  // namespace cortado

@@ -1,0 +1,209 @@
+#include "cortado/mechanisms/lolcats/op.h"
+
+#include "cortado/primitives/gated_scan/op.h"
+#include "cortado/primitives/window_attention/op.h"
+
+namespace cortado {
+namespace {
+
+constexpr const char* kLolcatsName = "lolcats";
+
+// The softmax part: its output, the log of its sum of exponentials, and its largest score.
+struct SoftmaxPart {
+  Tensor o, lse, row_max;  // [1,Tq,H,V], [1,Tq,H], [1,Tq,H]
+};
+
+SoftmaxPart sliding_part(const LolcatsCall& call, const LolcatsRule& rule) {
+  WindowAttentionOptions options;
+  options.window = rule.window;
+  options.scale = rule.scale;
+  options.cu_seqlens = call.query_bounds;
+  options.cu_seqlens_k = call.key_bounds;
+  const auto [o, lse, row_max] = window_attention(call.q, call.k, call.v, options);
+  return {o, lse, row_max};
+}
+
+// x [1,T,...] at `places` [S,n]: [S,n,...]
+Tensor gather_tokens(const Tensor& x, const Tensor& places) {
+  return x.squeeze(0).index_select(0, places.flatten()).unflatten(0, {-1, places.size(1)});
+}
+
+// Every block of every sequence that has a query is a row of a batch: w queries against the 2w keys of the block before
+// and of its own, aligned to the end, so that causality hides what is ahead. Places without a query or a key repeat some
+// other one: such queries' results are left alone, such keys are hidden, being ahead or before the first key. So do
+// blocks too many.
+SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
+  const int64_t w = rule.window;
+  const Tensor& start = call.start;
+  const Tensor first_block = at::floor_divide(start, w), blocks = lolcats_blocks(start, call.query_bounds.diff(), rule);
+  const Tensor after = blocks.cumsum(0), before = after - blocks;
+  const Tensor count = at::arange(call.blocks, start.options());  // [S]
+  // The sequence of each block.
+  const Tensor row = at::searchsorted(after, count, /*out_int32=*/false, /*right=*/true).clamp_max(start.sym_size(0) - 1);
+  const auto of_row = [&](const Tensor& x) { return x.index_select(0, row); };
+  const Tensor begin = (of_row(first_block - before) + count) * w;  // each block's first position
+  const auto places = [&](const Tensor& bounds, const Tensor& first_position, int64_t from, int64_t length) {
+    const Tensor position = begin.unsqueeze(1) + at::arange(from, from + length, row.options());
+    const Tensor low = of_row(bounds.slice(0, 0, -1)).unsqueeze(1), high = of_row(bounds.slice(0, 1)).unsqueeze(1) - 1;
+    const Tensor place = position + low - of_row(first_position).unsqueeze(1);
+    return at::minimum(at::maximum(place, low), high);
+  };
+  const Tensor keys = places(call.key_bounds, call.key_start, -w, 2 * w);
+  WindowAttentionOptions options;
+  options.scale = rule.scale;
+  options.first_key = (of_row(call.key_start) - begin + w).clamp_min(0);
+  const auto [o, lse, row_max] = window_attention(gather_tokens(call.q, places(call.query_bounds, start, 0, w)),
+                                                  gather_tokens(call.k, keys), gather_tokens(call.v, keys), options);
+  // Back into the queries' order.
+  const Tensor query_row = sequence_numbers(call.query_bounds, call.q);
+  const auto of_query = [&](const Tensor& x) { return x.index_select(0, query_row); };
+  const Tensor position =
+      at::arange(call.q.sym_size(1), row.options()) + of_query(start - call.query_bounds.slice(0, 0, -1));
+  const Tensor place = of_query(before - first_block) * w + position;
+  const auto back = [&](const Tensor& x) { return x.flatten(0, 1).index_select(0, place).unsqueeze(0); };
+  return {back(o), back(lse), back(row_max)};
+}
+
+// The linear part: Σ φ_q·φ_k [v, 1] over the keys that have left the window before each query. Keys and queries become
+// one list of events in the order of time, keys first, which one scan goes through: it writes at a key, reads at a query.
+std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType type) {
+  const auto numbers = call.start.options();
+  const Tensor query_row = sequence_numbers(call.query_bounds, call.q);
+  const Tensor query_time = at::arange(call.q.sym_size(1), numbers) +
+                            (call.start - call.query_bounds.slice(0, 0, -1)).index_select(0, query_row);
+  const Tensor row = at::cat({sequence_numbers(call.past_bounds, call.past_v), query_row});
+  const Tensor time = at::cat({call.past_time * 2, query_time * 2 + 1});
+  const Tensor by_time = at::argsort(time, /*stable=*/true, 0, false);
+  const Tensor by_row = at::argsort(row.index_select(0, by_time), /*stable=*/true, 0, false);
+  const Tensor order = by_time.index_select(0, by_row);
+  const Tensor place = at::argsort(order, /*stable=*/true, 0, false);  // of every event in that order
+
+  const Tensor v1 = with_ones(call.past_v, type), phi_q = call.phi_q.to(type), phi_k = call.past_phi.to(type);
+  const auto nothing = [](const Tensor& like, const Tensor& length) {
+    return at::zeros_symint({1, length.sym_size(1), like.sym_size(2), like.sym_size(3)}, like.options());
+  };
+  const auto events = [&](const Tensor& past, const Tensor& queries) {
+    return at::cat({past, queries}, 1).index_select(1, order);
+  };
+  auto [sums, state] =
+      gated_scan(events(nothing(phi_q, phi_k), phi_q), events(phi_k, nothing(phi_k, phi_q)),
+                 events(v1, nothing(v1, phi_q)), {}, "key", 1.0, {}, call.state, call.past_bounds + call.query_bounds);
+  const Tensor reads = place.narrow_symint(0, phi_k.sym_size(1), phi_q.sym_size(1));
+  return {sums.index_select(1, reads), state};
+}
+
+// o and L [..., V+1], numerator and denominator of the linear part, to one output. No exponent is positive: in `gated` and
+// `plain` the linear part's share of the whole is σ(log of its weight - log of the softmax part's).
+Tensor join_parts(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture) {
+  const c10::SymInt values = near.o.sym_size(3);
+  const Tensor sums = far.narrow_symint(3, 0, values), total = far.narrow_symint(3, values, 1);
+  const Tensor lse = near.lse.unsqueeze(3), factor = window_factor.unsqueeze(1);  // [H,1]
+  if (mixture == LolcatsMixture::kLolcats) {
+    const Tensor weight = factor.sigmoid() * (lse - near.row_max.unsqueeze(3)).exp();
+    return (weight * near.o + sums) / (weight + total);
+  }
+  const Tensor empty = total == 0;
+  Tensor advantage = total.masked_fill(empty, 1).log() - lse;
+  // log((1 - g) / g) = -factor
+  if (mixture == LolcatsMixture::kGated) advantage = advantage - factor;
+  const Tensor share = advantage.sigmoid().masked_fill(empty, 0);
+  return near.o + share * (divide_or_zero(sums, total) - near.o);
+}
+
+}  // namespace
+
+LolcatsLayout lolcats_layout(std::string_view name) {
+  fail_input_if(name != "sliding" && name != "terrace", "[lolcats] layout must be \"sliding\" or \"terrace\", got \"",
+                name, "\"");
+  return name == "sliding" ? LolcatsLayout::kSliding : LolcatsLayout::kTerrace;
+}
+
+LolcatsMixture lolcats_mixture(std::string_view name) {
+  if (name == "lolcats") return LolcatsMixture::kLolcats;
+  fail_input_if(name != "gated" && name != "plain",
+                "[lolcats] mixture must be \"lolcats\", \"gated\" or \"plain\", got \"", name, "\"");
+  return name == "gated" ? LolcatsMixture::kGated : LolcatsMixture::kPlain;
+}
+
+Tensor lolcats_leaves_at(const Tensor& positions, const LolcatsRule& rule) {
+  if (rule.layout == LolcatsLayout::kSliding) return positions + rule.window;
+  return (at::floor_divide(positions, rule.window) + 2) * rule.window;
+}
+
+Tensor lolcats_kept(const Tensor& positions, const LolcatsRule& rule) {
+  if (rule.layout == LolcatsLayout::kSliding) return positions.clamp_max(rule.window);
+  const Tensor first = (at::floor_divide(positions - 1, rule.window) - 1) * rule.window;
+  return positions - first.clamp_min(0);
+}
+
+Tensor lolcats_blocks(const Tensor& start, const Tensor& lengths, const LolcatsRule& rule) {
+  const auto block_of = [&](const Tensor& position) { return at::floor_divide(position, rule.window); };
+  return (block_of(start + lengths - 1) - block_of(start) + 1).masked_fill(lengths == 0, 0);
+}
+
+LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_factor, const LolcatsRule& rule) {
+  const auto type = accumulation_type({call.q, call.k, call.v, call.phi_q, call.past_phi, window_factor, call.state});
+  LolcatsCall wide = call;
+  wide.v = call.v.to(type);  // both parts stay wide until they are joined
+  SoftmaxPart near = rule.layout == LolcatsLayout::kSliding ? sliding_part(wide, rule) : terrace_part(wide, rule);
+  auto [far, state] = linear_part(wide, type);
+  const c10::SymInt heads = window_factor.sym_size(0);
+  for (Tensor* part : {&near.o, &near.lse, &near.row_max, &far}) *part = expand_heads(*part, heads);
+  return {join_parts(near, far, window_factor.to(type), rule.mixture), state};
+}
+
+Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
+  const NoAutocast as_given;
+  fail_input_if(rule.window < 1, "[lolcats] window must be at least 1, got ", rule.window);
+  const ScanHeads near = check_qkv(kLolcatsName, {"q", q}, {"k", k}, v);
+  const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
+  const c10::SymInt heads = output_heads(kLolcatsName, near.out, far.out);
+  expect_shape(kLolcatsName, "window_factor", window_factor, {heads});
+  const c10::SymInt batch = q.sym_size(0), tokens = q.sym_size(1), rows = packed_rows(kLolcatsName, cu_seqlens, batch);
+  const auto numbers = q.options().dtype(at::kLong).requires_grad(false);
+  const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
+  const Tensor bounds = cu_seqlens ? cu_seqlens->to(q.device(), at::kLong) : at::arange(batch + 1, numbers) * tokens;
+  const Tensor start = at::zeros_symint({rows}, numbers), packed_k = pack(k);
+  const Tensor row = sequence_numbers(bounds, packed_k);
+  const Tensor position =
+      at::arange(packed_k.sym_size(1), numbers) - bounds.slice(0, 0, -1).index_select(0, row);
+  c10::SymInt blocks = cu_seqlens ? tokens / rule.window + rows : batch * ((tokens + rule.window - 1) / rule.window);
+  if (tokens == 0) blocks = 0;
+  const LolcatsResult result = lolcats_packed({.q = pack(q),
+                                               .phi_q = pack(phi_q),
+                                               .k = packed_k,
+                                               .v = pack(v),
+                                               .query_bounds = bounds,
+                                               .key_bounds = bounds,
+                                               .start = start,
+                                               .key_start = start,
+                                               .past_phi = pack(phi_k),
+                                               .past_v = pack(v),
+                                               .past_bounds = bounds,
+                                               .past_time = lolcats_leaves_at(position, rule),
+                                               .state = {},
+                                               .blocks = blocks},
+                                              window_factor, rule);
+  return result.o.view_symint({batch, tokens, heads, v.sym_size(3)}).to(v.scalar_type());
+}
+
+namespace {
+
+Tensor lolcats_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                        const Tensor& window_factor, int64_t window, std::string_view layout, std::string_view mixture,
+                        std::optional<double> scale, const OptionalTensor& cu_seqlens) {
+  return lolcats(q, k, v, phi_q, phi_k, window_factor,
+                 {window, lolcats_layout(layout), lolcats_mixture(mixture), scale}, cu_seqlens);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "lolcats(Tensor q, Tensor k, Tensor v, Tensor phi_q, Tensor phi_k, Tensor window_factor, *, int window, "
+      "str layout=\"sliding\", str mixture=\"lolcats\", float? scale=None, Tensor? cu_seqlens=None) -> Tensor",
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, lolcats_operator));
+}
+
+}  // namespace cortado

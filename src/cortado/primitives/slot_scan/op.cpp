@@ -1,0 +1,279 @@
+// slot_scan as an operator: checks, shapes, autograd. The chunked form is the gated scan's, with decays of its second
+// kind: factors instead of logs.
+#include "cortado/primitives/slot_scan/op.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/gated_scan/chunked.h"
+
+namespace cortado {
+
+namespace {
+
+constexpr std::string_view kSlotScan = "slot_scan";
+
+// Tokens a chunk: products of so many decays have to be finite (README.md).
+constexpr int64_t kSlotChunk = 32;
+
+struct SlotArguments {
+  const Tensor &q, &w, &x, &decay;
+  const OptionalTensor &initial_state, &cu_seqlens;
+  std::string_view read;
+  std::optional<double> scale;
+
+  bool read_slots() const { return read == "slot"; }
+  at::ScalarType type() const { return accumulation_type({q, w, x, decay, initial_state}); }
+  double factor() const {
+    return scale.value_or(read_slots() ? 1.0 : 1 / std::sqrt(static_cast<double>(x.size(3))));
+  }
+};
+
+struct SlotShape {
+  c10::SymInt batch, tokens, heads, state_heads, rows, slots, channels;
+};
+
+// The heads of w or decay, [B,T,h,M] or [T,M]; checks its shape.
+c10::SymInt check_slots(const char* name, const Tensor& y, const SlotShape& shape) {
+  if (y.dim() == 2) {
+    expect_shape(kSlotScan, name, y, {shape.tokens, shape.slots});
+    return 1;
+  }
+  expect_shape(kSlotScan, name, y, {shape.batch, shape.tokens, -1, shape.slots});
+  return y.sym_size(2);
+}
+
+SlotShape check(const SlotArguments& in) {
+  fail_input_if(in.read != "slot" && in.read != "channel", "[slot_scan] read must be \"slot\" or \"channel\", got \"",
+                in.read, "\"");
+  const std::pair<const char*, OptionalTensor> inputs[] = {
+      {"q", in.q}, {"w", in.w}, {"x", in.x}, {"decay", in.decay}, {"initial_state", in.initial_state}};
+  for (const auto& [name, y] : inputs) {
+    fail_input_if(y && !y->is_floating_point(), "[slot_scan] ", name, " must be a floating-point tensor, got ",
+                  y ? y->scalar_type() : at::kFloat);
+  }
+  expect_shape(kSlotScan, "x", in.x, {-1, -1, -1, -1});
+  SlotShape shape{};
+  shape.batch = in.x.sym_size(0);
+  shape.tokens = in.x.sym_size(1);
+  shape.channels = in.x.sym_size(3);
+  shape.slots = in.w.dim() > 0 ? in.w.sym_size(-1) : c10::SymInt(-1);
+  const c10::SymInt w_heads = check_slots("w", in.w, shape), decay_heads = check_slots("decay", in.decay, shape);
+  expect_shape(kSlotScan, "q", in.q, {shape.batch, shape.tokens, -1, in.read_slots() ? shape.slots : shape.channels});
+  shape.state_heads = common_heads(kSlotScan, {{"w", w_heads}, {"x", in.x.sym_size(2)}, {"decay", decay_heads}});
+  shape.heads = output_heads(kSlotScan, in.q.sym_size(2), shape.state_heads);
+  shape.rows = packed_rows(kSlotScan, in.cu_seqlens, shape.batch);
+  if (in.initial_state) {
+    expect_shape(kSlotScan, "initial_state", *in.initial_state,
+                 {shape.rows, shape.state_heads, shape.slots, shape.channels});
+  }
+  return shape;
+}
+
+std::tuple<Tensor, Tensor> slot_meta(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
+                                     std::string_view read, std::optional<double> scale,
+                                     const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+  const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
+  const SlotShape shape = check(in);
+  return {at::empty_symint(
+              {shape.batch, shape.tokens, shape.heads, in.read_slots() ? shape.channels : shape.slots}, x.options()),
+          at::empty_symint({shape.rows, shape.state_heads, shape.slots, shape.channels}, x.options().dtype(in.type()))};
+}
+
+// [T,M] -> [rows,T,1,M], a view; anything else as it is.
+Tensor slot_timed(const Tensor& y, int64_t rows) {
+  return y.dim() == 2 ? y.unsqueeze(0).unsqueeze(2).expand({rows, -1, -1, -1}) : y;
+}
+
+// One token: a multiply-add of the state and a product.
+std::tuple<Tensor, Tensor> slot_step(const SlotArguments& in, int64_t heads, int64_t state_heads) {
+  const auto type = in.type();
+  const auto token = [&](const Tensor& y) {
+    return expand_heads(slot_timed(y, 1).select(1, 0).to(type), state_heads, 1);
+  };
+  const Tensor w = token(in.w).unsqueeze(-1), x = token(in.x).unsqueeze(-2);
+  Tensor state = w * x;
+  if (in.initial_state) state = at::addcmul(state, in.initial_state->to(type), token(in.decay).unsqueeze(-1));
+  const int64_t batch = in.x.size(0);
+  const Tensor q = expand_heads(in.q.select(1, 0).to(type), heads, 1);
+  const Tensor rows = q.reshape({batch * state_heads, heads / state_heads, q.size(2)});
+  const Tensor read = state.reshape({batch * state_heads, state.size(2), state.size(3)});
+  const Tensor o = at::bmm(rows, in.read_slots() ? read : read.transpose(1, 2)).mul_(in.factor());
+  return {o.view({batch, 1, heads, o.size(2)}).to(in.x.scalar_type()), state};
+}
+
+// The form's inputs, q and the incoming gradient still missing from one place (gated_scan/chunked.h).
+gated::FormInputs slot_form(const SlotArguments& in, int64_t heads) {
+  gated::FormInputs form;
+  (in.read_slots() ? form.y : form.w) = in.q;
+  form.x = slot_timed(in.w, in.x.size(0));
+  form.v = in.x;
+  form.g = slot_timed(in.decay, 1);
+  if (in.initial_state) form.initial = expand_heads(*in.initial_state, heads, 1);
+  return form;
+}
+
+gated::FormOutputs run_slots(const SlotArguments& in, const gated::FormInputs& form,
+                             const gated::FormOptions& options) {
+  if (!in.cu_seqlens) return gated::differentiate_form(form, options);
+  return gated::differentiate_sequences(form, options, sequence_bounds(kSlotScan, *in.cu_seqlens, in.x.size(1)));
+}
+
+gated::FormOptions slot_options(const SlotArguments& in, int64_t heads) {
+  gated::FormOptions options{.heads = heads, .type = in.type(), .decay = gated::DecayKind::kFactors};
+  options.chunk = kSlotChunk;
+  return options;
+}
+
+std::tuple<Tensor, Tensor> slot_kernel(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
+                                       std::string_view read, std::optional<double> scale,
+                                       const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+  const NoAutocast exact;
+  const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
+  const SlotShape shape = check(in);
+  const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
+  if (x.size(1) == 1 && !cu_seqlens) return slot_step(in, heads, state_heads);
+  gated::FormOptions options = slot_options(in, heads);
+  (in.read_slots() ? options.want_w : options.want_y) = true;
+  const auto out = run_slots(in, slot_form(in, heads), options);
+  const Tensor o = (in.read_slots() ? out.w : out.y).mul_(in.factor()).to(x.scalar_type());
+  return {o, gated::first_of_copies(out.final_state, state_heads)};
+}
+
+// --- The backward. ---
+
+using SlotGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;  // of q, w, x, decay, initial_state
+
+// A gradient that is not wanted, or of what was not given, has shape [0].
+SlotGradients slot_backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& q, const Tensor& w,
+                                 const Tensor& x, const Tensor& decay, const OptionalTensor& initial_state,
+                                 const OptionalTensor&, std::string_view, std::optional<double>, bool need_decay) {
+  const auto like = [&](const OptionalTensor& y, bool wanted) {
+    return y && wanted ? at::empty_symint(y->sym_sizes(), y->options()) : at::empty({0}, q.options());
+  };
+  return {like(q, true), like(w, true), like(x, true), like(decay, need_decay), like(initial_state, true)};
+}
+
+// [B,T,H,*] -> the shape and type of w, x, q or decay.
+Tensor gradient_like(const Tensor& wide, const Tensor& y) {
+  const Tensor sum = y.dim() == 2 ? wide.sum(at::IntArrayRef{0, 2}) : sum_heads(wide, y.size(2));
+  return sum.to(y.scalar_type());
+}
+
+SlotGradients slot_backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
+                                   const Tensor& w, const Tensor& x, const Tensor& decay,
+                                   const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                                   std::string_view read, std::optional<double> scale, bool need_decay) {
+  const NoAutocast exact;
+  const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
+  const SlotShape shape = check(in);
+  const int64_t heads = shape.heads.expect_int();
+  gated::FormOptions options = slot_options(in, heads);
+  options.want_rest = true;
+  options.want_gate = need_decay;
+  (in.read_slots() ? options.want_y : options.want_w) = true;
+  gated::FormInputs form = slot_form(in, heads);
+  if (grad_state) form.final_grad = gated::spread_to_copies(*grad_state, heads);
+  const int64_t width = (in.read_slots() ? shape.channels : shape.slots).expect_int();
+  (in.read_slots() ? form.w : form.y) =
+      grad_o ? grad_o->to(options.type) * in.factor()
+             : at::zeros({1}, x.options().dtype(options.type)).expand({x.size(0), x.size(1), heads, width});
+  const auto out = run_slots(in, form, options);
+  const Tensor none = at::empty({0}, q.options());
+  return {gradient_like(in.read_slots() ? out.y : out.w, q), gradient_like(out.x, w), gradient_like(out.v, x),
+          need_decay ? gradient_like(out.g, decay) : none,
+          initial_state ? sum_heads(out.initial, initial_state->size(1), 1).to(initial_state->scalar_type()) : none};
+}
+
+const auto& slot_operator() {
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::slot_scan", "").typed<decltype(slot_kernel)>();
+  return handle;
+}
+
+const auto& slot_backward_operator() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("cortado::slot_scan_backward", "")
+                                 .typed<decltype(slot_backward_kernel)>();
+  return handle;
+}
+
+// --- Autograd. ---
+
+class SlotScan : public torch::autograd::Function<SlotScan> {
+ public:
+  using Context = torch::autograd::AutogradContext;
+
+  static torch::autograd::variable_list forward(Context* ctx, const Tensor& q, const Tensor& w, const Tensor& x,
+                                                const Tensor& decay, std::string_view read, std::optional<double> scale,
+                                                const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const auto [o, state] = slot_operator().call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
+    ctx->save_for_backward({q, w, x, decay, initial_state.value_or(Tensor()), cu_seqlens.value_or(Tensor())});
+    ctx->saved_data["read"] = std::string(read);
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["need_decay"] = decay.requires_grad();
+    ctx->set_materialize_grads(false);
+    return {o, state};
+  }
+
+  static torch::autograd::variable_list backward(Context* ctx, const torch::autograd::variable_list& grads) {
+    const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
+    const auto saved = ctx->get_saved_variables();
+    const bool need_decay = ctx->saved_data["need_decay"].toBool();
+    const auto [dq, dw, dx, ddecay, dstate] = slot_backward_operator().call(
+        given(grads[0]), given(grads[1]), saved[0], saved[1], saved[2], saved[3], given(saved[4]), given(saved[5]),
+        ctx->saved_data["read"].toStringRef(), ctx->saved_data["scale"].toOptional<double>(), need_decay);
+    const Tensor none;
+    return {dq, dw, dx, need_decay ? ddecay : none, none, none, saved[4].defined() ? dstate : none, none};
+  }
+};
+
+std::tuple<Tensor, Tensor> slot_autograd(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
+                                         std::string_view read, std::optional<double> scale,
+                                         const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+  if (differentiable(q) || differentiable(w) || differentiable(x) || differentiable(decay) ||
+      differentiable(initial_state)) {
+    const auto results = SlotScan::apply(q, w, x, decay, read, scale, initial_state, cu_seqlens);
+    return {results[0], results[1]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return slot_operator().call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "slot_scan(Tensor q, Tensor w, Tensor x, Tensor decay, *, str read=\"slot\", float? scale=None, "
+      "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)");
+  m.def(
+      "slot_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor w, Tensor x, Tensor decay, "
+      "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool need_decay) "
+      "-> (Tensor dq, Tensor dw, Tensor dx, Tensor ddecay, Tensor dinitial_state)");
+}
+
+TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
+  m.impl("slot_scan", &slot_kernel);
+  m.impl("slot_scan_backward", &slot_backward_kernel);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Meta, m) {
+  m.impl("slot_scan", &slot_meta);
+  m.impl("slot_scan_backward", &slot_backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
+  m.impl("slot_scan", &slot_autograd);
+  m.impl("slot_scan_backward", once_differentiable());
+}
+
+std::tuple<Tensor, Tensor> slot_scan(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
+                                     std::string_view read, std::optional<double> scale,
+                                     const std::optional<Tensor>& initial_state,
+                                     const std::optional<Tensor>& cu_seqlens) {
+  return slot_operator().call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
+}
+
+}  // namespace cortado
