@@ -4,6 +4,7 @@
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
+#include "cortado/mechanisms/performer/mixer.h"
 #include "cortado/mechanisms/rg_lru/mixer.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
@@ -15,6 +16,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kSoftmax,        //
       &kSlidingWindow,  //
       &kLinear,         //
+      &kPerformer,      //
       &kLatte,          //
       &kMacchiato,      //
       &kRgLru,          //

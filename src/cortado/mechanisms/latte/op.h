@@ -32,7 +32,16 @@ LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Te
 LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                                const LatteState& start, const std::optional<Tensor>& cu_seqlens);
 
+// Normalised linear attention with φ = exp, finite at any logit: p(s|t) ∝ Σ_l exp(query_logits_tl + θ_sl). It is Latte
+// with p(l|t) = softmax_l(query_logits_tl + log Σ_s exp θ_sl), the sum over the s that t sees. Arguments and state as
+// `latte`.
+LatteResult exponential_attention(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
+                                  const LatteState& start, const std::optional<Tensor>& cu_seqlens);
+
 // The definition: the T x T matrix of p(s|t), dense, from zero; differentiable by autograd. weights as above.
 Tensor latte_reference(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal);
+
+// The definition of exponential_attention, dense, from zero: rows of softmax_s(log Σ_l exp(query_logits_tl + θ_sl)).
+Tensor exponential_reference(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal);
 
 }  // namespace cortado
