@@ -7,6 +7,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/registry.h"
+#include "cortado/nn/weights.h"
 #include "cortado/testing/compare.h"
 
 namespace cortado {
@@ -124,10 +125,11 @@ TEST_P(Conformance, EqualsItsDefinitionOverAThousandTokens) {
 TEST_P(Conformance, ShortTypesStayNear) {
   auto exact = make();
   auto mixer = std::dynamic_pointer_cast<Mixer>(make(at::kFloat));
-  for (size_t i = 0; i < exact->parameters().size(); ++i) {
+  auto copy_weights = [](Mixer& to, const Mixer& from) {
     at::NoGradGuard no_grad;
-    mixer->parameters()[i].copy_(exact->parameters()[i]);
-  }
+    for (auto& weight : named_weights(to)) weight.value().copy_(named_weights(from)[weight.key()]);
+  };
+  copy_weights(*mixer, *exact);
   const Tensor x = inputs(2, 150), x32 = x.detach().to(at::kFloat).requires_grad_(true);
   const Tensor y = exact->forward(x, {}, nullptr), y32 = mixer->forward(x32, {}, nullptr);
   EXPECT_CLOSE(y32, y, 1e-4);
@@ -139,7 +141,7 @@ TEST_P(Conformance, ShortTypesStayNear) {
   at::NoGradGuard no_grad;
   mixer->to(at::kBFloat16);
   const Tensor x16 = x.to(at::kBFloat16), y16 = mixer->forward(x16, {}, nullptr);
-  for (size_t i = 0; i < exact->parameters().size(); ++i) exact->parameters()[i].copy_(mixer->parameters()[i]);
+  copy_weights(*exact, *mixer);
   EXPECT_EQ(y16.scalar_type(), at::kBFloat16);
   EXPECT_CLOSE(y16, exact->forward(x16.to(at::kDouble), {}, nullptr), 0.05);
 }

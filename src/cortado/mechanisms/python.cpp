@@ -2,6 +2,7 @@
 #include <torch/custom_class.h>
 
 #include "cortado/mechanisms/registry.h"
+#include "cortado/nn/weights.h"
 
 namespace cortado {
 namespace {
@@ -26,8 +27,7 @@ class PythonMixer : public torch::CustomClassHolder {
 
   c10::Dict<std::string, Tensor> parameters() const {
     c10::Dict<std::string, Tensor> all;
-    for (const auto& parameter : mixer_->named_parameters()) all.insert(parameter.key(), parameter.value());
-    for (const auto& buffer : mixer_->named_buffers()) all.insert(buffer.key(), buffer.value());
+    for (const auto& weight : named_weights(*mixer_)) all.insert(weight.key(), weight.value());
     return all;
   }
 

@@ -1,13 +1,13 @@
 #include "cortado/mechanisms/registry.h"
 
 #include "cortado/base/error.h"
-#include "cortado/mechanisms/gla/mixer.h"
-#include "cortado/mechanisms/delta_net/mixer.h"
-#include "cortado/mechanisms/gated_delta_net/mixer.h"
-#include "cortado/mechanisms/kda/mixer.h"
 #include "cortado/mechanisms/abc/mixer.h"
 #include "cortado/mechanisms/blurry_window/mixer.h"
+#include "cortado/mechanisms/delta_net/mixer.h"
+#include "cortado/mechanisms/gated_delta_net/mixer.h"
 #include "cortado/mechanisms/gated_slot/mixer.h"
+#include "cortado/mechanisms/gla/mixer.h"
+#include "cortado/mechanisms/kda/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
@@ -15,6 +15,7 @@
 #include "cortado/mechanisms/macchiato/mixer.h"
 #include "cortado/mechanisms/mamba/mixer.h"
 #include "cortado/mechanisms/mamba2/mixer.h"
+#include "cortado/mechanisms/performer/mixer.h"
 #include "cortado/mechanisms/retention/mixer.h"
 #include "cortado/mechanisms/rg_lru/mixer.h"
 #include "cortado/mechanisms/rwkv/rwkv4.h"
@@ -26,26 +27,27 @@ namespace cortado {
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
-      &kSoftmax,        //
-      &kSlidingWindow,  //
-      &kLinear,         //
-      &kLatte,          //
-      &kMacchiato,      //
-      &kRgLru,          //
-      &kRetention,      //
-      &kLightning,      //
-      &kGla,            //
-      &kMamba,          //
-      &kMamba2,         //
-      &kRwkv4,          //
-      &kRwkv6,          //
-      &kDeltaNet,       //
-      &kGatedDeltaNet,  //
-      &kKda,            //
-      &kAbc,            //
+      &kSoftmax,             //
+      &kSlidingWindow,       //
+      &kLinear,              //
+      &kPerformer,           //
+      &kLatte,               //
+      &kMacchiato,           //
+      &kRgLru,               //
+      &kRetention,           //
+      &kLightning,           //
+      &kGla,                 //
+      &kMamba,               //
+      &kMamba2,              //
+      &kRwkv4,               //
+      &kRwkv6,               //
+      &kDeltaNet,            //
+      &kGatedDeltaNet,       //
+      &kKda,                 //
+      &kAbc,                 //
       &kGatedSlotAttention,  //
-      &kBlurryWindow,   //
-      &kLolcats,        //
+      &kBlurryWindow,        //
+      &kLolcats,             //
   };
   return all;
 }

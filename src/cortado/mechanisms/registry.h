@@ -26,7 +26,7 @@ struct Mechanism {
   // and 4 heads).
   std::vector<std::string> examples;
   std::vector<std::string> causal_examples = {};  // settings that have no bidirectional form
-  std::string compare = "{}";                     // settings in `cortado compare` (JSON) where the defaults are not usual
+  std::string compare = "{}";  // settings in `cortado compare` (JSON) where the defaults are not usual
 };
 
 const std::vector<const Mechanism*>& mechanisms();

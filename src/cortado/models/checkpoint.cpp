@@ -5,6 +5,7 @@
 #include "cortado/base/error.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/safetensors.h"
+#include "cortado/nn/weights.h"
 
 namespace cortado {
 
@@ -19,7 +20,7 @@ std::string shape_of(const Tensor& tensor) { return concat(tensor.sizes()); }
 // The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name
 // of.
 void check_names(const LanguageModel& model, const std::map<std::string, Tensor>& tensors, const std::string& path) {
-  const auto parameters = model.named_parameters();
+  const auto parameters = named_weights(model);
   const std::string where = concat("[checkpoint] ", path, " is the checkpoint of another model: ");
   for (const auto& parameter : parameters) {
     const auto found = tensors.find(parameter.key());
@@ -58,7 +59,7 @@ void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata) {
   TensorFile file;
   file.metadata = metadata;
-  for (const auto& parameter : model.named_parameters()) file.tensors.emplace_back(parameter.key(), parameter.value());
+  for (const auto& parameter : named_weights(model)) file.tensors.emplace_back(parameter.key(), parameter.value());
   const std::string fingerprint = content_hash(file.tensors);
   file.metadata["format"] = kFormat;
   file.metadata["config_hash"] = model.config().architecture_hash();
@@ -80,7 +81,7 @@ std::map<std::string, std::string> load_weights(LanguageModel& model, const std:
   fail_input_if(entry("config_hash") != model.config().architecture_hash(), "[checkpoint] ", path,
                 " is the checkpoint of another model: its config differs");
   const at::NoGradGuard no_grad;
-  for (auto& parameter : model.named_parameters()) parameter.value().copy_(tensors.at(parameter.key()));
+  for (auto& parameter : named_weights(model)) parameter.value().copy_(tensors.at(parameter.key()));
   model.set_fingerprint(entry("fingerprint"));
   return file.metadata;
 }

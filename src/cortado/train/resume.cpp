@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/nn/safetensors.h"
+#include "cortado/nn/weights.h"
 
 namespace cortado {
 namespace {
@@ -40,7 +41,7 @@ void load_parameters(const TensorFile& file, const std::string& path, LanguageMo
   for (const auto& [name, tensor] : file.tensors) {
     if (name.starts_with(kModelPrefix)) given[name.substr(kModelPrefix.size())] = tensor;
   }
-  for (auto& entry : model.named_parameters()) {
+  for (auto& entry : named_weights(model)) {
     const auto found = given.find(entry.key());
     fail_input_if(found == given.end(), "[", path, "] checkpoint of another model: it has no \"", entry.key(), "\"");
     fail_input_if(found->second.sizes() != entry.value().sizes(), "[", path, "] checkpoint of another model: \"",
@@ -86,7 +87,7 @@ void save_trainer(const std::string& path, const LanguageModel& model, const Ada
                   const TrainerState& state, const Json& about) {
   check_finite(model, state.step);
   TensorFile file;
-  for (const auto& entry : model.named_parameters()) {
+  for (const auto& entry : named_weights(model)) {
     file.tensors.emplace_back(kModelPrefix + entry.key(), entry.value().detach());
   }
   for (const auto& moment : optimizer.moments()) file.tensors.push_back(moment);

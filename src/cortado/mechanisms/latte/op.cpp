@@ -9,24 +9,42 @@ namespace {
 
 constexpr const char* kName = "latte";
 
-LatteResult causal_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
+// What the state is read with: weights p(l|t) as they are, or logits whose softmax takes in log Σ_s exp θ_s.
+enum class Query { kWeights, kLogits };
+
+// p(l|t) [B,T,H,L] for Σ_s exp(θ_s - m) = `sum`; where the sum is 0, nothing is there to be read.
+Tensor posterior(Query kind, const Tensor& query, const Tensor& m, const Tensor& sum) {
+  if (kind == Query::kWeights) return query;
+  const Tensor nothing = sum == 0;
+  const double lowest =
+      query.scalar_type() == at::kDouble ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
+  return at::softmax((query + m + sum.masked_fill(nothing, 1).log()).masked_fill(nothing, lowest), -1);
+}
+
+LatteResult causal_latte(Query kind, const Tensor& query, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
                          const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
   const TimeSoftmax p = time_softmax(theta, start.normalizer, start.maximum, cu_seqlens);
-  const Tensor q = divide_or_zero(expand_heads(weights, heads.out), expand_heads(p.normalizer, heads.out));
-  auto [o, state] = gated_scan(q, p.keys, v, p.gate, "key", 1.0, {}, start.state, cu_seqlens);
+  const Tensor normalizer = expand_heads(p.normalizer, heads.out);
+  const Tensor weights =
+      posterior(kind, expand_heads(query, heads.out), expand_heads(p.maximum, heads.out), normalizer);
+  auto [o, state] =
+      gated_scan(divide_or_zero(weights, normalizer), p.keys, v, p.gate, "key", 1.0, {}, start.state, cu_seqlens);
   return {o, state, p.last_normalizer, p.last_maximum};
 }
 
 // p(s|l) = softmax over the whole sequence: v's weighted mean for every latent, read by all tokens.
-Tensor bidirectional_latte(const Tensor& weights, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
-                           const std::optional<Tensor>& cu_seqlens) {
+Tensor bidirectional_latte(Query kind, const Tensor& query, const Tensor& theta, const Tensor& v,
+                           const ScanHeads& heads, const std::optional<Tensor>& cu_seqlens) {
   const Tensor m = std::get<2>(running_max(theta, {}, cu_seqlens));  // the last: of the whole sequence
   const Tensor peak = m.masked_fill(m == -kInfinity, 0);
   const Tensor keys = (theta - at_tokens(peak, cu_seqlens, theta)).exp();
   const c10::SymInt values = v.sym_size(3);
   const Tensor sums = sequence_sums(keys, with_ones(expand_heads(v, heads.state), keys.scalar_type()), cu_seqlens);
-  const Tensor means = divide_or_zero(sums.narrow_symint(3, 0, values), sums.narrow_symint(3, values, 1));
-  return read_sequences(expand_heads(weights, heads.out), expand_heads(means, heads.out, 1), cu_seqlens);
+  const Tensor alpha = sums.narrow_symint(3, values, 1);
+  const Tensor means = divide_or_zero(sums.narrow_symint(3, 0, values), alpha);
+  auto of_token = [&](const Tensor& x) { return at_tokens(expand_heads(x, heads.out, 1), cu_seqlens, theta); };
+  const Tensor weights = posterior(kind, expand_heads(query, heads.out), of_token(peak), of_token(alpha.squeeze(3)));
+  return read_sequences(weights, expand_heads(means, heads.out, 1), cu_seqlens);
 }
 
 }  // namespace
@@ -38,12 +56,18 @@ TimeSoftmax time_softmax(const Tensor& theta, const std::optional<Tensor>& norma
   const Tensor gate = before - seen, keys = (theta - seen).exp();
   const std::optional<Tensor> start = normalizer ? std::optional<Tensor>(normalizer->flatten(1)) : std::nullopt;
   auto [alpha, last_alpha] = elementwise_scan(gate.flatten(2), keys.flatten(2), start, cu_seqlens);
-  return {keys, gate, alpha.view_symint(keys.sym_sizes()),
-          last_alpha.view_symint({last_alpha.sym_size(0), theta.sym_size(2), theta.sym_size(3)}), last_m};
+  return {keys,
+          gate,
+          seen,
+          alpha.view_symint(keys.sym_sizes()),
+          last_alpha.view_symint({last_alpha.sym_size(0), theta.sym_size(2), theta.sym_size(3)}),
+          last_m};
 }
 
-LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
-                               const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
+namespace {
+
+LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
+                       const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
   const NoAutocast as_given;
   const ScanHeads heads = check_qkv(kName, {"query_logits", weights}, {"key_logits", key_logits}, v);
   const c10::SymInt rows = packed_rows(kName, cu_seqlens, v.sym_size(0));
@@ -59,15 +83,27 @@ LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, 
   const auto type = accumulation_type({weights, key_logits, v, start.state, start.normalizer, start.maximum});
   const Tensor theta = expand_heads(key_logits.to(type), heads.state);
   if (causal) {
-    LatteResult result = causal_latte(weights.to(type), theta, v, heads, start, cu_seqlens);
+    LatteResult result = causal_latte(kind, weights.to(type), theta, v, heads, start, cu_seqlens);
     result.o = result.o.to(v.scalar_type());
     return result;
   }
   const auto options = theta.options();
-  return {bidirectional_latte(weights.to(type), theta, v, heads, cu_seqlens).to(v.scalar_type()),
+  return {bidirectional_latte(kind, weights.to(type), theta, v, heads, cu_seqlens).to(v.scalar_type()),
           at::zeros_symint({rows, heads.state, latents, v.sym_size(3)}, options),
           at::zeros_symint({rows, heads.state, latents}, options),
           at::zeros_symint({rows, heads.state, latents}, options)};
+}
+
+}  // namespace
+
+LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
+                               const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
+  return read_latte(Query::kWeights, weights, key_logits, v, causal, start, cu_seqlens);
+}
+
+LatteResult exponential_attention(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
+                                  const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
+  return read_latte(Query::kLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
 }
 
 LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,

@@ -16,4 +16,14 @@ Tensor latte_reference(const Tensor& weights, const Tensor& key_logits, const Te
   return at::einsum("bhts,bshv->bthv", {p_ts, v});
 }
 
+Tensor exponential_reference(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal) {
+  std::vector<Tensor> outputs;
+  for (int64_t t = 0; t < v.size(1); ++t) {
+    const int64_t seen = causal ? t + 1 : v.size(1);
+    const Tensor log_weights = (query_logits.narrow(1, t, 1) + key_logits.narrow(1, 0, seen)).logsumexp(-1);  // [B,s,H]
+    outputs.push_back(at::einsum("bsh,bshv->bhv", {at::softmax(log_weights, 1), v.narrow(1, 0, seen)}));
+  }
+  return at::stack(outputs, 1);
+}
+
 }  // namespace cortado

@@ -1,28 +1,86 @@
 #include "cortado/mechanisms/linear/mixer.h"
 
+#include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/linear/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
 
-LinearMixer::LinearMixer(const LinearSettings& settings, int64_t dim)
-    : Mixer("linear"), settings_(settings), head_dim_(dim / settings.heads) {
-  q_ = register_module("q", std::make_shared<Linear>(dim, dim, settings.bias));
-  k_ = register_module("k", std::make_shared<Linear>(dim, dim, settings.bias));
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim, settings.bias));
-  if (settings.gate) g_ = register_module("g", std::make_shared<Linear>(dim, dim, settings.bias));
-  o_ = register_module("o", make_output_linear(dim, dim, settings.bias));
+LinearSettings LinearSettings::read(JsonReader& settings, const MixerContext& context, const std::string& feature_map,
+                                    bool gate) {
+  LinearSettings read{};
+  read.heads = read_heads(settings, context, context.dim, "dim");
+  read.feature_map = feature_map;
+  const int64_t head_dim = context.dim / read.heads;
+  if (FeatureMap::sized(feature_map)) read.features = settings.integer("features", 1, 65536, head_dim);
+  const bool logits = FeatureMap::in_logits(feature_map);
+  read.normalize = settings.boolean("normalize", true);
+  read.epsilon = settings.number("epsilon", 0.0, 1.0, logits ? 0.0 : 1e-6);
+  read.gate = settings.boolean("gate", gate);
+  read.bias = settings.boolean("bias", true);
+  read.conv = settings.optional_integer("conv", 1, 64);
+  read.causal = context.causal;
+  if (!read.causal && !read.normalize) settings.fail("normalize false has no bidirectional form");
+  if (logits && !read.normalize) {
+    settings.fail(concat("feature_map \"", feature_map, "\" has no bound, so it needs normalize true"));
+  }
+  if (logits && read.epsilon != 0) {
+    settings.fail(concat("epsilon (", read.epsilon, ") must be 0 with feature_map \"", feature_map,
+                         "\": its sums are kept relative to their largest term"));
+  }
+  return read;
 }
 
-Tensor LinearMixer::feature_map(const Tensor& x) const {
-  const Tensor heads = split_heads(x, settings_.heads);
-  return settings_.feature_map == "elu" ? at::elu(heads) + 1 : at::relu(heads);
+LinearMixer::LinearMixer(std::string name, const LinearSettings& settings, int64_t dim)
+    : Mixer(std::move(name)),
+      settings_(settings),
+      head_dim_(dim / settings.heads),
+      logits_(FeatureMap::in_logits(settings.feature_map)) {
+  q_ = branch("q", dim);
+  k_ = branch("k", dim);
+  v_ = branch("v", dim);
+  if (settings.gate) g_ = register_module("g", std::make_shared<Linear>(dim, dim, settings.bias));
+  o_ = register_module("o", make_output_linear(dim, dim, settings.bias));
+  auto make_map = [&] {
+    return std::make_shared<FeatureMap>(settings.feature_map, settings.heads, head_dim_, settings.features);
+  };
+  if (FeatureMap::learned(settings.feature_map)) {
+    q_map_ = register_module("q_map", make_map());
+    k_map_ = register_module("k_map", make_map());
+  } else {  // random features estimate q·k only if q and k have the same ones
+    q_map_ = k_map_ = register_module("map", make_map());
+  }
+}
+
+LinearMixer::Branch LinearMixer::branch(const std::string& name, int64_t dim) {
+  Branch made{register_module(name, std::make_shared<Linear>(dim, dim, settings_.bias)), nullptr, name + "_tail"};
+  if (settings_.conv)
+    made.conv = register_module(name + "_conv", std::make_shared<ShortConvolution>(dim, *settings_.conv));
+  return made;
+}
+
+Tensor LinearMixer::Branch::forward(const Tensor& x, const Batch& batch, SequenceState* state, int64_t heads) const {
+  const Tensor y = linear->forward(x);
+  return split_heads(conv ? conv->forward(y, batch, state, tail) : y, heads);
+}
+
+Tensor LinearMixer::Branch::reference(const Tensor& x, int64_t heads) const {
+  const Tensor y = linear->forward(x);
+  return split_heads(conv ? conv->reference(y) : y, heads);
 }
 
 Tensor LinearMixer::output(const Tensor& x, const Tensor& mixed) const {
   Tensor y = merge_heads(mixed);
   if (g_) y = y * at::sigmoid(g_->forward(x));
   return o_->forward(y);
+}
+
+// φ = exp(logits): Latte's scan, so that no logit is too large.
+Tensor LinearMixer::mix_logits(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                               SequenceState* state) const {
+  const LatteResult result = exponential_attention(q, k, v, settings_.causal, latte_start(state), batch.cu_seqlens);
+  keep_latte(state, result);
+  return result.o;
 }
 
 Tensor LinearMixer::mix(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
@@ -45,31 +103,48 @@ Tensor LinearMixer::mix(const Tensor& q, const Tensor& k, const Tensor& v, const
 }
 
 Tensor LinearMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  return output(x, mix(feature_map(q_->forward(x)), feature_map(k_->forward(x)),
-                       split_heads(v_->forward(x), settings_.heads), batch, state));
+  const Tensor q = q_map_->forward(q_.forward(x, batch, state, settings_.heads), true);
+  const Tensor k = k_map_->forward(k_.forward(x, batch, state, settings_.heads), false);
+  const Tensor v = v_.forward(x, batch, state, settings_.heads);
+  return output(x, logits_ ? mix_logits(q, k, v, batch, state) : mix(q, k, v, batch, state));
 }
 
 Tensor LinearMixer::reference(const Tensor& x) {
-  return output(x, linear_reference(feature_map(q_->forward(x)), feature_map(k_->forward(x)),
-                                    split_heads(v_->forward(x), settings_.heads), settings_.causal, settings_.epsilon,
-                                    settings_.normalize));
+  const Tensor q = q_map_->forward(q_.reference(x, settings_.heads), true);
+  const Tensor k = k_map_->forward(k_.reference(x, settings_.heads), false);
+  const Tensor v = v_.reference(x, settings_.heads);
+  if (logits_) return output(x, exponential_reference(q, k, v, settings_.causal));
+  return output(x, linear_reference(q, k, v, settings_.causal, settings_.epsilon, settings_.normalize));
 }
 
 SequenceState LinearMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
   SequenceState state(name());
   const auto wide = scan_options(options);
-  state.add("scan_state", at::zeros({rows, settings_.heads, head_dim_, head_dim_}, wide));
-  if (settings_.normalize) state.add("normalizer", at::zeros({rows, settings_.heads, head_dim_}, wide));
+  const int64_t features = q_map_->size();
+  if (logits_) {
+    add_latte_state(state, rows, settings_.heads, features, head_dim_, options);
+  } else {
+    state.add("scan_state", at::zeros({rows, settings_.heads, features, head_dim_}, wide));
+    if (settings_.normalize) state.add("normalizer", at::zeros({rows, settings_.heads, features}, wide));
+  }
+  for (const Branch* branch : {&q_, &k_, &v_}) {
+    if (branch->conv) branch->conv->add_state(state, branch->tail, rows, options);
+  }
   return state;
 }
 
 int64_t LinearMixer::state_bytes(int64_t) const {
-  return settings_.heads * head_dim_ * (head_dim_ + (settings_.normalize ? 1 : 0)) * 4;
+  int64_t bytes = logits_ ? latte_state_bytes(settings_.heads, q_map_->size(), head_dim_)
+                          : settings_.heads * q_map_->size() * (head_dim_ + (settings_.normalize ? 1 : 0)) * 4;
+  for (const Branch* branch : {&q_, &k_, &v_}) bytes += branch->conv ? branch->conv->state_bytes() : 0;
+  return bytes;
 }
 
 double LinearMixer::flops_per_token(int64_t) const {
-  return linear_flops({q_.get(), k_.get(), v_.get(), g_.get(), o_.get()}) +
-         4.0 * static_cast<double>(settings_.heads * head_dim_ * (head_dim_ + 1));
+  double flops = linear_flops({q_.linear.get(), k_.linear.get(), v_.linear.get(), g_.get(), o_.get()});
+  flops += q_map_->flops_per_token() + k_map_->flops_per_token();
+  for (const Branch* branch : {&q_, &k_, &v_}) flops += branch->conv ? branch->conv->flops_per_token() : 0.0;
+  return flops + 4.0 * static_cast<double>(settings_.heads * q_map_->size() * (head_dim_ + 1));
 }
 
 const Mechanism kLinear = {
@@ -77,23 +152,20 @@ const Mechanism kLinear = {
     .family = "linear attention",
     .paper = "linear-attention chapter; Latte-Macchiato eq. 4-5",
     .equation = "o_t = S_t' phi(q_t) / (phi(q_t).z_t), S_t = sum phi(k_s) v_s'",
-    .state = "D (D/H + 1)",
+    .state = "H F (D/H + 1)",
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
-          LinearSettings read{};
-          read.heads = read_heads(settings, context, context.dim, "dim");
-          read.feature_map = settings.choice("feature_map", {"elu", "relu"}, "elu");
-          read.normalize = settings.boolean("normalize", true);
-          read.epsilon = settings.number("epsilon", 0.0, 1.0, 1e-6);
-          read.gate = settings.boolean("gate", true);
-          read.bias = settings.boolean("bias", true);
-          read.causal = context.causal;
-          if (!read.causal && !read.normalize) settings.fail("normalize false has no bidirectional form");
-          return std::make_shared<LinearMixer>(read, context.dim);
+          const std::string map = settings.choice("feature_map", FeatureMap::kinds(), "elu");
+          return std::make_shared<LinearMixer>("linear", LinearSettings::read(settings, context, map, true),
+                                               context.dim);
         },
-    .examples = {R"({})", R"({"heads": 3, "gate": false, "bias": false, "epsilon": 0})",
-                 R"({"feature_map": "relu", "epsilon": 0.01})"},
+    .examples = {R"({})", R"({"heads": 3, "gate": false, "bias": false, "epsilon": 0, "conv": 4})",
+                 R"({"feature_map": "relu", "epsilon": 0.01})", R"({"feature_map": "exp", "conv": 2})",
+                 R"({"feature_map": "t2r", "features": 5, "epsilon": 0.5})", R"({"feature_map": "taylor"})",
+                 R"({"feature_map": "hedgehog", "features": 4})", R"({"feature_map": "hedgehog_exp"})",
+                 R"({"feature_map": "lolcats", "heads": 2, "features": 5, "epsilon": 1e-12})"},
+    .causal_examples = {R"({"feature_map": "elu", "normalize": false, "epsilon": 0})"},
 };
 
 }  // namespace cortado

@@ -4,6 +4,8 @@
 
 #include "cortado/mechanisms/heads.h"
 #include "cortado/mechanisms/registry.h"
+#include "cortado/nn/feature_map.h"
+#include "cortado/nn/short_convolution.h"
 
 namespace cortado {
 
@@ -11,17 +13,25 @@ extern const Mechanism kLinear;
 
 struct LinearSettings {
   int64_t heads;
-  std::string feature_map;  // "elu" (elu + 1) or "relu"
-  bool normalize;           // divide by φ(q)·z
-  double epsilon;           // added to the denominator
-  bool gate;                // output times σ(W_g x)
-  bool bias;                // of the projections, as in the chapter's listing
+  std::string feature_map;      // FeatureMap::kinds()
+  int64_t features;             // of the maps that have a matrix: its rows
+  bool normalize;               // divide by φ(q)·z
+  double epsilon;               // added to the denominator
+  bool gate;                    // output times σ(W_g x)
+  bool bias;                    // of the projections, as in the chapter's listing
+  std::optional<int64_t> conv;  // taps of the short convolutions over q, k, v
   bool causal;
+
+  // All settings but the map's name and "gate", whose defaults the caller knows.
+  static LinearSettings read(JsonReader& settings, const MixerContext& context, const std::string& feature_map,
+                             bool gate);
 };
 
+// State: "scan_state" [rows, H, F, d] and "normalizer" [rows, H, F]; maps in logits have Latte's state in place of
+// them. With convolutions "q_tail", "k_tail", "v_tail" [rows, taps - 1, D].
 class LinearMixer : public Mixer {
  public:
-  LinearMixer(const LinearSettings& settings, int64_t dim);
+  LinearMixer(std::string name, const LinearSettings& settings, int64_t dim);
 
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
@@ -30,13 +40,25 @@ class LinearMixer : public Mixer {
   double flops_per_token(int64_t tokens) const override;
 
  private:
-  Tensor feature_map(const Tensor& x) const;
+  // A projection, its convolution if there is one, and that one's name in the state.
+  struct Branch {
+    std::shared_ptr<Linear> linear;
+    std::shared_ptr<ShortConvolution> conv;
+    std::string tail;
+    Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, int64_t heads) const;
+    Tensor reference(const Tensor& x, int64_t heads) const;
+  };
+  Branch branch(const std::string& name, int64_t dim);
   Tensor mix(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const;
+  Tensor mix_logits(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const;
   Tensor output(const Tensor& x, const Tensor& mixed) const;
 
   LinearSettings settings_;
   int64_t head_dim_;
-  std::shared_ptr<Linear> q_, k_, v_, g_, o_;
+  bool logits_;  // the map is given as log φ
+  Branch q_, k_, v_;
+  std::shared_ptr<FeatureMap> q_map_, k_map_;  // the same one where nothing is learned
+  std::shared_ptr<Linear> g_, o_;
 };
 
 }  // namespace cortado

@@ -1,0 +1,20 @@
+#include "cortado/mechanisms/performer/mixer.h"
+
+namespace cortado {
+
+const Mechanism kPerformer = {
+    .name = "performer",
+    .family = "linear attention",
+    .paper = "Performer (Choromanski et al. 2020); Latte (2024) eq. 30-32",
+    .equation = "o_t = S_t' phi(q_t) / (phi(q_t).z_t), E[phi(q).phi(k)] = exp(q.k / sqrt d)",
+    .state = "H F (D/H + 2)",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          return std::make_shared<LinearMixer>("performer", LinearSettings::read(settings, context, "performer", false),
+                                               context.dim);
+        },
+    .examples = {R"({"features": 16})", R"({"heads": 2, "conv": 3, "bias": false, "gate": true})"},
+};
+
+}  // namespace cortado

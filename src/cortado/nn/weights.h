@@ -1,0 +1,17 @@
+// Everything that a checkpoint holds of a module.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+
+namespace cortado {
+
+// The parameters by name, and behind them the buffers: what is drawn once and never trained (random features).
+inline torch::OrderedDict<std::string, at::Tensor> named_weights(const torch::nn::Module& module) {
+  auto weights = module.named_parameters();
+  for (const auto& buffer : module.named_buffers()) weights.insert(buffer.key(), buffer.value());
+  return weights;
+}
+
+}  // namespace cortado
