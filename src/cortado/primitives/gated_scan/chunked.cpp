@@ -1,5 +1,6 @@
 #include "cortado/primitives/gated_scan/chunked.h"
 
+#include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/decay.h"
 #include "cortado/primitives/gated_scan/layout.h"
 
