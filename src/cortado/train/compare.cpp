@@ -159,9 +159,7 @@ Json mixer_settings(const std::string& name, int64_t latents) {
   fail_input_if(!mechanism.causal, "[compare] ", name, " has no causal form: it can't be a language model");
   Json settings = {{"mixer", mechanism.name}};
   settings.update(parse_json(mechanism.compare, name));
-  if (mechanism.name == "latte") settings["latents"] = latents;
-  // A quarter: the paper has L = D/6. With L = D the latents take a third of the feed-forward's parameters.
-  if (mechanism.name == "macchiato") settings["latents"] = latents / 4;
+  if (mechanism.name == "latte" || mechanism.name == "macchiato") settings["latents"] = latents;
   if (name == "macchiato-x") settings["source"] = "x";
   if (name == "macchiato-conv") settings.update({{"source", "conv"}, {"taps", 3}});
   return settings;
