@@ -12,8 +12,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kSegmentElements = int64_t{1} << 21;  // states of one segment, B·T·E·N
-
 // One segment, with all its states. `all`: x, step, a, b, c, start.
 variable_list run_segment(const variable_list& all) {
   const Tensor &x = all[0], &step = all[1], &a = all[2], &b = all[3], &c = all[4], &start = all[5];
@@ -41,10 +39,10 @@ class RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
   }
 };
 
-std::tuple<Tensor, Tensor> scan_sequences(const SelectiveScan& in, Tensor state) {
+std::tuple<Tensor, Tensor> scan_sequences(const SelectiveScan& in, Tensor state, int64_t segment_elements) {
   const int64_t tokens = in.x.size(1);
   const int64_t a_token = std::max<int64_t>(1, in.x.size(0) * in.a.numel());
-  const int64_t length = std::max<int64_t>(1, kSegmentElements / a_token);
+  const int64_t length = std::max<int64_t>(1, segment_elements / a_token);
   std::vector<Tensor> y;
   for (int64_t first = 0; first < tokens; first += length) {
     const auto part = [&](const Tensor& x) { return x.narrow(1, first, std::min(length, tokens - first)); };
@@ -58,11 +56,11 @@ std::tuple<Tensor, Tensor> scan_sequences(const SelectiveScan& in, Tensor state)
 }  // namespace
 
 std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor& start,
-                                          const std::optional<Tensor>& cu_seqlens) {
+                                          const std::optional<Tensor>& cu_seqlens, int64_t segment_elements) {
   const NoAutocast as_given;
-  if (!cu_seqlens) return scan_sequences(in, start);
-  const auto run = [&in](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
-    auto [y, last] = scan_sequences({timed[0], timed[1], in.a, timed[2], timed[3]}, rows[0]);
+  if (!cu_seqlens) return scan_sequences(in, start, segment_elements);
+  const auto run = [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
+    auto [y, last] = scan_sequences({timed[0], timed[1], in.a, timed[2], timed[3]}, rows[0], segment_elements);
     return {{y}, {last}};
   };
   const auto joined =

@@ -19,9 +19,10 @@ struct SelectiveScan {
 
 // h_t = exp(Δ_t A) ⊙ h_{t-1} + Δ_t x_t ⊗ B_t, y_t = h_t C_t; start [B|rows,E,N]. Returns y [B,T,E] and the last h.
 // The states of all tokens, T·E·N numbers, are never there at once, nor kept for the backward: time is cut into
-// segments, each computed again when its gradient is asked for.
+// segments of about `segment_elements` states, each computed again when its gradient is asked for.
 std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor& start,
-                                          const std::optional<Tensor>& cu_seqlens);
+                                          const std::optional<Tensor>& cu_seqlens,
+                                          int64_t segment_elements = int64_t{1} << 21);
 
 // The definition: a gated scan, token by token, with E heads of one value and N keys (q = C, k = B, v = Δx, g = ΔA).
 Tensor selective_scan_reference(const SelectiveScan& in);

@@ -1,0 +1,52 @@
+#include <gtest/gtest.h>
+
+#include "cortado/mechanisms/rwkv/wkv.h"
+#include "cortado/testing/compare.h"
+
+namespace cortado {
+namespace {
+
+Tensor a_channel(const std::vector<double>& values) {
+  return at::tensor(values, at::kDouble).to(at::kFloat).reshape({1, static_cast<int64_t>(values.size()), 1});
+}
+
+// p(s|t) of one channel: with v the s-th unit vector in as many channels of one k. [T, T]
+Tensor weights_of(const Tensor& k, double w, double u) {
+  const int64_t tokens = k.size(1);
+  const Tensor v = at::eye(tokens, k.options()).unsqueeze(0);
+  const Tensor all = at::ones({tokens}, k.options());
+  return wkv(k.expand({1, tokens, tokens}), v, all * w, all * u, nullptr, {})[0];
+}
+
+// Logits of any size, of either sign, in float32, against a softmax in float64.
+TEST(Wkv, ExactAtExtremeLogits) {
+  const std::vector<std::vector<double>> lists = {
+      {1, 10, 1000}, {1000, 10, 1}, {1e4, -1e4, 1e4, 0}, {-1e4, -1e4, -1e4}, {0, 0, 0, 1e4, 1e4}};
+  for (const auto& list : lists) {
+    for (const double w : {0.0, 0.25, 100.0}) {
+      const Tensor k = a_channel(list), p = weights_of(k, w, 0.5);
+      const int64_t tokens = k.size(1);
+      for (int64_t t = 0; t < tokens; ++t) {
+        const Tensor age = t - 1 - at::arange(t, at::kDouble);
+        const Tensor past = k[0].select(1, 0).narrow(0, 0, t).to(at::kDouble) - age * w;
+        const Tensor now = k[0].select(1, 0).narrow(0, t, 1).to(at::kDouble) + 0.5;
+        EXPECT_CLOSE(p[t].narrow(0, 0, t + 1), at::softmax(at::cat({past, now}), 0), 1e-6) << "w " << w << ", t " << t;
+      }
+    }
+  }
+}
+
+// A common offset changes nothing over a long sequence, and the weights sum to one.
+TEST(Wkv, OffsetsDoNotMatter) {
+  at::manual_seed(6);
+  const Tensor k = (at::randn({1, 4096, 3}) * 16).round() / 4, v = at::randn({1, 4096, 3});
+  const Tensor w = at::tensor({0.0, 0.001, 0.7}, at::kFloat), u = at::tensor({0.5, -1.0, 3.0}, at::kFloat);
+  const Tensor plain = wkv(k, v, w, u, nullptr, {});
+  for (const double offset : {100.0, -100.0, 1e4, -1e4}) {
+    EXPECT_CLOSE(wkv(k + offset, at::ones_like(v), w, u, nullptr, {}), at::ones_like(v), 2e-6) << offset;
+    EXPECT_CLOSE(wkv(k + offset, v, w, u, nullptr, {}), plain, 5e-6) << offset;
+  }
+}
+
+}  // namespace
+}  // namespace cortado
