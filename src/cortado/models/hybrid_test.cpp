@@ -19,7 +19,8 @@ struct Stack {
 // Three linear layers to one of softmax; Samba (Mamba and a window); Griffin (two recurrences and a window); state
 // spaces and token shifts; fixed decays with latents.
 const Stack kStacks[] = {
-    {"gla_3_softmax_1", R"([{"repeat": 3, "mixer": {"mixer": "gla"}}, {"mixer": {"mixer": "softmax", "kv_heads": 1}}])"},
+    {"gla_3_softmax_1",
+     R"([{"repeat": 3, "mixer": {"mixer": "gla"}}, {"mixer": {"mixer": "softmax", "kv_heads": 1}}])"},
     {"samba", R"([{"mixer": {"mixer": "mamba", "state": 5}}, {"mixer": {"mixer": "sliding_window", "window": 5}}])"},
     {"griffin", R"([{"repeat": 2, "mixer": {"mixer": "rg_lru"}},
                     {"mixer": {"mixer": "sliding_window", "window": 4, "kv_heads": 1}}])"},

@@ -17,8 +17,8 @@ struct Case {
 Case selective_case(int64_t rows, int64_t tokens, int64_t channels, int64_t states) {
   at::manual_seed(4);
   const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); };
-  Case all{{random({rows, tokens, channels}), random({rows, tokens, channels}).exp(),
-            -random({channels, states}).exp(), random({rows, tokens, states}), random({rows, tokens, states})},
+  Case all{{random({rows, tokens, channels}), random({rows, tokens, channels}).exp(), -random({channels, states}).exp(),
+            random({rows, tokens, states}), random({rows, tokens, states})},
            at::zeros({rows, channels, states}, at::kDouble)};
   for (Tensor x : all.leaves()) x.requires_grad_();
   return all;
