@@ -6,8 +6,8 @@
 
 namespace cortado {
 
-// x [B,T,in] -> [B,T,out]: a Linear (its own parameters: "weight"), then a causal depthwise convolution ("conv.weight") if
-// taps > 0. In a SequenceState its tail is called `tail`.
+// x [B,T,in] -> [B,T,out]: a Linear (its own parameters: "weight"), then a causal depthwise convolution ("conv.weight")
+// if taps > 0. In a SequenceState its tail is called `tail`.
 class ConvolvedLinear : public Linear {
  public:
   ConvolvedLinear(int64_t in, int64_t out, int64_t taps, const std::string& activation, std::string tail)

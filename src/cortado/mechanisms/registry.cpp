@@ -16,16 +16,16 @@ namespace cortado {
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
-      &kSoftmax,        //
-      &kSlidingWindow,  //
-      &kLinear,         //
-      &kLatte,          //
-      &kMacchiato,      //
-      &kRgLru,          //
-      &kAbc,            //
+      &kSoftmax,             //
+      &kSlidingWindow,       //
+      &kLinear,              //
+      &kLatte,               //
+      &kMacchiato,           //
+      &kRgLru,               //
+      &kAbc,                 //
       &kGatedSlotAttention,  //
-      &kBlurryWindow,   //
-      &kLolcats,        //
+      &kBlurryWindow,        //
+      &kLolcats,             //
   };
   return all;
 }

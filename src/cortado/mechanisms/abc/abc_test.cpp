@@ -1,7 +1,6 @@
-#include "cortado/mechanisms/abc/op.h"
-
 #include <gtest/gtest.h>
 
+#include "cortado/mechanisms/abc/op.h"
 #include "cortado/mechanisms/gated_slot/op.h"
 #include "cortado/testing/compare.h"
 
@@ -44,7 +43,8 @@ TEST(Abc, EmptySlotsAreZero) {
 
 TEST(Slots, HeadsBroadcast) {
   at::manual_seed(4);
-  const Tensor q = normal({1, 20, 4, 3}), k = normal({1, 20, 1, 3}), v = normal({1, 20, 2, 5}), s = normal({1, 20, 2, 6});
+  const Tensor q = normal({1, 20, 4, 3}), k = normal({1, 20, 1, 3}), v = normal({1, 20, 2, 5}),
+               s = normal({1, 20, 2, 6});
   const Tensor g = -normal({1, 20, 1, 6}).abs();
   const auto wide = [](const Tensor& x) { return x.repeat_interleave(4 / x.size(2), 2); };
   const AbcResult a = abc(q, k, v, s, 0.7);

@@ -43,10 +43,9 @@ Tensor AbcMixer::forward(const Tensor& x, const Batch& batch, SequenceState* sta
   }
   const AbcState start{slot_start(state, "key_state"), slot_start(state, "value_state"),
                        slot_start(state, "normalizer"), slot_start(state, "maximum")};
-  const AbcResult result = abc(turned(q_->forward(x, batch, state), positions),
-                               turned(k_->forward(x, batch, state), positions),
-                               split_heads(v_->forward(x, batch, state), settings_.heads), slot_logits(x), {}, start,
-                               batch.cu_seqlens);
+  const AbcResult result =
+      abc(turned(q_->forward(x, batch, state), positions), turned(k_->forward(x, batch, state), positions),
+          split_heads(v_->forward(x, batch, state), settings_.heads), slot_logits(x), {}, start, batch.cu_seqlens);
   if (state) {
     state->at("key_state") = result.key_state;
     state->at("value_state") = result.value_state;

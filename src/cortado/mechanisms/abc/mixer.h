@@ -1,4 +1,5 @@
-// abc: attention with bounded-memory control, softmax attention over M slots that hold softmax-weighted means over time.
+// abc: attention with bounded-memory control, softmax attention over M slots that hold softmax-weighted means over
+// time.
 #pragma once
 
 #include "cortado/mechanisms/abc/op.h"

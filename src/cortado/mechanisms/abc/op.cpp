@@ -12,9 +12,8 @@ constexpr const char* kAbc = "abc";
 AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s, std::optional<double> scale,
               const AbcState& start, const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
-  const bool resumed =
-      given_together(kAbc, {&start.key_state, &start.value_state, &start.normalizer, &start.maximum},
-                     "key_state, value_state, normalizer and maximum");
+  const bool resumed = given_together(kAbc, {&start.key_state, &start.value_state, &start.normalizer, &start.maximum},
+                                      "key_state, value_state, normalizer and maximum");
   expect_shape(kAbc, "s", s, {-1, -1, -1, -1});
   const auto type =
       accumulation_type({q, k, v, s, start.key_state, start.value_state, start.normalizer, start.maximum});

@@ -1,4 +1,5 @@
-// abc: attention with bounded-memory control. Each of M slots holds the softmax-weighted mean over time of keys and values.
+// abc: attention with bounded-memory control. Each of M slots holds the softmax-weighted mean over time of keys and
+// values.
 #pragma once
 
 #include "cortado/mechanisms/gated_slot/op.h"

@@ -16,9 +16,7 @@ struct Inputs {
 
 Inputs random_inputs(int64_t tokens) {
   at::manual_seed(tokens);
-  const auto normal = [&](int64_t width) {
-    return at::randn({2, tokens, 2, width}, at::kDouble).requires_grad_(true);
-  };
+  const auto normal = [&](int64_t width) { return at::randn({2, tokens, 2, width}, at::kDouble).requires_grad_(true); };
   return {normal(4), normal(4), normal(3)};
 }
 
@@ -45,7 +43,8 @@ TEST(BlurryWindow, IsFullAttentionWithinOnePeriod) {
   }
 }
 
-// At integer resolutions: every slot that is seen was once overwritten, with w = 1, and its weights have summed to one since.
+// At integer resolutions: every slot that is seen was once overwritten, with w = 1, and its weights have summed to one
+// since.
 TEST(BlurryWindow, OnesGiveOnesWithDecay) {
   for (const BlurrySizes& sizes : {BlurrySizes{3, 6}, {5, 10}, {33, 66}, {7, 42}}) {
     const Inputs in = random_inputs(200);
@@ -62,7 +61,8 @@ Tensor ssm_form(const Inputs& in, const BlurrySizes& sizes) {
   const Tensor delay = at::arange(n, at::kDouble) * (period / slots);
   const Tensor weight = at::full({modes + 1}, 2 / slots, at::kDouble);
   weight.select(0, 0).fill_(1 / slots);
-  const Tensor a = weight * (delay.unsqueeze(1) * angle).cos(), b = weight * (delay.unsqueeze(1) * angle).sin();  // [N,M+1]
+  const Tensor a = weight * (delay.unsqueeze(1) * angle).cos(),
+               b = weight * (delay.unsqueeze(1) * angle).sin();  // [N,M+1]
   const Tensor c = angle.cos().unsqueeze(1), s = angle.sin().unsqueeze(1);
   struct Modes {
     Tensor cosine, sine;  // [B,H,M+1,*]
@@ -117,8 +117,8 @@ TEST(BlurryWindow, GoesOnFromItsPosition) {
     const auto part = [&](int64_t first, int64_t length, BlurryOptions options) {
       options.sizes = sizes;
       options.decay = decay;
-      return blurry_window(in.q.narrow(1, first, length), in.k.narrow(1, first, length),
-                           in.v.narrow(1, first, length), options);
+      return blurry_window(in.q.narrow(1, first, length), in.k.narrow(1, first, length), in.v.narrow(1, first, length),
+                           options);
     };
     const SlotResult a = part(0, 37, {}), b = part(37, 53,
                                                    {.key_state = a.key_state,

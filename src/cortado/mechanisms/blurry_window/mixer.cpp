@@ -27,9 +27,8 @@ Tensor BlurryWindowMixer::forward(const Tensor& x, const Batch& batch, SequenceS
   if (table_.device() != x.device()) table_ = table_.to(x.device());
   options.table = table_;
   const Tensor positions = batch.positions(x, options.position);
-  const SlotResult result =
-      blurry_window(turned(q_->forward(x), positions), turned(k_->forward(x), positions),
-                    split_heads(v_->forward(x), settings_.heads), options);
+  const SlotResult result = blurry_window(turned(q_->forward(x), positions), turned(k_->forward(x), positions),
+                                          split_heads(v_->forward(x), settings_.heads), options);
   keep_slots(state, result);
   if (state) state->at("position") = *options.position + batch.lengths(x);
   return o_->forward(merge_heads(result.o));
@@ -37,9 +36,10 @@ Tensor BlurryWindowMixer::forward(const Tensor& x, const Batch& batch, SequenceS
 
 Tensor BlurryWindowMixer::reference(const Tensor& x) {
   const Tensor positions = at::arange(x.size(1), x.options().dtype(at::kLong)).unsqueeze(0);
-  return o_->forward(merge_heads(blurry_window_reference(
-      turned(q_->forward(x), positions), turned(k_->forward(x), positions), split_heads(v_->forward(x), settings_.heads),
-      settings_.sizes, settings_.decay, 1 / std::sqrt(static_cast<double>(head_dim_)))));
+  return o_->forward(
+      merge_heads(blurry_window_reference(turned(q_->forward(x), positions), turned(k_->forward(x), positions),
+                                          split_heads(v_->forward(x), settings_.heads), settings_.sizes,
+                                          settings_.decay, 1 / std::sqrt(static_cast<double>(head_dim_)))));
 }
 
 SequenceState BlurryWindowMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {

@@ -60,8 +60,8 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   check_blurry(sizes);
   given_together(kBlurryWindow, {&options.key_state, &options.value_state}, "key_state and value_state");
   const auto type = accumulation_type({q, k, v, options.key_state, options.value_state});
-  SlotInputs in{q.to(type), k.to(type), v.to(type), slot_scale(options.scale, q), options.key_state,
-                options.value_state};
+  SlotInputs in{q.to(type),        k.to(type),         v.to(type), slot_scale(options.scale, q),
+                options.key_state, options.value_state};
   const SlotSizes found = check_slot_inputs(kBlurryWindow, in, {}, sizes.slots, options.cu_seqlens);
   in.k = expand_heads(in.k, found.heads.state);
   in.v = expand_heads(in.v, found.heads.state);

@@ -1,4 +1,5 @@
-// blurry_window: softmax attention over N slots that hold a window of keys and values, blurred by a Dirichlet kernel (BLA).
+// blurry_window: softmax attention over N slots that hold a window of keys and values, blurred by a Dirichlet kernel
+// (BLA).
 #pragma once
 
 #include "cortado/mechanisms/gated_slot/op.h"
@@ -12,8 +13,8 @@ struct BlurrySizes {
 // InputError if slots are even or period < slots.
 void check_blurry(const BlurrySizes& sizes);
 
-// w_t[n] = D(t - nP/N) for every slot n, t counted from 0: [..., N] for integer times [...], in `type`. D is 1 at 0, 0 at
-// the other multiples of P/N, and has the period P: w has it in t.
+// w_t[n] = D(t - nP/N) for every slot n, t counted from 0: [..., N] for integer times [...], in `type`. D is 1 at 0, 0
+// at the other multiples of P/N, and has the period P: w has it in t.
 Tensor blurry_weights(const Tensor& times, const BlurrySizes& sizes, at::ScalarType type);
 
 struct BlurryOptions {
@@ -26,8 +27,8 @@ struct BlurryOptions {
   OptionalTensor table = {};  // [P,N]: blurry_weights of one period, where it is at hand
 };
 
-// o_t = softmax_n(K^_t q_t · scale + mask) V^_t over the slots that some token has reached: slot n is hidden while nP/N > t.
-// q, k [B,T,H,K], v [B,T,H,V].
+// o_t = softmax_n(K^_t q_t · scale + mask) V^_t over the slots that some token has reached: slot n is hidden while nP/N
+// > t. q, k [B,T,H,K], v [B,T,H,V].
 SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, const BlurryOptions& options);
 
 // The definition, token by token, the kernel as its sum of cosines; dense, from zero; differentiable by autograd.

@@ -40,9 +40,7 @@ Tensor GatedSlotMixer::log_gate(const Tensor& x) const {
   return at::log_sigmoid(split_heads(f_->forward(x), settings_.heads)) / settings_.temperature;
 }
 
-Tensor GatedSlotMixer::output(const Tensor& o) const {
-  return o_->forward(norm_->forward(at::silu(merge_heads(o))));
-}
+Tensor GatedSlotMixer::output(const Tensor& o) const { return o_->forward(norm_->forward(at::silu(merge_heads(o)))); }
 
 Tensor GatedSlotMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   const auto project = [&](const ConvolvedLinear& linear) {

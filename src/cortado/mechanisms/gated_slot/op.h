@@ -12,9 +12,9 @@
 
 namespace cortado {
 
-// Slots hold keys and values, K~_t [M,K] and V~_t [M,V], written by one recurrence. o_t = V~_tᵀ softmax_M(K~_t q_t · scale)
-// is then two passes of a scan with a softmax between: the first reads its state along the channels, the second along
-// the slots.
+// Slots hold keys and values, K~_t [M,K] and V~_t [M,V], written by one recurrence. o_t = V~_tᵀ softmax_M(K~_t q_t ·
+// scale) is then two passes of a scan with a softmax between: the first reads its state along the channels, the second
+// along the slots.
 struct SlotInputs {
   Tensor q, k, v;  // [B,T,h,K], [B,T,h,K], [B,T,h,V]
   double scale;
@@ -25,9 +25,8 @@ struct SlotInputs {
 
 // One pass: scans x with the mechanism's weights and decays, reads with q along the "slot"s or the "channel"s, from a
 // state. Returns (reads, last state).
-using SlotPass =
-    std::function<std::tuple<Tensor, Tensor>(const Tensor& q, const Tensor& x, std::string_view read, double scale,
-                                             const OptionalTensor& start)>;
+using SlotPass = std::function<std::tuple<Tensor, Tensor>(const Tensor& q, const Tensor& x, std::string_view read,
+                                                          double scale, const OptionalTensor& start)>;
 
 struct SlotResult {
   Tensor o;                       // [B,T,H,V]

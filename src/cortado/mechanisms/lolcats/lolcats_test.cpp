@@ -88,7 +88,8 @@ TEST(Lolcats, DoesNotOverflow) {
 
 TEST(Lolcats, HeadsBroadcastAndPackedSequencesStayApart) {
   const Inputs in = random_inputs(60);
-  const Tensor q = in.q.narrow(0, 0, 1), k = in.k.narrow(0, 0, 1).narrow(2, 0, 1), v = in.v.narrow(0, 0, 1).narrow(2, 0, 2);
+  const Tensor q = in.q.narrow(0, 0, 1), k = in.k.narrow(0, 0, 1).narrow(2, 0, 1),
+               v = in.v.narrow(0, 0, 1).narrow(2, 0, 2);
   const Tensor phi_q = in.phi_q.narrow(0, 0, 1), phi_k = in.phi_k.narrow(0, 0, 1);
   const auto wide = [](const Tensor& x) { return x.repeat_interleave(4 / x.size(2), 2); };
   for (const LolcatsLayout layout : kLayouts) {
@@ -96,7 +97,8 @@ TEST(Lolcats, HeadsBroadcastAndPackedSequencesStayApart) {
     std::vector<Tensor> parts;
     for (const auto& [first, length] : {std::pair{0, 1}, {1, 22}, {23, 37}}) {
       const auto part = [first = first, length = length](const Tensor& x) { return x.narrow(1, first, length); };
-      parts.push_back(lolcats_reference(part(q), part(wide(k)), part(wide(v)), part(phi_q), part(phi_k), in.factor, rule));
+      parts.push_back(
+          lolcats_reference(part(q), part(wide(k)), part(wide(v)), part(phi_q), part(phi_k), in.factor, rule));
     }
     const Tensor bounds = at::tensor({0, 1, 1, 23, 60}, at::kInt);
     EXPECT_CLOSE(lolcats(q, k, v, phi_q, phi_k, in.factor, rule, bounds), at::cat(parts, 1), 1e-11);

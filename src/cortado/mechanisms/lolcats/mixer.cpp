@@ -75,8 +75,7 @@ Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState*
   const auto numbers = x.options().dtype(at::kLong).requires_grad(false);
   const auto pack = [&](const Tensor& y) { return batch.cu_seqlens ? y : y.flatten(0, 1).unsqueeze(0); };
   LolcatsCall call;
-  call.query_bounds =
-      batch.cu_seqlens ? batch.cu_seqlens->to(numbers) : at::arange(rows + 1, numbers) * x.size(1);
+  call.query_bounds = batch.cu_seqlens ? batch.cu_seqlens->to(numbers) : at::arange(rows + 1, numbers) * x.size(1);
   call.start = position.value_or(at::zeros({rows}, numbers));
   call.q = pack(p.q);
   call.phi_q = phi_q_->forward(call.q);
@@ -91,9 +90,9 @@ Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState*
 
 Tensor LolcatsMixer::reference(const Tensor& x) {
   const Projected p = project(x, at::arange(x.size(1), x.options().dtype(at::kLong)).unsqueeze(0));
-  return o_->forward(merge_heads(lolcats_reference(p.q, expand_heads(p.k, settings_.heads),
-                                                   expand_heads(p.v, settings_.heads), phi_q_->forward(p.q),
-                                                   key_features(p.k), window_factor_, settings_.rule)));
+  return o_->forward(
+      merge_heads(lolcats_reference(p.q, expand_heads(p.k, settings_.heads), expand_heads(p.v, settings_.heads),
+                                    phi_q_->forward(p.q), key_features(p.k), window_factor_, settings_.rule)));
 }
 
 SequenceState LolcatsMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
@@ -116,7 +115,7 @@ int64_t LolcatsMixer::state_bytes(int64_t tokens) const {
 double LolcatsMixer::flops_per_token(int64_t tokens) const {
   const int64_t w = settings_.rule.window;  // terraces are 1.5 w deep on average
   const double reach = settings_.rule.layout == LolcatsLayout::kSliding ? static_cast<double>(std::min(tokens, w))
-                                                                       : std::min<double>(tokens, 1.5 * w);
+                                                                        : std::min<double>(tokens, 1.5 * w);
   const double wide = static_cast<double>(settings_.heads * settings_.head_dim);
   return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + phi_q_->flops_per_token() +
          phi_k_->flops_per_token() + 4.0 * wide * (reach + static_cast<double>(phi_k_->width()));

@@ -21,8 +21,8 @@ struct LolcatsSettings {
 };
 
 // State: "keys", "values" [rows, P, Hkv, d]: those still in the softmax part's reach (sliding: at most w; terrace: the
-// block before and the partial block, at most 2w), oldest first, right-aligned; "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗ [v, 1] of the others;
-// "position" [rows].
+// block before and the partial block, at most 2w), oldest first, right-aligned; "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗
+// [v, 1] of the others; "position" [rows].
 class LolcatsMixer : public Mixer {
  public:
   LolcatsMixer(const LolcatsSettings& settings, int64_t dim);

@@ -29,9 +29,9 @@ Tensor gather_tokens(const Tensor& x, const Tensor& places) {
 }
 
 // Every block of every sequence that has a query is a row of a batch: w queries against the 2w keys of the block before
-// and of its own, aligned to the end, so that causality hides what is ahead. Places without a query or a key repeat some
-// other one: such queries' results are left alone, such keys are hidden, being ahead or before the first key. So do
-// blocks too many.
+// and of its own, aligned to the end, so that causality hides what is ahead. Places without a query or a key repeat
+// some other one: such queries' results are left alone, such keys are hidden, being ahead or before the first key. So
+// do blocks too many.
 SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
   const int64_t w = rule.window;
   const Tensor& start = call.start;
@@ -39,7 +39,8 @@ SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
   const Tensor after = blocks.cumsum(0), before = after - blocks;
   const Tensor count = at::arange(call.blocks, start.options());  // [S]
   // The sequence of each block.
-  const Tensor row = at::searchsorted(after, count, /*out_int32=*/false, /*right=*/true).clamp_max(start.sym_size(0) - 1);
+  const Tensor row =
+      at::searchsorted(after, count, /*out_int32=*/false, /*right=*/true).clamp_max(start.sym_size(0) - 1);
   const auto of_row = [&](const Tensor& x) { return x.index_select(0, row); };
   const Tensor begin = (of_row(first_block - before) + count) * w;  // each block's first position
   const auto places = [&](const Tensor& bounds, const Tensor& first_position, int64_t from, int64_t length) {
@@ -65,7 +66,8 @@ SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
 }
 
 // The linear part: Σ φ_q·φ_k [v, 1] over the keys that have left the window before each query. Keys and queries become
-// one list of events in the order of time, keys first, which one scan goes through: it writes at a key, reads at a query.
+// one list of events in the order of time, keys first, which one scan goes through: it writes at a key, reads at a
+// query.
 std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType type) {
   const auto numbers = call.start.options();
   const Tensor query_row = sequence_numbers(call.query_bounds, call.q);
@@ -92,8 +94,8 @@ std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType t
   return {sums.index_select(1, reads), state};
 }
 
-// o and L [..., V+1], numerator and denominator of the linear part, to one output. No exponent is positive: in `gated` and
-// `plain` the linear part's share of the whole is σ(log of its weight - log of the softmax part's).
+// o and L [..., V+1], numerator and denominator of the linear part, to one output. No exponent is positive: in `gated`
+// and `plain` the linear part's share of the whole is σ(log of its weight - log of the softmax part's).
 Tensor join_parts(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture) {
   const c10::SymInt values = near.o.sym_size(3);
   const Tensor sums = far.narrow_symint(3, 0, values), total = far.narrow_symint(3, values, 1);
@@ -166,8 +168,7 @@ Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   const Tensor bounds = cu_seqlens ? cu_seqlens->to(q.device(), at::kLong) : at::arange(batch + 1, numbers) * tokens;
   const Tensor start = at::zeros_symint({rows}, numbers), packed_k = pack(k);
   const Tensor row = sequence_numbers(bounds, packed_k);
-  const Tensor position =
-      at::arange(packed_k.sym_size(1), numbers) - bounds.slice(0, 0, -1).index_select(0, row);
+  const Tensor position = at::arange(packed_k.sym_size(1), numbers) - bounds.slice(0, 0, -1).index_select(0, row);
   c10::SymInt blocks = cu_seqlens ? tokens / rule.window + rows : batch * ((tokens + rule.window - 1) / rule.window);
   if (tokens == 0) blocks = 0;
   const LolcatsResult result = lolcats_packed({.q = pack(q),

@@ -1,4 +1,5 @@
-// lolcats: softmax over a window of recent keys and feature-map linear attention over all before it, in one denominator.
+// lolcats: softmax over a window of recent keys and feature-map linear attention over all before it, in one
+// denominator.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -57,7 +58,8 @@ struct LolcatsResult {
 };
 LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_factor, const LolcatsRule& rule);
 
-// Whole sequences from zero: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor [H] (before the sigmoid).
+// Whole sequences from zero: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor [H] (before the
+// sigmoid).
 Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens = {});
 

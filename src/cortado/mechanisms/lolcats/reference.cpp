@@ -8,9 +8,8 @@ Tensor lolcats_reference(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   const Tensor i = at::arange(tokens, q.options().dtype(at::kLong)).unsqueeze(1), j = i.transpose(0, 1);
   const Tensor seen = j <= i;
-  const Tensor recent = rule.layout == LolcatsLayout::kSliding
-                            ? i - j < w
-                            : at::floor_divide(j, w) >= at::floor_divide(i, w) - 1;
+  const Tensor recent =
+      rule.layout == LolcatsLayout::kSliding ? i - j < w : at::floor_divide(j, w) >= at::floor_divide(i, w) - 1;
   const Tensor near = seen & recent, far = seen & ~recent;
   const Tensor scores = at::einsum("bihk,bjhk->bhij", {q, k}) * scale;
   const Tensor products = at::einsum("bihf,bjhf->bhij", {phi_q, phi_k});

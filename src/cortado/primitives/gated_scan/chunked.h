@@ -28,7 +28,7 @@ struct FormOptions {
   int64_t heads;        // H
   at::ScalarType type;  // to accumulate in
   DecayKind decay = DecayKind::kLogs;
-  int64_t chunk = 64;   // largest chunk, a power of two
+  int64_t chunk = 64;  // largest chunk, a power of two
   // Long inputs are worked on in segments of about this many elements (B·T·H·max(K,V)), so that the temporary memory
   // does not grow with T.
   int64_t segment_elements = int64_t{1} << 22;

@@ -63,7 +63,7 @@ void GateDescent::descend(const GateTree::Level& level, const Tensor& to_query, 
   const Tensor queries = halves(flow_.enter, half, 1), keys = halves(flow_.leave, half, 0);
   const Tensor whole = flow_.through.unsqueeze(4);
   // The sums of this size grew from those of half the size by the sum of the other half, so that gets their gradient.
-  Tensor through;  // [n,B,H,blocks,2,K|1]
+  Tensor through;               // [n,B,H,blocks,2,K|1]
   if (level.first.defined()) {  // a product's gradient goes to each factor times the other
     const Tensor first = sum_few(queries * level.to_query).addcmul_(whole, level.second);
     const Tensor second = sum_few(half == 1 ? keys : keys * level.from_key) + whole * level.first;

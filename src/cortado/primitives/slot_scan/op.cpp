@@ -25,9 +25,7 @@ struct SlotArguments {
 
   bool read_slots() const { return read == "slot"; }
   at::ScalarType type() const { return accumulation_type({q, w, x, decay, initial_state}); }
-  double factor() const {
-    return scale.value_or(read_slots() ? 1.0 : 1 / std::sqrt(static_cast<double>(x.size(3))));
-  }
+  double factor() const { return scale.value_or(read_slots() ? 1.0 : 1 / std::sqrt(static_cast<double>(x.size(3)))); }
 };
 
 struct SlotShape {
@@ -76,8 +74,8 @@ std::tuple<Tensor, Tensor> slot_meta(const Tensor& q, const Tensor& w, const Ten
                                      const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
   const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
   const SlotShape shape = check(in);
-  return {at::empty_symint(
-              {shape.batch, shape.tokens, shape.heads, in.read_slots() ? shape.channels : shape.slots}, x.options()),
+  return {at::empty_symint({shape.batch, shape.tokens, shape.heads, in.read_slots() ? shape.channels : shape.slots},
+                           x.options()),
           at::empty_symint({shape.rows, shape.state_heads, shape.slots, shape.channels}, x.options().dtype(in.type()))};
 }
 

@@ -33,8 +33,7 @@ std::tuple<Tensor, Tensor> slot_scan_reference(const Tensor& q, const Tensor& w,
     states.push_back(state);
   }
   const int64_t width = read_slots ? x.size(3) : writes.size(3);
-  const Tensor o =
-      outputs.empty() ? at::zeros({x.size(0), 0, heads, width}, values.options()) : at::stack(outputs, 1);
+  const Tensor o = outputs.empty() ? at::zeros({x.size(0), 0, heads, width}, values.options()) : at::stack(outputs, 1);
   const Tensor state = states.empty() ? start : at::cat(states, 0);
   return {o.to(x.scalar_type()), state.unflatten(1, {state_heads, heads / state_heads}).select(2, 0)};
 }

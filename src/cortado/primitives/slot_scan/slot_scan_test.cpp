@@ -21,9 +21,7 @@ struct SlotCase {
   int64_t batch = 2, q_heads = 2, w_heads = 2, x_heads = 2, decay_heads = 2, slots = 5, channels = 3;
   std::vector<int64_t> bounds = {};  // packed if there are any
 
-  int64_t state_heads() const {
-    return std::max({x_heads, shared_w ? 1 : w_heads, shared_decay ? 1 : decay_heads});
-  }
+  int64_t state_heads() const { return std::max({x_heads, shared_w ? 1 : w_heads, shared_decay ? 1 : decay_heads}); }
   std::string text() const {
     return concat(read, " T=", tokens, initial ? " initial" : "", shared_w ? " shared w" : "",
                   shared_decay ? " shared decay" : "", bounds.empty() ? "" : " packed", " heads ", q_heads, w_heads,
@@ -71,12 +69,11 @@ std::vector<Tensor> slot_results(const SlotCase& c, const SlotInputs& in, bool r
   }
   const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
   const auto [o, state] = (reference ? slot_scan_reference : slot_scan)(leaves[0], leaves[1], leaves[2], leaves[3],
-                                                                       c.read, {}, given(leaves[4]), given(in.bounds));
+                                                                        c.read, {}, given(leaves[4]), given(in.bounds));
   at::manual_seed(11);
   const Tensor weight_o = at::randn(o.sizes(), at::kDouble), weight_state = at::randn(state.sizes(), at::kDouble);
   std::vector<Tensor> all{o.detach(), state.detach()};
-  for (const auto& x :
-       testing::gradients({o, state}, {weight_o, weight_state}, wanted)) {
+  for (const auto& x : testing::gradients({o, state}, {weight_o, weight_state}, wanted)) {
     all.push_back(x);
   }
   return all;
