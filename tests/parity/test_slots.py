@@ -8,7 +8,7 @@ import torch
 from fla.ops.abc.naive import naive_cumsum_abc, naive_recurrent_abc
 from fla.ops.gsa.naive import naive_recurrent_gsa
 
-SHAPES = [(1, 1, 1, 4, 4, 3), (2, 33, 2, 8, 5, 7), (1, 130, 3, 16, 16, 9)]  # B, T, H, K, V, M
+SHAPES = [(1, 2, 1, 4, 4, 3), (2, 33, 2, 8, 5, 7), (1, 130, 3, 16, 16, 9)]  # B, T, H, K, V, M
 
 
 @pytest.fixture(autouse=True)
