@@ -148,11 +148,17 @@ def test_compiles_whole(name):
     torch.testing.assert_close(compiled(*tensors), function(*tensors))
 
 
-def test_opcheck():
+@pytest.mark.parametrize("name", ["abc", "gated_slot", "blurry_window", "lolcats"])
+def test_opcheck(name):
     q, v, s = randn(1, 20, 2, 4, dtype=torch.float32), randn(1, 20, 2, 3, dtype=torch.float32), randn(1, 20, 2, 5, dtype=torch.float32)
-    torch.library.opcheck(ops.abc, (q, q, v, s))
-    torch.library.opcheck(ops.gated_slot, (q, q, v, s, -s.abs()))
-    torch.library.opcheck(ops.blurry_window, (q, q, v), {"slots": 5, "period": 7})
+    positive = s.detach().exp().requires_grad_()
+    arguments, options = {
+        "abc": ((q, q, v, s), {}),
+        "gated_slot": ((q, q, v, s, (-s.detach().abs()).requires_grad_()), {}),
+        "blurry_window": ((q, q, v), {"slots": 5, "period": 7}),
+        "lolcats": ((q, q, v, positive, positive, randn(2, dtype=torch.float32)), {"window": 4}),
+    }[name]
+    torch.library.opcheck(getattr(ops, name), arguments, options)
 
 
 def test_autocast_keeps_the_types_it_is_given():

@@ -33,7 +33,7 @@ LolcatsMixer::Projected LolcatsMixer::project(const Tensor& x, const Tensor& pos
 
 Tensor LolcatsMixer::key_features(const Tensor& k) const { return phi_k_->forward(expand_heads(k, settings_.heads)); }
 
-void LolcatsMixer::advance(LolcatsCall& call, SequenceState* state) const {
+void LolcatsMixer::advance(LolcatsCall& call, int64_t longest, SequenceState* state) const {
   const LolcatsRule& rule = settings_.rule;
   JoinedKeys joined{call.k, call.v, std::nullopt, call.query_bounds};
   if (state) {
@@ -59,6 +59,7 @@ void LolcatsMixer::advance(LolcatsCall& call, SequenceState* state) const {
   call.past_bounds = at::cat({at::zeros({1}, rows.options()), counts.cumsum(0)});
   if (rule.layout == LolcatsLayout::kTerrace) {
     call.blocks = lolcats_blocks(call.start, call.query_bounds.diff(), rule).sum().item<int64_t>();
+    call.queries_in_block = std::clamp<int64_t>(longest, 1, rule.window);
   }
   if (!state) return;
   const Tensor kept = lolcats_kept(end, rule);
@@ -81,7 +82,7 @@ Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState*
   call.phi_q = phi_q_->forward(call.q);
   call.k = pack(p.k);
   call.v = pack(p.v);
-  advance(call, state);
+  advance(call, x.size(1), state);  // packed sequences are no longer than all of them
   const LolcatsResult result = lolcats_packed(call, window_factor_, settings_.rule);
   if (state) state->at("scan_state") = result.state;
   const Tensor o = result.o.to(x.scalar_type());

@@ -41,7 +41,8 @@ class LolcatsMixer : public Mixer {
   // φ_k of every query head's copy of its keys.
   Tensor key_features(const Tensor& k) const;
   // Fills in what the linear part gets during the call; moves the state on.
-  void advance(LolcatsCall& call, SequenceState* state) const;
+  // `longest`: no sequence has more queries.
+  void advance(LolcatsCall& call, int64_t longest, SequenceState* state) const;
 
   LolcatsSettings settings_;
   std::shared_ptr<Linear> q_, k_, v_, o_;

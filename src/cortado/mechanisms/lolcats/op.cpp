@@ -28,39 +28,41 @@ Tensor gather_tokens(const Tensor& x, const Tensor& places) {
   return x.squeeze(0).index_select(0, places.flatten()).unflatten(0, {-1, places.size(1)});
 }
 
-// Every block of every sequence that has a query is a row of a batch: w queries against the 2w keys of the block before
-// and of its own, aligned to the end, so that causality hides what is ahead. Places without a query or a key repeat
-// some other one: such queries' results are left alone, such keys are hidden, being ahead or before the first key. So
-// do blocks too many.
+// Every block of every sequence that has a query is a row of a batch: its last n queries against the 2w keys up to the
+// last of them, of which those before the previous block do not exist. Causality hides what is ahead. Places without a
+// query or a key repeat some other one: such queries' results are left alone, such keys are hidden. So do blocks too
+// many.
 SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
-  const int64_t w = rule.window;
-  const Tensor& start = call.start;
-  const Tensor first_block = at::floor_divide(start, w), blocks = lolcats_blocks(start, call.query_bounds.diff(), rule);
+  const int64_t w = rule.window, queries = call.queries_in_block;
+  const Tensor &start = call.start, lengths = call.query_bounds.diff();
+  const Tensor first_block = at::floor_divide(start, w), blocks = lolcats_blocks(start, lengths, rule);
   const Tensor after = blocks.cumsum(0), before = after - blocks;
   const Tensor count = at::arange(call.blocks, start.options());  // [S]
   // The sequence of each block.
   const Tensor row =
       at::searchsorted(after, count, /*out_int32=*/false, /*right=*/true).clamp_max(start.sym_size(0) - 1);
   const auto of_row = [&](const Tensor& x) { return x.index_select(0, row); };
-  const Tensor begin = (of_row(first_block - before) + count) * w;  // each block's first position
-  const auto places = [&](const Tensor& bounds, const Tensor& first_position, int64_t from, int64_t length) {
-    const Tensor position = begin.unsqueeze(1) + at::arange(from, from + length, row.options());
+  const Tensor begin = (of_row(first_block - before) + count) * w;     // each block's first position
+  const Tensor end = at::minimum(begin + w, of_row(start + lengths));  // after its last query
+  const auto last_places = [&](const Tensor& bounds, const Tensor& first_position, int64_t length) {
+    const Tensor position = end.unsqueeze(1) + at::arange(-length, 0, row.options());
     const Tensor low = of_row(bounds.slice(0, 0, -1)).unsqueeze(1), high = of_row(bounds.slice(0, 1)).unsqueeze(1) - 1;
     const Tensor place = position + low - of_row(first_position).unsqueeze(1);
     return at::minimum(at::maximum(place, low), high);
   };
-  const Tensor keys = places(call.key_bounds, call.key_start, -w, 2 * w);
+  const Tensor keys = last_places(call.key_bounds, call.key_start, 2 * w);
   WindowAttentionOptions options;
   options.scale = rule.scale;
-  options.first_key = (of_row(call.key_start) - begin + w).clamp_min(0);
-  const auto [o, lse, row_max] = window_attention(gather_tokens(call.q, places(call.query_bounds, start, 0, w)),
+  options.first_key = (at::maximum(begin - w, of_row(call.key_start)) - (end - 2 * w)).clamp(0, 2 * w - 1);
+  const auto [o, lse, row_max] = window_attention(gather_tokens(call.q, last_places(call.query_bounds, start, queries)),
                                                   gather_tokens(call.k, keys), gather_tokens(call.v, keys), options);
   // Back into the queries' order.
   const Tensor query_row = sequence_numbers(call.query_bounds, call.q);
   const auto of_query = [&](const Tensor& x) { return x.index_select(0, query_row); };
   const Tensor position =
       at::arange(call.q.sym_size(1), row.options()) + of_query(start - call.query_bounds.slice(0, 0, -1));
-  const Tensor place = of_query(before - first_block) * w + position;
+  const Tensor block = of_query(before - first_block) + at::floor_divide(position, w);
+  const Tensor place = (block + 1) * queries + position - end.index_select(0, block);
   const auto back = [&](const Tensor& x) { return x.flatten(0, 1).index_select(0, place).unsqueeze(0); };
   return {back(o), back(lse), back(row_max)};
 }
@@ -184,7 +186,8 @@ Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
                                                .past_bounds = bounds,
                                                .past_time = lolcats_leaves_at(position, rule),
                                                .state = {},
-                                               .blocks = blocks},
+                                               .blocks = blocks,
+                                               .queries_in_block = rule.window},
                                               window_factor, rule);
   return result.o.view_symint({batch, tokens, heads, v.sym_size(3)}).to(v.scalar_type());
 }

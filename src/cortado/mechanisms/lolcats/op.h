@@ -50,7 +50,10 @@ struct LolcatsCall {
   Tensor past_phi, past_v;          // [1,Tp,h,F], [1,Tp,h,V]: the keys that join the linear part
   Tensor past_bounds, past_time;    // of these; int64 [Tp]: lolcats_leaves_at of their positions
   OptionalTensor state;             // [N,h,F,V+1]: Σ φ_k ⊗ [v, 1] of those that had joined before
-  c10::SymInt blocks;               // terrace: at least as many as there are blocks with a query, over all sequences
+  // Terraces only: at least as many as there are blocks with a query, over all sequences; and as there are queries in
+  // any of them (at most w).
+  c10::SymInt blocks;
+  int64_t queries_in_block = 0;
 };
 struct LolcatsResult {
   Tensor o;      // [1,Tq,H,V], of the accumulation type
