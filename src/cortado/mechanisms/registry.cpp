@@ -1,11 +1,20 @@
 #include "cortado/mechanisms/registry.h"
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/exact_chunked/mixer.h"
+#include "cortado/mechanisms/griffin/mixer.h"
+#include "cortado/mechanisms/h3/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
+#include "cortado/mechanisms/linformer/mixer.h"
+#include "cortado/mechanisms/longformer/mixer.h"
+#include "cortado/mechanisms/luna/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
+#include "cortado/mechanisms/mega/mixer.h"
+#include "cortado/mechanisms/perceiver/mixer.h"
 #include "cortado/mechanisms/performer/mixer.h"
 #include "cortado/mechanisms/rg_lru/mixer.h"
+#include "cortado/mechanisms/s5/mixer.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 
@@ -20,6 +29,15 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kLatte,          //
       &kMacchiato,      //
       &kRgLru,          //
+      &kExactChunked,   //
+      &kLongformer,     //
+      &kGriffin,        //
+      &kH3,             //
+      &kS5,             //
+      &kMega,           //
+      &kLuna,           //
+      &kLinformer,      //
+      &kPerceiver,      //
   };
   return all;
 }
