@@ -65,7 +65,7 @@ Tensor AttentionMixer::forward(const Tensor& x, const Batch& batch, SequenceStat
     keys = advance(p.k, p.v, batch, *state);
     state->at("position") = *start + batch.lengths(x);
   }
-  return o_->forward(merge_heads(attend_joined(p.q, keys, attention)));
+  return o_->forward(merge_heads(attend(p.q, keys, attention)));
 }
 
 Tensor AttentionMixer::reference(const Tensor& x) {

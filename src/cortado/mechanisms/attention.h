@@ -1,5 +1,5 @@
-// What `softmax` and `sliding_window` share: projections, rotary positions, grouped heads, soft-cap, and going on from
-// a cache.
+// What the mixers with softmax attention over tokens share: projections, rotary positions, grouped heads, soft-cap, and
+// going on from a cache.
 #pragma once
 
 #include "cortado/mechanisms/heads.h"
@@ -32,21 +32,26 @@ class AttentionMixer : public Mixer {
   // The keys to attend to, old and new; leaves the state updated (but for the position).
   virtual JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) = 0;
 
+  // Softmax over those keys, [B,T,H,d].
+  virtual Tensor attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const {
+    return attend_joined(q, keys, options);
+  }
+
+  struct Projected {
+    Tensor q, k, v;
+  };
+  Projected project(const Tensor& x, const Tensor& positions) const;
+
   // Bytes of one key and its value in float32.
   int64_t pair_bytes() const { return 2 * settings_.kv_heads * settings_.head_dim * 4; }
   // {"keys", "values"} [rows, 0, Hkv, d] and "position" [rows].
   SequenceState empty_cache(int64_t rows, const at::TensorOptions& options) const;
 
   AttentionSettings settings_;
+  std::shared_ptr<Linear> q_, k_, v_, o_;
 
  private:
-  struct Projected {
-    Tensor q, k, v;
-  };
-  Projected project(const Tensor& x, const Tensor& positions) const;
   WindowAttentionOptions options() const;
-
-  std::shared_ptr<Linear> q_, k_, v_, o_;
 };
 
 }  // namespace cortado

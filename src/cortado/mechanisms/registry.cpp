@@ -8,6 +8,9 @@
 #include "cortado/mechanisms/gated_slot/mixer.h"
 #include "cortado/mechanisms/gla/mixer.h"
 #include "cortado/mechanisms/kda/mixer.h"
+#include "cortado/mechanisms/exact_chunked/mixer.h"
+#include "cortado/mechanisms/griffin/mixer.h"
+#include "cortado/mechanisms/h3/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
@@ -15,11 +18,17 @@
 #include "cortado/mechanisms/macchiato/mixer.h"
 #include "cortado/mechanisms/mamba/mixer.h"
 #include "cortado/mechanisms/mamba2/mixer.h"
+#include "cortado/mechanisms/linformer/mixer.h"
+#include "cortado/mechanisms/longformer/mixer.h"
+#include "cortado/mechanisms/luna/mixer.h"
+#include "cortado/mechanisms/mega/mixer.h"
+#include "cortado/mechanisms/perceiver/mixer.h"
 #include "cortado/mechanisms/performer/mixer.h"
 #include "cortado/mechanisms/retention/mixer.h"
 #include "cortado/mechanisms/rg_lru/mixer.h"
 #include "cortado/mechanisms/rwkv/rwkv4.h"
 #include "cortado/mechanisms/rwkv/rwkv6.h"
+#include "cortado/mechanisms/s5/mixer.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 
@@ -48,6 +57,15 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kGatedSlotAttention,  //
       &kBlurryWindow,        //
       &kLolcats,             //
+      &kExactChunked,   //
+      &kLongformer,     //
+      &kGriffin,        //
+      &kH3,             //
+      &kS5,             //
+      &kMega,           //
+      &kLuna,           //
+      &kLinformer,      //
+      &kPerceiver,      //
   };
   return all;
 }

@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/sequences.h"
 
+#include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
@@ -42,6 +43,16 @@ Tensor at_tokens(const Tensor& x, const OptionalTensor& cu_seqlens, const Tensor
 Tensor sequence_sums(const Tensor& k, const Tensor& v, const OptionalTensor& cu_seqlens) {
   if (!cu_seqlens) return at::matmul(k.permute({0, 2, 3, 1}), v.transpose(1, 2));
   return std::get<1>(gated_scan(k, k, v, {}, "key", 1.0, {}, {}, cu_seqlens));
+}
+
+SequenceMeans sequence_means(const Tensor& theta, const Tensor& v, const OptionalTensor& cu_seqlens) {
+  const Tensor m = std::get<2>(running_max(theta, {}, cu_seqlens));  // the last: of the whole sequence
+  const Tensor peak = m.masked_fill(m == -kInfinity, 0);
+  const Tensor keys = (theta - at_tokens(peak, cu_seqlens, theta)).exp();
+  const c10::SymInt values = v.sym_size(3);
+  const Tensor sums = sequence_sums(keys, with_ones(v, keys.scalar_type()), cu_seqlens);
+  const Tensor sum = sums.narrow_symint(3, values, 1);
+  return {divide_or_zero(sums.narrow_symint(3, 0, values), sum), sum.squeeze(3), peak};
 }
 
 Tensor read_sequences(const Tensor& q, const Tensor& m, const OptionalTensor& cu_seqlens) {

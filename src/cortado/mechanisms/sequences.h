@@ -37,6 +37,12 @@ Tensor sequence_numbers(const Tensor& cu_seqlens, const Tensor& x);
 Tensor at_tokens(const Tensor& x, const OptionalTensor& cu_seqlens, const Tensor& like);
 // sum_s k_s v_s' over each whole sequence, [B|N,H,K,V]; k [B,T,H,K] and v [B,T,H,V] of one type.
 Tensor sequence_sums(const Tensor& k, const Tensor& v, const OptionalTensor& cu_seqlens);
+// Each sequence's softmax over time, of every latent: means = Σ_s softmax_s(θ_sl) v_s [B|N,H,L,V], sum = Σ_s exp(θ_sl -
+// peak_l) and peak [B|N,H,L]; an empty sequence or latent (θ = -inf) has means and sum 0. θ [B,T,H,L], v [B,T,H,V].
+struct SequenceMeans {
+  Tensor means, sum, peak;
+};
+SequenceMeans sequence_means(const Tensor& theta, const Tensor& v, const OptionalTensor& cu_seqlens);
 // m' q_t [B,T,H,V], m [B|N,H,K,V] the matrix of the token's sequence; q [B,T,H,K].
 Tensor read_sequences(const Tensor& q, const Tensor& m, const OptionalTensor& cu_seqlens);
 

@@ -35,16 +35,10 @@ LatteResult causal_latte(Query kind, const Tensor& query, const Tensor& theta, c
 // p(s|l) = softmax over the whole sequence: v's weighted mean for every latent, read by all tokens.
 Tensor bidirectional_latte(Query kind, const Tensor& query, const Tensor& theta, const Tensor& v,
                            const ScanHeads& heads, const std::optional<Tensor>& cu_seqlens) {
-  const Tensor m = std::get<2>(running_max(theta, {}, cu_seqlens));  // the last: of the whole sequence
-  const Tensor peak = m.masked_fill(m == -kInfinity, 0);
-  const Tensor keys = (theta - at_tokens(peak, cu_seqlens, theta)).exp();
-  const c10::SymInt values = v.sym_size(3);
-  const Tensor sums = sequence_sums(keys, with_ones(expand_heads(v, heads.state), keys.scalar_type()), cu_seqlens);
-  const Tensor alpha = sums.narrow_symint(3, values, 1);
-  const Tensor means = divide_or_zero(sums.narrow_symint(3, 0, values), alpha);
+  const SequenceMeans latents = sequence_means(theta, expand_heads(v, heads.state), cu_seqlens);
   auto of_token = [&](const Tensor& x) { return at_tokens(expand_heads(x, heads.out, 1), cu_seqlens, theta); };
-  const Tensor weights = posterior(kind, expand_heads(query, heads.out), of_token(peak), of_token(alpha.squeeze(3)));
-  return read_sequences(weights, expand_heads(means, heads.out, 1), cu_seqlens);
+  const Tensor weights = posterior(kind, expand_heads(query, heads.out), of_token(latents.peak), of_token(latents.sum));
+  return read_sequences(weights, expand_heads(latents.means, heads.out, 1), cu_seqlens);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ class SoftmaxMixer : public AttentionMixer {
  public:
   static constexpr int64_t kCacheBlock = 256;
 
-  SoftmaxMixer(const AttentionSettings& settings, int64_t dim) : AttentionMixer("softmax", settings, dim) {}
+  SoftmaxMixer(const AttentionSettings& settings, int64_t dim, std::string name = "softmax")
+      : AttentionMixer(std::move(name), settings, dim) {}
   SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
   int64_t state_bytes(int64_t tokens) const override;
 

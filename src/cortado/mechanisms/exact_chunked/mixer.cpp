@@ -1,0 +1,32 @@
+#include "cortado/mechanisms/exact_chunked/mixer.h"
+
+#include "cortado/mechanisms/exact_chunked/op.h"
+
+namespace cortado {
+
+Tensor ExactChunkedMixer::attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const {
+  const KeyPlaces places = key_places(q, keys, options.cu_seqlens);
+  IntervalOptions chunked;
+  chunked.begin = places.first;
+  chunked.end = options.causal ? places.own + 1 : places.end;
+  chunked.chunk = chunk_;
+  chunked.softcap = options.softcap;
+  return std::get<0>(interval_attention(q, keys.k, keys.v, chunked));
+}
+
+const Mechanism kExactChunked = {
+    .name = "exact_chunked",
+    .family = "softmax attention",
+    .paper = "Rabe and Staats (2021)",
+    .equation = "o_t = sum_{s<=t} softmax_s(q_t.k_s / sqrt d) v_s, in chunks with a running maximum",
+    .state = "2 T Hkv d",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          const AttentionSettings read = AttentionSettings::read(settings, context);
+          return std::make_shared<ExactChunkedMixer>(read, settings.integer("chunk", 1, 1 << 20, 64), context.dim);
+        },
+    .examples = {R"({"chunk": 16})", R"({"chunk": 7, "rotary": true, "kv_heads": 2, "softcap": 5.0})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,70 @@
+#include "cortado/mechanisms/h3/mixer.h"
+
+#include <cmath>
+
+namespace cortado {
+
+H3Mixer::H3Mixer(int64_t dim, int64_t states, int64_t taps) : Mixer("h3"), dim_(dim), states_(states) {
+  q_ = register_module("q", std::make_shared<Linear>(dim, dim));
+  k_ = register_module("k", std::make_shared<Linear>(dim, dim));
+  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+  o_ = register_module("o", make_output_linear(dim, dim));
+  shift_ = register_module("shift", std::make_shared<ShortConvolution>(dim, taps, false, "none"));
+  // S4D-Lin: Λ_n = -1/2 + iπn, Δ log-uniform in [0.001, 0.1], C of variance 1.
+  log_step_ = register_parameter("log_step", log_uniform({dim}, 0.001, 0.1));
+  log_decay_ = register_parameter("log_decay", at::full({dim, states}, std::log(0.5)));
+  frequency_ = register_parameter("frequency", (at::arange(states, at::kFloat) * M_PI).repeat({dim, 1}));
+  c_ = register_parameter("c", at::empty({dim, states, 2}));
+  draw_normal(c_, std::sqrt(0.5));
+  skip_ = register_parameter("skip", at::empty({dim}));
+  draw_normal(skip_, 1.0);
+}
+
+// y_t = 2 Re(Σ_n C_n h_tn) + skip u_t, every channel of u [B,T,D] with N states of its own.
+Tensor H3Mixer::diagonal_ssm(const Tensor& u, const Batch& batch, SequenceState* state) const {
+  const Discretized system = discretize(log_step_.unsqueeze(1), log_decay_, frequency_, u.scalar_type());
+  // What multiplies the input may as well multiply the output: the input stays real and is only repeated.
+  const Tensor read = at::view_as_complex(c_.to(u.scalar_type()).contiguous()) * system.input;
+  const Tensor inputs = u.unsqueeze(3).expand({-1, -1, -1, states_}).flatten(2);
+  const Tensor h = complex_scan(system.log_a.flatten(), inputs, batch, state, "ssm").unflatten(2, {dim_, states_});
+  return 2 * at::real((h * read).sum(3)) + skip_.to(u.scalar_type()) * u;
+}
+
+Tensor H3Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const auto wide = wide_type(x);
+  const Tensor shifted = shift_->forward(k_->forward(x), batch, state, "shift");
+  const Tensor y = diagonal_ssm(shifted.to(wide) * v_->forward(x).to(wide), batch, state);
+  return o_->forward((q_->forward(x).to(wide) * y).to(x.scalar_type()));
+}
+
+SequenceState H3Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  shift_->add_state(state, "shift", rows, options);
+  state.add("ssm", at::zeros({rows, dim_ * states_, 2}, scan_options(options)));
+  return state;
+}
+
+int64_t H3Mixer::state_bytes(int64_t) const { return shift_->state_bytes() + dim_ * states_ * 2 * 4; }
+
+double H3Mixer::flops_per_token(int64_t) const {
+  // A complex multiply-add is 8 operations: one in the recurrence, one in the reading.
+  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + shift_->flops_per_token() +
+         16.0 * static_cast<double>(dim_ * states_);
+}
+
+const Mechanism kH3 = {
+    .name = "h3",
+    .family = "state space",
+    .paper = "H3 (Fu et al. 2023)",
+    .equation = "o = q * SSM_diagonal(SSM_shift(k) * v)",
+    .state = "D (2 N + taps - 1)",
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          const int64_t states = settings.integer("states", 1, 4096, 32);
+          return std::make_shared<H3Mixer>(context.dim, states, settings.integer("taps", 1, 4096, 64));
+        },
+    .examples = {R"({"states": 3, "taps": 4})", R"({"states": 1, "taps": 1})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,137 @@
+#include "cortado/mechanisms/longformer/mixer.h"
+
+#include "cortado/mechanisms/exact_chunked/op.h"
+#include "cortado/mechanisms/ring.h"
+#include "cortado/nn/rotary.h"
+
+namespace cortado {
+namespace {
+
+// The first `globals` tokens of every row: `kept` [rows,G,...] with those of this call's x [B,T,...] in their places.
+Tensor keep_globals(const Tensor& kept, const Tensor& x, const Tensor& position, const Batch& batch) {
+  if (x.size(0) * x.size(1) == 0) return kept;
+  const Tensor length = batch.lengths(x), starts = length.cumsum(0) - length;  // rows lie one after the other
+  const Tensor place = at::arange(kept.size(1), position.options()).unsqueeze(0) - position.unsqueeze(1);
+  const Tensor fresh = (place >= 0).logical_and(place < length.unsqueeze(1));
+  const Tensor from = (starts.unsqueeze(1) + place).masked_fill(fresh.logical_not(), 0);
+  const Tensor taken = x.flatten(0, 1).index_select(0, from.flatten()).unflatten(0, from.sizes());
+  return at::where(fresh.unsqueeze(2).unsqueeze(3), taken, kept.to(x.scalar_type()));
+}
+
+}  // namespace
+
+LongformerMixer::LongformerMixer(const AttentionSettings& settings, int64_t globals, int64_t dim)
+    : AttentionMixer("longformer", settings, dim), globals_(globals) {
+  if (settings.causal || globals == 0) return;
+  const int64_t wide = settings.heads * settings.head_dim, narrow = settings.kv_heads * settings.head_dim;
+  q_global_ = register_module("q_global", std::make_shared<Linear>(dim, wide, settings.bias));
+  k_global_ = register_module("k_global", std::make_shared<Linear>(dim, narrow, settings.bias));
+  v_global_ = register_module("v_global", std::make_shared<Linear>(dim, narrow, settings.bias));
+}
+
+JoinedKeys LongformerMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
+  const Tensor position = state.at("position");
+  state.at("global_keys") = keep_globals(state.at("global_keys"), k, position, batch);
+  state.at("global_values") = keep_globals(state.at("global_values"), v, position, batch);
+  return advance_ring(state, k, v, *settings_.window, batch);
+}
+
+Tensor LongformerMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const std::optional<Tensor> start = state ? std::optional<Tensor>(state->at("position")) : std::nullopt;
+  const Tensor positions = batch.positions(x, start);
+  const Projected p = project(x, positions);
+  JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
+  if (state) {
+    keys = advance(p.k, p.v, batch, *state);
+    state->at("position") = *start + batch.lengths(x);
+  }
+  const int64_t window = *settings_.window;
+  const KeyPlaces places = key_places(p.q, keys, batch.cu_seqlens);
+  IntervalOptions local;
+  local.softcap = settings_.softcap;
+  local.begin = at::maximum(places.first, places.own - (window - 1));
+  local.end = settings_.causal ? places.own + 1 : at::minimum(places.end, places.own + window);
+  const auto near = interval_attention(p.q, keys.k, keys.v, local);
+  // The global tokens that the window does not reach: those before position t - w + 1.
+  IntervalOptions far = local;
+  const Tensor count = (positions - (window - 1)).clamp(0, globals_);
+  Tensor mixed;
+  if (state) {
+    Tensor k = state->at("global_keys"), v = state->at("global_values");
+    far.begin = at::zeros_like(count);
+    if (batch.cu_seqlens) {
+      const Tensor row = at::arange(k.size(0), positions.options()).repeat_interleave(batch.lengths(x));
+      far.begin = row.unsqueeze(0) * globals_;
+      k = k.flatten(0, 1).unsqueeze(0);
+      v = v.flatten(0, 1).unsqueeze(0);
+    }
+    far.end = far.begin + count;
+    mixed = merge_attention(near, interval_attention(p.q, k, v, far));
+  } else {
+    far.begin = places.first;
+    far.end = places.first + count;
+    mixed = merge_attention(near, interval_attention(p.q, p.k, p.v, far));
+  }
+  if (q_global_) mixed = with_global_queries(mixed, x, batch);
+  return o_->forward(merge_heads(mixed));
+}
+
+LongformerMixer::Projected LongformerMixer::project_global(const Tensor& x, const Tensor& positions) const {
+  Projected p{split_heads(q_global_->forward(x), settings_.heads),
+              split_heads(k_global_->forward(x), settings_.kv_heads),
+              split_heads(v_global_->forward(x), settings_.kv_heads)};
+  if (!settings_.rotary) return p;
+  p.q = apply_rotary(p.q, positions, settings_.rope_theta);
+  p.k = apply_rotary(p.k, positions, settings_.rope_theta);
+  return p;
+}
+
+Tensor LongformerMixer::with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const {
+  const Tensor positions = batch.positions(x);
+  if (x.size(0) * x.size(1) == 0) return mixed;
+  const Projected p = project_global(x, positions);
+  const Tensor tokens = (positions[0] < globals_).nonzero().squeeze(1);  // the same in every row
+  const KeyPlaces places = key_places(p.q, {p.k, p.v, std::nullopt, batch.cu_seqlens}, batch.cu_seqlens);
+  IntervalOptions whole;
+  whole.softcap = settings_.softcap;
+  whole.begin = places.first.index_select(1, tokens);
+  whole.end = places.end.index_select(1, tokens);
+  return mixed.index_copy(1, tokens, std::get<0>(interval_attention(p.q.index_select(1, tokens), p.k, p.v, whole)));
+}
+
+SequenceState LongformerMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state = empty_cache(rows, options);
+  const std::vector<int64_t> shape = {rows, globals_, settings_.kv_heads, settings_.head_dim};
+  state.add("global_keys", at::zeros(shape, options));
+  state.add("global_values", at::zeros(shape, options));
+  return state;
+}
+
+int64_t LongformerMixer::state_bytes(int64_t tokens) const {
+  return (std::min(tokens, *settings_.window - 1) + globals_) * pair_bytes() + 8;
+}
+
+double LongformerMixer::flops_per_token(int64_t tokens) const {
+  const int64_t seen = std::min(tokens, *settings_.window + globals_);
+  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get(), q_global_.get(), k_global_.get(), v_global_.get()}) +
+         4.0 * static_cast<double>(settings_.heads * settings_.head_dim) * static_cast<double>(seen);
+}
+
+const Mechanism kLongformer = {
+    .name = "longformer",
+    .family = "softmax attention",
+    .paper = "Longformer (Beltagy et al. 2020)",
+    .equation = "o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G",
+    .state = "2 (w-1 + G) Hkv d",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          AttentionSettings read = AttentionSettings::read(settings, context);
+          read.window = settings.integer("window", 1, 1 << 30, 129);
+          return std::make_shared<LongformerMixer>(read, settings.integer("globals", 0, 65536, 1), context.dim);
+        },
+    .examples = {R"({"window": 5, "globals": 3})", R"({"window": 20, "rotary": true, "kv_heads": 2, "bias": true})",
+                 R"({"window": 9, "globals": 0, "softcap": 5.0})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,35 @@
+// longformer: a sliding window plus the first tokens of the sequence, which everyone sees.
+#pragma once
+
+#include "cortado/mechanisms/attention.h"
+#include "cortado/mechanisms/registry.h"
+
+namespace cortado {
+
+extern const Mechanism kLongformer;
+
+// State: "keys", "values" (ring of the window), "global_keys", "global_values" [rows, G, Hkv, d], "position" [rows].
+class LongformerMixer : public AttentionMixer {
+ public:
+  LongformerMixer(const AttentionSettings& settings, int64_t globals, int64_t dim);
+
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor reference(const Tensor& x) override;
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+  double flops_per_token(int64_t tokens) const override;
+
+ protected:
+  JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override;
+
+ private:
+  // What the global tokens of a bidirectional layer attend with: projections of their own.
+  Projected project_global(const Tensor& x, const Tensor& positions) const;
+  // `mixed` [B,T,H,d] with the global tokens' rows, which see the whole sequence, in place.
+  Tensor with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const;
+
+  int64_t globals_;
+  std::shared_ptr<Linear> q_global_, k_global_, v_global_;
+};
+
+}  // namespace cortado

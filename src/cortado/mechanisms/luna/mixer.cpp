@@ -1,0 +1,99 @@
+#include "cortado/mechanisms/luna/mixer.h"
+
+#include <cmath>
+
+#include "cortado/mechanisms/latents.h"
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/gated_scan/op.h"
+
+namespace cortado {
+
+LunaMixer::LunaMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
+    : Mixer("luna"), heads_(heads), head_dim_(dim / heads), latents_(latents), causal_(causal) {
+  latents_p_ = register_parameter("latents", at::empty({latents, dim}));
+  draw_normal(latents_p_, 1.0);
+  p_ = register_module("p", std::make_shared<Linear>(dim, dim));
+  q_ = register_module("q", std::make_shared<Linear>(dim, dim));
+  k_ = register_module("k", std::make_shared<Linear>(dim, dim));
+  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+  if (!causal) {
+    k_latent_ = register_module("k_latent", std::make_shared<Linear>(dim, dim));
+    v_latent_ = register_module("v_latent", std::make_shared<Linear>(dim, dim));
+  }
+  o_ = register_module("o", make_output_linear(dim, dim));
+}
+
+Tensor LunaMixer::latent_queries() const { return latent_heads(p_->forward(latents_p_), heads_); }
+
+// Two sums over the past, Σ A_s ⊗ k_s and Σ A_s ⊗ v_s, each divided by t.
+Tensor LunaMixer::causal(const Tensor& x, const Batch& batch, SequenceState* state) const {
+  const NoAutocast in_float32;
+  const auto type = accumulation_type({x});
+  const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
+  const Tensor q = split_heads(q_->forward(x), heads_).to(type), k = split_heads(k_->forward(x), heads_).to(type);
+  const Tensor theta = at::einsum("bthd,hld->bthl", {k, latent_queries().to(type)}) * scale;
+  const Tensor a = at::softplus(at::elu(theta) + 1);
+  std::optional<Tensor> keys, values, start;
+  if (state) {
+    keys = state->at("keys");
+    values = state->at("values");
+    start = state->at("position");
+  }
+  const Tensor per_token = 1 / (batch.positions(x, start) + 1).to(type).unsqueeze(2).unsqueeze(3);
+  auto [read, last_keys] = gated_scan(q, a, k, {}, "value", scale, {}, keys, batch.cu_seqlens);
+  const Tensor weights = at::softmax(read * per_token, -1) * per_token;
+  auto [o, last_values] =
+      gated_scan(weights, a, split_heads(v_->forward(x), heads_), {}, "key", 1.0, {}, values, batch.cu_seqlens);
+  if (state) {
+    state->at("keys") = last_keys;
+    state->at("values") = last_values;
+    state->at("position") = *start + batch.lengths(x);
+  }
+  return o.to(x.scalar_type());
+}
+
+Tensor LunaMixer::bidirectional(const Tensor& x, const Batch& batch) const {
+  const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
+  const Tensor y = merge_latent_heads(latents_read(latent_queries(), k, v, batch)).to(x.scalar_type());
+  return tokens_read(split_heads(q_->forward(x), heads_), latent_heads(k_latent_->forward(y), heads_),
+                     latent_heads(v_latent_->forward(y), heads_), batch);
+}
+
+Tensor LunaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  return o_->forward(merge_heads(causal_ ? causal(x, batch, state) : bidirectional(x, batch)));
+}
+
+SequenceState LunaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  const auto wide = scan_options(options);
+  state.add("keys", at::zeros({rows, heads_, latents_, head_dim_}, wide));
+  state.add("values", at::zeros({rows, heads_, latents_, head_dim_}, wide));
+  state.add("position", at::zeros({rows}, position_options(options)));
+  return state;
+}
+
+int64_t LunaMixer::state_bytes(int64_t) const { return 2 * heads_ * latents_ * head_dim_ * 4 + 8; }
+
+double LunaMixer::flops_per_token(int64_t) const {
+  // Scores against the latents, two sums (or means), reading each.
+  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) +
+         10.0 * static_cast<double>(heads_ * latents_ * head_dim_);
+}
+
+const Mechanism kLuna = {
+    .name = "luna",
+    .family = "linear attention",
+    .paper = "Luna (Ma et al. 2021); Latte (2024) eq. 22-26",
+    .equation = "x_t = 1/t sum_l B_tl sum_{s<=t} A_ls v_s, A = softplus(elu(P K') + 1)",
+    .state = "2 L D",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          const int64_t heads = read_heads(settings, context, context.dim, "dim");
+          return std::make_shared<LunaMixer>(context.dim, heads, settings.integer("latents", 1, 65536, 16),
+                                             context.causal);
+        },
+    .examples = {R"({"latents": 5})", R"({"latents": 1, "heads": 3})"},
+};
+
+}  // namespace cortado

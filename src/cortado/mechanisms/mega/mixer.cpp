@@ -1,0 +1,153 @@
+#include "cortado/mechanisms/mega/mixer.h"
+
+#include <cmath>
+
+#include "cortado/mechanisms/exact_chunked/op.h"
+#include "cortado/mechanisms/ring.h"
+#include "cortado/nn/diagonal_ssm.h"
+#include "cortado/nn/rotary.h"
+#include "cortado/primitives/elementwise_scan/op.h"
+
+namespace cortado {
+
+DampedAverage::DampedAverage(int64_t dim, int64_t size) : torch::nn::Module("DampedAverage"), size_(size) {
+  auto parameter = [&](const char* name, double std) {
+    Tensor x = register_parameter(name, at::empty({dim, size}));
+    draw_normal(x, std);
+    return x;
+  };
+  alpha_ = parameter("alpha", 0.2);
+  delta_ = parameter("delta", 0.2);
+  beta_ = parameter("beta", 0.02);
+  eta_ = parameter("eta", 1.0 / std::sqrt(static_cast<double>(size)));
+  // Signs that alternate: the averages start as different ones.
+  const at::NoGradGuard no_grad;
+  beta_.add_(1 - 2 * (at::arange(size, at::kFloat).remainder(2)));
+}
+
+Tensor DampedAverage::forward(const Tensor& x, const Batch& batch, SequenceState* state, bool reverse) const {
+  const auto type = x.scalar_type();
+  const Tensor alpha = alpha_.to(type).sigmoid(), decay = at::log1p(-alpha * delta_.to(type).sigmoid());
+  const Tensor inputs = (x.unsqueeze(3) * (alpha * beta_.to(type))).flatten(2);
+  std::optional<Tensor> start;
+  if (state) start = state->at("average");
+  auto [h, last] = elementwise_scan(decay.flatten().expand(inputs.sizes()), inputs, start, batch.cu_seqlens, reverse);
+  if (state) state->at("average") = last;
+  return (h.unflatten(2, {x.size(2), size_}) * eta_.to(type)).sum(3);
+}
+
+MegaMixer::MegaMixer(const MegaSettings& settings, int64_t dim) : Mixer("mega"), settings_(settings), dim_(dim) {
+  average_ = register_module("average", std::make_shared<DampedAverage>(dim, settings.average));
+  if (!settings.causal) {
+    average_back_ = register_module("average_back", std::make_shared<DampedAverage>(dim, settings.average));
+  }
+  z_ = register_module("z", std::make_shared<Linear>(dim, settings.shared, true));
+  v_ = register_module("v", std::make_shared<Linear>(dim, settings.values, true));
+  reset_ = register_module("reset", std::make_shared<Linear>(dim, settings.values, true));
+  update_ = register_module("update", std::make_shared<Linear>(dim, dim, true));
+  h_ = register_module("h", std::make_shared<Linear>(dim, dim, true));
+  u_ = register_module("u", std::make_shared<Linear>(settings.values, dim));
+  kappa_ = register_parameter("kappa", at::empty({2, settings.shared}));
+  draw_normal(kappa_, 0.02);
+  mu_ = register_parameter("mu", at::zeros({2, settings.shared}));
+  if (!settings.bias) return;
+  bias_alpha_ = register_parameter("bias_alpha", at::empty({settings.shared}));
+  bias_beta_ = register_parameter("bias_beta", at::empty({settings.shared}));
+  draw_normal(bias_alpha_, 0.02);
+  draw_normal(bias_beta_, 0.02);
+}
+
+std::pair<Tensor, Tensor> MegaMixer::queries_and_keys(const Tensor& average, const Tensor& positions) const {
+  const Tensor z = at::silu(z_->forward(average));
+  Tensor q = (z * kappa_[0] + mu_[0]) / std::sqrt(static_cast<double>(settings_.shared));
+  Tensor k = z * kappa_[1] + mu_[1];
+  q = q.unsqueeze(2);
+  k = k.unsqueeze(2);
+  if (!settings_.bias) return {q, k};
+  // The rotary bias b_ts = (R_t α)·(R_s β) is a function of t - s. As further channels of q and k it is part of their
+  // product.
+  auto turned = [&](const Tensor& vector) {
+    const Tensor everywhere = vector.to(q.scalar_type()).expand({q.size(0), q.size(1), 1, settings_.shared});
+    return apply_rotary(everywhere, positions, settings_.rope_theta);
+  };
+  return {at::cat({q, turned(bias_alpha_)}, 3), at::cat({k, turned(bias_beta_)}, 3)};
+}
+
+Tensor MegaMixer::values(const Tensor& x) const { return at::silu(v_->forward(x)).unsqueeze(2); }
+
+// φ ⊙ (ĥ - x): added to the residual stream's x it is Mega's φ ⊙ ĥ + (1 - φ) ⊙ x.
+Tensor MegaMixer::output(const Tensor& x, const Tensor& average, const Tensor& attended) const {
+  const Tensor reset = at::silu(reset_->forward(average)), update = at::sigmoid(update_->forward(average));
+  const Tensor candidate = at::silu(h_->forward(average) + u_->forward(reset * attended.squeeze(2)));
+  return update * (candidate - x);
+}
+
+Tensor MegaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const Tensor wide = x.to(wide_type(x));
+  Tensor average = average_->forward(wide, batch, state, false);
+  if (average_back_) average = average + average_back_->forward(wide, batch, nullptr, true);
+  average = average.to(x.scalar_type());
+  const std::optional<Tensor> start = state ? std::optional<Tensor>(state->at("position")) : std::nullopt;
+  const Tensor positions = batch.positions(x, start);
+  const auto [q, k] = queries_and_keys(average, positions);
+  const Tensor v = values(x);
+  JoinedKeys keys{k, v, std::nullopt, batch.cu_seqlens};
+  if (state) {
+    keys = advance_ring(*state, k, v, settings_.chunk, batch);
+    state->at("position") = *start + batch.lengths(x);
+  }
+  const KeyPlaces places = key_places(q, keys, batch.cu_seqlens);
+  IntervalOptions chunk;
+  chunk.scale = 1.0;
+  chunk.begin = places.own - positions.remainder(settings_.chunk);
+  chunk.end = settings_.causal ? places.own + 1 : at::minimum(places.end, chunk.begin + settings_.chunk);
+  return output(x, average, std::get<0>(interval_attention(q, keys.k, keys.v, chunk)));
+}
+
+SequenceState MegaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  state.add("average", at::zeros({rows, dim_ * settings_.average}, scan_options(options)));
+  state.add("keys", at::zeros({rows, 0, 1, key_size()}, options));
+  state.add("values", at::zeros({rows, 0, 1, settings_.values}, options));
+  state.add("position", at::zeros({rows}, position_options(options)));
+  return state;
+}
+
+int64_t MegaMixer::state_bytes(int64_t tokens) const {
+  return (dim_ * settings_.average + std::min(tokens, settings_.chunk - 1) * (key_size() + settings_.values)) * 4 + 8;
+}
+
+double MegaMixer::flops_per_token(int64_t tokens) const {
+  const int64_t seen = std::min(tokens, settings_.chunk);
+  return linear_flops({z_.get(), v_.get(), reset_.get(), update_.get(), h_.get(), u_.get()}) +
+         6.0 * static_cast<double>(dim_ * settings_.average) * (settings_.causal ? 1 : 2) +
+         2.0 * static_cast<double>((key_size() + settings_.values) * seen);
+}
+
+const Mechanism kMega = {
+    .name = "mega",
+    .family = "softmax attention",
+    .paper = "Mega (Ma et al. 2023)",
+    .equation = "o_t = phi_t (h_t - x_t), h = silu(W_h x' + U_h (gamma * attention in chunks)), x' = EMA(x)",
+    .state = "D h + 2 c (z + v/2)",
+    .bidirectional = true,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          MegaSettings read{};
+          read.shared = settings.integer("shared", 1, 65536, std::max<int64_t>(2, context.dim / 8 * 2));
+          read.values = settings.integer("values", 1, 1 << 20, 2 * context.dim);
+          read.average = settings.integer("average", 1, 4096, 16);
+          read.chunk = settings.integer("chunk", 1, 1 << 20, 128);
+          read.bias = settings.boolean("bias", true);
+          if (read.bias && read.shared % 2 != 0) {
+            settings.fail(concat("bias needs an even \"shared\", got ", read.shared));
+          }
+          read.rope_theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+          read.causal = context.causal;
+          return std::make_shared<MegaMixer>(read, context.dim);
+        },
+    .examples = {R"({"chunk": 16, "average": 3})",
+                 R"({"chunk": 5, "shared": 3, "values": 7, "average": 1, "bias": false})"},
+};
+
+}  // namespace cortado

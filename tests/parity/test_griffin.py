@@ -1,0 +1,75 @@
+"""The Griffin block against transformers' RecurrentGemma: outputs, gradients, decoding from a state."""
+
+import pytest
+import torch
+from transformers import RecurrentGemmaConfig
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRecurrentBlock
+
+
+def block(dim, width, heads, taps, gate):
+    config = RecurrentGemmaConfig(
+        hidden_size=dim, lru_width=width, num_attention_heads=heads, conv1d_width=taps, num_hidden_layers=1
+    )
+    made = RecurrentGemmaRecurrentBlock(config, 0).double()
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            parameter.normal_(0, gate if "gate" in name else 0.4)
+        made.rg_lru.recurrent_param.uniform_(-7, 0)
+    return made
+
+
+def ours_of(mixer, theirs, dim, width, heads, taps):
+    ours = mixer("griffin", dim, heads, width=width, taps=taps)
+    lru = theirs.rg_lru
+    pairs = {
+        "x.weight": theirs.linear_x.weight,
+        "x.bias": theirs.linear_x.bias,
+        "y.weight": theirs.linear_y.weight,
+        "y.bias": theirs.linear_y.bias,
+        "o.weight": theirs.linear_out.weight,
+        "o.bias": theirs.linear_out.bias,
+        "conv.weight": theirs.conv_1d.weight,
+        "conv.bias": theirs.conv_1d.bias,
+        "rg_lru.lambda": lru.recurrent_param,
+        "rg_lru.recurrence_gate.weight": lru.recurrent_gate_weight,
+        "rg_lru.recurrence_gate.bias": lru.recurrent_gate_bias,
+        "rg_lru.input_gate.weight": lru.input_gate_weight,
+        "rg_lru.input_gate.bias": lru.input_gate_bias,
+    }
+    ours.fill(pairs)
+    return ours, pairs
+
+
+@pytest.mark.parametrize("gate", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize("tokens", [2, 7, 65])
+@pytest.mark.parametrize("sizes", [(12, 12, 3, 4), (10, 16, 4, 2)])
+def test_the_recurrent_block(mixer, close, same_gradients, sizes, tokens, gate):
+    torch.manual_seed(1)
+    dim, width, heads, taps = sizes
+    theirs = block(dim, width, heads, taps, gate)
+    ours, pairs = ours_of(mixer, theirs, dim, width, heads, taps)
+    x = torch.randn(2, tokens, dim, dtype=torch.float64, requires_grad=True)
+    positions = torch.arange(tokens).expand(2, -1)
+    expected, _ = theirs(x, positions, None, use_cache=False)
+    got = ours(x)
+    # The package runs the recurrence in float32 and forms sqrt(1 - a^2) by subtraction.
+    close(got, expected, 1e-5)
+    same_gradients(got, expected, [x] + [ours.parameters[n] for n in pairs], [x, *pairs.values()], 1e-3)
+
+
+def test_decoding_goes_on_from_the_state(mixer, close):
+    torch.manual_seed(2)
+    dim, width, heads, taps = 12, 12, 3, 4
+    theirs = block(dim, width, heads, taps, 1.0)
+    ours, _ = ours_of(mixer, theirs, dim, width, heads, taps)
+    x = torch.randn(2, 30, dim, dtype=torch.float64)
+    with torch.no_grad():
+        # The prefill, then token by token: both from their own states.
+        expected = [theirs(x[:, :17], torch.arange(17).expand(2, -1), None)[0]]
+        got = [ours.resume(x[:, :17])]
+        for t in range(17, 30):
+            expected.append(theirs(x[:, t : t + 1], torch.full((2, 1), t), None)[0])
+            got.append(ours.resume(x[:, t : t + 1]))
+    close(torch.cat(got, 1), torch.cat(expected, 1), 1e-5)
+    close(ours.state()["h"], theirs.rg_lru.recurrent_states, 1e-5)
+    close(ours.state()["tail"].transpose(1, 2), theirs.conv1d_state, 1e-6)
