@@ -16,12 +16,14 @@ Tensor flat(const Tensor& x) { return x.flatten(0, 2); }  // [n,B,H,*,*] -> [N,*
 Tensor turned(const Tensor& x) { return x.transpose(1, 2); }
 
 // One walk over the chunks, which forward and backward share. In chunk c the state is met, answered and changed:
-//   u_c = free_c + pull_c S_c,    S_{c+1} = through_c ⊙ S_c + plus_c + push_cᵀ u_c.
-// free [n,B,H,C,V] becomes u; pull, push [n,B,H,C,K]; plus [n,B,H,K,V] and through may be undefined. Returns the states
-// at all bounds [n+1,B,H,K,V]; backward: from the last chunk to the first, states[c] being the one after chunk c.
+//   u_c = free_c ∓ pull_c S_c,    S_{c+1} = through_c ⊙ S_c + plus_c ± push_cᵀ u_c,
+// the upper signs forwards. free [n,B,H,C,V] becomes u; pull, push [n,B,H,C,K]; plus [n,B,H,K,V] and through may be
+// undefined. Returns the states at all bounds [n+1,B,H,K,V]; backward: from the last chunk to the first, states[c]
+// being the one after chunk c.
 Tensor walk(const Tensor& free, const Tensor& pull, const Tensor& push, const Tensor& plus, const Tensor& through,
             const Tensor& start, bool backward) {
   const int64_t chunks = free.size(0);
+  const double sign = backward ? -1 : 1;
   const Tensor states = at::empty({chunks + 1, free.size(1), free.size(2), pull.size(4), free.size(4)}, free.options());
   const Tensor first = states.select(0, backward ? chunks : 0);
   start.defined() ? first.copy_(start) : first.zero_();
@@ -31,14 +33,14 @@ Tensor walk(const Tensor& free, const Tensor& pull, const Tensor& push, const Te
     const Tensor from = states.select(0, backward ? c + 1 : c);
     Tensor to = states.select(0, backward ? c : c + 1);
     Tensor u = now(free);
-    u.baddbmm_(now(pull), from.flatten(0, 1));
+    u.baddbmm_(now(pull), from.flatten(0, 1), 1, -sign);
     if (through.defined()) {
       at::mul_out(to, from, through.select(0, c));
     } else {
       to.copy_(from);
     }
     if (plus.defined()) to.add_(plus.select(0, c));
-    to.flatten(0, 1).baddbmm_(turned(now(push)), u);
+    to.flatten(0, 1).baddbmm_(turned(now(push)), u, 1, sign);
   }
   return states;
 }
@@ -49,17 +51,16 @@ struct Chunks {
   Tensor q, k, v, beta;  // beta [n,B,H,C,1]
   Decay decay;
   Tensor entering_q, entering_k, leaving;  // q, k ⊙ exp(gates from the chunk's start), k ⊙ exp(gates to its end)
-  Tensor scores, key_scores;   // [N,C,C]: of q and k over earlier k, with decay; key_scores strictly earlier
-  Tensor corrections;          // u_t = beta_t (v_t - S'ᵀ k_t): [n,B,H,C,V]
-  Tensor starts, final_state;  // S at each chunk's start [n,B,H,K,V], and at the end
+  Tensor scores, key_scores, system;  // [N,C,C]: q over k up to it and k over earlier k, with decay; beta key_scores
+  Tensor corrections;                 // u_t = beta_t (v_t - S'ᵀ k_t): [n,B,H,C,V]
+  Tensor starts, final_state;         // S at each chunk's start [n,B,H,K,V], and at the end
 
   Tensor like(const Tensor& x) const {
     return x.view({layout.chunks(), layout.batch, layout.heads, x.size(1), x.size(2)});
   }
 
-  // (I + diag(beta) key_scores)⁻¹ x, or with the transposed matrix; x [N,C,*].
+  // (I + system)⁻¹ x, or with the transposed matrix; x [N,C,*].
   Tensor solve(const Tensor& x, bool transposed) const {
-    const Tensor system = key_scores * flat(beta);  // the unit diagonal is implied
     return at::linalg_solve_triangular(transposed ? turned(system) : system, x, /*upper=*/transposed, /*left=*/true,
                                        /*unitriangular=*/true)
         .contiguous();
@@ -81,16 +82,19 @@ Chunks open_chunks(const ScanInputs& in, const ScanOptions& options) {
   Tensor g = cut(in.g);
   if (g.defined() && g.dim() == 4) g = g.unsqueeze(-1);
   const Decay decay(g, {}, layout.chunk, in.k.options().dtype(options.type));
-  Chunks it{layout, cut(in.q), cut(in.k), cut(in.v), cut(in.beta).unsqueeze(-1), decay, {}, {}, {}, {}, {}, {}, {}, {}};
+  Chunks it{layout, cut(in.q), cut(in.k), cut(in.v), cut(in.beta).unsqueeze(-1), decay, {}, {}, {}, {}, {},
+            {},     {},        {},        {}};
   if (it.q.defined()) {
     it.entering_q = decay.entering(it.q);
     it.scores = it.pair_scores(it.q);
   }
   it.entering_k = decay.entering(it.k);
   it.leaving = decay.leaving(it.k);
-  it.key_scores = it.pair_scores(it.k).tril_(-1);
+  it.key_scores = it.pair_scores(it.k);
+  it.key_scores.diagonal(0, 1, 2).zero_();
+  it.system = it.key_scores * flat(it.beta);
   it.corrections = it.like(it.solve(flat(it.v * it.beta), false));
-  const Tensor pull = it.like(it.solve(flat(it.entering_k * it.beta), false).neg_());
+  const Tensor pull = it.like(it.solve(flat(it.entering_k * it.beta), false));
   const Tensor states = walk(it.corrections, pull, it.leaving, {}, decay.through(), in.initial, false);
   it.starts = states.narrow(0, 0, layout.chunks());
   it.final_state = states.select(0, layout.chunks());
@@ -135,7 +139,7 @@ ScanGradients scan_backward_segment(const ScanInputs& in, const ScanOutputs& gra
   const Tensor x = it.like(it.solve(at::bmm(turned(it.scores), flat(grad_o)), true));
   const Tensor pull = it.like(it.solve(flat(it.leaving), true));
   const Tensor plus = it.like(at::bmm(turned(flat(it.entering_q)), flat(grad_o)));
-  const Tensor push = it.entering_k * it.beta.neg();
+  const Tensor push = it.entering_k * it.beta;
   const Tensor states = walk(x, pull, push, plus, it.decay.through(), gradient.final_state, true);
   const Tensor ends = states.narrow(0, 1, layout.chunks());
   const Tensor grad_v = x * it.beta;
@@ -162,9 +166,10 @@ ScanGradients scan_backward_segment(const ScanInputs& in, const ScanOutputs& gra
   const Tensor dk = it.decay.leaving(to_state), read_weights = grad_v.neg();
   const auto [dq, dg] = read_gradients(it, it.q, it.entering_q, grad_o, at::bmm(flat(grad_o), turned(u)), dk,
                                        options.want_gate, std::move(flow));
+  const Tensor m = at::bmm(flat(read_weights), turned(u));
+  m.diagonal(0, 1, 2).zero_();
   const auto [dk_read, dg_read] =
-      read_gradients(it, it.k, it.entering_k, read_weights, at::bmm(flat(read_weights), turned(u)).tril_(-1), dk,
-                     options.want_gate, std::move(second));
+      read_gradients(it, it.k, it.entering_k, read_weights, m, dk, options.want_gate, std::move(second));
   out.q = gated::from_chunks(dq, layout);
   out.k = gated::from_chunks(dk + dk_read, layout);
   if (options.want_gate) {
