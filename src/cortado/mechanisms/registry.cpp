@@ -4,23 +4,23 @@
 #include "cortado/mechanisms/abc/mixer.h"
 #include "cortado/mechanisms/blurry_window/mixer.h"
 #include "cortado/mechanisms/delta_net/mixer.h"
+#include "cortado/mechanisms/exact_chunked/mixer.h"
 #include "cortado/mechanisms/gated_delta_net/mixer.h"
 #include "cortado/mechanisms/gated_slot/mixer.h"
 #include "cortado/mechanisms/gla/mixer.h"
-#include "cortado/mechanisms/kda/mixer.h"
-#include "cortado/mechanisms/exact_chunked/mixer.h"
 #include "cortado/mechanisms/griffin/mixer.h"
 #include "cortado/mechanisms/h3/mixer.h"
+#include "cortado/mechanisms/kda/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
+#include "cortado/mechanisms/linformer/mixer.h"
 #include "cortado/mechanisms/lolcats/mixer.h"
+#include "cortado/mechanisms/longformer/mixer.h"
+#include "cortado/mechanisms/luna/mixer.h"
 #include "cortado/mechanisms/macchiato/mixer.h"
 #include "cortado/mechanisms/mamba/mixer.h"
 #include "cortado/mechanisms/mamba2/mixer.h"
-#include "cortado/mechanisms/linformer/mixer.h"
-#include "cortado/mechanisms/longformer/mixer.h"
-#include "cortado/mechanisms/luna/mixer.h"
 #include "cortado/mechanisms/mega/mixer.h"
 #include "cortado/mechanisms/perceiver/mixer.h"
 #include "cortado/mechanisms/performer/mixer.h"
@@ -57,15 +57,15 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kGatedSlotAttention,  //
       &kBlurryWindow,        //
       &kLolcats,             //
-      &kExactChunked,   //
-      &kLongformer,     //
-      &kGriffin,        //
-      &kH3,             //
-      &kS5,             //
-      &kMega,           //
-      &kLuna,           //
-      &kLinformer,      //
-      &kPerceiver,      //
+      &kExactChunked,        //
+      &kLongformer,          //
+      &kGriffin,             //
+      &kH3,                  //
+      &kS5,                  //
+      &kMega,                //
+      &kLuna,                //
+      &kLinformer,           //
+      &kPerceiver,           //
   };
   return all;
 }
