@@ -225,6 +225,21 @@ TEST(Checkpoint, RoundTripsAndRefusesOthers) {
   expect_message("is not a checkpoint", [&] { load_weights(capped, path); });
 }
 
+// Random features are drawn, not trained: another draw would be another model.
+TEST(Checkpoint, HoldsRandomFeatures) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/w.safetensors";
+  const ModelConfig config = config_of(R"({"dim": 12, "heads": 2, "vocabulary": 11, "layers": 1,
+    "mixer": {"mixer": "performer"}, "positions": "learned", "context": 9})");
+  LanguageModel model(config);
+  save_weights(model, path);
+  LanguageModel other(config);
+  const Tensor tokens = some_tokens(1, 5);
+  EXPECT_FALSE(other.forward(tokens).equal(model.forward(tokens)));
+  load_weights(other, path);
+  EXPECT_TRUE(other.forward(tokens).equal(model.forward(tokens)));
+}
+
 TEST(Checkpoint, OpensARun) {
   const TemporaryDirectory directory;
   const std::string& run = directory.path();
