@@ -83,8 +83,17 @@ void say(const CompareRequest& request, const std::string& line) {
   if (request.progress) std::cout << line << std::endl;
 }
 
+// What an earlier call wrote down of a finished run with the same config; null if there is none.
+Json finished(const Contender& contender) {
+  if (!fs::exists(contender.losses)) return nullptr;
+  const Json known = read_json_file(contender.losses);
+  const auto in_any_order = [](const Json& json) { return nlohmann::json::parse(json.dump()); };
+  return in_any_order(known.value("config", Json())) == in_any_order(contender.config) ? known : Json();
+}
+
 // Trains one contender, or goes on where an earlier call was stopped. False: stopped again.
 bool train_contender(const CompareRequest& request, const Contender& contender) {
+  if (!finished(contender).is_null()) return true;
   TrainRequest train;
   train.config = contender.config;
   train.config_name = request.config_name;
@@ -101,8 +110,8 @@ bool train_contender(const CompareRequest& request, const Contender& contender) 
 bool measure_losses(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
                     Contender& contender) {
   CompareRow& row = contender.row;
-  Json known = fs::exists(contender.losses) ? read_json_file(contender.losses) : Json::object();
-  if (known.value("config", Json()) != contender.config) {
+  Json known = finished(contender);
+  if (known.is_null()) {
     const auto model = open_model(contender.run, {.which = "last", .device = request.device});
     known = {{"config", contender.config}};
     for (const int64_t times : {1, 4, 16}) {
