@@ -14,13 +14,28 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MECHANISMS = "src/cortado/mechanisms"
 
-# name, file, what stands there (once), what is put in its place, test program, tests
+# name, file, what stands there (once), what is put in its place, tests
 MUTATIONS = [
-    ("latte: the decay of the running maximum loses its sign", f"{MECHANISMS}/latte/op.cpp", "before - seen", "seen - before", "*latte_*"),
+    ("latte: the running maximum's decay changes its sign", f"{MECHANISMS}/latte/op.cpp",
+     "gate = before - seen", "gate = seen - before", "*latte_*"),
     ("macchiato: the window loses its weight p(0|t)", f"{MECHANISMS}/macchiato/op.cpp",
      "expand_heads(p.narrow_symint(3, 0, 1), heads) * expand_heads(local, heads)", "expand_heads(local, heads)", "*macchiato_*"),
-    ("linear: the denominator is forgotten", f"{MECHANISMS}/linear/op.cpp",
-     "sums.narrow_symint(3, values, 1) + eps", "at::ones_like(sums.narrow_symint(3, values, 1))", "*linear_*"),
+    ("linear: epsilon is subtracted from the denominator", f"{MECHANISMS}/linear/op.cpp",
+     "sums.narrow_symint(3, values, 1) + eps", "sums.narrow_symint(3, values, 1) - eps", "*linear_*"),
+    ("gla, retention, lightning: the scan's state is not carried on", f"{MECHANISMS}/gated_linear.cpp",
+     'if (state) state->at("scan_state") = last;', "(void)last;", "*gla_*:*retention_*:*lightning_*"),
+    ("delta family: no decay", f"{MECHANISMS}/delta.cpp",
+     "beta(x), log_decay(x), {}, start", "beta(x), {}, {}, start", "*gated_delta_net_*:*kda_*"),
+    ("rwkv4: the current token is not read", f"{MECHANISMS}/rwkv/wkv.cpp",
+     "+ of_now * v) / (", ") / (", "*rwkv4_*"),
+    ("griffin: the position does not move", f"{MECHANISMS}/griffin/mixer.cpp",
+     'state->at("position") + batch.lengths(x)', 'state->at("position")', "*griffin_*"),
+    ("h3: the input is not skipped to the output", f"{MECHANISMS}/h3/mixer.cpp",
+     " + skip_.to(u.scalar_type()) * u", "", "*h3_*"),
+    ("lolcats: the gate of the softmax part is forgotten", f"{MECHANISMS}/lolcats/op.cpp",
+     "factor.sigmoid() * (lse", "(lse", "*lolcats_*"),
+    ("sliding window: the ring keeps one key too few", f"{MECHANISMS}/ring.h",
+     "keep_last(joined, window - 1)", "keep_last(joined, window - 2)", "*sliding_window_*"),
 ]
 
 
