@@ -7,7 +7,7 @@
 namespace cortado {
 namespace {
 
-constexpr const char* kName = "latte";
+constexpr const char* kLatteOp = "latte";
 
 // What the state is read with: weights p(l|t) as they are, or logits whose softmax takes in log Σ_s exp θ_s.
 enum class Query { kWeights, kLogits };
@@ -63,16 +63,16 @@ namespace {
 LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                        const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
   const NoAutocast as_given;
-  const ScanHeads heads = check_qkv(kName, {"query_logits", weights}, {"key_logits", key_logits}, v);
-  const c10::SymInt rows = packed_rows(kName, cu_seqlens, v.sym_size(0));
+  const ScanHeads heads = check_qkv(kLatteOp, {"query_logits", weights}, {"key_logits", key_logits}, v);
+  const c10::SymInt rows = packed_rows(kLatteOp, cu_seqlens, v.sym_size(0));
   const bool resumed =
-      given_together(kName, {&start.state, &start.normalizer, &start.maximum}, "state, normalizer and maximum");
+      given_together(kLatteOp, {&start.state, &start.normalizer, &start.maximum}, "state, normalizer and maximum");
   fail_input_if(resumed && !causal, "[latte] causal=False takes no state");
   const c10::SymInt latents = key_logits.sym_size(3);
   if (resumed) {
-    expect_shape(kName, "state", *start.state, {rows, heads.state, latents, v.sym_size(3)});
-    expect_shape(kName, "normalizer", *start.normalizer, {rows, heads.state, latents});
-    expect_shape(kName, "maximum", *start.maximum, {rows, heads.state, latents});
+    expect_shape(kLatteOp, "state", *start.state, {rows, heads.state, latents, v.sym_size(3)});
+    expect_shape(kLatteOp, "normalizer", *start.normalizer, {rows, heads.state, latents});
+    expect_shape(kLatteOp, "maximum", *start.maximum, {rows, heads.state, latents});
   }
   const auto type = accumulation_type({weights, key_logits, v, start.state, start.normalizer, start.maximum});
   const Tensor theta = expand_heads(key_logits.to(type), heads.state);

@@ -6,7 +6,7 @@
 namespace cortado {
 namespace {
 
-constexpr const char* kName = "normalized_linear";
+constexpr const char* kLinearOp = "normalized_linear";
 
 // [numerator, denominator] -> their quotient.
 Tensor quotient(const Tensor& sums, const c10::SymInt& values, double eps) {
@@ -19,9 +19,10 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
                                const std::optional<Tensor>& state, const std::optional<Tensor>& normalizer,
                                const std::optional<Tensor>& cu_seqlens) {
   const NoAutocast as_given;
-  const ScanHeads heads = check_qkv(kName, {"q", q}, {"k", k}, v);
-  const c10::SymInt rows = packed_rows(kName, cu_seqlens, v.sym_size(0)), keys = k.sym_size(3), values = v.sym_size(3);
-  const bool resumed = given_together(kName, {&state, &normalizer}, "state and normalizer");
+  const ScanHeads heads = check_qkv(kLinearOp, {"q", q}, {"k", k}, v);
+  const c10::SymInt rows = packed_rows(kLinearOp, cu_seqlens, v.sym_size(0)), keys = k.sym_size(3),
+                    values = v.sym_size(3);
+  const bool resumed = given_together(kLinearOp, {&state, &normalizer}, "state and normalizer");
   fail_input_if(resumed && !causal, "[normalized_linear] causal=False takes no state");
   const auto type = accumulation_type({q, k, v, state, normalizer});
   const Tensor v1 = with_ones(v, type);  // one scan gives the numerator and the denominator, its state S and z
@@ -35,8 +36,8 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
   }
   std::optional<Tensor> start;
   if (resumed) {
-    expect_shape(kName, "state", *state, {rows, heads.state, keys, values});
-    expect_shape(kName, "normalizer", *normalizer, {rows, heads.state, keys});
+    expect_shape(kLinearOp, "state", *state, {rows, heads.state, keys, values});
+    expect_shape(kLinearOp, "normalizer", *normalizer, {rows, heads.state, keys});
     start = at::cat({state->to(type), normalizer->to(type).unsqueeze(3)}, 3);
   }
   auto [sums, last] = gated_scan(q, k, v1, {}, "key", 1.0, {}, start, cu_seqlens);

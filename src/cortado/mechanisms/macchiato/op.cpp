@@ -5,12 +5,13 @@
 namespace cortado {
 namespace {
 
-constexpr const char* kName = "macchiato";
+constexpr const char* kMacchiatoOp = "macchiato";
 
 void check(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v) {
-  expect_shape(kName, "v", v, {-1, -1, -1, -1});
-  expect_shape(kName, "key_logits", key_logits, {v.sym_size(0), v.sym_size(1), -1, -1});
-  expect_shape(kName, "query_logits", query_logits, {v.sym_size(0), v.sym_size(1), -1, key_logits.sym_size(3) + 1});
+  expect_shape(kMacchiatoOp, "v", v, {-1, -1, -1, -1});
+  expect_shape(kMacchiatoOp, "key_logits", key_logits, {v.sym_size(0), v.sym_size(1), -1, -1});
+  expect_shape(kMacchiatoOp, "query_logits", query_logits,
+               {v.sym_size(0), v.sym_size(1), -1, key_logits.sym_size(3) + 1});
 }
 
 }  // namespace
@@ -44,14 +45,14 @@ namespace {
 // The window's past as the operator gets it.
 PastKeys past_keys(const Tensor& v, bool causal, const OptionalTensor& k_before, const OptionalTensor& v_before,
                    const OptionalTensor& length, const OptionalTensor& cu_seqlens) {
-  const bool resumed = given_together(kName, {&k_before, &v_before}, "past_k and past_v");
+  const bool resumed = given_together(kMacchiatoOp, {&k_before, &v_before}, "past_k and past_v");
   fail_input_if(length && !resumed, "[macchiato] past_length without past_k and past_v");
   fail_input_if(resumed && !causal, "[macchiato] causal=False takes no past");
   if (!resumed) return {};
-  const c10::SymInt rows = packed_rows(kName, cu_seqlens, v.sym_size(0));
-  expect_shape(kName, "past_k", *k_before, {rows, -1, -1, -1});
-  expect_shape(kName, "past_v", *v_before, {rows, k_before->sym_size(1), -1, v.sym_size(3)});
-  if (length) expect_shape(kName, "past_length", *length, {rows});
+  const c10::SymInt rows = packed_rows(kMacchiatoOp, cu_seqlens, v.sym_size(0));
+  expect_shape(kMacchiatoOp, "past_k", *k_before, {rows, -1, -1, -1});
+  expect_shape(kMacchiatoOp, "past_v", *v_before, {rows, k_before->sym_size(1), -1, v.sym_size(3)});
+  if (length) expect_shape(kMacchiatoOp, "past_length", *length, {rows});
   return {k_before, v_before, length};
 }
 
