@@ -5,11 +5,9 @@
 namespace cortado {
 namespace {
 
-Tensor at_least_float(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
-
 // x·rsqrt(Σx² + 1e-6), in float32 at least.
 Tensor l2_normalized(const Tensor& x) {
-  const Tensor wide = at_least_float(x);
+  const Tensor wide = widen(x);
   return wide * (wide.square().sum(-1, true) + 1e-6).rsqrt();
 }
 
@@ -62,7 +60,7 @@ DeltaMixer::Branch DeltaMixer::make_branch(const std::string& branch, int64_t di
 }
 
 Tensor DeltaMixer::beta(const Tensor& x) const {
-  const Tensor beta = at_least_float(beta_->forward(x)).sigmoid();
+  const Tensor beta = widen(beta_->forward(x)).sigmoid();
   return settings_.reflect ? beta * 2 : beta;
 }
 
@@ -130,7 +128,7 @@ double DeltaMixer::flops_per_token(int64_t) const {
 }
 
 Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& dt_bias) {
-  return at_least_float(a_log).exp().neg() * at::softplus(at_least_float(logits) + at_least_float(dt_bias));
+  return widen(a_log).exp().neg() * at::softplus(widen(logits) + widen(dt_bias));
 }
 
 Tensor draw_a_log(int64_t heads, double least) { return at::empty({heads}).uniform_(least, 16.0).log(); }

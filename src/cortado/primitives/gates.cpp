@@ -38,7 +38,12 @@ Tensor gate_gradient(const Tensor& wide, const Tensor& g) {
   return sum_heads(wide.sum(at::IntArrayRef{0, 1}), g.size(0), 0).to(g.scalar_type());
 }
 
-Tensor spread_state_gradient(const Tensor& gradient, int64_t heads) {
+Tensor first_of_copies(const Tensor& state, int64_t state_heads) {
+  if (state.size(1) == state_heads) return state;
+  return state.unflatten(1, {state_heads, state.size(1) / state_heads}).select(2, 0).contiguous();
+}
+
+Tensor spread_to_copies(const Tensor& gradient, int64_t heads) {
   const int64_t state_heads = gradient.size(1);
   if (state_heads == heads) return gradient;
   const Tensor wide = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)}, gradient.options());

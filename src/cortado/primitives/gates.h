@@ -19,7 +19,9 @@ Tensor token_decay(const Tensor& g, int64_t heads, at::ScalarType type);
 // The gradient in g's shape and type, from that of the timed gate with all H heads, [B,T,H(,K)].
 Tensor gate_gradient(const Tensor& wide, const Tensor& g);
 
-// dS_T [rows,Hs,K,V] for H heads: a state's copies are equal, and the first one was the result.
-Tensor spread_state_gradient(const Tensor& gradient, int64_t heads);
+// Several query heads on one state head (GQA): the state is computed for each of them. The copies are equal and the
+// first is the result [rows,Hs,K,V]; its gradient is spread back to [rows,H,K,V], 0 for the others.
+Tensor first_of_copies(const Tensor& state, int64_t state_heads);
+Tensor spread_to_copies(const Tensor& gradient, int64_t heads);
 
 }  // namespace cortado

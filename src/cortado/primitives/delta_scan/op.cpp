@@ -122,8 +122,7 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
     return PackedResult{{out.o}, {out.final_state}};
   });
   const Tensor o = result.timed[0].mul(in.factor()).to(v.scalar_type());
-  if (heads == state_heads) return {o, result.rows[0]};
-  return {o, result.rows[0].unflatten(1, {state_heads, heads / state_heads}).select(2, 0).contiguous()};
+  return {o, first_of_copies(result.rows[0], state_heads)};
 }
 
 // --- The backward. ---
@@ -152,7 +151,7 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
   const Tensor scaled =
       grad_o ? grad_o->to(options.type) * in.factor()
              : at::zeros({1}, k.options().dtype(options.type)).expand({k.size(0), k.size(1), heads, v.size(3)});
-  const auto result = run(in, shape, scaled, grad_state ? spread_state_gradient(*grad_state, heads) : Tensor(),
+  const auto result = run(in, shape, scaled, grad_state ? spread_to_copies(*grad_state, heads) : Tensor(),
                           [&](const delta::ScanInputs& inputs, const Tensor& part_o, const Tensor& part_state) {
                             const auto out = delta::scan_backward(inputs, {part_o, part_state}, options);
                             return PackedResult{{out.q, out.k, out.v, out.beta, out.g}, {out.initial}};
@@ -214,10 +213,6 @@ class DeltaScan : public torch::autograd::Function<DeltaScan> {
     return {dq, dk, dv, dbeta, g && need_gate ? dg : none, none, initial_state ? dstate : none, none};
   }
 };
-
-bool differentiable(const OptionalTensor& x) {
-  return x && ((at::GradMode::is_enabled() && x->requires_grad()) || x->_fw_grad(0).defined());
-}
 
 std::tuple<Tensor, Tensor> scan_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                          const OptionalTensor& g, std::optional<double> scale,

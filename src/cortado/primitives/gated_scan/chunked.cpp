@@ -231,17 +231,4 @@ FormOutputs differentiate_sequences(const FormInputs& in, const FormOptions& opt
   return {t[0], t[1], t[2], t[3], t[4], r[0], r[1], r[2]};
 }
 
-Tensor first_of_copies(const Tensor& state, int64_t state_heads) {
-  if (state.size(1) == state_heads) return state;
-  return state.unflatten(1, {state_heads, state.size(1) / state_heads}).select(2, 0).contiguous();
-}
-
-Tensor spread_to_copies(const Tensor& gradient, int64_t heads) {
-  const int64_t state_heads = gradient.size(1);
-  if (state_heads == heads) return gradient;
-  const Tensor wide = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)}, gradient.options());
-  wide.unflatten(1, {state_heads, heads / state_heads}).select(2, 0).copy_(gradient);
-  return wide;
-}
-
 }  // namespace cortado::gated

@@ -50,9 +50,4 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
 FormOutputs differentiate_sequences(const FormInputs& in, const FormOptions& options,
                                     const std::vector<int64_t>& bounds);
 
-// Several query heads on one state head (GQA): the state is computed for each of them. The copies are equal and the
-// first is the result [rows,Hs,K,V]; its gradient is spread back to [rows,H,K,V], 0 for the others.
-Tensor first_of_copies(const Tensor& state, int64_t state_heads);
-Tensor spread_to_copies(const Tensor& gradient, int64_t heads);
-
 }  // namespace cortado::gated

@@ -160,7 +160,7 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
   (read == "key" ? options.want_w : options.want_y) = true;
   const auto out = run_form(in, form, options);
   const Tensor o = (read == "key" ? out.w : out.y).mul_(scale_of(in)).to(v.scalar_type());
-  return {o, gated::first_of_copies(out.final_state, state_heads)};
+  return {o, first_of_copies(out.final_state, state_heads)};
 }
 
 // --- The backward. ---
@@ -194,7 +194,7 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
 
   gated::FormInputs form = form_inputs(in);
   if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
-  if (grad_state) form.final_grad = gated::spread_to_copies(*grad_state, heads);
+  if (grad_state) form.final_grad = spread_to_copies(*grad_state, heads);
   (read_keys ? form.w : form.y) = grad_o
                                       ? grad_o->to(options.type) * scale_of(in)
                                       : at::zeros({1}, k.options().dtype(options.type))

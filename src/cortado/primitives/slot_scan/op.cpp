@@ -7,6 +7,7 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gates.h"
 
 namespace cortado {
 
@@ -136,7 +137,7 @@ std::tuple<Tensor, Tensor> slot_kernel(const Tensor& q, const Tensor& w, const T
   (in.read_slots() ? options.want_w : options.want_y) = true;
   const auto out = run_slots(in, slot_form(in, heads), options);
   const Tensor o = (in.read_slots() ? out.w : out.y).mul_(in.factor()).to(x.scalar_type());
-  return {o, gated::first_of_copies(out.final_state, state_heads)};
+  return {o, first_of_copies(out.final_state, state_heads)};
 }
 
 // --- The backward. ---
@@ -172,7 +173,7 @@ SlotGradients slot_backward_kernel(const OptionalTensor& grad_o, const OptionalT
   options.want_gate = need_decay;
   (in.read_slots() ? options.want_y : options.want_w) = true;
   gated::FormInputs form = slot_form(in, heads);
-  if (grad_state) form.final_grad = gated::spread_to_copies(*grad_state, heads);
+  if (grad_state) form.final_grad = spread_to_copies(*grad_state, heads);
   const int64_t width = (in.read_slots() ? shape.channels : shape.slots).expect_int();
   (in.read_slots() ? form.w : form.y) =
       grad_o ? grad_o->to(options.type) * in.factor()
