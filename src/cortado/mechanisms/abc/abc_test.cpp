@@ -4,7 +4,7 @@
 #include "cortado/mechanisms/gated_slot/op.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::abc_test {
 namespace {
 
 Tensor normal(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); }
@@ -65,4 +65,4 @@ TEST(Slots, RefuseWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::abc_test

@@ -7,7 +7,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::blurry_window_test {
 namespace {
 
 struct Inputs {
@@ -138,4 +138,4 @@ TEST(BlurryWindow, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::blurry_window_test

@@ -3,7 +3,7 @@
 #include "cortado/mechanisms/registry.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::gla_test {
 namespace {
 
 std::shared_ptr<Mixer> gla_with_bias(double bias) {
@@ -38,4 +38,4 @@ TEST(Gla, NoDecayForgetsTheOrderOfThePast) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::gla_test

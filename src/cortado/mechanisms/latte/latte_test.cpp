@@ -4,7 +4,7 @@
 #include "cortado/mechanisms/latte/op.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::latte_test {
 namespace {
 
 using testing::expect_gradients_close;
@@ -115,4 +115,4 @@ TEST(Latte, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::latte_test

@@ -3,7 +3,7 @@
 #include "cortado/mechanisms/registry.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::lightning_test {
 namespace {
 
 // How much a head's state has left after one token without a key: read off its state.
@@ -39,4 +39,4 @@ TEST(FixedDecays, AreThePapers) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::lightning_test

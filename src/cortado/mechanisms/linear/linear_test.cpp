@@ -4,7 +4,7 @@
 #include "cortado/mechanisms/linear/op.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::linear_test {
 namespace {
 
 using testing::expect_gradients_close;
@@ -57,4 +57,4 @@ TEST(NormalizedLinear, RefusesHalfAState) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::linear_test

@@ -5,7 +5,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::lolcats_test {
 namespace {
 
 struct Inputs {
@@ -128,4 +128,4 @@ TEST(Lolcats, SaysWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::lolcats_test

@@ -5,7 +5,7 @@
 #include "cortado/mechanisms/registry.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::macchiato_test {
 namespace {
 
 using testing::expect_gradients_close;
@@ -128,4 +128,4 @@ TEST(Macchiato, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::macchiato_test

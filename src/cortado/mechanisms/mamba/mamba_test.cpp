@@ -5,7 +5,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::mamba_test {
 namespace {
 
 struct Case {
@@ -62,4 +62,4 @@ TEST(Mamba, StartsAsThePaperDoes) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::mamba_test

@@ -3,7 +3,7 @@
 #include "cortado/mechanisms/rwkv/wkv.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::rwkv_test {
 namespace {
 
 Tensor a_channel(const std::vector<double>& values) {
@@ -49,4 +49,4 @@ TEST(Wkv, OffsetsDoNotMatter) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::rwkv_test

@@ -8,7 +8,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::delta_scan_test {
 namespace {
 
 using testing::error_of;
@@ -313,4 +313,4 @@ TEST(DeltaScan, DifferentiatingTwiceIsAnError) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::delta_scan_test

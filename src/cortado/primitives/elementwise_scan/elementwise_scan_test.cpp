@@ -4,7 +4,7 @@
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/testing/compare.h"
 
-namespace cortado {
+namespace cortado::elementwise_scan_test {
 namespace {
 
 using testing::expect_gradients_close;
@@ -152,4 +152,4 @@ TEST(ElementwiseScan, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::elementwise_scan_test

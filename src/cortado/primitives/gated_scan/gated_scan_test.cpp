@@ -9,7 +9,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::gated_scan_test {
 namespace {
 
 using testing::error_of;
@@ -357,4 +357,4 @@ TEST(GatedScan, DifferentiatingTwiceIsAnError) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::gated_scan_test

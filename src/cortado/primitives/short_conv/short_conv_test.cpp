@@ -7,7 +7,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::short_conv_test {
 namespace {
 
 using testing::error_of;
@@ -180,4 +180,4 @@ TEST(ShortConv, Errors) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::short_conv_test

@@ -7,7 +7,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::slot_scan_test {
 namespace {
 
 using testing::error_of;
@@ -231,4 +231,4 @@ TEST(SlotScan, DifferentiatingTwiceIsAnError) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::slot_scan_test

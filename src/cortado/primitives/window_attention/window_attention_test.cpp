@@ -8,7 +8,7 @@
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
-namespace cortado {
+namespace cortado::window_attention_test {
 namespace {
 
 using testing::error_of;
@@ -379,4 +379,4 @@ TEST(WindowPlan, LongSequencesDoNotPayForEachOther) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::window_attention_test
