@@ -144,7 +144,6 @@ def test_a_full_disk_keeps_the_last_checkpoint(cortado, refused, work):
 def limit_file_size():
     import resource
 
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
 

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <iostream>
 
 #include "cortado/base/error.h"
@@ -77,7 +78,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.footer(
       "Examples:\n"
-      "  cortado train configs/macchiato-nanogpt-cpu.json --out runs/first\n"
+      "  cortado train configs/macchiato-demo.json --out runs/first\n"
       "  cortado generate runs/first --prompt \"ROMEO:\"\n"
       "`cortado COMMAND --help` has the options and examples of each.");
   add_commands(app);
@@ -108,4 +109,8 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace cortado
 
-int main(int argc, char** argv) { return cortado::run(argc, argv); }
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a limit on files' size then is an error of write(), told in one line, like a full disk
+  return cortado::run(argc, argv);
+}

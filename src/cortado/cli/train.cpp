@@ -40,7 +40,7 @@ Json effective_config(const TrainOptions& options, std::string& name) {
 }
 
 std::string data_of(const TrainOptions& options, const Json& config) {
-  if (!options.data.empty() || config.is_null()) return options.data;
+  if (!options.data.empty() || config.is_null() || options.resume) return options.data;  // a run keeps its data
   const auto training = config.find("training");
   const bool named =
       training != config.end() && training->is_object() && training->contains("data") && (*training)["data"] != "";
@@ -91,7 +91,7 @@ void train(const TrainOptions& options) {
 constexpr const char* kTrainFooter =
     "Examples:\n"
     "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
-    "  cortado train configs/macchiato-nanogpt-cpu.json --data book.txt --out runs/book \\\n"
+    "  cortado train configs/macchiato-demo.json --data book.txt --out runs/book \\\n"
     "      --set training.steps=5000 --set dropout=0.1\n"
     "  cortado train --resume --out runs/book                 goes on exactly where it stopped\n"
     "  cortado train --resume --out runs/book --steps 10000   and further\n"

@@ -114,6 +114,17 @@ class HeldTokens : public TokenFile {
 
 }  // namespace
 
+std::string fingerprint(const TokenFile& tokens) {
+  constexpr int64_t kStretches = 64, kLength = 1024;
+  const int64_t count = std::min(kLength, tokens.size());
+  std::string bytes = std::to_string(tokens.size());
+  for (int64_t i = 0; i < kStretches; ++i) {
+    const at::Tensor part = tokens.read((tokens.size() - count) * i / (kStretches - 1), count);
+    bytes.append(reinterpret_cast<const char*>(part.data_ptr<int64_t>()), count * sizeof(int64_t));
+  }
+  return hash_text(bytes);
+}
+
 uint64_t header_hash(const TokenFileHeader& header) {
   return hash_bytes({reinterpret_cast<const char*>(&header), offsetof(TokenFileHeader, hash)});
 }

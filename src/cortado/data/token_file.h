@@ -22,6 +22,9 @@ class TokenFile {
   virtual const std::vector<int64_t>& documents() const = 0;        // first token of each document, ascending, first 0
 };
 
+// Tells one text from another: a hash of the length and of up to 64 stretches of 1024 tokens, spread evenly.
+std::string fingerprint(const TokenFile& tokens);
+
 // DIR/train.tokens, DIR/validation.tokens, DIR/tokenizer/, DIR/dataset.json (sources, sizes, split, the tokenizer's
 // spec).
 struct Dataset {

@@ -16,7 +16,7 @@ enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 
 // The JSON form (every key but dim and layers has a default; unknown keys are errors):
 // {
-//   "name": "macchiato-nanogpt-cpu",
+//   "name": "macchiato-demo",
 //   "vocabulary": 256,                      absent: the tokenizer decides when training starts
 //   "dim": 128, "heads": 4,
 //   "layers": 4 with "mixer": {...}         or a list: [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer":

@@ -8,28 +8,29 @@ namespace {
 class CropSource : public BatchSource {
  public:
   CropSource(const std::shared_ptr<TokenFile>& tokens, const TrainingOptions& options)
-      : tokens_(tokens->size()), crops_(tokens, options.batch, options.context, uint64_t(options.seed)) {}
+      : tokens_(tokens), crops_(tokens, options.batch, options.context, uint64_t(options.seed)) {}
   TrainingBatch next(DataPosition& position) override { return crops_.batch(position.batches++); }
-  int64_t tokens() const override { return tokens_; }
+  int64_t tokens() const override { return tokens_->size(); }
+  std::string fingerprint() const override { return cortado::fingerprint(*tokens_); }
 
  private:
-  int64_t tokens_;
+  std::shared_ptr<const TokenFile> tokens_;
   RandomCrops crops_;
 };
 
 class PackedSource : public BatchSource {
  public:
   PackedSource(const std::shared_ptr<TokenFile>& tokens, const TrainingOptions& options)
-      : tokens_(tokens->size()),
-        documents_(tokens, options.batch * options.context, options.context, uint64_t(options.seed)) {}
+      : tokens_(tokens), documents_(tokens, options.batch * options.context, options.context, uint64_t(options.seed)) {}
   TrainingBatch next(DataPosition& position) override {
     position.batches++;
     return documents_.next(position.packed);
   }
-  int64_t tokens() const override { return tokens_; }
+  int64_t tokens() const override { return tokens_->size(); }
+  std::string fingerprint() const override { return cortado::fingerprint(*tokens_); }
 
  private:
-  int64_t tokens_;
+  std::shared_ptr<const TokenFile> tokens_;
   PackedDocuments documents_;
 };
 

@@ -30,7 +30,8 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
   virtual TrainingBatch next(DataPosition& position) = 0;
-  virtual int64_t tokens() const = 0;  // in the whole split: tells another text on resuming
+  virtual int64_t tokens() const = 0;           // in the whole split
+  virtual std::string fingerprint() const = 0;  // of the split: tells another text on resuming
 };
 
 // Fewer tokens than one crop: InputError.

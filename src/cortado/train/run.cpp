@@ -70,6 +70,26 @@ void check_same_run(const RunFolder& folder, Json now) {
                 "\"; leave CONFIG and --set out to go on as it was, or train into another folder");
 }
 
+// A resumed run keeps its data and the end of its schedule, unless they are given anew. decay_steps is set aside here,
+// for it need not follow from the steps of the config at hand, nor pass the check of one that a person writes.
+struct Kept {
+  std::string data;
+  std::optional<int64_t> decay_steps;
+};
+Kept keep_from_run(const RunFolder& folder, Json& config) {
+  if (!config.is_object()) return {};
+  const Json training = read_json_file(folder.config()).value("training", Json::object());
+  Kept kept{training.value("data", ""), std::nullopt};
+  if (!training.contains("decay_steps") || !training["decay_steps"].is_number_integer()) return kept;
+  const auto now = config.find("training");
+  if (now != config.end() && now->is_object()) {
+    if (now->contains("decay_steps") && (*now)["decay_steps"] != training["decay_steps"]) return kept;
+    now->erase("decay_steps");
+  }
+  kept.decay_steps = training["decay_steps"].get<int64_t>();
+  return kept;
+}
+
 // A resumed run keeps its tokenizer: learning one anew from the text could give another.
 std::shared_ptr<Tokenizer> own_tokenizer(const TrainRequest& request) {
   const RunFolder folder{request.out};
@@ -82,14 +102,19 @@ Plan make_plan(const TrainRequest& request) {
   Json config = request.config;
   std::string name = request.config_name;
   Plan plan;
+  const bool resume = request.use == FolderUse::kResume;
+  fail_input_if(resume && !fs::exists(folder.config()), "[--resume] there is no run in ", folder.path);
   if (config.is_null()) {
-    fail_input_if(!fs::exists(folder.config()), "[--resume] there is no run in ", folder.path);
     name = folder.config();
     config = read_json_file(name);
   }
+  Kept kept;
+  if (resume) kept = keep_from_run(folder, config);
   plan.model = ModelConfig::from_json(config, name);
   plan.options = read_options(plan.model);
+  if (kept.decay_steps) plan.options.decay_steps = *kept.decay_steps;
   if (!request.data.empty()) plan.options.data = request.data;
+  if (plan.options.data.empty()) plan.options.data = kept.data;
   fail_input_if(plan.options.data.empty(), "[train] no data: give --data, or \"data\" in \"training\"");
   plan.options.data = fs::absolute(plan.options.data).lexically_normal().string();  // --resume works from anywhere
   plan.dataset = open_data(plan.options.data, plan.options, own_tokenizer(request));
@@ -132,10 +157,10 @@ TrainResult train_run(const TrainRequest& request) {
   const auto model = make_model(plan, request.device);
 
   const RunLock lock(folder, request.use);
-  if (request.use == FolderUse::kResume && fs::exists(folder.config())) check_same_run(folder, plan.config());
-  write_config(plan, folder);
+  if (request.use == FolderUse::kResume) check_same_run(folder, plan.config());
   Trainer trainer(model, plan.options, batches, plan.dataset.validation, folder, plan.config());
-  if (request.use == FolderUse::kResume) trainer.resume();
+  if (request.use == FolderUse::kResume) trainer.resume();  // looks at the data: before the config is written
+  write_config(plan, folder);
   if (request.progress) introduce(plan, *model, trainer.state());
 
   TrainResult result;

@@ -36,6 +36,7 @@ Trainer::Trainer(std::shared_ptr<LanguageModel> model, const TrainingOptions& op
       optimizer_(*model_, options_) {
   if (validation_ && validation_->size() < 2) validation_ = nullptr;
   state_.data_tokens = batches_->tokens();
+  state_.data_fingerprint = batches_->fingerprint();
 }
 
 void Trainer::resume() {
@@ -43,6 +44,8 @@ void Trainer::resume() {
   state_ = load_trainer(folder_.trainer(), *model_, optimizer_);
   fail_input_if(state_.data_tokens != batches_->tokens(), "[--resume] the data has changed: the run began with ",
                 state_.data_tokens, " tokens, now there are ", batches_->tokens());
+  fail_input_if(state_.data_fingerprint != batches_->fingerprint(),
+                "[--resume] the data has changed: as many tokens as the run began with, but others");
   saved_step_ = state_.step;
 }
 
@@ -114,8 +117,9 @@ double Trainer::accumulate_gradients() {
 
 void Trainer::require_finite(const char* what, double value) const {
   if (std::isfinite(value)) return;
-  throw Failure(concat("[train] the ", what, " is ", value, " at step ", state_.step + 1,
-                       "; stopped, the checkpoint of step ", saved_step_, " is kept in ", folder_.path));
+  throw Failure(concat("[train] the ", what, " is ", std::isnan(value) ? "NaN" : "infinite", " at step ",
+                       state_.step + 1, "; stopped, the checkpoint of step ", saved_step_, " is kept in ",
+                       folder_.path));
 }
 
 bool Trainer::validation_due() const {

@@ -39,6 +39,7 @@ Json config_with(const std::string& mixer, const std::string& training = "{}") {
 }
 
 const char* const kSoftmax = R"({"mixer": "softmax"})";
+const char* const kPerformer = R"({"mixer": "performer"})";  // its random features are a buffer, drawn once
 const char* const kMacchiato = R"({"mixer": "macchiato", "latents": 8, "window": 5, "source": "rg_lru"})";
 
 class TrainRunTest : public ::testing::Test {
@@ -135,6 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
                       ResumeCase{"packed", kSoftmax, R"({"packed": true, "document_separator": "coffee. "})"},
                       ResumeCase{"packed_macchiato", kMacchiato,
                                  R"({"packed": true, "accumulate": 2, "document_separator": "coffee. "})"},
+                      ResumeCase{"performer", kPerformer, "{}"},
                       ResumeCase{"bfloat16", kMacchiato, R"({"dtype": "bfloat16", "accumulate": 2})"}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -237,8 +239,41 @@ TEST_F(TrainRunTest, ResumingWithOtherSettingsIsRefused) {
   EXPECT_NE(error_of(other).find("training.batch"), std::string::npos) << error_of(other);
   other.config = config_with(kMacchiato);
   EXPECT_NE(error_of(other).find("mixer"), std::string::npos) << error_of(other);
-  std::ofstream(text(), std::ios::app) << "more tea ";
-  EXPECT_NE(error_of(resuming("run")).find("data has changed"), std::string::npos);
+}
+
+// Refused before anything in the folder changes: the next --resume still has the run's own data.
+TEST_F(TrainRunTest, ResumingWithOtherDataIsRefusedAndChangesNothing) {
+  train_run(request(config_with(kSoftmax), "run"));
+  const std::string config = read_file(path("run") + "/config.json");
+  std::string other = read_file(text());
+  std::ofstream(path("longer.txt")) << other << "more tea ";
+  std::reverse(other.begin(), other.end());
+  std::ofstream(path("reversed.txt")) << other;  // as many tokens, of the same alphabet
+  for (const char* name : {"longer.txt", "reversed.txt"}) {
+    TrainRequest again = resuming("run");
+    again.data = path(name);
+    EXPECT_NE(error_of(again).find("data has changed"), std::string::npos) << name << ": " << error_of(again);
+    EXPECT_EQ(read_file(path("run") + "/config.json"), config);
+  }
+  EXPECT_EQ(train_run(resuming("run")).state.step, 12);
+}
+
+// The schedule's end stays that of the first call, also where it is not after the warm-up.
+TEST_F(TrainRunTest, GoesOnFromARunShorterThanItsWarmUp) {
+  const Json config = config_with(kSoftmax, R"({"warmup": 100})");
+  train_run(request(config, "whole"));
+  TrainRequest part = request(config, "run");
+  part.stop_at = 7;
+  train_run(part);
+  train_run(resuming("run"));
+  expect_same_run("whole", "run");
+  TrainRequest further = request(config_with(kSoftmax, R"({"warmup": 100, "steps": 14})"), "run");
+  further.use = FolderUse::kResume;
+  further.data = "";
+  EXPECT_EQ(train_run(further).state.step, 14);
+  const Json training = read_json_file(path("run") + "/config.json")["training"];
+  EXPECT_EQ(training["decay_steps"], 12);
+  EXPECT_EQ(training["data"], text());
 }
 
 TEST_F(TrainRunTest, ABrokenCheckpointIsSaidSo) {
