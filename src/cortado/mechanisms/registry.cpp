@@ -10,6 +10,7 @@
 #include "cortado/mechanisms/gla/mixer.h"
 #include "cortado/mechanisms/griffin/mixer.h"
 #include "cortado/mechanisms/h3/mixer.h"
+#include "cortado/mechanisms/hgrn2/mixer.h"
 #include "cortado/mechanisms/kda/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/lightning/mixer.h"
@@ -46,6 +47,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kRetention,           //
       &kLightning,           //
       &kGla,                 //
+      &kHgrn2,               //
       &kMamba,               //
       &kMamba2,              //
       &kRwkv4,               //
