@@ -64,6 +64,7 @@ const Mechanism kHgrn2 = {
     .equation =
         "S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t', f_t = l + (1 - l) sigmoid(W_f x_t), o_t = S_t' silu(W_q x_t)",
     .state = "D^2 / H (+ convolution tails)",
+    .primitives = {"gated_scan", "short_conv"},
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
