@@ -1,5 +1,8 @@
 #include "cortado/mechanisms/registry.h"
 
+#include <algorithm>
+#include <map>
+
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/abc/mixer.h"
 #include "cortado/mechanisms/blurry_window/mixer.h"
@@ -10,6 +13,7 @@
 #include "cortado/mechanisms/gla/mixer.h"
 #include "cortado/mechanisms/griffin/mixer.h"
 #include "cortado/mechanisms/h3/mixer.h"
+#include "cortado/mechanisms/hgrn2/mixer.h"
 #include "cortado/mechanisms/kda/mixer.h"
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/lightning/mixer.h"
@@ -46,6 +50,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kRetention,           //
       &kLightning,           //
       &kGla,                 //
+      &kHgrn2,               //
       &kMamba,               //
       &kMamba2,              //
       &kRwkv4,               //
@@ -68,6 +73,19 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kPerceiver,           //
   };
   return all;
+}
+
+std::string kernels_of(const Mechanism& mechanism, std::span<const Primitive> primitives) {
+  std::map<std::string_view, std::string> kinds;  // "Highway" -> "gated_scan, short_conv"
+  for (const Primitive& primitive : primitives) {
+    const auto& called = mechanism.primitives;
+    if (primitive.kernel.empty() || std::find(called.begin(), called.end(), primitive.name) == called.end()) continue;
+    std::string& names = kinds[primitive.kernel];
+    names += concat(names.empty() ? "" : ", ", primitive.name);
+  }
+  std::string text;
+  for (const auto& [kind, names] : kinds) text += concat(text.empty() ? "" : "; ", kind, ": ", names);
+  return text.empty() ? "ATen" : text;
 }
 
 const Mechanism& find_mechanism(const std::string& name) {

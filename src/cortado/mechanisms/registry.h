@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cortado/mechanisms/mixer.h"
+#include "cortado/primitives/kernels.h"
 
 namespace cortado {
 
@@ -18,8 +20,10 @@ struct Mechanism {
   std::string paper;     // "Latte (2024)"
   std::string equation;  // one line of text
   std::string state;     // size formula in words, e.g. "L·(D/H + 2) floats"
-  bool causal = true;    // has a causal form
-  bool bidirectional;    // has a bidirectional form
+  // What it calls of primitives/kernels.h, in any of its settings, shared bases included: a test records the calls.
+  std::vector<std::string> primitives;
+  bool causal = true;  // has a causal form
+  bool bidirectional;  // has a bidirectional form
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
   // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24
@@ -30,6 +34,9 @@ struct Mechanism {
 };
 
 const std::vector<const Mechanism*>& mechanisms();
+
+// Its primitives that have a hand-written kernel: "Highway: gated_scan, short_conv"; "ATen" where none has.
+std::string kernels_of(const Mechanism& mechanism, std::span<const Primitive> primitives = kPrimitives);
 
 // InputError names the nearest mechanism.
 const Mechanism& find_mechanism(const std::string& name);

@@ -8,6 +8,7 @@ const Mechanism kDeltaNet = {
     .paper = "DeltaNet (Schlag et al. 2021; Yang et al. 2024)",
     .equation = "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}' k_t)', o_t = S_t' q_t",
     .state = "H K V + (taps - 1)(2 H K + H V)",
+    .primitives = {"delta_scan", "short_conv"},
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -48,6 +48,7 @@ const Mechanism kGriffin = {
     .paper = "Griffin (De et al. 2024)",
     .equation = "o_t = W_o (gelu(W_y x_t) * RGLRU(conv(W_x x))_t)",
     .state = "taps R",
+    .primitives = {"elementwise_scan", "short_conv"},
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -20,6 +20,7 @@ const Mechanism kKda = {
     .paper = "Kimi Linear (Moonshot AI 2025)",
     .equation = "P = diag(a_t) S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t",
     .state = "H K V + (taps - 1)(2 H K + H V)",
+    .primitives = {"delta_scan", "short_conv"},
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -68,6 +68,7 @@ const Mechanism kLatte = {
     .paper = "Latte (2024) eq. 7-14",
     .equation = "o_t = sum_l p(l|t) sum_{s<=t} softmax_{s<=t}(theta_sl) v_s",
     .state = "L (D/H + 2)",
+    .primitives = {"gated_scan", "elementwise_scan", "running_max"},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -57,6 +57,7 @@ const Mechanism kLinformer = {
     .paper = "Linformer (Wang et al. 2020); Latte (2024) eq. 27-28",
     .equation = "o = softmax(Q (E K)' / sqrt d) F V",
     .state = "none (whole sequences)",
+    .primitives = {"gated_scan"},
     .causal = false,
     .bidirectional = true,
     .make =

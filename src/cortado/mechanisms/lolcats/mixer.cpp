@@ -157,6 +157,7 @@ const Mechanism kLolcats = {
     .paper = "LoLCATs (2024); LoLA (2025) eq. 6-7, 13",
     .equation = "o_t = [sum_W g e^(s-c) v_j + sum_(j<W) phi(q_t).phi(k_j) v_j] / [the same without v]",
     .state = "2 w Hkv d + H F (d+1)",
+    .primitives = {"window_attention", "gated_scan"},
     .bidirectional = false,
     .make = make_lolcats,
     .examples =

@@ -123,6 +123,7 @@ const Mechanism kLongformer = {
     .paper = "Longformer (Beltagy et al. 2020)",
     .equation = "o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G",
     .state = "2 (w-1 + G) Hkv d",
+    .primitives = {},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -86,6 +86,7 @@ const Mechanism kLuna = {
     .paper = "Luna (Ma et al. 2021); Latte (2024) eq. 22-26",
     .equation = "x_t = 1/t sum_l B_tl sum_{s<=t} A_ls v_s, A = softplus(elu(P K') + 1)",
     .state = "2 L D",
+    .primitives = {"gated_scan", "running_max"},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

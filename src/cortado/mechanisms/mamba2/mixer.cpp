@@ -77,6 +77,7 @@ const Mechanism kMamba2 = {
     .paper = "Mamba-2 (Dao & Gu 2024)",
     .equation = "S_t = exp(-A dt_t) S_{t-1} + dt_t B_t x_t', y_t = S_t' C_t + D x_t",
     .state = "2 D N + (taps - 1)(2 D + 2 groups N)",
+    .primitives = {"gated_scan", "short_conv"},
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -87,6 +87,7 @@ const Mechanism kPerceiver = {
     .paper = "Perceiver (Jaegle et al. 2021); Latte (2024) eq. 29",
     .equation = "Z = blocks(softmax(Q K' / sqrt d) V), o = softmax(W_q x (W_k Z)' / sqrt d) W_v Z",
     .state = "none (whole sequences)",
+    .primitives = {"gated_scan", "running_max"},
     .causal = false,
     .bidirectional = true,
     .make =

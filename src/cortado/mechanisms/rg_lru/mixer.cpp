@@ -35,6 +35,7 @@ const Mechanism kRgLru = {
     .paper = "Griffin (De et al. 2024); Latte-Macchiato §4.1",
     .equation = "h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t x_t), log a_t = -8 r_t softplus(Lambda)",
     .state = "D",
+    .primitives = {"elementwise_scan"},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -71,6 +71,7 @@ const Mechanism kRwkv4 = {
     .paper = "RWKV (Peng et al. 2023) eq. 11-16",
     .equation = "o_t = softmax over s<t of k_s - (t-1-s) w, and k_t + u, of v; times sigmoid(r_t)",
     .state = "4 D",
+    .primitives = {"elementwise_scan", "running_max", "short_conv"},
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -77,6 +77,7 @@ const Mechanism kS5 = {
     .paper = "S5 (Smith et al. 2023)",
     .equation = "h_t = exp(Delta Lambda) h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t, o = gelu(y) sigmoid(W gelu(y))",
     .state = "2 N",
+    .primitives = {"elementwise_scan"},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

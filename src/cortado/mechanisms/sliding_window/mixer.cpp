@@ -22,6 +22,7 @@ const Mechanism kSlidingWindow = {
     .paper = "Latte-Macchiato eq. 17",
     .equation = "o_t = sum_{t-w<s<=t} softmax_s(q_t.k_s / sqrt d) v_s",
     .state = "2 (w-1) Hkv d",
+    .primitives = {"window_attention"},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

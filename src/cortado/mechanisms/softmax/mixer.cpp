@@ -59,6 +59,7 @@ const Mechanism kSoftmax = {
     .paper = "Vaswani et al. (2017); Latte-Macchiato eq. 1-3",
     .equation = "o_t = sum_{s<=t} softmax_s(q_t.k_s / sqrt d) v_s",
     .state = "2 T Hkv d",
+    .primitives = {"window_attention"},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

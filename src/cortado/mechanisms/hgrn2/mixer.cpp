@@ -1,0 +1,82 @@
+#include "cortado/mechanisms/hgrn2/mixer.h"
+
+#include <cmath>
+
+#include "cortado/primitives/gated_scan/op.h"
+
+namespace cortado {
+
+Hgrn2Mixer::Hgrn2Mixer(const Hgrn2Settings& settings, int64_t dim) : Mixer("hgrn2"), settings_(settings), dim_(dim) {
+  const auto projection = [&](int64_t width, const char* tail) {
+    return std::make_shared<ConvolvedLinear>(dim, width, settings.taps, "none", tail);
+  };
+  q_ = register_module("q", projection(settings.key_dim, "q_conv"));
+  f_ = register_module("f", projection(settings.key_dim, "f_conv"));
+  i_ = register_module("i", projection(dim, "i_conv"));
+  norm_ = register_module("norm", std::make_shared<RmsNorm>(dim, 1e-5));
+  o_ = register_module("o", make_output_linear(dim, dim));
+}
+
+Tensor Hgrn2Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const double bound = settings_.lower_bound;
+  const Tensor q = at::silu(q_->forward(x, batch, state)), i = i_->forward(x, batch, state);
+  const Tensor logits = heads(widen(f_->forward(x, batch, state)));
+  Tensor log_f = at::log_sigmoid(logits);
+  // f = σ + l (1 - σ)
+  if (bound > 0) log_f = at::logaddexp(log_f, at::log_sigmoid(-logits) + std::log(bound));
+  const Tensor k = (1 - bound) * at::sigmoid(-logits);
+  std::optional<Tensor> start;
+  if (state) start = state->at("scan_state");
+  auto [o, last] = gated_scan(heads(q), k, heads(i), log_f, "key", {}, {}, start, batch.cu_seqlens);
+  if (state) state->at("scan_state") = last;
+  return output(o);
+}
+
+// The equations as they stand, and the scan token by token, as its primitive defines it.
+Tensor Hgrn2Mixer::reference(const Tensor& x) {
+  const Tensor q = q_->reference(x), i = i_->reference(x);
+  const Tensor f = settings_.lower_bound + (1 - settings_.lower_bound) * heads(f_->reference(x)).sigmoid();
+  return output(std::get<0>(gated_scan_reference(heads(q * q.sigmoid()), 1 - f, heads(i), f.log())));
+}
+
+SequenceState Hgrn2Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
+  SequenceState state(name());
+  const int64_t heads = settings_.heads;
+  state.add("scan_state", at::zeros({rows, heads, settings_.key_dim / heads, dim_ / heads}, scan_options(options)));
+  for (const auto& part : {q_, f_, i_}) part->add_state(state, rows, options);
+  return state;
+}
+
+int64_t Hgrn2Mixer::state_bytes(int64_t) const {
+  return state_numbers() * 4 + q_->state_bytes() + f_->state_bytes() + i_->state_bytes();
+}
+
+double Hgrn2Mixer::flops_per_token(int64_t) const {
+  // decay, write and read: five operations for each number of the state
+  return q_->flops_per_token() + f_->flops_per_token() + i_->flops_per_token() + linear_flops({o_.get()}) +
+         5.0 * static_cast<double>(state_numbers());
+}
+
+const Mechanism kHgrn2 = {
+    .name = "hgrn2",
+    .family = "linear attention",
+    .paper = "HGRN2 (Qin et al. 2024)",
+    .equation =
+        "S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t', f_t = l + (1 - l) sigmoid(W_f x_t), o_t = S_t' silu(W_q x_t)",
+    .state = "D^2 / H (+ convolution tails)",
+    .primitives = {"gated_scan", "short_conv"},
+    .bidirectional = false,
+    .make =
+        [](JsonReader& settings, const MixerContext& context) {
+          Hgrn2Settings read{};
+          read.heads = read_heads(settings, context, context.dim, "dim");
+          read.key_dim = settings.integer("key_dim", 1, 1 << 20, context.dim);
+          read_heads(settings, context, read.key_dim, "key_dim");
+          read.taps = read_taps(settings, std::nullopt).value_or(0);
+          read.lower_bound = settings.number("lower_bound", 0.0, 0.999, 0.0);
+          return std::make_shared<Hgrn2Mixer>(read, context.dim);
+        },
+    .examples = {R"({})", R"({"heads": 3, "key_dim": 15, "conv": 3, "lower_bound": 0.4})"},
+};
+
+}  // namespace cortado

@@ -1,0 +1,114 @@
+// What the registry says about its mechanisms is true.
+#include "cortado/mechanisms/registry.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "cortado/primitives/kernels.h"
+
+namespace cortado {
+namespace {
+
+std::set<std::string>& operators_called() {
+  static std::set<std::string> names;
+  return names;
+}
+
+std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& function) {
+  operators_called().insert(function.name());
+  return nullptr;
+}
+
+// The operators that `run` calls, on this thread.
+template <typename Run>
+std::set<std::string> operators_of(const Run& run) {
+  operators_called().clear();
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&note_operator));
+  run();
+  at::removeCallback(handle);
+  return operators_called();
+}
+
+// A whole sequence, dense and packed, and where there is a state, a piece and a step that go on from it.
+void exercise(const Mechanism& mechanism, const std::string& example, bool causal) {
+  Json settings = parse_json(example, "example");
+  settings["mixer"] = mechanism.name;
+  MixerContext context;
+  context.dim = 24;
+  context.heads = 4;
+  context.causal = causal;
+  const auto mixer = make_mixer(settings, context, "example");
+  const Tensor x = at::randn({1, 70, context.dim});
+  Batch packed;
+  packed.cu_seqlens = at::tensor({0, 20, 70}, at::kLong);
+  mixer->forward(x, {}, nullptr);
+  mixer->forward(x, packed, nullptr);
+  if (!causal) return;
+  SequenceState state = mixer->zero_state(1, x.options());
+  mixer->forward(x, {}, &state);
+  mixer->forward(x.narrow(1, 0, 1), {}, &state);
+}
+
+std::set<std::string> primitives_called(const Mechanism& mechanism) {
+  const auto operators = operators_of([&] {
+    for (const std::string& example : mechanism.examples) {
+      if (mechanism.causal) exercise(mechanism, example, true);
+      if (mechanism.bidirectional) exercise(mechanism, example, false);
+    }
+    for (const std::string& example : mechanism.causal_examples) exercise(mechanism, example, true);
+  });
+  std::set<std::string> names;
+  for (const Primitive& primitive : kPrimitives) {
+    if (operators.count(std::string(primitive.operation))) names.emplace(primitive.name);
+  }
+  return names;
+}
+
+TEST(Registry, MechanismsNameThePrimitivesThatTheyCall) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    const std::set<std::string> named(mechanism->primitives.begin(), mechanism->primitives.end());
+    EXPECT_EQ(named.size(), mechanism->primitives.size()) << mechanism->name << " names one twice";
+    EXPECT_EQ(primitives_called(*mechanism), named) << "called by, and named by, " << mechanism->name;
+  }
+}
+
+TEST(Registry, PrimitivesAreOperators) {
+  for (const Primitive& primitive : kPrimitives) {
+    EXPECT_TRUE(c10::Dispatcher::singleton().findSchema({std::string(primitive.operation), ""})) << primitive.operation;
+  }
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const std::string& name : mechanism->primitives) {
+      EXPECT_NE(find_primitive(name), nullptr) << mechanism->name << ": " << name;
+    }
+  }
+}
+
+// A kernel that is written and not named, or named and not written.
+TEST(Registry, KernelsAreNamedWhereTheyAre) {
+  const char* source = std::getenv("CORTADO_SOURCE");
+  ASSERT_NE(source, nullptr) << "run by ctest, or set CORTADO_SOURCE to the repository";
+  for (const Primitive& primitive : kPrimitives) {
+    const auto folder = std::filesystem::path(source) / "src/cortado/primitives" / primitive.name;
+    EXPECT_EQ(std::filesystem::exists(folder / "kernel.cpp"), !primitive.kernel.empty())
+        << primitive.name << ": primitives/kernels.h and " << folder << " disagree";
+  }
+}
+
+TEST(Registry, KernelsOfAMechanismAreThoseOfItsPrimitives) {
+  const Primitive primitives[] = {{"gated_scan", "", "Highway"}, {"slot_scan", "", "Highway"}, {"short_conv", "", ""}};
+  Mechanism mechanism = find_mechanism("gla");
+  mechanism.primitives = {"slot_scan", "gated_scan", "short_conv"};
+  EXPECT_EQ(kernels_of(mechanism, primitives), "Highway: gated_scan, slot_scan");
+  mechanism.primitives = {"short_conv", "gated_scan"};
+  EXPECT_EQ(kernels_of(mechanism, primitives), "Highway: gated_scan");
+  mechanism.primitives = {"short_conv"};
+  EXPECT_EQ(kernels_of(mechanism, primitives), "ATen");
+}
+
+}  // namespace
+}  // namespace cortado

@@ -1,0 +1,32 @@
+// Which primitives have a hand-written kernel. The one place that says it: `cortado mechanisms` reads it.
+#pragma once
+
+#include <string_view>
+
+namespace cortado {
+
+struct Primitive {
+  std::string_view name;       // as Mechanism::primitives names it
+  std::string_view operation;  // the torch operator that all calls, from C++ too, go through
+  std::string_view kernel;     // "Highway", ... of `primitives/NAME/kernel.cpp`; empty: the ATen form is all there is
+};
+
+inline constexpr Primitive kPrimitives[] = {
+    {"gated_scan", "cortado::gated_scan", ""},
+    {"slot_scan", "cortado::slot_scan", ""},
+    {"delta_scan", "cortado::delta_scan", ""},
+    {"window_attention", "cortado::_window_attention", ""},
+    {"elementwise_scan", "cortado::elementwise_scan", ""},
+    {"running_max", "cortado::_running_max", ""},  // beside elementwise_scan: the maxima of time-wise softmaxes
+    {"short_conv", "cortado::short_conv", ""},
+};
+
+// Null where there is none of that name.
+inline const Primitive* find_primitive(std::string_view name) {
+  for (const Primitive& primitive : kPrimitives) {
+    if (primitive.name == name) return &primitive;
+  }
+  return nullptr;
+}
+
+}  // namespace cortado
