@@ -7,10 +7,12 @@
 namespace cortado {
 
 Discretized discretize(const Tensor& log_step, const Tensor& log_decay, const Tensor& frequency, at::ScalarType type) {
-  const Tensor lambda = at::complex(-log_decay.to(at::kDouble).exp(), frequency.to(at::kDouble));
-  const Tensor log_a = lambda * log_step.to(at::kDouble).exp();
-  const auto complex = type == at::kDouble ? at::kComplexDouble : at::kComplexFloat;
-  return {log_a.to(complex), ((log_a.exp() - 1) / lambda).to(complex)};
+  const Tensor step = log_step.to(type).exp(), decay = log_decay.to(type).exp(), turn = frequency.to(type);
+  const Tensor shrink = -decay * step, angle = turn * step;  // ΔΛ
+  // e^{ΔΛ} - 1 in parts that do not cancel where ΔΛ is small: cos(y) - 1 = -2 sin²(y/2).
+  const Tensor real = shrink.expm1() * angle.cos() - 2 * (angle / 2).sin().square();
+  const Tensor imaginary = shrink.exp() * angle.sin();
+  return {at::complex(shrink, angle), at::complex(real, imaginary) / at::complex(-decay, turn)};
 }
 
 Tensor complex_scan(const Tensor& log_a, const Tensor& b, const Batch& batch, SequenceState* state,

@@ -15,7 +15,7 @@ using at::Tensor;
 // h_t = exp(ΔΛ) h_{t-1} + (exp(ΔΛ) - 1)/Λ · B u_t. Λ = -exp(log_decay) + i·frequency, Δ = exp(log_step).
 struct Discretized {
   Tensor log_a;  // ΔΛ, complex
-  Tensor input;  // (exp(ΔΛ) - 1)/Λ, complex: in float64, since for small ΔΛ the difference cancels
+  Tensor input;  // (exp(ΔΛ) - 1)/Λ, complex; exact to rounding for small ΔΛ, too
 };
 // log_step broadcasts against log_decay and frequency. `type`: kFloat or kDouble, of the results' parts.
 Discretized discretize(const Tensor& log_step, const Tensor& log_decay, const Tensor& frequency, at::ScalarType type);

@@ -45,7 +45,7 @@ void write_quickly(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-class Files : public testing::Test {
+class Files : public ::testing::Test {
  protected:
   std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
   void expect_refused(const std::string& bytes, const std::string& words) const {

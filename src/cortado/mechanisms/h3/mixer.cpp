@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "cortado/nn/channel_ssm.h"
+
 namespace cortado {
 
 H3Mixer::H3Mixer(int64_t dim, int64_t states, int64_t taps) : Mixer("h3"), dim_(dim), states_(states) {
@@ -23,11 +25,9 @@ H3Mixer::H3Mixer(int64_t dim, int64_t states, int64_t taps) : Mixer("h3"), dim_(
 // y_t = 2 Re(Σ_n C_n h_tn) + skip u_t, every channel of u [B,T,D] with N states of its own.
 Tensor H3Mixer::diagonal_ssm(const Tensor& u, const Batch& batch, SequenceState* state) const {
   const Discretized system = discretize(log_step_.unsqueeze(1), log_decay_, frequency_, u.scalar_type());
-  // What multiplies the input may as well multiply the output: the input stays real and is only repeated.
-  const Tensor read = at::view_as_complex(c_.to(u.scalar_type()).contiguous()) * system.input;
-  const Tensor inputs = u.unsqueeze(3).expand({-1, -1, -1, states_}).flatten(2);
-  const Tensor h = complex_scan(system.log_a.flatten(), inputs, batch, state, "ssm").unflatten(2, {dim_, states_});
-  return 2 * at::real((h * read).sum(3)) + skip_.to(u.scalar_type()) * u;
+  // What multiplies the input multiplies the output instead, so the state is Σ_s e^{(t-s)ΔΛ} u_s.
+  const Tensor read = 2 * at::view_as_complex(c_.to(u.scalar_type()).contiguous()) * system.input;
+  return channel_ssm({system.log_a, {}, read}, u, batch, state, "ssm") + skip_.to(u.scalar_type()) * u;
 }
 
 Tensor H3Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {

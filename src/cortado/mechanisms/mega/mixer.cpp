@@ -4,13 +4,13 @@
 
 #include "cortado/mechanisms/exact_chunked/op.h"
 #include "cortado/mechanisms/ring.h"
+#include "cortado/nn/channel_ssm.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/rotary.h"
-#include "cortado/primitives/elementwise_scan/op.h"
 
 namespace cortado {
 
-DampedAverage::DampedAverage(int64_t dim, int64_t size) : torch::nn::Module("DampedAverage"), size_(size) {
+DampedAverage::DampedAverage(int64_t dim, int64_t size) : torch::nn::Module("DampedAverage") {
   auto parameter = [&](const char* name, double std) {
     Tensor x = register_parameter(name, at::empty({dim, size}));
     draw_normal(x, std);
@@ -28,12 +28,7 @@ DampedAverage::DampedAverage(int64_t dim, int64_t size) : torch::nn::Module("Dam
 Tensor DampedAverage::forward(const Tensor& x, const Batch& batch, SequenceState* state, bool reverse) const {
   const auto type = x.scalar_type();
   const Tensor alpha = alpha_.to(type).sigmoid(), decay = at::log1p(-alpha * delta_.to(type).sigmoid());
-  const Tensor inputs = (x.unsqueeze(3) * (alpha * beta_.to(type))).flatten(2);
-  std::optional<Tensor> start;
-  if (state) start = state->at("average");
-  auto [h, last] = elementwise_scan(decay.flatten().expand(inputs.sizes()), inputs, start, batch.cu_seqlens, reverse);
-  if (state) state->at("average") = last;
-  return (h.unflatten(2, {x.size(2), size_}) * eta_.to(type)).sum(3);
+  return channel_ssm({decay, alpha * beta_.to(type), eta_.to(type)}, x, batch, state, "average", reverse);
 }
 
 MegaMixer::MegaMixer(const MegaSettings& settings, int64_t dim) : Mixer("mega"), settings_(settings), dim_(dim) {

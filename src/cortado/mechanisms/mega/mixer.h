@@ -20,7 +20,6 @@ class DampedAverage : public torch::nn::Module {
   Tensor reference(const Tensor& x, bool reverse) const;
 
  private:
-  int64_t size_;
   Tensor alpha_, delta_;  // before the sigmoid, [D, size]
   Tensor beta_, eta_;     // [D, size]
 };

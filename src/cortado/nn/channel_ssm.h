@@ -1,0 +1,33 @@
+// Diagonal systems that do not change with time, N states for each channel, computed in chunks: no state is formed for
+// every token.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+#include "cortado/nn/batch.h"
+#include "cortado/nn/state.h"
+
+namespace cortado {
+
+using at::Tensor;
+
+// h_t[d,n] = exp(log_a[d,n]) h_{t-1}[d,n] + input[d,n] u_t[d],  y_t[d] = Re Σ_n read[d,n] h_t[d,n].
+struct ChannelSystem {
+  Tensor log_a;  // [D,N], real (-inf allowed) or complex; real parts <= 0
+  Tensor input;  // [D,N] of that kind; undefined: 1
+  Tensor read;   // [D,N] of that kind
+};
+
+// y [B,T,D] of u [B,T,D], float32 or float64 as the system. With a state, its tensor `name`, [rows,D·N] or as (real,
+// imaginary) pairs [rows,D·N,2], is where h starts and where its last value goes. `reverse` runs from the last token to
+// the first.
+//
+// A chunk of C tokens is three matrices a channel: a Toeplitz one of the impulse response K_j = Re Σ_n read input a^j
+// from the chunk's inputs to its outputs, one from its inputs to the state after it, and one from the state before it
+// to its outputs. States pass from chunk to chunk by an elementwise scan over T/C of them. Memory O(T·D + T/C·D·N).
+Tensor channel_ssm(const ChannelSystem& system, const Tensor& u, const Batch& batch, SequenceState* state,
+                   const std::string& name, bool reverse = false);
+
+}  // namespace cortado
