@@ -27,7 +27,9 @@ struct ScanKernel {
 // Every result is the same, bit for bit, on any number of threads.
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel);
 
-// One token, dy or dw wanted, no backward: the state is read and written once. initial.data may be null.
+// One token, dy or dw wanted, no backward: the state is read and written once. initial and final_state have the same heads here. Keys
+// and values up to kStepWidth.
+inline constexpr int64_t kStepWidth = 1024;
 void run_step(const ScanKernel& scan, const kernels::Parallel& parallel);
 
 }  // namespace cortado::gated

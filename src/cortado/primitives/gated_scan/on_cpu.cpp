@@ -1,5 +1,6 @@
 #include "cortado/primitives/gated_scan/on_cpu.h"
 
+#include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/kernel.h"
 #include "cortado/primitives/kernels/tensors.h"
 
@@ -16,6 +17,34 @@ Tensor room(const Tensor& argument, const FormInputs& in, int64_t heads, int64_t
 
 Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
 
+int64_t state_heads(const FormInputs& in) {
+  return std::max({in.x.size(2), in.v.size(2), in.g.defined() ? in.g.size(2) : 1});
+}
+
+// [heads, K]
+Tensor wide_bonus(const FormInputs& in, int64_t heads) {
+  return in.bonus.defined() ? plain(expand_heads(in.bonus, heads, 0)) : Tensor();
+}
+
+// The sizes and inputs of a call; what it keeps alive are the tensors whose data it points to.
+ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double factor, const Tensor& bonus, const Tensor& initial) {
+  const int64_t heads = options.heads;
+  using kernels::timed;
+  ScanKernel call{.rows = in.x.size(0), .tokens = in.x.size(1), .heads = heads, .keys = in.x.size(3), .values = in.v.size(3)};
+  call.reverse = options.reverse;
+  call.y = timed(in.y, heads);
+  call.x = timed(in.x, heads);
+  call.w = timed(in.w, heads);
+  call.v = timed(in.v, heads);
+  call.g = timed(in.g, heads);
+  call.gate_per_channel = in.g.defined() && in.g.dim() == 4;
+  // What is not differentiated by carries the factor: a backward's dy or dw belongs to the other one.
+  (options.want_y ? call.w_factor : call.y_factor) = static_cast<float>(factor);
+  call.bonus = bonus.defined() ? bonus.data_ptr<float>() : nullptr;
+  call.initial = kernels::states(initial, heads);
+  return call;
+}
+
 }  // namespace
 
 bool kernel_takes(const FormInputs& in, const FormOptions& options) {
@@ -28,7 +57,6 @@ FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& opt
                                     const std::vector<int64_t>* bounds) {
   const int64_t heads = options.heads, keys = in.x.size(3), values = in.v.size(3);
   const int64_t rows = bounds ? static_cast<int64_t>(bounds->size()) - 1 : in.x.size(0);
-  const int64_t state_heads = std::max({in.x.size(2), in.v.size(2), in.g.defined() ? in.g.size(2) : 1});
   const auto floats = in.x.options().dtype(at::kFloat);
   FormOutputs out;
   if (options.want_y) out.y = room(in.y, in, heads, keys);
@@ -39,46 +67,44 @@ FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& opt
     out.initial = at::empty({rows, heads, keys, values}, floats);
     if (in.bonus.defined()) out.bonus = at::empty({rows, heads, keys}, floats);
   } else {
-    out.final_state = at::empty({rows, state_heads, keys, values}, floats);
+    out.final_state = at::empty({rows, state_heads(in), keys, values}, floats);
   }
   if (options.want_gate) {
     std::vector<int64_t> sizes{in.x.size(0), in.x.size(1), heads};
     if (in.g.dim() == 4) sizes.push_back(keys);
     out.g = at::empty(sizes, floats);
   }
-  Tensor bonus;
-  if (in.bonus.defined()) bonus = in.bonus.to(at::kFloat).repeat_interleave(heads / in.bonus.size(0), 0);
-  const Tensor initial = plain(in.initial), final_grad = plain(in.final_grad);
-  using kernels::states;
-  using kernels::timed;
-  run_scan({.rows = rows,
-            .tokens = in.x.size(1),
-            .heads = heads,
-            .keys = keys,
-            .values = values,
-            .bounds = bounds ? bounds->data() : nullptr,
-            .reverse = options.reverse,
-            .y = timed(in.y, heads),
-            .x = timed(in.x, heads),
-            .w = timed(in.w, heads),
-            .v = timed(in.v, heads),
-            .g = timed(in.g, heads),
-            .gate_per_channel = in.g.defined() && in.g.dim() == 4,
-            // What is not differentiated by carries the factor: a backward's dy or dw belongs to the other one.
-            .y_factor = options.want_y ? 1.0f : static_cast<float>(factor),
-            .w_factor = options.want_y ? static_cast<float>(factor) : 1.0f,
-            .bonus = bonus.defined() ? bonus.data_ptr<float>() : nullptr,
-            .initial = states(initial, heads),
-            .final_grad = states(final_grad, heads),
-            .dy = timed(out.y, heads),
-            .dx = timed(out.x, heads),
-            .dw = timed(out.w, heads),
-            .dv = timed(out.v, heads),
-            .dg = timed(out.g, heads),
-            .dbonus = out.bonus.defined() ? out.bonus.data_ptr<float>() : nullptr,
-            .final_state = states(out.final_state, heads),
-            .initial_grad = states(out.initial, heads)},
-           kernels::parallel());
+  const Tensor bonus = wide_bonus(in, heads), initial = plain(in.initial), final_grad = plain(in.final_grad);
+  ScanKernel call = kernel_call(in, options, factor, bonus, initial);
+  call.rows = rows;
+  call.bounds = bounds ? bounds->data() : nullptr;
+  call.final_grad = kernels::states(final_grad, heads);
+  call.dy = kernels::timed(out.y, heads);
+  call.dx = kernels::timed(out.x, heads);
+  call.dw = kernels::timed(out.w, heads);
+  call.dv = kernels::timed(out.v, heads);
+  call.dg = kernels::timed(out.g, heads);
+  call.dbonus = out.bonus.defined() ? out.bonus.data_ptr<float>() : nullptr;
+  call.final_state = kernels::states(out.final_state, heads);
+  call.initial_grad = kernels::states(out.initial, heads);
+  run_scan(call, kernels::parallel());
+  return out;
+}
+
+bool step_kernel_takes(const FormInputs& in, const FormOptions& options) {
+  return in.x.size(1) == 1 && in.x.size(3) <= kStepWidth && in.v.size(3) <= kStepWidth && kernel_takes(in, options);
+}
+
+FormOutputs step_by_kernel(const FormInputs& in, const FormOptions& options, double factor) {
+  const Tensor bonus = wide_bonus(in, options.heads), initial = plain(in.initial);
+  FormOutputs out;
+  (options.want_y ? out.y : out.w) = room({}, in, options.heads, options.want_y ? in.x.size(3) : in.v.size(3));
+  out.final_state = at::empty({in.x.size(0), state_heads(in), in.x.size(3), in.v.size(3)}, in.x.options().dtype(at::kFloat));
+  ScanKernel call = kernel_call(in, options, factor, bonus, initial);
+  call.dy = kernels::timed(out.y, options.heads);
+  call.dw = kernels::timed(out.w, options.heads);
+  call.final_state = kernels::states(out.final_state, options.heads);
+  run_step(call, kernels::parallel());
   return out;
 }
 

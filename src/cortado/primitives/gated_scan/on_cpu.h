@@ -13,4 +13,8 @@ bool kernel_takes(const FormInputs& in, const FormOptions& options);
 FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
                                     const std::vector<int64_t>* bounds);
 
+// One token, forward: in.initial has the state's heads here. kernel_takes(in, options) is asked too.
+bool step_kernel_takes(const FormInputs& in, const FormOptions& options);
+FormOutputs step_by_kernel(const FormInputs& in, const FormOptions& options, double factor);
+
 }  // namespace cortado::gated

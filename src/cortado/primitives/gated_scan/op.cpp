@@ -165,12 +165,16 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
   const Arguments in{q, k, v, g, bonus, initial_state, cu_seqlens, read, scale, reverse};
   const Shape shape = check(in);
   const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
-  if (k.size(1) == 1 && !cu_seqlens) return step(in, heads, state_heads);
-
   gated::FormInputs form = form_inputs(in);
-  if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
   gated::FormOptions options{.heads = heads, .type = type_of(in), .reverse = reverse};
   (read == "key" ? options.want_w : options.want_y) = true;
+  if (k.size(1) == 1 && !cu_seqlens) {
+    if (initial_state) form.initial = *initial_state;
+    if (!gated::step_kernel_takes(form, options)) return step(in, heads, state_heads);
+    const auto out = gated::step_by_kernel(form, options, scale_of(in));
+    return {read == "key" ? out.w : out.y, out.final_state};
+  }
+  if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
   const auto out = run_form(in, form, options);
   const Tensor o = (read == "key" ? out.w : out.y).to(v.scalar_type());
   return {o, first_of_copies(out.final_state, state_heads)};
