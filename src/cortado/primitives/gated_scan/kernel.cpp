@@ -261,11 +261,12 @@ HWY_NOINLINE void pair_gradients(const Job& job) {
       }
       if (kGate) {
         Vec upto = hn::Zero(d);
-        for (int64_t s = 0; s < t; ++s) {
+        for (int64_t s = 0; s < t - own; ++s) {
           upto = hn::Add(upto, hn::Load(d, job.parts + s * kLanes));
           float* dg = job.dg + (s + 1) * width + k;
-          if (s + 1 + own <= t) hn::Store(hn::MulAdd(y, upto, hn::Load(d, dg)), d, dg);
+          hn::Store(hn::MulAdd(y, upto, hn::Load(d, dg)), d, dg);
         }
+        if (own && t > 0) upto = hn::Add(upto, hn::Load(d, job.parts + (t - 1) * kLanes));
         sum = hn::Add(sum, upto);
       }
       float* dy = job.dy + t * width + k;

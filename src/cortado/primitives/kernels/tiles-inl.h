@@ -244,7 +244,9 @@ struct Product {
 template <Start kStart, int kRows, int kVecs>
 HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
   const Floats d;
+  const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
   Vec sum[kRows][kVecs];
+  const float* from = p.from + i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -252,15 +254,14 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
       if constexpr (kStart == Start::kZero) {
         sum[r][c] = hn::Zero(d);
       } else {
-        sum[r][c] = hn::Load(d, p.from + (i + r) * p.out_row + j + c * kLanes);
+        sum[r][c] = hn::Load(d, from + r * out_row + c * kLanes);
         if constexpr (kStart == Start::kScaled) sum[r][c] = hn::Mul(sum[r][c], hn::Set(d, p.scale[i + r]));
       }
     }
   }
-  const float* HWY_RESTRICT a = p.a + i * p.a_row + k * p.a_column;
-  const float* HWY_RESTRICT b = p.b + k * p.b_row + j;
-  const int64_t a_row = p.a_row;
-  for (; k < end; ++k, a += p.a_column, b += p.b_row) {
+  const float* a = p.a + i * a_row + k * a_column;
+  const float* b = p.b + k * b_row + j;
+  for (; k < end; ++k, a += a_column, b += b_row) {
     Vec columns[kVecs];
 #pragma GCC unroll 4
     for (int c = 0; c < kVecs; ++c) columns[c] = hn::Load(d, b + c * kLanes);
@@ -271,10 +272,11 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
       for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, columns[c], sum[r][c]);
     }
   }
+  float* out = p.out + i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) hn::Store(sum[r][c], d, p.out + (i + r) * p.out_row + j + c * kLanes);
+    for (int c = 0; c < kVecs; ++c) hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
   }
 }
 
