@@ -12,16 +12,16 @@ struct ScanKernel {
   bool reverse = false;
 
   // Given. y and w are multiplied by their factors when read. g: [B,T,h,K] or, not per channel, [B,T,h].
-  kernels::Timed y, x, w, v, g;
+  kernels::Timed y = {}, x = {}, w = {}, v = {}, g = {};
   bool gate_per_channel = false;
   float y_factor = 1, w_factor = 1;
   const float* bonus = nullptr;  // [heads, K]
-  kernels::States initial, final_grad;
+  kernels::States initial = {}, final_grad = {};
 
   // Wanted, all with `heads` heads. A read is dw alone or dy alone; a backward has dx and dv, and dy or dw or both.
-  kernels::Timed dy, dx, dw, dv, dg;
+  kernels::Timed dy = {}, dx = {}, dw = {}, dv = {}, dg = {};
   float* dbonus = nullptr;  // [rows, heads, K]
-  kernels::States final_state, initial_grad;
+  kernels::States final_state = {}, initial_grad = {};
 };
 
 // Every result is the same, bit for bit, on any number of threads.
