@@ -1,9 +1,7 @@
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-
-#include <limits>
 
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/gated_scan/cases.h"
 #include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/testing/compare.h"
@@ -12,104 +10,10 @@
 namespace cortado::gated_scan_test {
 namespace {
 
+using namespace gated_cases;
 using testing::error_of;
 using testing::kNoError;
 using testing::relative_error;
-
-const std::vector<std::string> kGates = {"none", "head", "channel", "constant", "constant channel"};
-
-struct Case {
-  std::string gate = "channel";  // one of kGates
-  std::string read = "key";
-  int64_t tokens = 64;
-  bool reverse = false, initial = true, bonus = false;
-  int64_t batch = 2, q_heads = 2, k_heads = 2, v_heads = 2, g_heads = 2, keys = 5, values = 3;
-  std::vector<int64_t> bounds = {};  // packed if there are any
-  double decay = 1;                  // the gates' size
-
-  int64_t state_heads() const { return std::max({k_heads, v_heads, gate == "none" ? 1 : g_heads}); }
-  std::string text() const {
-    return concat(gate, " read=", read, " T=", tokens, reverse ? " reverse" : "", initial ? " initial" : "",
-                  bonus ? " bonus" : "", bounds.empty() ? "" : " packed", " heads ", q_heads, k_heads, v_heads, g_heads,
-                  " K=", keys, " V=", values, " decay ", decay);
-  }
-};
-
-struct Inputs {
-  std::vector<Tensor> tensors;  // q, k, v, g, bonus, initial state; undefined = not given
-  Tensor bounds;
-};
-
-Inputs random_inputs(const Case& c) {
-  at::manual_seed(7);
-  const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes, at::kDouble); };
-  Inputs in;
-  in.tensors = {normal({c.batch, c.tokens, c.q_heads, c.read == "key" ? c.keys : c.values}),
-                normal({c.batch, c.tokens, c.k_heads, c.keys}), normal({c.batch, c.tokens, c.v_heads, c.values})};
-  Tensor g;
-  if (c.gate == "head") g = normal({c.batch, c.tokens, c.g_heads});
-  if (c.gate == "channel") g = normal({c.batch, c.tokens, c.g_heads, c.keys});
-  if (c.gate == "constant") g = normal({c.g_heads});
-  if (c.gate == "constant channel") g = normal({c.g_heads, c.keys});
-  in.tensors.push_back(g.defined() ? g.abs() * -c.decay : g);
-  in.tensors.push_back(c.bonus ? normal({std::max(c.q_heads, c.state_heads()), c.keys}) : Tensor());
-  const int64_t rows = c.bounds.empty() ? c.batch : static_cast<int64_t>(c.bounds.size()) - 1;
-  in.tensors.push_back(c.initial ? normal({rows, c.state_heads(), c.keys, c.values}) : Tensor());
-  if (!c.bounds.empty()) in.bounds = at::tensor(c.bounds, at::kInt);
-  return in;
-}
-
-Inputs converted(Inputs in, at::ScalarType type) {
-  for (auto& x : in.tensors) {
-    if (x.defined()) x = x.to(type);
-  }
-  return in;
-}
-
-// o, final state, then the gradients of every input, by random weights on both outputs.
-std::vector<Tensor> results(const Case& c, const Inputs& in, bool reference) {
-  std::vector<Tensor> leaves, wanted;
-  for (const auto& x : in.tensors) {
-    leaves.push_back(x.defined() ? x.detach().clone().requires_grad_() : x);
-    if (x.defined()) wanted.push_back(leaves.back());
-  }
-  const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
-  const auto [o, state] = (reference ? gated_scan_reference : gated_scan)(
-      leaves[0], leaves[1], leaves[2], given(leaves[3]), c.read, std::nullopt, given(leaves[4]), given(leaves[5]),
-      given(in.bounds), c.reverse);
-  at::manual_seed(11);
-  const Tensor weight_o = at::randn(o.sizes(), at::kDouble).to(o.scalar_type());
-  const Tensor weight_state = at::randn(state.sizes(), at::kDouble).to(state.scalar_type());
-  std::vector<Tensor> all{o.detach(), state.detach()};
-  std::vector<Tensor> outputs{o}, weights{weight_o};
-  if (state.requires_grad()) {  // it does not by definition when there is no token and no state
-    outputs.push_back(state);
-    weights.push_back(weight_state);
-  }
-  const auto grads = torch::autograd::grad(outputs, wanted, weights, {}, false, true);
-  for (size_t i = 0; i < grads.size(); ++i) {
-    all.push_back(grads[i].defined() ? grads[i] : at::zeros_like(wanted[i]));
-  }
-  return all;
-}
-
-std::vector<std::string> names(const Inputs& in) {
-  std::vector<std::string> list{"o", "final_state"};
-  const char* all[] = {"dq", "dk", "dv", "dg", "dbonus", "dinitial"};
-  for (size_t i = 0; i < in.tensors.size(); ++i) {
-    if (in.tensors[i].defined()) list.push_back(all[i]);
-  }
-  return list;
-}
-
-void expect_equal(const std::vector<Tensor>& got, const std::vector<Tensor>& right,
-                  const std::vector<std::string>& name, double tolerance, const std::string& what) {
-  ASSERT_EQ(got.size(), right.size()) << what;
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(got[i].sizes(), right[i].sizes()) << name[i] << " " << what;
-    EXPECT_LT(relative_error(got[i], right[i]), tolerance) << name[i] << " " << what;
-  }
-}
 
 void check(const Case& c) {
   const Inputs in = random_inputs(c);
@@ -267,7 +171,8 @@ TEST(GatedScan, ExtremeGates) {
         const auto right = results(c, in, true);
         expect_equal(results(c, in, false), right, names(in), 1e-9, c.text());
         const auto got = results(c, converted(in, at::kFloat), false);
-        expect_equal(got, right, names(in), 5e-5, c.text());
+        // A constant gate's gradient is a sum over all tokens that may all but cancel.
+        expect_equal(got, right, names(in), gate.starts_with("constant") ? 2e-4 : 5e-5, c.text());
         const size_t at_gate = 5;
         EXPECT_TRUE(got[at_gate].index({g == -kInfinity}).eq(0).all().item<bool>()) << c.text();
       }

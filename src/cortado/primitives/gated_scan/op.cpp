@@ -6,6 +6,7 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/on_cpu.h"
 #include "cortado/primitives/gates.h"
 
 namespace cortado {
@@ -128,10 +129,22 @@ std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t stat
 
 // --- The chunked form: inputs and results in the operator's shapes. ---
 
-// Runs the form on the batch, or on every packed sequence.
-gated::FormOutputs run_form(const Arguments& in, const gated::FormInputs& form, const gated::FormOptions& options) {
-  if (!in.cu_seqlens) return gated::differentiate_form(form, options);
-  return gated::differentiate_sequences(form, options, sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)));
+// Runs the form, scaled, on the batch or on every packed sequence: by the kernel if it takes this, else in chunks by ATen. A missing
+// incoming gradient is zero.
+gated::FormOutputs run_form(const Arguments& in, gated::FormInputs form, const gated::FormOptions& options) {
+  std::vector<int64_t> bounds;
+  if (in.cu_seqlens) bounds = sequence_bounds(kName, *in.cu_seqlens, in.k.size(1));
+  if (gated::kernel_takes(form, options)) {
+    return gated::differentiate_by_kernel(form, options, scale_of(in), in.cu_seqlens ? &bounds : nullptr);
+  }
+  Tensor& given = options.want_y ? form.w : form.y;
+  if (given.defined()) {
+    given = given.to(options.type) * scale_of(in);
+  } else {
+    given = at::zeros({1}, in.k.options().dtype(options.type))
+                .expand({in.k.size(0), in.k.size(1), options.heads, (options.want_y ? in.v : in.k).size(3)});
+  }
+  return in.cu_seqlens ? gated::differentiate_sequences(form, options, bounds) : gated::differentiate_form(form, options);
 }
 
 gated::FormInputs form_inputs(const Arguments& in) {
@@ -152,14 +165,18 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
   const Arguments in{q, k, v, g, bonus, initial_state, cu_seqlens, read, scale, reverse};
   const Shape shape = check(in);
   const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
-  if (k.size(1) == 1 && !cu_seqlens) return step(in, heads, state_heads);
-
   gated::FormInputs form = form_inputs(in);
-  if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
   gated::FormOptions options{.heads = heads, .type = type_of(in), .reverse = reverse};
   (read == "key" ? options.want_w : options.want_y) = true;
+  if (k.size(1) == 1 && !cu_seqlens) {
+    if (initial_state) form.initial = *initial_state;
+    if (!gated::step_kernel_takes(form, options)) return step(in, heads, state_heads);
+    const auto out = gated::step_by_kernel(form, options, scale_of(in));
+    return {read == "key" ? out.w : out.y, out.final_state};
+  }
+  if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
   const auto out = run_form(in, form, options);
-  const Tensor o = (read == "key" ? out.w : out.y).mul_(scale_of(in)).to(v.scalar_type());
+  const Tensor o = (read == "key" ? out.w : out.y).to(v.scalar_type());
   return {o, first_of_copies(out.final_state, state_heads)};
 }
 
@@ -195,10 +212,7 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
   gated::FormInputs form = form_inputs(in);
   if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
   if (grad_state) form.final_grad = spread_to_copies(*grad_state, heads);
-  (read_keys ? form.w : form.y) = grad_o
-                                      ? grad_o->to(options.type) * scale_of(in)
-                                      : at::zeros({1}, k.options().dtype(options.type))
-                                            .expand({k.size(0), k.size(1), heads, read_keys ? v.size(3) : k.size(3)});
+  if (grad_o) (read_keys ? form.w : form.y) = *grad_o;
   const auto out = run_form(in, form, options);
   const Tensor none = at::empty({0}, q.options());
   return {sum_heads(read_keys ? out.y : out.w, q.size(2)).to(q.scalar_type()),

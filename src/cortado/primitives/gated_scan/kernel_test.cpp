@@ -1,0 +1,198 @@
+// The kernel on every instruction set this machine has, against the definition in float64.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "cortado/base/isa.h"
+#include "cortado/primitives/gated_scan/cases.h"
+
+namespace cortado {
+namespace {
+
+using namespace gated_cases;
+
+// What torch leaves uninitialised is NaN while one lives: a result that is not written shows.
+class Poisoned {
+ public:
+  Poisoned() { at::globalContext().setDeterministicAlgorithms(true, true); }
+  ~Poisoned() { at::globalContext().setDeterministicAlgorithms(false, false); }
+};
+
+// Back to the best instruction set at the end of a test.
+class AnyIsa {
+ public:
+  ~AnyIsa() { select_isa(""); }
+};
+
+// The same numbers, lying awkwardly: misaligned, with gaps between rows, heads before time, or with gaps between elements.
+Tensor awkward(const Tensor& x, int64_t how) {
+  if (!x.defined() || x.dim() < 3) return x;
+  std::vector<int64_t> sizes = x.sizes().vec();
+  Tensor y;
+  if (how == 0) {
+    sizes.back() += 3;
+    y = at::empty(sizes, x.options()).narrow(-1, 1, x.size(-1));
+  } else if (how == 1) {
+    std::swap(sizes[1], sizes[2]);
+    y = at::empty(sizes, x.options()).transpose(1, 2);
+  } else {
+    sizes.back() *= 2;
+    y = at::empty(sizes, x.options()).slice(-1, 0, sizes.back(), 2);
+  }
+  return y.copy_(x);
+}
+
+// As results, but on the inputs as they lie (results copies them).
+std::vector<Tensor> results_in_place(const Case& c, const Inputs& in) {
+  std::vector<Tensor> wanted;
+  for (const auto& x : in.tensors) {
+    if (x.defined()) wanted.push_back(x.requires_grad_());
+  }
+  const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
+  const auto& x = in.tensors;
+  const auto [o, state] =
+      gated_scan(x[0], x[1], x[2], given(x[3]), c.read, {}, given(x[4]), given(x[5]), given(in.bounds), c.reverse);
+  at::manual_seed(11);
+  const Tensor weight_o = at::randn(o.sizes(), at::kDouble).to(o.scalar_type());
+  const Tensor weight_state = at::randn(state.sizes(), at::kDouble).to(state.scalar_type());
+  std::vector<Tensor> all{o.detach(), state.detach()};
+  for (const auto& grad : torch::autograd::grad({o, state}, wanted, {awkward(weight_o, 0), weight_state})) all.push_back(grad);
+  return all;
+}
+
+void check_everywhere(const Case& c, at::ScalarType type, double tolerance, int64_t layout = -1) {
+  const AnyIsa restore;
+  const Poisoned poisoned;
+  Inputs in = converted(random_inputs(c), type);
+  const auto right = results(c, converted(in, at::kDouble), true);
+  for (auto& x : in.tensors) {
+    if (layout >= 0) x = awkward(x, layout);
+  }
+  for (const auto& isa : available_isas()) {
+    select_isa(isa);
+    Inputs leaves = in;
+    for (auto& x : leaves.tensors) {
+      if (x.defined()) x = x.detach();
+    }
+    expect_equal(results_in_place(c, leaves), right, names(in), tolerance, isa + " " + c.text());
+  }
+}
+
+TEST(GatedScanKernel, EverySizeOnEveryInstructionSet) {
+  const std::vector<int64_t> sizes{1, 7, 8, 16, 17, 31, 64, 65, 128};
+  int64_t number = 0;
+  for (const int64_t keys : sizes) {
+    for (const int64_t values : sizes) {
+      Case c{.gate = kGates[number % 5], .read = number % 3 == 2 ? "value" : "key", .tokens = 1 + number * 7 % 40};
+      c.reverse = number % 2;
+      c.initial = number % 4 != 3;
+      c.bonus = number % 3 == 1;
+      c.keys = keys;
+      c.values = values;
+      c.decay = 0.3;
+      check_everywhere(c, at::kFloat, 1e-5, number % 4 - 1);
+      ++number;
+    }
+  }
+}
+
+TEST(GatedScanKernel, EveryOption) {
+  for (const auto& gate : kGates) {
+    for (const std::string read : {"key", "value", "bonus"}) {
+      for (const int64_t tokens : {1, 16, 17, 150, 300}) {
+        Case c{.gate = gate, .read = read == "bonus" ? "key" : read, .tokens = tokens, .reverse = tokens % 2 == 0};
+        c.bonus = read == "bonus";
+        c.initial = tokens != 17;
+        c.keys = 9;
+        c.values = 20;
+        check_everywhere(c, at::kFloat, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(GatedScanKernel, HeadsAndPackedSequences) {
+  struct Heads {
+    int64_t q, k, v, g;
+  };
+  for (const Heads& h : {Heads{1, 1, 6, 6}, {2, 2, 6, 3}, {6, 2, 2, 2}, {6, 1, 3, 1}, {3, 6, 1, 2}, {4, 2, 1, 1}}) {
+    for (const auto& gate : kGates) {
+      for (const int64_t kind : {0, 1, 2, 3}) {
+        Case c{.gate = gate, .read = kind == 1 ? "value" : "key", .tokens = kind == 3 ? 1 : 76, .reverse = kind == 1};
+        c.q_heads = h.q;
+        c.k_heads = h.k;
+        c.v_heads = h.v;
+        c.g_heads = h.g;
+        c.bonus = kind == 2;
+        if (kind == 0 || kind == 2) {
+          c.batch = 1;
+          c.bounds = {0, 0, 1, 1, 6, 70, 71, 76, 76};
+        }
+        check_everywhere(c, at::kFloat, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(GatedScanKernel, SixteenBitTypes) {
+  for (const auto& gate : kGates) {
+    for (const std::string read : {"key", "value"}) {
+      const Case c{.gate = gate, .read = read, .tokens = 70, .keys = 16, .values = 20};
+      check_everywhere(c, at::kBFloat16, 3e-2, 0);
+      check_everywhere(c, at::kHalf, 4e-3);
+    }
+  }
+}
+
+TEST(GatedScanKernel, ExtremeGates) {
+  const AnyIsa restore;
+  const std::vector<std::vector<double>> menus{{-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};
+  for (const auto& menu : menus) {
+    for (const std::string gate : {"head", "channel", "constant channel"}) {
+      for (const std::string read : {"key", "value"}) {
+        const Case c{.gate = gate, .read = read, .tokens = 150, .bonus = read == "key"};
+        Inputs in = random_inputs(c);
+        Tensor& g = in.tensors[3];
+        g = at::tensor(menu, at::kDouble).index({at::randint(static_cast<int64_t>(menu.size()), g.sizes())});
+        const auto right = results(c, in, true);
+        for (const auto& isa : available_isas()) {
+          select_isa(isa);
+          const auto got = results(c, converted(in, at::kFloat), false);
+          expect_equal(got, right, names(in), 5e-5, isa + " " + c.text());
+          EXPECT_TRUE(got[5].index({g == -kInfinity}).eq(0).all().item<bool>()) << isa << " " << c.text();
+        }
+      }
+    }
+  }
+}
+
+TEST(GatedScanKernel, TheNumberOfThreadsChangesNothing) {
+  const int threads = at::get_num_threads();
+  for (const std::string read : {"key", "value"}) {
+    for (const auto& gate : kGates) {
+      Case c{.gate = gate, .read = read, .tokens = 100, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1};
+      c.keys = 33;
+      c.values = 130;
+      const Inputs in = converted(random_inputs(c), at::kFloat);
+      std::vector<std::vector<Tensor>> all;
+      for (const int n : {1, 2, 4}) {
+        at::set_num_threads(n);
+        all.push_back(results(c, in, false));
+      }
+      for (size_t i = 0; i < all[0].size(); ++i) {
+        EXPECT_TRUE(at::equal(all[0][i], all[1][i])) << names(in)[i] << " " << c.text();
+        EXPECT_TRUE(at::equal(all[0][i], all[2][i])) << names(in)[i] << " " << c.text();
+      }
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+TEST(GatedScanKernel, UnknownInstructionSetsAreErrors) {
+  const AnyIsa restore;
+  EXPECT_ANY_THROW(select_isa("avx1024"));
+  EXPECT_EQ(available_isas().back(), "aten");
+}
+
+}  // namespace
+}  // namespace cortado

@@ -1,0 +1,111 @@
+#include "cortado/primitives/gated_scan/on_cpu.h"
+
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/gated_scan/kernel.h"
+#include "cortado/primitives/kernels/tensors.h"
+
+namespace cortado::gated {
+
+namespace {
+
+// Where a derivative [B,T,H,width] goes.
+Tensor room(const Tensor& argument, const FormInputs& in, int64_t heads, int64_t width) {
+  const Tensor& like = argument.defined() ? argument : in.v;
+  const bool direct = !argument.defined() || argument.size(2) == heads;
+  return at::empty({in.x.size(0), in.x.size(1), heads, width}, in.x.options().dtype(direct ? like.scalar_type() : at::kFloat));
+}
+
+Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
+
+int64_t state_heads(const FormInputs& in) {
+  return std::max({in.x.size(2), in.v.size(2), in.g.defined() ? in.g.size(2) : 1});
+}
+
+// [heads, K]
+Tensor wide_bonus(const FormInputs& in, int64_t heads) {
+  return in.bonus.defined() ? plain(expand_heads(in.bonus, heads, 0)) : Tensor();
+}
+
+// The sizes and inputs of a call; what it keeps alive are the tensors whose data it points to.
+ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double factor, const Tensor& bonus, const Tensor& initial) {
+  const int64_t heads = options.heads;
+  using kernels::timed;
+  ScanKernel call{.rows = in.x.size(0), .tokens = in.x.size(1), .heads = heads, .keys = in.x.size(3), .values = in.v.size(3)};
+  call.reverse = options.reverse;
+  call.y = timed(in.y, heads);
+  call.x = timed(in.x, heads);
+  call.w = timed(in.w, heads);
+  call.v = timed(in.v, heads);
+  call.g = timed(in.g, heads);
+  call.gate_per_channel = in.g.defined() && in.g.dim() == 4;
+  // What is not differentiated by carries the factor: a backward's dy or dw belongs to the other one.
+  (options.want_y ? call.w_factor : call.y_factor) = static_cast<float>(factor);
+  call.bonus = bonus.defined() ? bonus.data_ptr<float>() : nullptr;
+  call.initial = kernels::states(initial, heads);
+  return call;
+}
+
+}  // namespace
+
+bool kernel_takes(const FormInputs& in, const FormOptions& options) {
+  const bool both_reads = options.want_y && options.want_w;
+  return options.type == at::kFloat && options.decay == DecayKind::kLogs && !both_reads &&
+         kernels::usable({in.y, in.x, in.w, in.v, in.g, in.bonus, in.initial, in.final_grad});
+}
+
+FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
+                                    const std::vector<int64_t>* bounds) {
+  const int64_t heads = options.heads, keys = in.x.size(3), values = in.v.size(3);
+  const int64_t rows = bounds ? static_cast<int64_t>(bounds->size()) - 1 : in.x.size(0);
+  const auto floats = in.x.options().dtype(at::kFloat);
+  FormOutputs out;
+  if (options.want_y) out.y = room(in.y, in, heads, keys);
+  if (options.want_w) out.w = room(in.w, in, heads, values);
+  if (options.want_rest) {
+    out.x = room(in.x, in, heads, keys);
+    out.v = room(in.v, in, heads, values);
+    out.initial = at::empty({rows, heads, keys, values}, floats);
+    if (in.bonus.defined()) out.bonus = at::empty({rows, heads, keys}, floats);
+  } else {
+    out.final_state = at::empty({rows, state_heads(in), keys, values}, floats);
+  }
+  if (options.want_gate) {
+    std::vector<int64_t> sizes{in.x.size(0), in.x.size(1), heads};
+    if (in.g.dim() == 4) sizes.push_back(keys);
+    out.g = at::empty(sizes, floats);
+  }
+  const Tensor bonus = wide_bonus(in, heads), initial = plain(in.initial), final_grad = plain(in.final_grad);
+  ScanKernel call = kernel_call(in, options, factor, bonus, initial);
+  call.rows = rows;
+  call.bounds = bounds ? bounds->data() : nullptr;
+  call.final_grad = kernels::states(final_grad, heads);
+  call.dy = kernels::timed(out.y, heads);
+  call.dx = kernels::timed(out.x, heads);
+  call.dw = kernels::timed(out.w, heads);
+  call.dv = kernels::timed(out.v, heads);
+  call.dg = kernels::timed(out.g, heads);
+  call.dbonus = out.bonus.defined() ? out.bonus.data_ptr<float>() : nullptr;
+  call.final_state = kernels::states(out.final_state, heads);
+  call.initial_grad = kernels::states(out.initial, heads);
+  run_scan(call, kernels::parallel());
+  return out;
+}
+
+bool step_kernel_takes(const FormInputs& in, const FormOptions& options) {
+  return in.x.size(1) == 1 && in.x.size(3) <= kStepWidth && in.v.size(3) <= kStepWidth && kernel_takes(in, options);
+}
+
+FormOutputs step_by_kernel(const FormInputs& in, const FormOptions& options, double factor) {
+  const Tensor bonus = wide_bonus(in, options.heads), initial = plain(in.initial);
+  FormOutputs out;
+  (options.want_y ? out.y : out.w) = room({}, in, options.heads, options.want_y ? in.x.size(3) : in.v.size(3));
+  out.final_state = at::empty({in.x.size(0), state_heads(in), in.x.size(3), in.v.size(3)}, in.x.options().dtype(at::kFloat));
+  ScanKernel call = kernel_call(in, options, factor, bonus, initial);
+  call.dy = kernels::timed(out.y, options.heads);
+  call.dw = kernels::timed(out.w, options.heads);
+  call.final_state = kernels::states(out.final_state, options.heads);
+  run_step(call, kernels::parallel());
+  return out;
+}
+
+}  // namespace cortado::gated

@@ -1,0 +1,12 @@
+// Which instruction set the kernels use, for benchmarks and tests from Python. No tensors: nothing to differentiate.
+#include <torch/library.h>
+
+#include "cortado/base/isa.h"
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def("_select_isa(str name) -> str", [](std::string_view name) {
+    cortado::select_isa(name);
+    return cortado::selected_isa();
+  });
+  m.def("_available_isas() -> str[]", [] { return cortado::available_isas(); });
+}

@@ -1,0 +1,47 @@
+#include "cortado/primitives/kernels/tensors.h"
+
+#include <ATen/Parallel.h>
+
+#include "cortado/base/isa.h"
+
+namespace cortado::kernels {
+
+bool usable(std::initializer_list<Tensor> tensors) {
+  if (!kernels_enabled()) return false;
+  for (const Tensor& x : tensors) {
+    if (!x.defined()) continue;
+    const auto type = x.scalar_type();
+    if (!x.is_cpu() || x.layout() != at::kStrided || x.numel() == 0) return false;
+    if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) return false;
+  }
+  return true;
+}
+
+Timed timed(const Tensor& x, int64_t heads) {
+  if (!x.defined()) return {};
+  const auto type = x.scalar_type();
+  return {.data = x.data_ptr(),
+          .type = type == at::kFloat      ? Element::kFloat32
+                  : type == at::kBFloat16 ? Element::kBFloat16
+                                          : Element::kFloat16,
+          .row = x.size(0) == 1 ? 0 : x.stride(0),
+          .token = x.stride(1),
+          .head = x.stride(2),
+          .inner = x.dim() == 4 ? x.stride(3) : 1,
+          .repeat = heads / x.size(2)};
+}
+
+States states(const Tensor& x, int64_t heads) {
+  if (!x.defined()) return {};
+  return {.data = x.data_ptr<float>(), .heads = x.size(1), .repeat = heads / x.size(1)};
+}
+
+Parallel parallel() {
+  return {.threads = at::get_num_threads(), .run = [](int64_t workers, void (*work)(void*, int64_t), void* task) {
+            at::parallel_for(0, workers, 1, [=](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) work(task, i);
+            });
+          }};
+}
+
+}  // namespace cortado::kernels

@@ -1,0 +1,27 @@
+// Torch's side of the kernels: tensors as kernels see them, threads, and whether a kernel may be used at all.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <initializer_list>
+
+#include "cortado/primitives/kernels/kernel.h"
+
+namespace cortado::kernels {
+
+using at::Tensor;
+
+// Whether kernels are enabled and all of these (undefined ones apart) are ordinary CPU tensors of float32, bfloat16 or float16.
+bool usable(std::initializer_list<Tensor> tensors);
+
+// [B|1,T,h,X] or [B|1,T,h], to be read or written as if it had `heads` heads, each of the tensor's for as many in a row. Undefined: no
+// data.
+Timed timed(const Tensor& x, int64_t heads);
+
+// Contiguous float32 [rows,h,K,V], likewise.
+States states(const Tensor& x, int64_t heads);
+
+// torch's threads.
+Parallel parallel();
+
+}  // namespace cortado::kernels

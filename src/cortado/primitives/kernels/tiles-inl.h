@@ -1,0 +1,342 @@
+// What kernels are made of: reading and writing rows of any type, exp, products of small matrices, transposition.
+// Compiled once for each instruction set (hence the unusual guard), everything with internal linkage.
+//
+// A tile is kTokens rows of time. Buffers are float32, aligned, rows padded to whole vectors and the padding zero, so that nothing
+// below has tails.
+#if defined(CORTADO_KERNELS_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_KERNELS_TILES_INL_H
+#undef CORTADO_KERNELS_TILES_INL_H
+#else
+#define CORTADO_KERNELS_TILES_INL_H
+#endif
+
+#include <hwy/highway.h>
+#if HWY_ARCH_X86
+#include <xmmintrin.h>
+#endif
+
+#include "cortado/primitives/kernels/kernel.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Floats = hn::ScalableTag<float>;
+using Vec = hn::Vec<Floats>;
+
+constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Floats()));
+constexpr int64_t kTokens = 16;  // in a tile; every vector's length divides it
+// Rows of a product held in registers, two vectors of each: as many as there are registers for.
+constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON ? 8 : 4;
+
+constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+HWY_INLINE void fill(float* to, int64_t n, float value) {
+  const Floats d;
+  for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Set(d, value), d, to + i);
+}
+
+HWY_INLINE void copy(const float* from, int64_t n, float* to) {
+  const Floats d;
+  for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Load(d, from + i), d, to + i);
+}
+
+// While one lives, denormal numbers count as zeros on this thread: a state that fades away would otherwise take a hundred times the time.
+class FlushDenormals {
+#if HWY_ARCH_X86
+ public:
+  FlushDenormals() { _mm_setcsr(before_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  const unsigned before_ = _mm_getcsr();
+#else
+ public:
+  FlushDenormals() {}
+#endif
+};
+
+// --- Types. ---
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+HWY_INLINE Vec load_vector(Floats d, const float* from) { return hn::LoadU(d, from); }
+HWY_INLINE Vec load_vector(Floats d, const BFloat16* from) {
+  const hn::Rebind<uint16_t, Floats> d16;
+  const hn::RebindToUnsigned<Floats> d32;
+  const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+}
+HWY_INLINE Vec load_vector(Floats d, const hwy::float16_t* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, Floats>(), from));
+}
+
+HWY_INLINE void store_vector(Floats d, Vec x, float* to) { hn::StoreU(x, d, to); }
+HWY_INLINE void store_vector(Floats d, Vec x, BFloat16* to) {  // to the nearest, ties to even
+  const hn::RebindToUnsigned<Floats> d32;
+  const auto bits = hn::BitCast(d32, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFF)));
+  const auto nan = hn::BitCast(d32, hn::IfThenElseZero(hn::Ne(x, x), hn::BitCast(d, hn::Set(d32, 0x400000))));
+  const auto top = hn::ShiftRight<16>(hn::IfThenElse(hn::Ne(nan, hn::Zero(d32)), hn::Or(bits, nan), rounded));
+  const hn::RebindToSigned<Floats> d32s;
+  const hn::Rebind<uint16_t, Floats> d16;
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32s, top)), d16, reinterpret_cast<uint16_t*>(to));
+}
+HWY_INLINE void store_vector(Floats, Vec x, hwy::float16_t* to) {
+  const hn::Rebind<hwy::float16_t, Floats> d16;
+  hn::StoreU(hn::DemoteTo(d16, x), d16, to);
+}
+
+template <class T>
+HWY_INLINE void copy_elements(const T* from, int64_t stride, T* to, int64_t to_stride, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i * to_stride] = from[i * stride];
+}
+
+// n elements `stride` apart, times `factor`, then zeros up to `padded`.
+template <class T>
+HWY_INLINE void read_row(const T* from, int64_t stride, int64_t n, float factor, float* to, int64_t padded) {
+  const Floats d;
+  const Vec times = hn::Set(d, factor);
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kLanes <= n; i += kLanes) hn::Store(hn::Mul(load_vector(d, from + i), times), d, to + i);
+  }
+  for (; i < padded; i += kLanes) {
+    T part[kLanes] = {};
+    const int64_t rest = n - i < kLanes ? n - i : kLanes;
+    copy_elements(from + i * stride, stride, part, 1, rest);
+    hn::Store(hn::Mul(load_vector(d, part), times), d, to + i);
+  }
+}
+
+template <class T>
+HWY_INLINE void write_row(const float* from, T* to, int64_t stride, int64_t n) {
+  const Floats d;
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kLanes <= n; i += kLanes) store_vector(d, hn::Load(d, from + i), to + i);
+  }
+  for (; i < n; i += kLanes) {
+    T part[kLanes];
+    store_vector(d, hn::Load(d, from + i), part);
+    copy_elements(part, 1, to + i * stride, stride, n - i < kLanes ? n - i : kLanes);
+  }
+}
+
+// --- A stretch of time of one row and head. ---
+
+// Token i of the stretch lies at `first + i · step` (step 1, or -1 if time runs backwards).
+struct Stretch {
+  int64_t row, head, first, step, tokens;
+};
+
+template <class T>
+T* address(const Timed& x, const Stretch& at, int64_t column) {
+  return static_cast<T*>(x.data) + at.row * x.row + at.first * x.token + at.head / x.repeat * x.head + column * x.inner;
+}
+
+template <class T>
+HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to, int64_t width) {
+  const Floats d;
+  const T* from = address<T>(x, at, column);
+  for (int64_t t = 0; t < at.tokens; ++t) {
+    read_row(from + t * at.step * x.token, x.inner, n, factor, to + t * width, width);
+  }
+  for (int64_t i = at.tokens * width; i < kTokens * width; i += kLanes) hn::Store(hn::Zero(d), d, to + i);
+}
+
+// Columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens, width], filled up with
+// zeros.
+inline void read_tile(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to, int64_t width) {
+  if (x.type == Element::kFloat32) return read_tile_as<float>(x, at, column, n, factor, to, width);
+  if (x.type == Element::kBFloat16) return read_tile_as<BFloat16>(x, at, column, n, factor, to, width);
+  read_tile_as<hwy::float16_t>(x, at, column, n, factor, to, width);
+}
+
+template <class T>
+HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column, int64_t n) {
+  T* to = address<T>(x, at, column);
+  for (int64_t t = 0; t < at.tokens; ++t) write_row(from + t * width, to + t * at.step * x.token, x.inner, n);
+}
+
+// The inverse. What is not wanted is not written.
+inline void write_tile(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column, int64_t n) {
+  if (!x.data) return;
+  if (x.type == Element::kFloat32) return write_tile_as<float>(from, width, x, at, column, n);
+  if (x.type == Element::kBFloat16) return write_tile_as<BFloat16>(from, width, x, at, column, n);
+  write_tile_as<hwy::float16_t>(from, width, x, at, column, n);
+}
+
+// --- Arithmetic. ---
+
+// exp to about 1 ulp; below 2^-125 it is 0, and not a denormal number. Meant for x <= 0; above 88 it stays finite.
+HWY_INLINE Vec exp_of(Floats d, Vec x) {
+  const hn::RebindToSigned<Floats> d32;
+  const Vec lowest = hn::Set(d, -86.6f);
+  const Vec inside = hn::Min(hn::Set(d, 88.3f), hn::Max(lowest, x));  // NaN, being second, stays
+  const Vec n = hn::Round(hn::Mul(inside, hn::Set(d, 1.44269504f)));
+  Vec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), inside);  // ln 2 in two parts, the first with few digits
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  Vec p = hn::Set(d, 1.9875691500e-4f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
+  p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(d32, n), hn::Set(d32, 127)));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(p, hn::BitCast(d, exponent)));
+}
+
+#if HWY_TARGET == HWY_SCALAR  // has no such shuffles
+HWY_INLINE void add_sums_of_four(Floats, const Vec x[4], float* to) {
+  for (int i = 0; i < 4; ++i) to[i] += hn::GetLane(x[i]);
+}
+#else
+// The sum of the blocks of four lanes.
+template <class D>
+HWY_INLINE auto sum_of_blocks(D d, hn::Vec<D> x) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    return x;
+  } else {
+    const hn::Half<D> half;
+    return sum_of_blocks(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
+  }
+}
+
+// Adds the sums of four vectors' lanes to four numbers.
+HWY_INLINE void add_sums_of_four(Floats d, const Vec x[4], float* to) {
+  const hn::RepartitionToWide<Floats> pairs;
+  const Vec ab = hn::Add(hn::InterleaveLower(d, x[0], x[1]), hn::InterleaveUpper(d, x[0], x[1]));  // a b a b ...
+  const Vec cd = hn::Add(hn::InterleaveLower(d, x[2], x[3]), hn::InterleaveUpper(d, x[2], x[3]));
+  const auto low = hn::InterleaveLower(pairs, hn::BitCast(pairs, ab), hn::BitCast(pairs, cd));
+  const auto high = hn::InterleaveUpper(pairs, hn::BitCast(pairs, ab), hn::BitCast(pairs, cd));
+  const auto sum = sum_of_blocks(d, hn::Add(hn::BitCast(d, low), hn::BitCast(d, high)));  // of a b c d a b c d ...
+  const hn::FixedTag<float, 4> four;
+  hn::StoreU(hn::Add(sum, hn::LoadU(four, to)), four, to);
+}
+#endif
+
+// --- Products. ---
+
+enum class Start { kZero, kAdd, kScaled };      // what the product is added to: nothing, `from`, or `from` with its rows scaled
+enum class Terms { kAll, kUpToRow, kFromRow };  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
+
+// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row + k·a_column]; the others'
+// rows are contiguous. rows is a multiple of 8, columns of the vector's length.
+struct Product {
+  const float* a;
+  int64_t a_row, a_column;
+  const float* b;
+  int64_t b_row;
+  float* out;
+  int64_t out_row;
+  int64_t rows, columns, depth;
+  const float* from = nullptr;   // rows as out's
+  const float* scale = nullptr;  // one a row
+};
+
+template <Start kStart, int kRows, int kVecs>
+HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
+  const Floats d;
+  const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
+  Vec sum[kRows][kVecs];
+  const float* from = p.from + i * out_row + j;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kVecs; ++c) {
+      if constexpr (kStart == Start::kZero) {
+        sum[r][c] = hn::Zero(d);
+      } else {
+        sum[r][c] = hn::Load(d, from + r * out_row + c * kLanes);
+        if constexpr (kStart == Start::kScaled) sum[r][c] = hn::Mul(sum[r][c], hn::Set(d, p.scale[i + r]));
+      }
+    }
+  }
+  const float* a = p.a + i * a_row + k * a_column;
+  const float* b = p.b + k * b_row + j;
+  for (; k < end; ++k, a += a_column, b += b_row) {
+    Vec columns[kVecs];
+#pragma GCC unroll 4
+    for (int c = 0; c < kVecs; ++c) columns[c] = hn::Load(d, b + c * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vec factor = hn::Set(d, a[r * a_row]);
+#pragma GCC unroll 4
+      for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, columns[c], sum[r][c]);
+    }
+  }
+  float* out = p.out + i * out_row + j;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kVecs; ++c) hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
+  }
+}
+
+template <Start kStart, Terms kTerms = Terms::kAll>
+HWY_NOINLINE void multiply(const Product& p) {
+  for (int64_t i = 0; i < p.rows; i += kTileRows) {
+    const int64_t begin = kTerms == Terms::kFromRow ? i : 0;
+    const int64_t end = kTerms == Terms::kUpToRow ? i + kTileRows : p.depth;
+    int64_t j = 0;
+    for (; j + 2 * kLanes <= p.columns; j += 2 * kLanes) product_tile<kStart, kTileRows, 2>(p, i, j, begin, end);
+    if (j < p.columns) product_tile<kStart, kTileRows, 1>(p, i, j, begin, end);
+  }
+}
+
+// --- Transposition of tiles, by interleaving four rows twice. `spare` holds a tile. ---
+
+// [kTokens, width] -> [width, kTokens]: tokens become a vector's lanes.
+HWY_NOINLINE inline void to_token_lanes(const float* from, int64_t width, float* to, float* spare) {
+  static_assert(kTokens == 16);
+  const Floats d;
+  for (int64_t i = 0; i < 4; ++i) {
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const float* row = from + i * width + j;
+      hn::StoreInterleaved4(hn::Load(d, row), hn::Load(d, row + 4 * width), hn::Load(d, row + 8 * width),
+                            hn::Load(d, row + 12 * width), d, spare + 4 * (i * width + j));
+    }
+  }
+  const int64_t part = 4 * width;
+  for (int64_t j = 0; j < part; j += kLanes) {
+    hn::StoreInterleaved4(hn::Load(d, spare + j), hn::Load(d, spare + part + j), hn::Load(d, spare + 2 * part + j),
+                          hn::Load(d, spare + 3 * part + j), d, to + 4 * j);
+  }
+}
+
+HWY_NOINLINE inline void from_token_lanes(const float* from, int64_t width, float* to, float* spare) {
+  const Floats d;
+  const int64_t part = 4 * width;
+  Vec a, b, c, e;
+  for (int64_t j = 0; j < part; j += kLanes) {
+    hn::LoadInterleaved4(d, from + 4 * j, a, b, c, e);
+    hn::Store(a, d, spare + j);
+    hn::Store(b, d, spare + part + j);
+    hn::Store(c, d, spare + 2 * part + j);
+    hn::Store(e, d, spare + 3 * part + j);
+  }
+  for (int64_t i = 0; i < 4; ++i) {
+    for (int64_t j = 0; j < width; j += kLanes) {
+      float* row = to + i * width + j;
+      hn::LoadInterleaved4(d, spare + 4 * (i * width + j), a, b, c, e);
+      hn::Store(a, d, row);
+      hn::Store(b, d, row + 4 * width);
+      hn::Store(c, d, row + 8 * width);
+      hn::Store(e, d, row + 12 * width);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif
