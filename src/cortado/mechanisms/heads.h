@@ -5,6 +5,7 @@
 #include "cortado/base/json.h"
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/nn/linear.h"
+#include "cortado/nn/wide.h"
 
 namespace cortado {
 
@@ -26,14 +27,6 @@ inline double linear_flops(std::initializer_list<const Linear*> maps) {
   for (const Linear* map : maps) flops += map ? 2.0 * static_cast<double>(map->weight.numel()) : 0.0;
   return flops;
 }
-
-// The type of scan states for inputs of `options`: float32, float64 for float64.
-inline at::TensorOptions scan_options(const at::TensorOptions& options) {
-  return options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat);
-}
-
-// x in that type: gates and decays are formed there, a short type cannot tell slow ones apart.
-inline Tensor widen(const Tensor& x) { return x.to(scan_options(x.options()).dtype()); }
 
 // "conv" of the settings: the taps of a short convolution, null for none.
 inline std::optional<int64_t> read_taps(JsonReader& settings, std::optional<int64_t> fallback) {

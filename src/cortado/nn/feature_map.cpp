@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/wide.h"
 #include "cortado/primitives/common.h"
 
 namespace cortado {
@@ -14,8 +15,6 @@ constexpr double kLeastFeature = 1e-12;  // of the lolcats map, so that its deno
 bool one_of(const std::string& kind, std::initializer_list<const char*> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
-
-Tensor widened(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 // 1, x/d^¼ and the products x_i x_j, i <= j, each pair once: half of the state that all d² products take.
 Tensor taylor_features(const Tensor& x) {
@@ -86,7 +85,7 @@ Tensor FeatureMap::project(const Tensor& x) const {
 
 Tensor FeatureMap::forward(const Tensor& given, bool query) const {
   const NoAutocast in_float32;
-  const Tensor x = widened(given);
+  const Tensor x = widen(given);
   if (kind == "elu") return at::elu(x) + 1;
   if (kind == "relu") return at::relu(x);
   if (kind == "taylor") return taylor_features(x);

@@ -1,6 +1,7 @@
 #include "cortado/nn/short_convolution.h"
 
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/wide.h"
 #include "cortado/primitives/short_conv/op.h"
 
 namespace cortado {
@@ -26,8 +27,7 @@ Tensor ShortConvolution::reference(const Tensor& x) const {
 
 void ShortConvolution::add_state(SequenceState& state, const std::string& name, int64_t rows,
                                  const at::TensorOptions& options) const {
-  const auto type = options.dtype() == at::kDouble ? at::kDouble : at::kFloat;
-  state.add(name, at::zeros({rows, weight.size(1) - 1, weight.size(0)}, options.dtype(type)));
+  state.add(name, at::zeros({rows, weight.size(1) - 1, weight.size(0)}, scan_options(options)));
 }
 
 int64_t ShortConvolution::state_bytes() const { return (weight.size(1) - 1) * weight.size(0) * 4; }
