@@ -10,8 +10,6 @@
 namespace cortado {
 namespace {
 
-constexpr double kLeastFeature = 1e-12;  // of the lolcats map, so that its denominators are never 0
-
 bool one_of(const std::string& kind, std::initializer_list<const char*> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
@@ -29,6 +27,12 @@ Tensor taylor_features(const Tensor& x) {
 Tensor both_signs(const Tensor& y) { return at::cat({y, -y}, -1); }
 
 }  // namespace
+
+Tensor learned_features(const std::string& kind, const Tensor& y) {
+  if (kind == "t2r") return at::relu(y);
+  if (kind == "hedgehog") return at::softmax(both_signs(2 * y), -1);
+  return at::cat({at::softmax(y, -1), at::softmax(-y, -1)}, -1);
+}
 
 Tensor orthogonal_features(int64_t rows, int64_t dim) {
   std::vector<Tensor> blocks;
@@ -89,12 +93,8 @@ Tensor FeatureMap::forward(const Tensor& given, bool query) const {
   if (kind == "elu") return at::elu(x) + 1;
   if (kind == "relu") return at::relu(x);
   if (kind == "taylor") return taylor_features(x);
-  if (kind == "t2r") return at::relu(project(x));
-  if (kind == "hedgehog") return at::softmax(both_signs(2 * project(x)), -1);
-  if (kind == "lolcats") {
-    const Tensor y = project(x);
-    return at::cat({at::softmax(y, -1), at::softmax(-y, -1)}, -1).clamp_min(kLeastFeature);
-  }
+  if (one_of(kind, {"t2r", "hedgehog"})) return learned_features(kind, project(x));
+  if (kind == "lolcats") return learned_features(kind, project(x)).clamp_min(kLeastFeature);
   if (kind == "exp") return x;
   if (kind == "hedgehog_exp") return both_signs(project(x));
   const Tensor scaled = x * std::pow(static_cast<double>(head_dim_), -0.25);
