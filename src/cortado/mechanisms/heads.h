@@ -33,6 +33,17 @@ inline std::optional<int64_t> read_taps(JsonReader& settings, std::optional<int6
   return settings.says("conv") ? settings.optional_integer("conv", 1, 64) : fallback;
 }
 
+// "rotary" and "rope_theta" of the settings: the base of the positions' angles, none without rotary positions.
+inline std::optional<double> read_rotary(JsonReader& settings, const MixerContext& context, int64_t head_dim,
+                                         bool fallback) {
+  const bool rotary = settings.boolean("rotary", fallback);
+  if (rotary && head_dim % 2 != 0) {
+    settings.fail(concat("rotary positions need an even head size, got ", head_dim));
+  }
+  const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+  return rotary ? std::optional<double>(theta) : std::nullopt;
+}
+
 inline at::TensorOptions position_options(const at::TensorOptions& options) { return options.dtype(at::kLong); }
 
 }  // namespace cortado

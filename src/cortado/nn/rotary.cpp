@@ -59,4 +59,11 @@ Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta) {
   return rotate(x, rotary_table(positions, x.size(-1), theta, wide_type(x)));
 }
 
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta) {
+  if (!theta) return;
+  const RotaryTable table = rotary_table(positions, q.size(-1), *theta, wide_type(q));
+  q = rotate(q, table);
+  k = rotate(k, table);
+}
+
 }  // namespace cortado

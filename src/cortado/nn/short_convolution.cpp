@@ -15,8 +15,7 @@ ShortConvolution::ShortConvolution(int64_t dim, int64_t taps, bool with_bias, st
 
 Tensor ShortConvolution::forward(const Tensor& x, const Batch& batch, SequenceState* state,
                                  const std::string& name) const {
-  const std::optional<Tensor> tail = state ? std::optional<Tensor>(state->at(name)) : std::nullopt;
-  auto [y, last] = short_conv(x, weight, bias, activation_, tail, batch.cu_seqlens);
+  auto [y, last] = short_conv(x, weight, bias, activation_, start_of(state, name), batch.cu_seqlens);
   if (state) state->at(name) = last;
   return y;
 }
