@@ -1,26 +1,22 @@
-// What the mixers with softmax attention over tokens share: projections, rotary positions, grouped heads, soft-cap, and
-// going on from a cache.
+// What the mixers with softmax attention over tokens share: soft-cap, and going on from a cache.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/projected.h"
 #include "cortado/primitives/window_attention/past.h"
 
 namespace cortado {
 
-struct AttentionSettings {
-  int64_t heads, kv_heads, head_dim;
-  std::optional<double> softcap;
-  bool rotary, bias;
-  double rope_theta;
-  bool causal;
-  std::optional<int64_t> window;  // none: every key
+struct AttentionSettings : ProjectionSettings {
+  std::optional<double> softcap = {};
+  bool causal = true;
+  std::optional<int64_t> window = {};  // none: every key
 
-  // {"heads", "kv_heads", "head_dim", "softcap", "rotary", "rope_theta", "bias"}; "window" is read by sliding_window.
+  // The projections' and "softcap"; "window" is read by sliding_window.
   static AttentionSettings read(JsonReader& settings, const MixerContext& context);
 };
 
-// o = W_o softmax(q kᵀ / √d) v per head, query head i with key head i·Hkv/H.
-class AttentionMixer : public Mixer {
+// o = W_o softmax(q kᵀ / √d) v per head.
+class AttentionMixer : public ProjectedMixer {
  public:
   AttentionMixer(std::string name, const AttentionSettings& settings, int64_t dim);
 
@@ -37,18 +33,10 @@ class AttentionMixer : public Mixer {
     return attend_joined(q, keys, options);
   }
 
-  struct Projected {
-    Tensor q, k, v;
-  };
-  Projected project(const Tensor& x, const Tensor& positions) const;
-
-  // Bytes of one key and its value in float32.
-  int64_t pair_bytes() const { return 2 * settings_.kv_heads * settings_.head_dim * 4; }
   // {"keys", "values"} [rows, 0, Hkv, d] and "position" [rows].
   SequenceState empty_cache(int64_t rows, const at::TensorOptions& options) const;
 
   AttentionSettings settings_;
-  std::shared_ptr<Linear> q_, k_, v_, o_;
 
  private:
   WindowAttentionOptions options() const;

@@ -6,24 +6,34 @@
 
 namespace cortado {
 
-// x [B,T,in] -> [B,T,out]: a Linear (its own parameters: "weight"), then a causal depthwise convolution ("conv.weight")
-// if taps > 0. In a SequenceState its tail is called `tail`.
-class ConvolvedLinear : public Linear {
+// x [B,T,in] -> [B,T,out]: a Linear, then a causal depthwise convolution if `convolve` has been called with taps > 0.
+// Not a module itself: the mixer that owns both parts says where among its modules they are and what they are called.
+class ConvolvedLinear {
  public:
-  ConvolvedLinear(int64_t in, int64_t out, int64_t taps, const std::string& activation, std::string tail)
-      : Linear(in, out), tail_(std::move(tail)) {
-    if (taps > 0) {
-      conv_ = register_module("conv", std::make_shared<ShortConvolution>(out, taps, false, activation));
-    }
+  ConvolvedLinear() = default;
+  // The Linear is `owner`'s module `name`.
+  ConvolvedLinear(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out, bool bias = false)
+      : linear_(owner.register_module(name, std::make_shared<Linear>(in, out, bias))) {}
+
+  // The convolution is `owner`'s module `name`; in a SequenceState its tail is called `tail`.
+  void convolve(torch::nn::Module& owner, const std::string& name, int64_t taps, std::string tail,
+                const std::string& activation = "silu") {
+    if (taps == 0) return;
+    tail_ = std::move(tail);
+    const int64_t width = linear_->weight.size(0);
+    conv_ = owner.register_module(name, std::make_shared<ShortConvolution>(width, taps, false, activation));
   }
 
+  Linear& linear() const { return *linear_; }
+  bool convolved() const { return conv_ != nullptr; }
+
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
-    const Tensor y = Linear::forward(x);
+    const Tensor y = linear_->forward(x);
     return conv_ ? conv_->forward(y, batch, state, tail_) : y;
   }
   // By the definition, dense, from zero.
   Tensor reference(const Tensor& x) const {
-    const Tensor y = Linear::forward(x);
+    const Tensor y = linear_->forward(x);
     return conv_ ? conv_->reference(y) : y;
   }
 
@@ -32,12 +42,13 @@ class ConvolvedLinear : public Linear {
   }
   int64_t state_bytes() const { return conv_ ? conv_->state_bytes() : 0; }
   double flops_per_token() const {
-    return 2.0 * static_cast<double>(weight.numel()) + (conv_ ? conv_->flops_per_token() : 0.0);
+    return 2.0 * static_cast<double>(linear_->weight.numel()) + (conv_ ? conv_->flops_per_token() : 0.0);
   }
 
  private:
-  std::string tail_;
+  std::shared_ptr<Linear> linear_;
   std::shared_ptr<ShortConvolution> conv_;
+  std::string tail_;
 };
 
 }  // namespace cortado

@@ -38,9 +38,14 @@ DeltaSettings read_delta_settings(JsonReader& settings, const MixerContext& cont
 
 DeltaMixer::DeltaMixer(const std::string& name, const DeltaSettings& settings, int64_t dim)
     : Mixer(name), settings_(settings) {
-  q_ = make_branch("q", dim, settings.key_width());
-  k_ = make_branch("k", dim, settings.key_width());
-  v_ = make_branch("v", dim, settings.value_width());
+  const auto branch = [&](const std::string& name, int64_t width) {
+    ConvolvedLinear made(*this, name, dim, width);
+    made.convolve(*this, name + "_conv", settings.taps, name + "_tail");
+    return made;
+  };
+  q_ = branch("q", settings.key_width());
+  k_ = branch("k", settings.key_width());
+  v_ = branch("v", settings.value_width());
   beta_ = register_module("beta", std::make_shared<Linear>(dim, settings.heads));
   if (settings.output_gate != "none") {
     const bool full = settings.gate_rank == 0;
@@ -49,14 +54,6 @@ DeltaMixer::DeltaMixer(const std::string& name, const DeltaSettings& settings, i
   }
   norm_ = register_module("norm", std::make_shared<RmsNorm>(settings.value_head_dim, settings.epsilon));
   o_ = register_module("o", make_output_linear(settings.value_width(), dim));
-}
-
-DeltaMixer::Branch DeltaMixer::make_branch(const std::string& branch, int64_t dim, int64_t width) {
-  Branch made{register_module(branch, std::make_shared<Linear>(dim, width)), nullptr, branch + "_tail"};
-  if (settings_.taps) {
-    made.convolution = register_module(branch + "_conv", std::make_shared<ShortConvolution>(width, settings_.taps));
-  }
-  return made;
 }
 
 Tensor DeltaMixer::beta(const Tensor& x) const {
@@ -74,23 +71,21 @@ Tensor DeltaMixer::output(const Tensor& x, const Tensor& mixed) const {
 }
 
 Tensor DeltaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const auto branch = [&](const Branch& of, int64_t heads) {
-    const Tensor y = of.map->forward(x);
-    return split_heads(of.convolution ? of.convolution->forward(y, batch, state, of.tail) : at::silu(y), heads);
+  const auto branch = [&](const ConvolvedLinear& of, int64_t heads) {
+    const Tensor y = of.forward(x, batch, state);
+    return split_heads(of.convolved() ? y : at::silu(y), heads);
   };
-  std::optional<Tensor> start;
-  if (state) start = state->at("scan_state");
-  auto [o, last] =
-      delta_scan(l2_normalized(branch(q_, settings_.key_heads)), l2_normalized(branch(k_, settings_.key_heads)),
-                 branch(v_, settings_.heads), beta(x), log_decay(x), {}, start, batch.cu_seqlens);
+  auto [o, last] = delta_scan(l2_normalized(branch(q_, settings_.key_heads)),
+                              l2_normalized(branch(k_, settings_.key_heads)), branch(v_, settings_.heads), beta(x),
+                              log_decay(x), {}, start_of(state, "scan_state"), batch.cu_seqlens);
   if (state) state->at("scan_state") = last;
   return output(x, o);
 }
 
 Tensor DeltaMixer::reference(const Tensor& x) {
-  const auto branch = [&](const Branch& of, int64_t heads) {
-    const Tensor y = of.map->forward(x);
-    return split_heads(of.convolution ? of.convolution->reference(y) : y * y.sigmoid(), heads);
+  const auto branch = [&](const ConvolvedLinear& of, int64_t heads) {
+    const Tensor y = of.reference(x);
+    return split_heads(of.convolved() ? y : y * y.sigmoid(), heads);
   };
   const auto unit = [](const Tensor& y) { return y / (y.square().sum(-1, true) + 1e-6).sqrt(); };
   return output(
@@ -102,27 +97,19 @@ SequenceState DeltaMixer::zero_state(int64_t rows, const at::TensorOptions& opti
   SequenceState state(name());
   state.add("scan_state",
             at::zeros({rows, settings_.heads, settings_.head_dim, settings_.value_head_dim}, scan_options(options)));
-  for (const Branch* branch : {&q_, &k_, &v_}) {
-    if (branch->convolution) branch->convolution->add_state(state, branch->tail, rows, options);
-  }
+  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
   return state;
 }
 
 int64_t DeltaMixer::state_bytes(int64_t) const {
   int64_t bytes = settings_.heads * settings_.head_dim * settings_.value_head_dim * 4;
-  for (const Branch* branch : {&q_, &k_, &v_}) {
-    if (branch->convolution) bytes += branch->convolution->state_bytes();
-  }
+  for (const auto* part : {&q_, &k_, &v_}) bytes += part->state_bytes();
   return bytes;
 }
 
 double DeltaMixer::flops_per_token(int64_t) const {
-  double flops =
-      linear_flops({q_.map.get(), k_.map.get(), v_.map.get(), beta_.get(), gate_in_.get(), gate_.get(), o_.get()}) +
-      decay_flops();
-  for (const Branch* branch : {&q_, &k_, &v_}) {
-    if (branch->convolution) flops += branch->convolution->flops_per_token();
-  }
+  double flops = linear_flops({beta_.get(), gate_in_.get(), gate_.get(), o_.get()}) + decay_flops();
+  for (const auto* part : {&q_, &k_, &v_}) flops += part->flops_per_token();
   // decay, the answer to k, the correction and the answer to q
   return flops + 7.0 * static_cast<double>(settings_.heads * settings_.head_dim * settings_.value_head_dim);
 }

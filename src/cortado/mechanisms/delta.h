@@ -1,10 +1,10 @@
 // What DeltaNet, Gated DeltaNet and KDA share: everything but the decay.
 #pragma once
 
+#include "cortado/mechanisms/convolved.h"
 #include "cortado/mechanisms/heads.h"
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/nn/norms.h"
-#include "cortado/nn/short_convolution.h"
 
 namespace cortado {
 
@@ -47,17 +47,11 @@ class DeltaMixer : public Mixer {
   const DeltaSettings& settings() const { return settings_; }
 
  private:
-  struct Branch {  // of q, k or v
-    std::shared_ptr<Linear> map;
-    std::shared_ptr<ShortConvolution> convolution;
-    std::string tail;  // its name in the state
-  };
-  Branch make_branch(const std::string& branch, int64_t dim, int64_t width);
   Tensor beta(const Tensor& x) const;
   Tensor output(const Tensor& x, const Tensor& mixed) const;
 
   DeltaSettings settings_;
-  Branch q_, k_, v_;
+  ConvolvedLinear q_, k_, v_;
   std::shared_ptr<Linear> beta_, gate_, gate_in_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };

@@ -30,39 +30,28 @@ GatedLinearSettings GatedLinearSettings::read(JsonReader& settings, const MixerC
 GatedLinearMixer::GatedLinearMixer(std::string name, const GatedLinearSettings& settings, int64_t dim)
     : Mixer(std::move(name)), settings_(settings) {
   const int64_t keys = settings.key_dim, values = settings.value_dim;
-  q_ = register_module("q", std::make_shared<Linear>(dim, keys));
-  k_ = register_module("k", std::make_shared<Linear>(dim, keys));
-  v_ = register_module("v", std::make_shared<Linear>(dim, values));
+  q_ = ConvolvedLinear(*this, "q", dim, keys);
+  k_ = ConvolvedLinear(*this, "k", dim, keys);
+  v_ = ConvolvedLinear(*this, "v", dim, values);
   g_ = register_module("g", std::make_shared<Linear>(dim, values));
   o_ = register_module("o", make_output_linear(values, dim));
-  if (settings.conv) {
-    conv_q_ = register_module("conv_q", std::make_shared<ShortConvolution>(keys, *settings.conv));
-    conv_k_ = register_module("conv_k", std::make_shared<ShortConvolution>(keys, *settings.conv));
-    conv_v_ = register_module("conv_v", std::make_shared<ShortConvolution>(values, *settings.conv));
-  }
+  const int64_t taps = settings.conv.value_or(0);
+  q_.convolve(*this, "conv_q", taps, "conv_q");
+  k_.convolve(*this, "conv_k", taps, "conv_k");
+  v_.convolve(*this, "conv_v", taps, "conv_v");
   const int64_t together = settings.norm_heads ? values / settings.heads : values;
   norm_ = register_module("norm", std::make_shared<RmsNorm>(together, settings.norm_eps));
 }
 
-template <typename Convolve>
-GatedLinearMixer::Operands GatedLinearMixer::operands(const Tensor& x, const Tensor& positions,
-                                                      const Convolve& convolve) const {
-  Tensor q = q_->forward(x), k = k_->forward(x), v = v_->forward(x);
-  if (settings_.conv) {
-    q = convolve(*conv_q_, q, "conv_q");
-    k = convolve(*conv_k_, k, "conv_k");
-    v = convolve(*conv_v_, v, "conv_v");
-  }
-  if (settings_.silu_values) v = at::silu(v);
-  q = split_heads(map_features(q, settings_.feature_map), settings_.heads);
-  k = split_heads(map_features(k, settings_.feature_map), settings_.heads);
-  if (settings_.rope_theta) {
-    const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const RotaryTable table = rotary_table(positions, q.size(-1), *settings_.rope_theta, type);
-    q = rotate(q, table);
-    k = rotate(k, table);
-  }
-  return {q, k, split_heads(v, settings_.heads)};
+template <typename Project>
+GatedLinearMixer::Operands GatedLinearMixer::operands(const Tensor& positions, const Project& project) const {
+  const auto part = [&](const ConvolvedLinear& map, const std::string& function) {
+    return split_heads(map_features(project(map), function), settings_.heads);
+  };
+  Operands in{part(q_, settings_.feature_map), part(k_, settings_.feature_map),
+              part(v_, settings_.silu_values ? "silu" : "none")};
+  rotate_queries_and_keys(in.q, in.k, positions, settings_.rope_theta);
+  return in;
 }
 
 Tensor GatedLinearMixer::output(const Tensor& x, const Tensor& o) const {
@@ -72,14 +61,15 @@ Tensor GatedLinearMixer::output(const Tensor& x, const Tensor& o) const {
 }
 
 Tensor GatedLinearMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  std::optional<Tensor> start, position;
-  if (state) start = state->at("scan_state");
-  if (state && settings_.rope_theta) position = state->at("position");
-  const auto in = operands(x, settings_.rope_theta ? batch.positions(x, position) : Tensor(),
-                           [&](const ShortConvolution& convolution, const Tensor& y, const char* name) {
-                             return convolution.forward(y, batch, state, name);
-                           });
-  auto [o, last] = gated_scan(in.q, in.k, in.v, decay(x), "key", settings_.scale, {}, start, batch.cu_seqlens);
+  std::optional<Tensor> position;
+  Tensor positions;
+  if (settings_.rope_theta) {
+    position = start_of(state, "position");
+    positions = batch.positions(x, position);
+  }
+  const auto in = operands(positions, [&](const ConvolvedLinear& map) { return map.forward(x, batch, state); });
+  auto [o, last] = gated_scan(in.q, in.k, in.v, decay(x), "key", settings_.scale, {}, start_of(state, "scan_state"),
+                              batch.cu_seqlens);
   if (state) state->at("scan_state") = last;
   if (position) state->at("position") = *position + batch.lengths(x);
   return output(x, o);
@@ -87,9 +77,7 @@ Tensor GatedLinearMixer::forward(const Tensor& x, const Batch& batch, SequenceSt
 
 // The scan token by token, as its primitive defines it.
 Tensor GatedLinearMixer::reference(const Tensor& x) {
-  const auto in = operands(
-      x, Batch{}.positions(x),
-      [](const ShortConvolution& convolution, const Tensor& y, const char*) { return convolution.reference(y); });
+  const auto in = operands(Batch{}.positions(x), [&](const ConvolvedLinear& map) { return map.reference(x); });
   return output(x, std::get<0>(gated_scan_reference(in.q, in.k, in.v, decay(x), "key", settings_.scale)));
 }
 
@@ -99,28 +87,22 @@ SequenceState GatedLinearMixer::zero_state(int64_t rows, const at::TensorOptions
   state.add("scan_state",
             at::zeros({rows, heads, settings_.key_dim / heads, settings_.value_dim / heads}, scan_options(options)));
   if (settings_.rope_theta) state.add("position", at::zeros({rows}, position_options(options)));
-  if (settings_.conv) {
-    conv_q_->add_state(state, "conv_q", rows, options);
-    conv_k_->add_state(state, "conv_k", rows, options);
-    conv_v_->add_state(state, "conv_v", rows, options);
-  }
+  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
   return state;
 }
 
 int64_t GatedLinearMixer::state_bytes(int64_t) const {
   int64_t bytes = settings_.key_dim * settings_.value_dim / settings_.heads * 4;
   if (settings_.rope_theta) bytes += 8;
-  if (settings_.conv) bytes += conv_q_->state_bytes() + conv_k_->state_bytes() + conv_v_->state_bytes();
+  for (const auto* part : {&q_, &k_, &v_}) bytes += part->state_bytes();
   return bytes;
 }
 
 double GatedLinearMixer::flops_per_token(int64_t) const {
   // decay, write and read: five operations for each number of the state
-  double flops = linear_flops({q_.get(), k_.get(), v_.get(), g_.get(), o_.get()}) + decay_flops() +
+  double flops = linear_flops({g_.get(), o_.get()}) + decay_flops() +
                  5.0 * static_cast<double>(settings_.key_dim * settings_.value_dim / settings_.heads);
-  if (settings_.conv) {
-    flops += conv_q_->flops_per_token() + conv_k_->flops_per_token() + conv_v_->flops_per_token();
-  }
+  for (const auto* part : {&q_, &k_, &v_}) flops += part->flops_per_token();
   return flops;
 }
 

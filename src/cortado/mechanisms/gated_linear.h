@@ -2,9 +2,9 @@
 // gate. What each adds is its decay.
 #pragma once
 
+#include "cortado/mechanisms/convolved.h"
 #include "cortado/mechanisms/heads.h"
 #include "cortado/nn/norms.h"
-#include "cortado/nn/short_convolution.h"
 
 namespace cortado {
 
@@ -50,13 +50,13 @@ class GatedLinearMixer : public Mixer {
   struct Operands {
     Tensor q, k, v;
   };
-  // `convolve(convolution, y, name)` is one of the convolution's forms.
-  template <typename Convolve>
-  Operands operands(const Tensor& x, const Tensor& positions, const Convolve& convolve) const;
+  // `project(map)` is one of the map's forms on x.
+  template <typename Project>
+  Operands operands(const Tensor& positions, const Project& project) const;
   Tensor output(const Tensor& x, const Tensor& o) const;
 
-  std::shared_ptr<Linear> q_, k_, v_, g_, o_;
-  std::shared_ptr<ShortConvolution> conv_q_, conv_k_, conv_v_;
+  ConvolvedLinear q_, k_, v_;
+  std::shared_ptr<Linear> g_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };
 

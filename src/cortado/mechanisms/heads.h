@@ -5,6 +5,7 @@
 #include "cortado/base/json.h"
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/nn/linear.h"
+#include "cortado/nn/wide.h"
 
 namespace cortado {
 
@@ -27,17 +28,20 @@ inline double linear_flops(std::initializer_list<const Linear*> maps) {
   return flops;
 }
 
-// The type of scan states for inputs of `options`: float32, float64 for float64.
-inline at::TensorOptions scan_options(const at::TensorOptions& options) {
-  return options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat);
-}
-
-// x in that type: gates and decays are formed there, a short type cannot tell slow ones apart.
-inline Tensor widen(const Tensor& x) { return x.to(scan_options(x.options()).dtype()); }
-
 // "conv" of the settings: the taps of a short convolution, null for none.
 inline std::optional<int64_t> read_taps(JsonReader& settings, std::optional<int64_t> fallback) {
   return settings.says("conv") ? settings.optional_integer("conv", 1, 64) : fallback;
+}
+
+// "rotary" and "rope_theta" of the settings: the base of the positions' angles, none without rotary positions.
+inline std::optional<double> read_rotary(JsonReader& settings, const MixerContext& context, int64_t head_dim,
+                                         bool fallback) {
+  const bool rotary = settings.boolean("rotary", fallback);
+  if (rotary && head_dim % 2 != 0) {
+    settings.fail(concat("rotary positions need an even head size, got ", head_dim));
+  }
+  const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+  return rotary ? std::optional<double>(theta) : std::nullopt;
 }
 
 inline at::TensorOptions position_options(const at::TensorOptions& options) { return options.dtype(at::kLong); }

@@ -7,6 +7,7 @@
 
 #include "cortado/nn/batch.h"
 #include "cortado/nn/state.h"
+#include "cortado/nn/wide.h"
 
 namespace cortado {
 
@@ -30,8 +31,5 @@ Tensor log_uniform(at::IntArrayRef shape, double low, double high);
 
 // Σ_{s<=t} kernel[t-s] ⊙ u_s: for definitions. kernel [T,D], u [B,T,D].
 Tensor convolve_reference(const Tensor& kernel, const Tensor& u);
-
-// Float32, float64 for float64.
-inline at::ScalarType wide_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 }  // namespace cortado

@@ -4,18 +4,15 @@
 #include <cmath>
 
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/wide.h"
 #include "cortado/primitives/common.h"
 
 namespace cortado {
 namespace {
 
-constexpr double kLeastFeature = 1e-12;  // of the lolcats map, so that its denominators are never 0
-
 bool one_of(const std::string& kind, std::initializer_list<const char*> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
-
-Tensor widened(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 // 1, x/d^¼ and the products x_i x_j, i <= j, each pair once: half of the state that all d² products take.
 Tensor taylor_features(const Tensor& x) {
@@ -30,6 +27,12 @@ Tensor taylor_features(const Tensor& x) {
 Tensor both_signs(const Tensor& y) { return at::cat({y, -y}, -1); }
 
 }  // namespace
+
+Tensor learned_features(const std::string& kind, const Tensor& y) {
+  if (kind == "t2r") return at::relu(y);
+  if (kind == "hedgehog") return at::softmax(both_signs(2 * y), -1);
+  return at::cat({at::softmax(y, -1), at::softmax(-y, -1)}, -1);
+}
 
 Tensor orthogonal_features(int64_t rows, int64_t dim) {
   std::vector<Tensor> blocks;
@@ -86,16 +89,12 @@ Tensor FeatureMap::project(const Tensor& x) const {
 
 Tensor FeatureMap::forward(const Tensor& given, bool query) const {
   const NoAutocast in_float32;
-  const Tensor x = widened(given);
+  const Tensor x = widen(given);
   if (kind == "elu") return at::elu(x) + 1;
   if (kind == "relu") return at::relu(x);
   if (kind == "taylor") return taylor_features(x);
-  if (kind == "t2r") return at::relu(project(x));
-  if (kind == "hedgehog") return at::softmax(both_signs(2 * project(x)), -1);
-  if (kind == "lolcats") {
-    const Tensor y = project(x);
-    return at::cat({at::softmax(y, -1), at::softmax(-y, -1)}, -1).clamp_min(kLeastFeature);
-  }
+  if (one_of(kind, {"t2r", "hedgehog"})) return learned_features(kind, project(x));
+  if (kind == "lolcats") return learned_features(kind, project(x)).clamp_min(kLeastFeature);
   if (kind == "exp") return x;
   if (kind == "hedgehog_exp") return both_signs(project(x));
   const Tensor scaled = x * std::pow(static_cast<double>(head_dim_), -0.25);

@@ -51,6 +51,11 @@ class FeatureMap : public torch::nn::Module {
   int64_t head_dim_;
 };
 
+// Of the maps t2r, hedgehog and lolcats what comes behind the matrix: y [..., f] -> [..., F]. Lolcats' least value is
+// the caller's to set.
+Tensor learned_features(const std::string& kind, const Tensor& y);
+inline constexpr double kLeastFeature = 1e-12;  // so that denominators are never 0
+
 // `rows` random vectors of size `dim`: blocks of rows of orthogonal matrices, uniformly distributed, each row with the
 // length of a Gaussian vector of its own. [rows, dim]
 Tensor orthogonal_features(int64_t rows, int64_t dim);

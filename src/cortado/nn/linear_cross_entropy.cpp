@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/wide.h"
 
 namespace cortado {
 
@@ -51,7 +52,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
                         const std::optional<Tensor>& bias, const Tensor& targets, std::optional<double> softcap,
                         int64_t chunk, bool differentiate) {
-    const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = wide_type(hidden);
     const Head head{weight, bias, softcap, type};
     Gradients gradients;
     if (differentiate) {

@@ -1,5 +1,6 @@
 #include "cortado/nn/rg_lru.h"
 
+#include "cortado/nn/wide.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 
 namespace cortado {
@@ -22,9 +23,6 @@ class BoundedSqrt : public torch::autograd::Function<BoundedSqrt> {
     return {gradients[0] * (4 * y).clamp_min(1 / (kLargestSlope * kLargestSlope)).rsqrt()};
   }
 };
-
-// Float32 at least: near a = 1 a short type cannot tell the decays apart.
-Tensor widen(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/wide.h"
 
 namespace cortado {
 
@@ -55,8 +56,14 @@ Tensor rotate(const Tensor& x, const RotaryTable& table) {
 }
 
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta) {
-  const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return rotate(x, rotary_table(positions, x.size(-1), theta, type));
+  return rotate(x, rotary_table(positions, x.size(-1), theta, wide_type(x)));
+}
+
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta) {
+  if (!theta) return;
+  const RotaryTable table = rotary_table(positions, q.size(-1), *theta, wide_type(q));
+  q = rotate(q, table);
+  k = rotate(k, table);
 }
 
 }  // namespace cortado

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 namespace cortado {
 
 using at::Tensor;
@@ -23,5 +25,7 @@ Tensor rotate(const Tensor& x, const RotaryTable& table);
 
 // Both at once. Compute the table once where several tensors share the positions.
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta);
+// Queries and keys [B,T,·,K] in their places, with one table; nothing without a theta.
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta);
 
 }  // namespace cortado

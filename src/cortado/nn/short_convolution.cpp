@@ -1,6 +1,7 @@
 #include "cortado/nn/short_convolution.h"
 
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/wide.h"
 #include "cortado/primitives/short_conv/op.h"
 
 namespace cortado {
@@ -14,8 +15,7 @@ ShortConvolution::ShortConvolution(int64_t dim, int64_t taps, bool with_bias, st
 
 Tensor ShortConvolution::forward(const Tensor& x, const Batch& batch, SequenceState* state,
                                  const std::string& name) const {
-  const std::optional<Tensor> tail = state ? std::optional<Tensor>(state->at(name)) : std::nullopt;
-  auto [y, last] = short_conv(x, weight, bias, activation_, tail, batch.cu_seqlens);
+  auto [y, last] = short_conv(x, weight, bias, activation_, start_of(state, name), batch.cu_seqlens);
   if (state) state->at(name) = last;
   return y;
 }
@@ -26,8 +26,7 @@ Tensor ShortConvolution::reference(const Tensor& x) const {
 
 void ShortConvolution::add_state(SequenceState& state, const std::string& name, int64_t rows,
                                  const at::TensorOptions& options) const {
-  const auto type = options.dtype() == at::kDouble ? at::kDouble : at::kFloat;
-  state.add(name, at::zeros({rows, weight.size(1) - 1, weight.size(0)}, options.dtype(type)));
+  state.add(name, at::zeros({rows, weight.size(1) - 1, weight.size(0)}, scan_options(options)));
 }
 
 int64_t ShortConvolution::state_bytes() const { return (weight.size(1) - 1) * weight.size(0) * 4; }

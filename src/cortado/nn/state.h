@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,11 @@ class SequenceState {
   std::string mechanism_;
   std::vector<std::pair<std::string, Tensor>> tensors_;
 };
+
+// The tensor that a call goes on from; none without a state.
+inline std::optional<Tensor> start_of(const SequenceState* state, const std::string& name) {
+  return state ? std::optional<Tensor>(state->at(name)) : std::nullopt;
+}
 
 // A stack's states, one a layer. Written as safetensors with a version, each mechanism's name, and `identity` (what
 // model it belongs to); reading with another identity is an InputError.

@@ -7,12 +7,14 @@ namespace cortado {
 
 AbcMixer::AbcMixer(const AbcSettings& settings, int64_t dim)
     : Mixer("abc"), settings_(settings), head_dim_(dim / settings.heads) {
-  const auto projection = [&](const char* tail) {
-    return std::make_shared<ConvolvedLinear>(dim, dim, settings.conv, "silu", tail);
+  const auto projection = [&](const std::string& name) {
+    ConvolvedLinear made(*this, name, dim, dim);
+    made.convolve(made.linear(), "conv", settings.conv, name + "_conv");
+    return made;
   };
-  q_ = register_module("q", projection("q_conv"));
-  k_ = register_module("k", projection("k_conv"));
-  v_ = register_module("v", projection("v_conv"));
+  q_ = projection("q");
+  k_ = projection("k");
+  v_ = projection("v");
   s_ = register_module("s", std::make_shared<Linear>(dim, settings.heads * settings.slots));
   o_ = register_module("o", make_output_linear(dim, dim));
   if (!settings.gate) return;
@@ -24,9 +26,12 @@ Tensor AbcMixer::slot_logits(const Tensor& x) const {
   return split_heads(s_->forward(x), settings_.heads).clamp(-32, 32);
 }
 
-Tensor AbcMixer::turned(const Tensor& x, const Tensor& positions) const {
-  const Tensor heads = split_heads(x, settings_.heads);
-  return settings_.rotary ? apply_rotary(heads, positions, settings_.rope_theta) : heads;
+template <typename Project>
+AbcMixer::Operands AbcMixer::operands(const Tensor& positions, const Project& project) const {
+  Operands in{split_heads(project(q_), settings_.heads), split_heads(project(k_), settings_.heads),
+              split_heads(project(v_), settings_.heads)};
+  rotate_queries_and_keys(in.q, in.k, positions, settings_.rope_theta);
+  return in;
 }
 
 Tensor AbcMixer::output(const Tensor& x, const Tensor& o) const {
@@ -36,16 +41,15 @@ Tensor AbcMixer::output(const Tensor& x, const Tensor& o) const {
 
 Tensor AbcMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   Tensor positions;
-  if (settings_.rotary) {
-    const OptionalTensor start = state ? OptionalTensor(state->at("position")) : std::nullopt;
+  if (settings_.rope_theta) {
+    const OptionalTensor start = start_of(state, "position");
     positions = batch.positions(x, start);
     if (state) state->at("position") = *start + batch.lengths(x);
   }
-  const AbcState start{slot_start(state, "key_state"), slot_start(state, "value_state"),
-                       slot_start(state, "normalizer"), slot_start(state, "maximum")};
-  const AbcResult result =
-      abc(turned(q_->forward(x, batch, state), positions), turned(k_->forward(x, batch, state), positions),
-          split_heads(v_->forward(x, batch, state), settings_.heads), slot_logits(x), {}, start, batch.cu_seqlens);
+  const auto in = operands(positions, [&](const ConvolvedLinear& map) { return map.forward(x, batch, state); });
+  const AbcState start{start_of(state, "key_state"), start_of(state, "value_state"), start_of(state, "normalizer"),
+                       start_of(state, "maximum")};
+  const AbcResult result = abc(in.q, in.k, in.v, slot_logits(x), {}, start, batch.cu_seqlens);
   if (state) {
     state->at("key_state") = result.key_state;
     state->at("value_state") = result.value_state;
@@ -56,10 +60,8 @@ Tensor AbcMixer::forward(const Tensor& x, const Batch& batch, SequenceState* sta
 }
 
 Tensor AbcMixer::reference(const Tensor& x) {
-  const Tensor positions = at::arange(x.size(1), x.options().dtype(at::kLong)).unsqueeze(0);
-  return output(x, abc_reference(turned(q_->reference(x), positions), turned(k_->reference(x), positions),
-                                 split_heads(v_->reference(x), settings_.heads), slot_logits(x),
-                                 1 / std::sqrt(static_cast<double>(head_dim_))));
+  const auto in = operands(Batch{}.positions(x), [&](const ConvolvedLinear& map) { return map.reference(x); });
+  return output(x, abc_reference(in.q, in.k, in.v, slot_logits(x), 1 / std::sqrt(static_cast<double>(head_dim_))));
 }
 
 SequenceState AbcMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
@@ -68,19 +70,19 @@ SequenceState AbcMixer::zero_state(int64_t rows, const at::TensorOptions& option
   add_slot_state(state, rows, settings_.heads, settings_.slots, head_dim_, options);
   state.add("normalizer", at::zeros({rows, settings_.heads, settings_.slots}, wide));
   state.add("maximum", at::full({rows, settings_.heads, settings_.slots}, -kInfinity, wide));
-  for (const auto& part : {q_, k_, v_}) part->add_state(state, rows, options);
-  if (settings_.rotary) state.add("position", at::zeros({rows}, position_options(options)));
+  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
+  if (settings_.rope_theta) state.add("position", at::zeros({rows}, position_options(options)));
   return state;
 }
 
 int64_t AbcMixer::state_bytes(int64_t) const {
-  return settings_.heads * settings_.slots * (2 * head_dim_ + 2) * 4 + q_->state_bytes() + k_->state_bytes() +
-         v_->state_bytes() + (settings_.rotary ? 8 : 0);
+  return settings_.heads * settings_.slots * (2 * head_dim_ + 2) * 4 + q_.state_bytes() + k_.state_bytes() +
+         v_.state_bytes() + (settings_.rope_theta ? 8 : 0);
 }
 
 double AbcMixer::flops_per_token(int64_t) const {
-  return linear_flops({s_.get(), g_.get(), o_.get()}) + q_->flops_per_token() + k_->flops_per_token() +
-         v_->flops_per_token() + slot_flops(settings_.heads, settings_.slots, head_dim_);
+  return linear_flops({s_.get(), g_.get(), o_.get()}) + q_.flops_per_token() + k_.flops_per_token() +
+         v_.flops_per_token() + slot_flops(settings_.heads, settings_.slots, head_dim_);
 }
 
 const Mechanism kAbc = {
@@ -96,11 +98,7 @@ const Mechanism kAbc = {
           AbcSettings read{};
           read.heads = read_heads(settings, context, context.dim, "dim");
           read.slots = settings.integer("slots", 1, 1 << 20, 64);
-          read.rotary = settings.boolean("rotary", context.rotary);
-          if (read.rotary && context.dim / read.heads % 2 != 0) {
-            settings.fail(concat("rotary positions need an even head size, got ", context.dim / read.heads));
-          }
-          read.rope_theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+          read.rope_theta = read_rotary(settings, context, context.dim / read.heads, context.rotary);
           read.gate = settings.boolean("gate", true);
           read.conv = settings.integer("conv", 0, 64, 0);
           return std::make_shared<AbcMixer>(read, context.dim);

@@ -14,10 +14,9 @@ extern const Mechanism kAbc;
 
 struct AbcSettings {
   int64_t heads, slots;
-  bool rotary;
-  double rope_theta;
-  bool gate;     // output: RMSNorm(o) per head, times silu(W_g x)
-  int64_t conv;  // taps of the short convolutions on q, k, v; 0: none
+  std::optional<double> rope_theta;  // none: no rotary positions
+  bool gate;                         // output: RMSNorm(o) per head, times silu(W_g x)
+  int64_t conv;                      // taps of the short convolutions on q, k, v; 0: none
 };
 
 // State: "key_state", "value_state" [rows,H,M,d], "normalizer", "maximum" [rows,H,M], the convolutions' tails, and with
@@ -33,13 +32,18 @@ class AbcMixer : public Mixer {
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  struct Operands {
+    Tensor q, k, v;
+  };
+  // `project(map)` is one of the map's forms on x.
+  template <typename Project>
+  Operands operands(const Tensor& positions, const Project& project) const;
   Tensor slot_logits(const Tensor& x) const;
-  Tensor turned(const Tensor& x, const Tensor& positions) const;  // split into heads, with rotary positions if wanted
   Tensor output(const Tensor& x, const Tensor& o) const;
 
   AbcSettings settings_;
   int64_t head_dim_;
-  std::shared_ptr<ConvolvedLinear> q_, k_, v_;
+  ConvolvedLinear q_, k_, v_;
   std::shared_ptr<Linear> s_, g_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };

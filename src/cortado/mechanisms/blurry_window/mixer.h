@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cortado/mechanisms/blurry_window/op.h"
-#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/projected.h"
 #include "cortado/mechanisms/registry.h"
 
 namespace cortado {
@@ -13,12 +13,12 @@ extern const Mechanism kBlurryWindow;
 struct BlurrySettings {
   int64_t heads;
   BlurrySizes sizes;
-  bool decay, rotary;
-  double rope_theta;
+  bool decay;
+  std::optional<double> rope_theta;  // none: no rotary positions
 };
 
 // State: "key_state", "value_state" [rows,H,N,d] and "position" [rows].
-class BlurryWindowMixer : public Mixer {
+class BlurryWindowMixer : public ProjectedMixer {
  public:
   BlurryWindowMixer(const BlurrySettings& settings, int64_t dim);
 
@@ -29,12 +29,9 @@ class BlurryWindowMixer : public Mixer {
   double flops_per_token(int64_t tokens) const override;
 
  private:
-  Tensor turned(const Tensor& x, const Tensor& positions) const;  // split into heads, with rotary positions if wanted
-
   BlurrySettings settings_;
   int64_t head_dim_;
   Tensor table_;  // one period of w, [P,N] float64; not a parameter: it follows from the settings
-  std::shared_ptr<Linear> q_, k_, v_, o_;
 };
 
 }  // namespace cortado

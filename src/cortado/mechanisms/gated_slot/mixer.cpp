@@ -14,10 +14,6 @@ void keep_slots(SequenceState* state, const SlotResult& result) {
   state->at("value_state") = result.value_state;
 }
 
-OptionalTensor slot_start(const SequenceState* state, const char* name) {
-  return state ? OptionalTensor(state->at(name)) : std::nullopt;
-}
-
 double slot_flops(int64_t heads, int64_t slots, int64_t head_dim) {
   return 8.0 * static_cast<double>(heads * slots * head_dim);
 }
@@ -25,12 +21,14 @@ double slot_flops(int64_t heads, int64_t slots, int64_t head_dim) {
 GatedSlotMixer::GatedSlotMixer(const GatedSlotSettings& settings, int64_t dim)
     : Mixer("gated_slot"), settings_(settings), head_dim_(dim / settings.heads) {
   // The convolutions have no activation of their own: the silu of q, k and v comes after them.
-  const auto projection = [&](const char* tail) {
-    return std::make_shared<ConvolvedLinear>(dim, dim, settings.conv, "none", tail);
+  const auto projection = [&](const std::string& name) {
+    ConvolvedLinear made(*this, name, dim, dim);
+    made.convolve(made.linear(), "conv", settings.conv, name + "_conv", "none");
+    return made;
   };
-  q_ = register_module("q", projection("q_conv"));
-  k_ = register_module("k", projection("k_conv"));
-  v_ = register_module("v", projection("v_conv"));
+  q_ = projection("q");
+  k_ = projection("k");
+  v_ = projection("v");
   f_ = register_module("f", std::make_shared<Linear>(dim, settings.heads * settings.slots));
   o_ = register_module("o", make_output_linear(dim, dim));
   norm_ = register_module("norm", std::make_shared<RmsNorm>(dim, 1e-5));
@@ -47,9 +45,8 @@ Tensor GatedSlotMixer::forward(const Tensor& x, const Batch& batch, SequenceStat
     return split_heads(at::silu(linear.forward(x, batch, state)), settings_.heads);
   };
   const Tensor g = log_gate(x);
-  const SlotResult result =
-      gated_slot(project(*q_), project(*k_), project(*v_), -at::expm1(g), g, 1.0, slot_start(state, "key_state"),
-                 slot_start(state, "value_state"), batch.cu_seqlens);
+  const SlotResult result = gated_slot(project(q_), project(k_), project(v_), -at::expm1(g), g, 1.0,
+                                       start_of(state, "key_state"), start_of(state, "value_state"), batch.cu_seqlens);
   keep_slots(state, result);
   return output(result.o);
 }
@@ -59,23 +56,22 @@ Tensor GatedSlotMixer::reference(const Tensor& x) {
     return split_heads(at::silu(linear.reference(x)), settings_.heads);
   };
   const Tensor g = log_gate(x);
-  return output(gated_slot_reference(project(*q_), project(*k_), project(*v_), 1 - g.exp(), g, 1.0));
+  return output(gated_slot_reference(project(q_), project(k_), project(v_), 1 - g.exp(), g, 1.0));
 }
 
 SequenceState GatedSlotMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
   SequenceState state(name());
   add_slot_state(state, rows, settings_.heads, settings_.slots, head_dim_, options);
-  for (const auto& part : {q_, k_, v_}) part->add_state(state, rows, options);
+  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
   return state;
 }
 
 int64_t GatedSlotMixer::state_bytes(int64_t) const {
-  return settings_.heads * settings_.slots * 2 * head_dim_ * 4 + q_->state_bytes() + k_->state_bytes() +
-         v_->state_bytes();
+  return settings_.heads * settings_.slots * 2 * head_dim_ * 4 + q_.state_bytes() + k_.state_bytes() + v_.state_bytes();
 }
 
 double GatedSlotMixer::flops_per_token(int64_t) const {
-  return linear_flops({f_.get(), o_.get()}) + q_->flops_per_token() + k_->flops_per_token() + v_->flops_per_token() +
+  return linear_flops({f_.get(), o_.get()}) + q_.flops_per_token() + k_.flops_per_token() + v_.flops_per_token() +
          slot_flops(settings_.heads, settings_.slots, head_dim_);
 }
 

@@ -15,7 +15,6 @@ extern const Mechanism kGatedSlotAttention;
 void add_slot_state(SequenceState& state, int64_t rows, int64_t heads, int64_t slots, int64_t head_dim,
                     const at::TensorOptions& options);
 void keep_slots(SequenceState* state, const SlotResult& result);
-OptionalTensor slot_start(const SequenceState* state, const char* name);
 // Two scans of M slots: written, and read.
 double slot_flops(int64_t heads, int64_t slots, int64_t head_dim);
 
@@ -42,7 +41,7 @@ class GatedSlotMixer : public Mixer {
 
   GatedSlotSettings settings_;
   int64_t head_dim_;
-  std::shared_ptr<ConvolvedLinear> q_, k_, v_;
+  ConvolvedLinear q_, k_, v_;
   std::shared_ptr<Linear> f_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };

@@ -36,9 +36,14 @@ LinearMixer::LinearMixer(std::string name, const LinearSettings& settings, int64
       settings_(settings),
       head_dim_(dim / settings.heads),
       logits_(FeatureMap::in_logits(settings.feature_map)) {
-  q_ = branch("q", dim);
-  k_ = branch("k", dim);
-  v_ = branch("v", dim);
+  const auto branch = [&](const std::string& name) {
+    ConvolvedLinear made(*this, name, dim, dim, settings.bias);
+    made.convolve(*this, name + "_conv", settings.conv.value_or(0), name + "_tail");
+    return made;
+  };
+  q_ = branch("q");
+  k_ = branch("k");
+  v_ = branch("v");
   if (settings.gate) g_ = register_module("g", std::make_shared<Linear>(dim, dim, settings.bias));
   o_ = register_module("o", make_output_linear(dim, dim, settings.bias));
   auto make_map = [&] {
@@ -52,21 +57,10 @@ LinearMixer::LinearMixer(std::string name, const LinearSettings& settings, int64
   }
 }
 
-LinearMixer::Branch LinearMixer::branch(const std::string& name, int64_t dim) {
-  Branch made{register_module(name, std::make_shared<Linear>(dim, dim, settings_.bias)), nullptr, name + "_tail"};
-  if (settings_.conv)
-    made.conv = register_module(name + "_conv", std::make_shared<ShortConvolution>(dim, *settings_.conv));
-  return made;
-}
-
-Tensor LinearMixer::Branch::forward(const Tensor& x, const Batch& batch, SequenceState* state, int64_t heads) const {
-  const Tensor y = linear->forward(x);
-  return split_heads(conv ? conv->forward(y, batch, state, tail) : y, heads);
-}
-
-Tensor LinearMixer::Branch::reference(const Tensor& x, int64_t heads) const {
-  const Tensor y = linear->forward(x);
-  return split_heads(conv ? conv->reference(y) : y, heads);
+template <typename Project>
+LinearMixer::Operands LinearMixer::operands(const Project& project) const {
+  return {q_map_->forward(split_heads(project(q_), settings_.heads), true),
+          k_map_->forward(split_heads(project(k_), settings_.heads), false), split_heads(project(v_), settings_.heads)};
 }
 
 Tensor LinearMixer::output(const Tensor& x, const Tensor& mixed) const {
@@ -85,16 +79,14 @@ Tensor LinearMixer::mix_logits(const Tensor& q, const Tensor& k, const Tensor& v
 
 Tensor LinearMixer::mix(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                         SequenceState* state) const {
-  std::optional<Tensor> scan, normalizer;
-  if (state) scan = state->at("scan_state");
+  const std::optional<Tensor> scan = start_of(state, "scan_state");
   if (!settings_.normalize) {
     auto [o, last] = gated_scan(q, k, v, {}, "key", 1.0, {}, scan, batch.cu_seqlens);
     if (state) state->at("scan_state") = last;
     return o;
   }
-  if (state) normalizer = state->at("normalizer");
-  const LinearResult result =
-      normalized_linear(q, k, v, settings_.causal, settings_.epsilon, scan, normalizer, batch.cu_seqlens);
+  const LinearResult result = normalized_linear(q, k, v, settings_.causal, settings_.epsilon, scan,
+                                                start_of(state, "normalizer"), batch.cu_seqlens);
   if (state) {
     state->at("scan_state") = result.state;
     state->at("normalizer") = result.normalizer;
@@ -103,16 +95,12 @@ Tensor LinearMixer::mix(const Tensor& q, const Tensor& k, const Tensor& v, const
 }
 
 Tensor LinearMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Tensor q = q_map_->forward(q_.forward(x, batch, state, settings_.heads), true);
-  const Tensor k = k_map_->forward(k_.forward(x, batch, state, settings_.heads), false);
-  const Tensor v = v_.forward(x, batch, state, settings_.heads);
+  const auto [q, k, v] = operands([&](const ConvolvedLinear& map) { return map.forward(x, batch, state); });
   return output(x, logits_ ? mix_logits(q, k, v, batch, state) : mix(q, k, v, batch, state));
 }
 
 Tensor LinearMixer::reference(const Tensor& x) {
-  const Tensor q = q_map_->forward(q_.reference(x, settings_.heads), true);
-  const Tensor k = k_map_->forward(k_.reference(x, settings_.heads), false);
-  const Tensor v = v_.reference(x, settings_.heads);
+  const auto [q, k, v] = operands([&](const ConvolvedLinear& map) { return map.reference(x); });
   if (logits_) return output(x, exponential_reference(q, k, v, settings_.causal));
   return output(x, linear_reference(q, k, v, settings_.causal, settings_.epsilon, settings_.normalize));
 }
@@ -127,23 +115,21 @@ SequenceState LinearMixer::zero_state(int64_t rows, const at::TensorOptions& opt
     state.add("scan_state", at::zeros({rows, settings_.heads, features, head_dim_}, wide));
     if (settings_.normalize) state.add("normalizer", at::zeros({rows, settings_.heads, features}, wide));
   }
-  for (const Branch* branch : {&q_, &k_, &v_}) {
-    if (branch->conv) branch->conv->add_state(state, branch->tail, rows, options);
-  }
+  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
   return state;
 }
 
 int64_t LinearMixer::state_bytes(int64_t) const {
   int64_t bytes = logits_ ? latte_state_bytes(settings_.heads, q_map_->size(), head_dim_)
                           : settings_.heads * q_map_->size() * (head_dim_ + (settings_.normalize ? 1 : 0)) * 4;
-  for (const Branch* branch : {&q_, &k_, &v_}) bytes += branch->conv ? branch->conv->state_bytes() : 0;
+  for (const auto* part : {&q_, &k_, &v_}) bytes += part->state_bytes();
   return bytes;
 }
 
 double LinearMixer::flops_per_token(int64_t) const {
-  double flops = linear_flops({q_.linear.get(), k_.linear.get(), v_.linear.get(), g_.get(), o_.get()});
+  double flops = linear_flops({g_.get(), o_.get()});
   flops += q_map_->flops_per_token() + k_map_->flops_per_token();
-  for (const Branch* branch : {&q_, &k_, &v_}) flops += branch->conv ? branch->conv->flops_per_token() : 0.0;
+  for (const auto* part : {&q_, &k_, &v_}) flops += part->flops_per_token();
   return flops + 4.0 * static_cast<double>(settings_.heads * q_map_->size() * (head_dim_ + 1));
 }
 

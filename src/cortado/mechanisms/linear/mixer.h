@@ -2,10 +2,10 @@
 // chapter.
 #pragma once
 
+#include "cortado/mechanisms/convolved.h"
 #include "cortado/mechanisms/heads.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/feature_map.h"
-#include "cortado/nn/short_convolution.h"
 
 namespace cortado {
 
@@ -40,15 +40,12 @@ class LinearMixer : public Mixer {
   double flops_per_token(int64_t tokens) const override;
 
  private:
-  // A projection, its convolution if there is one, and that one's name in the state.
-  struct Branch {
-    std::shared_ptr<Linear> linear;
-    std::shared_ptr<ShortConvolution> conv;
-    std::string tail;
-    Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, int64_t heads) const;
-    Tensor reference(const Tensor& x, int64_t heads) const;
+  struct Operands {
+    Tensor q, k, v;  // q and k mapped to features
   };
-  Branch branch(const std::string& name, int64_t dim);
+  // `project(map)` is one of the map's forms on x.
+  template <typename Project>
+  Operands operands(const Project& project) const;
   Tensor mix(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const;
   Tensor mix_logits(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const;
   Tensor output(const Tensor& x, const Tensor& mixed) const;
@@ -56,7 +53,7 @@ class LinearMixer : public Mixer {
   LinearSettings settings_;
   int64_t head_dim_;
   bool logits_;  // the map is given as log φ
-  Branch q_, k_, v_;
+  ConvolvedLinear q_, k_, v_;
   std::shared_ptr<FeatureMap> q_map_, k_map_;  // the same one where nothing is learned
   std::shared_ptr<Linear> g_, o_;
 };

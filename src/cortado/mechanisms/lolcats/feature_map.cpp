@@ -1,5 +1,7 @@
 #include "cortado/mechanisms/lolcats/feature_map.h"
 
+#include "cortado/nn/feature_map.h"
+
 namespace cortado {
 
 HeadFeatureMap::HeadFeatureMap(std::string kind, int64_t heads, int64_t head_dim, int64_t features)
@@ -11,17 +13,9 @@ HeadFeatureMap::HeadFeatureMap(std::string kind, int64_t heads, int64_t head_dim
 Tensor HeadFeatureMap::forward(const Tensor& x) const {
   Tensor y = at::matmul(x.transpose(1, 2), weight).transpose(1, 2);
   if (bias.defined()) y = y + bias;
-  Tensor phi;
-  if (kind_ == "lolcats") {
-    phi = at::cat({at::softmax(y, -1), at::softmax(-y, -1)}, -1);
-  } else if (kind_ == "hedgehog") {
-    phi = at::softmax(at::cat({2 * y, -2 * y}, -1), -1);
-  } else if (kind_ == "exp") {
-    phi = at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1);
-  } else {
-    phi = at::relu(y);
-  }
-  return phi.clamp_min(1e-12);
+  const Tensor phi = kind_ == "exp" ? at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1)
+                                    : learned_features(kind_, y);
+  return phi.clamp_min(kLeastFeature);
 }
 
 }  // namespace cortado

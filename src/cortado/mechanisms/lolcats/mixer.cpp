@@ -1,15 +1,9 @@
 #include "cortado/mechanisms/lolcats/mixer.h"
 
-#include "cortado/nn/rotary.h"
-
 namespace cortado {
 
-LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim) : Mixer("lolcats"), settings_(settings) {
-  const int64_t wide = settings.heads * settings.head_dim, narrow = settings.kv_heads * settings.head_dim;
-  q_ = register_module("q", std::make_shared<Linear>(dim, wide, settings.bias));
-  k_ = register_module("k", std::make_shared<Linear>(dim, narrow, settings.bias));
-  v_ = register_module("v", std::make_shared<Linear>(dim, narrow, settings.bias));
-  o_ = register_module("o", make_output_linear(wide, dim, settings.bias));
+LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim)
+    : ProjectedMixer("lolcats", settings, dim), settings_(settings) {
   const auto map = [&] {
     return std::make_shared<HeadFeatureMap>(settings.feature_map, settings.heads, settings.head_dim, settings.features);
   };
@@ -17,18 +11,6 @@ LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim) : Mixer
   phi_k_ = register_module("phi_k", map());
   // σ(-ln 9) = 0.1
   window_factor_ = register_parameter("window_factor", at::full({settings.heads}, -2.1972245773362196));
-}
-
-LolcatsMixer::Projected LolcatsMixer::project(const Tensor& x, const Tensor& positions) const {
-  Projected p{split_heads(q_->forward(x), settings_.heads), split_heads(k_->forward(x), settings_.kv_heads),
-              split_heads(v_->forward(x), settings_.kv_heads)};
-  if (settings_.rotary) {
-    const RotaryTable table = rotary_table(positions, settings_.head_dim, settings_.rope_theta,
-                                           x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-    p.q = rotate(p.q, table);
-    p.k = rotate(p.k, table);
-  }
-  return p;
 }
 
 Tensor LolcatsMixer::key_features(const Tensor& k) const { return phi_k_->forward(expand_heads(k, settings_.heads)); }
@@ -71,7 +53,7 @@ void LolcatsMixer::advance(LolcatsCall& call, int64_t longest, SequenceState* st
 
 Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   const int64_t rows = batch.rows(x);
-  const OptionalTensor position = state ? OptionalTensor(state->at("position")) : std::nullopt;
+  const OptionalTensor position = start_of(state, "position");
   const Projected p = project(x, batch.positions(x, position));
   const auto numbers = x.options().dtype(at::kLong).requires_grad(false);
   const auto pack = [&](const Tensor& y) { return batch.cu_seqlens ? y : y.flatten(0, 1).unsqueeze(0); };
@@ -86,21 +68,18 @@ Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState*
   const LolcatsResult result = lolcats_packed(call, window_factor_, settings_.rule);
   if (state) state->at("scan_state") = result.state;
   const Tensor o = result.o.to(x.scalar_type());
-  return o_->forward(merge_heads(o.view({x.size(0), x.size(1), settings_.heads, settings_.head_dim})));
+  return output(o.view({x.size(0), x.size(1), settings_.heads, settings_.head_dim}));
 }
 
 Tensor LolcatsMixer::reference(const Tensor& x) {
-  const Projected p = project(x, at::arange(x.size(1), x.options().dtype(at::kLong)).unsqueeze(0));
-  return o_->forward(
-      merge_heads(lolcats_reference(p.q, expand_heads(p.k, settings_.heads), expand_heads(p.v, settings_.heads),
-                                    phi_q_->forward(p.q), key_features(p.k), window_factor_, settings_.rule)));
+  const Projected p = project(x, Batch{}.positions(x));
+  return output(lolcats_reference(p.q, expand_heads(p.k, settings_.heads), expand_heads(p.v, settings_.heads),
+                                  phi_q_->forward(p.q), key_features(p.k), window_factor_, settings_.rule));
 }
 
 SequenceState LolcatsMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
   SequenceState state(name());
-  const std::vector<int64_t> ring = {rows, 0, settings_.kv_heads, settings_.head_dim};
-  state.add("keys", at::zeros(ring, options));
-  state.add("values", at::zeros(ring, options));
+  add_cache(state, rows, options);
   state.add("scan_state",
             at::zeros({rows, settings_.heads, phi_k_->width(), settings_.head_dim + 1}, scan_options(options)));
   state.add("position", at::zeros({rows}, position_options(options)));
@@ -109,43 +88,26 @@ SequenceState LolcatsMixer::zero_state(int64_t rows, const at::TensorOptions& op
 
 int64_t LolcatsMixer::state_bytes(int64_t tokens) const {
   const int64_t kept = lolcats_kept(at::tensor({tokens}, at::kLong), settings_.rule).item<int64_t>();
-  return kept * 2 * settings_.kv_heads * settings_.head_dim * 4 +
-         settings_.heads * phi_k_->width() * (settings_.head_dim + 1) * 4 + 8;
+  return kept * pair_bytes() + settings_.heads * phi_k_->width() * (settings_.head_dim + 1) * 4 + 8;
 }
 
 double LolcatsMixer::flops_per_token(int64_t tokens) const {
   const int64_t w = settings_.rule.window;  // terraces are 1.5 w deep on average
   const double reach = settings_.rule.layout == LolcatsLayout::kSliding ? static_cast<double>(std::min(tokens, w))
                                                                         : std::min<double>(tokens, 1.5 * w);
-  const double wide = static_cast<double>(settings_.heads * settings_.head_dim);
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + phi_q_->flops_per_token() +
-         phi_k_->flops_per_token() + 4.0 * wide * (reach + static_cast<double>(phi_k_->width()));
+  return projection_flops() + phi_q_->flops_per_token() + phi_k_->flops_per_token() +
+         4.0 * static_cast<double>(settings_.width()) * (reach + static_cast<double>(phi_k_->width()));
 }
 
 namespace {
 
 std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& context) {
-  LolcatsSettings read{};
-  read.heads = settings.integer("heads", 1, 65536, context.heads);
-  read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
-  if (read.heads % read.kv_heads != 0) {
-    settings.fail(concat("heads (", read.heads, ") is not a multiple of kv_heads (", read.kv_heads, ")"));
-  }
-  if (!settings.has("head_dim") && context.dim % read.heads != 0) {
-    settings.fail(concat("dim (", context.dim, ") is not divisible by heads (", read.heads, ")"));
-  }
-  read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
+  LolcatsSettings read{ProjectionSettings::read(settings, context)};
   read.rule.window = settings.integer("window", 1, 1 << 30, 64);
   read.rule.layout = lolcats_layout(settings.choice("layout", {"sliding", "terrace"}, "terrace"));
   read.rule.mixture = lolcats_mixture(settings.choice("mixture", {"lolcats", "gated", "plain"}, "lolcats"));
   read.feature_map = settings.choice("feature_map", {"lolcats", "hedgehog", "exp", "t2r"}, "lolcats");
   read.features = settings.integer("features", 1, 65536, std::min<int64_t>(64, read.head_dim));
-  read.rotary = settings.boolean("rotary", context.rotary);
-  if (read.rotary && read.head_dim % 2 != 0) {
-    settings.fail(concat("rotary positions need an even head size, got ", read.head_dim));
-  }
-  read.rope_theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
-  read.bias = settings.boolean("bias", false);
   return std::make_shared<LolcatsMixer>(read, context.dim);
 }
 

@@ -1,9 +1,9 @@
 // lolcats: the hybrid of LoLCATs, window softmax and feature-map linear attention in one denominator.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
 #include "cortado/mechanisms/lolcats/feature_map.h"
 #include "cortado/mechanisms/lolcats/op.h"
+#include "cortado/mechanisms/projected.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/primitives/window_attention/past.h"
 
@@ -11,19 +11,16 @@ namespace cortado {
 
 extern const Mechanism kLolcats;
 
-struct LolcatsSettings {
-  int64_t heads, kv_heads, head_dim;
-  LolcatsRule rule;
-  std::string feature_map;
-  int64_t features;  // f, columns of the feature maps' matrices
-  bool rotary, bias;
-  double rope_theta;
+struct LolcatsSettings : ProjectionSettings {
+  LolcatsRule rule = {};
+  std::string feature_map = {};
+  int64_t features = 0;  // f, columns of the feature maps' matrices
 };
 
 // State: "keys", "values" [rows, P, Hkv, d]: those still in the softmax part's reach (sliding: at most w; terrace: the
 // block before and the partial block, at most 2w), oldest first, right-aligned; "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗
 // [v, 1] of the others; "position" [rows].
-class LolcatsMixer : public Mixer {
+class LolcatsMixer : public ProjectedMixer {
  public:
   LolcatsMixer(const LolcatsSettings& settings, int64_t dim);
 
@@ -34,10 +31,6 @@ class LolcatsMixer : public Mixer {
   double flops_per_token(int64_t tokens) const override;
 
  private:
-  struct Projected {
-    Tensor q, k, v;  // rotated, [B,T,H,d], [B,T,Hkv,d] twice
-  };
-  Projected project(const Tensor& x, const Tensor& positions) const;
   // φ_k of every query head's copy of its keys.
   Tensor key_features(const Tensor& k) const;
   // Fills in what the linear part gets during the call; moves the state on.
@@ -45,7 +38,6 @@ class LolcatsMixer : public Mixer {
   void advance(LolcatsCall& call, int64_t longest, SequenceState* state) const;
 
   LolcatsSettings settings_;
-  std::shared_ptr<Linear> q_, k_, v_, o_;
   std::shared_ptr<HeadFeatureMap> phi_q_, phi_k_;
   Tensor window_factor_;  // [H], before the sigmoid
 };

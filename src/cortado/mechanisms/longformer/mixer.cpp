@@ -2,7 +2,6 @@
 
 #include "cortado/mechanisms/exact_chunked/op.h"
 #include "cortado/mechanisms/ring.h"
-#include "cortado/nn/rotary.h"
 
 namespace cortado {
 namespace {
@@ -23,7 +22,7 @@ Tensor keep_globals(const Tensor& kept, const Tensor& x, const Tensor& position,
 LongformerMixer::LongformerMixer(const AttentionSettings& settings, int64_t globals, int64_t dim)
     : AttentionMixer("longformer", settings, dim), globals_(globals) {
   if (settings.causal || globals == 0) return;
-  const int64_t wide = settings.heads * settings.head_dim, narrow = settings.kv_heads * settings.head_dim;
+  const int64_t wide = settings.width(), narrow = settings.kv_width();
   q_global_ = register_module("q_global", std::make_shared<Linear>(dim, wide, settings.bias));
   k_global_ = register_module("k_global", std::make_shared<Linear>(dim, narrow, settings.bias));
   v_global_ = register_module("v_global", std::make_shared<Linear>(dim, narrow, settings.bias));
@@ -37,7 +36,7 @@ JoinedKeys LongformerMixer::advance(const Tensor& k, const Tensor& v, const Batc
 }
 
 Tensor LongformerMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const std::optional<Tensor> start = state ? std::optional<Tensor>(state->at("position")) : std::nullopt;
+  const std::optional<Tensor> start = start_of(state, "position");
   const Tensor positions = batch.positions(x, start);
   const Projected p = project(x, positions);
   JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
@@ -73,23 +72,13 @@ Tensor LongformerMixer::forward(const Tensor& x, const Batch& batch, SequenceSta
     mixed = merge_attention(near, interval_attention(p.q, p.k, p.v, far));
   }
   if (q_global_) mixed = with_global_queries(mixed, x, batch);
-  return o_->forward(merge_heads(mixed));
-}
-
-LongformerMixer::Projected LongformerMixer::project_global(const Tensor& x, const Tensor& positions) const {
-  Projected p{split_heads(q_global_->forward(x), settings_.heads),
-              split_heads(k_global_->forward(x), settings_.kv_heads),
-              split_heads(v_global_->forward(x), settings_.kv_heads)};
-  if (!settings_.rotary) return p;
-  p.q = apply_rotary(p.q, positions, settings_.rope_theta);
-  p.k = apply_rotary(p.k, positions, settings_.rope_theta);
-  return p;
+  return output(mixed);
 }
 
 Tensor LongformerMixer::with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const {
   const Tensor positions = batch.positions(x);
   if (x.size(0) * x.size(1) == 0) return mixed;
-  const Projected p = project_global(x, positions);
+  const Projected p = project(x, positions, *q_global_, *k_global_, *v_global_);
   const Tensor tokens = (positions[0] < globals_).nonzero().squeeze(1);  // the same in every row
   const KeyPlaces places = key_places(p.q, {p.k, p.v, std::nullopt, batch.cu_seqlens}, batch.cu_seqlens);
   IntervalOptions whole;
@@ -113,8 +102,8 @@ int64_t LongformerMixer::state_bytes(int64_t tokens) const {
 
 double LongformerMixer::flops_per_token(int64_t tokens) const {
   const int64_t seen = std::min(tokens, *settings_.window + globals_);
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get(), q_global_.get(), k_global_.get(), v_global_.get()}) +
-         4.0 * static_cast<double>(settings_.heads * settings_.head_dim) * static_cast<double>(seen);
+  return projection_flops() + linear_flops({q_global_.get(), k_global_.get(), v_global_.get()}) +
+         4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
 }
 
 const Mechanism kLongformer = {

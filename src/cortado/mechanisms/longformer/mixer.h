@@ -23,12 +23,11 @@ class LongformerMixer : public AttentionMixer {
   JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override;
 
  private:
-  // What the global tokens of a bidirectional layer attend with: projections of their own.
-  Projected project_global(const Tensor& x, const Tensor& positions) const;
   // `mixed` [B,T,H,d] with the global tokens' rows, which see the whole sequence, in place.
   Tensor with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const;
 
   int64_t globals_;
+  // What the global tokens of a bidirectional layer attend with: projections of their own.
   std::shared_ptr<Linear> q_global_, k_global_, v_global_;
 };
 

@@ -26,11 +26,11 @@ Tensor LongformerMixer::reference(const Tensor& x) {
   const Projected p = project(x, t.unsqueeze(0));
   Tensor mixed = masked_softmax(p.q, p.k, p.v, visible, settings_.softcap);
   if (q_global_) {
-    const Projected g = project_global(x, t.unsqueeze(0));
+    const Projected g = project(x, t.unsqueeze(0), *q_global_, *k_global_, *v_global_);
     const Tensor whole = masked_softmax(g.q, g.k, g.v, at::ones_like(visible), settings_.softcap);
     mixed = at::where((t < globals_).unsqueeze(1).unsqueeze(2), whole, mixed);
   }
-  return o_->forward(merge_heads(mixed));
+  return output(mixed);
 }
 
 }  // namespace cortado

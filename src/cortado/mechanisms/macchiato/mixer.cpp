@@ -39,12 +39,7 @@ MacchiatoMixer::Projected MacchiatoMixer::project(const Tensor& x, const Tensor&
   const Tensor& from = latents_ > 0 ? x : y;  // R-SWA has no latents: its window's q and k come from the source
   p.window_q = split_heads(window_q_->forward(from), heads);
   p.window_k = split_heads(window_k_->forward(from), heads);
-  if (settings_.rotary) {
-    const RotaryTable table = rotary_table(positions, head_dim_, settings_.rope_theta,
-                                           x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-    p.window_q = rotate(p.window_q, table);
-    p.window_k = rotate(p.window_k, table);
-  }
+  rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rope_theta);
   return p;
 }
 
@@ -74,7 +69,7 @@ LatteResult MacchiatoMixer::mix(const Projected& p, const Batch& batch, Sequence
 }
 
 Tensor MacchiatoMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const std::optional<Tensor> start = state ? std::optional<Tensor>(state->at("position")) : std::nullopt;
+  const std::optional<Tensor> start = start_of(state, "position");
   const Tensor y = source_->forward(x, batch, state);
   const Projected p = project(x, y, batch.positions(x, start));
   const LatteResult result = mix(p, batch, state);
@@ -86,8 +81,7 @@ Tensor MacchiatoMixer::forward(const Tensor& x, const Batch& batch, SequenceStat
 }
 
 Tensor MacchiatoMixer::reference(const Tensor& x) {
-  const Tensor positions = at::arange(x.size(1), x.options().dtype(at::kLong)).unsqueeze(0);
-  const Projected p = project(x, source_->reference(x), positions);
+  const Projected p = project(x, source_->reference(x), Batch{}.positions(x));
   Tensor o;
   if (!settings_.window) {
     o = latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal);
@@ -147,12 +141,8 @@ std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& 
   if (!said) read.window = 129;
   if (said && !window.is_null()) read.window = settings.integer("window", 1, 1 << 30);
   if (!read.window && read.latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
-  read.rotary = settings.boolean("rotary", true);
-  const int64_t head_dim = context.dim / read.heads;
-  if (read.window && read.rotary && head_dim % 2 != 0) {
-    settings.fail(concat("rotary positions need an even head size, got ", head_dim));
-  }
-  read.rope_theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+  // Without a window nothing is rotated, and any head size will do.
+  read.rope_theta = read_rotary(settings, context, read.window ? context.dim / read.heads : 0, /*fallback=*/true);
   read.causal = context.causal;
   return std::make_shared<MacchiatoMixer>(read, context.dim);
 }

@@ -14,9 +14,8 @@ struct MacchiatoSettings {
   int64_t heads, latents;  // latents 0: R-SWA, the window alone, with q and k from the source
   SourceKind source;
   int64_t taps;
-  std::optional<int64_t> window;  // none: Latte alone
-  bool rotary;
-  double rope_theta;
+  std::optional<int64_t> window;     // none: Latte alone
+  std::optional<double> rope_theta;  // none: no rotary positions in the window
   bool causal;
 };
 

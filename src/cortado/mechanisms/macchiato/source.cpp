@@ -1,12 +1,12 @@
 #include "cortado/mechanisms/macchiato/source.h"
 
-#include "cortado/mechanisms/heads.h"
 #include "cortado/mechanisms/sequences.h"
-#include "cortado/nn/initialization.h"
-#include "cortado/primitives/short_conv/op.h"
+#include "cortado/nn/wide.h"
 
 namespace cortado {
 namespace {
+
+constexpr const char* kTail = "source_tail";
 
 // Every sequence of the batch backwards in time.
 Tensor reverse_time(const Tensor& x, const Batch& batch) {
@@ -19,10 +19,10 @@ Tensor reverse_time(const Tensor& x, const Batch& batch) {
 }  // namespace
 
 Source::Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool causal)
-    : torch::nn::Module("Source"), kind_(kind), dim_(dim), taps_(taps), causal_(causal) {
+    : torch::nn::Module("Source"), kind_(kind), dim_(dim), causal_(causal) {
   if (kind == SourceKind::kConv) {
-    taps_weight_ = register_parameter("taps", at::empty({dim, taps}));
-    lecun_normal(taps_weight_, taps);
+    conv_ = std::make_shared<ShortConvolution>(dim, taps, false, "none");
+    register_parameter("taps", conv_->weight);
   }
   if (kind == SourceKind::kRgLru) {
     rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
@@ -30,18 +30,12 @@ Source::Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool c
   }
 }
 
-Tensor Source::convolve(const Tensor& x, const Batch& batch, SequenceState* state) const {
-  const std::optional<Tensor> tail = state ? std::optional<Tensor>(state->at("source_tail")) : std::nullopt;
-  auto [y, last] = short_conv(x, taps_weight_, {}, "none", tail, batch.cu_seqlens);
-  if (state) state->at("source_tail") = last;
-  if (causal_) return y;
-  const Tensor back = std::get<0>(short_conv(reverse_time(x, batch), taps_weight_, {}, "none", {}, batch.cu_seqlens));
-  return y + reverse_time(back, batch);
-}
-
 Tensor Source::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
   if (kind_ == SourceKind::kX) return x;
-  if (kind_ == SourceKind::kConv) return convolve(x, batch, state);
+  if (kind_ == SourceKind::kConv) {
+    const Tensor y = conv_->forward(x, batch, state, kTail);
+    return causal_ ? y : y + reverse_time(conv_->forward(reverse_time(x, batch), batch, nullptr, kTail), batch);
+  }
   if (!causal_) return norm_->forward(rg_lru_->bidirectional(x, batch));
   if (!state) return norm_->forward(std::get<0>(rg_lru_->forward(x, batch)));
   auto [h, last] = rg_lru_->forward(x, batch, state->at("position"), state->at("source_h"));
@@ -52,23 +46,22 @@ Tensor Source::forward(const Tensor& x, const Batch& batch, SequenceState* state
 Tensor Source::reference(const Tensor& x) const {
   if (kind_ == SourceKind::kX) return x;
   if (kind_ == SourceKind::kRgLru) return norm_->forward(rg_lru_->reference(x, causal_));
-  const Tensor y = std::get<0>(short_conv_reference(x, taps_weight_));
-  return causal_ ? y : y + std::get<0>(short_conv_reference(x.flip(1), taps_weight_)).flip(1);
+  const Tensor y = conv_->reference(x);
+  return causal_ ? y : y + conv_->reference(x.flip(1)).flip(1);
 }
 
 void Source::add_state(SequenceState& state, int64_t rows, const at::TensorOptions& options) const {
-  const auto wide = scan_options(options);
-  if (kind_ == SourceKind::kConv) state.add("source_tail", at::zeros({rows, taps_ - 1, dim_}, wide));
-  if (kind_ == SourceKind::kRgLru) state.add("source_h", at::zeros({rows, dim_}, wide));
+  if (kind_ == SourceKind::kConv) conv_->add_state(state, kTail, rows, options);
+  if (kind_ == SourceKind::kRgLru) state.add("source_h", at::zeros({rows, dim_}, scan_options(options)));
 }
 
 int64_t Source::state_bytes() const {
-  const int64_t floats = kind_ == SourceKind::kConv ? (taps_ - 1) * dim_ : kind_ == SourceKind::kRgLru ? dim_ : 0;
-  return floats * 4;
+  if (kind_ == SourceKind::kConv) return conv_->state_bytes();
+  return kind_ == SourceKind::kRgLru ? dim_ * 4 : 0;
 }
 
 double Source::flops_per_token() const {
-  if (kind_ == SourceKind::kConv) return 2.0 * static_cast<double>(taps_ * dim_);
+  if (kind_ == SourceKind::kConv) return conv_->flops_per_token();
   return kind_ == SourceKind::kRgLru ? rg_lru_->flops_per_token() : 0.0;
 }
 

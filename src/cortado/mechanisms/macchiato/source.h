@@ -4,6 +4,7 @@
 
 #include "cortado/nn/norms.h"
 #include "cortado/nn/rg_lru.h"
+#include "cortado/nn/short_convolution.h"
 #include "cortado/nn/state.h"
 
 namespace cortado {
@@ -24,12 +25,10 @@ class Source : public torch::nn::Module {
   double flops_per_token() const;
 
  private:
-  Tensor convolve(const Tensor& x, const Batch& batch, SequenceState* state) const;
-
   SourceKind kind_;
-  int64_t dim_, taps_;
+  int64_t dim_;
   bool causal_;
-  Tensor taps_weight_;  // [D, taps], the last column the current token's
+  std::shared_ptr<ShortConvolution> conv_;  // not a submodule: its weight [D, taps] is the parameter "taps"
   std::shared_ptr<RgLru> rg_lru_;
   std::shared_ptr<RmsNorm> norm_;
 };

@@ -1,0 +1,45 @@
+#include "cortado/mechanisms/projected.h"
+
+#include "cortado/nn/rotary.h"
+
+namespace cortado {
+
+ProjectionSettings ProjectionSettings::read(JsonReader& settings, const MixerContext& context) {
+  ProjectionSettings read{};
+  read.heads = settings.integer("heads", 1, 65536, context.heads);
+  read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
+  if (read.heads % read.kv_heads != 0) {
+    settings.fail(concat("heads (", read.heads, ") is not a multiple of kv_heads (", read.kv_heads, ")"));
+  }
+  if (!settings.has("head_dim") && context.dim % read.heads != 0) {
+    settings.fail(concat("dim (", context.dim, ") is not divisible by heads (", read.heads, ")"));
+  }
+  read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
+  read.rope_theta = read_rotary(settings, context, read.head_dim, context.rotary);
+  read.bias = settings.boolean("bias", false);
+  return read;
+}
+
+ProjectedMixer::ProjectedMixer(std::string name, const ProjectionSettings& settings, int64_t dim)
+    : Mixer(std::move(name)), projections_(settings) {
+  q_ = register_module("q", std::make_shared<Linear>(dim, settings.width(), settings.bias));
+  k_ = register_module("k", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
+  v_ = register_module("v", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
+  o_ = register_module("o", make_output_linear(settings.width(), dim, settings.bias));
+}
+
+ProjectedMixer::Projected ProjectedMixer::project(const Tensor& x, const Tensor& positions, const Linear& q,
+                                                  const Linear& k, const Linear& v) const {
+  Projected p{split_heads(q.forward(x), projections_.heads), split_heads(k.forward(x), projections_.kv_heads),
+              split_heads(v.forward(x), projections_.kv_heads)};
+  rotate_queries_and_keys(p.q, p.k, positions, projections_.rope_theta);
+  return p;
+}
+
+void ProjectedMixer::add_cache(SequenceState& state, int64_t rows, const at::TensorOptions& options) const {
+  const std::vector<int64_t> shape = {rows, 0, projections_.kv_heads, projections_.head_dim};
+  state.add("keys", at::zeros(shape, options));
+  state.add("values", at::zeros(shape, options));
+}
+
+}  // namespace cortado

@@ -1,0 +1,44 @@
+// What the mixers with one query, key and value a token share: projections, grouped heads, rotary positions.
+#pragma once
+
+#include "cortado/mechanisms/heads.h"
+
+namespace cortado {
+
+struct ProjectionSettings {
+  int64_t heads, kv_heads, head_dim;
+  std::optional<double> rope_theta;  // none: no rotary positions
+  bool bias = false;
+
+  // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "bias"}
+  static ProjectionSettings read(JsonReader& settings, const MixerContext& context);
+
+  int64_t width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
+};
+
+// Query head i goes with key head i·Hkv/H.
+class ProjectedMixer : public Mixer {
+ protected:
+  ProjectedMixer(std::string name, const ProjectionSettings& settings, int64_t dim);
+
+  struct Projected {
+    Tensor q, k, v;  // [B,T,H,d], [B,T,Hkv,d] twice; q and k rotated
+  };
+  Projected project(const Tensor& x, const Tensor& positions) const { return project(x, positions, *q_, *k_, *v_); }
+  // By other maps of the same sizes.
+  Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const;
+  Tensor output(const Tensor& mixed) const { return o_->forward(merge_heads(mixed)); }
+
+  // Adds "keys" and "values" [rows, 0, Hkv, d].
+  void add_cache(SequenceState& state, int64_t rows, const at::TensorOptions& options) const;
+  // Bytes of one key and its value in float32.
+  int64_t pair_bytes() const { return 2 * projections_.kv_width() * 4; }
+  double projection_flops() const { return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}); }
+
+ private:
+  ProjectionSettings projections_;
+  std::shared_ptr<Linear> q_, k_, v_, o_;
+};
+
+}  // namespace cortado
