@@ -17,8 +17,14 @@ AttentionSettings AttentionSettings::read(JsonReader& settings, const MixerConte
   read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
   read.softcap = settings.optional_number("softcap", 1e-6, 1e9);
   read.rotary = settings.boolean("rotary", context.rotary);
+  const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
+  read.rotary_dim = static_cast<int64_t>(fraction * static_cast<double>(read.head_dim));
   if (read.rotary && read.head_dim % 2 != 0) {
     settings.fail(concat("rotary positions need an even head size, got ", read.head_dim));
+  }
+  if (read.rotary && (read.rotary_dim < 2 || read.rotary_dim % 2 != 0)) {
+    settings.fail(concat("rotary_fraction ", fraction, " of head_dim (", read.head_dim, ") is ", read.rotary_dim,
+                         " channels, which cannot be turned in pairs"));
   }
   read.rope_theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
   read.bias = settings.boolean("bias", false);
@@ -39,7 +45,7 @@ AttentionMixer::Projected AttentionMixer::project(const Tensor& x, const Tensor&
   Projected p{split_heads(q_->forward(x), settings_.heads), split_heads(k_->forward(x), settings_.kv_heads),
               split_heads(v_->forward(x), settings_.kv_heads)};
   if (settings_.rotary) {
-    const RotaryTable table = rotary_table(positions, settings_.head_dim, settings_.rope_theta,
+    const RotaryTable table = rotary_table(positions, settings_.rotary_dim, settings_.rope_theta,
                                            x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     p.q = rotate(p.q, table);
     p.k = rotate(p.k, table);

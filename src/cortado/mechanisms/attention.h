@@ -12,10 +12,12 @@ struct AttentionSettings {
   std::optional<double> softcap;
   bool rotary, bias;
   double rope_theta;
+  int64_t rotary_dim;  // channels of a head that are rotated, the first ones
   bool causal;
   std::optional<int64_t> window;  // none: every key
 
-  // {"heads", "kv_heads", "head_dim", "softcap", "rotary", "rope_theta", "bias"}; "window" is read by sliding_window.
+  // {"heads", "kv_heads", "head_dim", "softcap", "rotary", "rope_theta", "rotary_fraction", "bias"}; "window" is
+  // read by sliding_window.
   static AttentionSettings read(JsonReader& settings, const MixerContext& context);
 };
 

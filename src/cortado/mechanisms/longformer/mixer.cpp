@@ -81,8 +81,10 @@ LongformerMixer::Projected LongformerMixer::project_global(const Tensor& x, cons
               split_heads(k_global_->forward(x), settings_.kv_heads),
               split_heads(v_global_->forward(x), settings_.kv_heads)};
   if (!settings_.rotary) return p;
-  p.q = apply_rotary(p.q, positions, settings_.rope_theta);
-  p.k = apply_rotary(p.k, positions, settings_.rope_theta);
+  const RotaryTable table = rotary_table(positions, settings_.rotary_dim, settings_.rope_theta,
+                                         x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  p.q = rotate(p.q, table);
+  p.k = rotate(p.k, table);
   return p;
 }
 
@@ -120,7 +122,7 @@ double LongformerMixer::flops_per_token(int64_t tokens) const {
 const Mechanism kLongformer = {
     .name = "longformer",
     .family = "softmax attention",
-    .paper = "Longformer (Beltagy et al. 2020)",
+    .paper = "Longformer (Beltagy et al. 2020) §3.1 eq. 1",
     .equation = "o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G",
     .state = "2 (w-1 + G) Hkv d",
     .bidirectional = true,
@@ -132,6 +134,7 @@ const Mechanism kLongformer = {
         },
     .examples = {R"({"window": 5, "globals": 3})", R"({"window": 20, "rotary": true, "kv_heads": 2, "bias": true})",
                  R"({"window": 9, "globals": 0, "softcap": 5.0})"},
+    .normalized = {R"({"window": 5, "globals": 2})"},
 };
 
 }  // namespace cortado
