@@ -1,9 +1,12 @@
-"""The Griffin block against transformers' RecurrentGemma: outputs, gradients, decoding from a state."""
+"""Griffin's recurrent block and its local attention against transformers' RecurrentGemma: outputs, gradients, decoding."""
 
 import pytest
 import torch
 from transformers import RecurrentGemmaConfig
-from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRecurrentBlock
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import (
+    RecurrentGemmaAttention,
+    RecurrentGemmaRecurrentBlock,
+)
 
 
 def block(dim, width, heads, taps, gate):
@@ -73,3 +76,55 @@ def test_decoding_goes_on_from_the_state(mixer, close):
     close(torch.cat(got, 1), torch.cat(expected, 1), 1e-5)
     close(ours.state()["h"], theirs.rg_lru.recurrent_states, 1e-5)
     close(ours.state()["tail"].transpose(1, 2), theirs.conv1d_state, 1e-6)
+
+
+def attention(dim, heads, head_dim, fraction, window):
+    config = RecurrentGemmaConfig(
+        hidden_size=dim,
+        num_attention_heads=heads,
+        num_key_value_heads=1,
+        head_dim=head_dim,
+        attention_bias=True,  # its output map always has a bias, our setting is one for all four
+        num_hidden_layers=1,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": fraction},
+    )
+    config.sliding_window = window
+    config._attn_implementation = "eager"
+    made = RecurrentGemmaAttention(config, 0).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.normal_(0, 0.4)
+    return made
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("tokens, window", [(2, 4), (40, 4), (65, 65), (33, 17)])
+def test_the_local_attention_block(mixer, close, same_gradients, tokens, window, fraction):
+    """Multi-query, a window of w keys (which its model makes the mask of), rotary positions on part of each head."""
+    torch.manual_seed(3)
+    dim, heads, head_dim = 12, 3, 8
+    theirs = attention(dim, heads, head_dim, fraction, window)
+    ours = mixer(
+        "sliding_window",
+        dim,
+        heads,
+        kv_heads=1,
+        head_dim=head_dim,
+        window=window,
+        bias=True,
+        rotary=True,
+        rotary_fraction=fraction,
+    )
+    pairs = {f"{n}.{p}": getattr(getattr(theirs, f"{n}_proj"), p) for n in "qkvo" for p in ("weight", "bias")}
+    ours.fill(pairs)
+    x = torch.randn(2, tokens, dim, dtype=torch.float64, requires_grad=True)
+    place = torch.arange(tokens)
+    distance = place[:, None] - place[None]
+    mask = torch.zeros(tokens, tokens, dtype=torch.float64).masked_fill((distance < 0) | (distance >= window), -torch.inf)
+    expected, _ = theirs(x, place.expand(2, -1), mask.expand(2, 1, -1, -1))
+    got = ours(x)
+    # The package takes the softmax and the positions' angles in float32.
+    close(got, expected, 1e-5)
+    same_gradients(got, expected, [x] + [ours.parameters[n] for n in pairs], [x, *pairs.values()], 1e-4)
+    decoded = torch.cat([ours.resume(x[:, t : t + 1].detach()) for t in range(tokens)], 1)
+    close(decoded, expected, 1e-5)

@@ -92,3 +92,28 @@ def test_twice_differentiated_is_an_error():
 def test_shapes_that_do_not_fit():
     with pytest.raises(RuntimeError, match=r"\[elementwise_scan\] expected log_a of shape"):
         scan(torch.zeros(1, 2, 3), torch.zeros(1, 2, 4))
+
+
+@pytest.mark.parametrize("bounds", [None, torch.tensor([0, 30])])
+@pytest.mark.parametrize("state_type", [torch.float64, torch.complex64, torch.complex128])
+def test_the_initial_state_has_a_say_in_the_type(state_type, bounds):
+    generator = torch.Generator().manual_seed(3)
+    log_a = -torch.rand(1, 30, 4, generator=generator)
+    b, start = torch.randn(1, 30, 4, generator=generator), torch.randn(1, 4, generator=generator, dtype=state_type)
+    h, last = scan(log_a, b, initial_state=start, cu_seqlens=bounds)
+    assert last.dtype == state_type
+    assert h.dtype == (torch.complex128 if state_type == torch.complex128 else state_type if state_type.is_complex else b.dtype)
+    wide, wide_last = numpy_scan(log_a.double().numpy(), *(x.to(torch.complex128).numpy() for x in (b, start)), False)
+    exact = last.dtype in (torch.float64, torch.complex128)
+    np.testing.assert_allclose(last.numpy(), wide_last, rtol=1e-12 if exact else 1e-5, atol=1e-14 if exact else 1e-6)
+    np.testing.assert_allclose(h.numpy(), wide, rtol=1e-5, atol=1e-6)
+    meta = scan(log_a.to("meta"), b.to("meta"), initial_state=start.to("meta"))
+    assert [x.dtype for x in meta] == [h.dtype, last.dtype]
+
+
+def test_gradients_of_real_gates_under_a_complex_state():
+    generator = torch.Generator().manual_seed(4)
+    log_a, b = (torch.rand(2, 7, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    start = torch.randn(2, 3, generator=generator, dtype=torch.complex128)
+    inputs = [x.requires_grad_() for x in (-log_a, b, start)]
+    assert torch.autograd.gradcheck(lambda a, b, s: scan(a, b, initial_state=s), inputs)

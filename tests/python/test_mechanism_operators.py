@@ -116,6 +116,79 @@ def test_macchiato_compiles_whole_with_a_past():
     torch.testing.assert_close(compiled(logits, theta, v, w), run(logits, theta, v, w))
 
 
+def packed_with_past(dtype=torch.float64):
+    """(operator's function of its tensors, those tensors, the function of each sequence alone): three sequences, one empty."""
+    tensors = tuple(randn(1, 9, 2, n, seed=s, dtype=dtype) for s, n in enumerate((4, 3, 2, 5, 5)))
+    past = (randn(3, 4, 2, 5, seed=7, dtype=dtype), randn(3, 4, 2, 2, seed=8, dtype=dtype))
+    bounds, lengths = torch.tensor([0, 5, 5, 9]), torch.tensor([3, 2, 0])
+
+    def packed(*x):
+        return ops.macchiato(*x[:5], window=4, past_k=x[5], past_v=x[6], past_length=lengths, cu_seqlens=bounds)[0]
+
+    def separate(*x):
+        parts = []
+        for n, (start, end) in enumerate([(0, 5), (5, 5), (5, 9)]):
+            row = [y[:, start:end] for y in x[:5]]
+            before = [y[n : n + 1, 4 - lengths[n] :] for y in x[5:]]
+            parts.append(ops.macchiato(*row, window=4, past_k=before[0], past_v=before[1])[0])
+        return torch.cat(parts, 1)
+
+    return packed, tensors + past, separate
+
+
+def test_macchiato_packed_with_a_past_equals_each_sequence_alone():
+    packed, tensors, separate = packed_with_past()
+    torch.testing.assert_close(packed(*tensors), separate(*tensors))
+    assert torch.autograd.gradcheck(packed, tensors)
+
+
+def test_macchiato_compiles_whole_packed_with_a_past():
+    packed, tensors, _ = packed_with_past()
+    compiled = torch.compile(packed, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*tensors), packed(*tensors))
+    gradients = [torch.autograd.grad(f(*tensors).square().sum(), tensors) for f in (compiled, packed)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_macchiato_packed_with_a_past_has_a_meta_form():
+    tensors = packed_with_past(torch.float32)[1]
+    bounds, lengths = torch.tensor([0, 5, 5, 9]), torch.tensor([3, 2, 0])
+    options = {"window": 4, "past_k": tensors[5], "past_v": tensors[6], "past_length": lengths, "cu_seqlens": bounds}
+    torch.library.opcheck(ops.macchiato, tensors[:5], options)
+    meta = {name: x.to("meta") if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    assert ops.macchiato(*(x.to("meta") for x in tensors[:5]), **meta)[0].shape == (1, 9, 2, 2)
+
+
+@pytest.mark.parametrize("bounds", [None, torch.tensor([0, 5])])
+def test_macchiato_does_not_round_its_past(bounds):
+    logits, theta, v, w = (randn(1, 5, 2, n, dtype=torch.bfloat16) for n in (4, 3, 2, 5))
+    past_k, past_v = randn(1, 3, 2, 5, seed=7), randn(1, 3, 2, 2, seed=8)
+    run = {"window": 4, "past_k": past_k, "past_v": past_v, "cu_seqlens": bounds}
+    short, state, *_ = ops.macchiato(logits, theta, v, w, w, **run)
+    exact = ops.macchiato(logits.double(), theta.double(), v.double(), w.double(), w.double(), **run)[0]
+    assert short.dtype == torch.bfloat16 and state.dtype == torch.float64
+    assert torch.equal(short, exact.bfloat16())  # computed in the past's float64, rounded once
+
+
+@pytest.mark.parametrize("length, message", [(4, "at most 3, got 4"), (-1, "at least 0, got -1"), (1.0, "must be integers")])
+def test_macchiato_refuses_a_past_length_that_is_none(length, message):
+    x, past = torch.zeros(1, 5, 1, 2), torch.zeros(1, 3, 1, 2)
+    with pytest.raises(RuntimeError, match=message):
+        ops.macchiato(torch.zeros(1, 5, 1, 3), x, x, x, x, window=4, past_k=past, past_v=past, past_length=torch.tensor([length]))
+
+
+@pytest.mark.parametrize("bounds", [None, torch.tensor([0, 2, 6])])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["latte", "normalized_linear"])
+def test_differentiating_twice_is_an_error(name, causal, bounds):
+    tensors = [randn(1, 6, 2, n, seed=s).exp() for s, n in enumerate((3, 3, 4))]
+    o = getattr(ops, name)(*tensors, causal=causal, cu_seqlens=bounds)[0]
+    for first in torch.autograd.grad(o.square().sum(), tensors, create_graph=True):
+        for other in tensors:
+            with pytest.raises(RuntimeError, match="differentiating twice"):
+                torch.autograd.grad(first.sum(), other, retain_graph=True, allow_unused=True)
+
+
 def test_autocast_keeps_the_types_it_is_given():
     q, theta, v = (randn(1, 40, 2, 4, dtype=torch.float32) for _ in range(3))
     with torch.autocast("cpu", dtype=torch.bfloat16):

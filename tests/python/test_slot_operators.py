@@ -76,6 +76,53 @@ def test_blurry_window_equals_numpy(slots, period, decay):
     compare(ops.blurry_window(q, k, v, slots=slots, period=period, decay=decay)[0], per_head(one_head, q, k, v))
 
 
+@pytest.mark.parametrize("heads", [(6, 2, 3, 6), (2, 2, 3, 6), (3, 3, 1, 1), (6, 6, 2, 3), (12, 2, 6, 3)])
+@pytest.mark.parametrize("name", ["abc", "gated_slot"])
+def test_the_most_heads_of_any_input_are_the_states(name, heads):
+    (hq, hk, hv, hs), most = heads, max(heads[1:])
+    q, k, v, s = randn(1, 20, hq, 4), randn(1, 20, hk, 4, seed=1), randn(1, 20, hv, 3, seed=2), randn(1, 20, hs, 5, seed=3)
+    rest = [s] if name == "abc" else [s, -randn(1, 20, 1, 5, seed=4).abs()]
+    out = max(hq, most)
+    wide = [x.repeat_interleave(out // x.shape[2], 2) for x in (q, k, v, *rest)]
+    o, keys, *_ = getattr(ops, name)(q, k, v, *rest)
+    assert keys.shape == (1, most, 5, 4)
+    torch.testing.assert_close(o, getattr(ops, name)(*wide)[0])
+
+
+def test_heads_that_do_not_divide_the_most_are_refused():
+    q, k, v, s = (torch.zeros(1, 4, h, 3) for h in (6, 4, 3, 6))
+    with pytest.raises(RuntimeError, match=r"heads of k \(4\) must divide the largest head count, 6"):
+        ops.abc(q, k, v, s)
+
+
+def test_a_distribution_over_slots_of_ones_gives_ones():
+    """GSA's weights: slots that hold ones keep them, and the softmax over the slots sums to one."""
+    q, k, s = randn(2, 90, 2, 4), randn(2, 90, 2, 4, seed=1), torch.sigmoid(randn(2, 90, 2, 5, seed=3) * 4)
+    ones = torch.ones(2, 2, 5, 3, dtype=torch.float64)
+    o, _, values = ops.gated_slot(
+        q, k, torch.ones(2, 90, 2, 3), s, torch.log1p(-s), key_state=torch.zeros(2, 2, 5, 4), value_state=ones
+    )
+    torch.testing.assert_close(o, torch.ones_like(o))
+    torch.testing.assert_close(values, ones)
+
+
+@pytest.mark.parametrize("position, message", [([-1, 3], "at least 0, got -1"), ([1.0, 2.0], "must be integers")])
+def test_blurry_window_refuses_a_position_that_is_none(position, message):
+    x = torch.zeros(2, 4, 1, 3)
+    with pytest.raises(RuntimeError, match=message):
+        ops.blurry_window(x, x, x, slots=3, period=5, position=torch.tensor(position))
+
+
+def test_blurry_window_compiles_whole_with_a_position():
+    q, k, v = randn(2, 6, 2, 4), randn(2, 6, 2, 4, seed=1), randn(2, 6, 2, 3, seed=2)
+    seen = torch.tensor([0, 7])
+
+    def run(q, k, v):
+        return ops.blurry_window(q, k, v, slots=3, period=5, position=seen)[0]
+
+    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
+
+
 def test_blurry_window_resumes_rows_at_their_own_positions():
     q, k, v = randn(2, 30, 2, 4), randn(2, 30, 2, 4, seed=1), randn(2, 30, 2, 3, seed=2)
     options = {"slots": 5, "period": 13}

@@ -42,15 +42,30 @@ std::vector<Subject> all_subjects() {
   return all;
 }
 
+// The settings under which a mechanism's weights are a distribution.
+std::vector<Subject> normalized_subjects() {
+  std::vector<Subject> all;
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const auto& settings : mechanism->normalized) {
+      if (mechanism->causal) all.push_back({mechanism, settings, true});
+      if (mechanism->bidirectional) all.push_back({mechanism, settings, false});
+    }
+    for (const auto& settings : mechanism->normalized_bidirectional) all.push_back({mechanism, settings, false});
+  }
+  return all;
+}
+
 void PrintTo(const Subject& subject, std::ostream* out) {
   *out << subject.mechanism->name << " " << subject.settings << (subject.causal ? " causal" : " bidirectional");
 }
 
 // "latte_0_causal": readable in ctest's list.
 std::string test_name(const ::testing::TestParamInfo<Subject>& info) {
-  std::vector<std::string> examples = info.param.mechanism->examples;
-  const auto& more = info.param.mechanism->causal_examples;
-  examples.insert(examples.end(), more.begin(), more.end());
+  const Mechanism& mechanism = *info.param.mechanism;
+  std::vector<std::string> examples = mechanism.examples;
+  for (const auto& more : {mechanism.causal_examples, mechanism.normalized, mechanism.normalized_bidirectional}) {
+    examples.insert(examples.end(), more.begin(), more.end());
+  }
   const auto which = std::find(examples.begin(), examples.end(), info.param.settings) - examples.begin();
   return info.param.mechanism->name + "_" + std::to_string(which) + (info.param.causal ? "" : "_bidirectional");
 }
@@ -94,6 +109,8 @@ class CausalConformance : public Conformance {};  // what has a state
 
 class BidirectionalConformance : public Conformance {};
 
+class Normalized : public Conformance {};
+
 // Outputs and every gradient of two ways of computing y from x.
 void expect_same(Mixer& mixer, const Tensor& x, const Tensor& actual, const Tensor& expected, double tolerance) {
   EXPECT_CLOSE(actual, expected, tolerance);
@@ -114,21 +131,67 @@ TEST_P(Conformance, EqualsItsDefinition) {
   }
 }
 
-TEST_P(Conformance, EqualsItsDefinitionOverAThousandTokens) {
-  auto mixer = make();
+void copy_weights(Mixer& to, const Mixer& from) {
   at::NoGradGuard no_grad;
-  const Tensor x = at::randn({1, 1000, kWidth}, at::kDouble);
-  EXPECT_CLOSE(mixer->forward(x, {}, nullptr), mixer->reference(x), 1e-9);
+  for (auto& weight : named_weights(to)) weight.value().copy_(named_weights(from)[weight.key()]);
 }
 
-// Float32 and bfloat16 stay near float64, gradients included.
+// Over a thousand tokens in float64; in float32 near the definition in float64, gradients included (of a mechanism's
+// first settings: the definitions are slow).
+TEST_P(Conformance, EqualsItsDefinitionOverAThousandTokens) {
+  auto mixer = make();
+  const bool first = GetParam().settings == GetParam().mechanism->examples.front();
+  const at::AutoGradMode differentiate(first);
+  const Tensor x = inputs(1, 1000), expected = mixer->reference(x);
+  EXPECT_CLOSE(mixer->forward(x, {}, nullptr), expected, 1e-9);
+  if (!first) return;
+  auto narrow = make(at::kFloat);
+  copy_weights(*narrow, *mixer);
+  const Tensor x32 = x.detach().to(at::kFloat).requires_grad_(true), y32 = narrow->forward(x32, {}, nullptr);
+  EXPECT_CLOSE(y32, expected, 1e-4);
+  const auto weights = weights_like({expected});
+  expect_gradients_close(gradients({y32}, weights, leaves(*narrow, x32)),
+                         gradients({expected}, weights, leaves(*mixer, x)), 1e-3, mixer->named_parameters().keys());
+}
+
+// 7. Where the weights over the values are a distribution, values of one give ones. x has a channel that is one
+// everywhere, the maps of the values read that channel alone, and a receptance gate whose map is zero is half open.
+TEST_P(Normalized, ValuesOfOneGiveOnes) {
+  auto mixer = make();
+  at::NoGradGuard no_grad;
+  double share = 1;
+  const auto named = named_weights(*mixer);
+  for (const auto& weight : named) {
+    Tensor value = weight.value();
+    const std::string &name = weight.key(), part = name.substr(0, name.find('.'));
+    if (part == "v" || part == "v_latent" || part == "v_global") {
+      value.zero_();
+      if (name == part + ".weight") value.select(1, 0).fill_(1);
+    } else if (name == "mix_v") {
+      value.fill_(1);  // of the token before nothing is mixed in
+    } else if (name == "r.weight") {
+      value.zero_();
+      share = 0.5;
+    }
+  }
+  const Tensor x = at::randn({2, 130, kWidth}, at::kDouble) * 3;
+  x.select(2, 0).fill_(1);
+  Tensor expected = share * named["o.weight"].sum(1);
+  if (named.contains("o.bias")) expected = expected + named["o.bias"];
+  EXPECT_CLOSE(mixer->forward(x, {}, nullptr), expected.expand_as(x), 1e-10);
+}
+
+// The distance of two tensors over the length of the second, at least a hundredth of `largest`.
+double distance(const Tensor& actual, const Tensor& expected, double largest) {
+  const double length = expected.norm().item<double>();
+  return (actual.to(at::kDouble) - expected).norm().item<double>() / std::max({length, 1e-2 * largest, 1e-30});
+}
+
+// Float32 stays near float64, gradients included; bfloat16 as near as its eight bits allow: outputs entry by entry,
+// gradients (sums of many rounded terms, whose largest entries say little) in their norm.
 TEST_P(Conformance, ShortTypesStayNear) {
   auto exact = make();
   auto mixer = std::dynamic_pointer_cast<Mixer>(make(at::kFloat));
-  auto copy_weights = [](Mixer& to, const Mixer& from) {
-    at::NoGradGuard no_grad;
-    for (auto& weight : named_weights(to)) weight.value().copy_(named_weights(from)[weight.key()]);
-  };
   copy_weights(*mixer, *exact);
   const Tensor x = inputs(2, 150), x32 = x.detach().to(at::kFloat).requires_grad_(true);
   const Tensor y = exact->forward(x, {}, nullptr), y32 = mixer->forward(x32, {}, nullptr);
@@ -138,12 +201,21 @@ TEST_P(Conformance, ShortTypesStayNear) {
   const auto got = gradients({y32}, weights, leaves(*mixer, x32));
   expect_gradients_close(got, wanted, 1e-4);
   // bfloat16 against float64 on the weights and inputs that bfloat16 can hold: what is left is its own rounding.
-  at::NoGradGuard no_grad;
   mixer->to(at::kBFloat16);
-  const Tensor x16 = x.to(at::kBFloat16), y16 = mixer->forward(x16, {}, nullptr);
+  const Tensor x16 = x.detach().to(at::kBFloat16).requires_grad_(true), y16 = mixer->forward(x16, {}, nullptr);
   copy_weights(*exact, *mixer);
+  const Tensor x64 = x16.detach().to(at::kDouble).requires_grad_(true), y64 = exact->forward(x64, {}, nullptr);
   EXPECT_EQ(y16.scalar_type(), at::kBFloat16);
-  EXPECT_CLOSE(y16, exact->forward(x16.to(at::kDouble), {}, nullptr), 0.05);
+  EXPECT_CLOSE(y16, y64, 0.05);
+  const auto short_gradients = gradients({y16}, weights, leaves(*mixer, x16));
+  const auto wide_gradients = gradients({y64}, weights, leaves(*exact, x64));
+  const auto names = exact->named_parameters().keys();
+  double largest = 0;
+  for (const Tensor& wide : wide_gradients) largest = std::max(largest, wide.norm().item<double>());
+  for (size_t i = 0; i < wide_gradients.size(); ++i) {
+    EXPECT_LE(distance(short_gradients[i], wide_gradients[i], largest), 0.1)
+        << "bfloat16 gradient of " << (i < names.size() ? names[i] : "x");
+  }
 }
 
 // 2. One token at a time = all at once; any cut point; gradients flow through the state.
@@ -326,6 +398,7 @@ TEST_P(Conformance, GradientsAreFiniteDifferences) {
 INSTANTIATE_TEST_SUITE_P(Every, Conformance, ::testing::ValuesIn(all_subjects()), test_name);
 INSTANTIATE_TEST_SUITE_P(Every, CausalConformance, ::testing::ValuesIn(subjects(true)), test_name);
 INSTANTIATE_TEST_SUITE_P(Every, BidirectionalConformance, ::testing::ValuesIn(subjects(false)), test_name);
+INSTANTIATE_TEST_SUITE_P(Every, Normalized, ::testing::ValuesIn(normalized_subjects()), test_name);
 
 }  // namespace
 }  // namespace cortado

@@ -16,6 +16,12 @@ ProjectionSettings ProjectionSettings::read(JsonReader& settings, const MixerCon
   }
   read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
   read.rope_theta = read_rotary(settings, context, read.head_dim, context.rotary);
+  const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
+  read.rotary_dim = static_cast<int64_t>(fraction * static_cast<double>(read.head_dim));
+  if (read.rope_theta && (read.rotary_dim < 2 || read.rotary_dim % 2 != 0)) {
+    settings.fail(concat("rotary_fraction ", fraction, " of head_dim (", read.head_dim, ") is ", read.rotary_dim,
+                         " channels, which cannot be turned in pairs"));
+  }
   read.bias = settings.boolean("bias", false);
   return read;
 }
@@ -32,7 +38,7 @@ ProjectedMixer::Projected ProjectedMixer::project(const Tensor& x, const Tensor&
                                                   const Linear& k, const Linear& v) const {
   Projected p{split_heads(q.forward(x), projections_.heads), split_heads(k.forward(x), projections_.kv_heads),
               split_heads(v.forward(x), projections_.kv_heads)};
-  rotate_queries_and_keys(p.q, p.k, positions, projections_.rope_theta);
+  rotate_queries_and_keys(p.q, p.k, positions, projections_.rope_theta, projections_.rotary_dim);
   return p;
 }
 

@@ -8,9 +8,10 @@ namespace cortado {
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
   std::optional<double> rope_theta;  // none: no rotary positions
+  int64_t rotary_dim;                // channels of a head that are rotated, the first ones
   bool bias = false;
 
-  // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "bias"}
+  // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rotary_fraction", "bias"}
   static ProjectionSettings read(JsonReader& settings, const MixerContext& context);
 
   int64_t width() const { return heads * head_dim; }

@@ -30,6 +30,9 @@ struct Mechanism {
   // and 4 heads).
   std::vector<std::string> examples;
   std::vector<std::string> causal_examples = {};  // settings that have no bidirectional form
+  // Settings whose weights over the values are a distribution, in every form the mechanism has or in the bidirectional
+  // one alone: the suite holds values of one to give ones. For maps named "v", gates named "r", token shifts "mix_v".
+  std::vector<std::string> normalized = {}, normalized_bidirectional = {};
   std::string compare = "{}";  // settings in `cortado compare` (JSON) where the defaults are not usual
 };
 

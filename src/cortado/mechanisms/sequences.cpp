@@ -26,6 +26,65 @@ bool given_together(const char* op, std::initializer_list<const OptionalTensor*>
   return given != 0;
 }
 
+namespace {
+
+Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t low, const c10::SymInt& high) {
+  const Tensor out = x.to(at::kLong, /*non_blocking=*/false, /*copy=*/true);
+  if (x.numel() == 0) return out;
+  const auto lowest = out.min().item<int64_t>(), highest = out.max().item<int64_t>();
+  fail_input_if(lowest < low, what, " must be at least ", low, ", got ", lowest);
+  fail_input_if(highest > high.expect_int(), what, " must be at most ", high, ", got ", highest);
+  return out;
+}
+
+Tensor checked_integers_meta(const Tensor& x, std::string_view, int64_t, const c10::SymInt&) {
+  return at::empty_symint(x.sym_sizes(), x.options().dtype(at::kLong));
+}
+
+Tensor once_backward_kernel(const Tensor& gradient) { return gradient.clone(); }
+
+class Once : public torch::autograd::Function<Once> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("cortado::_once_backward", "")
+                               .typed<decltype(once_backward_kernel)>();
+    return {op.call(gradients[0])};
+  }
+};
+
+}  // namespace
+
+Tensor checked_integers(const Tensor& x, const std::string& what, int64_t low, const c10::SymInt& high) {
+  fail_input_if(!at::isIntegralType(x.scalar_type(), /*includeBool=*/false), what, " must be integers, got ",
+                x.scalar_type());
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("cortado::_checked_integers", "")
+                             .typed<decltype(checked_integers_kernel)>();
+  return op.call(x, what, low, high);
+}
+
+Tensor differentiable_once(const Tensor& x) { return differentiable(x) ? Once::apply(x) : x; }
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def("_checked_integers(Tensor x, str what, int low, SymInt high) -> Tensor");
+  m.def("_once_backward(Tensor gradient) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
+  m.impl("_checked_integers", checked_integers_kernel);
+  m.impl("_once_backward", once_backward_kernel);
+}
+TORCH_LIBRARY_IMPL(cortado, Meta, m) {
+  m.impl("_checked_integers", checked_integers_meta);
+  m.impl("_once_backward", [](const Tensor& gradient) { return at::empty_like(gradient); });
+}
+TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
+  m.impl("_checked_integers", torch::CppFunction::makeFallthrough());
+  m.impl("_once_backward", once_differentiable());
+}
+
 Tensor divide_or_zero(const Tensor& x, const Tensor& by) {
   const Tensor nothing = by == 0;
   return (x / by.masked_fill(nothing, 1)).masked_fill(nothing, 0);

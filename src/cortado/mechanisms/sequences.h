@@ -23,6 +23,14 @@ ScanHeads check_qkv(const char* op, const Named& q, const Named& k, const Tensor
 // "a or none of them" for arguments that belong together. True: they are given.
 bool given_together(const char* op, std::initializer_list<const OptionalTensor*> arguments, const char* names);
 
+// x as int64, all of it in low..high: another type or another value is an InputError about `what`. An operator, so that
+// a traced function checks when it runs, too.
+Tensor checked_integers(const Tensor& x, const std::string& what, int64_t low, const c10::SymInt& high);
+
+// x itself, differentiable once: for operators that are composed of ATen's alone, which would be differentiable twice.
+// To be applied to every input, since an input's gradient depends on all of the others.
+Tensor differentiable_once(const Tensor& x);
+
 // x / by, and 0 where `by` is: a normaliser is 0 where no key has any weight, and so is everything that it divides.
 Tensor divide_or_zero(const Tensor& x, const Tensor& by);
 

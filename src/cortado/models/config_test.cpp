@@ -151,5 +151,15 @@ TEST(Config, EveryShippedConfigIsValid) {
   EXPECT_GE(found, 12);
 }
 
+// Griffin's recurrences take no positions, so the model has none, but its local attention rotates.
+TEST(Config, GriffinsLocalAttentionKnowsPositions) {
+  const std::string path = std::string(std::getenv("CORTADO_SOURCE")) + "/configs/table2/griffin.json";
+  const Json attention = read_json_file(path)["layers"][1]["mixer"];
+  EXPECT_EQ(attention["mixer"], "sliding_window");
+  EXPECT_EQ(attention["rotary"], true);
+  EXPECT_EQ(attention["kv_heads"], 1);
+  EXPECT_EQ(attention["window"], 129);  // the paper's 128, and the token itself
+}
+
 }  // namespace
 }  // namespace cortado

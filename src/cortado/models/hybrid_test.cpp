@@ -16,14 +16,23 @@ struct Stack {
   const char* layers;  // one period of the pattern
 };
 
-// Three linear layers to one of softmax; Samba (Mamba and a window); Griffin (two recurrences and a window); state
-// spaces and token shifts; fixed decays with latents.
+// Three linear layers to one of softmax, gated or of the delta rule; Samba (Mamba and a window); Griffin (two
+// recurrences and a window); state spaces and token shifts; fixed decays with latents; and in one model what is left.
 const Stack kStacks[] = {
     {"gla_3_softmax_1",
      R"([{"repeat": 3, "mixer": {"mixer": "gla"}}, {"mixer": {"mixer": "softmax", "kv_heads": 1}}])"},
     {"samba", R"([{"mixer": {"mixer": "mamba", "state": 5}}, {"mixer": {"mixer": "sliding_window", "window": 5}}])"},
-    {"griffin", R"([{"repeat": 2, "mixer": {"mixer": "rg_lru"}},
+    {"gated_delta_net_3_softmax_1",
+     R"([{"repeat": 3, "mixer": {"mixer": "gated_delta_net"}}, {"mixer": {"mixer": "softmax"}}])"},
+    {"griffin", R"([{"repeat": 2, "mixer": {"mixer": "griffin"}},
                     {"mixer": {"mixer": "sliding_window", "window": 4, "kv_heads": 1}}])"},
+    {"rg_lru_macchiato", R"([{"mixer": {"mixer": "rg_lru"}}, {"mixer": {"mixer": "macchiato", "window": 4, "latents": 4}}])"},
+    {"every_other_family",
+     R"([{"mixer": {"mixer": "delta_net"}}, {"mixer": {"mixer": "kda"}}, {"mixer": {"mixer": "abc", "slots": 3}},
+         {"mixer": {"mixer": "gated_slot", "slots": 3}}, {"mixer": {"mixer": "blurry_window", "slots": 3, "period": 7}},
+         {"mixer": {"mixer": "lolcats", "window": 4}}, {"mixer": {"mixer": "h3", "states": 2, "taps": 3}},
+         {"mixer": {"mixer": "s5", "states": 3}}, {"mixer": {"mixer": "mega", "average": 2, "chunk": 8}},
+         {"mixer": {"mixer": "rwkv6", "mix_rank": 2, "decay_rank": 3}}, {"mixer": {"mixer": "linear"}}])"},
     {"mamba2_rwkv4_rwkv6", R"([{"mixer": {"mixer": "mamba2", "state": 4}}, {"mixer": {"mixer": "rwkv4"}},
                                {"mixer": {"mixer": "rwkv6", "mix_rank": 2, "decay_rank": 3}}])"},
     {"retention_lightning_latte", R"([{"mixer": {"mixer": "retention", "conv": 3}}, {"mixer": {"mixer": "lightning"}},

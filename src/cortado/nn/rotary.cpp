@@ -49,8 +49,12 @@ RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, double theta
 }
 
 Tensor rotate(const Tensor& x, const RotaryTable& table) {
-  fail_input_if(x.dim() != 4 || x.size(3) != 2 * table.cos.size(3), "[rotary] expected [B, T, H, ",
-                2 * table.cos.size(3), "], got ", x.sizes());
+  const int64_t turned = 2 * table.cos.size(3);
+  fail_input_if(x.dim() != 4 || x.size(3) < turned, "[rotary] expected [B, T, H, ", turned, " or more], got ",
+                x.sizes());
+  if (x.size(3) > turned) {
+    return at::cat({rotate(x.narrow(3, 0, turned), table), x.narrow(3, turned, x.size(3) - turned)}, 3);
+  }
   if (at::GradMode::is_enabled() && x.requires_grad()) return Rotate::apply(x, table.cos, table.sin);
   return turn(x, table.cos, table.sin);
 }
@@ -59,9 +63,10 @@ Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta) {
   return rotate(x, rotary_table(positions, x.size(-1), theta, wide_type(x)));
 }
 
-void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta) {
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta,
+                             std::optional<int64_t> channels) {
   if (!theta) return;
-  const RotaryTable table = rotary_table(positions, q.size(-1), *theta, wide_type(q));
+  const RotaryTable table = rotary_table(positions, channels.value_or(q.size(-1)), *theta, wide_type(q));
   q = rotate(q, table);
   k = rotate(k, table);
 }

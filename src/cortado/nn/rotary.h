@@ -21,11 +21,13 @@ RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, double theta
 
 // x [B, T, H, K], channels i and i + K/2 turned by angle i:
 // y = [x_1 cos - x_2 sin, x_2 cos + x_1 sin], x_1, x_2 the halves. Computed in the table's type, returned in x's.
+// With a table of K' < K channels the first K' are turned so and the others pass.
 Tensor rotate(const Tensor& x, const RotaryTable& table);
 
 // Both at once. Compute the table once where several tensors share the positions.
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta);
-// Queries and keys [B,T,·,K] in their places, with one table; nothing without a theta.
-void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta);
+// Queries and keys [B,T,·,K] in their places, with one table; nothing without a theta. `channels`: the first so many (all).
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta,
+                             std::optional<int64_t> channels = {});
 
 }  // namespace cortado

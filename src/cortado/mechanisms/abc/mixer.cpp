@@ -105,6 +105,7 @@ const Mechanism kAbc = {
         },
     .examples = {R"({"slots": 5})",
                  R"({"slots": 3, "heads": 2, "rotary": true, "rope_theta": 100, "gate": false, "conv": 3})"},
+    .normalized = {R"({"slots": 5, "gate": false})"},
 };
 
 }  // namespace cortado

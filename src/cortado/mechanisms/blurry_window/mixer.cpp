@@ -70,6 +70,7 @@ const Mechanism kBlurryWindow = {
         },
     .examples = {R"({"slots": 7})", R"({"slots": 5, "period": 13, "rotary": true, "rope_theta": 100})",
                  R"({"slots": 7, "period": 21, "heads": 2, "decay": false})"},
+    .normalized = {R"({"slots": 5, "period": 13})"},
 };
 
 }  // namespace cortado

@@ -91,13 +91,17 @@ std::tuple<Tensor, Tensor, Tensor> blurry_window_operator(const Tensor& q, const
                                                           const OptionalTensor& value_state,
                                                           const OptionalTensor& position,
                                                           const OptionalTensor& cu_seqlens) {
+  OptionalTensor seen;  // checked here and not in blurry_window: a mixer's own state needs no reading of it a token
+  if (position) {
+    seen = checked_integers(*position, "[blurry_window] position", 0, std::numeric_limits<int64_t>::max());
+  }
   const SlotResult result = blurry_window(q, k, v,
                                           {.sizes = {slots, period},
                                            .decay = decay,
                                            .scale = scale,
                                            .key_state = key_state,
                                            .value_state = value_state,
-                                           .position = position,
+                                           .position = seen,
                                            .cu_seqlens = cu_seqlens});
   return {result.o, result.key_state, result.value_state};
 }

@@ -23,14 +23,20 @@ SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, cons
 SlotSizes check_slot_inputs(const char* op, const SlotInputs& in, std::initializer_list<Named> writes,
                             const c10::SymInt& slots, const OptionalTensor& cu_seqlens) {
   SlotSizes sizes{};
-  const ScanHeads pairs = check_qkv(op, {"k", in.k}, {"k", in.k}, in.v);  // without q: s or g may have more heads
-  const c10::SymInt batch = in.v.sym_size(0), tokens = in.v.sym_size(1), width = in.k.sym_size(3);
-  sizes.heads.state = pairs.state;
+  expect_shape(op, "v", in.v, {-1, -1, -1, -1});
+  const c10::SymInt batch = in.v.sym_size(0), tokens = in.v.sym_size(1);
+  expect_shape(op, "k", in.k, {batch, tokens, -1, -1});
+  const c10::SymInt width = in.k.sym_size(3);
+  expect_shape(op, "q", in.q, {batch, tokens, -1, width});
+  // The state's heads: the largest count among all that enters it, which each of the others divides.
+  c10::SymInt& most = sizes.heads.state = in.k.sym_size(2);
+  if (in.v.sym_size(2) > most) most = in.v.sym_size(2);
   for (const auto& [name, x] : writes) {
     expect_shape(op, name, x, {batch, tokens, -1, slots});
-    sizes.heads.state = common_heads(op, {{"k and v", sizes.heads.state}, {name, x.sym_size(2)}});
+    if (x.sym_size(2) > most) most = x.sym_size(2);
   }
-  expect_shape(op, "q", in.q, {batch, tokens, -1, width});
+  common_heads(op, {{"k", in.k.sym_size(2)}, {"v", in.v.sym_size(2)}, {"the state", most}});
+  for (const auto& [name, x] : writes) common_heads(op, {{name, x.sym_size(2)}, {"the state", most}});
   sizes.heads.out = output_heads(op, in.q.sym_size(2), sizes.heads.state);
   sizes.rows = packed_rows(op, cu_seqlens, batch);
   sizes.slots = slots;

@@ -45,7 +45,7 @@ double GriffinMixer::flops_per_token(int64_t) const {
 const Mechanism kGriffin = {
     .name = "griffin",
     .family = "recurrence",
-    .paper = "Griffin (De et al. 2024)",
+    .paper = "Griffin (De et al. 2024) §2.3-2.4 eq. 1-4",
     .equation = "o_t = W_o (gelu(W_y x_t) * RGLRU(conv(W_x x))_t)",
     .state = "taps R",
     .primitives = {"elementwise_scan", "short_conv"},

@@ -55,7 +55,7 @@ double H3Mixer::flops_per_token(int64_t) const {
 const Mechanism kH3 = {
     .name = "h3",
     .family = "state space",
-    .paper = "H3 (Fu et al. 2023)",
+    .paper = "H3 (Fu et al. 2023) §3.1, algorithm 1",
     .equation = "o = q * SSM_diagonal(SSM_shift(k) * v)",
     .state = "D (2 N + taps - 1)",
     .primitives = {"elementwise_scan", "short_conv"},

@@ -65,7 +65,7 @@ double LatteMixer::flops_per_token(int64_t) const {
 const Mechanism kLatte = {
     .name = "latte",
     .family = "linear attention",
-    .paper = "Latte (2024) eq. 7-14",
+    .paper = "Latte (2024) eq. 6-17; Latte-Macchiato eq. 6-14",
     .equation = "o_t = sum_l p(l|t) sum_{s<=t} softmax_{s<=t}(theta_sl) v_s",
     .state = "L (D/H + 2)",
     .primitives = {"gated_scan", "elementwise_scan", "running_max"},
@@ -80,6 +80,7 @@ const Mechanism kLatte = {
           return std::make_shared<LatteMixer>(context.dim, heads, latents, context.causal);
         },
     .examples = {R"({"latents": 20})", R"({"latents": 3, "heads": 3})"},
+    .normalized = {R"({"latents": 20})"},
 };
 
 }  // namespace cortado

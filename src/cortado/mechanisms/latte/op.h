@@ -1,4 +1,4 @@
-// latte: attention through L latent states, p(s|t) = Σ_l p(l|t) p(s|l,t)  (Latte eq. 7-9, Latte-Macchiato eq. 7-14).
+// latte: attention through L latent states, p(s|t) = Σ_l p(l|t) p(s|l,t)  (Latte eq. 6-17, Latte-Macchiato eq. 6-14).
 #pragma once
 
 #include <ATen/ATen.h>

@@ -27,9 +27,11 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
   const auto type = accumulation_type({q, k, v, state, normalizer});
   const Tensor v1 = with_ones(v, type);  // one scan gives the numerator and the denominator, its state S and z
   if (!causal) {
-    const Tensor sums = sequence_sums(expand_heads(k.to(type), heads.state), expand_heads(v1, heads.state), cu_seqlens);
-    const Tensor read =
-        read_sequences(expand_heads(q.to(type), heads.out), expand_heads(sums, heads.out, 1), cu_seqlens);
+    const auto once = [&](const Tensor& x, const c10::SymInt& count) {
+      return expand_heads(differentiable_once(x.to(type)), count);
+    };
+    const Tensor sums = sequence_sums(once(k, heads.state), once(v1, heads.state), cu_seqlens);
+    const Tensor read = read_sequences(once(q, heads.out), expand_heads(sums, heads.out, 1), cu_seqlens);
     return {quotient(read, values, eps).to(v.scalar_type()),
             at::zeros_symint({rows, heads.state, keys, values}, v1.options()),
             at::zeros_symint({rows, heads.state, keys}, v1.options())};

@@ -131,6 +131,9 @@ const Mechanism kLolcats = {
             R"({"window": 3, "layout": "terrace", "heads": 2, "head_dim": 10, "feature_map": "t2r", "features": 12,
                 "bias": true})",
         },
+    .normalized = {R"({"window": 5, "layout": "sliding"})",
+                   R"({"window": 8, "layout": "terrace", "mixture": "gated", "kv_heads": 2})",
+                   R"({"window": 5, "layout": "sliding", "mixture": "plain"})"},
 };
 
 }  // namespace cortado

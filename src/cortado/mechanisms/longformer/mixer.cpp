@@ -109,7 +109,7 @@ double LongformerMixer::flops_per_token(int64_t tokens) const {
 const Mechanism kLongformer = {
     .name = "longformer",
     .family = "softmax attention",
-    .paper = "Longformer (Beltagy et al. 2020)",
+    .paper = "Longformer (Beltagy et al. 2020) §3.1 eq. 1",
     .equation = "o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G",
     .state = "2 (w-1 + G) Hkv d",
     .primitives = {},
@@ -122,6 +122,7 @@ const Mechanism kLongformer = {
         },
     .examples = {R"({"window": 5, "globals": 3})", R"({"window": 20, "rotary": true, "kv_heads": 2, "bias": true})",
                  R"({"window": 9, "globals": 0, "softcap": 5.0})"},
+    .normalized = {R"({"window": 5, "globals": 2})"},
 };
 
 }  // namespace cortado

@@ -95,6 +95,7 @@ const Mechanism kLuna = {
                                              context.causal);
         },
     .examples = {R"({"latents": 5})", R"({"latents": 1, "heads": 3})"},
+    .normalized_bidirectional = {R"({"latents": 5})"},  // causally the weights are divided by t, not by their sum
 };
 
 }  // namespace cortado

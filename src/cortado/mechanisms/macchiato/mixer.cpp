@@ -168,6 +168,8 @@ const Mechanism kMacchiato = {
             R"({"latents": 8, "window": null, "source": "rg_lru"})",
             R"({"latents": 0, "window": 9, "source": "rg_lru"})",
         },
+    .normalized = {R"({"latents": 8, "window": 7})", R"({"latents": 8, "window": null, "source": "conv"})",
+                   R"({"latents": 0, "window": 9})"},
     .compare = R"({"window": 129, "source": "rg_lru"})",
 };
 

@@ -20,7 +20,8 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
                       const JoinedKeys& window, const MacchiatoOptions& options) {
   const NoAutocast as_given;
   check(query_logits, key_logits, v);
-  const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, options.start.state});
+  const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
+                                       options.start.normalizer, options.start.maximum});
   const Tensor p = at::softmax(query_logits.to(type), -1);
   const c10::SymInt latents = key_logits.sym_size(3);
   WindowAttentionOptions attention;
@@ -43,17 +44,21 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
 namespace {
 
 // The window's past as the operator gets it.
-PastKeys past_keys(const Tensor& v, bool causal, const OptionalTensor& k_before, const OptionalTensor& v_before,
+PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const OptionalTensor& k_before, const OptionalTensor& v_before,
                    const OptionalTensor& length, const OptionalTensor& cu_seqlens) {
   const bool resumed = given_together(kMacchiatoOp, {&k_before, &v_before}, "past_k and past_v");
   fail_input_if(length && !resumed, "[macchiato] past_length without past_k and past_v");
   fail_input_if(resumed && !causal, "[macchiato] causal=False takes no past");
   if (!resumed) return {};
+  expect_shape(kMacchiatoOp, "v", v, {-1, -1, -1, -1});
+  expect_shape(kMacchiatoOp, "window_k", window_k, {v.sym_size(0), v.sym_size(1), -1, -1});
   const c10::SymInt rows = packed_rows(kMacchiatoOp, cu_seqlens, v.sym_size(0));
-  expect_shape(kMacchiatoOp, "past_k", *k_before, {rows, -1, -1, -1});
-  expect_shape(kMacchiatoOp, "past_v", *v_before, {rows, k_before->sym_size(1), -1, v.sym_size(3)});
-  if (length) expect_shape(kMacchiatoOp, "past_length", *length, {rows});
-  return {k_before, v_before, length};
+  const c10::SymInt places = k_before->dim() > 1 ? k_before->sym_size(1) : 0;
+  expect_shape(kMacchiatoOp, "past_k", *k_before, {rows, -1, window_k.sym_size(2), window_k.sym_size(3)});
+  expect_shape(kMacchiatoOp, "past_v", *v_before, {rows, places, v.sym_size(2), v.sym_size(3)});
+  if (!length) return {k_before, v_before, {}};
+  expect_shape(kMacchiatoOp, "past_length", *length, {rows});
+  return {k_before, v_before, checked_integers(*length, "[macchiato] past_length", 0, places)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> macchiato_operator(
@@ -68,9 +73,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> macchiato_operator(
   options.causal = causal;
   options.start = {state, normalizer, maximum};
   options.cu_seqlens = cu_seqlens;
-  const PastKeys past = past_keys(v, causal, past_k, past_v, past_length, cu_seqlens);
-  const LatteResult result =
-      macchiato(query_logits, key_logits, v, window_q, join_past(past, window_k, v, cu_seqlens), options);
+  const PastKeys past = past_keys(window_k, v, causal, past_k, past_v, past_length, cu_seqlens);
+  const JoinedKeys keys = join_past(past, window_k, v, cu_seqlens, UnusedPlaces::kKeepBehind);
+  const LatteResult result = macchiato(query_logits, key_logits, v, window_q, keys, options);
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 

@@ -74,7 +74,7 @@ double Mamba2Mixer::flops_per_token(int64_t) const {
 const Mechanism kMamba2 = {
     .name = "mamba2",
     .family = "state space",
-    .paper = "Mamba-2 (Dao & Gu 2024)",
+    .paper = "Mamba-2 (Dao & Gu 2024) eq. 1-2, §6-7",
     .equation = "S_t = exp(-A dt_t) S_{t-1} + dt_t B_t x_t', y_t = S_t' C_t + D x_t",
     .state = "2 D N + (taps - 1)(2 D + 2 groups N)",
     .primitives = {"gated_scan", "short_conv"},

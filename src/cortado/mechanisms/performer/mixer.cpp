@@ -16,6 +16,7 @@ const Mechanism kPerformer = {
                                                context.dim);
         },
     .examples = {R"({"features": 16})", R"({"heads": 2, "conv": 3, "bias": false, "gate": true})"},
+    .normalized = {R"({"features": 16})"},
 };
 
 }  // namespace cortado

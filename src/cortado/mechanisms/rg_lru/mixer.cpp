@@ -32,7 +32,7 @@ double RgLruMixer::flops_per_token(int64_t) const { return rg_lru_->flops_per_to
 const Mechanism kRgLru = {
     .name = "rg_lru",
     .family = "recurrence",
-    .paper = "Griffin (De et al. 2024); Latte-Macchiato §4.1",
+    .paper = "Griffin (De et al. 2024) eq. 1-4; Latte-Macchiato §4.1",
     .equation = "h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t x_t), log a_t = -8 r_t softplus(Lambda)",
     .state = "D",
     .primitives = {"elementwise_scan"},

@@ -79,6 +79,7 @@ const Mechanism kRwkv4 = {
           return std::make_shared<Rwkv4Mixer>(context.dim, width, context);
         },
     .examples = {R"({})", R"({"width": 10})"},
+    .normalized = {R"({"width": 10})"},
 };
 
 }  // namespace cortado

@@ -67,6 +67,7 @@ const Mechanism kSoftmax = {
         },
     .examples = {R"({})", R"({"rotary": true, "kv_heads": 2})",
                  R"({"heads": 2, "kv_heads": 1, "head_dim": 10, "softcap": 5.0, "bias": true, "rotary": true})"},
+    .normalized = {R"({"kv_heads": 2, "rotary": true})"},
 };
 
 }  // namespace cortado

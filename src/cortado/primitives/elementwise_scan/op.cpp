@@ -11,10 +11,10 @@ using torch::autograd::variable_list;
 
 constexpr const char* kName = "elementwise_scan";
 
-// Float32 or float64, complex if either input is.
-at::ScalarType scan_type(const Tensor& log_a, const Tensor& b) {
+// Float32, or float64 if any input is, complex if any is: a complex state stays complex under real gates.
+at::ScalarType scan_type(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial) {
   const auto joint = at::promote_types(log_a.scalar_type(), b.scalar_type());
-  return at::promote_types(joint, at::kFloat);
+  return at::promote_types(initial ? at::promote_types(joint, initial->scalar_type()) : joint, at::kFloat);
 }
 
 c10::SymInt check(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial, const OptionalTensor& bounds) {
@@ -48,7 +48,7 @@ std::tuple<Tensor, Tensor> forward_kernel(const Tensor& log_a, const Tensor& b, 
                                           const OptionalTensor& bounds, bool reverse) {
   const NoAutocast as_given;
   check(log_a, b, initial, bounds);
-  const auto type = scan_type(log_a, b);
+  const auto type = scan_type(log_a, b, initial);
   auto [h, last] = run_scan(log_a.to(type), b.to(type), initial ? initial->to(type) : Tensor(), bounds, reverse);
   return {h.to(at::promote_types(b.scalar_type(), h.is_complex() ? at::kComplexFloat : b.scalar_type())), last};
 }
@@ -56,7 +56,7 @@ std::tuple<Tensor, Tensor> forward_kernel(const Tensor& log_a, const Tensor& b, 
 std::tuple<Tensor, Tensor> forward_meta(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
                                         const OptionalTensor& bounds, bool) {
   const c10::SymInt rows = check(log_a, b, initial, bounds);
-  const auto type = scan_type(log_a, b);
+  const auto type = scan_type(log_a, b, initial);
   const bool complex = c10::isComplexType(type);
   const auto out = complex ? at::promote_types(b.scalar_type(), at::kComplexFloat) : b.scalar_type();
   return {at::empty_symint({b.sym_size(0), b.sym_size(1), b.sym_size(2)}, b.options().dtype(out)),
@@ -93,7 +93,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tenso
                                                    const OptionalTensor& initial, const OptionalTensor& bounds,
                                                    bool reverse) {
   const NoAutocast as_given;
-  const auto type = scan_type(log_a, b);
+  const auto type = scan_type(log_a, b, initial);
   const Tensor start = initial ? initial->to(type) : Tensor(), logs = log_a.to(type);
   // h was rounded on output if b is of a short type: then it is computed again.
   const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;

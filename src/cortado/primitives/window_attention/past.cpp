@@ -4,30 +4,34 @@ namespace cortado {
 namespace {
 
 // Lengths of packed sequences from their bounds.
-Tensor lengths_of(const Tensor& bounds) {
-  return bounds.narrow(0, 1, bounds.size(0) - 1) - bounds.narrow(0, 0, bounds.size(0) - 1);
-}
+Tensor lengths_of(const Tensor& bounds) { return bounds.slice(0, 1) - bounds.slice(0, 0, -1); }
 
 Tensor bounds_of(const Tensor& lengths) { return at::cat({at::zeros({1}, lengths.options()), lengths.cumsum(0)}); }
 
-// Each row's past without its unused places, then the row's tokens: sorting all of them by row, stably, interleaves
-// them.
-JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens) {
-  const int64_t rows = past.k->size(0), places = past.k->size(1);
+// Each row's past, then the row's tokens: sorting all of them by row, stably, interleaves them. The unused places of the
+// past sort behind the last row, from where they are cut off, or left as one more sequence.
+JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens,
+                       UnusedPlaces unused) {
+  const c10::SymInt rows = past.k->sym_size(0), places = past.k->sym_size(1), tokens = k.sym_size(1);
   const auto counts = cu_seqlens.options().dtype(at::kLong);
-  const Tensor length = past.length ? past.length->to(at::kLong) : at::full({rows}, places, counts);
-  const Tensor fresh = lengths_of(cu_seqlens.to(at::kLong));
+  const Tensor length = past.length ? past.length->to(at::kLong) : at::full_symint({rows}, places, counts);
+  const Tensor bounds = cu_seqlens.to(at::kLong);
   const Tensor there = at::arange(places, counts).unsqueeze(0) >= (places - length).unsqueeze(1);
   const Tensor number = at::arange(rows, counts);
-  const Tensor row =
-      at::cat({number.unsqueeze(1).expand({rows, places}).masked_select(there), number.repeat_interleave(fresh)});
-  const Tensor order = at::argsort(row, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const Tensor kept = there.flatten().nonzero().squeeze(1);
+  const Tensor row_before = at::where(there, number.unsqueeze(1), number.sym_size(0));  // [rows, places]
+  const Tensor row_now = at::searchsorted(bounds, at::arange(tokens, counts), /*out_int32=*/false, /*right=*/true) - 1;
+  Tensor order = at::argsort(at::cat({row_before.flatten(), row_now}), /*stable=*/true, /*dim=*/0,
+                             /*descending=*/false);
+  Tensor joined_bounds = bounds_of(length + lengths_of(bounds));
+  if (unused == UnusedPlaces::kDrop) {
+    order = order.narrow(0, 0, joined_bounds.select(0, rows.expect_int()).item<int64_t>());
+  } else {
+    joined_bounds = at::cat({joined_bounds, at::full_symint({1}, rows * places + tokens, counts)});
+  }
   auto join = [&](const Tensor& before, const Tensor& now) {
-    const Tensor all = at::cat({before.flatten(0, 1).index_select(0, kept).to(now.scalar_type()), now.squeeze(0)});
-    return all.index_select(0, order).unsqueeze(0);
+    return at::cat({before.flatten(0, 1), now.squeeze(0)}).index_select(0, order).unsqueeze(0);
   };
-  return {join(*past.k, k), join(*past.v, v), std::nullopt, bounds_of(length + fresh)};
+  return {join(*past.k, k), join(*past.v, v), std::nullopt, joined_bounds};
 }
 
 }  // namespace
@@ -37,18 +41,22 @@ PastKeys drop_full_lengths(PastKeys past) {
   return past;
 }
 
-JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const std::optional<Tensor>& cu_seqlens) {
+JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const std::optional<Tensor>& cu_seqlens,
+                     UnusedPlaces unused) {
   if (!past.k) return {k, v, std::nullopt, cu_seqlens};
-  if (cu_seqlens) return join_packed(past, k, v, *cu_seqlens);
+  if (cu_seqlens) return join_packed(past, k, v, *cu_seqlens, unused);
   std::optional<Tensor> first;
   if (past.length) first = past.k->sym_size(1) - past.length->to(at::kLong);
-  return {at::cat({past.k->to(k.scalar_type()), k}, 1), at::cat({past.v->to(v.scalar_type()), v}, 1), first,
-          std::nullopt};
+  return {at::cat({*past.k, k}, 1), at::cat({*past.v, v}, 1), first, std::nullopt};
 }
 
 Tensor attend_joined(const Tensor& q, const JoinedKeys& keys, WindowAttentionOptions options) {
   options.first_key = keys.first_key;
   options.cu_seqlens_k = keys.cu_seqlens_k;
+  if (options.cu_seqlens && keys.cu_seqlens_k->sym_size(0) != options.cu_seqlens->sym_size(0)) {
+    // Nobody asks the sequence of the unused places.
+    options.cu_seqlens = at::cat({*options.cu_seqlens, options.cu_seqlens->slice(0, -1)});
+  }
   return std::get<0>(window_attention(q, keys.k, keys.v, options));
 }
 

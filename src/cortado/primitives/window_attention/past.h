@@ -22,8 +22,14 @@ struct JoinedKeys {
   std::optional<Tensor> cu_seqlens_k;  // packed
 };
 
-// k [B,T,H,K], v [B,T,H,V]; packed when cu_seqlens is given.
-JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const std::optional<Tensor>& cu_seqlens);
+// What becomes of the places of a packed past in which there is no key: dropped, so that there are as many joined keys
+// as the lengths (data, read here) say; or kept as a sequence of their own behind the last one, so that shapes depend on
+// shapes alone, as tracing needs it. Then cu_seqlens_k has an entry more than cu_seqlens.
+enum class UnusedPlaces { kDrop, kKeepBehind };
+
+// k [B,T,H,K], v [B,T,H,V]; packed when cu_seqlens is given. Past and present of different types are promoted.
+JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const std::optional<Tensor>& cu_seqlens,
+                     UnusedPlaces unused = UnusedPlaces::kDrop);
 
 // window_attention over joined keys; `options` says window, scale, cu_seqlens, ... (its first_key and cu_seqlens_k are
 // set here).
