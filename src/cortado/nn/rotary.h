@@ -26,7 +26,8 @@ Tensor rotate(const Tensor& x, const RotaryTable& table);
 
 // Both at once. Compute the table once where several tensors share the positions.
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta);
-// Queries and keys [B,T,·,K] in their places, with one table; nothing without a theta. `channels`: the first so many (all).
+// Queries and keys [B,T,·,K] in their places, with one table; nothing without a theta. `channels`: the first so many
+// (all).
 void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta,
                              std::optional<int64_t> channels = {});
 

@@ -1,46 +1,18 @@
 // The kernel on every instruction set this machine has, against the definition in float64.
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "cortado/base/isa.h"
 #include "cortado/primitives/gated_scan/cases.h"
+#include "cortado/testing/kernels.h"
 
-namespace cortado {
+namespace cortado::gated_scan_kernel_test {
 namespace {
 
 using namespace gated_cases;
-
-// What torch leaves uninitialised is NaN while one lives: a result that is not written shows.
-class Poisoned {
- public:
-  Poisoned() { at::globalContext().setDeterministicAlgorithms(true, true); }
-  ~Poisoned() { at::globalContext().setDeterministicAlgorithms(false, false); }
-};
-
-// Back to the best instruction set at the end of a test.
-class AnyIsa {
- public:
-  ~AnyIsa() { select_isa(""); }
-};
-
-// The same numbers, lying awkwardly: misaligned, with gaps between rows, heads before time, or with gaps between elements.
-Tensor awkward(const Tensor& x, int64_t how) {
-  if (!x.defined() || x.dim() < 3) return x;
-  std::vector<int64_t> sizes = x.sizes().vec();
-  Tensor y;
-  if (how == 0) {
-    sizes.back() += 3;
-    y = at::empty(sizes, x.options()).narrow(-1, 1, x.size(-1));
-  } else if (how == 1) {
-    std::swap(sizes[1], sizes[2]);
-    y = at::empty(sizes, x.options()).transpose(1, 2);
-  } else {
-    sizes.back() *= 2;
-    y = at::empty(sizes, x.options()).slice(-1, 0, sizes.back(), 2);
-  }
-  return y.copy_(x);
-}
+using testing::AnyIsa;
+using testing::awkward;
+using testing::Poisoned;
 
 // As results, but on the inputs as they lie (results copies them).
 std::vector<Tensor> results_in_place(const Case& c, const Inputs& in) {
@@ -56,7 +28,8 @@ std::vector<Tensor> results_in_place(const Case& c, const Inputs& in) {
   const Tensor weight_o = at::randn(o.sizes(), at::kDouble).to(o.scalar_type());
   const Tensor weight_state = at::randn(state.sizes(), at::kDouble).to(state.scalar_type());
   std::vector<Tensor> all{o.detach(), state.detach()};
-  for (const auto& grad : torch::autograd::grad({o, state}, wanted, {awkward(weight_o, 0), weight_state})) all.push_back(grad);
+  for (const auto& grad : torch::autograd::grad({o, state}, wanted, {awkward(weight_o, 0), weight_state}))
+    all.push_back(grad);
   return all;
 }
 
@@ -170,7 +143,14 @@ TEST(GatedScanKernel, TheNumberOfThreadsChangesNothing) {
   const int threads = at::get_num_threads();
   for (const std::string read : {"key", "value"}) {
     for (const auto& gate : kGates) {
-      Case c{.gate = gate, .read = read, .tokens = 100, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1};
+      Case c{.gate = gate,
+             .read = read,
+             .tokens = 100,
+             .batch = 1,
+             .q_heads = 1,
+             .k_heads = 1,
+             .v_heads = 1,
+             .g_heads = 1};
       c.keys = 33;
       c.values = 130;
       const Inputs in = converted(random_inputs(c), at::kFloat);
@@ -195,4 +175,4 @@ TEST(GatedScanKernel, UnknownInstructionSetsAreErrors) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::gated_scan_kernel_test

@@ -1,8 +1,8 @@
 // What kernels are made of: reading and writing rows of any type, exp, products of small matrices, transposition.
 // Compiled once for each instruction set (hence the unusual guard), everything with internal linkage.
 //
-// A tile is kTokens rows of time. Buffers are float32, aligned, rows padded to whole vectors and the padding zero, so that nothing
-// below has tails.
+// A tile is kTokens rows of time. Buffers are float32, aligned, rows padded to whole vectors and the padding zero, so
+// that nothing below has tails.
 #if defined(CORTADO_KERNELS_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_KERNELS_TILES_INL_H
 #undef CORTADO_KERNELS_TILES_INL_H
@@ -43,7 +43,8 @@ HWY_INLINE void copy(const float* from, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Load(d, from + i), d, to + i);
 }
 
-// While one lives, denormal numbers count as zeros on this thread: a state that fades away would otherwise take a hundred times the time.
+// While one lives, denormal numbers count as zeros on this thread: a state that fades away would otherwise take a
+// hundred times the time.
 class FlushDenormals {
 #if HWY_ARCH_X86
  public:
@@ -141,7 +142,8 @@ T* address(const Timed& x, const Stretch& at, int64_t column) {
 }
 
 template <class T>
-HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to, int64_t width) {
+HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to,
+                               int64_t width) {
   const Floats d;
   const T* from = address<T>(x, at, column);
   for (int64_t t = 0; t < at.tokens; ++t) {
@@ -150,16 +152,18 @@ HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column
   for (int64_t i = at.tokens * width; i < kTokens * width; i += kLanes) hn::Store(hn::Zero(d), d, to + i);
 }
 
-// Columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens, width], filled up with
-// zeros.
-inline void read_tile(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to, int64_t width) {
+// Columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens, width],
+// filled up with zeros.
+inline void read_tile(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to,
+                      int64_t width) {
   if (x.type == Element::kFloat32) return read_tile_as<float>(x, at, column, n, factor, to, width);
   if (x.type == Element::kBFloat16) return read_tile_as<BFloat16>(x, at, column, n, factor, to, width);
   read_tile_as<hwy::float16_t>(x, at, column, n, factor, to, width);
 }
 
 template <class T>
-HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column, int64_t n) {
+HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column,
+                                int64_t n) {
   T* to = address<T>(x, at, column);
   for (int64_t t = 0; t < at.tokens; ++t) write_row(from + t * width, to + t * at.step * x.token, x.inner, n);
 }
@@ -193,6 +197,18 @@ HWY_INLINE Vec exp_of(Floats d, Vec x) {
   return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(p, hn::BitCast(d, exponent)));
 }
 
+// tanh; a polynomial near 0, where (1 - e^-2x) / (1 + e^-2x) cancels.
+HWY_INLINE Vec tanh_of(Floats d, Vec x) {
+  const Vec one = hn::Set(d, 1.0f), square = hn::Mul(x, x);
+  const Vec e = exp_of(d, hn::Mul(hn::Set(d, -2.0f), hn::Abs(x)));
+  const Vec far = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
+  Vec p = hn::Set(d, -17.0f / 315);
+  p = hn::MulAdd(p, square, hn::Set(d, 2.0f / 15));
+  p = hn::MulAdd(p, square, hn::Set(d, -1.0f / 3));
+  p = hn::MulAdd(hn::Mul(p, square), x, x);
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0.1f)), p, far);
+}
+
 #if HWY_TARGET == HWY_SCALAR  // has no such shuffles
 HWY_INLINE void add_sums_of_four(Floats, const Vec x[4], float* to) {
   for (int i = 0; i < 4; ++i) to[i] += hn::GetLane(x[i]);
@@ -224,11 +240,19 @@ HWY_INLINE void add_sums_of_four(Floats d, const Vec x[4], float* to) {
 
 // --- Products. ---
 
-enum class Start { kZero, kAdd, kScaled };      // what the product is added to: nothing, `from`, or `from` with its rows scaled
-enum class Terms { kAll, kUpToRow, kFromRow };  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
+enum class Start {
+  kZero,
+  kAdd,
+  kScaled
+};  // what the product is added to: nothing, `from`, or `from` with its rows scaled
+enum class Terms {
+  kAll,
+  kUpToRow,
+  kFromRow
+};  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
 
-// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row + k·a_column]; the others'
-// rows are contiguous. rows is a multiple of 8, columns of the vector's length.
+// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row +
+// k·a_column]; the others' rows are contiguous. rows is a multiple of 8, columns of the vector's length.
 struct Product {
   const float* a;
   int64_t a_row, a_column;

@@ -1,7 +1,9 @@
 #include "cortado/primitives/window_attention/op.h"
 
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/window_attention/blocked.h"
+#include "cortado/primitives/window_attention/on_cpu.h"
 
 namespace cortado {
 namespace {
@@ -133,7 +135,8 @@ Four forward(const Tensor& q, const Tensor& k, const Tensor& v, CORTADO_WINDOW_O
   NoAutocast types_as_given;
   const Options options{CORTADO_WINDOW_NAMES};
   check(q, k, v, options);
-  const BlockedOutputs out = blocked_forward(blocked_inputs(q, k, v, options));
+  const BlockedInputs inputs = blocked_inputs(q, k, v, options);
+  const BlockedOutputs out = window::kernel_takes(inputs) ? window::forward_by_kernel(inputs) : blocked_forward(inputs);
   return {out.o, out.lse, out.row_max, out.denominator};
 }
 
@@ -155,8 +158,11 @@ Five backward(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
   const Options options{CORTADO_WINDOW_NAMES};
   check(q, k, v, options);
   const BlockedOutputs outputs{o, {}, row_max, denominator};
-  const BlockedGradients grads = blocked_backward(blocked_inputs(q, k, v, options), outputs, grad_o,
-                                                  grad_lse.value_or(Tensor()), grad_row_max.value_or(Tensor()));
+  const BlockedInputs inputs = blocked_inputs(q, k, v, options);
+  const auto differentiate =
+      window::kernel_takes(inputs) && kernels::usable({grad_o}) ? window::backward_by_kernel : blocked_backward;
+  const BlockedGradients grads =
+      differentiate(inputs, outputs, grad_o, grad_lse.value_or(Tensor()), grad_row_max.value_or(Tensor()));
   if (extra_k) return {grads.q, grads.k, grads.v, grads.extra_k, grads.extra_v};
   return {grads.q, grads.k, grads.v, at::empty({0}, q.options()), at::empty({0}, q.options())};
 }

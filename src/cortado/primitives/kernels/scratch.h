@@ -1,0 +1,58 @@
+// Memory of one task of a kernel.
+#pragma once
+
+#include <stdint.h>
+#include <stdlib.h>
+
+namespace cortado::kernels {
+namespace {  // internal linkage: units compiled for other instruction sets must not share it
+
+// A thread's blocks of memory, kept from task to task: fresh pages cost more than many a product.
+struct Arena {
+  static constexpr int kMost = 32;
+  static constexpr int64_t kSmallest = 1 << 18, kKept = 1 << 24;  // floats
+  float* blocks[kMost] = {};
+  int64_t sizes[kMost] = {};
+  int count = 0, current = 0;
+  int64_t used = 0;
+
+  ~Arena() { release(); }
+  void release() {
+    for (int i = 0; i < count; ++i) free(blocks[i]);
+    count = 0;
+  }
+  float* take(int64_t size) {
+    for (; current < count && used + size > sizes[current]; ++current) used = 0;
+    if (current == count) {
+      if (count == kMost) abort();  // a kernel takes a dozen pieces
+      sizes[count] = size > kSmallest ? size : kSmallest;
+      blocks[count] = static_cast<float*>(aligned_alloc(64, static_cast<size_t>(sizes[count]) * sizeof(float)));
+      if (!blocks[count]) abort();
+      ++count;
+    }
+    used += size;
+    return blocks[current] + used - size;
+  }
+  void reset() {
+    int64_t total = 0;
+    for (int i = 0; i < count; ++i) total += sizes[i];
+    if (total > kKept) release();
+    current = 0;
+    used = 0;
+  }
+};
+thread_local Arena arena;
+
+// What a task takes is given back at its end. One Scratch a thread at a time.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { arena.reset(); }
+  // `size` floats, uninitialised, aligned to 64 bytes.
+  float* take(int64_t size) { return arena.take((size + 15) / 16 * 16); }
+};
+
+}  // namespace
+}  // namespace cortado::kernels

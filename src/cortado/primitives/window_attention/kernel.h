@@ -1,0 +1,36 @@
+// Window attention's kernel: float32 arithmetic on the CPU, forward and backward. No torch here.
+#pragma once
+
+#include "cortado/primitives/kernels/kernel.h"
+
+namespace cortado::window {
+
+// q [B,Tq,H,K], k [B,Tk,G,K], v [B,Tk,G,V]; G divides H, query heads r·H/G .. share key head r. Query t sees the keys
+// begin[t] .. end[t]-1 of its batch row, but none before first_key[b].
+struct AttentionKernel {
+  int64_t batch, queries, keys, heads, groups, key_size, value_size;
+  kernels::Timed q, k, v;
+  const int64_t *begin, *end;          // [Tq]
+  const int64_t* first_key = nullptr;  // [B], or null: 0
+  float scale = 1;
+  float softcap = 0;  // 0: none
+
+  // Given to the backward, results of the forward. o like grad_o [B,Tq,H,V], the others [B,Tq,H], contiguous.
+  kernels::Timed o;
+  float *row_max = nullptr, *denominator = nullptr;
+  float* lse = nullptr;  // forward only
+};
+
+// Writes o, lse, row_max, denominator.
+void run_forward(const AttentionKernel& attention, const kernels::Parallel& parallel);
+
+// grad_lse and grad_row_max may be null.
+struct AttentionGradients {
+  kernels::Timed grad_o;
+  const float *grad_lse, *grad_row_max;
+  kernels::Timed grad_q, grad_k, grad_v;  // wanted, in the inputs' shapes
+};
+void run_backward(const AttentionKernel& attention, const AttentionGradients& gradients,
+                  const kernels::Parallel& parallel);
+
+}  // namespace cortado::window

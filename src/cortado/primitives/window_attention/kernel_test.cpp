@@ -1,0 +1,148 @@
+// The kernel on every instruction set this machine has, against the definition in float64.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cortado/primitives/window_attention/op.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/kernels.h"
+
+namespace cortado::window_kernel_test {
+namespace {
+
+struct Case {
+  int64_t queries = 70, keys = 70, window = 20, key_size = 16, value_size = 16;
+  int64_t batch = 2, groups = 2, repeat = 1;
+  bool causal = true;
+  std::optional<double> softcap = {};
+  std::vector<int64_t> bounds = {}, first_key = {};
+  bool outer_grads = true;  // of lse and row_max as well
+  double magnitude = 1;
+
+  std::string text() const {
+    return concat("Tq ", queries, " Tk ", keys, " w ", window, " K ", key_size, " V ", value_size, " groups ", groups,
+                  " repeat ", repeat, causal ? " causal" : " both", softcap ? " softcap" : "",
+                  bounds.empty() ? "" : " packed");
+  }
+};
+
+std::vector<Tensor> random_inputs(const Case& c) {
+  at::manual_seed(5);
+  const auto random = [&](int64_t tokens, int64_t heads, int64_t size) {
+    return at::randn({c.batch, tokens, heads, size}, at::kDouble);
+  };
+  return {random(c.queries, c.groups * c.repeat, c.key_size) * c.magnitude, random(c.keys, c.groups, c.key_size),
+          random(c.keys, c.groups, c.value_size)};
+}
+
+WindowAttentionOptions options_of(const Case& c) {
+  WindowAttentionOptions options;
+  options.window = c.window;
+  options.causal = c.causal;
+  options.softcap = c.softcap;
+  if (!c.bounds.empty()) options.cu_seqlens = at::tensor(c.bounds, at::kLong);
+  if (!c.first_key.empty()) options.first_key = at::tensor(c.first_key, at::kLong);
+  return options;
+}
+
+// o, lse, row_max and the gradients of q, k, v.
+template <typename Attention>
+std::vector<Tensor> results(const Attention& attention, const Case& c, std::vector<Tensor> inputs) {
+  for (Tensor& x : inputs) x = x.detach().requires_grad_();
+  const auto [o, lse, row_max] = attention(inputs[0], inputs[1], inputs[2], options_of(c));
+  at::manual_seed(11);
+  const auto weight = [](const Tensor& x) { return at::randn(x.sizes(), at::kDouble).to(x.scalar_type()); };
+  std::vector<Tensor> outputs{o}, weights{testing::awkward(weight(o), 0)};
+  if (c.outer_grads) {
+    outputs.insert(outputs.end(), {lse, row_max});
+    weights.insert(weights.end(), {weight(lse), weight(row_max)});
+  }
+  std::vector<Tensor> all{o.detach(), lse.detach(), row_max.detach()};
+  for (const Tensor& grad : torch::autograd::grad(outputs, inputs, weights)) all.push_back(grad);
+  return all;
+}
+
+void check_everywhere(const Case& c, at::ScalarType type, double tolerance, int64_t layout = -1) {
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  const char* const names[] = {"o", "lse", "row_max", "dq", "dk", "dv"};
+  std::vector<Tensor> given = random_inputs(c), exact;
+  for (Tensor& x : given) {
+    x = x.to(type);
+    exact.push_back(x.to(at::kDouble));
+    if (layout >= 0) x = testing::awkward(x, layout);
+  }
+  const auto right = results(window_attention_reference, c, exact);
+  for (const std::string& isa : available_isas()) {
+    select_isa(isa);
+    const auto got = results(window_attention, c, given);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_LE(testing::relative_error(got[i], right[i]), tolerance) << names[i] << " " << isa << " " << c.text();
+    }
+  }
+}
+
+TEST(WindowAttentionKernel, EverySizeOnEveryInstructionSet) {
+  const std::vector<int64_t> sizes{1, 7, 8, 16, 17, 31, 64, 65, 128};
+  int64_t number = 0;
+  for (const int64_t keys : sizes) {
+    for (const int64_t values : sizes) {
+      const int64_t tokens = 8 + number * 17 % 130;
+      check_everywhere({.queries = tokens, .keys = tokens, .key_size = keys, .value_size = values}, at::kFloat, 2e-5,
+                       number % 4 - 1);
+      ++number;
+    }
+  }
+}
+
+TEST(WindowAttentionKernel, EveryOption) {
+  for (const bool causal : {true, false}) {
+    for (const int64_t window : {1, 3, 64, 65, 1000}) {
+      for (const int64_t keys : {1, 8, 64, 129, 200}) {
+        Case c{.queries = 65, .keys = keys, .window = window, .repeat = 1 + window % 3, .causal = causal};
+        if (keys % 2 == 1) c.softcap = 2.0;
+        if (keys == 200) c.first_key = {0, 180};
+        check_everywhere(c, at::kFloat, 2e-5);
+      }
+    }
+  }
+}
+
+TEST(WindowAttentionKernel, PackedSequences) {
+  for (const int64_t window : {1, 9, 1000}) {
+    Case c{.queries = 260, .keys = 260, .window = window, .batch = 1, .repeat = 2};
+    c.bounds = {0, 0, 1, 1, 70, 134, 135, 260, 260};
+    check_everywhere(c, at::kFloat, 2e-5);
+  }
+}
+
+TEST(WindowAttentionKernel, SixteenBitTypes) {
+  for (const int64_t size : {16, 20}) {
+    const Case c{.key_size = size, .value_size = size, .outer_grads = false};
+    check_everywhere(c, at::kBFloat16, 2e-2, 0);
+    check_everywhere(c, at::kHalf, 3e-3);
+  }
+}
+
+TEST(WindowAttentionKernel, LargeLogits) {
+  check_everywhere({.magnitude = 300, .outer_grads = false}, at::kFloat, 2e-3);
+}
+
+TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
+  const int threads = at::get_num_threads();
+  const Case c{.queries = 2200, .keys = 2200, .window = 40, .batch = 1, .groups = 1, .repeat = 3};
+  std::vector<Tensor> inputs = random_inputs(c);
+  for (Tensor& x : inputs) x = x.to(at::kFloat);
+  std::vector<std::vector<Tensor>> all;
+  for (const int n : {1, 2, 4}) {
+    at::set_num_threads(n);
+    all.push_back(results(window_attention, c, inputs));
+  }
+  for (size_t i = 0; i < all[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(all[0][i], all[1][i]) && at::equal(all[0][i], all[2][i])) << i;
+  }
+  at::set_num_threads(threads);
+}
+
+}  // namespace
+}  // namespace cortado::window_kernel_test

@@ -1,0 +1,78 @@
+#include "cortado/primitives/window_attention/on_cpu.h"
+
+#include "cortado/primitives/kernels/tensors.h"
+#include "cortado/primitives/window_attention/kernel.h"
+
+namespace cortado::window {
+
+namespace {
+
+// Queries a sequence from which on the kernel is the faster one.
+constexpr int64_t kFewestQueries = 8;
+
+int64_t sequences(const BlockedInputs& in) { return in.visible.sequence.empty() ? 1 : in.visible.sequence.back() + 1; }
+
+// Points into the inputs and outputs, which must outlive it.
+AttentionKernel kernel_call(const BlockedInputs& in, const Tensor& first_key, const BlockedOutputs& out) {
+  AttentionKernel call{};
+  call.batch = in.q.size(0);
+  call.queries = in.q.size(1);
+  call.keys = in.k.size(1);
+  call.heads = in.q.size(2);
+  call.groups = in.k.size(2);
+  call.key_size = in.q.size(3);
+  call.value_size = in.v.size(3);
+  call.q = kernels::timed(in.q, call.heads);
+  call.k = kernels::timed(in.k, call.groups);
+  call.v = kernels::timed(in.v, call.groups);
+  call.begin = in.visible.begin.data();
+  call.end = in.visible.end.data();
+  if (first_key.defined()) call.first_key = first_key.data_ptr<int64_t>();
+  call.scale = static_cast<float>(in.scale);
+  call.softcap = static_cast<float>(in.softcap.value_or(0));
+  call.o = kernels::timed(out.o, call.heads);
+  call.row_max = out.row_max.data_ptr<float>();
+  call.denominator = out.denominator.data_ptr<float>();
+  if (out.lse.defined()) call.lse = out.lse.data_ptr<float>();
+  return call;
+}
+
+Tensor first_keys(const BlockedInputs& in) { return in.first_key ? in.first_key->contiguous() : Tensor(); }
+
+}  // namespace
+
+bool kernel_takes(const BlockedInputs& in) {
+  return kernels::usable({in.q, in.k, in.v}) && !in.extra_k && in.k.size(2) == in.v.size(2) &&
+         in.q.size(2) % in.k.size(2) == 0 && in.q.size(1) >= kFewestQueries * (in.packed ? sequences(in) : 1);
+}
+
+BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
+  const int64_t batch = in.q.size(0), queries = in.q.size(1), heads = in.q.size(2);
+  const auto row = [&] { return at::empty({batch, queries, heads}, in.q.options().dtype(at::kFloat)); };
+  const BlockedOutputs out{at::empty({batch, queries, heads, in.v.size(3)}, in.v.options()), row(), row(), row()};
+  const Tensor first_key = first_keys(in);
+  run_forward(kernel_call(in, first_key, out), kernels::parallel());
+  return out;
+}
+
+BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
+                                    const Tensor& grad_lse, const Tensor& grad_row_max) {
+  const auto room = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
+  const auto plain = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
+  const auto data = [](const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; };
+  const BlockedGradients grads{room(in.q), room(in.k), room(in.v), {}, {}};
+  const Tensor lse = plain(grad_lse), row_max = plain(grad_row_max), first_key = first_keys(in);
+  const BlockedOutputs given{outputs.o, {}, plain(outputs.row_max), plain(outputs.denominator)};
+  const AttentionKernel call = kernel_call(in, first_key, given);
+  run_backward(call,
+               {.grad_o = kernels::timed(grad_o, call.heads),
+                .grad_lse = data(lse),
+                .grad_row_max = data(row_max),
+                .grad_q = kernels::timed(grads.q, call.heads),
+                .grad_k = kernels::timed(grads.k, call.groups),
+                .grad_v = kernels::timed(grads.v, call.groups)},
+               kernels::parallel());
+  return grads;
+}
+
+}  // namespace cortado::window
