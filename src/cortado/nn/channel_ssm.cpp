@@ -16,13 +16,20 @@ Tensor state_rows(const Tensor& x) { return x.is_complex() ? at::view_as_real(x)
 // The S numbers by which those of a state are multiplied to give Re(x h). x [D,N,C] -> [D,C,S].
 Tensor reading_rows(const Tensor& x) { return state_rows(at::conj_physical(x)).transpose(1, 2); }
 
+// e^z. In parts: ATen's exponential of complex numbers calls the C library once for each, a tenth as fast.
+Tensor exp_of(const Tensor& z) {
+  if (!z.is_complex()) return z.exp();
+  const Tensor size = at::real(z).exp(), angle = at::imag(z);
+  return at::complex(size * angle.cos(), size * angle.sin());
+}
+
 // a^0 .. a^{count-1} [D,N,count] of a = exp(rate). As a^{rm} a^j, r about √count: an exponential costs as much as many
 // products.
 Tensor powers_of(const Tensor& rate, int64_t count) {
   const auto r = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
   const auto type = at::toRealValueType(rate.scalar_type());
   const Tensor lags = rate.unsqueeze(2) * at::arange(r, at::TensorOptions(rate.device()).dtype(type));
-  return ((lags * r).exp().unsqueeze(3) * lags.exp().unsqueeze(2)).flatten(2).narrow(2, 0, count);
+  return (exp_of(lags * r).unsqueeze(3) * exp_of(lags).unsqueeze(2)).flatten(2).narrow(2, 0, count);
 }
 
 // What `length` tokens of every channel do.
@@ -66,7 +73,7 @@ Tensor run_chunks(const ChunkMatrices& chunk, const Tensor& u, Tensor& state) {
   Tensor ends = at::bmm(chunk.writes, columns).view({dim, -1, batch, count}).permute({2, 3, 0, 1}).contiguous();
   ends = complex ? at::view_as_complex(ends.view({batch, count, -1, 2})) : ends.view({batch, count, -1});
   // The exponential of a sum of logs: one rounding a chunk, not one a token.
-  const Tensor decay = (chunk.log_a * chunk.length).exp();
+  const Tensor decay = exp_of(chunk.log_a * chunk.length);
   std::vector<Tensor> starts;
   for (const Tensor& end : ends.unbind(1)) {
     starts.push_back(state);
@@ -89,7 +96,7 @@ Tensor run_dense(const ChunkMatrices& chunk, const Tensor& u, Tensor& state) {
 // One token: the recurrence itself.
 Tensor run_step(const ChannelSystem& system, const Tensor& u, Tensor& state) {
   const Tensor inputs = u.transpose(1, 2), before = state.unflatten(1, system.log_a.sizes());  // [B,D,1], [B,D,N]
-  const Tensor h = before * system.log_a.exp() + (system.input.defined() ? inputs * system.input : inputs);
+  const Tensor h = before * exp_of(system.log_a) + (system.input.defined() ? inputs * system.input : inputs);
   state = h.flatten(1);
   return at::real((h * system.read).sum(2)).unsqueeze(1);
 }
