@@ -1,7 +1,8 @@
 #include "cortado/nn/channel_ssm.h"
 
+#include <cmath>
+
 #include "cortado/primitives/common.h"
-#include "cortado/primitives/elementwise_scan/op.h"
 
 namespace cortado {
 namespace {
@@ -15,6 +16,22 @@ Tensor state_rows(const Tensor& x) { return x.is_complex() ? at::view_as_real(x)
 // The S numbers by which those of a state are multiplied to give Re(x h). x [D,N,C] -> [D,C,S].
 Tensor reading_rows(const Tensor& x) { return state_rows(at::conj_physical(x)).transpose(1, 2); }
 
+// e^z. In parts: ATen's exponential of complex numbers calls the C library once for each, a tenth as fast.
+Tensor exp_of(const Tensor& z) {
+  if (!z.is_complex()) return z.exp();
+  const Tensor size = at::real(z).exp(), angle = at::imag(z);
+  return at::complex(size * angle.cos(), size * angle.sin());
+}
+
+// a^0 .. a^{count-1} [D,N,count] of a = exp(rate). As a^{rm} a^j, r about √count: an exponential costs as much as many
+// products.
+Tensor powers_of(const Tensor& rate, int64_t count) {
+  const auto r = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
+  const auto type = at::toRealValueType(rate.scalar_type());
+  const Tensor lags = rate.unsqueeze(2) * at::arange(r, at::TensorOptions(rate.device()).dtype(type));
+  return (exp_of(lags * r).unsqueeze(3) * exp_of(lags).unsqueeze(2)).flatten(2).narrow(2, 0, count);
+}
+
 // What `length` tokens of every channel do.
 struct ChunkMatrices {
   int64_t length;  // C
@@ -26,9 +43,7 @@ struct ChunkMatrices {
   ChunkMatrices(const ChannelSystem& system, int64_t tokens) : length(tokens) {
     // exp(-1e6) is 0 as well, and -inf times the lag 0 would be nan.
     const Tensor rate = system.log_a.is_complex() ? system.log_a : system.log_a.clamp_min(-1e6);
-    const Tensor lags =
-        at::arange(length + 1, at::TensorOptions(rate.device()).dtype(at::toRealValueType(rate.scalar_type())));
-    const Tensor powers = (rate.unsqueeze(2) * lags).exp();  // a^0 .. a^C [D,N,C+1]
+    const Tensor powers = powers_of(rate, length + 1);
     const Tensor read = system.read.unsqueeze(2), falling = powers.narrow(2, 0, length).flip(2);
     log_a = rate.flatten();
     writes = state_rows(system.input.defined() ? falling * system.input.unsqueeze(2) : falling);
@@ -57,10 +72,14 @@ Tensor run_chunks(const ChunkMatrices& chunk, const Tensor& u, Tensor& state) {
   const bool complex = state.is_complex();
   Tensor ends = at::bmm(chunk.writes, columns).view({dim, -1, batch, count}).permute({2, 3, 0, 1}).contiguous();
   ends = complex ? at::view_as_complex(ends.view({batch, count, -1, 2})) : ends.view({batch, count, -1});
-  const Tensor log_a = (chunk.log_a * static_cast<double>(chunk.length)).expand(ends.sizes());
-  const auto [after, last] = elementwise_scan(log_a, ends, state);
-  Tensor before = at::cat({state.unsqueeze(1), after.narrow(1, 0, count - 1)}, 1);
-  state = last;
+  // The exponential of a sum of logs: one rounding a chunk, not one a token.
+  const Tensor decay = exp_of(chunk.log_a * chunk.length);
+  std::vector<Tensor> starts;
+  for (const Tensor& end : ends.unbind(1)) {
+    starts.push_back(state);
+    state = at::addcmul(end, decay, state);
+  }
+  Tensor before = at::stack(starts, 1);
   if (complex) before = at::view_as_real(before);
   before = before.reshape({batch * count, dim, -1}).permute({1, 2, 0});
   const Tensor y = at::baddbmm(at::bmm(chunk.inside, columns), chunk.reads, before);
@@ -77,7 +96,7 @@ Tensor run_dense(const ChunkMatrices& chunk, const Tensor& u, Tensor& state) {
 // One token: the recurrence itself.
 Tensor run_step(const ChannelSystem& system, const Tensor& u, Tensor& state) {
   const Tensor inputs = u.transpose(1, 2), before = state.unflatten(1, system.log_a.sizes());  // [B,D,1], [B,D,N]
-  const Tensor h = before * system.log_a.exp() + (system.input.defined() ? inputs * system.input : inputs);
+  const Tensor h = before * exp_of(system.log_a) + (system.input.defined() ? inputs * system.input : inputs);
   state = h.flatten(1);
   return at::real((h * system.read).sum(2)).unsqueeze(1);
 }

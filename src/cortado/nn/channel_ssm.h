@@ -26,7 +26,7 @@ struct ChannelSystem {
 //
 // A chunk of C tokens is three matrices a channel: a Toeplitz one of the impulse response K_j = Re Σ_n read input a^j
 // from the chunk's inputs to its outputs, one from its inputs to the state after it, and one from the state before it
-// to its outputs. States pass from chunk to chunk by an elementwise scan over T/C of them. Memory O(T·D + T/C·D·N).
+// to its outputs. Only states pass from chunk to chunk, in T/C steps. Memory O(T·D + T/C·D·N).
 Tensor channel_ssm(const ChannelSystem& system, const Tensor& u, const Batch& batch, SequenceState* state,
                    const std::string& name, bool reverse = false);
 
