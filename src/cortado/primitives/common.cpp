@@ -150,10 +150,6 @@ PackedResult for_each_sequence(
   return joined;
 }
 
-bool differentiable(const OptionalTensor& x) {
-  return x && ((at::GradMode::is_enabled() && x->requires_grad()) || x->_fw_grad(0).defined());
-}
-
 namespace {
 
 // The tensors among the last `count` values of a stack; absent optional ones are left out.

@@ -60,9 +60,6 @@ PackedResult for_each_sequence(
     const std::vector<int64_t>& bounds, const std::vector<Tensor>& timed, const std::vector<Tensor>& rows,
     const std::function<PackedResult(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows)>& run);
 
-// Whether a gradient of x (absent: no) has to be recorded.
-bool differentiable(const OptionalTensor& x);
-
 // While one lives, the ATen calls of an operator compute in the types they are given. Without it a caller's autocast
 // would turn the matrix products inside our kernels into bfloat16. Every kernel and every backward starts with one.
 class NoAutocast {

@@ -1,10 +1,10 @@
 // delta_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/delta_scan/op.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "cortado/primitives/delta_scan/chunked.h"
+#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gates.h"
 
 namespace cortado {
@@ -174,58 +174,6 @@ const auto& scan_operator() {
   return handle;
 }
 
-const auto& backward_operator() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("cortado::delta_scan_backward", "")
-                                 .typed<decltype(backward_kernel)>();
-  return handle;
-}
-
-// --- Autograd. ---
-
-class DeltaScan : public torch::autograd::Function<DeltaScan> {
- public:
-  using Context = torch::autograd::AutogradContext;
-
-  static torch::autograd::variable_list forward(Context* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const Tensor& beta, const OptionalTensor& g,
-                                                std::optional<double> scale, const OptionalTensor& initial_state,
-                                                const OptionalTensor& cu_seqlens) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [o, state] = scan_operator().call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
-    const auto keep = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
-    ctx->save_for_backward({q, k, v, beta, keep(g), keep(initial_state), keep(cu_seqlens)});
-    ctx->saved_data["scale"] = scale;
-    ctx->saved_data["need_gate"] = g && g->requires_grad();
-    ctx->set_materialize_grads(false);
-    return {o, state};
-  }
-
-  static torch::autograd::variable_list backward(Context* ctx, const torch::autograd::variable_list& grads) {
-    const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
-    const auto saved = ctx->get_saved_variables();
-    const auto g = given(saved[4]), initial_state = given(saved[5]);
-    const bool need_gate = ctx->saved_data["need_gate"].toBool();
-    const auto [dq, dk, dv, dbeta, dg, dstate] = backward_operator().call(
-        given(grads[0]), given(grads[1]), saved[0], saved[1], saved[2], saved[3], g, initial_state, given(saved[6]),
-        ctx->saved_data["scale"].toOptional<double>(), need_gate);
-    const Tensor none;
-    return {dq, dk, dv, dbeta, g && need_gate ? dg : none, none, initial_state ? dstate : none, none};
-  }
-};
-
-std::tuple<Tensor, Tensor> scan_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                         const OptionalTensor& g, std::optional<double> scale,
-                                         const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
-  if (differentiable(q) || differentiable(k) || differentiable(v) || differentiable(beta) || differentiable(g) ||
-      differentiable(initial_state)) {
-    const auto results = DeltaScan::apply(q, k, v, beta, g, scale, initial_state, cu_seqlens);
-    return {results[0], results[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return scan_operator().call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
@@ -249,7 +197,8 @@ TORCH_LIBRARY_IMPL(cortado, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("delta_scan", &scan_autograd);
+  m.impl("delta_scan",
+         differentiable_by("cortado::delta_scan_backward", {"q", "k", "v", "beta", "g", "initial_state"}, "g"));
   m.impl("delta_scan_backward", once_differentiable());
 }
 

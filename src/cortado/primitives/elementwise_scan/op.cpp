@@ -1,13 +1,11 @@
 #include "cortado/primitives/elementwise_scan/op.h"
 
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/elementwise_scan/scan.h"
 
 namespace cortado {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kName = "elementwise_scan";
 
@@ -120,40 +118,6 @@ auto forward_op() {
   return op;
 }
 
-auto backward_op() {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("cortado::elementwise_scan_backward", "")
-                             .typed<decltype(backward_kernel)>();
-  return op;
-}
-
-class ElementwiseScan : public torch::autograd::Function<ElementwiseScan> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& log_a, const Tensor& b,
-                               const OptionalTensor& initial, const OptionalTensor& bounds, bool reverse) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    auto [h, last] = forward_op().call(log_a, b, initial, bounds, reverse);
-    ctx->save_for_backward({log_a, b, h, initial.value_or(Tensor()), bounds.value_or(Tensor())});
-    ctx->saved_data["reverse"] = reverse;
-    return {h, last};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const auto saved = ctx->get_saved_variables();
-    auto optional = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
-    auto [dlog_a, db, dinitial] =
-        backward_op().call(gradients[0], gradients[1], saved[0], saved[1], saved[2], optional(saved[3]),
-                           optional(saved[4]), ctx->saved_data["reverse"].toBool());
-    return {dlog_a, db, saved[3].defined() ? dinitial : Tensor(), Tensor(), Tensor()};
-  }
-};
-
-std::tuple<Tensor, Tensor> forward_autograd(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
-                                            const OptionalTensor& bounds, bool reverse) {
-  const auto outputs = ElementwiseScan::apply(log_a, b, initial, bounds, reverse);
-  return {outputs[0], outputs[1]};
-}
-
 }  // namespace
 
 std::tuple<Tensor, Tensor> elementwise_scan(const Tensor& log_a, const Tensor& b,
@@ -182,7 +146,7 @@ TORCH_LIBRARY_IMPL(cortado, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("elementwise_scan", forward_autograd);
+  m.impl("elementwise_scan", differentiable_by("cortado::elementwise_scan_backward", {"log_a", "b", "initial_state"}));
   m.impl("elementwise_scan_backward", once_differentiable());
 }
 

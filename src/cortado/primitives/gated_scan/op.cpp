@@ -1,10 +1,10 @@
 // gated_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/gated_scan/op.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gated_scan/on_cpu.h"
 #include "cortado/primitives/gates.h"
@@ -230,64 +230,6 @@ const auto& scan_operator() {
   return handle;
 }
 
-const auto& backward_operator() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("cortado::gated_scan_backward", "")
-                                 .typed<decltype(backward_kernel)>();
-  return handle;
-}
-
-// --- Autograd. ---
-
-class GatedScan : public torch::autograd::Function<GatedScan> {
- public:
-  using Context = torch::autograd::AutogradContext;
-
-  static torch::autograd::variable_list forward(Context* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const OptionalTensor& g, std::string_view read,
-                                                std::optional<double> scale, const OptionalTensor& bonus,
-                                                const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
-                                                bool reverse) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [o, state] = scan_operator().call(q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse);
-    const auto keep = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
-    ctx->save_for_backward({q, k, v, keep(g), keep(bonus), keep(initial_state), keep(cu_seqlens)});
-    ctx->saved_data["read"] = std::string(read);
-    ctx->saved_data["scale"] = scale;
-    ctx->saved_data["reverse"] = reverse;
-    ctx->saved_data["need_gate"] = g && g->requires_grad();
-    ctx->set_materialize_grads(false);
-    return {o, state};
-  }
-
-  static torch::autograd::variable_list backward(Context* ctx, const torch::autograd::variable_list& grads) {
-    const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
-    const auto saved = ctx->get_saved_variables();
-    const auto g = given(saved[3]), bonus = given(saved[4]), initial_state = given(saved[5]);
-    const bool need_gate = ctx->saved_data["need_gate"].toBool();
-    const auto [dq, dk, dv, dg, dbonus, dstate] = backward_operator().call(
-        given(grads[0]), given(grads[1]), saved[0], saved[1], saved[2], g, bonus, initial_state, given(saved[6]),
-        ctx->saved_data["read"].toStringRef(), ctx->saved_data["scale"].toOptional<double>(),
-        ctx->saved_data["reverse"].toBool(), need_gate);
-    const Tensor none;
-    return {dq,   dk,  dv, g && need_gate ? dg : none, none, none, bonus ? dbonus : none, initial_state ? dstate : none,
-            none, none};
-  }
-};
-
-std::tuple<Tensor, Tensor> scan_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
-                                         std::string_view read, std::optional<double> scale,
-                                         const OptionalTensor& bonus, const OptionalTensor& initial_state,
-                                         const OptionalTensor& cu_seqlens, bool reverse) {
-  if (differentiable(q) || differentiable(k) || differentiable(v) || differentiable(g) || differentiable(bonus) ||
-      differentiable(initial_state)) {
-    const auto results = GatedScan::apply(q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse);
-    return {results[0], results[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return scan_operator().call(q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
@@ -312,7 +254,8 @@ TORCH_LIBRARY_IMPL(cortado, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("gated_scan", &scan_autograd);
+  m.impl("gated_scan",
+         differentiable_by("cortado::gated_scan_backward", {"q", "k", "v", "g", "bonus", "initial_state"}, "g"));
   m.impl("gated_scan_backward", once_differentiable());
 }
 

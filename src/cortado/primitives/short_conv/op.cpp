@@ -1,12 +1,10 @@
 #include "cortado/primitives/short_conv/op.h"
 
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/differentiable.h"
 
 namespace cortado {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kOp = "short_conv";
 
@@ -211,56 +209,6 @@ std::tuple<Tensor, Tensor> call_forward(const Tensor& x, const Tensor& weight, c
   return op.call(x, weight, bias, activation, initial_state, cu_seqlens);
 }
 
-Four call_backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
-                   const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
-                   const OptionalTensor& cu_seqlens) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::short_conv_backward", "").typed<decltype(backward)>();
-  return op.call(grad_y, grad_state, x, weight, bias, activation, initial_state, cu_seqlens);
-}
-
-OptionalTensor optional(const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; }
-
-class ShortConvFunction : public torch::autograd::Function<ShortConvFunction> {
- public:
-  static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
-                               const OptionalTensor& bias, std::string_view activation,
-                               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    const auto [y, state] = call_forward(x, weight, bias, activation, initial_state, cu_seqlens);
-    const auto saved = [](const OptionalTensor& tensor) { return tensor.value_or(Tensor()); };
-    context->save_for_backward({x, weight, saved(bias), saved(initial_state), saved(cu_seqlens)});
-    context->saved_data["activation"] = std::string(activation);
-    context->set_materialize_grads(false);
-    return {y, state};
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    const Tensor& x = saved[0];
-    const Tensor grad_y = grads[0].defined() ? grads[0] : at::zeros_symint(x.sym_sizes(), x.options());
-    const std::string activation = context->saved_data["activation"].toStringRef();
-    auto [grad_x, grad_weight, grad_bias, grad_state] =
-        call_backward(grad_y, optional(grads[1]), x, saved[1], optional(saved[2]), activation, optional(saved[3]),
-                      optional(saved[4]));
-    if (!saved[2].defined()) grad_bias = Tensor();
-    if (!saved[3].defined()) grad_state = Tensor();
-    return {grad_x, grad_weight, grad_bias, Tensor(), grad_state, Tensor()};
-  }
-};
-
-std::tuple<Tensor, Tensor> forward_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                                            std::string_view activation, const OptionalTensor& initial_state,
-                                            const OptionalTensor& cu_seqlens) {
-  const auto wanted = [](const OptionalTensor& tensor) { return tensor && tensor->requires_grad(); };
-  if (!at::GradMode::is_enabled() || !(wanted(x) || wanted(weight) || wanted(bias) || wanted(initial_state))) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return call_forward(x, weight, bias, activation, initial_state, cu_seqlens);
-  }
-  const variable_list out = ShortConvFunction::apply(x, weight, bias, activation, initial_state, cu_seqlens);
-  return {out[0], out[1]};
-}
-
 }  // namespace
 
 std::tuple<Tensor, Tensor> short_conv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -290,7 +238,7 @@ TORCH_LIBRARY_IMPL(cortado, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("short_conv", &forward_autograd);
+  m.impl("short_conv", differentiable_by("cortado::short_conv_backward", {"x", "weight", "bias", "initial_state"}));
   m.impl("short_conv_backward", once_differentiable());
 }
 

@@ -2,10 +2,10 @@
 // kind: factors instead of logs.
 #include "cortado/primitives/slot_scan/op.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gates.h"
 
@@ -191,56 +191,6 @@ const auto& slot_operator() {
   return handle;
 }
 
-const auto& slot_backward_operator() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("cortado::slot_scan_backward", "")
-                                 .typed<decltype(slot_backward_kernel)>();
-  return handle;
-}
-
-// --- Autograd. ---
-
-class SlotScan : public torch::autograd::Function<SlotScan> {
- public:
-  using Context = torch::autograd::AutogradContext;
-
-  static torch::autograd::variable_list forward(Context* ctx, const Tensor& q, const Tensor& w, const Tensor& x,
-                                                const Tensor& decay, std::string_view read, std::optional<double> scale,
-                                                const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [o, state] = slot_operator().call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
-    ctx->save_for_backward({q, w, x, decay, initial_state.value_or(Tensor()), cu_seqlens.value_or(Tensor())});
-    ctx->saved_data["read"] = std::string(read);
-    ctx->saved_data["scale"] = scale;
-    ctx->saved_data["need_decay"] = decay.requires_grad();
-    ctx->set_materialize_grads(false);
-    return {o, state};
-  }
-
-  static torch::autograd::variable_list backward(Context* ctx, const torch::autograd::variable_list& grads) {
-    const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
-    const auto saved = ctx->get_saved_variables();
-    const bool need_decay = ctx->saved_data["need_decay"].toBool();
-    const auto [dq, dw, dx, ddecay, dstate] = slot_backward_operator().call(
-        given(grads[0]), given(grads[1]), saved[0], saved[1], saved[2], saved[3], given(saved[4]), given(saved[5]),
-        ctx->saved_data["read"].toStringRef(), ctx->saved_data["scale"].toOptional<double>(), need_decay);
-    const Tensor none;
-    return {dq, dw, dx, need_decay ? ddecay : none, none, none, saved[4].defined() ? dstate : none, none};
-  }
-};
-
-std::tuple<Tensor, Tensor> slot_autograd(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
-                                         std::string_view read, std::optional<double> scale,
-                                         const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
-  if (differentiable(q) || differentiable(w) || differentiable(x) || differentiable(decay) ||
-      differentiable(initial_state)) {
-    const auto results = SlotScan::apply(q, w, x, decay, read, scale, initial_state, cu_seqlens);
-    return {results[0], results[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return slot_operator().call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
@@ -264,7 +214,8 @@ TORCH_LIBRARY_IMPL(cortado, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("slot_scan", &slot_autograd);
+  m.impl("slot_scan",
+         differentiable_by("cortado::slot_scan_backward", {"q", "w", "x", "decay", "initial_state"}, "decay"));
   m.impl("slot_scan_backward", once_differentiable());
 }
 

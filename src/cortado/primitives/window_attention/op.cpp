@@ -2,14 +2,12 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/kernels/tensors.h"
+#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/window_attention/blocked.h"
 #include "cortado/primitives/window_attention/on_cpu.h"
 
 namespace cortado {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kOp = "window_attention";
 
@@ -188,59 +186,6 @@ Four call_forward(const Tensor& q, const Tensor& k, const Tensor& v, CORTADO_WIN
   return op.call(q, k, v, CORTADO_WINDOW_NAMES);
 }
 
-Five call_backward(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("cortado::window_attention_backward", "")
-                             .typed<decltype(backward)>();
-  return op.call(grad_o, grad_lse, grad_row_max, q, k, v, o, row_max, denominator, CORTADO_WINDOW_NAMES);
-}
-
-OptionalTensor optional(const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; }
-
-class WindowAttentionFunction : public torch::autograd::Function<WindowAttentionFunction> {
- public:
-  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                               CORTADO_WINDOW_OPTIONS) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    const auto [o, lse, row_max, denominator] = call_forward(q, k, v, CORTADO_WINDOW_NAMES);
-    const auto saved = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
-    context->save_for_backward({q, k, v, o, row_max, denominator, saved(extra_k), saved(extra_v), saved(extra_mask),
-                                saved(cu_seqlens), saved(cu_seqlens_k), saved(first_key)});
-    context->saved_data["window"] = window;
-    context->saved_data["causal"] = causal;
-    context->saved_data["scale"] = scale;
-    context->saved_data["softcap"] = softcap;
-    context->mark_non_differentiable({denominator});
-    context->set_materialize_grads(false);
-    return {o, lse, row_max, denominator};
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    auto& data = context->saved_data;
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &o = saved[3];
-    const Tensor grad_o = grads[0].defined() ? grads[0] : at::zeros_symint(o.sym_sizes(), o.options());
-    auto [grad_q, grad_k, grad_v, grad_extra_k, grad_extra_v] =
-        call_backward(grad_o, optional(grads[1]), optional(grads[2]), q, k, v, o, saved[4], saved[5],
-                      data["window"].toOptional<int64_t>(), data["causal"].toBool(), data["scale"].toOptional<double>(),
-                      data["softcap"].toOptional<double>(), optional(saved[6]), optional(saved[7]), optional(saved[8]),
-                      optional(saved[9]), optional(saved[10]), optional(saved[11]));
-    if (!saved[6].defined()) grad_extra_k = grad_extra_v = Tensor();
-    const Tensor none;
-    return {grad_q, grad_k, grad_v, none, none, none, none, grad_extra_k, grad_extra_v, none, none, none, none};
-  }
-};
-
-Four forward_autograd(const Tensor& q, const Tensor& k, const Tensor& v, CORTADO_WINDOW_OPTIONS) {
-  const auto wanted = [](const OptionalTensor& x) { return x && x->requires_grad(); };
-  if (!at::GradMode::is_enabled() || !(wanted(q) || wanted(k) || wanted(v) || wanted(extra_k) || wanted(extra_v))) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return call_forward(q, k, v, CORTADO_WINDOW_NAMES);
-  }
-  const variable_list out = WindowAttentionFunction::apply(q, k, v, CORTADO_WINDOW_NAMES);
-  return {out[0], out[1], out[2], out[3]};
-}
-
 std::tuple<Tensor, Tensor, Tensor> public_form(const Tensor& q, const Tensor& k, const Tensor& v,
                                                std::optional<int64_t> window, bool causal, std::optional<double> scale,
                                                std::optional<double> softcap, const OptionalTensor& extra_k,
@@ -293,7 +238,8 @@ TORCH_LIBRARY_IMPL(cortado, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("_window_attention", &forward_autograd);
+  m.impl("_window_attention",
+         differentiable_by("cortado::window_attention_backward", {"q", "k", "v", "extra_k", "extra_v"}));
   m.impl("window_attention_backward", once_differentiable());
 }
 
