@@ -18,8 +18,8 @@ ProjectionSettings ProjectionSettings::read(JsonReader& settings, const MixerCon
   read.rope_theta = read_rotary(settings, context, read.head_dim, context.rotary);
   const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
   read.rotary_dim = static_cast<int64_t>(fraction * static_cast<double>(read.head_dim));
-  if (read.rope_theta && (read.rotary_dim < 2 || read.rotary_dim % 2 != 0)) {
-    settings.fail(concat("rotary_fraction ", fraction, " of head_dim (", read.head_dim, ") is ", read.rotary_dim,
+  if (read.rope_theta && (*read.rotary_dim < 2 || *read.rotary_dim % 2 != 0)) {
+    settings.fail(concat("rotary_fraction ", fraction, " of head_dim (", read.head_dim, ") is ", *read.rotary_dim,
                          " channels, which cannot be turned in pairs"));
   }
   read.bias = settings.boolean("bias", false);

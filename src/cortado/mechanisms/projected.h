@@ -8,7 +8,7 @@ namespace cortado {
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
   std::optional<double> rope_theta;  // none: no rotary positions
-  int64_t rotary_dim;                // channels of a head that are rotated, the first ones
+  std::optional<int64_t> rotary_dim = {};  // channels of a head that are rotated, the first ones; none: all
   bool bias = false;
 
   // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rotary_fraction", "bias"}

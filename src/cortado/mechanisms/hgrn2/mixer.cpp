@@ -7,20 +7,22 @@
 namespace cortado {
 
 Hgrn2Mixer::Hgrn2Mixer(const Hgrn2Settings& settings, int64_t dim) : Mixer("hgrn2"), settings_(settings), dim_(dim) {
-  const auto projection = [&](int64_t width, const char* tail) {
-    return std::make_shared<ConvolvedLinear>(dim, width, settings.taps, "none", tail);
+  const auto projection = [&](const std::string& name, int64_t width) {
+    ConvolvedLinear made(*this, name, dim, width);
+    made.convolve(made.linear(), "conv", settings.taps, name + "_conv", "none");
+    return made;
   };
-  q_ = register_module("q", projection(settings.key_dim, "q_conv"));
-  f_ = register_module("f", projection(settings.key_dim, "f_conv"));
-  i_ = register_module("i", projection(dim, "i_conv"));
+  q_ = projection("q", settings.key_dim);
+  f_ = projection("f", settings.key_dim);
+  i_ = projection("i", dim);
   norm_ = register_module("norm", std::make_shared<RmsNorm>(dim, 1e-5));
   o_ = register_module("o", make_output_linear(dim, dim));
 }
 
 Tensor Hgrn2Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   const double bound = settings_.lower_bound;
-  const Tensor q = at::silu(q_->forward(x, batch, state)), i = i_->forward(x, batch, state);
-  const Tensor logits = heads(widen(f_->forward(x, batch, state)));
+  const Tensor q = at::silu(q_.forward(x, batch, state)), i = i_.forward(x, batch, state);
+  const Tensor logits = heads(widen(f_.forward(x, batch, state)));
   Tensor log_f = at::log_sigmoid(logits);
   // f = σ + l (1 - σ)
   if (bound > 0) log_f = at::logaddexp(log_f, at::log_sigmoid(-logits) + std::log(bound));
@@ -34,8 +36,8 @@ Tensor Hgrn2Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* s
 
 // The equations as they stand, and the scan token by token, as its primitive defines it.
 Tensor Hgrn2Mixer::reference(const Tensor& x) {
-  const Tensor q = q_->reference(x), i = i_->reference(x);
-  const Tensor f = settings_.lower_bound + (1 - settings_.lower_bound) * heads(f_->reference(x)).sigmoid();
+  const Tensor q = q_.reference(x), i = i_.reference(x);
+  const Tensor f = settings_.lower_bound + (1 - settings_.lower_bound) * heads(f_.reference(x)).sigmoid();
   return output(std::get<0>(gated_scan_reference(heads(q * q.sigmoid()), 1 - f, heads(i), f.log())));
 }
 
@@ -43,17 +45,17 @@ SequenceState Hgrn2Mixer::zero_state(int64_t rows, const at::TensorOptions& opti
   SequenceState state(name());
   const int64_t heads = settings_.heads;
   state.add("scan_state", at::zeros({rows, heads, settings_.key_dim / heads, dim_ / heads}, scan_options(options)));
-  for (const auto& part : {q_, f_, i_}) part->add_state(state, rows, options);
+  for (const ConvolvedLinear* part : {&q_, &f_, &i_}) part->add_state(state, rows, options);
   return state;
 }
 
 int64_t Hgrn2Mixer::state_bytes(int64_t) const {
-  return state_numbers() * 4 + q_->state_bytes() + f_->state_bytes() + i_->state_bytes();
+  return state_numbers() * 4 + q_.state_bytes() + f_.state_bytes() + i_.state_bytes();
 }
 
 double Hgrn2Mixer::flops_per_token(int64_t) const {
   // decay, write and read: five operations for each number of the state
-  return q_->flops_per_token() + f_->flops_per_token() + i_->flops_per_token() + linear_flops({o_.get()}) +
+  return q_.flops_per_token() + f_.flops_per_token() + i_.flops_per_token() + linear_flops({o_.get()}) +
          5.0 * static_cast<double>(state_numbers());
 }
 

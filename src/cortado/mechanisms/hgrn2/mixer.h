@@ -36,7 +36,7 @@ class Hgrn2Mixer : public Mixer {
 
   const Hgrn2Settings settings_;
   const int64_t dim_;
-  std::shared_ptr<ConvolvedLinear> q_, f_, i_;
+  ConvolvedLinear q_, f_, i_;
   std::shared_ptr<RmsNorm> norm_;
   std::shared_ptr<Linear> o_;
 };
