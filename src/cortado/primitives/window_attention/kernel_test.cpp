@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "cortado/base/error.h"
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/kernels.h"
@@ -125,7 +126,7 @@ TEST(WindowAttentionKernel, SixteenBitTypes) {
 }
 
 TEST(WindowAttentionKernel, LargeLogits) {
-  check_everywhere({.magnitude = 300, .outer_grads = false}, at::kFloat, 2e-3);
+  check_everywhere({.outer_grads = false, .magnitude = 300}, at::kFloat, 2e-3);
 }
 
 TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
