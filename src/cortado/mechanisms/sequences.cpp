@@ -28,7 +28,7 @@ bool given_together(const char* op, std::initializer_list<const OptionalTensor*>
 
 namespace {
 
-Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t low, const c10::SymInt& high) {
+Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t low, c10::SymInt high) {
   const Tensor out = x.to(at::kLong, /*non_blocking=*/false, /*copy=*/true);
   if (x.numel() == 0) return out;
   const auto lowest = out.min().item<int64_t>(), highest = out.max().item<int64_t>();
@@ -37,7 +37,7 @@ Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t l
   return out;
 }
 
-Tensor checked_integers_meta(const Tensor& x, std::string_view, int64_t, const c10::SymInt&) {
+Tensor checked_integers_meta(const Tensor& x, std::string_view, int64_t, c10::SymInt) {
   return at::empty_symint(x.sym_sizes(), x.options().dtype(at::kLong));
 }
 

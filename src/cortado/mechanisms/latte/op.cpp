@@ -84,8 +84,7 @@ LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logi
   const auto options = theta.options();
   const Tensor o = bidirectional_latte(kind, differentiable_once(weights.to(type)), differentiable_once(theta),
                                        differentiable_once(v), heads, cu_seqlens);
-  return {o.to(v.scalar_type()),
-          at::zeros_symint({rows, heads.state, latents, v.sym_size(3)}, options),
+  return {o.to(v.scalar_type()), at::zeros_symint({rows, heads.state, latents, v.sym_size(3)}, options),
           at::zeros_symint({rows, heads.state, latents}, options),
           at::zeros_symint({rows, heads.state, latents}, options)};
 }

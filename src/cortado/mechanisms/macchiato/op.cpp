@@ -44,8 +44,8 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
 namespace {
 
 // The window's past as the operator gets it.
-PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const OptionalTensor& k_before, const OptionalTensor& v_before,
-                   const OptionalTensor& length, const OptionalTensor& cu_seqlens) {
+PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const OptionalTensor& k_before,
+                   const OptionalTensor& v_before, const OptionalTensor& length, const OptionalTensor& cu_seqlens) {
   const bool resumed = given_together(kMacchiatoOp, {&k_before, &v_before}, "past_k and past_v");
   fail_input_if(length && !resumed, "[macchiato] past_length without past_k and past_v");
   fail_input_if(resumed && !causal, "[macchiato] causal=False takes no past");

@@ -8,8 +8,8 @@ Tensor lengths_of(const Tensor& bounds) { return bounds.slice(0, 1) - bounds.sli
 
 Tensor bounds_of(const Tensor& lengths) { return at::cat({at::zeros({1}, lengths.options()), lengths.cumsum(0)}); }
 
-// Each row's past, then the row's tokens: sorting all of them by row, stably, interleaves them. The unused places of the
-// past sort behind the last row, from where they are cut off, or left as one more sequence.
+// Each row's past, then the row's tokens: sorting all of them by row, stably, interleaves them. The unused places of
+// the past sort behind the last row, from where they are cut off, or left as one more sequence.
 JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens,
                        UnusedPlaces unused) {
   const c10::SymInt rows = past.k->sym_size(0), places = past.k->sym_size(1), tokens = k.sym_size(1);

@@ -23,8 +23,8 @@ struct JoinedKeys {
 };
 
 // What becomes of the places of a packed past in which there is no key: dropped, so that there are as many joined keys
-// as the lengths (data, read here) say; or kept as a sequence of their own behind the last one, so that shapes depend on
-// shapes alone, as tracing needs it. Then cu_seqlens_k has an entry more than cu_seqlens.
+// as the lengths (data, read here) say; or kept as a sequence of their own behind the last one, so that shapes depend
+// on shapes alone, as tracing needs it. Then cu_seqlens_k has an entry more than cu_seqlens.
 enum class UnusedPlaces { kDrop, kKeepBehind };
 
 // k [B,T,H,K], v [B,T,H,V]; packed when cu_seqlens is given. Past and present of different types are promoted.
