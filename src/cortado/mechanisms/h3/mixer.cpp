@@ -58,7 +58,7 @@ const Mechanism kH3 = {
     .paper = "H3 (Fu et al. 2023) §3.1, algorithm 1",
     .equation = "o = q * SSM_diagonal(SSM_shift(k) * v)",
     .state = "D (2 N + taps - 1)",
-    .primitives = {"elementwise_scan", "short_conv"},
+    .primitives = {"short_conv"},
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -125,7 +125,7 @@ const Mechanism kMega = {
     .paper = "Mega (Ma et al. 2023)",
     .equation = "o_t = phi_t (h_t - x_t), h = silu(W_h x' + U_h (gamma * attention in chunks)), x' = EMA(x)",
     .state = "D h + 2 c (z + v/2)",
-    .primitives = {"elementwise_scan"},
+    .primitives = {},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
