@@ -16,7 +16,7 @@ inline constexpr Primitive kPrimitives[] = {
     {"slot_scan", "cortado::slot_scan", ""},
     {"delta_scan", "cortado::delta_scan", ""},
     {"window_attention", "cortado::_window_attention", "Highway"},
-    {"elementwise_scan", "cortado::elementwise_scan", ""},
+    {"elementwise_scan", "cortado::elementwise_scan", "Highway"},
     {"running_max", "cortado::_running_max", ""},  // beside elementwise_scan: the maxima of time-wise softmaxes
     {"short_conv", "cortado::short_conv", ""},
 };

@@ -3,6 +3,7 @@
 #include "cortado/base/error.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/testing/compare.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::elementwise_scan_test {
 namespace {
@@ -72,6 +73,54 @@ void compare_with_reference(const Case& c, at::ScalarType type, double tolerance
 TEST(ElementwiseScan, EqualsItsDefinition) {
   at::manual_seed(1);
   for (const auto& c : cases()) compare_with_reference(c, at::kDouble, 1e-12);
+}
+
+// Every vector's tail, on every instruction set, on memory that lies awkwardly and with results that begin as NaN.
+TEST(ElementwiseScan, KernelEqualsTheDefinition) {
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  at::manual_seed(6);
+  int64_t layout = 0;
+  for (const int64_t dim : {1, 7, 8, 16, 17, 31, 64, 65, 128}) {
+    for (Case c : cases()) {
+      if (c.tokens > 110) continue;
+      c.dim = dim;
+      const Inputs exact = make_inputs(c, at::kDouble);
+      const auto wanted = elementwise_scan_reference(exact.log_a, exact.b, exact.initial, exact.bounds, c.reverse);
+      const auto weights = weights_like({std::get<0>(wanted), std::get<1>(wanted)});
+      const auto expected = gradients({std::get<0>(wanted), std::get<1>(wanted)}, weights, leaves(exact));
+      for (const auto& isa : available_isas()) {
+        SCOPED_TRACE(concat(isa, " T=", c.tokens, " D=", dim, " reverse=", c.reverse, " packed=", !c.bounds.empty()));
+        select_isa(isa);
+        const auto leaf = [&](const Tensor& x) {
+          return testing::awkward(x.detach().to(at::kFloat), layout++ % 3).detach().requires_grad_();
+        };
+        Inputs in{leaf(exact.log_a), leaf(exact.b), std::nullopt, exact.bounds};
+        if (exact.initial) in.initial = leaf(*exact.initial);
+        auto [h, last] = elementwise_scan(in.log_a, in.b, in.initial, in.bounds, c.reverse);
+        EXPECT_CLOSE(h, std::get<0>(wanted), 2e-6);
+        EXPECT_CLOSE(last, std::get<1>(wanted), 2e-6);
+        const std::vector<Tensor> floats = {weights[0].to(at::kFloat), weights[1].to(at::kFloat)};
+        expect_gradients_close(gradients({h, last}, floats, leaves(in)), expected, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(ElementwiseScan, ForgetsEverythingAtMinusInfinity) {
+  const testing::AnyIsa restore;
+  at::manual_seed(8);
+  const Tensor log_a = at::where(at::rand({1, 200, 5}) < 0.2, at::full({}, -kInfinity), -at::rand({1, 200, 5})).requires_grad_();
+  const Tensor b = at::randn({1, 200, 5});
+  const Tensor exact = std::get<0>(elementwise_scan_reference(log_a.detach().to(at::kDouble), b.to(at::kDouble)));
+  for (const auto& isa : available_isas()) {
+    select_isa(isa);
+    const Tensor h = std::get<0>(elementwise_scan(log_a, b));
+    EXPECT_CLOSE(h, exact, 1e-6) << isa;
+    const Tensor grad = torch::autograd::grad({h.sum()}, {log_a})[0];
+    EXPECT_TRUE(grad.index({log_a == -kInfinity}).eq(0).all().item<bool>()) << isa;
+    EXPECT_TRUE(grad.isfinite().all().item<bool>()) << isa;
+  }
 }
 
 TEST(ElementwiseScan, ComplexEqualsItsDefinition) {

@@ -2,6 +2,7 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/differentiable.h"
+#include "cortado/primitives/elementwise_scan/on_cpu.h"
 #include "cortado/primitives/elementwise_scan/scan.h"
 
 namespace cortado {
@@ -29,16 +30,23 @@ Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
   return h.select(1, reverse ? 0 : h.size(1) - 1).clone();
 }
 
+std::optional<std::vector<int64_t>> bounds_of(const OptionalTensor& bounds, int64_t tokens) {
+  return bounds ? std::optional(sequence_bounds(kName, *bounds, tokens)) : std::nullopt;
+}
+
 // Dense or packed, all of one type. Returns (h, final state) in that type.
 std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const Tensor& initial,
                                    const OptionalTensor& bounds, bool reverse) {
+  const auto sequences = bounds_of(bounds, b.size(1));
+  if (elementwise::kernel_takes(b.scalar_type(), log_a, b)) {
+    return elementwise::forward_by_kernel(log_a, b, initial, sequences ? &*sequences : nullptr, reverse);
+  }
   auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
     const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
     return {{h}, {last_state(h, rows[0], reverse)}};
   };
   const PackedResult result =
-      bounds ? for_each_sequence(sequence_bounds(kName, *bounds, b.size(1)), {log_a, b}, {initial}, dense)
-             : dense({log_a, b}, {initial});
+      sequences ? for_each_sequence(*sequences, {log_a, b}, {initial}, dense) : dense({log_a, b}, {initial});
   return {result.timed[0], result.rows[0]};
 }
 
@@ -95,12 +103,18 @@ std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tenso
   const Tensor start = initial ? initial->to(type) : Tensor(), logs = log_a.to(type);
   // h was rounded on output if b is of a short type: then it is computed again.
   const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
+  const auto sequences = bounds_of(bounds, b.size(1));
+  if (elementwise::kernel_takes(type, logs, dh)) {
+    const auto grads = elementwise::backward_by_kernel(dh, dfinal, logs, h, start, sequences ? &*sequences : nullptr, reverse);
+    return {grads.log_a.to(log_a.scalar_type()), grads.b.to(b.scalar_type()),
+            initial ? grads.initial.to(initial->scalar_type()) : at::empty({0}, b.options())};
+  }
   auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
     return backward_dense(timed, rows, reverse);
   };
   const std::vector<Tensor> timed = {dh.to(type), logs, h}, rows = {dfinal.to(type), start};
   const PackedResult result =
-      bounds ? for_each_sequence(sequence_bounds(kName, *bounds, b.size(1)), timed, rows, dense) : dense(timed, rows);
+      sequences ? for_each_sequence(*sequences, timed, rows, dense) : dense(timed, rows);
   return {to_type_of(result.timed[0], log_a), to_type_of(result.timed[1], b),
           initial ? to_type_of(result.rows[0], *initial) : at::empty({0}, b.options())};
 }

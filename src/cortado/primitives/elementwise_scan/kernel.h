@@ -1,0 +1,33 @@
+// The elementwise scan's kernel: float32 on the CPU, forward and backward. No torch here.
+#pragma once
+
+#include "cortado/primitives/kernels/kernel.h"
+
+namespace cortado::elementwise {
+
+// [B,T,D] float32 with the channels contiguous; strides in elements.
+struct Channels {
+  float* data = nullptr;
+  int64_t row = 0, token = 0;
+};
+
+// Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States [rows,D] are
+// contiguous; no data: zero, or not wanted.
+struct ScanKernel {
+  int64_t rows, tokens, channels;
+  const int64_t* bounds = nullptr;
+  bool reverse = false;
+  Channels log_a, b, h;  // h is written forward and read backward
+  const float* initial = nullptr;
+  float* final_state = nullptr;
+
+  // Backward only.
+  Channels grad_h, grad_log_a, grad_b;
+  const float* grad_final = nullptr;
+  float* grad_initial = nullptr;
+};
+
+void run_forward(const ScanKernel& scan, const kernels::Parallel& parallel);
+void run_backward(const ScanKernel& scan, const kernels::Parallel& parallel);
+
+}  // namespace cortado::elementwise

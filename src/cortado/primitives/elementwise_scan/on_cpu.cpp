@@ -1,0 +1,71 @@
+#include "cortado/primitives/elementwise_scan/on_cpu.h"
+
+#include "cortado/primitives/elementwise_scan/kernel.h"
+#include "cortado/primitives/kernels/tensors.h"
+
+namespace cortado::elementwise {
+
+namespace {
+
+// Float32 with the channels side by side: a copy only where that is not so.
+Tensor plain(const Tensor& x) {
+  const Tensor y = x.to(at::kFloat).resolve_conj();
+  return y.stride(-1) == 1 || y.size(-1) == 1 ? y : y.contiguous();
+}
+
+Channels channels(const Tensor& x) { return {x.data_ptr<float>(), x.stride(0), x.stride(1)}; }
+
+Tensor room(const Tensor& like) { return at::empty(like.sizes(), like.options().dtype(at::kFloat)); }
+
+const float* state(const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
+
+// Points into its arguments, which must outlive it.
+ScanKernel kernel_call(const Tensor& log_a, const Tensor& initial, const std::vector<int64_t>* bounds, bool reverse) {
+  ScanKernel call{};
+  call.rows = bounds ? static_cast<int64_t>(bounds->size()) - 1 : log_a.size(0);
+  call.tokens = log_a.size(1);
+  call.channels = log_a.size(2);
+  call.bounds = bounds ? bounds->data() : nullptr;
+  call.reverse = reverse;
+  call.log_a = channels(log_a);
+  call.initial = state(initial);
+  return call;
+}
+
+Tensor plain_state(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
+
+}  // namespace
+
+bool kernel_takes(at::ScalarType type, const Tensor& log_a, const Tensor& b) {
+  return type == at::kFloat && kernels::usable({log_a, b});
+}
+
+std::pair<Tensor, Tensor> forward_by_kernel(const Tensor& log_a, const Tensor& b, const Tensor& initial,
+                                            const std::vector<int64_t>* bounds, bool reverse) {
+  const Tensor logs = plain(log_a), adds = plain(b), start = plain_state(initial), h = room(b);
+  ScanKernel call = kernel_call(logs, start, bounds, reverse);
+  const Tensor last = at::empty({call.rows, call.channels}, h.options());
+  call.b = channels(adds);
+  call.h = channels(h);
+  call.final_state = last.data_ptr<float>();
+  run_forward(call, kernels::parallel());
+  return {h, last};
+}
+
+Gradients backward_by_kernel(const Tensor& grad_h, const Tensor& grad_final, const Tensor& log_a, const Tensor& h,
+                             const Tensor& initial, const std::vector<int64_t>* bounds, bool reverse) {
+  const Tensor logs = plain(log_a), grads = plain(grad_h), outputs = plain(h);
+  const Tensor start = plain_state(initial), last = plain_state(grad_final);
+  ScanKernel call = kernel_call(logs, start, bounds, reverse);
+  const Gradients out{room(log_a), room(log_a), at::empty({call.rows, call.channels}, logs.options())};
+  call.h = channels(outputs);
+  call.grad_h = channels(grads);
+  call.grad_final = state(last);
+  call.grad_log_a = channels(out.log_a);
+  call.grad_b = channels(out.b);
+  call.grad_initial = out.initial.data_ptr<float>();
+  run_backward(call, kernels::parallel());
+  return out;
+}
+
+}  // namespace cortado::elementwise
