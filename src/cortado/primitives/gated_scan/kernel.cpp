@@ -59,6 +59,11 @@ struct Job {
   float *state = nullptr, *grad = nullptr;                   // S at the tile's start; ∂L/∂S behind the tile
   float *tile_states = nullptr, *segment_states = nullptr;   // backward: [kSegment] and one a segment
 
+  Fetcher* fetcher = nullptr;
+  // v and dw of a forward along the keys, in place or copied.
+  const float* v_rows = nullptr;
+  int64_t v_row = 0;
+
   bool before() const { return in.bonus; }  // reads come before writes
   bool gated() const { return in.g.data; }
   bool backward() const { return in.dx.data; }
@@ -157,16 +162,19 @@ void read_gates(const Job& job, const Stretch& at) {
 }
 
 // x and v, the gates, and x's decays to the tile's end: what the state needs.
-void read_writes(const Job& job, const Stretch& at) {
+void read_writes(Job& job, const Stretch& at) {
   const Floats d;
   read_tile(job.in.x, at, 0, job.in.keys, 1, job.x, job.keys);
-  read_tile(job.in.v, at, job.column, job.columns, 1, job.v, job.values);
+  const float* v = job.m ? nullptr : tile_in_place(job.in.v, at, job.column, job.columns, job.values);
+  if (!v) read_tile(job.in.v, at, job.column, job.columns, 1, job.v, job.values);
+  job.v_rows = v ? v : job.v;
+  job.v_row = v ? at.step * job.in.v.token : job.values;
   if (!job.gated()) return;
   read_gates(job, at);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec decay = hn::Set(d, 1.0f);
     for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
-      hn::Store(decay, d, job.leave + i);
+      if (job.backward()) hn::Store(decay, d, job.leave + i);
       hn::Store(hn::Mul(decay, hn::Load(d, job.x + i)), d, job.leaving + i);
       decay = hn::Mul(decay, hn::Load(d, job.a + i));
     }
@@ -188,11 +196,25 @@ void read_reads(const Job& job, const Stretch& at) {
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
       const Vec next = hn::Mul(decay, hn::Load(d, job.a + i));
       if (!job.before()) decay = next;
-      hn::Store(decay, d, job.enter + i);
+      if (job.m) hn::Store(decay, d, job.enter + i);
       hn::Store(hn::Mul(decay, hn::Load(d, job.y + i)), d, job.entering + i);
       decay = next;
     }
   }
+}
+
+// Has tile i, if there is one, fetched while the present one is worked on: all of it or what changes the state.
+void look_ahead(const Job& job, int64_t i, bool all) {
+  job.fetcher->clear();
+  if (i < 0 || i >= job.tiles()) return;
+  const Stretch at = job.stretch(i);
+  const ScanKernel& in = job.in;
+  job.fetcher->add(in.x, at, 0, in.keys);
+  job.fetcher->add(in.v, at, job.column, job.columns);
+  job.fetcher->add(in.g, at, 0, in.gate_per_channel ? in.keys : 1);
+  if (!all) return;
+  for (const Timed* x : {&in.y, &in.dy, &in.dx, &in.dg}) job.fetcher->add(*x, at, 0, in.keys);
+  for (const Timed* x : {&in.w, &in.dw, &in.dv}) job.fetcher->add(*x, at, job.column, job.columns);
 }
 
 // --- Pairs of tokens inside a tile. ---
@@ -202,6 +224,7 @@ template <int kVecs>
 HWY_INLINE void score_block(const Job& job, int64_t k) {
   const Floats d;
   for (int64_t t = 0; t < kTokens; ++t) {
+    job.fetcher->fetch(1);
     Vec seen[kVecs];  // y_t and the decays down to s
 #pragma GCC unroll 4
     for (int c = 0; c < kVecs; ++c) seen[c] = hn::Load(d, job.y + t * job.keys + k + c * kLanes);
@@ -241,6 +264,7 @@ HWY_NOINLINE void pair_gradients(const Job& job) {
   const int64_t width = job.keys, own = job.before() ? 1 : 0;
   for (int64_t k = 0; k < width; k += kLanes) {
     for (int64_t t = 0; t < kTokens; ++t) {
+      job.fetcher->fetch(1);
       const float* m = job.m + t * kTokens;
       const Vec y = hn::Load(d, job.y + t * width + k);
       Vec decay = job.before() ? hn::Set(d, 1.0f) : hn::Load(d, job.a + t * width + k);
@@ -297,27 +321,31 @@ void diagonal_gradients(const Job& job) {
 void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay, float* to) {
   const Floats d;
   multiply<Start::kZero>({.a = state, .a_row = job.values, .a_column = 1, .b = value_lanes, .b_row = kTokens, .out = job.lanes,
-                          .out_row = kTokens, .rows = job.keys, .columns = kTokens, .depth = job.values});
+                          .out_row = kTokens, .rows = job.keys, .columns = kTokens, .depth = job.values, .fetcher = job.fetcher});
   from_token_lanes(job.lanes, job.keys, to, job.spare);
   for (int64_t i = 0; job.gated() && i < kTokens * job.keys; i += kLanes) {
     hn::Store(hn::Mul(hn::Load(d, to + i), hn::Load(d, decay + i)), d, to + i);
   }
 }
 
-// to = scores v + entering S
-void read_by_keys(const Job& job, float* to) {
-  multiply<Start::kZero, Terms::kUpToRow>({.a = job.scores, .a_row = kTokens, .a_column = 1, .b = job.v, .b_row = job.values,
-                                           .out = to, .out_row = job.values, .rows = kTokens, .columns = job.values,
-                                           .depth = kTokens});
+// dw = scores v + entering S
+void read_by_keys(const Job& job, const Stretch& at) {
+  float* in_place = tile_in_place(job.in.dw, at, job.column, job.columns, job.values);
+  float* to = in_place ? in_place : job.dw;
+  const int64_t row = in_place ? at.step * job.in.dw.token : job.values;
+  multiply<Start::kZero, Terms::kUpToRow>({.a = job.scores, .a_row = kTokens, .a_column = 1, .b = job.v_rows, .b_row = job.v_row,
+                                           .out = to, .out_row = row, .rows = kTokens, .columns = job.values, .depth = kTokens});
   multiply<Start::kAdd>({.a = job.entering, .a_row = job.keys, .a_column = 1, .b = job.state, .b_row = job.values, .out = to,
-                         .out_row = job.values, .rows = kTokens, .columns = job.values, .depth = job.keys, .from = to});
+                         .out_row = row, .rows = kTokens, .columns = job.values, .depth = job.keys, .from = to,
+                         .fetcher = job.fetcher});
+  if (!in_place) write_tile(to, row, job.in.dw, at, job.column, job.columns);
 }
 
 // to = diag(through) from + keysᵀ values
-void advance(const Job& job, const float* keys, const float* values, const float* from, float* to) {
-  multiply<Start::kScaled>({.a = keys, .a_row = 1, .a_column = job.keys, .b = values, .b_row = job.values, .out = to,
+void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from, float* to) {
+  multiply<Start::kScaled>({.a = keys, .a_row = 1, .a_column = job.keys, .b = values, .b_row = values_row, .out = to,
                             .out_row = job.values, .rows = job.keys, .columns = job.values, .depth = kTokens, .from = from,
-                            .scale = job.through});
+                            .scale = job.through, .fetcher = job.fetcher});
 }
 
 // m = w vᵀ, and the transposed tiles it takes.
@@ -370,31 +398,33 @@ void write_gate_gradient(const Job& job, const Stretch& at) {
 
 // --- The scan. ---
 
-void forward(const Job& job) {
+void forward(Job& job) {
   read_state(job, job.in.initial, job.state);
   for (int64_t i = 0; i < job.tiles(); ++i) {
     const Stretch at = job.stretch(i);
     read_writes(job, at);
     read_reads(job, at);
+    look_ahead(job, i + 1, true);
     if (job.in.dw.data) {
       score_pairs(job);
-      read_by_keys(job, job.dw);
-      write_tile(job.dw, job.values, job.in.dw, at, job.column, job.columns);
+      read_by_keys(job, at);
     } else if (job.in.dy.data) {
       weigh_pairs(job);
       read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
       pair_gradients<false, false>(job);
       write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
     }
-    advance(job, job.leaving, job.v, job.state, job.state);
+    advance(job, job.leaving, job.v_rows, job.v_row, job.state, job.state);
   }
   write_state(job, job.state, job.in.final_state);
 }
 
 // One tile of the backward, from its state and the gradient behind it, which becomes the gradient before it.
-void differentiate(const Job& job, const Stretch& at) {
+void differentiate(Job& job, int64_t tile) {
+  const Stretch at = job.stretch(tile);
   read_writes(job, at);
   read_reads(job, at);
+  look_ahead(job, tile - 1, true);
   score_pairs(job);
   weigh_pairs(job);
   const bool gate = job.in.dg.data;
@@ -410,17 +440,14 @@ void differentiate(const Job& job, const Stretch& at) {
   diagonal_gradients(job);
   write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
   write_tile(job.dx, job.keys, job.in.dx, at, 0, job.in.keys);
-  if (job.in.dw.data) {
-    read_by_keys(job, job.dw);
-    write_tile(job.dw, job.values, job.in.dw, at, 0, job.columns);
-  }
+  if (job.in.dw.data) read_by_keys(job, at);
   multiply<Start::kZero, Terms::kFromRow>({.a = job.scores, .a_row = 1, .a_column = kTokens, .b = job.w, .b_row = job.values,
                                            .out = job.dv, .out_row = job.values, .rows = kTokens, .columns = job.values,
                                            .depth = kTokens});
   multiply<Start::kAdd>({.a = job.leaving, .a_row = job.keys, .a_column = 1, .b = job.grad, .b_row = job.values, .out = job.dv,
                          .out_row = job.values, .rows = kTokens, .columns = job.values, .depth = job.keys, .from = job.dv});
   write_tile(job.dv, job.values, job.in.dv, at, 0, job.columns);
-  advance(job, job.entering, job.w, job.grad, job.grad);
+  advance(job, job.entering, job.w, job.values, job.grad, job.grad);
 }
 
 // Forwards for the states at the segments' starts; then each segment, from the last, forwards for its tiles' states and back.
@@ -434,20 +461,22 @@ void backward(Job& job) {
   const int64_t segments = (tiles + kSegment - 1) / kSegment;
   for (int64_t i = 0; i < (segments - 1) * kSegment; ++i) {
     read_writes(job, job.stretch(i));
+    look_ahead(job, i + 1, false);
     float* from = job.segment_states + i / kSegment * size;
     const bool last = i % kSegment == kSegment - 1;
-    advance(job, job.leaving, job.v, i % kSegment == 0 ? from : state, last ? from + size : state);
+    advance(job, job.leaving, job.v_rows, job.v_row, i % kSegment == 0 ? from : state, last ? from + size : state);
   }
   for (int64_t segment = segments - 1; segment >= 0; --segment) {
     const int64_t start = segment * kSegment, count = tiles - start < kSegment ? tiles - start : kSegment;
     copy(job.segment_states + segment * size, size, job.tile_states);
     for (int64_t i = 0; i + 1 < count; ++i) {
       read_writes(job, job.stretch(start + i));
-      advance(job, job.leaving, job.v, job.tile_states + i * size, job.tile_states + (i + 1) * size);
+      look_ahead(job, start + i + 1, i + 2 >= count);
+      advance(job, job.leaving, job.v_rows, job.v_row, job.tile_states + i * size, job.tile_states + (i + 1) * size);
     }
     for (int64_t i = count - 1; i >= 0; --i) {
       job.state = job.tile_states + i * size;
-      differentiate(job, job.stretch(start + i));
+      differentiate(job, start + i);
     }
   }
   job.state = state;
@@ -467,8 +496,10 @@ void set_constants(Job& job) {
 void run_jobs(Jobs& jobs) {
   const ScanKernel& in = *jobs.scan;
   const FlushDenormals guard;
+  Fetcher fetcher;
   Job job{.in = in, .keys = round_up(in.keys, 16), .values = round_up(jobs.block, kLanes)};
   Arena arena;
+  job.fetcher = &fetcher;
   lay_out(job, arena);
   arena = {static_cast<float*>(aligned_alloc(64, arena.used * sizeof(float))), 0};
   if (!arena.base) abort();
