@@ -19,11 +19,14 @@ struct Isa {
 // The best first.
 constexpr Isa kIsas[] = {
 #if HWY_ARCH_X86
-    {"avx512", HWY_AVX3}, {"avx2", HWY_AVX2}, {"sse4", HWY_SSE4},
+    {"avx512", HWY_AVX3},
+    {"avx2", HWY_AVX2},
+    {"sse4", HWY_SSE4},
 #elif HWY_ARCH_ARM
     {"neon", HWY_NEON},
 #endif
-    {"scalar", HWY_SCALAR}, {"aten", 0}};
+    {"scalar", HWY_SCALAR},
+    {"aten", 0}};
 
 bool available(const Isa& isa) {
   return isa.target == 0 || isa.target == HWY_SCALAR || (hwy::SupportedTargets() & isa.target) != 0;

@@ -1,7 +1,7 @@
 // Which instruction set the hand-written kernels run with.
 //
-// The best that the machine has, unless the environment variable CORTADO_ISA or select_isa() names one: avx512, avx2, sse4, scalar, or
-// aten, which turns the kernels off: then everything is ATen.
+// The best that the machine has, unless the environment variable CORTADO_ISA or select_isa() names one: avx512, avx2,
+// sse4, scalar, or aten, which turns the kernels off: then everything is ATen.
 #pragma once
 
 #include <string>

@@ -99,7 +99,7 @@ inline std::vector<std::string> names(const Inputs& in) {
 }
 
 inline void expect_equal(const std::vector<Tensor>& got, const std::vector<Tensor>& right,
-                  const std::vector<std::string>& name, double tolerance, const std::string& what) {
+                         const std::vector<std::string>& name, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), right.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].sizes(), right[i].sizes()) << name[i] << " " << what;

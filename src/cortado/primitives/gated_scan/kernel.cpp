@@ -44,20 +44,21 @@ using namespace kernels::HWY_NAMESPACE;
 struct Job {
   const ScanKernel& in;
   int64_t row = 0, head = 0, first = 0, length = 0;  // length tokens from `first` on
-  int64_t column = 0, columns = 0;           // of v and w
-  int64_t keys = 0, values = 0;              // padded widths
+  int64_t column = 0, columns = 0;                   // of v and w
+  int64_t keys = 0, values = 0;                      // padded widths
 
-  float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;              // a = exp(gates)
-  float *enter = nullptr, *leave = nullptr;                  // products of a: from the tile's start up to t; after t to the tile's end
-  float *through = nullptr;                        // of the whole tile, [keys]
-  float *entering = nullptr, *leaving = nullptr, *self = nullptr;      // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x themselves
-  float *scores = nullptr, *m = nullptr;                     // [16,16]: Σ y_t x_s decay, w_t · v_s
-  float *dy = nullptr, *dx = nullptr, *dw = nullptr, *dv = nullptr, *dg = nullptr;         // results
-  float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;      // [keys]; crossing = rowsum(S ⊙ ∂L/∂S')
-  float *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;      // transposed tiles
-  float *spare = nullptr, *parts = nullptr;                  // a tile; [16, kLanes]
-  float *state = nullptr, *grad = nullptr;                   // S at the tile's start; ∂L/∂S behind the tile
-  float *tile_states = nullptr, *segment_states = nullptr;   // backward: [kSegment] and one a segment
+  float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates)
+  float *enter = nullptr, *leave = nullptr;  // products of a: from the tile's start up to t; after t to the tile's end
+  float* through = nullptr;                  // of the whole tile, [keys]
+  float *entering = nullptr, *leaving = nullptr,
+        *self = nullptr;                  // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x themselves
+  float *scores = nullptr, *m = nullptr;  // [16,16]: Σ y_t x_s decay, w_t · v_s
+  float *dy = nullptr, *dx = nullptr, *dw = nullptr, *dv = nullptr, *dg = nullptr;  // results
+  float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(S ⊙ ∂L/∂S')
+  float *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;  // transposed tiles
+  float *spare = nullptr, *parts = nullptr;                        // a tile; [16, kLanes]
+  float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S behind the tile
+  float *tile_states = nullptr, *segment_states = nullptr;         // backward: [kSegment] and one a segment
 
   Fetcher* fetcher = nullptr;
   // v and dw of a forward along the keys, in place or copied.
@@ -137,7 +138,8 @@ void write_state(const Job& job, const float* from, const States& states) {
 
 // --- A tile's inputs. ---
 
-// exp(g), and `through` = exp of the sum of g: more exact than a product of rounded factors, for its errors add up over all tiles.
+// exp(g), and `through` = exp of the sum of g: more exact than a product of rounded factors, for its errors add up over
+// all tiles.
 void read_gates(const Job& job, const Stretch& at) {
   const Floats d;
   const bool wide = job.in.gate_per_channel;
@@ -219,7 +221,8 @@ void look_ahead(const Job& job, int64_t i, bool all) {
 
 // --- Pairs of tokens inside a tile. ---
 
-// scores[t][s] += Σ y_t x_s Π_{s < i <= t} a_i, over kVecs vectors of keys from `k` on. With a bonus t's own gate is left out.
+// scores[t][s] += Σ y_t x_s Π_{s < i <= t} a_i, over kVecs vectors of keys from `k` on. With a bonus t's own gate is
+// left out.
 template <int kVecs>
 HWY_INLINE void score_block(const Job& job, int64_t k) {
   const Floats d;
@@ -256,8 +259,8 @@ HWY_NOINLINE void score_pairs(const Job& job) {
   for (; k < job.keys; k += kLanes) score_block<1>(job, k);
 }
 
-// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates between s and t
-// the product of all of these.
+// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates
+// between s and t the product of all of these.
 template <bool kRest, bool kGate>
 HWY_NOINLINE void pair_gradients(const Job& job) {
   const Floats d;
@@ -320,8 +323,17 @@ void diagonal_gradients(const Job& job) {
 // to[t] = decay_t ⊙ (state · values_t), the values given with tokens in their lanes.
 void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay, float* to) {
   const Floats d;
-  multiply<Start::kZero>({.a = state, .a_row = job.values, .a_column = 1, .b = value_lanes, .b_row = kTokens, .out = job.lanes,
-                          .out_row = kTokens, .rows = job.keys, .columns = kTokens, .depth = job.values, .fetcher = job.fetcher});
+  multiply<Start::kZero>({.a = state,
+                          .a_row = job.values,
+                          .a_column = 1,
+                          .b = value_lanes,
+                          .b_row = kTokens,
+                          .out = job.lanes,
+                          .out_row = kTokens,
+                          .rows = job.keys,
+                          .columns = kTokens,
+                          .depth = job.values,
+                          .fetcher = job.fetcher});
   from_token_lanes(job.lanes, job.keys, to, job.spare);
   for (int64_t i = 0; job.gated() && i < kTokens * job.keys; i += kLanes) {
     hn::Store(hn::Mul(hn::Load(d, to + i), hn::Load(d, decay + i)), d, to + i);
@@ -333,30 +345,66 @@ void read_by_keys(const Job& job, const Stretch& at) {
   float* in_place = tile_in_place(job.in.dw, at, job.column, job.columns, job.values);
   float* to = in_place ? in_place : job.dw;
   const int64_t row = in_place ? at.step * job.in.dw.token : job.values;
-  multiply<Start::kZero, Terms::kUpToRow>({.a = job.scores, .a_row = kTokens, .a_column = 1, .b = job.v_rows, .b_row = job.v_row,
-                                           .out = to, .out_row = row, .rows = kTokens, .columns = job.values, .depth = kTokens});
-  multiply<Start::kAdd>({.a = job.entering, .a_row = job.keys, .a_column = 1, .b = job.state, .b_row = job.values, .out = to,
-                         .out_row = row, .rows = kTokens, .columns = job.values, .depth = job.keys, .from = to,
+  multiply<Start::kZero, Terms::kUpToRow>({.a = job.scores,
+                                           .a_row = kTokens,
+                                           .a_column = 1,
+                                           .b = job.v_rows,
+                                           .b_row = job.v_row,
+                                           .out = to,
+                                           .out_row = row,
+                                           .rows = kTokens,
+                                           .columns = job.values,
+                                           .depth = kTokens});
+  multiply<Start::kAdd>({.a = job.entering,
+                         .a_row = job.keys,
+                         .a_column = 1,
+                         .b = job.state,
+                         .b_row = job.values,
+                         .out = to,
+                         .out_row = row,
+                         .rows = kTokens,
+                         .columns = job.values,
+                         .depth = job.keys,
+                         .from = to,
                          .fetcher = job.fetcher});
   if (!in_place) write_tile(to, row, job.in.dw, at, job.column, job.columns);
 }
 
 // to = diag(through) from + keysᵀ values
 void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from, float* to) {
-  multiply<Start::kScaled>({.a = keys, .a_row = 1, .a_column = job.keys, .b = values, .b_row = values_row, .out = to,
-                            .out_row = job.values, .rows = job.keys, .columns = job.values, .depth = kTokens, .from = from,
-                            .scale = job.through, .fetcher = job.fetcher});
+  multiply<Start::kScaled>({.a = keys,
+                            .a_row = 1,
+                            .a_column = job.keys,
+                            .b = values,
+                            .b_row = values_row,
+                            .out = to,
+                            .out_row = job.values,
+                            .rows = job.keys,
+                            .columns = job.values,
+                            .depth = kTokens,
+                            .from = from,
+                            .scale = job.through,
+                            .fetcher = job.fetcher});
 }
 
 // m = w vᵀ, and the transposed tiles it takes.
 void weigh_pairs(const Job& job) {
   to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
   to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
-  multiply<Start::kZero>({.a = job.w, .a_row = job.values, .a_column = 1, .b = job.v_lanes, .b_row = kTokens, .out = job.m,
-                          .out_row = kTokens, .rows = kTokens, .columns = kTokens, .depth = job.values});
+  multiply<Start::kZero>({.a = job.w,
+                          .a_row = job.values,
+                          .a_column = 1,
+                          .b = job.v_lanes,
+                          .b_row = kTokens,
+                          .out = job.m,
+                          .out_row = kTokens,
+                          .rows = kTokens,
+                          .columns = kTokens,
+                          .depth = job.values});
 }
 
-// The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's own factor.
+// The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's
+// own factor.
 void gate_flow(const Job& job) {
   const Floats d;
   fill(job.crossing, job.keys, 0);
@@ -441,16 +489,33 @@ void differentiate(Job& job, int64_t tile) {
   write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
   write_tile(job.dx, job.keys, job.in.dx, at, 0, job.in.keys);
   if (job.in.dw.data) read_by_keys(job, at);
-  multiply<Start::kZero, Terms::kFromRow>({.a = job.scores, .a_row = 1, .a_column = kTokens, .b = job.w, .b_row = job.values,
-                                           .out = job.dv, .out_row = job.values, .rows = kTokens, .columns = job.values,
+  multiply<Start::kZero, Terms::kFromRow>({.a = job.scores,
+                                           .a_row = 1,
+                                           .a_column = kTokens,
+                                           .b = job.w,
+                                           .b_row = job.values,
+                                           .out = job.dv,
+                                           .out_row = job.values,
+                                           .rows = kTokens,
+                                           .columns = job.values,
                                            .depth = kTokens});
-  multiply<Start::kAdd>({.a = job.leaving, .a_row = job.keys, .a_column = 1, .b = job.grad, .b_row = job.values, .out = job.dv,
-                         .out_row = job.values, .rows = kTokens, .columns = job.values, .depth = job.keys, .from = job.dv});
+  multiply<Start::kAdd>({.a = job.leaving,
+                         .a_row = job.keys,
+                         .a_column = 1,
+                         .b = job.grad,
+                         .b_row = job.values,
+                         .out = job.dv,
+                         .out_row = job.values,
+                         .rows = kTokens,
+                         .columns = job.values,
+                         .depth = job.keys,
+                         .from = job.dv});
   write_tile(job.dv, job.values, job.in.dv, at, 0, job.columns);
   advance(job, job.entering, job.w, job.values, job.grad, job.grad);
 }
 
-// Forwards for the states at the segments' starts; then each segment, from the last, forwards for its tiles' states and back.
+// Forwards for the states at the segments' starts; then each segment, from the last, forwards for its tiles' states and
+// back.
 void backward(Job& job) {
   const int64_t tiles = job.tiles(), size = job.state_size();
   float* state = job.state;
@@ -481,7 +546,8 @@ void backward(Job& job) {
   }
   job.state = state;
   write_state(job, job.grad, job.in.initial_grad);
-  if (job.in.dbonus) write_row(job.dbonus, job.in.dbonus + (job.row * job.in.heads + job.head) * job.in.keys, 1, job.in.keys);
+  if (job.in.dbonus)
+    write_row(job.dbonus, job.in.dbonus + (job.row * job.in.heads + job.head) * job.in.keys, 1, job.in.keys);
 }
 
 // What stays the same in all of a worker's jobs: absent inputs are zeros, absent gates ones.
@@ -564,8 +630,10 @@ HWY_INLINE void add_scaled(const float* row, float factor, float* to, int64_t wi
   }
 }
 
-// Head `head` of a row, whose state `before` (null: 0) becomes `after`, or has become it if another head that shares it came before.
-void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, const float* before, float* after, bool updated) {
+// Head `head` of a row, whose state `before` (null: 0) becomes `after`, or has become it if another head that shares it
+// came before.
+void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, const float* before, float* after,
+               bool updated) {
   const Floats d;
   const int64_t width = round_up(in.values, kLanes);
   read_token(in.y, at, in.keys, in.y_factor, s.y);
@@ -655,7 +723,8 @@ void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
 void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const int64_t states = scan.rows * scan.final_state.heads;
   Jobs jobs{.scan = &scan, .value_blocks = 1, .block = scan.values, .count = states, .next = 0};
-  constexpr int64_t kWorthAThread = 1 << 16;  // of a state's elements: below, waking a thread takes longer than the work
+  constexpr int64_t kWorthAThread =
+      1 << 16;  // of a state's elements: below, waking a thread takes longer than the work
   const int64_t useful = states * scan.keys * scan.values / kWorthAThread;
   const int64_t workers = useful < parallel.threads ? useful : parallel.threads;
   workers > 1 ? parallel.run(workers, &work_step, &jobs) : work_step(&jobs, 0);

@@ -8,7 +8,8 @@ namespace cortado::gated {
 // The form L of chunked.h: which of its derivatives are computed is said by where results are wanted.
 struct ScanKernel {
   int64_t rows, tokens, heads, keys, values;
-  const int64_t* bounds = nullptr;  // packed sequences: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row
+  const int64_t* bounds =
+      nullptr;  // packed sequences: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row
   bool reverse = false;
 
   // Given. y and w are multiplied by their factors when read. g: [B,T,h,K] or, not per channel, [B,T,h].
@@ -27,8 +28,8 @@ struct ScanKernel {
 // Every result is the same, bit for bit, on any number of threads.
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel);
 
-// One token, dy or dw wanted, no backward: the state is read and written once. initial and final_state have the same heads here. Keys
-// and values up to kStepWidth.
+// One token, dy or dw wanted, no backward: the state is read and written once. initial and final_state have the same
+// heads here. Keys and values up to kStepWidth.
 inline constexpr int64_t kStepWidth = 1024;
 void run_step(const ScanKernel& scan, const kernels::Parallel& parallel);
 

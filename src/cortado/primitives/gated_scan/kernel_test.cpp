@@ -24,7 +24,8 @@ class AnyIsa {
   ~AnyIsa() { select_isa(""); }
 };
 
-// The same numbers, lying awkwardly: misaligned, with gaps between rows, heads before time, or with gaps between elements.
+// The same numbers, lying awkwardly: misaligned, with gaps between rows, heads before time, or with gaps between
+// elements.
 Tensor awkward(const Tensor& x, int64_t how) {
   if (!x.defined() || x.dim() < 3) return x;
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -56,7 +57,8 @@ std::vector<Tensor> results_in_place(const Case& c, const Inputs& in) {
   const Tensor weight_o = at::randn(o.sizes(), at::kDouble).to(o.scalar_type());
   const Tensor weight_state = at::randn(state.sizes(), at::kDouble).to(state.scalar_type());
   std::vector<Tensor> all{o.detach(), state.detach()};
-  for (const auto& grad : torch::autograd::grad({o, state}, wanted, {awkward(weight_o, 0), weight_state})) all.push_back(grad);
+  for (const auto& grad : torch::autograd::grad({o, state}, wanted, {awkward(weight_o, 0), weight_state}))
+    all.push_back(grad);
   return all;
 }
 
@@ -170,7 +172,14 @@ TEST(GatedScanKernel, TheNumberOfThreadsChangesNothing) {
   const int threads = at::get_num_threads();
   for (const std::string read : {"key", "value"}) {
     for (const auto& gate : kGates) {
-      Case c{.gate = gate, .read = read, .tokens = 100, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1};
+      Case c{.gate = gate,
+             .read = read,
+             .tokens = 100,
+             .batch = 1,
+             .q_heads = 1,
+             .k_heads = 1,
+             .v_heads = 1,
+             .g_heads = 1};
       c.keys = 33;
       c.values = 130;
       const Inputs in = converted(random_inputs(c), at::kFloat);

@@ -12,7 +12,8 @@ namespace {
 Tensor room(const Tensor& argument, const FormInputs& in, int64_t heads, int64_t width) {
   const Tensor& like = argument.defined() ? argument : in.v;
   const bool direct = !argument.defined() || argument.size(2) == heads;
-  return at::empty({in.x.size(0), in.x.size(1), heads, width}, in.x.options().dtype(direct ? like.scalar_type() : at::kFloat));
+  return at::empty({in.x.size(0), in.x.size(1), heads, width},
+                   in.x.options().dtype(direct ? like.scalar_type() : at::kFloat));
 }
 
 Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
@@ -27,10 +28,12 @@ Tensor wide_bonus(const FormInputs& in, int64_t heads) {
 }
 
 // The sizes and inputs of a call; what it keeps alive are the tensors whose data it points to.
-ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double factor, const Tensor& bonus, const Tensor& initial) {
+ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double factor, const Tensor& bonus,
+                       const Tensor& initial) {
   const int64_t heads = options.heads;
   using kernels::timed;
-  ScanKernel call{.rows = in.x.size(0), .tokens = in.x.size(1), .heads = heads, .keys = in.x.size(3), .values = in.v.size(3)};
+  ScanKernel call{
+      .rows = in.x.size(0), .tokens = in.x.size(1), .heads = heads, .keys = in.x.size(3), .values = in.v.size(3)};
   call.reverse = options.reverse;
   call.y = timed(in.y, heads);
   call.x = timed(in.x, heads);
@@ -99,7 +102,8 @@ FormOutputs step_by_kernel(const FormInputs& in, const FormOptions& options, dou
   const Tensor bonus = wide_bonus(in, options.heads), initial = plain(in.initial);
   FormOutputs out;
   (options.want_y ? out.y : out.w) = room({}, in, options.heads, options.want_y ? in.x.size(3) : in.v.size(3));
-  out.final_state = at::empty({in.x.size(0), state_heads(in), in.x.size(3), in.v.size(3)}, in.x.options().dtype(at::kFloat));
+  out.final_state =
+      at::empty({in.x.size(0), state_heads(in), in.x.size(3), in.v.size(3)}, in.x.options().dtype(at::kFloat));
   ScanKernel call = kernel_call(in, options, factor, bonus, initial);
   call.dy = kernels::timed(out.y, options.heads);
   call.dw = kernels::timed(out.w, options.heads);

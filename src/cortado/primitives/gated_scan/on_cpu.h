@@ -8,8 +8,9 @@ namespace cortado::gated {
 // Whether the kernel computes this.
 bool kernel_takes(const FormInputs& in, const FormOptions& options);
 
-// As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L. Derivatives come in the type of
-// their argument if that has all the heads, else in float32; that of an absent y or w in v's. The final state has the state's heads.
+// As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L. Derivatives come
+// in the type of their argument if that has all the heads, else in float32; that of an absent y or w in v's. The final
+// state has the state's heads.
 FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
                                     const std::vector<int64_t>* bounds);
 

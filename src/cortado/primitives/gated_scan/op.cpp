@@ -129,8 +129,8 @@ std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t stat
 
 // --- The chunked form: inputs and results in the operator's shapes. ---
 
-// Runs the form, scaled, on the batch or on every packed sequence: by the kernel if it takes this, else in chunks by ATen. A missing
-// incoming gradient is zero.
+// Runs the form, scaled, on the batch or on every packed sequence: by the kernel if it takes this, else in chunks by
+// ATen. A missing incoming gradient is zero.
 gated::FormOutputs run_form(const Arguments& in, gated::FormInputs form, const gated::FormOptions& options) {
   std::vector<int64_t> bounds;
   if (in.cu_seqlens) bounds = sequence_bounds(kName, *in.cu_seqlens, in.k.size(1));
@@ -144,7 +144,8 @@ gated::FormOutputs run_form(const Arguments& in, gated::FormInputs form, const g
     given = at::zeros({1}, in.k.options().dtype(options.type))
                 .expand({in.k.size(0), in.k.size(1), options.heads, (options.want_y ? in.v : in.k).size(3)});
   }
-  return in.cu_seqlens ? gated::differentiate_sequences(form, options, bounds) : gated::differentiate_form(form, options);
+  return in.cu_seqlens ? gated::differentiate_sequences(form, options, bounds)
+                       : gated::differentiate_form(form, options);
 }
 
 gated::FormInputs form_inputs(const Arguments& in) {

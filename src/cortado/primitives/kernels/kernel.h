@@ -1,5 +1,5 @@
-// What the kernels and their callers share. No torch: kernels are compiled once for each instruction set, and an inline function of
-// somebody else's header, compiled with AVX-512 there, could be picked by the linker for everybody.
+// What the kernels and their callers share. No torch: kernels are compiled once for each instruction set, and an inline
+// function of somebody else's header, compiled with AVX-512 there, could be picked by the linker for everybody.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct States {
   int64_t repeat = 1;  // as above; of results, the first of them is kept
 };
 
-// How to run work on several threads: calls work(task, i) for every i in [0, workers), possibly at once. Kernels start no threads.
+// How to run work on several threads: calls work(task, i) for every i in [0, workers), possibly at once. Kernels start
+// no threads.
 struct Parallel {
   int64_t threads = 1;
   void (*run)(int64_t workers, void (*work)(void* task, int64_t worker), void* task) = nullptr;

@@ -11,11 +11,12 @@ namespace cortado::kernels {
 
 using at::Tensor;
 
-// Whether kernels are enabled and all of these (undefined ones apart) are ordinary CPU tensors of float32, bfloat16 or float16.
+// Whether kernels are enabled and all of these (undefined ones apart) are ordinary CPU tensors of float32, bfloat16 or
+// float16.
 bool usable(std::initializer_list<Tensor> tensors);
 
-// [B|1,T,h,X] or [B|1,T,h], to be read or written as if it had `heads` heads, each of the tensor's for as many in a row. Undefined: no
-// data.
+// [B|1,T,h,X] or [B|1,T,h], to be read or written as if it had `heads` heads, each of the tensor's for as many in a
+// row. Undefined: no data.
 Timed timed(const Tensor& x, int64_t heads);
 
 // Contiguous float32 [rows,h,K,V], likewise.

@@ -1,8 +1,8 @@
 // What kernels are made of: reading and writing rows of any type, exp, products of small matrices, transposition.
 // Compiled once for each instruction set (hence the unusual guard), everything with internal linkage.
 //
-// A tile is kTokens rows of time. Buffers are float32, aligned, rows padded to whole vectors and the padding zero, so that nothing
-// below has tails.
+// A tile is kTokens rows of time. Buffers are float32, aligned, rows padded to whole vectors and the padding zero, so
+// that nothing below has tails.
 #if defined(CORTADO_KERNELS_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_KERNELS_TILES_INL_H
 #undef CORTADO_KERNELS_TILES_INL_H
@@ -28,7 +28,8 @@ using Vec = hn::Vec<Floats>;
 
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Floats()));
 constexpr int64_t kTokens = 16;  // in a tile; every vector's length divides it
-// Rows of a product held in registers, two vectors of each, or twice as many of one vector: what there are registers for.
+// Rows of a product held in registers, two vectors of each, or twice as many of one vector: what there are registers
+// for.
 constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON ? 8 : 4;
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -43,7 +44,8 @@ HWY_INLINE void copy(const float* from, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Load(d, from + i), d, to + i);
 }
 
-// While one lives, denormal numbers count as zeros on this thread: a state that fades away would otherwise take a hundred times the time.
+// While one lives, denormal numbers count as zeros on this thread: a state that fades away would otherwise take a
+// hundred times the time.
 class FlushDenormals {
 #if HWY_ARCH_X86
  public:
@@ -143,7 +145,8 @@ T* address(const Timed& x, const Stretch& at, int64_t column, int64_t units = 1)
 }
 
 template <class T>
-HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to, int64_t width) {
+HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to,
+                               int64_t width) {
   const T* from = address<T>(x, at, column);
   const int64_t step = at.step * x.token;
   fill(to + at.tokens * width, (kTokens - at.tokens) * width, 0);
@@ -158,16 +161,18 @@ HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column
   for (int64_t t = 0; t < at.tokens; ++t) read_row(from + t * step, x.inner, n, factor, to + t * width, width);
 }
 
-// Columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens, width], filled up with
-// zeros.
-inline void read_tile(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to, int64_t width) {
+// Columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens, width],
+// filled up with zeros.
+inline void read_tile(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to,
+                      int64_t width) {
   if (x.type == Element::kFloat32) return read_tile_as<float>(x, at, column, n, factor, to, width);
   if (x.type == Element::kBFloat16) return read_tile_as<BFloat16>(x, at, column, n, factor, to, width);
   read_tile_as<hwy::float16_t>(x, at, column, n, factor, to, width);
 }
 
 template <class T>
-HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column, int64_t n) {
+HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column,
+                                int64_t n) {
   T* to = address<T>(x, at, column);
   const int64_t step = at.step * x.token;
   if (x.inner == 1 && n == width) {
@@ -180,12 +185,13 @@ HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x
   for (int64_t t = 0; t < at.tokens; ++t) write_row(from + t * width, to + t * step, x.inner, n);
 }
 
-// Where such a tile lies in memory, if it can be used there as it is, its rows `step · x.token` apart: aligned vectors of float32. Else
-// null.
+// Where such a tile lies in memory, if it can be used there as it is, its rows `step · x.token` apart: aligned vectors
+// of float32. Else null.
 inline float* tile_in_place(const Timed& x, const Stretch& at, int64_t column, int64_t n, int64_t width) {
   float* data = address<float>(x, at, column);
   const bool fits = x.type == Element::kFloat32 && x.inner == 1 && n == width && at.tokens == kTokens;
-  return fits && x.token % kLanes == 0 && reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) == 0 ? data : nullptr;
+  return fits && x.token % kLanes == 0 && reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) == 0 ? data
+                                                                                                            : nullptr;
 }
 
 // The inverse. What is not wanted is not written.
@@ -196,8 +202,9 @@ inline void write_tile(const float* from, int64_t width, const Timed& x, const S
   write_tile_as<hwy::float16_t>(from, width, x, at, column, n);
 }
 
-// Brings the next stretch's rows into the second-level cache, a few at a time while something else is computed: a head's rows lie far
-// apart in memory, the hardware does not foresee them, and many at once would block the way for other loads.
+// Brings the next stretch's rows into the second-level cache, a few at a time while something else is computed: a
+// head's rows lie far apart in memory, the hardware does not foresee them, and many at once would block the way for
+// other loads.
 class Fetcher {
  public:
   void clear() { count_ = current_ = 0; }
@@ -235,7 +242,7 @@ HWY_INLINE Vec exp_of(Floats d, Vec x) {
   const hn::RebindToSigned<Floats> d32;
   const Vec lowest = hn::Set(d, -86.6f);
   const Vec inside = hn::Min(hn::Set(d, 88.3f), hn::Max(lowest, x));  // NaN, being second, stays
-  const Vec big = hn::Set(d, 12582912.0f);                            // 1.5 · 2^23: what is added to it loses its fraction
+  const Vec big = hn::Set(d, 12582912.0f);  // 1.5 · 2^23: what is added to it loses its fraction
   const Vec rounded = hn::MulAdd(inside, hn::Set(d, 1.44269504f), big);
   const Vec n = hn::Sub(rounded, big);
   Vec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), inside);  // ln 2 in two parts, the first with few digits
@@ -283,11 +290,19 @@ HWY_INLINE void add_sums_of_four(Floats d, const Vec x[4], float* to) {
 
 // --- Products. ---
 
-enum class Start { kZero, kAdd, kScaled };      // what the product is added to: nothing, `from`, or `from` with its rows scaled
-enum class Terms { kAll, kUpToRow, kFromRow };  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
+enum class Start {
+  kZero,
+  kAdd,
+  kScaled
+};  // what the product is added to: nothing, `from`, or `from` with its rows scaled
+enum class Terms {
+  kAll,
+  kUpToRow,
+  kFromRow
+};  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
 
-// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row + k·a_column]; the others'
-// rows are contiguous. rows is a multiple of 16, columns of the vector's length.
+// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row +
+// k·a_column]; the others' rows are contiguous. rows is a multiple of 16, columns of the vector's length.
 struct Product {
   const float* a;
   int64_t a_row, a_column;
@@ -340,8 +355,8 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
   }
 }
 
-// The rows from i on, kRows at a time, of the columns from `from` on, kVecs vectors at a time as long as there are as many. Returns the
-// first column left over.
+// The rows from i on, kRows at a time, of the columns from `from` on, kVecs vectors at a time as long as there are as
+// many. Returns the first column left over.
 template <Start kStart, Terms kTerms, int kRows, int kVecs>
 HWY_INLINE int64_t multiply_columns(const Product& p, int64_t from) {
   const int64_t count = (p.columns - from) / (kVecs * kLanes);
