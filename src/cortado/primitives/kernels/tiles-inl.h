@@ -321,18 +321,10 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
   const Floats d;
   const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
   Vec sum[kRows][kVecs];
-  const float* from = p.from + i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) {
-      if constexpr (kStart == Start::kZero) {
-        sum[r][c] = hn::Zero(d);
-      } else {
-        sum[r][c] = hn::Load(d, from + r * out_row + c * kLanes);
-        if constexpr (kStart == Start::kScaled) sum[r][c] = hn::Mul(sum[r][c], hn::Set(d, p.scale[i + r]));
-      }
-    }
+    for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::Zero(d);
   }
   const float* a = p.a + i * a_row + k * a_column;
   const float* b = p.b + k * b_row + j;
@@ -347,11 +339,20 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
       for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, columns[c], sum[r][c]);
     }
   }
+  // What it is added to comes last: a state is then rounded once a tile, not once a token.
+  const float* from = p.from + i * out_row + j;
   float* out = p.out + i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
+    for (int c = 0; c < kVecs; ++c) {
+      const int64_t at = r * out_row + c * kLanes;
+      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, from + at));
+      if constexpr (kStart == Start::kScaled) {
+        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, from + at), sum[r][c]);
+      }
+      hn::Store(sum[r][c], d, out + at);
+    }
   }
 }
 
