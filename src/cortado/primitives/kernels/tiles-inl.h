@@ -28,7 +28,8 @@ using Vec = hn::Vec<Floats>;
 
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Floats()));
 constexpr int64_t kTokens = 16;  // in a tile; every vector's length divides it
-// Rows of a product held in registers, two vectors of each: as many as there are registers for.
+// Rows of a product held in registers, two vectors of each, or twice as many of one vector: what there are registers
+// for.
 constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON ? 8 : 4;
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -136,20 +137,28 @@ struct Stretch {
   int64_t row, head, first, step, tokens;
 };
 
+// `units` = elements of T in one of x's.
 template <class T>
-T* address(const Timed& x, const Stretch& at, int64_t column) {
-  return static_cast<T*>(x.data) + at.row * x.row + at.first * x.token + at.head / x.repeat * x.head + column * x.inner;
+T* address(const Timed& x, const Stretch& at, int64_t column, int64_t units = 1) {
+  return static_cast<T*>(x.data) +
+         units * (at.row * x.row + at.first * x.token + at.head / x.repeat * x.head + column * x.inner);
 }
 
 template <class T>
 HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to,
                                int64_t width) {
-  const Floats d;
   const T* from = address<T>(x, at, column);
-  for (int64_t t = 0; t < at.tokens; ++t) {
-    read_row(from + t * at.step * x.token, x.inner, n, factor, to + t * width, width);
+  const int64_t step = at.step * x.token;
+  fill(to + at.tokens * width, (kTokens - at.tokens) * width, 0);
+  if (x.inner == 1 && n == width) {  // whole vectors
+    const Floats d;
+    const Vec times = hn::Set(d, factor);
+    for (const float* end = to + at.tokens * width; to < end; to += width, from += step) {
+      for (int64_t i = 0; i < width; i += kLanes) hn::Store(hn::Mul(load_vector(d, from + i), times), d, to + i);
+    }
+    return;
   }
-  for (int64_t i = at.tokens * width; i < kTokens * width; i += kLanes) hn::Store(hn::Zero(d), d, to + i);
+  for (int64_t t = 0; t < at.tokens; ++t) read_row(from + t * step, x.inner, n, factor, to + t * width, width);
 }
 
 // Columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens, width],
@@ -165,7 +174,24 @@ template <class T>
 HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column,
                                 int64_t n) {
   T* to = address<T>(x, at, column);
-  for (int64_t t = 0; t < at.tokens; ++t) write_row(from + t * width, to + t * at.step * x.token, x.inner, n);
+  const int64_t step = at.step * x.token;
+  if (x.inner == 1 && n == width) {
+    const Floats d;
+    for (const float* end = from + at.tokens * width; from < end; from += width, to += step) {
+      for (int64_t i = 0; i < width; i += kLanes) store_vector(d, hn::Load(d, from + i), to + i);
+    }
+    return;
+  }
+  for (int64_t t = 0; t < at.tokens; ++t) write_row(from + t * width, to + t * step, x.inner, n);
+}
+
+// Where such a tile lies in memory, if it can be used there as it is, its rows `step · x.token` apart: aligned vectors
+// of float32. Else null.
+inline float* tile_in_place(const Timed& x, const Stretch& at, int64_t column, int64_t n, int64_t width) {
+  float* data = address<float>(x, at, column);
+  const bool fits = x.type == Element::kFloat32 && x.inner == 1 && n == width && at.tokens == kTokens;
+  return fits && x.token % kLanes == 0 && reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) == 0 ? data
+                                                                                                            : nullptr;
 }
 
 // The inverse. What is not wanted is not written.
@@ -176,6 +202,39 @@ inline void write_tile(const float* from, int64_t width, const Timed& x, const S
   write_tile_as<hwy::float16_t>(from, width, x, at, column, n);
 }
 
+// Brings the next stretch's rows into the second-level cache, a few at a time while something else is computed: a
+// head's rows lie far apart in memory, the hardware does not foresee them, and many at once would block the way for
+// other loads.
+class Fetcher {
+ public:
+  void clear() { count_ = current_ = 0; }
+
+  void add(const Timed& x, const Stretch& at, int64_t column, int64_t n) {
+    if (!x.data || count_ == kMost) return;
+    const int64_t size = x.type == Element::kFloat32 ? 4 : 2;
+    const char* row = address<char>(x, at, column, size);
+    parts_[count_++] = {row, at.step * x.token * size, n * x.inner * size, at.tokens};
+  }
+
+  HWY_INLINE void fetch(int64_t rows) {
+    for (; rows > 0 && current_ < count_; --rows) {
+      Part& part = parts_[current_];
+      for (int64_t i = 0; i < part.bytes; i += 64) __builtin_prefetch(part.row + i, 0, 2);
+      part.row += part.step;
+      if (--part.rows == 0) ++current_;
+    }
+  }
+
+ private:
+  struct Part {
+    const char* row;
+    int64_t step, bytes, rows;
+  };
+  static constexpr int64_t kMost = 10;
+  Part parts_[kMost];
+  int64_t count_ = 0, current_ = 0;
+};
+
 // --- Arithmetic. ---
 
 // exp to about 1 ulp; below 2^-125 it is 0, and not a denormal number. Meant for x <= 0; above 88 it stays finite.
@@ -183,7 +242,9 @@ HWY_INLINE Vec exp_of(Floats d, Vec x) {
   const hn::RebindToSigned<Floats> d32;
   const Vec lowest = hn::Set(d, -86.6f);
   const Vec inside = hn::Min(hn::Set(d, 88.3f), hn::Max(lowest, x));  // NaN, being second, stays
-  const Vec n = hn::Round(hn::Mul(inside, hn::Set(d, 1.44269504f)));
+  const Vec big = hn::Set(d, 12582912.0f);  // 1.5 · 2^23: what is added to it loses its fraction
+  const Vec rounded = hn::MulAdd(inside, hn::Set(d, 1.44269504f), big);
+  const Vec n = hn::Sub(rounded, big);
   Vec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), inside);  // ln 2 in two parts, the first with few digits
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   Vec p = hn::Set(d, 1.9875691500e-4f);
@@ -193,8 +254,9 @@ HWY_INLINE Vec exp_of(Floats d, Vec x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(d32, n), hn::Set(d32, 127)));
-  return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(p, hn::BitCast(d, exponent)));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(d32, rounded));  // n, being the low digits of `rounded`
+  const Vec result = hn::BitCast(d, hn::Add(hn::BitCast(d32, p), exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), result);
 }
 
 // tanh; a polynomial near 0, where (1 - e^-2x) / (1 + e^-2x) cancels.
@@ -252,7 +314,7 @@ enum class Terms {
 };  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
 
 // out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row +
-// k·a_column]; the others' rows are contiguous. rows is a multiple of 8, columns of the vector's length.
+// k·a_column]; the others' rows are contiguous. rows is a multiple of 16, columns of the vector's length.
 struct Product {
   const float* a;
   int64_t a_row, a_column;
@@ -263,25 +325,20 @@ struct Product {
   int64_t rows, columns, depth;
   const float* from = nullptr;   // rows as out's
   const float* scale = nullptr;  // one a row
+  Fetcher* fetcher = nullptr;    // has something to fetch meanwhile
 };
 
 template <Start kStart, int kRows, int kVecs>
 HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
   const Floats d;
   const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
+  const float* const before = p.from;
+  float* const out = p.out;
   Vec sum[kRows][kVecs];
-  const float* from = p.from + i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) {
-      if constexpr (kStart == Start::kZero) {
-        sum[r][c] = hn::Zero(d);
-      } else {
-        sum[r][c] = hn::Load(d, from + r * out_row + c * kLanes);
-        if constexpr (kStart == Start::kScaled) sum[r][c] = hn::Mul(sum[r][c], hn::Set(d, p.scale[i + r]));
-      }
-    }
+    for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::Zero(d);
   }
   const float* a = p.a + i * a_row + k * a_column;
   const float* b = p.b + k * b_row + j;
@@ -296,23 +353,42 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
       for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, columns[c], sum[r][c]);
     }
   }
-  float* out = p.out + i * out_row + j;
+  // What it is added to comes last: a state is then rounded once a tile, not once a token.
+  const int64_t start = i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
+    for (int c = 0; c < kVecs; ++c) {
+      const int64_t at = start + r * out_row + c * kLanes;
+      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, before + at));
+      if constexpr (kStart == Start::kScaled) {
+        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, before + at), sum[r][c]);
+      }
+      hn::Store(sum[r][c], d, out + at);
+    }
   }
+}
+
+// The rows from i on, kRows at a time, of the columns from `from` on, kVecs vectors at a time as long as there are as
+// many. Returns the first column left over.
+template <Start kStart, Terms kTerms, int kRows, int kVecs>
+HWY_INLINE int64_t multiply_columns(const Product& p, int64_t from) {
+  const int64_t count = (p.columns - from) / (kVecs * kLanes);
+  for (int64_t i = 0; i < p.rows; i += kRows) {
+    const int64_t begin = kTerms == Terms::kFromRow ? i : 0;
+    const int64_t end = kTerms == Terms::kUpToRow ? i + kRows : p.depth;
+    for (int64_t j = 0; j < count; ++j) {
+      product_tile<kStart, kRows, kVecs>(p, i, from + j * kVecs * kLanes, begin, end);
+      if (p.fetcher) p.fetcher->fetch(3);
+    }
+  }
+  return from + count * kVecs * kLanes;
 }
 
 template <Start kStart, Terms kTerms = Terms::kAll>
 HWY_NOINLINE void multiply(const Product& p) {
-  for (int64_t i = 0; i < p.rows; i += kTileRows) {
-    const int64_t begin = kTerms == Terms::kFromRow ? i : 0;
-    const int64_t end = kTerms == Terms::kUpToRow ? i + kTileRows : p.depth;
-    int64_t j = 0;
-    for (; j + 2 * kLanes <= p.columns; j += 2 * kLanes) product_tile<kStart, kTileRows, 2>(p, i, j, begin, end);
-    if (j < p.columns) product_tile<kStart, kTileRows, 1>(p, i, j, begin, end);
-  }
+  const int64_t left = multiply_columns<kStart, kTerms, kTileRows, 2>(p, 0);
+  multiply_columns<kStart, kTerms, 2 * kTileRows, 1>(p, left);
 }
 
 // --- Transposition of tiles, by interleaving four rows twice. `spare` holds a tile. ---

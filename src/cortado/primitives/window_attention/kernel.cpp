@@ -22,6 +22,8 @@ using namespace kernels::HWY_NAMESPACE;
 
 // Both on fixed grids, so that a query's sums are taken in the same order whatever the tasks and threads.
 constexpr int64_t kTile = 64;
+// Rows that a product takes at once, whatever its columns.
+constexpr int64_t kStrip = 2 * kTileRows;
 // Queries of a forward's task. It packs the keys it needs for itself, which this many queries make cheap.
 constexpr int64_t kTaskQueries = 2048;
 constexpr float kMinusInfinity = -__builtin_inff();
@@ -63,17 +65,17 @@ struct Block {
   Range columns(int64_t row, int64_t first) const {
     return {larger(keys[row].begin - first, 0), smaller(keys[row].end - first, kTile)};
   }
-  // Those that any of kTileRows rows sees, in whole vectors.
+  // Those that any of kStrip rows sees, in whole vectors.
   Range strip(int64_t row, int64_t first) const {
     Range all{0, 0};
-    for (int64_t i = row; i < row + kTileRows; ++i) all.add(columns(i, first));
+    for (int64_t i = row; i < row + kStrip; ++i) all.add(columns(i, first));
     return {all.begin / kLanes * kLanes, round_up(all.end, kLanes)};
   }
-  // The rows that see any of kTileRows keys from `key` on.
+  // The rows that see any of kStrip keys from `key` on.
   Range seeing(int64_t key) const {
     Range all{0, 0};
     for (int64_t i = 0; i < count; ++i) {
-      if (!keys[i].empty() && keys[i].begin < key + kTileRows && keys[i].end > key) all.add({i, i + 1});
+      if (!keys[i].empty() && keys[i].begin < key + kStrip && keys[i].end > key) all.add({i, i + 1});
     }
     return all;
   }
@@ -81,7 +83,7 @@ struct Block {
 
 Block make_block(const AttentionKernel& p, int64_t b, int64_t head, int64_t query, int64_t last) {
   Block block{b, head, query, smaller(kTile, last - query), 0, {}, {}};
-  block.rows = round_up(block.count, kTileRows);
+  block.rows = round_up(block.count, kStrip);
   for (int64_t i = 0; i < block.count; ++i) block.keys[i] = visible(p, b, query + i);
   block.tiles = visible_tiles(p, b, query, query + block.count);
   return block;
@@ -138,7 +140,7 @@ Packed pack(const AttentionKernel& p, int64_t b, int64_t group, Range span, bool
 
 // --- Scores. ---
 
-// Columns of kTileRows rows of a [64, 64] tile: rows · turned.
+// Columns of kStrip rows of a [64, 64] tile: rows · turned.
 void score(const float* rows, int64_t width, int64_t size, const float* turned, Range columns, float* scores) {
   multiply<Start::kZero>({.a = rows,
                           .a_row = width,
@@ -147,7 +149,7 @@ void score(const float* rows, int64_t width, int64_t size, const float* turned, 
                           .b_row = kTile,
                           .out = scores + columns.begin,
                           .out_row = kTile,
-                          .rows = kTileRows,
+                          .rows = kStrip,
                           .columns = columns.size(),
                           .depth = size});
 }
@@ -224,7 +226,7 @@ void clear_row(float* scores, Range strip) {
 
 // --- Forward. ---
 
-// The tile that begins at `key` into kTileRows rows from `first` on.
+// The tile that begins at `key` into kStrip rows from `first` on.
 void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& block, int64_t key, int64_t first,
                   const float* q, float* scores, Gathered& rows) {
   const Range strip = block.strip(first, key);
@@ -232,7 +234,7 @@ void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& b
   const int64_t tile = packed.tile(key), width = packed.value_width;
   score(q + first * packed.key_width, packed.key_width, p.key_size, packed.turned_keys + tile * kTile * p.key_size,
         strip, scores);
-  for (int64_t i = 0; i < kTileRows; ++i) {
+  for (int64_t i = 0; i < kStrip; ++i) {
     const Range row = block.columns(first + i, key);
     if (row.empty()) {
       clear_row(scores + i * kTile, strip);
@@ -242,7 +244,7 @@ void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& b
     soften_row(scores + i * kTile, strip, row, rows.o + (first + i) * width, width, rows.maximum[first + i],
                rows.sum[first + i]);
   }
-  accumulate(scores + strip.begin, kTile, 1, packed.values + (tile * kTile + strip.begin) * width, kTileRows,
+  accumulate(scores + strip.begin, kTile, 1, packed.values + (tile * kTile + strip.begin) * width, kStrip,
              strip.size(), width, rows.o + first * width);
 }
 
@@ -264,7 +266,7 @@ float query_factor(const AttentionKernel& p) { return p.softcap > 0 ? p.scale / 
 void forward(const AttentionKernel& p, int64_t b, int64_t group, int64_t from, int64_t to) {
   Scratch scratch;
   const Packed packed = pack(p, b, group, visible_tiles(p, b, from, to), false, scratch);
-  float *q = scratch.take(kTile * packed.key_width), *scores = scratch.take(kTileRows * kTile);
+  float *q = scratch.take(kTile * packed.key_width), *scores = scratch.take(kStrip * kTile);
   Gathered rows;
   rows.o = scratch.take(kTile * packed.value_width);
   const int64_t repeat = p.heads / p.groups;
@@ -278,7 +280,7 @@ void forward(const AttentionKernel& p, int64_t b, int64_t group, int64_t from, i
         rows.sum[i] = 0;
       }
       for (int64_t key = block.tiles.begin; key < block.tiles.end; key += kTile) {
-        for (int64_t i = 0; i < block.rows; i += kTileRows) gather_strip(p, packed, block, key, i, q, scores, rows);
+        for (int64_t i = 0; i < block.rows; i += kStrip) gather_strip(p, packed, block, key, i, q, scores, rows);
       }
       finish_block(p, block, rows, packed.value_width);
     }
@@ -352,7 +354,7 @@ void differentiate_row(float softcap, float* scores, float* grads, Range strip, 
   }
 }
 
-// P and ds of kTileRows rows from `first` on against the tile at `key`; dq += ds k.
+// P and ds of kStrip rows from `first` on against the tile at `key`; dq += ds k.
 void differentiate_strip(const AttentionKernel& p, const Packed& packed, const Block& block, int64_t key, int64_t first,
                          Differentiated& rows) {
   const Range strip = block.strip(first, key);
@@ -361,7 +363,7 @@ void differentiate_strip(const AttentionKernel& p, const Packed& packed, const B
   float *scores = rows.weights + first * kTile, *grads = rows.grads + first * kTile;
   score(rows.q + first * kw, kw, p.key_size, packed.turned_keys + tile * p.key_size, strip, scores);
   score(rows.grad_o + first * vw, vw, p.value_size, packed.turned_values + tile * p.value_size, strip, grads);
-  for (int64_t i = 0; i < kTileRows; ++i) {
+  for (int64_t i = 0; i < kStrip; ++i) {
     const Range row = block.columns(first + i, key);
     if (row.empty()) {
       clear_row(scores + i * kTile, strip);
@@ -372,7 +374,7 @@ void differentiate_strip(const AttentionKernel& p, const Packed& packed, const B
     differentiate_row(p.softcap, scores + i * kTile, grads + i * kTile, strip, row, rows.maximum[r], rows.delta[r],
                       rows.grad_max[r]);
   }
-  accumulate(grads + strip.begin, kTile, 1, packed.keys + (tile + strip.begin) * kw, kTileRows, strip.size(), kw,
+  accumulate(grads + strip.begin, kTile, 1, packed.keys + (tile + strip.begin) * kw, kStrip, strip.size(), kw,
              rows.grad_q + first * kw);
 }
 
@@ -381,15 +383,15 @@ void differentiate_tile(const AttentionKernel& p, const Packed& packed, const Bl
                         Differentiated& rows) {
   fill(rows.weights, kTile * kTile, 0);
   fill(rows.grads, kTile * kTile, 0);
-  for (int64_t i = 0; i < block.rows; i += kTileRows) differentiate_strip(p, packed, block, key, i, rows);
+  for (int64_t i = 0; i < block.rows; i += kStrip) differentiate_strip(p, packed, block, key, i, rows);
   const int64_t kw = packed.key_width, vw = packed.value_width;
-  for (int64_t column = 0; column < kTile; column += kTileRows) {
+  for (int64_t column = 0; column < kTile; column += kStrip) {
     const Range seeing = block.seeing(key + column);
     if (seeing.empty()) continue;
     const int64_t at = seeing.begin * kTile + column, to = packed.tile(key) * kTile + column;
-    accumulate(rows.weights + at, 1, kTile, rows.grad_o + seeing.begin * vw, kTileRows, seeing.size(), vw,
+    accumulate(rows.weights + at, 1, kTile, rows.grad_o + seeing.begin * vw, kStrip, seeing.size(), vw,
                rows.value_grads + to * vw);
-    accumulate(rows.grads + at, 1, kTile, rows.q + seeing.begin * kw, kTileRows, seeing.size(), kw,
+    accumulate(rows.grads + at, 1, kTile, rows.q + seeing.begin * kw, kStrip, seeing.size(), kw,
                rows.key_grads + to * kw);
   }
 }

@@ -1,0 +1,209 @@
+// What a thread works on: a head's buffers, its state, and a tile's inputs.
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_GATED_SCAN_JOB_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_GATED_SCAN_JOB_INL_H
+#undef CORTADO_GATED_SCAN_JOB_INL_H
+#else
+#define CORTADO_GATED_SCAN_JOB_INL_H
+#endif
+
+#include "cortado/primitives/gated_scan/kernel.h"
+#include "cortado/primitives/kernels/tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::gated {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace kernels;
+using namespace kernels::HWY_NAMESPACE;
+
+// Tiles between two states kept by the backward: its memory is a state each, and one for each tile in between.
+constexpr int64_t kSegment = 8;
+
+// One head of one row, or a block of its columns, on one thread. Tiles are [16, keys] or [16, values], padded.
+struct Job {
+  const ScanKernel& in;
+  int64_t row = 0, head = 0, first = 0, length = 0;  // length tokens from `first` on
+  int64_t column = 0, columns = 0;                   // of v and w
+  int64_t keys = 0, values = 0;                      // padded widths
+
+  float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates)
+  float *enter = nullptr, *leave = nullptr;  // products of a: from the tile's start up to t; after t to the tile's end
+  float* through = nullptr;                  // of the whole tile, [keys]
+  float *entering = nullptr, *leaving = nullptr,
+        *self = nullptr;                  // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x themselves
+  float *scores = nullptr, *m = nullptr;  // [16,16]: Σ y_t x_s decay, w_t · v_s
+  float *dy = nullptr, *dx = nullptr, *dw = nullptr, *dv = nullptr, *dg = nullptr;  // results
+  float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(S ⊙ ∂L/∂S')
+  float *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;  // transposed tiles
+  float *spare = nullptr, *parts = nullptr;                        // a tile; [16, kLanes]
+  float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S behind the tile
+  float *tile_states = nullptr, *segment_states = nullptr;         // backward: [kSegment] and one a segment
+
+  Fetcher* fetcher = nullptr;
+  // v and dw of a forward along the keys, in place or copied.
+  const float* v_rows = nullptr;
+  int64_t v_row = 0;
+
+  bool before() const { return in.bonus; }  // reads come before writes
+  bool gated() const { return in.g.data; }
+  bool backward() const { return in.dx.data; }
+  int64_t state_size() const { return keys * values; }
+  int64_t tiles() const { return (length + kTokens - 1) / kTokens; }
+
+  // Tile number i, counted in the direction of time.
+  Stretch stretch(int64_t i) const {
+    const int64_t start = i * kTokens, left = length - start;
+    const int64_t token = in.reverse ? first + length - 1 - start : first + start;
+    return {in.bounds ? 0 : row, head, token, in.reverse ? -1 : 1, left < kTokens ? left : kTokens};
+  }
+};
+
+// Deals out one block of memory; without a block it only counts.
+struct Arena {
+  float* base = nullptr;
+  int64_t used = 0;
+
+  float* take(int64_t n) {
+    float* part = base ? base + used : nullptr;
+    used += round_up(n, 16);
+    return part;
+  }
+};
+
+void lay_out(Job& job, Arena& arena) {
+  const int64_t key_tile = kTokens * job.keys, value_tile = kTokens * job.values;
+  const bool gated = job.gated(), needs_m = job.in.dy.data || job.backward();
+  for (float** part : {&job.y, &job.x, &job.a, &job.enter, &job.leave}) *part = arena.take(key_tile);
+  job.spare = arena.take(value_tile > key_tile ? value_tile : key_tile);
+  for (float** part : {&job.v, &job.w, &job.dw}) *part = arena.take(value_tile);
+  job.entering = gated ? arena.take(key_tile) : job.y;
+  job.leaving = gated ? arena.take(key_tile) : job.x;
+  job.self = job.before() ? arena.take(key_tile) : job.x;
+  for (float** part : {&job.through, &job.bonus, &job.dbonus, &job.crossing}) *part = arena.take(job.keys);
+  job.scores = arena.take(kTokens * kTokens);
+  job.parts = arena.take(kTokens * kLanes);
+  job.state = arena.take(job.state_size());
+  if (!needs_m) return;
+  for (float** part : {&job.dy, &job.dx, &job.dg, &job.lanes}) *part = arena.take(key_tile);
+  for (float** part : {&job.w_lanes, &job.v_lanes, &job.dv}) *part = arena.take(value_tile);
+  job.m = arena.take(kTokens * kTokens);
+  if (!job.backward()) return;
+  job.grad = arena.take(job.state_size());
+  job.tile_states = arena.take(kSegment * job.state_size());
+  job.segment_states = arena.take((job.in.tokens / (kSegment * kTokens) + 1) * job.state_size());
+}
+
+// --- States: [h,K,V] outside, padded inside. ---
+
+float* state_address(const Job& job, const States& states) {
+  return states.data + (job.row * states.heads + job.head / states.repeat) * job.in.keys * job.in.values + job.column;
+}
+
+void read_state(const Job& job, const States& states, float* to) {
+  if (!states.data) return fill(to, job.state_size(), 0);
+  const float* from = state_address(job, states);
+  for (int64_t k = 0; k < job.in.keys; ++k) {
+    read_row(from + k * job.in.values, 1, job.columns, 1.0f, to + k * job.values, job.values);
+  }
+  fill(to + job.in.keys * job.values, (job.keys - job.in.keys) * job.values, 0);
+}
+
+// Several heads may share a state: the first of them writes it.
+void write_state(const Job& job, const float* from, const States& states) {
+  if (!states.data || job.head % states.repeat != 0) return;
+  float* to = state_address(job, states);
+  for (int64_t k = 0; k < job.in.keys; ++k) write_row(from + k * job.values, to + k * job.in.values, 1, job.columns);
+}
+
+// --- A tile's inputs. ---
+
+// exp(g), and `through` = exp of the sum of g: more exact than a product of rounded factors, for its errors add up over
+// all tiles.
+void read_gates(const Job& job, const Stretch& at) {
+  const Floats d;
+  const bool wide = job.in.gate_per_channel;
+  const int64_t width = wide ? job.keys : kLanes;
+  float* g = wide ? job.a : job.parts;
+  read_tile(job.in.g, at, 0, wide ? job.in.keys : 1, 1, g, width);
+  if (!wide) {
+    for (int64_t t = 0; t < kTokens; ++t) fill(g + t * kLanes, kLanes, g[t * kLanes]);
+  }
+  for (int64_t k = 0; k < width; k += kLanes) {
+    Vec sum = hn::Zero(d);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const Vec gate = hn::Load(d, g + t * width + k);
+      sum = hn::Add(sum, gate);
+      hn::Store(exp_of(d, gate), d, g + t * width + k);
+    }
+    hn::Store(exp_of(d, sum), d, job.through + k);
+  }
+  if (wide) return;
+  for (int64_t t = 0; t < kTokens; ++t) fill(job.a + t * job.keys, job.keys, g[t * kLanes]);
+  fill(job.through, job.keys, job.through[0]);
+}
+
+// x and v, the gates, and x's decays to the tile's end: what the state needs.
+void read_writes(Job& job, const Stretch& at) {
+  const Floats d;
+  read_tile(job.in.x, at, 0, job.in.keys, 1, job.x, job.keys);
+  const float* v = job.m ? nullptr : tile_in_place(job.in.v, at, job.column, job.columns, job.values);
+  if (!v) read_tile(job.in.v, at, job.column, job.columns, 1, job.v, job.values);
+  job.v_rows = v ? v : job.v;
+  job.v_row = v ? at.step * job.in.v.token : job.values;
+  if (!job.gated()) return;
+  read_gates(job, at);
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    Vec decay = hn::Set(d, 1.0f);
+    for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
+      if (job.backward()) hn::Store(decay, d, job.leave + i);
+      hn::Store(hn::Mul(decay, hn::Load(d, job.x + i)), d, job.leaving + i);
+      decay = hn::Mul(decay, hn::Load(d, job.a + i));
+    }
+  }
+}
+
+// y and w, and y's decays from the tile's start: what reads the state.
+void read_reads(const Job& job, const Stretch& at) {
+  const Floats d;
+  if (job.in.y.data) read_tile(job.in.y, at, 0, job.in.keys, job.in.y_factor, job.y, job.keys);
+  if (job.in.w.data) read_tile(job.in.w, at, job.column, job.columns, job.in.w_factor, job.w, job.values);
+  for (int64_t k = 0; job.before() && k < job.keys; k += kLanes) {
+    for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
+      hn::Store(hn::Mul(hn::Load(d, job.bonus + k), hn::Load(d, job.x + i)), d, job.self + i);
+    }
+  }
+  for (int64_t k = 0; job.gated() && k < job.keys; k += kLanes) {
+    Vec decay = hn::Set(d, 1.0f);
+    for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
+      const Vec next = hn::Mul(decay, hn::Load(d, job.a + i));
+      if (!job.before()) decay = next;
+      if (job.m) hn::Store(decay, d, job.enter + i);
+      hn::Store(hn::Mul(decay, hn::Load(d, job.y + i)), d, job.entering + i);
+      decay = next;
+    }
+  }
+}
+
+// Has tile i, if there is one, fetched while the present one is worked on: all of it or what changes the state.
+void look_ahead(const Job& job, int64_t i, bool all) {
+  job.fetcher->clear();
+  if (i < 0 || i >= job.tiles()) return;
+  const Stretch at = job.stretch(i);
+  const ScanKernel& in = job.in;
+  job.fetcher->add(in.x, at, 0, in.keys);
+  job.fetcher->add(in.v, at, job.column, job.columns);
+  job.fetcher->add(in.g, at, 0, in.gate_per_channel ? in.keys : 1);
+  if (!all) return;
+  for (const Timed* x : {&in.y, &in.dy, &in.dx, &in.dg}) job.fetcher->add(*x, at, 0, in.keys);
+  for (const Timed* x : {&in.w, &in.dw, &in.dv}) job.fetcher->add(*x, at, job.column, job.columns);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::gated
+HWY_AFTER_NAMESPACE();
+
+#endif

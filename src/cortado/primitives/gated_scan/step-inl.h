@@ -1,0 +1,102 @@
+// One token: the state is read and written once.
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_GATED_SCAN_STEP_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_GATED_SCAN_STEP_INL_H
+#undef CORTADO_GATED_SCAN_STEP_INL_H
+#else
+#define CORTADO_GATED_SCAN_STEP_INL_H
+#endif
+
+#include "cortado/primitives/gated_scan/job-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::gated {
+namespace HWY_NAMESPACE {
+namespace {
+
+// One head's input as a row of floats, padded with zeros; the gates' as factors.
+struct StepInputs {
+  HWY_ALIGN float y[kStepWidth], x[kStepWidth], w[kStepWidth], v[kStepWidth], a[kStepWidth], bonus[kStepWidth];
+  HWY_ALIGN float state[kStepWidth], read[kStepWidth];  // a row of the state; what it gives
+};
+
+void read_token(const Timed& x, const Stretch& at, int64_t n, float factor, float* to) {
+  if (!x.data) return;
+  const int64_t width = round_up(n, kLanes);
+  if (x.type == Element::kFloat32) {
+    read_row(address<float>(x, at, 0), x.inner, n, factor, to, width);
+  } else if (x.type == Element::kBFloat16) {
+    read_row(address<BFloat16>(x, at, 0), x.inner, n, factor, to, width);
+  } else {
+    read_row(address<hwy::float16_t>(x, at, 0), x.inner, n, factor, to, width);
+  }
+}
+
+void read_step_gates(const ScanKernel& in, const Stretch& at, float* a) {
+  const Floats d;
+  const int64_t width = round_up(in.keys, kLanes);
+  if (!in.g.data) return fill(a, width, 1);
+  read_token(in.g, at, in.gate_per_channel ? in.keys : 1, 1, a);
+  if (!in.gate_per_channel) fill(a, width, a[0]);
+  for (int64_t k = 0; k < width; k += kLanes) hn::Store(exp_of(d, hn::Load(d, a + k)), d, a + k);
+}
+
+// Σ row ⊙ w of a padded row
+HWY_INLINE float inner_product(const float* row, const float* w, int64_t width) {
+  const Floats d;
+  Vec sum = hn::Zero(d);
+  for (int64_t j = 0; j < width; j += kLanes) sum = hn::MulAdd(hn::Load(d, row + j), hn::Load(d, w + j), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// to += factor · row
+HWY_INLINE void add_scaled(const float* row, float factor, float* to, int64_t width) {
+  const Floats d;
+  for (int64_t j = 0; j < width; j += kLanes) {
+    hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, row + j), hn::Load(d, to + j)), d, to + j);
+  }
+}
+
+// Head `head` of a row, whose state `before` (null: 0) becomes `after`, or has become it if another head that shares it
+// came before.
+void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, const float* before, float* after,
+               bool updated) {
+  const Floats d;
+  const int64_t width = round_up(in.values, kLanes);
+  read_token(in.y, at, in.keys, in.y_factor, s.y);
+  read_token(in.w, at, in.values, in.w_factor, s.w);
+  fill(s.read, in.dw.data ? width : round_up(in.keys, kLanes), 0);
+  float self = 0;
+  for (int64_t k = 0; k < in.keys; ++k) {
+    const bool old = in.bonus || !updated;
+    const float* from = old ? before : after;
+    from ? read_row(from + k * in.values, 1, in.values, 1.0f, s.state, width) : fill(s.state, width, 0);
+    if (in.bonus) {
+      self += s.y[k] * in.bonus[at.head * in.keys + k] * s.x[k];
+      add_scaled(s.state, s.y[k], s.read, width);
+    }
+    if (!updated) {
+      for (int64_t j = 0; j < width; j += kLanes) {
+        const Vec kept = hn::Mul(hn::Set(d, s.a[k]), hn::Load(d, s.state + j));
+        hn::Store(hn::MulAdd(hn::Set(d, s.x[k]), hn::Load(d, s.v + j), kept), d, s.state + j);
+      }
+      write_row(s.state, after + k * in.values, 1, in.values);
+    }
+    if (in.bonus) continue;
+    if (in.dw.data) {
+      add_scaled(s.state, s.y[k], s.read, width);
+    } else {
+      s.read[k] = inner_product(s.state, s.w, width);
+    }
+  }
+  if (in.bonus) add_scaled(s.v, self, s.read, width);
+  write_tile(s.read, round_up(in.dw.data ? in.values : in.keys, kLanes), in.dw.data ? in.dw : in.dy, at, 0,
+             in.dw.data ? in.values : in.keys);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::gated
+HWY_AFTER_NAMESPACE();
+
+#endif

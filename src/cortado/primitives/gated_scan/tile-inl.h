@@ -1,0 +1,247 @@
+// A tile of 16 tokens: its pairs of tokens, and what the state between the tiles gives and gets.
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_GATED_SCAN_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_GATED_SCAN_TILE_INL_H
+#undef CORTADO_GATED_SCAN_TILE_INL_H
+#else
+#define CORTADO_GATED_SCAN_TILE_INL_H
+#endif
+
+#include "cortado/primitives/gated_scan/job-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::gated {
+namespace HWY_NAMESPACE {
+namespace {
+
+// --- Pairs of tokens inside a tile. ---
+
+// scores[t][s] += Σ y_t x_s Π_{s < i <= t} a_i, over kVecs vectors of keys from `k` on. With a bonus t's own gate is
+// left out.
+template <int kVecs>
+HWY_INLINE void score_block(const Job& job, int64_t k) {
+  const Floats d;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    job.fetcher->fetch(1);
+    Vec seen[kVecs];  // y_t and the decays down to s
+#pragma GCC unroll 4
+    for (int c = 0; c < kVecs; ++c) seen[c] = hn::Load(d, job.y + t * job.keys + k + c * kLanes);
+    for (int64_t first = t / 4 * 4; first >= 0; first -= 4) {
+      Vec sums[4];
+#pragma GCC unroll 4
+      for (int i = 3; i >= 0; --i) {
+        const int64_t s = first + i;
+        sums[i] = hn::Zero(d);
+        if (s > t) continue;
+        const float* x = (s == t ? job.self : job.x) + s * job.keys + k;
+        const float* a = job.a + s * job.keys + k;
+        const bool decays = job.gated() && !(job.before() && s == t);
+#pragma GCC unroll 4
+        for (int c = 0; c < kVecs; ++c) {
+          sums[i] = hn::MulAdd(seen[c], hn::Load(d, x + c * kLanes), sums[i]);
+          if (decays) seen[c] = hn::Mul(seen[c], hn::Load(d, a + c * kLanes));
+        }
+      }
+      add_sums_of_four(d, sums, job.scores + t * kTokens + first);
+    }
+  }
+}
+
+HWY_NOINLINE void score_pairs(const Job& job) {
+  fill(job.scores, kTokens * kTokens, 0);
+  int64_t k = 0;
+  for (; k + 4 * kLanes <= job.keys; k += 4 * kLanes) score_block<4>(job, k);
+  for (; k < job.keys; k += kLanes) score_block<1>(job, k);
+}
+
+// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates
+// between s and t the product of all of these.
+template <bool kRest, bool kGate>
+HWY_NOINLINE void pair_gradients(const Job& job) {
+  const Floats d;
+  const int64_t width = job.keys, own = job.before() ? 1 : 0;
+  for (int64_t k = 0; k < width; k += kLanes) {
+    for (int64_t t = 0; t < kTokens; ++t) {
+      job.fetcher->fetch(1);
+      const float* m = job.m + t * kTokens;
+      const Vec y = hn::Load(d, job.y + t * width + k);
+      Vec decay = job.before() ? hn::Set(d, 1.0f) : hn::Load(d, job.a + t * width + k);
+      Vec sum = hn::Mul(hn::Set(d, m[t]), hn::Load(d, job.self + t * width + k));
+      for (int64_t s = t - 1; s >= 0; --s) {
+        const Vec weight = hn::Mul(decay, hn::Set(d, m[s]));
+        const Vec part = hn::Mul(weight, hn::Load(d, job.x + s * width + k));
+        if (kRest) {
+          float* dx = job.dx + s * width + k;
+          hn::Store(hn::MulAdd(weight, y, hn::Load(d, dx)), d, dx);
+        }
+        if (kGate) {
+          hn::Store(part, d, job.parts + s * kLanes);
+        } else {
+          sum = hn::Add(sum, part);
+        }
+        decay = hn::Mul(decay, hn::Load(d, job.a + s * width + k));
+      }
+      if (kGate) {
+        Vec upto = hn::Zero(d);
+        for (int64_t s = 0; s < t - own; ++s) {
+          upto = hn::Add(upto, hn::Load(d, job.parts + s * kLanes));
+          float* dg = job.dg + (s + 1) * width + k;
+          hn::Store(hn::MulAdd(y, upto, hn::Load(d, dg)), d, dg);
+        }
+        if (own && t > 0) upto = hn::Add(upto, hn::Load(d, job.parts + (t - 1) * kLanes));
+        sum = hn::Add(sum, upto);
+      }
+      float* dy = job.dy + t * width + k;
+      hn::Store(hn::Add(sum, hn::Load(d, dy)), d, dy);
+    }
+  }
+}
+
+// A pair of a token with itself: dx += m[t][t] y_t, times the bonus if there is one.
+void diagonal_gradients(const Job& job) {
+  const Floats d;
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    const Vec bonus = job.before() ? hn::Load(d, job.bonus + k) : hn::Set(d, 1.0f);
+    Vec total = hn::Load(d, job.dbonus + k);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const int64_t i = t * job.keys + k;
+      const Vec part = hn::Mul(hn::Set(d, job.m[t * kTokens + t]), hn::Load(d, job.y + i));
+      hn::Store(hn::MulAdd(part, bonus, hn::Load(d, job.dx + i)), d, job.dx + i);
+      total = hn::MulAdd(part, hn::Load(d, job.x + i), total);
+    }
+    hn::Store(total, d, job.dbonus + k);
+  }
+}
+
+// --- What the state between the tiles gives. ---
+
+// to[t] = decay_t ⊙ (state · values_t), the values given with tokens in their lanes.
+void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay, float* to) {
+  const Floats d;
+  multiply<Start::kZero>({.a = state,
+                          .a_row = job.values,
+                          .a_column = 1,
+                          .b = value_lanes,
+                          .b_row = kTokens,
+                          .out = job.lanes,
+                          .out_row = kTokens,
+                          .rows = job.keys,
+                          .columns = kTokens,
+                          .depth = job.values,
+                          .fetcher = job.fetcher});
+  from_token_lanes(job.lanes, job.keys, to, job.spare);
+  for (int64_t i = 0; job.gated() && i < kTokens * job.keys; i += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, to + i), hn::Load(d, decay + i)), d, to + i);
+  }
+}
+
+// dw = scores v + entering S
+void read_by_keys(const Job& job, const Stretch& at) {
+  float* in_place = tile_in_place(job.in.dw, at, job.column, job.columns, job.values);
+  float* to = in_place ? in_place : job.dw;
+  const int64_t row = in_place ? at.step * job.in.dw.token : job.values;
+  multiply<Start::kZero, Terms::kUpToRow>({.a = job.scores,
+                                           .a_row = kTokens,
+                                           .a_column = 1,
+                                           .b = job.v_rows,
+                                           .b_row = job.v_row,
+                                           .out = to,
+                                           .out_row = row,
+                                           .rows = kTokens,
+                                           .columns = job.values,
+                                           .depth = kTokens});
+  multiply<Start::kAdd>({.a = job.entering,
+                         .a_row = job.keys,
+                         .a_column = 1,
+                         .b = job.state,
+                         .b_row = job.values,
+                         .out = to,
+                         .out_row = row,
+                         .rows = kTokens,
+                         .columns = job.values,
+                         .depth = job.keys,
+                         .from = to,
+                         .fetcher = job.fetcher});
+  if (!in_place) write_tile(to, row, job.in.dw, at, job.column, job.columns);
+}
+
+// to = diag(through) from + keysᵀ values
+void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from, float* to) {
+  multiply<Start::kScaled>({.a = keys,
+                            .a_row = 1,
+                            .a_column = job.keys,
+                            .b = values,
+                            .b_row = values_row,
+                            .out = to,
+                            .out_row = job.values,
+                            .rows = job.keys,
+                            .columns = job.values,
+                            .depth = kTokens,
+                            .from = from,
+                            .scale = job.through,
+                            .fetcher = job.fetcher});
+}
+
+// m = w vᵀ, and the transposed tiles it takes.
+void weigh_pairs(const Job& job) {
+  to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
+  to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
+  multiply<Start::kZero>({.a = job.w,
+                          .a_row = job.values,
+                          .a_column = 1,
+                          .b = job.v_lanes,
+                          .b_row = kTokens,
+                          .out = job.m,
+                          .out_row = kTokens,
+                          .rows = kTokens,
+                          .columns = kTokens,
+                          .depth = job.values});
+}
+
+// The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's
+// own factor.
+void gate_flow(const Job& job) {
+  const Floats d;
+  fill(job.crossing, job.keys, 0);
+  for (int64_t k = 0; k < job.keys; k += 4) {
+    Vec sums[4];
+    for (int i = 0; i < 4; ++i) {
+      sums[i] = hn::Zero(d);
+      for (int64_t j = (k + i) * job.values; j < (k + i + 1) * job.values; j += kLanes) {
+        sums[i] = hn::MulAdd(hn::Load(d, job.state + j), hn::Load(d, job.grad + j), sums[i]);
+      }
+    }
+    add_sums_of_four(d, sums, job.crossing + k);
+  }
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    Vec sum = hn::Mul(hn::Load(d, job.crossing + k), hn::Load(d, job.through + k));
+    for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
+      const Vec next = hn::MulAdd(hn::Load(d, job.y + i), hn::Load(d, job.dy + i), sum);
+      hn::Store(job.before() ? sum : next, d, job.dg + i);
+      sum = next;
+    }
+    sum = hn::Zero(d);
+    for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
+      hn::Store(hn::Add(sum, hn::Load(d, job.dg + i)), d, job.dg + i);
+      sum = hn::MulAdd(hn::Load(d, job.x + i), hn::Load(d, job.dx + i), sum);
+    }
+  }
+}
+
+void write_gate_gradient(const Job& job, const Stretch& at) {
+  const Floats d;
+  if (job.in.gate_per_channel) return write_tile(job.dg, job.keys, job.in.dg, at, 0, job.in.keys);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    Vec sum = hn::Zero(d);
+    for (int64_t k = 0; k < job.keys; k += kLanes) sum = hn::Add(sum, hn::Load(d, job.dg + t * job.keys + k));
+    hn::Store(hn::SumOfLanes(d, sum), d, job.parts + t * kLanes);
+  }
+  write_tile(job.parts, kLanes, job.in.dg, at, 0, 1);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::gated
+HWY_AFTER_NAMESPACE();
+
+#endif
