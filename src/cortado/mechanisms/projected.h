@@ -7,7 +7,7 @@ namespace cortado {
 
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
-  std::optional<double> rope_theta;  // none: no rotary positions
+  std::optional<double> rope_theta;        // none: no rotary positions
   std::optional<int64_t> rotary_dim = {};  // channels of a head that are rotated, the first ones; none: all
   bool bias = false;
 

@@ -66,7 +66,9 @@ Tensor checked_integers(const Tensor& x, const std::string& what, int64_t low, c
   return op.call(x, what, low, high);
 }
 
-Tensor differentiable_once(const Tensor& x) { return at::GradMode::is_enabled() && x.requires_grad() ? Once::apply(x) : x; }
+Tensor differentiable_once(const Tensor& x) {
+  return at::GradMode::is_enabled() && x.requires_grad() ? Once::apply(x) : x;
+}
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def("_checked_integers(Tensor x, str what, int low, SymInt high) -> Tensor");

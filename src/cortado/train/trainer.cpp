@@ -117,9 +117,8 @@ double Trainer::accumulate_gradients() {
 
 void Trainer::require_finite(const char* what, double value) const {
   if (std::isfinite(value)) return;
-  throw Failure(concat("[train] the ", what, " is ", std::isnan(value) ? "nan" : "inf", " at step ",
-                       state_.step + 1, "; stopped, the checkpoint of step ", saved_step_, " is kept in ",
-                       folder_.path));
+  throw Failure(concat("[train] the ", what, " is ", std::isnan(value) ? "nan" : "inf", " at step ", state_.step + 1,
+                       "; stopped, the checkpoint of step ", saved_step_, " is kept in ", folder_.path));
 }
 
 bool Trainer::validation_due() const {

@@ -110,7 +110,8 @@ TEST(ElementwiseScan, KernelEqualsTheDefinition) {
 TEST(ElementwiseScan, ForgetsEverythingAtMinusInfinity) {
   const testing::AnyIsa restore;
   at::manual_seed(8);
-  const Tensor log_a = at::where(at::rand({1, 200, 5}) < 0.2, at::full({}, -kInfinity), -at::rand({1, 200, 5})).requires_grad_();
+  const Tensor log_a =
+      at::where(at::rand({1, 200, 5}) < 0.2, at::full({}, -kInfinity), -at::rand({1, 200, 5})).requires_grad_();
   const Tensor b = at::randn({1, 200, 5});
   const Tensor exact = std::get<0>(elementwise_scan_reference(log_a.detach().to(at::kDouble), b.to(at::kDouble)));
   for (const auto& isa : available_isas()) {

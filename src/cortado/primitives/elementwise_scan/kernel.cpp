@@ -18,11 +18,12 @@ using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
 constexpr int64_t kVectors = 4;  // side by side: enough to hide a step's latency
-// Tokens between two carries. What goes from chunk to chunk is scaled by the exp of a sum of logs: one rounding a chunk.
+// Tokens between two carries. What goes from chunk to chunk is scaled by the exp of a sum of logs: one rounding a
+// chunk.
 constexpr int64_t kChunk = 64;
 
-// Some neighbouring channels of one row, all its tokens in the order of time. Lanes beyond the last channel are neither read nor
-// written.
+// Some neighbouring channels of one row, all its tokens in the order of time. Lanes beyond the last channel are neither
+// read nor written.
 struct Strip {
   const ScanKernel& in;
   int64_t row, channel, first, length;
@@ -53,8 +54,8 @@ HWY_INLINE void store(const Strip& strip, Vec x, float* to, int v) {
   for (int64_t i = 0; i < strip.lanes[v]; ++i) to[v * kLanes + i] = part[i];
 }
 
-// h = exp(log_a) h + b, in two levels: `local` from zero at the chunk's start, and what entered the chunk times the exp of the sum
-// of the logs since.
+// h = exp(log_a) h + b, in two levels: `local` from zero at the chunk's start, and what entered the chunk times the exp
+// of the sum of the logs since.
 struct Level {
   Vec local, sum, carry;
 
@@ -131,7 +132,9 @@ template <void (*kBody)(const Strip&)>
 void run_strip(const ScanKernel& in, int64_t task) {
   const FlushDenormals guard;
   const int64_t row = task / strips(in), channel = task % strips(in) * kVectors * kLanes;
-  Strip strip{in, row, channel, in.bounds ? in.bounds[row] : 0, in.bounds ? in.bounds[row + 1] - in.bounds[row] : in.tokens, {}};
+  Strip strip{
+      in, row, channel, in.bounds ? in.bounds[row] : 0, in.bounds ? in.bounds[row + 1] - in.bounds[row] : in.tokens,
+      {}};
   for (int64_t v = 0; v < kVectors; ++v) {
     const int64_t left = in.channels - channel - v * kLanes;
     strip.lanes[v] = left < kLanes ? left : kLanes;
@@ -157,8 +160,12 @@ HWY_EXPORT(tasks);
 HWY_EXPORT(forward_strip);
 HWY_EXPORT(backward_strip);
 
-void forward_work(void* scan, int64_t task) { HWY_DYNAMIC_DISPATCH(forward_strip)(*static_cast<const ScanKernel*>(scan), task); }
-void backward_work(void* scan, int64_t task) { HWY_DYNAMIC_DISPATCH(backward_strip)(*static_cast<const ScanKernel*>(scan), task); }
+void forward_work(void* scan, int64_t task) {
+  HWY_DYNAMIC_DISPATCH(forward_strip)(*static_cast<const ScanKernel*>(scan), task);
+}
+void backward_work(void* scan, int64_t task) {
+  HWY_DYNAMIC_DISPATCH(backward_strip)(*static_cast<const ScanKernel*>(scan), task);
+}
 
 }  // namespace
 

@@ -11,8 +11,8 @@ struct Channels {
   int64_t row = 0, token = 0;
 };
 
-// Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States [rows,D] are
-// contiguous; no data: zero, or not wanted.
+// Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States
+// [rows,D] are contiguous; no data: zero, or not wanted.
 struct ScanKernel {
   int64_t rows, tokens, channels;
   const int64_t* bounds = nullptr;

@@ -105,7 +105,8 @@ std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tenso
   const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
   const auto sequences = bounds_of(bounds, b.size(1));
   if (elementwise::kernel_takes(type, logs, dh)) {
-    const auto grads = elementwise::backward_by_kernel(dh, dfinal, logs, h, start, sequences ? &*sequences : nullptr, reverse);
+    const auto grads =
+        elementwise::backward_by_kernel(dh, dfinal, logs, h, start, sequences ? &*sequences : nullptr, reverse);
     return {grads.log_a.to(log_a.scalar_type()), grads.b.to(b.scalar_type()),
             initial ? grads.initial.to(initial->scalar_type()) : at::empty({0}, b.options())};
   }
@@ -113,8 +114,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tenso
     return backward_dense(timed, rows, reverse);
   };
   const std::vector<Tensor> timed = {dh.to(type), logs, h}, rows = {dfinal.to(type), start};
-  const PackedResult result =
-      sequences ? for_each_sequence(*sequences, timed, rows, dense) : dense(timed, rows);
+  const PackedResult result = sequences ? for_each_sequence(*sequences, timed, rows, dense) : dense(timed, rows);
   return {to_type_of(result.timed[0], log_a), to_type_of(result.timed[1], b),
           initial ? to_type_of(result.rows[0], *initial) : at::empty({0}, b.options())};
 }

@@ -244,8 +244,8 @@ void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& b
     soften_row(scores + i * kTile, strip, row, rows.o + (first + i) * width, width, rows.maximum[first + i],
                rows.sum[first + i]);
   }
-  accumulate(scores + strip.begin, kTile, 1, packed.values + (tile * kTile + strip.begin) * width, kStrip,
-             strip.size(), width, rows.o + first * width);
+  accumulate(scores + strip.begin, kTile, 1, packed.values + (tile * kTile + strip.begin) * width, kStrip, strip.size(),
+             width, rows.o + first * width);
 }
 
 void finish_block(const AttentionKernel& p, const Block& block, Gathered& rows, int64_t width) {

@@ -1,8 +1,8 @@
 #include "cortado/primitives/window_attention/op.h"
 
 #include "cortado/primitives/common.h"
-#include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/differentiable.h"
+#include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/window_attention/blocked.h"
 #include "cortado/primitives/window_attention/on_cpu.h"
 
