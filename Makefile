@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 PRESET ?= release
 PREFIX ?= /usr/local
-DEMO_STEPS ?= 430
+DEMO_STEPS ?= 600
 # Another torch 2.13 (CPU or CUDA) than the .venv's: make PYTHON_TORCH=/path/to/python ...
 PYTHON_TORCH ?=
 
