@@ -35,3 +35,6 @@ if(EXISTS ${CORTADO_TORCH_DIR}/lib/libtorch_cuda.so)
   target_link_libraries(cortado_torch INTERFACE torch_cuda c10_cuda)
 endif()
 target_link_options(cortado_torch INTERFACE -Wl,-rpath,${CORTADO_TORCH_DIR}/lib)
+# at::parallel_for is inline: in a file compiled without OpenMP it is one plain loop. Only compiled with it, for at run time there
+# must be one OpenMP, the one that libtorch brings.
+target_compile_options(cortado_torch INTERFACE -fopenmp)

@@ -110,7 +110,7 @@ int run(int argc, char** argv) {
 }  // namespace cortado
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ,
-              SIG_IGN);  // a limit on files' size then is an error of write(), told in one line, like a full disk
+  // A limit on files' size then is an error of write(), told in one line, like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   return cortado::run(argc, argv);
 }

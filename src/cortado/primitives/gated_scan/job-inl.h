@@ -8,6 +8,7 @@
 #endif
 
 #include "cortado/primitives/gated_scan/kernel.h"
+#include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -61,39 +62,27 @@ struct Job {
   }
 };
 
-// Deals out one block of memory; without a block it only counts.
-struct Arena {
-  float* base = nullptr;
-  int64_t used = 0;
-
-  float* take(int64_t n) {
-    float* part = base ? base + used : nullptr;
-    used += round_up(n, 16);
-    return part;
-  }
-};
-
-void lay_out(Job& job, Arena& arena) {
+void lay_out(Job& job, Scratch& scratch) {
   const int64_t key_tile = kTokens * job.keys, value_tile = kTokens * job.values;
   const bool gated = job.gated(), needs_m = job.in.dy.data || job.backward();
-  for (float** part : {&job.y, &job.x, &job.a, &job.enter, &job.leave}) *part = arena.take(key_tile);
-  job.spare = arena.take(value_tile > key_tile ? value_tile : key_tile);
-  for (float** part : {&job.v, &job.w, &job.dw}) *part = arena.take(value_tile);
-  job.entering = gated ? arena.take(key_tile) : job.y;
-  job.leaving = gated ? arena.take(key_tile) : job.x;
-  job.self = job.before() ? arena.take(key_tile) : job.x;
-  for (float** part : {&job.through, &job.bonus, &job.dbonus, &job.crossing}) *part = arena.take(job.keys);
-  job.scores = arena.take(kTokens * kTokens);
-  job.parts = arena.take(kTokens * kLanes);
-  job.state = arena.take(job.state_size());
+  for (float** part : {&job.y, &job.x, &job.a, &job.enter, &job.leave}) *part = scratch.take(key_tile);
+  job.spare = scratch.take(value_tile > key_tile ? value_tile : key_tile);
+  for (float** part : {&job.v, &job.w, &job.dw}) *part = scratch.take(value_tile);
+  job.entering = gated ? scratch.take(key_tile) : job.y;
+  job.leaving = gated ? scratch.take(key_tile) : job.x;
+  job.self = job.before() ? scratch.take(key_tile) : job.x;
+  for (float** part : {&job.through, &job.bonus, &job.dbonus, &job.crossing}) *part = scratch.take(job.keys);
+  job.scores = scratch.take(kTokens * kTokens);
+  job.parts = scratch.take(kTokens * kLanes);
+  job.state = scratch.take(job.state_size());
   if (!needs_m) return;
-  for (float** part : {&job.dy, &job.dx, &job.dg, &job.lanes}) *part = arena.take(key_tile);
-  for (float** part : {&job.w_lanes, &job.v_lanes, &job.dv}) *part = arena.take(value_tile);
-  job.m = arena.take(kTokens * kTokens);
+  for (float** part : {&job.dy, &job.dx, &job.dg, &job.lanes}) *part = scratch.take(key_tile);
+  for (float** part : {&job.w_lanes, &job.v_lanes, &job.dv}) *part = scratch.take(value_tile);
+  job.m = scratch.take(kTokens * kTokens);
   if (!job.backward()) return;
-  job.grad = arena.take(job.state_size());
-  job.tile_states = arena.take(kSegment * job.state_size());
-  job.segment_states = arena.take((job.in.tokens / (kSegment * kTokens) + 1) * job.state_size());
+  job.grad = scratch.take(job.state_size());
+  job.tile_states = scratch.take(kSegment * job.state_size());
+  job.segment_states = scratch.take((job.in.tokens / (kSegment * kTokens) + 1) * job.state_size());
 }
 
 // --- States: [h,K,V] outside, padded inside. ---

@@ -1,8 +1,6 @@
 // The gated scan in tiles of 16 tokens; README.md, "The kernel". Compiled once for each instruction set.
 #include "cortado/primitives/gated_scan/kernel.h"
 
-#include <stdlib.h>
-
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/gated_scan/kernel.cpp"
@@ -154,12 +152,9 @@ void run_jobs(Jobs& jobs) {
   const FlushDenormals guard;
   Fetcher fetcher;
   Job job{.in = in, .keys = round_up(in.keys, 16), .values = round_up(jobs.block, kLanes)};
-  Arena arena;
+  Scratch scratch;
   job.fetcher = &fetcher;
-  lay_out(job, arena);
-  arena = {static_cast<float*>(aligned_alloc(64, arena.used * sizeof(float))), 0};
-  if (!arena.base) abort();
-  lay_out(job, arena);
+  lay_out(job, scratch);
   set_constants(job);
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) {
     const int64_t stream = i / jobs.value_blocks;
@@ -172,7 +167,6 @@ void run_jobs(Jobs& jobs) {
     if (in.bonus) read_row(in.bonus + job.head * in.keys, 1, in.keys, 1.0f, job.bonus, job.keys);
     job.backward() ? backward(job) : forward(job);
   }
-  free(arena.base);
 }
 
 // --- One token. ---
