@@ -1,5 +1,7 @@
 #include "cortado/nn/feed_forward.h"
 
+#include "cortado/nn/fused/ops.h"
+
 namespace cortado {
 
 Tensor activate(const Tensor& x, Activation activation) {
@@ -25,7 +27,9 @@ FeedForward::FeedForward(const FeedForwardOptions& options)
 
 Tensor FeedForward::forward(const Tensor& x) const {
   if (!gate_) return down_->forward(activate(up_->forward(x), activation_));
-  return down_->forward(activate(gate_->forward(x), activation_) * up_->forward(x));
+  const Tensor gate = gate_->forward(x), up = up_->forward(x);
+  const bool silu = activation_ == Activation::kSilu && fused::takes({gate, up});
+  return down_->forward(silu ? fused::gated_silu(gate, up) : activate(gate, activation_) * up);
 }
 
 double FeedForward::flops_per_token() const {

@@ -1,5 +1,6 @@
 #include "cortado/nn/rg_lru.h"
 
+#include "cortado/nn/fused/ops.h"
 #include "cortado/nn/wide.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 
@@ -35,15 +36,21 @@ RgLru::RgLru(int64_t dim, int64_t heads) : torch::nn::Module("RgLru") {
 }
 
 RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
-  const Tensor r = widen(recurrence_gate->forward(x)).sigmoid(), i = widen(input_gate->forward(x)).sigmoid();
-  const Tensor log_a = r * (-kSharpness * at::softplus(widen(lambda)));
+  const Tensor recurrence = recurrence_gate->forward(x), input = input_gate->forward(x);
+  const Tensor slope = -kSharpness * at::softplus(widen(lambda));
+  if (fused::takes({recurrence, input, x, slope})) {
+    auto [log_a, b] = fused::rg_lru_gates(recurrence, input, x, slope, first, kLargestSlope);
+    return {log_a, b};
+  }
+  const Tensor r = widen(recurrence).sigmoid(), i = widen(input).sigmoid();
+  const Tensor log_a = r * slope;
   const Tensor keep = BoundedSqrt::apply(-at::expm1(2 * log_a));
-  return {log_a, keep.masked_fill(first, 1.0) * i * widen(x)};
+  return {log_a, keep.masked_fill(first.unsqueeze(2), 1.0) * i * widen(x)};
 }
 
 std::tuple<Tensor, Tensor> RgLru::forward(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,
                                           const std::optional<Tensor>& start) const {
-  const Step now = step(x, batch.positions(x, position).eq(0).unsqueeze(2));
+  const Step now = step(x, batch.positions(x, position).eq(0));
   auto [h, last] = elementwise_scan(now.log_a, now.b, start, batch.cu_seqlens);
   return {h.to(x.scalar_type()), last};
 }
@@ -52,7 +59,7 @@ Tensor RgLru::bidirectional(const Tensor& x, const Batch& batch) const {
   const Tensor position = batch.positions(x);
   Tensor length = batch.lengths(x);
   length = batch.cu_seqlens ? length.repeat_interleave(length).unsqueeze(0) : length.unsqueeze(1);
-  const Step back = step(x, position.eq(length - 1).unsqueeze(2));
+  const Step back = step(x, position.eq(length - 1));
   const Tensor h = std::get<0>(elementwise_scan(back.log_a, back.b, {}, batch.cu_seqlens, /*reverse=*/true));
   return std::get<0>(forward(x, batch)) + h.to(x.scalar_type());
 }

@@ -38,7 +38,7 @@ class RgLru : public torch::nn::Module {
   struct Step {
     Tensor log_a, b;  // h_t = exp(log_a) h_{t-1} + b
   };
-  // `first` bool [B,T,1]: the tokens where the sequence begins.
+  // `first` bool [B,T]: the tokens where the sequence begins.
   Step step(const Tensor& x, const Tensor& first) const;
 };
 
