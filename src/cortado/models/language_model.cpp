@@ -6,6 +6,7 @@
 #include "cortado/nn/checksum.h"
 #include "cortado/nn/dropout.h"
 #include "cortado/nn/linear_cross_entropy.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/nn/positions.h"
 
 namespace cortado {
@@ -117,7 +118,7 @@ Tensor LanguageModel::hidden(const Tensor& tokens, const Batch& batch, ModelStat
 
 Tensor LanguageModel::logits(const Tensor& hidden) const {
   const std::optional<Tensor> bias = head_bias();
-  const Tensor z = bias ? at::linear(hidden, head_weight(), *bias) : at::linear(hidden, head_weight());
+  const Tensor z = linear_map(hidden, head_weight(), bias);
   return config_.final_softcap ? at::tanh(z / *config_.final_softcap) * *config_.final_softcap : z;
 }
 

@@ -56,6 +56,27 @@ TEST(Linear, IsAMatrixProductWithLecunWeights) {
   EXPECT_EQ(Linear(4, 3).named_parameters().size(), 1u);
 }
 
+TEST(Linear, IsTheSameByOneDnn) {
+  for (const bool with_bias : {true, false}) {
+    std::vector<Tensor> leaves{at::randn({2, 30, 40}).requires_grad_(), at::randn({50, 40}).requires_grad_()};
+    if (with_bias) leaves.push_back(at::randn({50}).requires_grad_());
+    const std::optional<Tensor> bias = with_bias ? std::optional(leaves[2]) : std::nullopt;
+    const Tensor got = onednn_linear(leaves[0], leaves[1], bias), right = at::linear(leaves[0], leaves[1], bias);
+    EXPECT_LT(relative_error(got, right), 1e-6);
+    const Tensor w = at::randn_like(right);
+    const auto gradients = torch::autograd::grad({got}, leaves, {w}),
+               expected = torch::autograd::grad({right}, leaves, {w});
+    for (size_t i = 0; i < leaves.size(); ++i) EXPECT_LT(relative_error(gradients[i], expected[i]), 1e-6) << i;
+  }
+}
+
+TEST(Linear, KnowsWhatThisMachineMultipliesFaster) {
+  EXPECT_GT(matmul_speeds().blas, 0);
+  EXPECT_GT(matmul_speeds().bfloat16, 0);
+  const bool shorter = matmul_speeds().bfloat16 < matmul_speeds().blas;
+  EXPECT_TRUE(fast_training_type() == at::kFloat || shorter);
+}
+
 TEST(RmsNorm, IsTheFormulaAndSoIsItsGradient) {
   RmsNorm norm(6, 1e-3);
   norm.to(at::kDouble);

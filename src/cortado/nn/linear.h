@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/matmul.h"
 
 namespace cortado {
 
@@ -16,7 +17,7 @@ class Linear : public torch::nn::Module {
     if (with_bias) bias = register_parameter("bias", at::zeros({out}));
   }
 
-  Tensor forward(const Tensor& x) const { return bias ? at::linear(x, weight, *bias) : at::linear(x, weight); }
+  Tensor forward(const Tensor& x) const { return linear_map(x, weight, bias); }
 
   Tensor weight;
   std::optional<Tensor> bias;

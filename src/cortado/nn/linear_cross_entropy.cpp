@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/nn/wide.h"
 
 namespace cortado {
@@ -28,7 +29,7 @@ struct Gradients {
 // Adds the loss of some rows to `total`, and their gradients (of the sum of losses) where `gradients` is given.
 void add_rows(const Head& head, const Tensor& hidden, const Tensor& targets, Tensor& total, Gradients* gradients,
               int64_t begin) {
-  Tensor logits = (head.bias ? at::linear(hidden, head.weight, *head.bias) : at::linear(hidden, head.weight));
+  Tensor logits = linear_map(hidden, head.weight, head.bias);
   logits = logits.to(head.type);
   Tensor bend;  // tanh(z/c)
   if (head.softcap) {

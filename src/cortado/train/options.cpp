@@ -1,6 +1,7 @@
 #include "cortado/train/options.h"
 
 #include "cortado/base/error.h"
+#include "cortado/nn/matmul.h"
 
 namespace cortado {
 namespace {
@@ -44,6 +45,12 @@ void read_optimizer(JsonReader& reader, TrainingOptions& options) {
   options.clip = reader.number("clip", 0, 1e6, defaults.clip);
 }
 
+at::ScalarType read_dtype(JsonReader& reader) {
+  const std::string name = reader.choice("dtype", {"auto", "float32", "bfloat16"}, "auto");
+  if (name == "auto") return fast_training_type();
+  return name == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
 }  // namespace
 
 TrainingOptions TrainingOptions::from_json(const Json& object, const std::string& place) {
@@ -58,7 +65,7 @@ TrainingOptions TrainingOptions::from_json(const Json& object, const std::string
   options.accumulate = reader.integer("accumulate", 1, 1 << 20, defaults.accumulate);
   options.steps = reader.integer("steps", 0, kMany, defaults.steps);
   read_optimizer(reader, options);
-  options.dtype = reader.choice("dtype", {"float32", "bfloat16"}, "float32") == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.dtype = read_dtype(reader);
   options.packed = reader.boolean("packed", defaults.packed);
   options.evaluate_every = reader.integer("evaluate_every", 1, kMany, defaults.evaluate_every);
   options.evaluate_batches = reader.integer("evaluate_batches", 0, kMany, defaults.evaluate_batches);

@@ -33,11 +33,12 @@ struct TrainingOptions {
   double weight_decay = 0.1;  // on matrices only
   double clip = 1.0;          // largest global gradient norm; 0: no clipping
 
-  at::ScalarType dtype = at::kFloat;  // kBFloat16: autocast, the weights stay float32
-  bool packed = false;                // whole documents one after the other instead of random crops
-  int64_t evaluate_every = 250;       // steps between validations, each of which also writes a checkpoint
-  int64_t evaluate_batches = 0;       // batches from the beginning of the validation split; 0: all of it
-  int64_t log_every = 10;             // steps between lines of metrics.jsonl
+  // bfloat16: autocast, the weights stay float32. In JSON also "auto", the default: what this CPU multiplies faster.
+  at::ScalarType dtype = at::kFloat;
+  bool packed = false;           // whole documents one after the other instead of random crops
+  int64_t evaluate_every = 250;  // steps between validations, each of which also writes a checkpoint
+  int64_t evaluate_batches = 0;  // batches from the beginning of the validation split; 0: all of it
+  int64_t log_every = 10;        // steps between lines of metrics.jsonl
   int64_t seed = 1337;
 
   static TrainingOptions from_json(const Json& object, const std::string& place = "training");

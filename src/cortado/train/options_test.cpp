@@ -9,6 +9,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/testing/errors.h"
 #include "cortado/train/metrics.h"
 #include "cortado/train/run_folder.h"
@@ -32,7 +33,7 @@ TEST(TrainingOptions, DefaultsAndRoundTrip) {
   const auto defaults = options_of("{}");
   EXPECT_EQ(defaults.steps, 2000);
   EXPECT_EQ(defaults.decay_steps, 2000);
-  EXPECT_EQ(defaults.dtype, at::kFloat);
+  EXPECT_EQ(defaults.dtype, fast_training_type());
   const auto changed = options_of(
       R"({"steps": 7, "batch": 3, "schedule": "linear", "warmup": 2, "dtype": "bfloat16", "packed": true, "clip": 0, "seed": 9})");
   EXPECT_EQ(changed.decay_steps, 7);  // follows steps

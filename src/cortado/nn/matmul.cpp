@@ -1,0 +1,117 @@
+#include "cortado/nn/matmul.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+namespace {
+
+constexpr double kClearly = 1.25;
+constexpr int64_t kWorthAChoice = 256;  // rows
+
+using Pointwise = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
+                         c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+
+// oneDNN's linear map on ordinary tensors, made for compiled graphs; it has no derivative of its own.
+const auto& pointwise() {
+  static const auto found = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+  return found;
+}
+
+Tensor onednn_product(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  static const auto call = pointwise()->typed<Pointwise>();
+  return call.call(x, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+class OneDnnLinear : public torch::autograd::Function<OneDnnLinear> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        const std::optional<Tensor>& bias) {
+    context->save_for_backward({x, weight});
+    context->saved_data["bias"] = bias.has_value();
+    return onednn_product(x, weight, bias);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    fail_input_if(at::GradMode::is_enabled(), "[linear] by oneDNN can be differentiated once only");
+    const auto saved = context->get_saved_variables();
+    const Tensor x = saved[0].reshape({-1, saved[0].size(-1)}), &weight = saved[1];
+    const Tensor dy = gradients[0].reshape({-1, weight.size(0)});
+    Tensor dx, dweight, dbias;
+    if (context->needs_input_grad(0)) dx = onednn_product(dy, weight.t(), {}).view(saved[0].sizes());
+    if (context->needs_input_grad(1)) dweight = onednn_product(dy.t(), x.t(), {});
+    if (context->saved_data["bias"].toBool()) dbias = dy.sum(0);
+    return {dx, dweight, dbias};
+  }
+};
+
+template <class Product>
+double seconds(const Product& product) {
+  using Clock = std::chrono::steady_clock;
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 4; ++i) {  // the first, in which libraries set themselves up, is never the best
+    const auto start = Clock::now();
+    product();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best;
+}
+
+MatmulSpeeds measure() {
+  const at::NoGradGuard no_grad;
+  const Tensor x = at::ones({512, 384}), weight = at::ones({384, 384});
+  const Tensor short_x = x.to(at::kBFloat16), short_weight = weight.to(at::kBFloat16);
+  MatmulSpeeds speeds{};
+  speeds.blas = seconds([&] { return at::linear(x, weight); });
+  speeds.onednn =
+      pointwise() ? seconds([&] { return onednn_product(x, weight, {}); }) : std::numeric_limits<double>::infinity();
+  speeds.bfloat16 = seconds([&] { return at::linear(short_x, short_weight); });
+  return speeds;
+}
+
+bool choose_onednn() {
+  const char* chosen = std::getenv("CORTADO_MATMUL");
+  const std::string_view name = chosen ? chosen : "";
+  fail_input_if(!name.empty() && name != "blas" && name != "onednn", "CORTADO_MATMUL must be blas or onednn, got ",
+                name);
+  fail_input_if(name == "onednn" && !pointwise(), "CORTADO_MATMUL=onednn: this torch has no oneDNN");
+  if (!name.empty()) return name == "onednn";
+  return matmul_speeds().onednn * kClearly < matmul_speeds().blas;
+}
+
+}  // namespace
+
+const MatmulSpeeds& matmul_speeds() {
+  static const MatmulSpeeds speeds = measure();
+  return speeds;
+}
+
+bool onednn_is_faster() {
+  static const bool chosen = choose_onednn();
+  return chosen;
+}
+
+at::ScalarType fast_training_type() {
+  const MatmulSpeeds& speeds = matmul_speeds();
+  return speeds.bfloat16 * kClearly < std::min(speeds.blas, speeds.onednn) ? at::kBFloat16 : at::kFloat;
+}
+
+Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const bool ours = x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat && x.dim() >= 2 &&
+                    x.numel() >= kWorthAChoice * weight.size(1) && !at::autocast::is_autocast_enabled(at::kCPU);
+  return ours && onednn_is_faster() ? onednn_linear(x, weight, bias) : at::linear(x, weight, bias);
+}
+
+Tensor onednn_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  return OneDnnLinear::apply(x, weight, bias);
+}
+
+}  // namespace cortado

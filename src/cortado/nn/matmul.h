@@ -1,0 +1,33 @@
+// What multiplies matrices fastest on this machine: which library in float32, and whether bfloat16 is worth its name.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <optional>
+
+namespace cortado {
+
+using at::Tensor;
+
+// Seconds of one product of two matrices of about a layer's size on the threads that torch has: by torch's BLAS (MKL),
+// by oneDNN, and by torch in bfloat16. Measured once in a process, 20 ms; infinite for what is not there.
+struct MatmulSpeeds {
+  double blas, onednn, bfloat16;
+};
+const MatmulSpeeds& matmul_speeds();
+
+// Whether oneDNN is clearly the faster in float32, as it is where MKL does not know the CPU. CORTADO_MATMUL=blas|onednn
+// decides instead of the measurement.
+bool onednn_is_faster();
+
+// bfloat16 where the CPU multiplies it clearly faster than float32, else float32: what training's "auto" means.
+at::ScalarType fast_training_type();
+
+// x Wᵀ + b: x [..., in], weight [out, in], bias [out] or none. Large float32 products on the CPU go to the faster
+// library; everything else is at::linear.
+Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+
+// The same by oneDNN, float32 on the CPU.
+Tensor onednn_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+
+}  // namespace cortado
