@@ -17,7 +17,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test lint format asan install clean
+.PHONY: help setup configure build demo test lint format asan tsan install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -56,6 +56,11 @@ format: setup ## apply clang-format
 asan: ## every C++ test under the address and undefined-behaviour sanitizers
 	$(MAKE) PRESET=asan build
 	OMP_NUM_THREADS=1 ctest --preset asan -j $(JOBS)
+
+tsan: ## the kernels' tests under the thread sanitizer
+	$(MAKE) PRESET=tsan configure
+	cmake --build build/tsan -j $(JOBS) --target threads_tests
+	build/tsan/bin/threads_tests
 
 install: configure ## the program, libraries, headers, configs and corpus into PREFIX
 	cmake --build $(BUILD) -j $(JOBS) --target cortado cortado_ops cortado_cli

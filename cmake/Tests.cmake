@@ -5,6 +5,7 @@ find_package(GTest REQUIRED)
 
 foreach(layer base primitives nn mechanisms models tokenizers data train generate cli)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS src/cortado/${layer}/*_test.cpp)
+  list(FILTER tests EXCLUDE REGEX "/threads_test\\.cpp$")
   if(tests)
     add_executable(${layer}_tests ${tests})
     if(layer STREQUAL base)
@@ -19,3 +20,9 @@ foreach(layer base primitives nn mechanisms models tokenizers data train generat
       ENVIRONMENT "CORTADO_BIN=${CMAKE_BINARY_DIR}/bin/cortado;CORTADO_SOURCE=${CMAKE_SOURCE_DIR}")
   endif()
 endforeach()
+
+# The kernels alone, without torch, on std::threads: what the thread sanitizer can follow.
+file(GLOB_RECURSE threads_tests CONFIGURE_DEPENDS src/cortado/*/threads_test.cpp)
+add_executable(threads_tests ${threads_tests} $<TARGET_OBJECTS:cortado_kernels>)
+target_link_libraries(threads_tests PRIVATE hwy GTest::gtest GTest::gtest_main)
+add_test(NAME threads COMMAND threads_tests)

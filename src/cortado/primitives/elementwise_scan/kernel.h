@@ -22,7 +22,7 @@ struct ScanKernel {
   float* final_state = nullptr;
 
   // Backward only.
-  Channels grad_h, grad_log_a, grad_b;
+  Channels grad_h = {}, grad_log_a = {}, grad_b = {};
   const float* grad_final = nullptr;
   float* grad_initial = nullptr;
 };

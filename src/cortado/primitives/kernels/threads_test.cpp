@@ -1,0 +1,117 @@
+// The primitives' kernels give the same bits on any number of threads. Without torch; also run by `make tsan`.
+#include "cortado/testing/threads.h"
+
+#include "cortado/primitives/elementwise_scan/kernel.h"
+#include "cortado/primitives/gated_scan/kernel.h"
+#include "cortado/primitives/window_attention/kernel.h"
+
+namespace cortado::kernels_threads_test {
+namespace {
+
+using kernels::Parallel;
+using testing::expect_same_on_any_number_of_threads;
+using testing::Floats;
+using testing::random_floats;
+using testing::timed;
+
+constexpr int64_t kBatch = 2, kTime = 150, kHeads = 3, kKeys = 33, kValues = 40;
+
+struct Inputs {
+  Floats k = random_floats(kBatch * kTime * kHeads * kKeys), q = random_floats(kBatch * kTime * kHeads * kKeys);
+  Floats v = random_floats(kBatch * kTime * kHeads * kValues), w = random_floats(kBatch * kTime * kHeads * kValues);
+  Floats g = random_floats(kBatch * kTime * kHeads * kKeys, -0.5f, 0),
+         state = random_floats(kBatch * kHeads * kKeys * kValues);
+
+  kernels::Timed key(Floats& x) const { return timed(x, kTime, kHeads, kKeys); }
+  kernels::Timed value(Floats& x) const { return timed(x, kTime, kHeads, kValues); }
+};
+
+gated::ScanKernel gated_call(Inputs& in, int64_t heads) {
+  gated::ScanKernel call{.rows = kBatch, .tokens = kTime, .heads = heads, .keys = kKeys, .values = kValues};
+  call.y = in.key(in.q);
+  call.x = in.key(in.k);
+  call.v = in.value(in.v);
+  call.g = in.key(in.g);
+  call.gate_per_channel = true;
+  call.initial = {in.state.data(), kHeads, 1};
+  return call;
+}
+
+TEST(KernelThreads, GatedScanForward) {
+  for (const int64_t batch : {kBatch, int64_t{1}}) {
+    Inputs in;
+    Floats o(in.v.size() / kBatch * batch), last(in.state.size() / kBatch * batch);
+    auto call = gated_call(in, kHeads);
+    call.rows = batch;
+    call.dw = in.value(o);
+    call.final_state = {last.data(), kHeads, 1};
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); }, {&o, &last});
+  }
+}
+
+TEST(KernelThreads, GatedScanBackward) {
+  Inputs in;
+  Floats dy(in.k.size()), dx(in.k.size()), dv(in.v.size()), dg(in.g.size()), dstate(in.state.size());
+  auto call = gated_call(in, kHeads);
+  call.w = in.value(in.w);
+  call.dy = in.key(dy);
+  call.dx = in.key(dx);
+  call.dv = in.value(dv);
+  call.dg = in.key(dg);
+  call.initial_grad = {dstate.data(), kHeads, 1};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); },
+                                       {&dy, &dx, &dv, &dg, &dstate});
+}
+
+TEST(KernelThreads, WindowAttention) {
+  Inputs in;
+  Floats o(in.v.size()), maximum(kBatch * kTime * kHeads), sum(maximum.size()), lse(maximum.size());
+  Floats dq(in.q.size()), dk(in.k.size()), dv(in.v.size());
+  std::vector<int64_t> begin(kTime), end(kTime);
+  for (int64_t t = 0; t < kTime; ++t) {
+    begin[t] = std::max<int64_t>(0, t - 20);
+    end[t] = t + 1;
+  }
+  window::AttentionKernel call{.batch = kBatch,
+                               .queries = kTime,
+                               .keys = kTime,
+                               .heads = kHeads,
+                               .groups = kHeads,
+                               .key_size = kKeys,
+                               .value_size = kValues,
+                               .q = in.key(in.q),
+                               .k = in.key(in.k),
+                               .v = in.value(in.v),
+                               .begin = begin.data(),
+                               .end = end.data(),
+                               .o = in.value(o)};
+  call.row_max = maximum.data();
+  call.denominator = sum.data();
+  call.lse = lse.data();
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_forward(call, p); },
+                                       {&o, &maximum, &sum, &lse});
+  const window::AttentionGradients gradients{in.value(in.w), nullptr, nullptr, in.key(dq), in.key(dk), in.value(dv)};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_backward(call, gradients, p); },
+                                       {&dq, &dk, &dv});
+}
+
+TEST(KernelThreads, ElementwiseScan) {
+  constexpr int64_t kChannels = 200;
+  const int64_t size = kBatch * kTime * kChannels;
+  Floats log_a = random_floats(size, -1, 0), b = random_floats(size), h(size), dlog_a(size), db(size);
+  const auto channels = [](Floats& x) { return elementwise::Channels{x.data(), kTime * kChannels, kChannels}; };
+  elementwise::ScanKernel call{.rows = kBatch,
+                               .tokens = kTime,
+                               .channels = kChannels,
+                               .log_a = channels(log_a),
+                               .b = channels(b),
+                               .h = channels(h)};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { elementwise::run_forward(call, p); }, {&h});
+  call.grad_h = channels(b);
+  call.grad_log_a = channels(dlog_a);
+  call.grad_b = channels(db);
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { elementwise::run_backward(call, p); }, {&dlog_a, &db});
+}
+
+}  // namespace
+}  // namespace cortado::kernels_threads_test
