@@ -13,10 +13,30 @@ inline PastKeys ring_past(const SequenceState& state) {
   return drop_full_lengths({keys, state.at("values"), state.at("position").clamp_max(keys.size(1))});
 }
 
+// Tokens that a ring has room for before it is moved to new memory.
+inline constexpr int64_t kRingRoom = 256;
+
+// Dense tokens without gradients: they can be written behind the ring where it lies.
+inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch) {
+  const Tensor &keys = state.at("keys"), &values = state.at("values");
+  const bool differentiated = at::GradMode::is_enabled() && (k.requires_grad() || v.requires_grad() ||
+                                                             keys.requires_grad() || values.requires_grad());
+  return !batch.cu_seqlens && !differentiated && k.size(1) <= kRingRoom && k.scalar_type() == keys.scalar_type() &&
+         v.scalar_type() == values.scalar_type();
+}
+
 // Joins the ring and k, v, and leaves the last w - 1 of them in the ring. The position is the caller's to move.
 inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tensor& v, int64_t window,
                                const Batch& batch) {
-  const JoinedKeys joined = join_past(ring_past(state), k, v, batch.cu_seqlens);
+  const PastKeys past = ring_past(state);
+  JoinedKeys joined;
+  if (appends(state, k, v, batch)) {
+    joined.k = state.room().append("keys", *past.k, k, kRingRoom);
+    joined.v = state.room().append("values", *past.v, v, kRingRoom);
+    if (past.length) joined.first_key = past.k->size(1) - *past.length;
+  } else {
+    joined = join_past(past, k, v, batch.cu_seqlens);
+  }
   const PastKeys kept = keep_last(joined, window - 1);
   state.at("keys") = *kept.k;
   state.at("values") = *kept.v;

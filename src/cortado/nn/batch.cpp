@@ -7,6 +7,7 @@ namespace cortado {
 Tensor Batch::positions(const Tensor& x, const std::optional<Tensor>& start) const {
   const auto options = at::TensorOptions().dtype(at::kLong).device(x.device());
   const int64_t tokens = x.size(1);
+  if (!cu_seqlens && start && tokens == 1) return start->unsqueeze(1);
   const Tensor count = at::arange(tokens, options);
   if (!cu_seqlens) {
     if (!start) return count.unsqueeze(0).expand({x.size(0), tokens});

@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "cortado/base/error.h"
 #include "cortado/nn/fused/ops.h"
@@ -38,14 +40,27 @@ class Rotate : public torch::autograd::Function<Rotate> {
 
 }  // namespace
 
+namespace {
+
+// theta^(-2i/head_dim), float64 [head_dim/2]. A model asks for the same ones once a layer and token: kept.
+Tensor frequencies(int64_t head_dim, double theta, at::Device device) {
+  thread_local std::map<std::tuple<int64_t, double, std::string>, Tensor> known;
+  Tensor& kept = known[{head_dim, theta, device.str()}];
+  if (!kept.defined()) {
+    const auto options = at::TensorOptions().dtype(at::kDouble).device(device);
+    kept = at::arange(0, head_dim, 2, options).mul_(-std::log(theta) / static_cast<double>(head_dim)).exp_();
+  }
+  return kept;
+}
+
+}  // namespace
+
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, double theta, at::ScalarType type) {
   fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
   // A dense batch from zero has the same positions in every row: one row of the table serves all.
   const bool same_rows = positions.size(0) > 1 && positions.stride(0) == 0;
   const Tensor rows = same_rows ? positions.narrow(0, 0, 1) : positions;
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(positions.device());
-  const Tensor exponent = at::arange(0, head_dim, 2, options).mul_(-std::log(theta) / static_cast<double>(head_dim));
-  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * exponent.exp_();
+  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, theta, rows.device());
   return {angles.cos().to(type), angles.sin().to(type)};
 }
 

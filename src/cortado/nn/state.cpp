@@ -1,5 +1,7 @@
 #include "cortado/nn/state.h"
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 #include "cortado/nn/safetensors.h"
 
@@ -93,6 +95,26 @@ SequenceState SequenceState::to(const at::TensorOptions& options) const {
 
 SequenceState SequenceState::detach() const {
   return transform(*this, [](const Tensor& t) { return t.detach(); });
+}
+
+Tensor SpareRoom::append(const std::string& name, const Tensor& x, const Tensor& added, int64_t spare) {
+  auto found = std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& entry) { return entry.first == name; });
+  if (found == buffers_.end()) found = buffers_.insert(buffers_.end(), {name, Tensor()});
+  Tensor& buffer = found->second;
+  const int64_t places = x.size(1), total = places + added.size(1);
+  int64_t start = 0;
+  const bool inside = buffer.defined() && buffer.is_alias_of(x) && buffer.size(0) == x.size(0) &&
+                      buffer.strides() == x.strides() && buffer.stride(1) > 0;
+  if (inside) start = (x.storage_offset() - buffer.storage_offset()) / buffer.stride(1);
+  if (!inside || start + total > buffer.size(1)) {
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes[1] = total + spare;
+    buffer = at::empty(sizes, x.options());
+    buffer.narrow(1, 0, places).copy_(x);
+    start = 0;
+  }
+  buffer.narrow(1, start + places, added.size(1)).copy_(added);
+  return buffer.narrow(1, start, total);
 }
 
 int64_t SequenceState::bytes() const {

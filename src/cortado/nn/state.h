@@ -12,6 +12,27 @@ namespace cortado {
 
 using at::Tensor;
 
+// Memory that a mixer keeps behind the tensors of its state, to write new tokens into instead of copying the old ones.
+// A copy of a state has none: two states never write into the same memory.
+class SpareRoom {
+ public:
+  SpareRoom() = default;
+  SpareRoom(const SpareRoom&) {}
+  SpareRoom(SpareRoom&&) = default;
+  SpareRoom& operator=(const SpareRoom&) {
+    buffers_.clear();
+    return *this;
+  }
+  SpareRoom& operator=(SpareRoom&&) = default;
+
+  // x [rows,P,...] with `added` [rows,T,...] behind it: in place if this room holds x and has places left, else in new
+  // memory with room for `spare` more.
+  Tensor append(const std::string& name, const Tensor& x, const Tensor& added, int64_t spare);
+
+ private:
+  std::vector<std::pair<std::string, Tensor>> buffers_;
+};
+
 // Named tensors, each with the batch's rows as its first dimension: scan state, normaliser, convolution tail, window
 // ring, position. Every operation below is written once, by visiting them.
 class SequenceState {
@@ -34,11 +55,13 @@ class SequenceState {
   SequenceState index(const Tensor& rows) const;             // int64 row numbers, repeats allowed
   SequenceState to(const at::TensorOptions& options) const;  // device, and type of floating-point tensors
   SequenceState detach() const;
-  int64_t bytes() const;  // what it occupies
+  int64_t bytes() const;  // what it occupies, spare room apart
+  SpareRoom& room() { return room_; }
 
  private:
   std::string mechanism_;
   std::vector<std::pair<std::string, Tensor>> tensors_;
+  SpareRoom room_;
 };
 
 // The tensor that a call goes on from; none without a state.

@@ -8,8 +8,8 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/window_attention/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
-#include "cortado/primitives/kernels/scratch.h"
-#include "cortado/primitives/kernels/tiles-inl.h"
+#include "cortado/primitives/window_attention/few-inl.h"
+#include "cortado/primitives/window_attention/visible-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cortado::window {
@@ -26,28 +26,6 @@ constexpr int64_t kTile = 64;
 constexpr int64_t kStrip = 2 * kTileRows;
 // Queries of a forward's task. It packs the keys it needs for itself, which this many queries make cheap.
 constexpr int64_t kTaskQueries = 2048;
-constexpr float kMinusInfinity = -__builtin_inff();
-
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
-
-// --- What a query sees. ---
-
-// [begin, end): keys, or the columns or rows of a tile.
-struct Range {
-  int64_t begin, end;
-  bool empty() const { return begin >= end; }
-  int64_t size() const { return end - begin; }
-  void add(Range other) {
-    if (other.empty()) return;
-    *this = empty() ? other : Range{smaller(begin, other.begin), larger(end, other.end)};
-  }
-};
-
-Range visible(const AttentionKernel& p, int64_t b, int64_t query) {
-  return {p.first_key ? larger(p.begin[query], p.first_key[b]) : p.begin[query], p.end[query]};
-}
-
 // The keys of the tiles that queries [from, to) see.
 Range visible_tiles(const AttentionKernel& p, int64_t b, int64_t from, int64_t to) {
   Range keys{0, 0};
@@ -260,8 +238,6 @@ void finish_block(const AttentionKernel& p, const Block& block, Gathered& rows, 
   write_rows(rows.o, width, p.o, block.b, block.head, block.query, block.count, p.value_size);
 }
 
-float query_factor(const AttentionKernel& p) { return p.softcap > 0 ? p.scale / p.softcap : p.scale; }
-
 // Queries [from, to) of all heads of one group.
 void forward(const AttentionKernel& p, int64_t b, int64_t group, int64_t from, int64_t to) {
   Scratch scratch;
@@ -458,6 +434,7 @@ namespace cortado::window {
 
 namespace {
 
+HWY_EXPORT(few_task);
 HWY_EXPORT(forward_task);
 HWY_EXPORT(backward_task);
 HWY_EXPORT(forward_tasks);
@@ -475,6 +452,18 @@ void run_forward(const AttentionKernel& attention, const kernels::Parallel& para
     HWY_DYNAMIC_DISPATCH(forward_task)(*static_cast<Work*>(work)->attention, i);
   };
   parallel.run(HWY_DYNAMIC_DISPATCH(forward_tasks)(attention), run, &work);
+}
+
+void run_few(const AttentionKernel& attention, const kernels::Parallel& parallel) {
+  Work work{&attention, nullptr};
+  const auto run = [](void* work, int64_t i) {
+    HWY_DYNAMIC_DISPATCH(few_task)(*static_cast<Work*>(work)->attention, i);
+  };
+  const int64_t tasks = attention.batch * attention.groups;
+  // Waking threads takes longer than reading a short cache.
+  constexpr int64_t kWorthAThread = 1 << 15;
+  if (tasks * attention.keys * attention.key_size >= kWorthAThread) return parallel.run(tasks, run, &work);
+  for (int64_t i = 0; i < tasks; ++i) run(&work, i);
 }
 
 void run_backward(const AttentionKernel& attention, const AttentionGradients& gradients,

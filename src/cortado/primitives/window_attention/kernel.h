@@ -23,6 +23,9 @@ struct AttentionKernel {
 
 // Writes o, lse, row_max, denominator.
 void run_forward(const AttentionKernel& attention, const kernels::Parallel& parallel);
+// The same for at most kFewQueries queries a batch row, without turning the keys first.
+inline constexpr int64_t kFewQueries = 16;
+void run_few(const AttentionKernel& attention, const kernels::Parallel& parallel);
 
 // grad_lse and grad_row_max may be null.
 struct AttentionGradients {

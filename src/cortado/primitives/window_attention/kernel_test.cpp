@@ -129,6 +129,22 @@ TEST(WindowAttentionKernel, LargeLogits) {
   check_everywhere({.outer_grads = false, .magnitude = 300}, at::kFloat, 2e-3);
 }
 
+TEST(WindowAttentionKernel, FewQueries) {
+  for (const int64_t queries : {1, 3, 7}) {
+    for (const int64_t keys : {7, 33, 130}) {
+      for (const int64_t size : {1, 17, 64}) {
+        const Case c{.queries = queries, .keys = keys, .window = 40, .key_size = size, .value_size = 80 - size,
+                     .repeat = 1 + size % 3, .causal = queries != 3};
+        check_everywhere(c, at::kFloat, 1e-5, keys % 3);
+      }
+    }
+  }
+  check_everywhere({.queries = 1, .keys = 70, .window = 64, .softcap = 2.0}, at::kBFloat16, 2e-2);
+  check_everywhere({.queries = 2, .keys = 70, .window = 64, .first_key = {30, 69}}, at::kHalf, 4e-3);
+  check_everywhere({.queries = 2, .keys = 70, .window = 64, .first_key = {70, 0}, .magnitude = 30}, at::kFloat, 1e-4);
+  check_everywhere({.queries = 5, .keys = 5, .window = 2, .batch = 1, .bounds = {0, 1, 1, 4, 5}}, at::kFloat, 1e-5);
+}
+
 TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
   const int threads = at::get_num_threads();
   const Case c{.queries = 2200, .keys = 2200, .window = 40, .batch = 1, .groups = 1, .repeat = 3};

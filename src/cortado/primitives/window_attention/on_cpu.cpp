@@ -7,10 +7,12 @@ namespace cortado::window {
 
 namespace {
 
-// Queries a sequence from which on the kernel is the faster one.
+// Queries a sequence up to which it does not pay to turn the keys that they meet.
 constexpr int64_t kFewestQueries = 8;
 
 int64_t sequences(const BlockedInputs& in) { return in.visible.sequence.empty() ? 1 : in.visible.sequence.back() + 1; }
+
+bool few_queries(const BlockedInputs& in) { return in.q.size(1) < kFewestQueries * (in.packed ? sequences(in) : 1); }
 
 // Points into the inputs and outputs, which must outlive it.
 AttentionKernel kernel_call(const BlockedInputs& in, const Tensor& first_key, const BlockedOutputs& out) {
@@ -43,15 +45,17 @@ Tensor first_keys(const BlockedInputs& in) { return in.first_key ? in.first_key-
 
 bool kernel_takes(const BlockedInputs& in) {
   return kernels::usable({in.q, in.k, in.v}) && !in.extra_k && in.k.size(2) == in.v.size(2) &&
-         in.q.size(2) % in.k.size(2) == 0 && in.q.size(1) >= kFewestQueries * (in.packed ? sequences(in) : 1);
+         in.q.size(2) % in.k.size(2) == 0 && (!few_queries(in) || in.q.size(1) <= kFewQueries);
 }
+
+bool backward_kernel_takes(const BlockedInputs& in) { return kernel_takes(in) && !few_queries(in); }
 
 BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
   const int64_t batch = in.q.size(0), queries = in.q.size(1), heads = in.q.size(2);
   const auto row = [&] { return at::empty({batch, queries, heads}, in.q.options().dtype(at::kFloat)); };
   const BlockedOutputs out{at::empty({batch, queries, heads, in.v.size(3)}, in.v.options()), row(), row(), row()};
   const Tensor first_key = first_keys(in);
-  run_forward(kernel_call(in, first_key, out), kernels::parallel());
+  (few_queries(in) ? run_few : run_forward)(kernel_call(in, first_key, out), kernels::parallel());
   return out;
 }
 

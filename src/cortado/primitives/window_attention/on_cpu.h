@@ -5,9 +5,10 @@
 
 namespace cortado::window {
 
-// Whether the kernel computes this: float32 or 16-bit types on the CPU, no extra set, and more queries than decoding
-// has, for which turning the keys would cost more than it saves.
+// Whether the kernel computes this: float32 or 16-bit types on the CPU, no extra set. The backward also wants more
+// queries than decoding has.
 bool kernel_takes(const BlockedInputs& inputs);
+bool backward_kernel_takes(const BlockedInputs& inputs);
 
 // As blocked_forward and blocked_backward.
 BlockedOutputs forward_by_kernel(const BlockedInputs& inputs);

@@ -157,8 +157,9 @@ Five backward(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
   check(q, k, v, options);
   const BlockedOutputs outputs{o, {}, row_max, denominator};
   const BlockedInputs inputs = blocked_inputs(q, k, v, options);
-  const auto differentiate =
-      window::kernel_takes(inputs) && kernels::usable({grad_o}) ? window::backward_by_kernel : blocked_backward;
+  const auto differentiate = window::backward_kernel_takes(inputs) && kernels::usable({grad_o})
+                                 ? window::backward_by_kernel
+                                 : blocked_backward;
   const BlockedGradients grads =
       differentiate(inputs, outputs, grad_o, grad_lse.value_or(Tensor()), grad_row_max.value_or(Tensor()));
   if (extra_k) return {grads.q, grads.k, grads.v, grads.extra_k, grads.extra_v};
