@@ -29,9 +29,9 @@ def gla(q, k, v, g):
     o = (q_in @ k_in.mT).tril() @ v
     updates = k_out.mT @ v
     state, states = torch.zeros_like(updates[:, :, 0]), []
-    for n in range(q.shape[2]):
+    for keep, update in zip(end.exp().mT.unbind(2), updates.unbind(2)):
         states.append(state)
-        state = state * end[:, :, n].exp().mT + updates[:, :, n]
+        state = state * keep + update
     return from_chunks(o + q_in @ torch.stack(states, 2))
 
 
@@ -44,11 +44,11 @@ def latte(query_logits, key_logits, v):
     local, updates = weights.cumsum(-2), weights.mT @ v
     state, norm = torch.zeros_like(updates[:, :, 0]), torch.zeros_like(local[:, :, 0, :1])
     states, norms = [], []
-    for n in range(p.shape[2]):
-        state, norm = state * rescale[:, :, n].mT, norm * rescale[:, :, n]
+    for keep, update, weight in zip(rescale.unbind(2), updates.unbind(2), local[..., -1:, :].unbind(2)):
+        state, norm = state * keep.mT, norm * keep
         states.append(state)
         norms.append(norm)
-        state, norm = state + updates[:, :, n], norm + local[:, :, n, -1:]
+        state, norm = state + update, norm + weight
     q = p / (local + torch.stack(norms, 2))
     return from_chunks((q @ weights.mT).tril() @ v + q @ torch.stack(states, 2))
 

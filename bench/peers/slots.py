@@ -26,9 +26,9 @@ def from_chunks(x):
 def states_between(decay, updates):
     """decay [..,N,M,1], updates [..,N,M,X]: the state before each chunk."""
     state, states = torch.zeros_like(updates[:, :, 0]), []
-    for n in range(updates.shape[2]):
+    for keep, update in zip(decay.unbind(2), updates.unbind(2)):
         states.append(state)
-        state = state * decay[:, :, n] + updates[:, :, n]
+        state = state * keep + update
     return torch.stack(states, 2)
 
 

@@ -135,7 +135,8 @@ void add_bench_command(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "measure the speed of operators and models on this machine");
   bench->require_subcommand(0, 1);
   bench->callback([bench] {
-    fail_input_if(bench->get_subcommands().empty(), "[bench] say what: `cortado bench ops`, or `cortado bench model CONFIG`");
+    fail_input_if(bench->get_subcommands().empty(),
+                  "[bench] say what: `cortado bench ops`, or `cortado bench model CONFIG`");
   });
   add_ops_command(*bench);
   add_bench_model_command(*bench);
