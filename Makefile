@@ -17,10 +17,10 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test lint format asan tsan install clean
+.PHONY: help setup configure build demo test lint format asan tsan bench-peers install clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N"
 
 setup: ## system packages (as root) and the Python environment
@@ -61,6 +61,14 @@ tsan: ## the kernels' tests under the thread sanitizer
 	$(MAKE) PRESET=tsan configure
 	cmake --build build/tsan -j $(JOBS) --target threads_tests
 	build/tsan/bin/threads_tests
+
+# In an environment of its own, which finds the .venv's torch and numpy behind what it has itself.
+build/bench-venv/stamp: requirements-bench.txt scripts/bench_environment.sh | setup
+	@scripts/bench_environment.sh $(PYTHON) build/bench-venv
+
+bench-peers: configure build/bench-venv/stamp ## measure against other implementations, and write docs/performance.md
+	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
+	build/bench-venv/bin/python bench/peers/run.py
 
 install: configure ## the program, libraries, headers, configs and corpus into PREFIX
 	cmake --build $(BUILD) -j $(JOBS) --target cortado cortado_ops cortado_cli

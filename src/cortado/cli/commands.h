@@ -15,5 +15,8 @@ void add_generate_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_describe_command(CLI::App& app);
 void add_mechanisms_command(CLI::App& app);
+void add_doctor_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+void add_bench_model_command(CLI::App& bench);  // a subcommand of bench
 
 }  // namespace cortado

@@ -14,6 +14,9 @@
 
 namespace cortado {
 
+// Tokens of a model whose config leaves them to the tokenizer, for what needs no text.
+inline constexpr int64_t kAssumedVocabulary = 256;
+
 struct CommonOptions {
   std::string device = "cpu";        // "cpu", "cuda", "cuda:1", ...
   int64_t threads = 0;               // 0: torch's choice, one a core

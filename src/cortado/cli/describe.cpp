@@ -14,8 +14,6 @@ namespace cortado {
 
 namespace {
 
-constexpr int64_t kAssumedVocabulary = 256;
-
 struct DescribeOptions {
   std::string run;
   int64_t vocabulary = 0;

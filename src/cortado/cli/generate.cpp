@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <iostream>
 #include <iterator>
 
@@ -13,6 +12,7 @@
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
+#include "cortado/base/stopwatch.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 
@@ -39,14 +39,6 @@ struct Report {
   Generated generated;
   std::string text;        // collected for --json only
   bool line_open = false;  // what was printed doesn't end with a newline
-};
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 std::string read_stdin() {

@@ -49,7 +49,8 @@ void check_command(const CLI::App& app, const std::string& word) {
 
 // A misspelt option: names the nearest one that the command has.
 std::string explain(const CLI::App& app, const CLI::ExtrasError& error) {
-  const CLI::App* command = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   const auto words = command->remaining(true);
   if (words.empty()) return error.what();
   const std::string word = words.front().substr(0, words.front().find('='));
@@ -70,6 +71,8 @@ void add_commands(CLI::App& app) {
   add_compare_command(app);
   add_describe_command(app);
   add_mechanisms_command(app);
+  add_doctor_command(app);
+  add_bench_command(app);
 }
 
 int run(int argc, char** argv) {

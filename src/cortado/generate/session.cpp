@@ -27,8 +27,8 @@ at::Tensor take(const Extra& extra, const std::string& name, at::ScalarType type
 
 Session::Session(std::shared_ptr<LanguageModel> model, std::shared_ptr<const Tokenizer> tokenizer)
     : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {
-  fail_input_if(tokenizer_->vocabulary() > model_->config().vocabulary, "[session] the tokenizer has ",
-                tokenizer_->vocabulary(), " tokens, the model only ", model_->config().vocabulary);
+  fail_input_if(tokenizer_ && tokenizer_->vocabulary() > model_->config().vocabulary, "[session] the tokenizer has ",
+                tokenizer_ ? tokenizer_->vocabulary() : 0, " tokens, the model only ", model_->config().vocabulary);
   state_ = model_->zero_state(1);
 }
 

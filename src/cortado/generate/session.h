@@ -21,6 +21,7 @@ class Session {
   static constexpr int64_t kChunk = 512;         // tokens that prefill reads at a time: bounds its memory
   static constexpr size_t kRecentTokens = 4096;  // how far back recent() reaches, at least
 
+  // No tokenizer: it reads tokens only, never text.
   Session(std::shared_ptr<LanguageModel> model, std::shared_ptr<const Tokenizer> tokenizer);
 
   // Reads tokens, in chunks, through the same forward pass as everything else. The same sequence cut in other places

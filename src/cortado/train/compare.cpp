@@ -10,9 +10,9 @@
 #include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
-#include "cortado/train/compare_speed.h"
 #include "cortado/train/data.h"
 #include "cortado/train/run.h"
+#include "cortado/train/speed.h"
 
 namespace cortado {
 namespace {
@@ -191,11 +191,17 @@ Comparison compare(const CompareRequest& request) {
   for (const Contender& contender : contenders) {
     racers.push_back({.model = open_model(contender.run, {.which = "last", .device = request.device})});
   }
-  if (!measure_speeds(racers, data, options, request.depths, request.stop)) return result;
+  SpeedRequest speeds = speed_request(data, options);
+  speeds.depths = request.depths;
+  speeds.stop = request.stop;
+  if (!measure_training_speeds(racers, speeds) || !measure_decode_speeds(racers, speeds)) return result;
   for (size_t i = 0; i < racers.size(); ++i) {
-    result.rows[i].training_speed = racers[i].training_speed;
-    result.rows[i].decode_speed = racers[i].decode_speed;
-    result.rows[i].state_bytes = racers[i].state_bytes;
+    CompareRow& row = result.rows[i];
+    row.training_speed = racers[i].training_speed;
+    for (const DecodeSpeed& decode : racers[i].decode) {
+      row.decode_speed.push_back(1 / decode.seconds);
+      row.state_bytes.push_back(decode.state_bytes);
+    }
   }
   write_result(request, result.rows);
   result.done = true;

@@ -1,0 +1,166 @@
+"""Writes docs/performance.md and its two plots from build/bench/*.json.
+
+    build/bench-venv/bin/python bench/peers/document.py
+"""
+
+import json
+from pathlib import Path
+
+from goals import goals
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, DOCS = ROOT / "build/bench", ROOT / "docs"
+
+INTRODUCTION = """# How fast it is
+
+Made by `make bench-peers` (`bench/peers/`), which installs the others into an environment of its own, runs everything interleaved in one
+process and pinned, and compares results before it times anything: what is wrong gets no number. Ratios count, not seconds: the machine's
+speed moves by 15 % between minutes.
+
+"""
+
+
+def read(name):
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(header, rows):
+    right = [all(str(row[i])[:1].isdigit() or row[i] in ("-", "") for row in rows) for i in range(len(header))]
+    lines = [header, ["--:" if r else "---" for r in right], *rows]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines) + "\n"
+
+
+def number(value):
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def duration(seconds):
+    for unit, factor in (("s", 1), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1:
+            return f"{number(seconds * factor)} {unit}"
+    return f"{number(seconds * 1e6)} us"
+
+
+def machine(results):
+    known = next((r["machine"] for r in results.values() if r and "machine" in r), None)
+    if not known:
+        return ""
+    threads = max((c["threads"] for c in (results["ops"] or {}).get("ceilings", [])), default=known["threads"])
+    return (
+        f"**Machine:** {known['cpu']}, {threads} threads, {known['isa']}, torch {known['torch']}. B 1, H 4, K = V = 64, float32, unless a "
+        "line says otherwise; medians.\n\n"
+    )
+
+
+def goal_table(results):
+    rows = []
+    for goal in goals(results):
+        measured = "not measured" if goal.measured is None else f"{number(goal.measured)}{goal.unit}"
+        met = "" if goal.measured is None else "yes" if goal.measured >= goal.least else "**no**"
+        rows.append([goal.what, f"{number(goal.least)}{goal.unit}", measured, met])
+    return "## Goals\n\n" + table(["what", "at least", "measured", "reached"], rows)
+
+
+def ceilings_table(ops):
+    rows = [
+        [c["threads"], number(c["fma_flops"] / 1e9), f"{number(c['matmul_flops'] / 1e9)} ({c['matmul']})"]
+        + [number(c[key] / 1e9) for key in ("read_bytes", "stream_bytes", "exps")]
+        for c in ops["ceilings"]
+    ]
+    header = ["threads", "FMA, GFLOP/s", "best matmul, GFLOP/s", "reading, GB/s", "streaming (a + 3 b), GB/s", "exp, G/s"]
+    return "## What the machine can do\n\nMeasured in the same run as the operators below.\n\n" + table(header, rows)
+
+
+def operator_table(ops):
+    threads = max(row["threads"] for row in ops["rows"])
+    single = {(row["case"], row["pass"]): row["seconds"] for row in ops["rows"] if row["threads"] == 1}
+    rows = []
+    for row in (row for row in ops["rows"] if row["threads"] == threads):
+        share, one = row["share"], single.get((row["case"], row["pass"]))
+        rows.append(
+            [f"`{row['case']}`", row["pass"], duration(row["seconds"]), number(row["tokens_per_second"] / 1e6)]
+            + [number(row["flops_per_second"] / 1e9), f"{100 * share['matmul']:.0f} %", f"{100 * share['stream']:.0f} %"]
+            + [f"{number(one / row['seconds'])}x" if one and threads > 1 else "-"]
+        )
+    header = ["operator", "pass", "time", "M tokens/s", "GFLOP/s", "of the best matmul", "of streaming", f"{threads} threads against 1"]
+    text = "## Operators at T = 4096\n\n`cortado bench ops`. Counted are 4 K V a token and head for a scan (6 for the delta scan, 8 for the "
+    text += "two passes over slots), 4 K a key seen,\n3.5 times that with backward; and every input and output once. A step is one token.\n\n"
+    return text + table(header, rows)
+
+
+def peer_tables(results):
+    text = "## Against others\n\n"
+    for name, result in results.items():
+        if not result or "peer" not in result:
+            continue
+        rows = [
+            [f"`{r['what']}`", r["pass"], r["tokens"], r["against"], duration(r["ours"]), duration(r["theirs"]), f"{number(r['ratio'])}x"]
+            for r in result["rows"]
+        ]
+        settings = result["settings"]
+        text += f"### {name}\n\n{settings['threads']} threads, medians of {settings['rounds']} (`bench/peers/run.py --only {name}`).\n\n"
+        text += table(["what", "pass", "T", "against", "ours", "theirs", "ratio"], rows)
+        text += "".join(f"- refused: {line}\n" for line in result["refused"])
+    return text
+
+
+def model_table(results):
+    rows = []
+    for name, label in (("model_macchiato", "Macchiato"), ("model_softmax", "softmax")):
+        for row in (results[name] or {}).get("decode", []):
+            rows.append([label, f"{row['depth']:,}", duration(row["seconds"])] + [f"{row[key] / 2**20:.1f} MiB" for key in ("state_bytes", "resident_bytes")])
+    if not rows:
+        return ""
+    text = "## Decoding\n\n`cortado bench model`, 6 layers of width 384, one sequence. Depths are reached by reading; the softmax model's "
+    text += "reading was ended by its time budget.\n\n![time a token against depth](performance-decode.svg)\n\n"
+    return text + table(["model", "depth", "time a token", "state", "memory of the process"], rows)
+
+
+def save_plot(name, curves, labels):
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = name  # the same file for the same numbers
+    figure, axes = plt.subplots(figsize=(7.5, 4.5))
+    for label, points in curves.items():
+        if points:
+            axes.loglog(*zip(*sorted(points)), marker="o", markersize=4, label=label)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(DOCS / f"{name}.svg", metadata={"Date": None})
+
+
+def plots(results):
+    length_curves, decode_curves = {}, {}
+    sdpa = [row for row in (results["sdpa"] or {}).get("rows", []) if row["pass"] == "forward"]
+    length_curves["SDPA (all keys)"] = {(row["tokens"], 1e3 * row["theirs"]) for row in sdpa}
+    for row in (results["lengths"] or {}).get("rows", []):
+        if row["pass"] == "forward" and row["case"] not in ("elementwise_scan", "short_conv"):
+            length_curves.setdefault(row["case"], set()).add((row["tokens"], 1e3 * row["seconds"]))
+    for name, label in (("model_macchiato", "Macchiato"), ("model_softmax", "softmax")):
+        decode_curves[label] = {(row["depth"], 1e3 * row["seconds"]) for row in (results[name] or {}).get("decode", [])}
+    save_plot("performance-length", length_curves, ("tokens", "forward pass, ms"))
+    save_plot("performance-decode", decode_curves, ("tokens before", "time a token, ms"))
+
+
+def main():
+    names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt isas".split()
+    results = {name: read(name) for name in names}
+    text = INTRODUCTION + machine(results) + goal_table(results)
+    text += "## Time against length\n\n![time of a forward pass against its length](performance-length.svg)\n\n"
+    if results["ops"]:
+        text += ceilings_table(results["ops"]) + operator_table(results["ops"])
+    text += model_table(results) + peer_tables(results)
+    plots(results)
+    (DOCS / "performance.md").write_text(text.rstrip("\n") + "\n")
+    print("[bench-peers] docs/performance.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Makes the environment of bench/peers.
+#
+#   scripts/bench_environment.sh PYTHON FOLDER
+#
+# PYTHON is the environment that has torch: its packages come after the new one's own in the search order. llama-cpp-python is built from
+# source with ggml's own threads instead of OpenMP's, five to ten minutes on two cores; BENCH_JOBS=1 keeps that small.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$1 folder=$2
+
+say() { echo "[bench-peers] $*" >&2; }
+
+say "making $folder"
+rm -rf "$folder"
+"$python" -m venv "$folder"
+purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
+"$python" -c "$purelib" >"$("$folder/bin/python" -c "$purelib")/torch_from.pth"
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+export CMAKE_BUILD_PARALLEL_LEVEL=${BENCH_JOBS:-$(nproc)} CMAKE_ARGS="-DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF"
+say "installing requirements-bench.txt (llama-cpp-python is compiled: minutes)"
+"$folder/bin/pip" install -qq -r requirements-bench.txt
+touch "$folder/stamp"

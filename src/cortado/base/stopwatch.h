@@ -1,0 +1,32 @@
+// Measuring time.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+namespace cortado {
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+template <typename Work>
+double seconds_of(Work&& work) {
+  const Stopwatch watch;
+  work();
+  return watch.seconds();
+}
+
+// Of at least one value; of an even number, the larger of the two in the middle.
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<long>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace cortado

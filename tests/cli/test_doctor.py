@@ -1,0 +1,56 @@
+"""cortado doctor: what it finds, and what it says of what is not well."""
+
+import json
+import os
+
+import pytest
+
+
+@pytest.fixture(name="report", scope="module")
+def fixture_report(cortado):
+    done = cortado("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_machine_and_libraries_are_described(report, root):
+    assert report["problems"] == []
+    assert report["machine"]["cores"] >= 1 and report["machine"]["memory_bytes"] > 1e8
+    assert report["kernels"]["chosen"] in report["kernels"]["available"]
+    assert report["kernels"]["available"][-2:] == ["scalar", "aten"]
+    assert report["torch"]["version"].startswith("2.13")
+    assert {"onednn", "mkl", "bfloat16_products"} <= set(report["torch"])
+    for name in ("libcortado", "libcortado_ops", "libtorch", "sentencepiece"):
+        assert os.path.exists(report["files"][name]), name
+    assert report["files"]["configs"] == str(root / "configs")
+
+
+def test_every_operator_is_tried(report):
+    assert all(error is not None and error < 1e-3 for error in report["checks"].values())
+    tried = {name.split("/")[0] for name in report["checks"]}
+    for primitive in report["kernels"]["primitives"]:
+        assert primitive in tried or primitive == "running_max"
+
+
+def test_text_says_all_is_well(cortado, report):
+    done = cortado("doctor")
+    assert done.returncode == 0
+    assert done.stdout.endswith("all is well\n")
+    assert report["machine"]["cpu"] in done.stdout and "gated_scan" in done.stdout
+
+
+def test_kernels_turned_off_are_a_problem(refused):
+    line = refused("doctor", code=1, env={**os.environ, "CORTADO_ISA": "aten"})
+    assert "CORTADO_ISA=aten" in line and "slower" in line
+
+
+def test_an_unknown_instruction_set_is_a_problem(refused):
+    line = refused("doctor", code=1, env={**os.environ, "CORTADO_ISA": "mmx"})
+    assert "mmx" in line and "scalar" in line
+
+
+def test_missing_files_are_a_problem(cortado, tmp_path):
+    (tmp_path / "configs").mkdir()
+    done = cortado("doctor", env={**os.environ, "CORTADO_SHARE": str(tmp_path)})
+    assert done.returncode == 0  # what CORTADO_SHARE lacks is taken from the source tree
+    assert str(tmp_path / "configs") in done.stdout
