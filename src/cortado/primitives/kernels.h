@@ -19,6 +19,7 @@ inline constexpr Primitive kPrimitives[] = {
     {"window_attention", "cortado::_window_attention", "Highway"},
     {"elementwise_scan", "cortado::elementwise_scan", "Highway"},
     {"running_max", "cortado::_running_max", ""},  // beside elementwise_scan: the maxima of time-wise softmaxes
+    {"time_softmax", "cortado::_time_softmax", "Highway"},
     {"short_conv", "cortado::short_conv", "Highway"},
 };
 

@@ -30,25 +30,6 @@ struct Rows {
   Rows from(int64_t i) const { return {at(i), step}; }
 };
 
-// n <= kLanes elements; a constant where it is kLanes.
-template <class T>
-HWY_INLINE Vec load_some(const T* from, int64_t n) {
-  const Floats d;
-  if (n == kLanes) return load_vector(d, from);
-  T part[kLanes] = {};
-  copy_elements(from, 1, part, 1, n);
-  return load_vector(d, part);
-}
-
-template <class T>
-HWY_INLINE void store_some(Vec x, T* to, int64_t n) {
-  const Floats d;
-  if (n == kLanes) return store_vector(d, x, to);
-  T part[kLanes];
-  store_vector(d, x, part);
-  copy_elements(part, 1, to, 1, n);
-}
-
 // --- What becomes of a sum, token t's channels from c on. ---
 
 struct Plain {
