@@ -93,7 +93,8 @@ TEST(Registry, KernelsAreNamedWhereTheyAre) {
   const char* source = std::getenv("CORTADO_SOURCE");
   ASSERT_NE(source, nullptr) << "run by ctest, or set CORTADO_SOURCE to the repository";
   for (const Primitive& primitive : kPrimitives) {
-    const auto folder = std::filesystem::path(source) / "src/cortado/primitives" / primitive.name;
+    const auto folder = std::filesystem::path(source) / "src/cortado/primitives" /
+                        (primitive.owner.empty() ? primitive.name : primitive.owner);
     EXPECT_EQ(std::filesystem::exists(folder / "kernel.cpp"), !primitive.kernel.empty())
         << primitive.name << ": primitives/kernels.h and " << folder << " disagree";
   }

@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/abc/op.h"
 
-#include "cortado/mechanisms/latte/op.h"
+#include "cortado/primitives/time_softmax/op.h"
 
 namespace cortado {
 namespace {

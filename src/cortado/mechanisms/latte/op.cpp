@@ -1,8 +1,8 @@
 #include "cortado/mechanisms/latte/op.h"
 
 #include "cortado/mechanisms/sequences.h"
-#include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
+#include "cortado/primitives/time_softmax/op.h"
 
 namespace cortado {
 namespace {
@@ -40,25 +40,6 @@ Tensor bidirectional_latte(Query kind, const Tensor& query, const Tensor& theta,
   const Tensor weights = posterior(kind, expand_heads(query, heads.out), of_token(latents.peak), of_token(latents.sum));
   return read_sequences(weights, expand_heads(latents.means, heads.out, 1), cu_seqlens);
 }
-
-}  // namespace
-
-TimeSoftmax time_softmax(const Tensor& theta, const std::optional<Tensor>& normalizer,
-                         const std::optional<Tensor>& maximum, const std::optional<Tensor>& cu_seqlens) {
-  auto [m, before, last_m] = running_max(theta, maximum, cu_seqlens);
-  const Tensor seen = m.masked_fill(m == -kInfinity, 0);
-  const Tensor gate = before - seen, keys = (theta - seen).exp();
-  const std::optional<Tensor> start = normalizer ? std::optional<Tensor>(normalizer->flatten(1)) : std::nullopt;
-  auto [alpha, last_alpha] = elementwise_scan(gate.flatten(2), keys.flatten(2), start, cu_seqlens);
-  return {keys,
-          gate,
-          seen,
-          alpha.view_symint(keys.sym_sizes()),
-          last_alpha.view_symint({last_alpha.sym_size(0), theta.sym_size(2), theta.sym_size(3)}),
-          last_m};
-}
-
-namespace {
 
 LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                        const LatteState& start, const std::optional<Tensor>& cu_seqlens) {

@@ -32,19 +32,6 @@ LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Te
 LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                                const LatteState& start, const std::optional<Tensor>& cu_seqlens);
 
-// A softmax over time as a gated scan: with the running maximum m_t = max(m_{t-1}, θ_t), p(s|l,t) = exp(θ_s - m_t) /
-// α_t and Σ_s p(s|l,t) v_s = S_t / α_t, S_t = exp(gate_t) S_{t-1} + keys_t ⊗ v_t, α the same with v = 1. The quotient
-// does not depend on m, so m and the gate it makes have no gradient. ABC is built of it, too.
-struct TimeSoftmax {
-  Tensor keys, gate;                     // exp(θ_t - m_t) in [0, 1], m_{t-1} - m_t <= 0: [B,T,H,L]
-  Tensor maximum;                        // m_t, 0 while it is -inf
-  Tensor normalizer;                     // α_t [B,T,H,L]; 0 while every θ so far is -inf
-  Tensor last_normalizer, last_maximum;  // [B|N,H,L]
-};
-// theta [B,T,H,L] float32 or float64; normalizer, maximum [B|N,H,L] as a LatteState has them.
-TimeSoftmax time_softmax(const Tensor& theta, const std::optional<Tensor>& normalizer,
-                         const std::optional<Tensor>& maximum, const std::optional<Tensor>& cu_seqlens);
-
 // Normalised linear attention with φ = exp, finite at any logit: p(s|t) ∝ Σ_l exp(query_logits_tl + θ_sl). It is Latte
 // with p(l|t) = softmax_l(query_logits_tl + log Σ_s exp θ_sl), the sum over the s that t sees. Arguments and state as
 // `latte`.

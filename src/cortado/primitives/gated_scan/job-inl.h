@@ -30,14 +30,15 @@ struct Job {
   int64_t column = 0, columns = 0;                   // of v and w
   int64_t keys = 0, values = 0;                      // padded widths
 
-  float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates)
-  float *enter = nullptr, *leave = nullptr;  // products of a: from the tile's start up to t; after t to the tile's end
-  float* through = nullptr;                  // of the whole tile, [keys]
+  float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates), and a row of ones
+  float* leave = nullptr;    // products of a: after t to the tile's end
+  float* through = nullptr;  // of the whole tile, [keys]
   float *entering = nullptr, *leaving = nullptr,
-        *self = nullptr;                  // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x themselves
+        *self =
+            nullptr;  // y times the decays from the tile's start, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x
   float *scores = nullptr, *m = nullptr;  // [16,16]: Σ y_t x_s decay, w_t · v_s
   float *dy = nullptr, *dx = nullptr, *dw = nullptr, *dv = nullptr, *dg = nullptr;  // results
-  float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(S ⊙ ∂L/∂S')
+  float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(state ⊙ grad)
   float *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;  // transposed tiles
   float *spare = nullptr, *parts = nullptr;                        // a tile; [16, kLanes]
   float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S behind the tile
@@ -65,7 +66,8 @@ struct Job {
 void lay_out(Job& job, Scratch& scratch) {
   const int64_t key_tile = kTokens * job.keys, value_tile = kTokens * job.values;
   const bool gated = job.gated(), needs_m = job.in.dy.data || job.backward();
-  for (float** part : {&job.y, &job.x, &job.a, &job.enter, &job.leave}) *part = scratch.take(key_tile);
+  for (float** part : {&job.y, &job.x, &job.leave}) *part = scratch.take(key_tile);
+  job.a = scratch.take(key_tile + job.keys);
   job.spare = scratch.take(value_tile > key_tile ? value_tile : key_tile);
   for (float** part : {&job.v, &job.w, &job.dw}) *part = scratch.take(value_tile);
   job.entering = gated ? scratch.take(key_tile) : job.y;
@@ -110,24 +112,25 @@ void write_state(const Job& job, const float* from, const States& states) {
 // --- A tile's inputs. ---
 
 // exp(g), and `through` = exp of the sum of g: more exact than a product of rounded factors, for its errors add up over
-// all tiles.
+// all tiles. Or g as it is and its product.
 void read_gates(const Job& job, const Stretch& at) {
   const Floats d;
-  const bool wide = job.in.gate_per_channel;
+  const bool wide = job.in.gate_per_channel, factors = job.in.gates_are_factors;
   const int64_t width = wide ? job.keys : kLanes;
   float* g = wide ? job.a : job.parts;
   read_tile(job.in.g, at, 0, wide ? job.in.keys : 1, 1, g, width);
+  if (factors) fill(g + at.tokens * width, (kTokens - at.tokens) * width, 1);
   if (!wide) {
     for (int64_t t = 0; t < kTokens; ++t) fill(g + t * kLanes, kLanes, g[t * kLanes]);
   }
   for (int64_t k = 0; k < width; k += kLanes) {
-    Vec sum = hn::Zero(d);
+    Vec all = factors ? hn::Set(d, 1.0f) : hn::Zero(d);
     for (int64_t t = 0; t < kTokens; ++t) {
       const Vec gate = hn::Load(d, g + t * width + k);
-      sum = hn::Add(sum, gate);
-      hn::Store(exp_of(d, gate), d, g + t * width + k);
+      all = factors ? hn::Mul(all, gate) : hn::Add(all, gate);
+      if (!factors) hn::Store(exp_of(d, gate), d, g + t * width + k);
     }
-    hn::Store(exp_of(d, sum), d, job.through + k);
+    hn::Store(factors ? all : exp_of(d, all), d, job.through + k);
   }
   if (wide) return;
   for (int64_t t = 0; t < kTokens; ++t) fill(job.a + t * job.keys, job.keys, g[t * kLanes]);
@@ -169,7 +172,6 @@ void read_reads(const Job& job, const Stretch& at) {
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
       const Vec next = hn::Mul(decay, hn::Load(d, job.a + i));
       if (!job.before()) decay = next;
-      if (job.m) hn::Store(decay, d, job.enter + i);
       hn::Store(hn::Mul(decay, hn::Load(d, job.y + i)), d, job.entering + i);
       decay = next;
     }

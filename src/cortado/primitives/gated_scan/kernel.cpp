@@ -46,8 +46,8 @@ void forward(Job& job) {
       read_by_keys(job, at);
     } else if (job.in.dy.data) {
       weigh_pairs(job);
-      read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
-      pair_gradients<false, false>(job);
+      read_by_values(job, job.state, job.w_lanes, job.dy);
+      differentiate_reads<false>(job);
       write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
     }
     advance(job, job.leaving, job.v_rows, job.v_row, job.state, job.state);
@@ -64,16 +64,16 @@ void differentiate(Job& job, int64_t tile) {
   score_pairs(job);
   weigh_pairs(job);
   const bool gate = job.in.dg.data;
-  read_by_values(job, job.grad, job.v_lanes, job.leave, job.dx);
-  if (gate || job.in.dy.data) read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
-  if (gate) {
-    gate_flow(job);
-    pair_gradients<true, true>(job);
-    write_gate_gradient(job, at);
-  } else {
-    pair_gradients<true, false>(job);
+  read_by_values(job, job.grad, job.v_lanes, job.dx);
+  if (gate || job.in.dy.data) {
+    read_by_values(job, job.state, job.w_lanes, job.dy);
+    gate ? differentiate_reads<true>(job) : differentiate_reads<false>(job);
   }
-  diagonal_gradients(job);
+  if (gate) {
+    finish_gate_gradient(job);
+    write_gate_gradient(job, at);
+  }
+  differentiate_writes(job);
   write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
   write_tile(job.dx, job.keys, job.in.dx, at, 0, job.in.keys);
   if (job.in.dw.data) read_by_keys(job, at);
@@ -144,7 +144,8 @@ void set_constants(Job& job) {
   fill(job.y, tile, 0);
   fill(job.w, kTokens * job.values, 0);
   fill(job.through, job.keys, 1);
-  for (float* part : {job.a, job.enter, job.leave}) fill(part, tile, 1);
+  fill(job.a, tile + job.keys, 1);
+  fill(job.leave, tile, 1);
 }
 
 void run_jobs(Jobs& jobs) {

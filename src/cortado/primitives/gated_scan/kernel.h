@@ -14,7 +14,7 @@ struct ScanKernel {
 
   // Given. y and w are multiplied by their factors when read. g: [B,T,h,K] or, not per channel, [B,T,h].
   kernels::Timed y = {}, x = {}, w = {}, v = {}, g = {};
-  bool gate_per_channel = false;
+  bool gate_per_channel = false, gates_are_factors = false;  // else logs, of factors up to 1
   float y_factor = 1, w_factor = 1;
   const float* bonus = nullptr;  // [heads, K]
   kernels::States initial = {}, final_grad = {};

@@ -41,6 +41,7 @@ ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double 
   call.v = timed(in.v, heads);
   call.g = timed(in.g, heads);
   call.gate_per_channel = in.g.defined() && in.g.dim() == 4;
+  call.gates_are_factors = options.decay == DecayKind::kFactors;
   // What is not differentiated by carries the factor: a backward's dy or dw belongs to the other one.
   (options.want_y ? call.w_factor : call.y_factor) = static_cast<float>(factor);
   call.bonus = bonus.defined() ? bonus.data_ptr<float>() : nullptr;
@@ -48,11 +49,10 @@ ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double 
   return call;
 }
 
-}  // namespace
-
+// Whether the kernel computes this.
 bool kernel_takes(const FormInputs& in, const FormOptions& options) {
   const bool both_reads = options.want_y && options.want_w;
-  return options.type == at::kFloat && options.decay == DecayKind::kLogs && !both_reads &&
+  return options.type == at::kFloat && !both_reads &&
          kernels::usable({in.y, in.x, in.w, in.v, in.g, in.bonus, in.initial, in.final_grad});
 }
 
@@ -92,6 +92,20 @@ FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& opt
   call.initial_grad = kernels::states(out.initial, heads);
   run_scan(call, kernels::parallel());
   return out;
+}
+
+}  // namespace
+
+FormOutputs compute_form(FormInputs in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds) {
+  if (kernel_takes(in, options)) return differentiate_by_kernel(in, options, factor, bounds);
+  Tensor& given = options.want_y ? in.w : in.y;
+  if (given.defined()) {
+    given = given.to(options.type) * factor;
+  } else {
+    given = at::zeros({1}, in.x.options().dtype(options.type))
+                .expand({in.x.size(0), in.x.size(1), options.heads, (options.want_y ? in.v : in.x).size(3)});
+  }
+  return bounds ? differentiate_sequences(in, options, *bounds) : differentiate_form(in, options);
 }
 
 bool step_kernel_takes(const FormInputs& in, const FormOptions& options) {

@@ -5,16 +5,13 @@
 
 namespace cortado::gated {
 
-// Whether the kernel computes this.
-bool kernel_takes(const FormInputs& in, const FormOptions& options);
+// As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L, and a missing y
+// or w being 0: by the kernel if it takes this, else by ATen. From the kernel derivatives come in the type of their
+// argument if that has all the heads, else in float32, that of an absent y or w in v's; the final state has the state's
+// heads.
+FormOutputs compute_form(FormInputs in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds);
 
-// As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L. Derivatives come
-// in the type of their argument if that has all the heads, else in float32; that of an absent y or w in v's. The final
-// state has the state's heads.
-FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
-                                    const std::vector<int64_t>* bounds);
-
-// One token, forward: in.initial has the state's heads here. kernel_takes(in, options) is asked too.
+// One token, forward, by the kernel, if it takes that: in.initial has the state's heads here.
 bool step_kernel_takes(const FormInputs& in, const FormOptions& options);
 FormOutputs step_by_kernel(const FormInputs& in, const FormOptions& options, double factor);
 

@@ -129,23 +129,11 @@ std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t stat
 
 // --- The chunked form: inputs and results in the operator's shapes. ---
 
-// Runs the form, scaled, on the batch or on every packed sequence: by the kernel if it takes this, else in chunks by
-// ATen. A missing incoming gradient is zero.
-gated::FormOutputs run_form(const Arguments& in, gated::FormInputs form, const gated::FormOptions& options) {
+// On the batch or on every packed sequence.
+gated::FormOutputs run_form(const Arguments& in, const gated::FormInputs& form, const gated::FormOptions& options) {
   std::vector<int64_t> bounds;
   if (in.cu_seqlens) bounds = sequence_bounds(kName, *in.cu_seqlens, in.k.size(1));
-  if (gated::kernel_takes(form, options)) {
-    return gated::differentiate_by_kernel(form, options, scale_of(in), in.cu_seqlens ? &bounds : nullptr);
-  }
-  Tensor& given = options.want_y ? form.w : form.y;
-  if (given.defined()) {
-    given = given.to(options.type) * scale_of(in);
-  } else {
-    given = at::zeros({1}, in.k.options().dtype(options.type))
-                .expand({in.k.size(0), in.k.size(1), options.heads, (options.want_y ? in.v : in.k).size(3)});
-  }
-  return in.cu_seqlens ? gated::differentiate_sequences(form, options, bounds)
-                       : gated::differentiate_form(form, options);
+  return gated::compute_form(form, options, scale_of(in), in.cu_seqlens ? &bounds : nullptr);
 }
 
 gated::FormInputs form_inputs(const Arguments& in) {

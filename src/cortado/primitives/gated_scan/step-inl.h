@@ -38,7 +38,9 @@ void read_step_gates(const ScanKernel& in, const Stretch& at, float* a) {
   if (!in.g.data) return fill(a, width, 1);
   read_token(in.g, at, in.gate_per_channel ? in.keys : 1, 1, a);
   if (!in.gate_per_channel) fill(a, width, a[0]);
-  for (int64_t k = 0; k < width; k += kLanes) hn::Store(exp_of(d, hn::Load(d, a + k)), d, a + k);
+  for (int64_t k = 0; k < width && !in.gates_are_factors; k += kLanes) {
+    hn::Store(exp_of(d, hn::Load(d, a + k)), d, a + k);
+  }
 }
 
 // Σ row ⊙ w of a padded row

@@ -54,70 +54,70 @@ HWY_NOINLINE void score_pairs(const Job& job) {
   for (; k < job.keys; k += kLanes) score_block<1>(job, k);
 }
 
-// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates
-// between s and t the product of all of these.
-template <bool kRest, bool kGate>
-HWY_NOINLINE void pair_gradients(const Job& job) {
+// dy_t, which holds S w_t of the tile's start S: from there on what w_t reads decays and is added to up to t,
+// r <- a_s r + m[t][s] x_s. With kGate also the gradient of every a_s, which is what a_s multiplied there times what
+// becomes of it: y_t and the decays after s. Nothing is divided by: a decay of 0 is an ordinary number.
+template <bool kGate>
+HWY_NOINLINE void differentiate_reads(const Job& job) {
   const Floats d;
-  const int64_t width = job.keys, own = job.before() ? 1 : 0;
+  const int64_t width = job.keys;
+  if (kGate) fill(job.dg, kTokens * width, 0);
   for (int64_t k = 0; k < width; k += kLanes) {
     for (int64_t t = 0; t < kTokens; ++t) {
       job.fetcher->fetch(1);
       const float* m = job.m + t * kTokens;
-      const Vec y = hn::Load(d, job.y + t * width + k);
-      Vec decay = job.before() ? hn::Set(d, 1.0f) : hn::Load(d, job.a + t * width + k);
-      Vec sum = hn::Mul(hn::Set(d, m[t]), hn::Load(d, job.self + t * width + k));
-      for (int64_t s = t - 1; s >= 0; --s) {
-        const Vec weight = hn::Mul(decay, hn::Set(d, m[s]));
-        const Vec part = hn::Mul(weight, hn::Load(d, job.x + s * width + k));
-        if (kRest) {
-          float* dx = job.dx + s * width + k;
-          hn::Store(hn::MulAdd(weight, y, hn::Load(d, dx)), d, dx);
-        }
-        if (kGate) {
-          hn::Store(part, d, job.parts + s * kLanes);
-        } else {
-          sum = hn::Add(sum, part);
-        }
-        decay = hn::Mul(decay, hn::Load(d, job.a + s * width + k));
-      }
-      if (kGate) {
-        Vec upto = hn::Zero(d);
-        for (int64_t s = 0; s < t - own; ++s) {
-          upto = hn::Add(upto, hn::Load(d, job.parts + s * kLanes));
-          float* dg = job.dg + (s + 1) * width + k;
-          hn::Store(hn::MulAdd(y, upto, hn::Load(d, dg)), d, dg);
-        }
-        if (own && t > 0) upto = hn::Add(upto, hn::Load(d, job.parts + (t - 1) * kLanes));
-        sum = hn::Add(sum, upto);
-      }
+      const int64_t seen = job.before() ? t : t + 1;
       float* dy = job.dy + t * width + k;
-      hn::Store(hn::Add(sum, hn::Load(d, dy)), d, dy);
+      Vec read = hn::Load(d, dy);
+      for (int64_t s = 0; s < seen; ++s) {
+        if (kGate) hn::Store(read, d, job.parts + s * kLanes);
+        const Vec added = hn::Mul(hn::Set(d, m[s]), hn::Load(d, job.x + s * width + k));
+        read = hn::MulAdd(hn::Load(d, job.a + s * width + k), read, added);
+      }
+      if (job.before()) read = hn::MulAdd(hn::Set(d, m[t]), hn::Load(d, job.self + t * width + k), read);
+      hn::Store(read, d, dy);
+      if (!kGate) continue;
+      Vec weight = hn::Load(d, job.y + t * width + k);
+      for (int64_t s = seen - 1; s >= 0; --s) {
+        float* dg = job.dg + s * width + k;
+        hn::Store(hn::MulAdd(weight, hn::Load(d, job.parts + s * kLanes), hn::Load(d, dg)), d, dg);
+        weight = hn::Mul(weight, hn::Load(d, job.a + s * width + k));
+      }
     }
   }
 }
 
-// A pair of a token with itself: dx += m[t][t] y_t, times the bonus if there is one.
-void diagonal_gradients(const Job& job) {
+// dx_s, which holds E v_s of the gradient E behind the tile: the same from there back to s, r <- a_{t+1} r + m[t][s]
+// y_t. With a bonus reads come before their token's own gate, and a token sees itself through the bonus.
+HWY_NOINLINE void differentiate_writes(const Job& job) {
   const Floats d;
-  for (int64_t k = 0; k < job.keys; k += kLanes) {
-    const Vec bonus = job.before() ? hn::Load(d, job.bonus + k) : hn::Set(d, 1.0f);
-    Vec total = hn::Load(d, job.dbonus + k);
-    for (int64_t t = 0; t < kTokens; ++t) {
-      const int64_t i = t * job.keys + k;
-      const Vec part = hn::Mul(hn::Set(d, job.m[t * kTokens + t]), hn::Load(d, job.y + i));
-      hn::Store(hn::MulAdd(part, bonus, hn::Load(d, job.dx + i)), d, job.dx + i);
-      total = hn::MulAdd(part, hn::Load(d, job.x + i), total);
+  const int64_t width = job.keys, before = job.before() ? 1 : 0;
+  const float* a = job.a + (1 - before) * width;  // behind the last token a row of ones
+  for (int64_t k = 0; k < width; k += kLanes) {
+    Vec dbonus = hn::Load(d, job.dbonus + k);
+    for (int64_t s = 0; s < kTokens; ++s) {
+      job.fetcher->fetch(1);
+      float* dx = job.dx + s * width + k;
+      Vec sum = hn::Load(d, dx);
+      for (int64_t t = kTokens - 1; t >= s + before; --t) {
+        const Vec added = hn::Mul(hn::Set(d, job.m[t * kTokens + s]), hn::Load(d, job.y + t * width + k));
+        sum = hn::MulAdd(hn::Load(d, a + t * width + k), sum, added);
+      }
+      if (before) {
+        const Vec own = hn::Mul(hn::Set(d, job.m[s * kTokens + s]), hn::Load(d, job.y + s * width + k));
+        sum = hn::MulAdd(own, hn::Load(d, job.bonus + k), sum);
+        dbonus = hn::MulAdd(own, hn::Load(d, job.x + s * width + k), dbonus);
+      }
+      hn::Store(sum, d, dx);
     }
-    hn::Store(total, d, job.dbonus + k);
+    hn::Store(dbonus, d, job.dbonus + k);
   }
 }
 
 // --- What the state between the tiles gives. ---
 
-// to[t] = decay_t ⊙ (state · values_t), the values given with tokens in their lanes.
-void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay, float* to) {
-  const Floats d;
+// to[t] = state · values_t, the values given with tokens in their lanes.
+void read_by_values(const Job& job, const float* state, const float* value_lanes, float* to) {
   multiply<Start::kZero>({.a = state,
                           .a_row = job.values,
                           .a_column = 1,
@@ -130,9 +130,6 @@ void read_by_values(const Job& job, const float* state, const float* value_lanes
                           .depth = job.values,
                           .fetcher = job.fetcher});
   from_token_lanes(job.lanes, job.keys, to, job.spare);
-  for (int64_t i = 0; job.gated() && i < kTokens * job.keys; i += kLanes) {
-    hn::Store(hn::Mul(hn::Load(d, to + i), hn::Load(d, decay + i)), d, to + i);
-  }
 }
 
 // dw = scores v + entering S
@@ -198,9 +195,9 @@ void weigh_pairs(const Job& job) {
                           .depth = job.values});
 }
 
-// The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's
-// own factor.
-void gate_flow(const Job& job) {
+// Adds to the gates' gradient what the state behind the tile gives, as differentiate_reads does for a token's read:
+// here E reads S, and dx holds only E v yet. A log's gradient is its factor's times the factor.
+void finish_gate_gradient(const Job& job) {
   const Floats d;
   fill(job.crossing, job.keys, 0);
   for (int64_t k = 0; k < job.keys; k += 4) {
@@ -214,16 +211,12 @@ void gate_flow(const Job& job) {
     add_sums_of_four(d, sums, job.crossing + k);
   }
   for (int64_t k = 0; k < job.keys; k += kLanes) {
-    Vec sum = hn::Mul(hn::Load(d, job.crossing + k), hn::Load(d, job.through + k));
-    for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
-      const Vec next = hn::MulAdd(hn::Load(d, job.y + i), hn::Load(d, job.dy + i), sum);
-      hn::Store(job.before() ? sum : next, d, job.dg + i);
-      sum = next;
-    }
-    sum = hn::Zero(d);
+    Vec read = hn::Load(d, job.crossing + k);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
-      hn::Store(hn::Add(sum, hn::Load(d, job.dg + i)), d, job.dg + i);
-      sum = hn::MulAdd(hn::Load(d, job.x + i), hn::Load(d, job.dx + i), sum);
+      const Vec a = hn::Load(d, job.a + i);
+      const Vec sum = hn::MulAdd(hn::Load(d, job.leave + i), read, hn::Load(d, job.dg + i));
+      hn::Store(job.in.gates_are_factors ? sum : hn::Mul(sum, a), d, job.dg + i);
+      read = hn::MulAdd(a, read, hn::Mul(hn::Load(d, job.x + i), hn::Load(d, job.dx + i)));
     }
   }
 }

@@ -99,6 +99,25 @@ HWY_INLINE void copy_elements(const T* from, int64_t stride, T* to, int64_t to_s
   for (int64_t i = 0; i < n; ++i) to[i * to_stride] = from[i * stride];
 }
 
+// n <= kLanes elements; a constant where it is kLanes.
+template <class T>
+HWY_INLINE Vec load_some(const T* from, int64_t n) {
+  const Floats d;
+  if (n == kLanes) return load_vector(d, from);
+  T part[kLanes] = {};
+  copy_elements(from, 1, part, 1, n);
+  return load_vector(d, part);
+}
+
+template <class T>
+HWY_INLINE void store_some(Vec x, T* to, int64_t n) {
+  const Floats d;
+  if (n == kLanes) return store_vector(d, x, to);
+  T part[kLanes];
+  store_vector(d, x, part);
+  copy_elements(part, 1, to, 1, n);
+}
+
 // n elements `stride` apart, times `factor`, then zeros up to `padded`.
 template <class T>
 HWY_INLINE void read_row(const T* from, int64_t stride, int64_t n, float factor, float* to, int64_t padded) {

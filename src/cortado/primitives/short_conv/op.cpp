@@ -2,6 +2,7 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/differentiable.h"
+#include "cortado/primitives/short_conv/on_cpu.h"
 
 namespace cortado {
 namespace {
@@ -34,6 +35,23 @@ c10::SymInt check(const Tensor& x, const Tensor& weight, const OptionalTensor& b
 at::ScalarType type_of(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                        const OptionalTensor& initial_state) {
   return accumulation_type({x, weight, bias, initial_state});
+}
+
+// Calls compute(arguments) if the kernel takes them. Returns whether it does.
+template <class Compute>
+bool by_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::string_view activation,
+               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens, const Compute& compute) {
+  std::vector<int64_t> bounds;
+  if (cu_seqlens) bounds = sequence_bounds(kOp, *cu_seqlens, x.size(1));
+  const convolution::Arguments in{x,
+                                  weight,
+                                  bias.value_or(Tensor()),
+                                  initial_state.value_or(Tensor()),
+                                  activation == "silu",
+                                  cu_seqlens ? &bounds : nullptr};
+  const bool taken = convolution::kernel_takes(type_of(x, weight, bias, initial_state), in);
+  if (taken) compute(in);
+  return taken;
 }
 
 // Where the tokens and the tails stand once every sequence n is laid out as [its W-1 tail rows, its tokens] along one
@@ -131,6 +149,11 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const 
                                    const OptionalTensor& cu_seqlens) {
   NoAutocast types_as_given;
   check(x, weight, bias, activation, initial_state, cu_seqlens);
+  std::pair<Tensor, Tensor> found;
+  if (by_kernel(x, weight, bias, activation, initial_state, cu_seqlens,
+                [&](const auto& in) { found = convolution::forward_by_kernel(in); })) {
+    return found;
+  }
   const Padded padded = pad(x, weight, bias, initial_state, cu_seqlens);
   Tensor y = correlate(padded);
   if (activation == "silu") at::silu_(y);
@@ -149,6 +172,17 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
               const OptionalTensor& cu_seqlens) {
   NoAutocast types_as_given;
   check(x, weight, bias, activation, initial_state, cu_seqlens);
+  const auto none = [&] { return at::empty({0}, x.options()); };
+  const auto like = [](const Tensor& gradient, const Tensor& input) {
+    return gradient.to(input.scalar_type()).reshape(input.sizes()).contiguous();
+  };
+  convolution::Gradients found;
+  if (by_kernel(x, weight, bias, activation, initial_state, cu_seqlens, [&](const auto& in) {
+        found = convolution::backward_by_kernel(in, grad_y, grad_state.value_or(Tensor()));
+      })) {
+    return {found.x, like(found.weight, weight), bias ? like(found.bias, *bias) : none(),
+            initial_state ? like(found.initial, *initial_state) : none()};
+  }
   const auto type = type_of(x, weight, bias, initial_state);
   const Padded padded = pad(x, weight, bias, initial_state, cu_seqlens);
   Tensor grad_z = sums_of_tokens(padded, grad_y.to(type));
@@ -166,10 +200,6 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
       grad_rows.narrow(1, padded.tokens, padded.tail).add_(*grad_state);
     }
   }
-  const auto none = [&] { return at::empty({0}, x.options()); };
-  const auto like = [](const Tensor& gradient, const Tensor& input) {
-    return gradient.to(input.scalar_type()).reshape(input.sizes()).contiguous();
-  };
   const Tensor places = padded.layout ? padded.layout->tails : Tensor();
   return {like(padded.tokens_of(grad_rows), x), like(grad_weight.t(), weight),
           bias ? like(grad_z.sum({0, 1}), *bias) : none(),

@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -6,6 +7,7 @@
 #include "cortado/primitives/short_conv/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::short_conv_test {
 namespace {
@@ -15,7 +17,7 @@ using testing::kNoError;
 using testing::relative_error;
 
 struct Case {
-  std::string name;
+  std::string name = "";
   int64_t batch = 2, tokens = 17, width = 5, taps = 4;
   bool bias = true;
   std::string activation = "silu";
@@ -161,6 +163,91 @@ TEST(ShortConv, AnyCutPoint) {
     state = next;
   }
   EXPECT_TRUE(state.equal(end));
+}
+
+// The kernel's own cases: vectors' tails, blocks' bounds, sequences shorter than the taps, taps longer than a block.
+std::vector<Case> kernel_cases() {
+  std::vector<Case> found;
+  const std::vector<int64_t> lengths{1, 2, 5, 16, 17, 127, 128, 129, 130, 300};
+  int64_t number = 0;
+  for (const int64_t width : {1, 7, 8, 16, 17, 31, 64, 65, 128, 515}) {
+    for (const int64_t taps : {1, 2, 4, 5}) {
+      Case c{.tokens = lengths[number * 3 % lengths.size()], .width = width, .taps = taps};
+      c.bias = number % 3 != 1;
+      c.state = number % 4 != 2;
+      c.activation = number % 2 ? "silu" : "none";
+      c.type = number % 5 == 3 ? at::kBFloat16 : number % 7 == 5 ? at::kHalf : at::kFloat;
+      if (number % 6 == 4) {
+        c.batch = 1;
+        c.tokens = 290;
+        c.bounds = {0, 0, 1, 3, 4, 20, 20, 150, 290};
+      }
+      found.push_back(c);
+      ++number;
+    }
+  }
+  found.push_back({.tokens = 300, .width = 9, .taps = 140});
+  found.push_back({.batch = 1, .tokens = 30, .taps = 7, .bounds = {0, 2, 2, 3, 9, 30}});
+  found.push_back({.tokens = 40, .magnitude = 1e4});
+  for (Case& c : found) {
+    if (c.type == at::kDouble) c.type = at::kFloat;
+    c.name = concat("T = ", c.tokens, ", D = ", c.width, ", W = ", c.taps, c.bounds.empty() ? "" : ", packed, ",
+                    c.activation, " ", c.type);
+  }
+  return found;
+}
+
+// Inputs of any type as float64 leaves of their own.
+Inputs exact(const Inputs& in) {
+  Inputs copy;
+  copy.cu_seqlens = in.cu_seqlens;
+  const auto leaf = [&](const Tensor& x) {
+    copy.leaves.push_back(x.detach().to(at::kDouble).requires_grad_());
+    return copy.leaves.back();
+  };
+  copy.x = leaf(in.x);
+  copy.weight = leaf(in.weight);
+  if (in.bias) copy.bias = leaf(*in.bias);
+  if (in.state) copy.state = leaf(*in.state);
+  return copy;
+}
+
+TEST(ShortConv, KernelEqualsTheDefinition) {
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  int64_t layout = 0;
+  for (const Case& c : kernel_cases()) {
+    Inputs in = make_inputs(c);
+    const Outcome judge = run(&short_conv_reference, c, exact(in));
+    const double tolerance = c.type == at::kFloat ? 3e-6 : c.type == at::kHalf ? 2e-3 : 1.5e-2;
+    in.leaves[0] = in.x = testing::awkward(in.x.detach(), layout++ % 4).requires_grad_();
+    for (const auto& isa : available_isas()) {
+      SCOPED_TRACE(concat(isa, " ", c.name));
+      select_isa(isa);
+      const Outcome own = run(&short_conv, c, in);
+      for (size_t i = 0; i < 2; ++i) EXPECT_CLOSE(own.outputs[i], judge.outputs[i], tolerance) << "output " << i;
+      for (size_t i = 0; i < in.leaves.size(); ++i) {
+        const Tensor wanted = judge.gradients[i].defined() ? judge.gradients[i] : at::zeros_like(in.leaves[i]);
+        EXPECT_CLOSE(own.gradients[i], wanted, tolerance) << "gradient of leaf " << i;
+      }
+    }
+  }
+}
+
+TEST(ShortConv, TheNumberOfThreadsChangesNothing) {
+  const int threads = at::get_num_threads();
+  const Case c{.name = "", .tokens = 1000, .width = 70, .type = at::kFloat};
+  const Inputs in = make_inputs(c);
+  std::vector<Outcome> all;
+  for (const int n : {1, 2, 4}) {
+    at::set_num_threads(n);
+    all.push_back(run(&short_conv, c, in));
+  }
+  at::set_num_threads(threads);
+  for (const Outcome& other : all) {
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(other.outputs[i].equal(all[0].outputs[i])) << i;
+    for (size_t i = 0; i < in.leaves.size(); ++i) EXPECT_TRUE(other.gradients[i].equal(all[0].gradients[i])) << i;
+  }
 }
 
 TEST(ShortConv, Errors) {

@@ -1,12 +1,12 @@
-// slot_scan as an operator: checks, shapes, autograd. The chunked form is the gated scan's, with decays of its second
-// kind: factors instead of logs.
+// slot_scan as an operator: checks, shapes, autograd. Its forms are the gated scan's, the kernel too, with decays of
+// their second kind: factors instead of logs.
 #include "cortado/primitives/slot_scan/op.h"
 
 #include <torch/library.h>
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/differentiable.h"
-#include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/on_cpu.h"
 #include "cortado/primitives/gates.h"
 
 namespace cortado {
@@ -102,21 +102,21 @@ std::tuple<Tensor, Tensor> slot_step(const SlotArguments& in, int64_t heads, int
   return {o.view({batch, 1, heads, o.size(2)}).to(in.x.scalar_type()), state};
 }
 
-// The form's inputs, q and the incoming gradient still missing from one place (gated_scan/chunked.h).
-gated::FormInputs slot_form(const SlotArguments& in, int64_t heads) {
+// The form's inputs without the states and, in q's counterpart, the incoming gradient (gated_scan/chunked.h).
+gated::FormInputs slot_form(const SlotArguments& in) {
   gated::FormInputs form;
   (in.read_slots() ? form.y : form.w) = in.q;
   form.x = slot_timed(in.w, in.x.size(0));
   form.v = in.x;
   form.g = slot_timed(in.decay, 1);
-  if (in.initial_state) form.initial = expand_heads(*in.initial_state, heads, 1);
   return form;
 }
 
 gated::FormOutputs run_slots(const SlotArguments& in, const gated::FormInputs& form,
                              const gated::FormOptions& options) {
-  if (!in.cu_seqlens) return gated::differentiate_form(form, options);
-  return gated::differentiate_sequences(form, options, sequence_bounds(kSlotScan, *in.cu_seqlens, in.x.size(1)));
+  std::vector<int64_t> bounds;
+  if (in.cu_seqlens) bounds = sequence_bounds(kSlotScan, *in.cu_seqlens, in.x.size(1));
+  return gated::compute_form(form, options, in.factor(), in.cu_seqlens ? &bounds : nullptr);
 }
 
 gated::FormOptions slot_options(const SlotArguments& in, int64_t heads) {
@@ -132,11 +132,18 @@ std::tuple<Tensor, Tensor> slot_kernel(const Tensor& q, const Tensor& w, const T
   const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
   const SlotShape shape = check(in);
   const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
-  if (x.size(1) == 1 && !cu_seqlens) return slot_step(in, heads, state_heads);
+  gated::FormInputs form = slot_form(in);
   gated::FormOptions options = slot_options(in, heads);
   (in.read_slots() ? options.want_w : options.want_y) = true;
-  const auto out = run_slots(in, slot_form(in, heads), options);
-  const Tensor o = (in.read_slots() ? out.w : out.y).mul_(in.factor()).to(x.scalar_type());
+  if (x.size(1) == 1 && !cu_seqlens) {
+    if (initial_state) form.initial = *initial_state;
+    if (!gated::step_kernel_takes(form, options)) return slot_step(in, heads, state_heads);
+    const auto out = gated::step_by_kernel(form, options, in.factor());
+    return {in.read_slots() ? out.w : out.y, out.final_state};
+  }
+  if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
+  const auto out = run_slots(in, form, options);
+  const Tensor o = (in.read_slots() ? out.w : out.y).to(x.scalar_type());
   return {o, first_of_copies(out.final_state, state_heads)};
 }
 
@@ -172,12 +179,10 @@ SlotGradients slot_backward_kernel(const OptionalTensor& grad_o, const OptionalT
   options.want_rest = true;
   options.want_gate = need_decay;
   (in.read_slots() ? options.want_y : options.want_w) = true;
-  gated::FormInputs form = slot_form(in, heads);
+  gated::FormInputs form = slot_form(in);
+  if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
   if (grad_state) form.final_grad = spread_to_copies(*grad_state, heads);
-  const int64_t width = (in.read_slots() ? shape.channels : shape.slots).expect_int();
-  (in.read_slots() ? form.w : form.y) =
-      grad_o ? grad_o->to(options.type) * in.factor()
-             : at::zeros({1}, x.options().dtype(options.type)).expand({x.size(0), x.size(1), heads, width});
+  if (grad_o) (in.read_slots() ? form.w : form.y) = *grad_o;
   const auto out = run_slots(in, form, options);
   const Tensor none = at::empty({0}, q.options());
   return {gradient_like(in.read_slots() ? out.y : out.w, q), gradient_like(out.x, w), gradient_like(out.v, x),

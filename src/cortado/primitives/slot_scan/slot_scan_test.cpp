@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -6,6 +7,7 @@
 #include "cortado/primitives/slot_scan/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::slot_scan_test {
 namespace {
@@ -60,11 +62,13 @@ SlotInputs as_type(SlotInputs in, at::ScalarType type) {
   return in;
 }
 
-// o, final state, then the gradients of every input, by random weights on both outputs.
-std::vector<Tensor> slot_results(const SlotCase& c, const SlotInputs& in, bool reference) {
+// o, final state, then the gradients of every input, by random weights on both outputs. The inputs lie awkwardly if
+// `layout` says how (testing/kernels.h).
+std::vector<Tensor> slot_results(const SlotCase& c, const SlotInputs& in, bool reference, int64_t layout = -1) {
   std::vector<Tensor> leaves, wanted;
   for (const auto& x : in.tensors) {
-    leaves.push_back(x.defined() ? x.detach().clone().requires_grad_() : x);
+    const auto placed = [&] { return layout < 0 ? x.detach().clone() : testing::awkward(x.detach(), layout).detach(); };
+    leaves.push_back(x.defined() ? placed().requires_grad_() : x);
     if (x.defined()) wanted.push_back(leaves.back());
   }
   const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
@@ -194,6 +198,105 @@ TEST(SlotScan, ExtremeDecays) {
                  slot_results(c, as_type(as_type(in, at::kFloat), at::kDouble), true), 2e-5, c.text());
     }
   }
+}
+
+// Decays taken at random from a list, as near as float32 comes.
+void choose_decays(SlotInputs& in, const std::vector<double>& menu) {
+  Tensor& decay = in.tensors[3];
+  const Tensor chosen = at::randint(static_cast<int64_t>(menu.size()), decay.sizes());
+  decay = at::tensor(menu, at::kDouble).index({chosen}).to(at::kFloat).to(at::kDouble);
+}
+
+const std::vector<double> kDecays{0, -0.33, 0.5, 1, 1.3};
+
+void check_kernel(const SlotCase& c, const std::vector<double>& menu, at::ScalarType type, double tolerance,
+                  int64_t layout = -1) {
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  SlotInputs in = random_slots(c);
+  choose_decays(in, menu);
+  in = as_type(in, type);
+  const auto right = slot_results(c, as_type(in, at::kDouble), true);
+  for (const auto& isa : available_isas()) {
+    select_isa(isa);
+    expect_all(slot_results(c, in, false, layout), right, tolerance, concat(isa, " ", c.text()));
+  }
+}
+
+TEST(SlotScanKernel, EverySizeOnEveryInstructionSet) {
+  const std::vector<int64_t> sizes{1, 7, 8, 16, 17, 31, 64, 65, 128};
+  int64_t number = 0;
+  for (const int64_t slots : sizes) {
+    for (const int64_t channels : sizes) {
+      SlotCase c{.read = number % 2 ? "slot" : "channel", .tokens = 1 + number * 7 % 40, .slots = slots};
+      c.initial = number % 4 != 3;
+      c.shared_w = number % 5 == 1;
+      c.shared_decay = number % 3 == 1;
+      c.channels = channels;
+      check_kernel(c, kDecays, at::kFloat, 2e-5, number % 4 - 1);
+      ++number;
+    }
+  }
+}
+
+TEST(SlotScanKernel, HeadsAndPackedSequences) {
+  struct Heads {
+    int64_t q, w, x, decay;
+  };
+  for (const Heads& h : {Heads{1, 1, 6, 6}, {2, 6, 2, 3}, {6, 2, 2, 1}, {6, 1, 3, 1}, {3, 1, 1, 6}}) {
+    for (const std::string read : {"slot", "channel"}) {
+      for (const int64_t tokens : {1, 76}) {
+        SlotCase c{.read = read, .tokens = tokens, .shared_w = tokens == 1 && h.w == 1, .shared_decay = h.decay == 1};
+        c.q_heads = h.q;
+        c.w_heads = h.w;
+        c.x_heads = h.x;
+        c.decay_heads = h.decay;
+        if (tokens > 1) {
+          c.batch = 1;
+          c.bounds = {0, 0, 1, 1, 6, 70, 71, 76, 76};
+        }
+        check_kernel(c, kDecays, at::kFloat, 2e-5);
+      }
+    }
+  }
+}
+
+// Whole tiles of zeros, of growth, of factors whose products vanish; in the gradients of the decays most of all.
+TEST(SlotScanKernel, ExtremeDecays) {
+  const std::vector<std::vector<double>> menus{
+      {0}, {1}, {-1}, {1.33}, {-1.2}, {1e-30}, {1e-40, 1.3}, {0, 30}, {1, 1e-38, 0}, {0, 1, -1, 1.33, 1e-20, -0.5}};
+  for (const auto& menu : menus) {
+    for (const std::string read : {"slot", "channel"}) {
+      for (const int64_t tokens : {16, 100}) check_kernel({.read = read, .tokens = tokens}, menu, at::kFloat, 2e-5);
+    }
+  }
+}
+
+TEST(SlotScanKernel, SixteenBitTypes) {
+  for (const std::string read : {"slot", "channel"}) {
+    const SlotCase c{.read = read, .tokens = 70, .slots = 20, .channels = 16};
+    check_kernel(c, kDecays, at::kBFloat16, 3e-2, 0);
+    check_kernel(c, kDecays, at::kHalf, 4e-3);
+  }
+}
+
+TEST(SlotScanKernel, TheNumberOfThreadsChangesNothing) {
+  const int threads = at::get_num_threads();
+  for (const std::string read : {"slot", "channel"}) {
+    SlotCase c{.read = read, .tokens = 100, .batch = 1, .q_heads = 1, .w_heads = 1, .x_heads = 1, .decay_heads = 1};
+    c.slots = 65;
+    c.channels = 130;
+    const SlotInputs in = as_type(random_slots(c), at::kFloat);
+    std::vector<std::vector<Tensor>> all;
+    for (const int n : {1, 2, 4}) {
+      at::set_num_threads(n);
+      all.push_back(slot_results(c, in, false));
+    }
+    for (size_t i = 0; i < all[0].size(); ++i) {
+      EXPECT_TRUE(at::equal(all[0][i], all[1][i]) && at::equal(all[0][i], all[2][i])) << kSlotNames[i] << " " << read;
+    }
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(SlotScan, EachInputMayHaveItsOwnType) {

@@ -1,0 +1,29 @@
+// The kernel of softmaxes over time: float32 on the CPU. No torch here.
+#pragma once
+
+#include "cortado/primitives/kernels/kernel.h"
+
+namespace cortado::softmax {
+
+// [B,T,D] float32 with the channels side by side; strides in elements. No data: not wanted.
+struct Channels {
+  float* data = nullptr;
+  int64_t row = 0, token = 0;
+};
+
+// Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States
+// [rows,D] are contiguous; no data: -inf the maximum, 0 the normaliser.
+struct SoftmaxKernel {
+  int64_t rows, tokens, channels;
+  const int64_t* bounds = nullptr;
+  Channels theta = {};
+  const float *initial_maximum = nullptr, *initial_normalizer = nullptr;
+
+  Channels keys = {}, gate = {}, maximum = {}, normalizer = {};
+  float *last_maximum = nullptr, *last_normalizer = nullptr;
+};
+
+// Every result is the same, bit for bit, on any number of threads.
+void run_softmax(const SoftmaxKernel& call, const kernels::Parallel& parallel);
+
+}  // namespace cortado::softmax

@@ -1,0 +1,129 @@
+// time_softmax as an operator: checks, shapes, autograd, and the choice of the form.
+#include "cortado/primitives/time_softmax/op.h"
+
+#include <torch/library.h>
+
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/differentiable.h"
+#include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/time_softmax/on_cpu.h"
+
+namespace cortado {
+namespace {
+
+constexpr const char* kTimeSoftmax = "_time_softmax";
+
+// In the order of the schema: what has a gradient comes first.
+using SoftmaxParts = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+c10::SymInt check(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
+                  const OptionalTensor& bounds) {
+  expect_shape(kTimeSoftmax, "theta", theta, {-1, -1, -1, -1});
+  const c10::SymInt rows = packed_rows(kTimeSoftmax, bounds, theta.sym_size(0));
+  const std::pair<const char*, OptionalTensor> states[] = {{"initial_normalizer", normalizer},
+                                                           {"initial_maximum", maximum}};
+  for (const auto& [name, x] : states) {
+    if (x) expect_shape(kTimeSoftmax, name, *x, {rows, theta.sym_size(2), theta.sym_size(3)});
+  }
+  return rows;
+}
+
+// By ATen: the maximum, then a scan.
+TimeSoftmax softmax_by_scans(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
+                             const OptionalTensor& bounds) {
+  const auto [m, before, last_m] = running_max(theta, maximum, bounds);
+  const Tensor seen = m.masked_fill(m == -kInfinity, 0);
+  const Tensor gate = before - seen, keys = (theta - seen).exp();
+  const OptionalTensor start = normalizer ? OptionalTensor(normalizer->flatten(1)) : std::nullopt;
+  const auto [alpha, last_alpha] = elementwise_scan(gate.flatten(2), keys.flatten(2), start, bounds);
+  return {
+      keys,  gate, seen, alpha.view(keys.sizes()), last_alpha.view({last_alpha.size(0), theta.size(2), theta.size(3)}),
+      last_m};
+}
+
+SoftmaxParts forward(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
+                     const OptionalTensor& cu_seqlens) {
+  check(theta, normalizer, maximum, cu_seqlens);
+  const Tensor start = normalizer.value_or(Tensor()), peak = maximum.value_or(Tensor());
+  TimeSoftmax p;
+  if (softmax::kernel_takes(theta, start, peak)) {
+    std::vector<int64_t> bounds;
+    if (cu_seqlens) bounds = sequence_bounds(kTimeSoftmax, *cu_seqlens, theta.size(1));
+    p = softmax::softmax_by_kernel(theta, start, peak, cu_seqlens ? &bounds : nullptr);
+  } else {
+    p = softmax_by_scans(theta, normalizer, maximum, cu_seqlens);
+  }
+  return {p.keys, p.normalizer, p.last_normalizer, p.gate, p.maximum, p.last_maximum};
+}
+
+SoftmaxParts forward_meta(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
+                          const OptionalTensor& cu_seqlens) {
+  const c10::SymInt rows = check(theta, normalizer, maximum, cu_seqlens);
+  const auto timed = [&] { return at::empty_symint(theta.sym_sizes(), theta.options()); };
+  const auto state = [&] { return at::empty_symint({rows, theta.sym_size(2), theta.sym_size(3)}, theta.options()); };
+  return {timed(), timed(), state(), timed(), timed(), state()};
+}
+
+// α is an elementwise scan of the keys: dkeys_t gets its gradient, and dθ = keys ⊙ dkeys.
+std::tuple<Tensor, Tensor> backward(const Tensor& grad_keys, const Tensor& grad_normalizer,
+                                    const Tensor& grad_last_normalizer, const Tensor& keys, const Tensor& gate,
+                                    const Tensor& normalizer, const OptionalTensor& initial_normalizer,
+                                    const OptionalTensor& cu_seqlens) {
+  static const auto scan_backward = c10::Dispatcher::singleton()
+                                        .findSchemaOrThrow("cortado::elementwise_scan_backward", "")
+                                        .typed<std::tuple<Tensor, Tensor, Tensor>(
+                                            const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                            const OptionalTensor&, const OptionalTensor&, bool)>();
+  const OptionalTensor start = initial_normalizer ? OptionalTensor(initial_normalizer->flatten(1)) : std::nullopt;
+  const auto [gates, added, initial] =
+      scan_backward.call(grad_normalizer.flatten(2), grad_last_normalizer.flatten(1), gate.flatten(2), keys.flatten(2),
+                         normalizer.flatten(2), start, cu_seqlens, false);
+  const Tensor theta = added.view_symint(keys.sym_sizes()).add(grad_keys).mul(keys);
+  return {theta, initial_normalizer ? initial.view_symint(initial_normalizer->sym_sizes()) : initial};
+}
+
+std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor& keys, const Tensor&,
+                                         const Tensor&, const OptionalTensor& initial_normalizer,
+                                         const OptionalTensor&) {
+  return {at::empty_symint(keys.sym_sizes(), keys.options()),
+          initial_normalizer ? at::empty_symint(initial_normalizer->sym_sizes(), initial_normalizer->options())
+                             : at::empty({0}, keys.options())};
+}
+
+}  // namespace
+
+TimeSoftmax time_softmax(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
+                         const OptionalTensor& cu_seqlens) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_time_softmax", "").typed<decltype(forward)>();
+  const auto [keys, alpha, last_alpha, gate, m, last_m] = op.call(theta, normalizer, maximum, cu_seqlens);
+  return {keys, gate, m, alpha, last_alpha, last_m};
+}
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def(
+      "_time_softmax(Tensor theta, Tensor? initial_normalizer=None, Tensor? initial_maximum=None, Tensor? "
+      "cu_seqlens=None) -> (Tensor keys, Tensor normalizer, Tensor last_normalizer, Tensor gate, Tensor maximum, "
+      "Tensor "
+      "last_maximum)");
+  m.def(
+      "_time_softmax_backward(Tensor grad_keys, Tensor grad_normalizer, Tensor grad_last_normalizer, Tensor keys, "
+      "Tensor gate, Tensor normalizer, Tensor? initial_normalizer, Tensor? cu_seqlens) -> (Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
+  m.impl("_time_softmax", forward);
+  m.impl("_time_softmax_backward", backward);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Meta, m) {
+  m.impl("_time_softmax", forward_meta);
+  m.impl("_time_softmax_backward", backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
+  m.impl("_time_softmax", differentiable_by("cortado::_time_softmax_backward", {"theta", "initial_normalizer"}));
+  m.impl("_time_softmax_backward", once_differentiable());
+}
+
+}  // namespace cortado
