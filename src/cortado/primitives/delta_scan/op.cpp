@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "cortado/primitives/delta_scan/chunked.h"
+#include "cortado/primitives/delta_scan/on_cpu.h"
 #include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gates.h"
 
@@ -87,6 +88,11 @@ std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t stat
   return {o.view({batch, 1, heads, values}).to(in.v.scalar_type()), state};
 }
 
+// Those of packed sequences; none of a plain batch.
+std::vector<int64_t> bounds_of(const Arguments& in) {
+  return in.cu_seqlens ? sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)) : std::vector<int64_t>();
+}
+
 // --- The chunked form: inputs and results in the operator's shapes. ---
 
 // Runs `part` on the batch, or on every packed sequence; the gradients are undefined in the forward.
@@ -99,12 +105,11 @@ PackedResult run(const Arguments& in, const Shape& shape, const Tensor& grad_o, 
   const Tensor initial = in.initial_state ? expand_heads(*in.initial_state, heads, 1) : Tensor();
   const delta::ScanInputs inputs{in.q, in.k, in.v, in.beta, timed_gate(in.g, in.k.size(1)), initial};
   if (!in.cu_seqlens) return part(inputs, grad_o, grad_state);
-  return for_each_sequence(sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)),
-                           {inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, grad_o}, {initial, grad_state},
-                           [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
-                             return part({timed[0], timed[1], timed[2], timed[3], timed[4], rows[0]}, timed[5],
-                                         rows[1]);
-                           });
+  return for_each_sequence(
+      bounds_of(in), {inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, grad_o}, {initial, grad_state},
+      [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+        return part({timed[0], timed[1], timed[2], timed[3], timed[4], rows[0]}, timed[5], rows[1]);
+      });
 }
 
 std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
@@ -117,6 +122,12 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
   if (k.size(1) == 1 && !cu_seqlens) return step(in, heads, state_heads);
 
   const delta::ScanOptions options{.heads = heads, .type = in.type()};
+  const delta::ScanInputs inputs{q, k, v, beta, timed_gate(g, k.size(1)), initial_state.value_or(Tensor())};
+  if (delta::kernel_takes(inputs, options)) {
+    const auto bounds = bounds_of(in);
+    const auto out = delta::scan_by_kernel(inputs, options, in.factor(), cu_seqlens ? &bounds : nullptr);
+    return {out.o, out.final_state};
+  }
   const auto result = run(in, shape, {}, {}, [&](const delta::ScanInputs& inputs, const Tensor&, const Tensor&) {
     const auto out = delta::scan(inputs, options);
     return PackedResult{{out.o}, {out.final_state}};

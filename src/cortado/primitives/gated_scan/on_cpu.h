@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/kernel.h"
 
 namespace cortado::gated {
 
@@ -13,6 +14,15 @@ bool kernel_takes(const FormInputs& in, const FormOptions& options);
 // state has the state's heads.
 FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
                                     const std::vector<int64_t>* bounds);
+
+// What these hand to the kernel: room for the outputs, and the tensors whose data the call points to (and in's).
+struct KernelCall {
+  FormOutputs out;
+  Tensor bonus, initial, final_grad;
+  ScanKernel scan;
+};
+KernelCall kernel_call(const FormInputs& in, const FormOptions& options, double factor,
+                       const std::vector<int64_t>* bounds, int64_t state_heads);
 
 // One token, forward: in.initial has the state's heads here. kernel_takes(in, options) is asked too.
 bool step_kernel_takes(const FormInputs& in, const FormOptions& options);

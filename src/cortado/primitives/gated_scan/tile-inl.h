@@ -16,6 +16,14 @@ namespace {
 
 // --- Pairs of tokens inside a tile. ---
 
+// to = from ⊙ decays, [16,16]
+HWY_INLINE void times_decays(const float* from, const float* decays, float* to) {
+  const Floats d;
+  for (int64_t i = 0; i < kTokens * kTokens; i += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, from + i), hn::Load(d, decays + i)), d, to + i);
+  }
+}
+
 // scores[t][s] += Σ y_t x_s Π_{s < i <= t} a_i, over kVecs vectors of keys from `k` on. With a bonus t's own gate is
 // left out.
 template <int kVecs>
@@ -35,7 +43,7 @@ HWY_INLINE void score_block(const Job& job, int64_t k) {
         if (s > t) continue;
         const float* x = (s == t ? job.self : job.x) + s * job.keys + k;
         const float* a = job.a + s * job.keys + k;
-        const bool decays = job.gated() && !(job.before() && s == t);
+        const bool decays = job.gated() && job.by_channel() && !(job.before() && s == t);
 #pragma GCC unroll 4
         for (int c = 0; c < kVecs; ++c) {
           sums[i] = hn::MulAdd(seen[c], hn::Load(d, x + c * kLanes), sums[i]);
@@ -47,17 +55,17 @@ HWY_INLINE void score_block(const Job& job, int64_t k) {
   }
 }
 
-HWY_NOINLINE void score_pairs(const Job& job) {
+HWY_NOINLINE inline void score_pairs(const Job& job) {
   fill(job.scores, kTokens * kTokens, 0);
   int64_t k = 0;
   for (; k + 4 * kLanes <= job.keys; k += 4 * kLanes) score_block<4>(job, k);
   for (; k < job.keys; k += kLanes) score_block<1>(job, k);
+  if (job.gated() && !job.by_channel()) times_decays(job.scores, job.decays, job.scores);
 }
 
-// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates
-// between s and t the product of all of these.
+// What pair_gradients adds, where each channel has decays of its own; without the pairs of a token with itself in dx.
 template <bool kRest, bool kGate>
-HWY_NOINLINE void pair_gradients(const Job& job) {
+HWY_NOINLINE void channel_gradients(const Job& job) {
   const Floats d;
   const int64_t width = job.keys, own = job.before() ? 1 : 0;
   for (int64_t k = 0; k < width; k += kLanes) {
@@ -98,7 +106,7 @@ HWY_NOINLINE void pair_gradients(const Job& job) {
 }
 
 // A pair of a token with itself: dx += m[t][t] y_t, times the bonus if there is one.
-void diagonal_gradients(const Job& job) {
+inline void diagonal_gradients(const Job& job) {
   const Floats d;
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     const Vec bonus = job.before() ? hn::Load(d, job.bonus + k) : hn::Set(d, 1.0f);
@@ -113,10 +121,62 @@ void diagonal_gradients(const Job& job) {
   }
 }
 
+// Where all channels decay alike the gate's gradient is one number, kept in the first channel: m ⊙ scores, summed over
+// the pairs around it.
+HWY_INLINE void head_gate_gradients(const Job& job) {
+  const Floats d;
+  Vec behind[kTokens / kLanes];  // of each s, summed over the tokens from t on
+  for (Vec& sum : behind) sum = hn::Zero(d);
+  for (int64_t t = kTokens - 1; t > 0; --t) {
+    Vec total = hn::Zero(d);
+    for (int64_t s = 0; s < kTokens; s += kLanes) {
+      Vec& sum = behind[s / kLanes];
+      sum = hn::MulAdd(hn::Load(d, job.m + t * kTokens + s), hn::Load(d, job.scores + t * kTokens + s), sum);
+      const auto before = hn::FirstN(d, static_cast<size_t>(t > s ? t - s : 0));
+      total = hn::Add(total, hn::IfThenElseZero(before, sum));
+    }
+    job.dg[t * job.keys] += hn::GetLane(hn::SumOfLanes(d, total));
+  }
+}
+
+// to += weights x, or with kFromRow weightsᵀ x, of a lower triangle of weights
+template <Terms kTerms>
+void add_weighted(const Job& job, const float* x, float* to) {
+  const bool turned = kTerms == Terms::kFromRow;
+  multiply<Start::kAdd, kTerms>({.a = job.weights,
+                                 .a_row = turned ? 1 : kTokens,
+                                 .a_column = turned ? kTokens : 1,
+                                 .b = x,
+                                 .b_row = job.keys,
+                                 .out = to,
+                                 .out_row = job.keys,
+                                 .rows = kTokens,
+                                 .columns = job.keys,
+                                 .depth = kTokens,
+                                 .from = to,
+                                 .fetcher = job.fetcher});
+}
+
+// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates
+// between s and t the product of all of these.
+template <bool kRest, bool kGate>
+void pair_gradients(const Job& job) {
+  if (job.by_channel()) {
+    channel_gradients<kRest, kGate>(job);
+    if (kRest) diagonal_gradients(job);
+    return;
+  }
+  times_decays(job.m, job.decays, job.weights);
+  add_weighted<Terms::kUpToRow>(job, job.x, job.dy);
+  if (kRest) add_weighted<Terms::kFromRow>(job, job.y, job.dx);
+  if (kGate) head_gate_gradients(job);
+}
+
 // --- What the state between the tiles gives. ---
 
 // to[t] = decay_t ⊙ (state · values_t), the values given with tokens in their lanes.
-void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay, float* to) {
+inline void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay,
+                           float* to) {
   const Floats d;
   multiply<Start::kZero>({.a = state,
                           .a_row = job.values,
@@ -136,7 +196,7 @@ void read_by_values(const Job& job, const float* state, const float* value_lanes
 }
 
 // dw = scores v + entering S
-void read_by_keys(const Job& job, const Stretch& at) {
+inline void read_by_keys(const Job& job, const Stretch& at) {
   float* in_place = tile_in_place(job.in.dw, at, job.column, job.columns, job.values);
   float* to = in_place ? in_place : job.dw;
   const int64_t row = in_place ? at.step * job.in.dw.token : job.values;
@@ -165,8 +225,35 @@ void read_by_keys(const Job& job, const Stretch& at) {
   if (!in_place) write_tile(to, row, job.in.dw, at, job.column, job.columns);
 }
 
-// to = diag(through) from + keysᵀ values
-void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from, float* to) {
+// dv = scoresᵀ w + leaving ∂L/∂S
+inline void value_gradients(const Job& job) {
+  multiply<Start::kZero, Terms::kFromRow>({.a = job.scores,
+                                           .a_row = 1,
+                                           .a_column = kTokens,
+                                           .b = job.w,
+                                           .b_row = job.values,
+                                           .out = job.dv,
+                                           .out_row = job.values,
+                                           .rows = kTokens,
+                                           .columns = job.values,
+                                           .depth = kTokens});
+  multiply<Start::kAdd>({.a = job.leaving,
+                         .a_row = job.keys,
+                         .a_column = 1,
+                         .b = job.grad,
+                         .b_row = job.values,
+                         .out = job.dv,
+                         .out_row = job.values,
+                         .rows = kTokens,
+                         .columns = job.values,
+                         .depth = job.keys,
+                         .from = job.dv,
+                         .fetcher = job.fetcher});
+}
+
+// to = diag(through) from + keysᵀ values, of `rows` keys and values
+inline void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from,
+                    float* to, int64_t rows = kTokens) {
   multiply<Start::kScaled>({.a = keys,
                             .a_row = 1,
                             .a_column = job.keys,
@@ -176,16 +263,14 @@ void advance(const Job& job, const float* keys, const float* values, int64_t val
                             .out_row = job.values,
                             .rows = job.keys,
                             .columns = job.values,
-                            .depth = kTokens,
+                            .depth = rows,
                             .from = from,
                             .scale = job.through,
                             .fetcher = job.fetcher});
 }
 
-// m = w vᵀ, and the transposed tiles it takes.
-void weigh_pairs(const Job& job) {
-  to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
-  to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
+// m = w vᵀ; v_lanes is v transposed.
+inline void weigh_by_lanes(const Job& job) {
   multiply<Start::kZero>({.a = job.w,
                           .a_row = job.values,
                           .a_column = 1,
@@ -198,9 +283,16 @@ void weigh_pairs(const Job& job) {
                           .depth = job.values});
 }
 
+// The same, and the transposed tiles.
+inline void weigh_pairs(const Job& job) {
+  to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
+  to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
+  weigh_by_lanes(job);
+}
+
 // The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's
 // own factor.
-void gate_flow(const Job& job) {
+inline void gate_flow(const Job& job) {
   const Floats d;
   fill(job.crossing, job.keys, 0);
   for (int64_t k = 0; k < job.keys; k += 4) {
@@ -228,7 +320,7 @@ void gate_flow(const Job& job) {
   }
 }
 
-void write_gate_gradient(const Job& job, const Stretch& at) {
+inline void write_gate_gradient(const Job& job, const Stretch& at) {
   const Floats d;
   if (job.in.gate_per_channel) return write_tile(job.dg, job.keys, job.in.dg, at, 0, job.in.keys);
   for (int64_t t = 0; t < kTokens; ++t) {

@@ -323,7 +323,8 @@ struct Product {
   float* out;
   int64_t out_row;
   int64_t rows, columns, depth;
-  const float* from = nullptr;   // rows as out's
+  const float* from = nullptr;
+  int64_t from_row = 0;          // 0: as out_row
   const float* scale = nullptr;  // one a row
   Fetcher* fetcher = nullptr;    // has something to fetch meanwhile
 };
@@ -332,8 +333,9 @@ template <Start kStart, int kRows, int kVecs>
 HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
   const Floats d;
   const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
-  const float* const before = p.from;
-  float* const out = p.out;
+  const int64_t from_row = p.from_row ? p.from_row : out_row;
+  const float* const from = kStart == Start::kZero ? nullptr : p.from + i * from_row + j;
+  float* const out = p.out + i * out_row + j;
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -354,17 +356,16 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
     }
   }
   // What it is added to comes last: a state is then rounded once a tile, not once a token.
-  const int64_t start = i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kVecs; ++c) {
-      const int64_t at = start + r * out_row + c * kLanes;
-      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, before + at));
+      const int64_t before = r * from_row + c * kLanes;
+      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, from + before));
       if constexpr (kStart == Start::kScaled) {
-        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, before + at), sum[r][c]);
+        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, from + before), sum[r][c]);
       }
-      hn::Store(sum[r][c], d, out + at);
+      hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
     }
   }
 }
