@@ -7,15 +7,17 @@ to print a number of what does not agree with the ATen form on the same inputs. 
 """
 
 import argparse
+import inspect
 import os
 import statistics
 import time
 from pathlib import Path
 
 import torch
-from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 ROOT = Path(__file__).resolve().parent.parent
+CHUNKED = inspect.unwrap(qwen.torch_chunk_gated_delta_rule)  # under the wrapper that takes fla's Triton kernel, GPU or not
 BUILD = Path(os.environ.get("CORTADO_BUILD", ROOT / "build/release"))
 
 
@@ -37,7 +39,7 @@ def ours(isa):
 
 def theirs(q, k, v, beta, g):
     g = torch.zeros_like(beta) if g is None else g
-    return torch_chunk_gated_delta_rule(q, k, v, g=g, beta=beta)[0]
+    return CHUNKED(q, k, v, g=g, beta=beta)[0]
 
 
 def call(run, inputs, grad_o=None):

@@ -34,6 +34,12 @@ Call call_of(const ScanInputs& in, const gated::FormInputs& form, const gated::F
   return call;
 }
 
+Call forward_call(const ScanInputs& in, const ScanOptions& options, double factor, const std::vector<int64_t>* bounds) {
+  gated::FormOptions wanted{.heads = options.heads, .type = options.type};
+  wanted.want_w = true;
+  return call_of(in, form_of(in), wanted, factor, bounds);
+}
+
 }  // namespace
 
 bool kernel_takes(const ScanInputs& in, const ScanOptions& options, std::initializer_list<Tensor> others) {
@@ -43,10 +49,36 @@ bool kernel_takes(const ScanInputs& in, const ScanOptions& options, std::initial
 
 ScanOutputs scan_by_kernel(const ScanInputs& in, const ScanOptions& options, double factor,
                            const std::vector<int64_t>* bounds) {
-  gated::FormOptions form{.heads = options.heads, .type = options.type};
-  form.want_w = true;
-  const Call call = call_of(in, form_of(in), form, factor, bounds);
+  const Call call = forward_call(in, options, factor, bounds);
   run_scan(call.scan, kernels::parallel());
+  return {call.plain.out.w, call.plain.out.final_state};
+}
+
+ScanGradients scan_backward_by_kernel(const ScanInputs& in, const ScanOutputs& gradient, const ScanOptions& options,
+                                      double factor, const std::vector<int64_t>* bounds) {
+  gated::FormInputs form = form_of(in);
+  form.w = gradient.o;
+  form.final_grad = gradient.final_state;
+  gated::FormOptions wanted{.heads = options.heads, .type = options.type};
+  wanted.want_y = wanted.want_rest = true;
+  wanted.want_gate = options.want_gate;
+  Call call = call_of(in, form, wanted, factor, bounds);
+  const auto type = in.beta.size(2) == options.heads ? in.beta.scalar_type() : at::kFloat;
+  const Tensor beta = at::empty({in.beta.size(0), in.beta.size(1), options.heads}, in.beta.options().dtype(type));
+  call.scan.dbeta = kernels::timed(beta, options.heads);
+  run_scan(call.scan, kernels::parallel());
+  const auto& out = call.plain.out;
+  return {out.y, out.x, out.v, beta, out.g, out.initial};
+}
+
+bool step_kernel_takes(const ScanInputs& in, const ScanOptions& options) {
+  return in.k.size(1) == 1 && in.k.size(3) <= gated::kStepWidth && in.v.size(3) <= gated::kStepWidth &&
+         kernel_takes(in, options);
+}
+
+ScanOutputs step_by_kernel(const ScanInputs& in, const ScanOptions& options, double factor) {
+  const Call call = forward_call(in, options, factor, nullptr);
+  run_step(call.scan, kernels::parallel());
   return {call.plain.out.w, call.plain.out.final_state};
 }
 

@@ -13,5 +13,11 @@ bool kernel_takes(const ScanInputs& in, const ScanOptions& options, std::initial
 // argument's if that has all the heads, else in float32; the final state has the state's heads.
 ScanOutputs scan_by_kernel(const ScanInputs& in, const ScanOptions& options, double factor,
                            const std::vector<int64_t>* bounds);
+ScanGradients scan_backward_by_kernel(const ScanInputs& in, const ScanOutputs& gradient, const ScanOptions& options,
+                                      double factor, const std::vector<int64_t>* bounds);
+
+// One token, forward: kernel_takes(in, options) is asked too.
+bool step_kernel_takes(const ScanInputs& in, const ScanOptions& options);
+ScanOutputs step_by_kernel(const ScanInputs& in, const ScanOptions& options, double factor);
 
 }  // namespace cortado::delta

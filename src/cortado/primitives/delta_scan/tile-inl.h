@@ -8,6 +8,7 @@
 #endif
 
 #include "cortado/primitives/delta_scan/kernel.h"
+#include "cortado/primitives/gated_scan/step-inl.h"
 #include "cortado/primitives/gated_scan/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,47 +22,55 @@ using namespace kernels::HWY_NAMESPACE;
 using namespace gated::HWY_NAMESPACE;
 using gated::Jobs;
 
-// Two reads of one state: by q, and by -k before the own token is written, whose weights are ∂L/∂v.
+inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scratch& scratch) {
+  Job job{.in = in, .keys = round_up(in.keys, 16), .values = values, .fetcher = &fetcher};
+  lay_out(job, scratch);
+  job.y = scratch.take(2 * kTokens * job.keys);
+  job.entering = job.gated() ? scratch.take(2 * kTokens * job.keys) : job.y;
+  job.w = scratch.take(2 * kTokens * job.values);
+  set_constants(job);
+  return job;
+}
+
+// Two reads of one state: by q with weights ∂L/∂o, and by -k, before the own token is written, with weights ∂L/∂v.
 struct Tile {
   const ScanKernel& in;
-  Job stored, held;         // the second has its own y, entering, scores, m, dy and w, each behind the first's
-  float* beta = nullptr;    // [16, kLanes], each beta in all lanes
-  float* errors = nullptr;  // v - S'ᵀk; stored.v is u = beta times them
+  Job stored;   // stored.v is u
+  Job held;     // the second read: its y, entering and w lie behind the first's, and it has scores, m and dy of its own
+  float* beta;  // [16, kLanes], each beta in all lanes
+  float* errors;                // v - S'ᵀk, which u is beta times
+  float* all_errors = nullptr;  // backward: [tiles, 16, values] and
+  float* all_scores = nullptr;  // [tiles, 16, 16], held.scores
 
-  Tile(const ScanKernel& scan, int64_t values)
-      : in(scan),
-        stored{.in = scan, .keys = round_up(scan.keys, 16), .values = values},
-        held{.in = scan, .keys = stored.keys, .values = values} {}
+  Tile(const ScanKernel& scan, int64_t values, Fetcher& fetcher, Scratch& scratch)
+      : in(scan), stored(laid_out(scan, values, fetcher, scratch)), held(stored) {
+    const int64_t key_tile = kTokens * held.keys, value_tile = kTokens * values, pairs = kTokens * kTokens;
+    held.y += key_tile;
+    held.entering += key_tile;
+    held.w += value_tile;
+    held.scores = scratch.take(pairs);
+    beta = scratch.take(kTokens * kLanes);
+    errors = scratch.take(value_tile);
+    if (!stored.backward()) return;
+    const int64_t tiles = (scan.tokens + kTokens - 1) / kTokens;
+    all_errors = scratch.take(tiles * value_tile);
+    all_scores = scratch.take(tiles * pairs);
+    held.m = scratch.take(pairs);
+    held.dy = scratch.take(key_tile);
+    held.w_lanes = scratch.take(value_tile);
+  }
 };
 
-inline void lay_out(Tile& tile, Scratch& scratch) {
-  Job& job = tile.stored;
-  Job& held = tile.held;
-  const int64_t key_tile = kTokens * job.keys, value_tile = kTokens * job.values, pairs = kTokens * kTokens;
-  gated::HWY_NAMESPACE::lay_out(job, scratch);
-  job.y = scratch.take(2 * key_tile);
-  job.entering = job.gated() ? scratch.take(2 * key_tile) : job.y;
-  job.w = scratch.take(2 * value_tile);
-  job.scores = scratch.take(2 * pairs);
-  tile.beta = scratch.take(kTokens * kLanes);
-  tile.errors = scratch.take(value_tile);
-  set_constants(job);
-  held.fetcher = job.fetcher;
-  held.x = held.self = job.x;
-  held.a = job.a;
-  held.decays = job.decays;
-  held.y = job.y + key_tile;
-  held.entering = job.entering + key_tile;
-  held.w = job.w + value_tile;
-  held.scores = job.scores + pairs;
+inline void read_beta(const Tile& tile, const Stretch& at) {
+  read_tile(tile.in.beta, at, 0, 1, 1, tile.beta, kLanes);
+  for (int64_t t = 0; t < kTokens; ++t) fill(tile.beta + t * kLanes, kLanes, tile.beta[t * kLanes]);
 }
 
 // beta, and -k as a query.
 inline void read_held(const Tile& tile, const Stretch& at) {
   const Floats d;
   const Job& job = tile.held;
-  read_tile(tile.in.beta, at, 0, 1, 1, tile.beta, kLanes);
-  for (int64_t t = 0; t < kTokens; ++t) fill(tile.beta + t * kLanes, kLanes, tile.beta[t * kLanes]);
+  read_beta(tile, at);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec decay = hn::Set(d, -1.0f);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
@@ -133,15 +142,27 @@ HWY_NOINLINE inline void solve(const System& s) {
   for (; j < s.columns; j += kLanes) solve_columns<1>(s, j);
 }
 
+// stored.v = beta errors
+inline void scale_errors(const Tile& tile) {
+  const Floats d;
+  const int64_t width = tile.stored.values;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    const Vec beta = hn::Load(d, tile.beta + t * kLanes);
+    for (int64_t i = t * width; i < (t + 1) * width; i += kLanes) {
+      hn::Store(hn::Mul(beta, hn::Load(d, tile.errors + i)), d, tile.stored.v + i);
+    }
+  }
+}
+
 // What is stored instead of v: errors = v - S'ᵀk, stored.v = beta times them; held.scores and v_rows are there.
-inline void find_corrections(const Tile& tile, const float* state, float* errors) {
+inline void find_corrections(const Tile& tile, const float* state) {
   const Job& job = tile.held;
   multiply<Start::kAdd>({.a = job.entering,
                          .a_row = job.keys,
                          .a_column = 1,
                          .b = state,
                          .b_row = job.values,
-                         .out = errors,
+                         .out = tile.errors,
                          .out_row = job.values,
                          .rows = kTokens,
                          .columns = job.values,
@@ -154,10 +175,67 @@ inline void find_corrections(const Tile& tile, const float* state, float* errors
          .a_column = 1,
          .beta = tile.beta,
          .beta_row = kLanes,
-         .z = errors,
+         .z = tile.errors,
          .w = tile.stored.v,
          .row = job.values,
          .columns = job.values});
+}
+
+// The gradients of the errors, in stored.dv, and of v, in held.w, beta times them: the same system from its other end.
+// Each error is held back by what its successors take out of u.
+inline void solve_back(const Tile& tile) {
+  const Job& job = tile.stored;
+  value_gradients(job);
+  const int64_t last = kTokens - 1;
+  solve({.a = tile.held.scores + last * kTokens + last,
+         .a_row = -1,
+         .a_column = -kTokens,
+         .beta = tile.beta + last * kLanes,
+         .beta_row = -kLanes,
+         .z = job.dv + last * job.values,
+         .w = tile.held.w + last * job.values,
+         .row = -job.values,
+         .columns = job.values});
+}
+
+// dbeta_t = ∂L/∂errors_t · errors_t
+inline void write_beta_gradient(const Tile& tile, const Stretch& at) {
+  const Job& job = tile.stored;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    job.parts[t * kLanes] = inner_product(job.dv + t * job.values, tile.errors + t * job.values, job.values);
+  }
+  write_tile(job.parts, kLanes, tile.in.dbeta, at, 0, 1);
+}
+
+// The m of both reads; the second comes before the own token is written.
+inline void weigh_both(const Tile& tile) {
+  const Job& held = tile.held;
+  weigh_pairs(tile.stored);
+  to_token_lanes(held.w, held.values, held.w_lanes, held.spare);
+  weigh_by_lanes(held);
+  for (int64_t t = 0; t < kTokens; ++t) held.m[t * kTokens + t] = 0;
+}
+
+// The second read's part of gate_flow.
+inline void add_gate_flow(const Job& job) {
+  const Floats d;
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    Vec sum = hn::Zero(d);
+    for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
+      sum = hn::MulAdd(hn::Load(d, job.y + i), hn::Load(d, job.dy + i), sum);
+      hn::Store(hn::Add(sum, hn::Load(d, job.dg + i)), d, job.dg + i);
+    }
+  }
+}
+
+// k is written and is, negative, a query.
+inline void write_key_gradient(const Tile& tile, const Stretch& at) {
+  const Floats d;
+  const Job& job = tile.held;
+  for (int64_t i = 0; i < kTokens * job.keys; i += kLanes) {
+    hn::Store(hn::Sub(hn::Load(d, job.dx + i), hn::Load(d, job.dy + i)), d, job.dx + i);
+  }
+  write_tile(job.dx, job.keys, job.in.dx, at, 0, job.in.keys);
 }
 
 }  // namespace

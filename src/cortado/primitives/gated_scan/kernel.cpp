@@ -49,7 +49,7 @@ void differentiate(Job& job, int64_t tile) {
   read_by_values(job, job.grad, job.v_lanes, job.leave, job.dx);
   if (gate || job.in.dy.data) read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
   if (gate) {
-    gate_flow(job);
+    gate_flow(job, job.state);
     pair_gradients<true, true>(job);
     write_gate_gradient(job, at);
   } else {

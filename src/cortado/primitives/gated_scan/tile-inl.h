@@ -292,7 +292,7 @@ inline void weigh_pairs(const Job& job) {
 
 // The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's
 // own factor.
-inline void gate_flow(const Job& job) {
+inline void gate_flow(const Job& job, const float* state) {
   const Floats d;
   fill(job.crossing, job.keys, 0);
   for (int64_t k = 0; k < job.keys; k += 4) {
@@ -300,7 +300,7 @@ inline void gate_flow(const Job& job) {
     for (int i = 0; i < 4; ++i) {
       sums[i] = hn::Zero(d);
       for (int64_t j = (k + i) * job.values; j < (k + i + 1) * job.values; j += kLanes) {
-        sums[i] = hn::MulAdd(hn::Load(d, job.state + j), hn::Load(d, job.grad + j), sums[i]);
+        sums[i] = hn::MulAdd(hn::Load(d, state + j), hn::Load(d, job.grad + j), sums[i]);
       }
     }
     add_sums_of_four(d, sums, job.crossing + k);
