@@ -26,9 +26,8 @@ void forward(Tile& tile) {
     read_held(tile, at);
     read_reads(job, at);
     look_ahead(job, i + 1, true);
-    score_pairs(tile.held);
+    score_pairs<2>(job);
     find_corrections(tile, job.state);
-    score_pairs(job);
     job.v_rows = job.v;
     job.v_row = job.values;
     read_by_keys(job, at);

@@ -28,6 +28,7 @@ inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scra
   job.y = scratch.take(2 * kTokens * job.keys);
   job.entering = job.gated() ? scratch.take(2 * kTokens * job.keys) : job.y;
   job.w = scratch.take(2 * kTokens * job.values);
+  job.scores = scratch.take(2 * kTokens * kTokens);
   set_constants(job);
   return job;
 }
@@ -35,10 +36,10 @@ inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scra
 // Two reads of one state: by q with weights ∂L/∂o, and by -k, before the own token is written, with weights ∂L/∂v.
 struct Tile {
   const ScanKernel& in;
-  Job stored;   // stored.v is u
-  Job held;     // the second read: its y, entering and w lie behind the first's, and it has scores, m and dy of its own
-  float* beta;  // [16, kLanes], each beta in all lanes
-  float* errors;                // v - S'ᵀk, which u is beta times
+  Job stored;     // stored.v is u
+  Job held;       // the second read: its y, entering, w and scores lie behind the first's, m and dy are its own
+  float* beta;    // [16, kLanes], each beta in all lanes
+  float* errors;  // v - S'ᵀk, which u is beta times
   float* all_errors = nullptr;  // backward: [tiles, 16, values] and
   float* all_scores = nullptr;  // [tiles, 16, 16], held.scores
 
@@ -48,7 +49,7 @@ struct Tile {
     held.y += key_tile;
     held.entering += key_tile;
     held.w += value_tile;
-    held.scores = scratch.take(pairs);
+    held.scores += pairs;
     beta = scratch.take(kTokens * kLanes);
     errors = scratch.take(value_tile);
     if (!stored.backward()) return;

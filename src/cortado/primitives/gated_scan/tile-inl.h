@@ -25,42 +25,60 @@ HWY_INLINE void times_decays(const float* from, const float* decays, float* to) 
 }
 
 // scores[t][s] += Σ y_t x_s Π_{s < i <= t} a_i, over kVecs vectors of keys from `k` on. With a bonus t's own gate is
-// left out.
-template <int kVecs>
+// left out. Of more than one query a token, the next tile of y has the second, the next 16 rows of scores its scores.
+template <int kQueries, int kVecs>
 HWY_INLINE void score_block(const Job& job, int64_t k) {
   const Floats d;
   for (int64_t t = 0; t < kTokens; ++t) {
     job.fetcher->fetch(1);
-    Vec seen[kVecs];  // y_t and the decays down to s
+    Vec seen[kQueries][kVecs];  // y_t and the decays down to s
+#pragma GCC unroll 2
+    for (int q = 0; q < kQueries; ++q) {
+      const float* y = job.y + (q * kTokens + t) * job.keys + k;
 #pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) seen[c] = hn::Load(d, job.y + t * job.keys + k + c * kLanes);
+      for (int c = 0; c < kVecs; ++c) seen[q][c] = hn::Load(d, y + c * kLanes);
+    }
     for (int64_t first = t / 4 * 4; first >= 0; first -= 4) {
-      Vec sums[4];
+      Vec sums[kQueries][4];
 #pragma GCC unroll 4
       for (int i = 3; i >= 0; --i) {
         const int64_t s = first + i;
-        sums[i] = hn::Zero(d);
+#pragma GCC unroll 2
+        for (int q = 0; q < kQueries; ++q) sums[q][i] = hn::Zero(d);
         if (s > t) continue;
         const float* x = (s == t ? job.self : job.x) + s * job.keys + k;
         const float* a = job.a + s * job.keys + k;
         const bool decays = job.gated() && job.by_channel() && !(job.before() && s == t);
 #pragma GCC unroll 4
         for (int c = 0; c < kVecs; ++c) {
-          sums[i] = hn::MulAdd(seen[c], hn::Load(d, x + c * kLanes), sums[i]);
-          if (decays) seen[c] = hn::Mul(seen[c], hn::Load(d, a + c * kLanes));
+          const Vec key = hn::Load(d, x + c * kLanes);
+#pragma GCC unroll 2
+          for (int q = 0; q < kQueries; ++q) {
+            sums[q][i] = hn::MulAdd(seen[q][c], key, sums[q][i]);
+            if (decays) seen[q][c] = hn::Mul(seen[q][c], hn::Load(d, a + c * kLanes));
+          }
         }
       }
-      add_sums_of_four(d, sums, job.scores + t * kTokens + first);
+#pragma GCC unroll 2
+      for (int q = 0; q < kQueries; ++q) {
+        add_sums_of_four(d, sums[q], job.scores + (q * kTokens + t) * kTokens + first);
+      }
     }
   }
 }
 
-HWY_NOINLINE inline void score_pairs(const Job& job) {
-  fill(job.scores, kTokens * kTokens, 0);
+template <int kQueries = 1>
+HWY_NOINLINE void score_pairs(const Job& job) {
+  constexpr int kVecs = kQueries == 1 || kTileRows == 8 ? 4 : 2;  // what there are registers for
+  fill(job.scores, kQueries * kTokens * kTokens, 0);
   int64_t k = 0;
-  for (; k + 4 * kLanes <= job.keys; k += 4 * kLanes) score_block<4>(job, k);
-  for (; k < job.keys; k += kLanes) score_block<1>(job, k);
-  if (job.gated() && !job.by_channel()) times_decays(job.scores, job.decays, job.scores);
+  for (; k + kVecs * kLanes <= job.keys; k += kVecs * kLanes) score_block<kQueries, kVecs>(job, k);
+  for (; k < job.keys; k += kLanes) score_block<kQueries, 1>(job, k);
+  if (!job.gated() || job.by_channel()) return;
+  for (int q = 0; q < kQueries; ++q) {
+    float* scores = job.scores + q * kTokens * kTokens;
+    times_decays(scores, job.decays, scores);
+  }
 }
 
 // What pair_gradients adds, where each channel has decays of its own; without the pairs of a token with itself in dx.
