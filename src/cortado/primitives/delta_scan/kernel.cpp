@@ -72,7 +72,7 @@ void differentiate(Tile& tile, int64_t i, const float* state) {
   read_reads(job, at);
   look_ahead(job, i - 1, true);
   turn_to(tile, i);
-  scale_errors(tile);
+  times_rows(tile.errors, tile.beta, job.values, job.v);
   score_pairs(job);
   solve_back(tile);
   weigh_both(tile);
@@ -105,9 +105,9 @@ void backward(Tile& tile) {
     for (int64_t i = 0; i + 1 < count; ++i) {
       const Stretch at = job.stretch(start + i);
       read_keys(job, at);
-      read_beta(tile, at);
+      read_numbers(tile.in.beta, at, tile.beta);
       turn_to(tile, start + i);
-      scale_errors(tile);
+      times_rows(tile.errors, tile.beta, job.values, job.v);
       look_ahead(job, start + i + 1, i + 2 >= count);
       store(job, job.tile_states + i * size, job.tile_states + (i + 1) * size);
     }

@@ -38,7 +38,7 @@ struct Tile {
   const ScanKernel& in;
   Job stored;     // stored.v is u
   Job held;       // the second read: its y, entering, w and scores lie behind the first's, m and dy are its own
-  float* beta;    // [16, kLanes], each beta in all lanes
+  float* beta;    // [16]
   float* errors;  // v - S'ᵀk, which u is beta times
   float* all_errors = nullptr;  // backward: [tiles, 16, values] and
   float* all_scores = nullptr;  // [tiles, 16, 16], held.scores
@@ -50,7 +50,7 @@ struct Tile {
     held.entering += key_tile;
     held.w += value_tile;
     held.scores += pairs;
-    beta = scratch.take(kTokens * kLanes);
+    beta = scratch.take(kTokens);
     errors = scratch.take(value_tile);
     if (!stored.backward()) return;
     const int64_t tiles = (scan.tokens + kTokens - 1) / kTokens;
@@ -62,23 +62,19 @@ struct Tile {
   }
 };
 
-inline void read_beta(const Tile& tile, const Stretch& at) {
-  read_tile(tile.in.beta, at, 0, 1, 1, tile.beta, kLanes);
-  for (int64_t t = 0; t < kTokens; ++t) fill(tile.beta + t * kLanes, kLanes, tile.beta[t * kLanes]);
-}
-
 // beta, and -k as a query.
 inline void read_held(const Tile& tile, const Stretch& at) {
   const Floats d;
   const Job& job = tile.held;
-  read_beta(tile, at);
+  read_numbers(tile.in.beta, at, tile.beta);
+  for (int64_t i = 0; i < kTokens * job.keys; i += kLanes) hn::Store(hn::Neg(hn::Load(d, job.x + i)), d, job.y + i);
+  if (!job.gated()) return;
+  if (!job.by_channel()) return times_rows(job.y, job.enter, job.keys, job.entering);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
-    Vec decay = hn::Set(d, -1.0f);
+    Vec decay = hn::Set(d, 1.0f);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
-      const Vec x = hn::Load(d, job.x + i);
-      if (job.gated()) decay = hn::Mul(decay, hn::Load(d, job.a + i));
-      hn::Store(hn::Mul(decay, x), d, job.entering + i);
-      if (job.gated()) hn::Store(hn::Neg(x), d, job.y + i);
+      decay = hn::Mul(decay, hn::Load(d, job.a + i));
+      hn::Store(hn::Mul(decay, hn::Load(d, job.y + i)), d, job.entering + i);
     }
   }
 }
@@ -121,7 +117,7 @@ HWY_INLINE void solve_columns(const System& s, int64_t j) {
     float* to = s.w + i * s.row + j;
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const Vec beta = hn::Load(d, s.beta + (i + r) * s.beta_row);
+      const Vec beta = hn::Set(d, s.beta[(i + r) * s.beta_row]);
 #pragma GCC unroll 4
       for (int c = 0; c < kVecs; ++c) {
         const Vec found = hn::Mul(beta, sum[r][c]);
@@ -141,18 +137,6 @@ HWY_NOINLINE inline void solve(const System& s) {
   int64_t j = 0;
   for (; j + kVecs * kLanes <= s.columns; j += kVecs * kLanes) solve_columns<kVecs>(s, j);
   for (; j < s.columns; j += kLanes) solve_columns<1>(s, j);
-}
-
-// stored.v = beta errors
-inline void scale_errors(const Tile& tile) {
-  const Floats d;
-  const int64_t width = tile.stored.values;
-  for (int64_t t = 0; t < kTokens; ++t) {
-    const Vec beta = hn::Load(d, tile.beta + t * kLanes);
-    for (int64_t i = t * width; i < (t + 1) * width; i += kLanes) {
-      hn::Store(hn::Mul(beta, hn::Load(d, tile.errors + i)), d, tile.stored.v + i);
-    }
-  }
 }
 
 // What is stored instead of v: errors = v - S'ᵀk, stored.v = beta times them; held.scores and v_rows are there.
@@ -175,7 +159,7 @@ inline void find_corrections(const Tile& tile, const float* state) {
          .a_row = kTokens,
          .a_column = 1,
          .beta = tile.beta,
-         .beta_row = kLanes,
+         .beta_row = 1,
          .z = tile.errors,
          .w = tile.stored.v,
          .row = job.values,
@@ -191,8 +175,8 @@ inline void solve_back(const Tile& tile) {
   solve({.a = tile.held.scores + last * kTokens + last,
          .a_row = -1,
          .a_column = -kTokens,
-         .beta = tile.beta + last * kLanes,
-         .beta_row = -kLanes,
+         .beta = tile.beta + last,
+         .beta_row = -1,
          .z = job.dv + last * job.values,
          .w = tile.held.w + last * job.values,
          .row = -job.values,
@@ -203,9 +187,9 @@ inline void solve_back(const Tile& tile) {
 inline void write_beta_gradient(const Tile& tile, const Stretch& at) {
   const Job& job = tile.stored;
   for (int64_t t = 0; t < kTokens; ++t) {
-    job.parts[t * kLanes] = inner_product(job.dv + t * job.values, tile.errors + t * job.values, job.values);
+    job.parts[t] = inner_product(job.dv + t * job.values, tile.errors + t * job.values, job.values);
   }
-  write_tile(job.parts, kLanes, tile.in.dbeta, at, 0, 1);
+  write_numbers(job.parts, tile.in.dbeta, at);
 }
 
 // The m of both reads; the second comes before the own token is written.

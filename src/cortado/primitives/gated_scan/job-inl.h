@@ -31,8 +31,9 @@ struct Job {
   int64_t keys = 0, values = 0;                      // padded widths
 
   float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates)
-  float *enter = nullptr, *leave = nullptr;  // products of a: from the tile's start up to t; after t to the tile's end
-  float* through = nullptr;                  // of the whole tile, [keys]
+  // Products of a: from the tile's start up to t; after t to the tile's end. If not by_channel, one number a token.
+  float *enter = nullptr, *leave = nullptr;
+  float* through = nullptr;  // of the whole tile, [keys]
   float *entering = nullptr, *leaving = nullptr,
         *self = nullptr;                  // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x themselves
   float *scores = nullptr, *m = nullptr;  // [16,16]: Σ y_t x_s decay, w_t · v_s
@@ -129,44 +130,57 @@ inline void write_state(const Job& job, const float* from, const States& states)
 
 // --- A tile's inputs. ---
 
-// decays[t][s] = Π_{s < i <= t} a_i, 0 above the diagonal; a's elements lie `stride` apart.
-inline void pair_decays(const Job& job, const float* a, int64_t stride) {
+// decays[t][s] = Π_{s < i <= t} a_i, 0 above the diagonal, of one factor a token.
+inline void pair_decays(const Job& job, const float* a) {
   const Floats d;
   for (int64_t s = 0; s < kTokens; s += kLanes) {
     const Vec token = hn::Iota(d, static_cast<float>(s));
     Vec row = hn::Zero(d);
     for (int64_t t = 0; t < kTokens; ++t) {
-      row = hn::Mul(row, hn::Set(d, a[t * stride]));
+      row = hn::Mul(row, hn::Set(d, a[t]));
       row = hn::IfThenElse(hn::Eq(token, hn::Set(d, static_cast<float>(t))), hn::Set(d, 1.0f), row);
       hn::Store(row, d, job.decays + t * kTokens + s);
     }
   }
 }
 
-// exp(g), and `through` = exp of the sum of g: more exact than a product of rounded factors, for its errors add up over
-// all tiles.
-inline void read_gates(const Job& job, const Stretch& at) {
+// Gates a channel: exp(g), and `through` = exp of the sum of g, more exact than a product of rounded factors, for its
+// errors add up over all tiles.
+inline void read_channel_gates(const Job& job, const Stretch& at) {
   const Floats d;
-  const bool wide = job.in.gate_per_channel;
-  const int64_t width = wide ? job.keys : kLanes;
-  float* g = wide ? job.a : job.parts;
-  read_tile(job.in.g, at, 0, wide ? job.in.keys : 1, 1, g, width);
-  if (!wide) {
-    for (int64_t t = 0; t < kTokens; ++t) fill(g + t * kLanes, kLanes, g[t * kLanes]);
-  }
-  for (int64_t k = 0; k < width; k += kLanes) {
+  read_tile(job.in.g, at, 0, job.in.keys, 1, job.a, job.keys);
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec sum = hn::Zero(d);
-    for (int64_t t = 0; t < kTokens; ++t) {
-      const Vec gate = hn::Load(d, g + t * width + k);
+    for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
+      const Vec gate = hn::Load(d, job.a + i);
       sum = hn::Add(sum, gate);
-      hn::Store(exp_of(d, gate), d, g + t * width + k);
+      hn::Store(exp_of(d, gate), d, job.a + i);
     }
     hn::Store(exp_of(d, sum), d, job.through + k);
   }
-  if (wide) return;
-  for (int64_t t = 0; t < kTokens; ++t) fill(job.a + t * job.keys, job.keys, g[t * kLanes]);
-  pair_decays(job, g, kLanes);
-  fill(job.through, job.keys, job.through[0]);
+}
+
+// Gates a head: a number a token, and with it the decays from and to the tile's bounds. Where pairs go channel by
+// channel all the same, a tile.
+inline void read_head_gates(const Job& job, const Stretch& at) {
+  const Floats d;
+  float* g = job.parts;
+  read_numbers(job.in.g, at, g);
+  Vec sum = hn::Zero(d);
+  for (int64_t t = 0; t < kTokens; t += kLanes) {
+    const Vec gate = hn::Load(d, g + t);
+    sum = hn::Add(sum, gate);
+    hn::Store(exp_of(d, gate), d, g + t);
+  }
+  const Vec through = exp_of(d, hn::SumOfLanes(d, sum));
+  for (int64_t k = 0; k < job.keys; k += kLanes) hn::Store(through, d, job.through + k);
+  if (job.by_channel()) {
+    for (int64_t t = 0; t < kTokens; ++t) fill(job.a + t * job.keys, job.keys, g[t]);
+    return;
+  }
+  pair_decays(job, g);
+  copy(job.decays + (kTokens - 1) * kTokens, kTokens, job.leave);
+  for (int64_t t = 0; t < kTokens; ++t) job.enter[t] = t == 0 ? g[t] : g[t] * job.enter[t - 1];
 }
 
 inline void read_values(Job& job, const Stretch& at) {
@@ -181,7 +195,8 @@ inline void read_keys(Job& job, const Stretch& at) {
   const Floats d;
   read_tile(job.in.x, at, 0, job.in.keys, 1, job.x, job.keys);
   if (!job.gated()) return;
-  read_gates(job, at);
+  job.in.gate_per_channel ? read_channel_gates(job, at) : read_head_gates(job, at);
+  if (!job.by_channel()) return times_rows(job.x, job.leave, job.keys, job.leaving);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec decay = hn::Set(d, 1.0f);
     for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
@@ -208,7 +223,9 @@ inline void read_reads(const Job& job, const Stretch& at) {
       hn::Store(hn::Mul(hn::Load(d, job.bonus + k), hn::Load(d, job.x + i)), d, job.self + i);
     }
   }
-  for (int64_t k = 0; job.gated() && k < job.keys; k += kLanes) {
+  if (!job.gated()) return;
+  if (!job.by_channel()) return times_rows(job.y, job.enter, job.keys, job.entering);
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec decay = hn::Set(d, 1.0f);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
       const Vec next = hn::Mul(decay, hn::Load(d, job.a + i));
@@ -227,7 +244,7 @@ inline void set_constants(Job& job) {
   fill(job.w, kTokens * job.values, 0);
   fill(job.through, job.keys, 1);
   for (float* part : {job.a, job.enter, job.leave}) fill(part, tile, 1);
-  pair_decays(job, job.a, job.keys);
+  pair_decays(job, job.a);
 }
 
 // Has tile i, if there is one, fetched while the present one is worked on: all of it or what changes the state.

@@ -208,7 +208,9 @@ inline void read_by_values(const Job& job, const float* state, const float* valu
                           .depth = job.values,
                           .fetcher = job.fetcher});
   from_token_lanes(job.lanes, job.keys, to, job.spare);
-  for (int64_t i = 0; job.gated() && i < kTokens * job.keys; i += kLanes) {
+  if (!job.gated()) return;
+  if (!job.by_channel()) return times_rows(to, decay, job.keys, to);
+  for (int64_t i = 0; i < kTokens * job.keys; i += kLanes) {
     hn::Store(hn::Mul(hn::Load(d, to + i), hn::Load(d, decay + i)), d, to + i);
   }
 }
@@ -344,9 +346,9 @@ inline void write_gate_gradient(const Job& job, const Stretch& at) {
   for (int64_t t = 0; t < kTokens; ++t) {
     Vec sum = hn::Zero(d);
     for (int64_t k = 0; k < job.keys; k += kLanes) sum = hn::Add(sum, hn::Load(d, job.dg + t * job.keys + k));
-    hn::Store(hn::SumOfLanes(d, sum), d, job.parts + t * kLanes);
+    job.parts[t] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
-  write_tile(job.parts, kLanes, job.in.dg, at, 0, 1);
+  write_numbers(job.parts, job.in.dg, at);
 }
 
 }  // namespace

@@ -202,6 +202,31 @@ inline void write_tile(const float* from, int64_t width, const Timed& x, const S
   write_tile_as<hwy::float16_t>(from, width, x, at, column, n);
 }
 
+// One number a token: the stretch's, then zeros up to kTokens.
+inline void read_numbers(const Timed& x, const Stretch& at, float* to) {
+  const int64_t step = at.step * x.token;
+  if (x.type == Element::kFloat32) return read_row(address<float>(x, at, 0), step, at.tokens, 1.0f, to, kTokens);
+  if (x.type == Element::kBFloat16) return read_row(address<BFloat16>(x, at, 0), step, at.tokens, 1.0f, to, kTokens);
+  read_row(address<hwy::float16_t>(x, at, 0), step, at.tokens, 1.0f, to, kTokens);
+}
+
+inline void write_numbers(const float* from, const Timed& x, const Stretch& at) {
+  if (!x.data) return;
+  const int64_t step = at.step * x.token;
+  if (x.type == Element::kFloat32) return write_row(from, address<float>(x, at, 0), step, at.tokens);
+  if (x.type == Element::kBFloat16) return write_row(from, address<BFloat16>(x, at, 0), step, at.tokens);
+  write_row(from, address<hwy::float16_t>(x, at, 0), step, at.tokens);
+}
+
+// to[t] = factors[t] from[t], rows of a tile
+HWY_INLINE void times_rows(const float* from, const float* factors, int64_t width, float* to) {
+  const Floats d;
+  for (int64_t t = 0; t < kTokens; ++t, from += width, to += width) {
+    const Vec factor = hn::Set(d, factors[t]);
+    for (int64_t i = 0; i < width; i += kLanes) hn::Store(hn::Mul(factor, hn::Load(d, from + i)), d, to + i);
+  }
+}
+
 // Brings the next stretch's rows into the second-level cache, a few at a time while something else is computed: a
 // head's rows lie far apart in memory, the hardware does not foresee them, and many at once would block the way for
 // other loads.
