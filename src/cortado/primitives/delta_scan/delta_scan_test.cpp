@@ -1,109 +1,23 @@
-#include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-
-#include "cortado/primitives/common.h"
+#include "cortado/primitives/delta_scan/cases.h"
 #include "cortado/primitives/delta_scan/chunked.h"
-#include "cortado/primitives/delta_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
-#include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado::delta_scan_test {
 namespace {
 
+using namespace delta_cases;
 using testing::error_of;
 using testing::kNoError;
-using testing::relative_error;
 
-const std::vector<std::string> kDeltaGates = {"none", "head", "channel", "constant", "constant channel"};
-const std::vector<std::string> kDeltaNames = {"o", "final_state", "dq", "dk", "dv", "dbeta", "dg", "dinitial"};
-
-struct DeltaCase {
-  std::string gate = "channel";  // one of kDeltaGates
-  int64_t tokens = 64;
-  bool initial = true;
-  int64_t batch = 2, q_heads = 2, k_heads = 2, v_heads = 2, beta_heads = 2, g_heads = 2, keys = 5, values = 3;
-  std::vector<int64_t> bounds = {};  // packed if there are any
-  double decay = 1;                  // the gates' size
-
-  int64_t state_heads() const { return std::max({k_heads, v_heads, beta_heads, gate == "none" ? 1 : g_heads}); }
-  std::string text() const {
-    return concat(gate, " T=", tokens, initial ? " initial" : "", bounds.empty() ? "" : " packed", " heads ", q_heads,
-                  k_heads, v_heads, beta_heads, g_heads, " K=", keys, " V=", values, " decay ", decay);
-  }
-};
-
-struct DeltaInputs {
-  std::vector<Tensor> tensors;  // q, k, v, beta, g, initial state; undefined = not given
-  Tensor bounds;
-};
-
-DeltaInputs random_inputs(const DeltaCase& c) {
-  at::manual_seed(7);
-  const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes, at::kDouble); };
-  const Tensor k = normal({c.batch, c.tokens, c.k_heads, c.keys});
-  Tensor g;
-  if (c.gate == "head") g = normal({c.batch, c.tokens, c.g_heads});
-  if (c.gate == "channel") g = normal({c.batch, c.tokens, c.g_heads, c.keys});
-  if (c.gate == "constant") g = normal({c.g_heads});
-  if (c.gate == "constant channel") g = normal({c.g_heads, c.keys});
-  const int64_t rows = c.bounds.empty() ? c.batch : static_cast<int64_t>(c.bounds.size()) - 1;
-  DeltaInputs in;
-  in.tensors = {normal({c.batch, c.tokens, c.q_heads, c.keys}),
-                k / at::linalg_vector_norm(k, 2, at::IntArrayRef{-1}, true),
-                normal({c.batch, c.tokens, c.v_heads, c.values}),
-                at::rand({c.batch, c.tokens, c.beta_heads}, at::kDouble) * 2,  // up to 2: reflections
-                g.defined() ? g.abs() * -c.decay : g,
-                c.initial ? normal({rows, c.state_heads(), c.keys, c.values}) : Tensor()};
-  if (!c.bounds.empty()) in.bounds = at::tensor(c.bounds, at::kInt);
-  return in;
-}
-
-DeltaInputs converted(DeltaInputs in, at::ScalarType type) {
-  for (auto& x : in.tensors) {
-    if (x.defined()) x = x.to(type);
-  }
-  return in;
-}
-
-// As kDeltaNames: outputs, then the gradients by random weights on both; undefined for what was not given.
-std::vector<Tensor> results(const DeltaInputs& in, bool reference) {
-  std::vector<Tensor> leaves, wanted;
-  for (const auto& x : in.tensors) {
-    leaves.push_back(x.defined() ? x.detach().clone().requires_grad_() : x);
-    if (x.defined()) wanted.push_back(leaves.back());
-  }
-  const auto given = [](const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; };
-  const auto [o, state] = (reference ? delta_scan_reference : delta_scan)(
-      leaves[0], leaves[1], leaves[2], leaves[3], given(leaves[4]), std::nullopt, given(leaves[5]), given(in.bounds));
-  at::manual_seed(11);
-  const Tensor weight_o = at::randn(o.sizes(), at::kDouble).to(o.scalar_type());
-  const Tensor weight_state = at::randn(state.sizes(), at::kDouble).to(state.scalar_type());
-  const auto grads = testing::gradients({o, state}, {weight_o, weight_state}, wanted);
-  std::vector<Tensor> all{o.detach(), state.detach()};
-  size_t next = 0;
-  for (const auto& x : in.tensors) all.push_back(x.defined() ? grads[next++] : Tensor());
-  return all;
-}
-
-void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& right, double tolerance,
-                 const std::string& what) {
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(got[i].defined(), right[i].defined());
-    if (!got[i].defined()) continue;
-    ASSERT_EQ(got[i].sizes(), right[i].sizes()) << kDeltaNames[i] << " " << what;
-    EXPECT_LT(relative_error(got[i], right[i]), tolerance) << kDeltaNames[i] << " " << what;
-  }
-}
-
-void check(const DeltaCase& c) {
-  const DeltaInputs in = random_inputs(c);
+void check(const Case& c) {
+  const Inputs in = random_inputs(c);
   expect_same(results(in, false), results(in, true), 1e-9, c.text());
 }
 
 TEST(DeltaScan, EqualsItsDefinitionAtEveryLength) {
   for (const int64_t tokens : {0, 1, 2, 15, 16, 17, 63, 64, 65, 100, 257}) {
-    for (const auto& gate : kDeltaGates) check({.gate = gate, .tokens = tokens, .initial = tokens % 3 != 0});
+    for (const auto& gate : kGates) check({.gate = gate, .tokens = tokens, .initial = tokens % 3 != 0});
   }
   for (const std::string gate : {"none", "channel"}) {
     check({.gate = gate,
@@ -123,9 +37,9 @@ TEST(DeltaScan, BroadcastsHeads) {
   };
   for (const Heads& h :
        {Heads{1, 1, 6, 6, 6}, {2, 2, 6, 3, 3}, {6, 2, 2, 1, 2}, {6, 1, 3, 1, 1}, {3, 6, 1, 1, 2}, {1, 1, 1, 4, 2}}) {
-    for (const auto& gate : kDeltaGates) {
+    for (const auto& gate : kGates) {
       for (const int64_t tokens : {1, 20}) {
-        DeltaCase c{.gate = gate, .tokens = tokens};
+        Case c{.gate = gate, .tokens = tokens};
         c.q_heads = h.q;
         c.k_heads = h.k;
         c.v_heads = h.v;
@@ -139,7 +53,7 @@ TEST(DeltaScan, BroadcastsHeads) {
 
 TEST(DeltaScan, OddSizes) {
   for (const auto& [keys, values] : {std::pair{1, 1}, {1, 7}, {13, 1}, {33, 17}}) {
-    for (const auto& gate : kDeltaGates) check({.gate = gate, .tokens = 70, .keys = keys, .values = values});
+    for (const auto& gate : kGates) check({.gate = gate, .tokens = 70, .keys = keys, .values = values});
   }
 }
 
@@ -147,7 +61,7 @@ TEST(DeltaScan, PackedSequences) {
   const std::vector<std::vector<int64_t>> all{
       {0, 0, 1, 1, 6, 70, 71, 76, 76}, {0, 76}, {0, 0, 76}, {0, 38, 76}, {0, 75, 76}};
   for (const auto& bounds : all) {
-    for (const auto& gate : kDeltaGates) {
+    for (const auto& gate : kGates) {
       check({.gate = gate, .tokens = 76, .initial = bounds.size() % 2 == 0, .batch = 1, .bounds = bounds});
     }
   }
@@ -156,8 +70,8 @@ TEST(DeltaScan, PackedSequences) {
 }
 
 TEST(DeltaScan, ContinuesFromItsState) {
-  for (const auto& gate : kDeltaGates) {
-    const DeltaInputs in = random_inputs({.gate = gate, .tokens = 100});
+  for (const auto& gate : kGates) {
+    const Inputs in = random_inputs({.gate = gate, .tokens = 100});
     const auto run = [&](int64_t first, int64_t length, const Tensor& state) {
       const auto part = [&](size_t i) { return in.tensors[i].narrow(1, first, length); };
       OptionalTensor g;
@@ -181,10 +95,10 @@ TEST(DeltaScan, ContinuesFromItsState) {
 }
 
 TEST(DeltaScan, ShortTypesStayNear) {
-  for (const auto& gate : kDeltaGates) {
-    const DeltaCase c{.gate = gate, .tokens = 200, .keys = 16, .values = 8};
+  for (const auto& gate : kGates) {
+    const Case c{.gate = gate, .tokens = 200, .keys = 16, .values = 8};
     for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}}) {
-      const DeltaInputs in = converted(random_inputs(c), type);
+      const Inputs in = converted(random_inputs(c), type);
       const auto got = results(in, false);
       EXPECT_EQ(got[0].scalar_type(), type);
       EXPECT_EQ(got[1].scalar_type(), at::kFloat);
@@ -196,7 +110,7 @@ TEST(DeltaScan, ShortTypesStayNear) {
 }
 
 TEST(DeltaScan, EachInputMayHaveItsOwnType) {
-  DeltaInputs in = random_inputs({.tokens = 70});
+  Inputs in = random_inputs({.tokens = 70});
   const at::ScalarType types[] = {at::kBFloat16, at::kFloat, at::kHalf, at::kFloat, at::kBFloat16, at::kFloat};
   for (size_t i = 0; i < 6; ++i) in.tensors[i] = in.tensors[i].to(types[i]);
   const auto got = results(in, false);
@@ -214,8 +128,8 @@ TEST(DeltaScan, ExtremeGates) {
       {0}, {-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};
   for (const auto& menu : menus) {
     for (const std::string gate : {"head", "channel", "constant", "constant channel"}) {
-      const DeltaCase c{.gate = gate, .tokens = 150};
-      DeltaInputs in = random_inputs(c);
+      const Case c{.gate = gate, .tokens = 150};
+      Inputs in = random_inputs(c);
       Tensor& g = in.tensors[4];
       g = at::tensor(menu, at::kDouble).index({at::randint(static_cast<int64_t>(menu.size()), g.sizes())});
       const auto right = results(in, true);
@@ -231,7 +145,7 @@ TEST(DeltaScan, ExtremeGates) {
 TEST(DeltaScan, ExtremeBetasAndKeys) {
   for (const std::string gate : {"none", "head", "channel"}) {
     for (const double beta : {0.0, 1.0, 2.0}) {
-      DeltaInputs in = random_inputs({.gate = gate, .tokens = 100, .batch = 1, .decay = 1e-2});
+      Inputs in = random_inputs({.gate = gate, .tokens = 100, .batch = 1, .decay = 1e-2});
       in.tensors[3].fill_(beta);
       expect_same(results(in, false), results(in, true), 1e-9, concat("beta ", beta));
       in.tensors[1].copy_(in.tensors[1].narrow(1, 0, 1).expand_as(in.tensors[1]).clone());
@@ -259,8 +173,8 @@ TEST(DeltaScan, StoresAndReplaces) {
 TEST(DeltaScan, LongSequencesKeepTheirDigits) {
   for (const auto& [decay, tolerance] : {std::pair{10.0, 5e-6}, {1e-1, 2e-5}, {1e-4, 5e-5}}) {
     for (const std::string gate : {"head", "channel"}) {
-      const DeltaCase c{.gate = gate, .tokens = 4096, .batch = 1, .keys = 8, .values = 8, .decay = decay};
-      const DeltaInputs in = converted(random_inputs(c), at::kFloat);
+      const Case c{.gate = gate, .tokens = 4096, .batch = 1, .keys = 8, .values = 8, .decay = decay};
+      const Inputs in = converted(random_inputs(c), at::kFloat);
       expect_same(results(in, false), results(converted(in, at::kDouble), false), tolerance, c.text());
     }
   }

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "cortado/primitives/delta_scan/chunked.h"
+#include "cortado/primitives/delta_scan/on_cpu.h"
 #include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gates.h"
 
@@ -87,6 +88,16 @@ std::tuple<Tensor, Tensor> step(const Arguments& in, int64_t heads, int64_t stat
   return {o.view({batch, 1, heads, values}).to(in.v.scalar_type()), state};
 }
 
+// With the states as they are given, not yet repeated for every head.
+delta::ScanInputs scan_inputs(const Arguments& in) {
+  return {in.q, in.k, in.v, in.beta, timed_gate(in.g, in.k.size(1)), in.initial_state.value_or(Tensor())};
+}
+
+// Those of packed sequences; none of a plain batch.
+std::vector<int64_t> bounds_of(const Arguments& in) {
+  return in.cu_seqlens ? sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)) : std::vector<int64_t>();
+}
+
 // --- The chunked form: inputs and results in the operator's shapes. ---
 
 // Runs `part` on the batch, or on every packed sequence; the gradients are undefined in the forward.
@@ -99,12 +110,11 @@ PackedResult run(const Arguments& in, const Shape& shape, const Tensor& grad_o, 
   const Tensor initial = in.initial_state ? expand_heads(*in.initial_state, heads, 1) : Tensor();
   const delta::ScanInputs inputs{in.q, in.k, in.v, in.beta, timed_gate(in.g, in.k.size(1)), initial};
   if (!in.cu_seqlens) return part(inputs, grad_o, grad_state);
-  return for_each_sequence(sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)),
-                           {inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, grad_o}, {initial, grad_state},
-                           [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
-                             return part({timed[0], timed[1], timed[2], timed[3], timed[4], rows[0]}, timed[5],
-                                         rows[1]);
-                           });
+  return for_each_sequence(
+      bounds_of(in), {inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, grad_o}, {initial, grad_state},
+      [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+        return part({timed[0], timed[1], timed[2], timed[3], timed[4], rows[0]}, timed[5], rows[1]);
+      });
 }
 
 std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
@@ -114,9 +124,18 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
   const Arguments in{q, k, v, beta, g, initial_state, cu_seqlens, scale};
   const Shape shape = check(in);
   const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
-  if (k.size(1) == 1 && !cu_seqlens) return step(in, heads, state_heads);
-
   const delta::ScanOptions options{.heads = heads, .type = in.type()};
+  const delta::ScanInputs inputs = scan_inputs(in);
+  if (k.size(1) == 1 && !cu_seqlens) {
+    if (!delta::step_kernel_takes(inputs, options)) return step(in, heads, state_heads);
+    const auto out = delta::step_by_kernel(inputs, options, in.factor());
+    return {out.o, out.final_state};
+  }
+  if (delta::kernel_takes(inputs, options)) {
+    const auto bounds = bounds_of(in);
+    const auto out = delta::scan_by_kernel(inputs, options, in.factor(), cu_seqlens ? &bounds : nullptr);
+    return {out.o, out.final_state};
+  }
   const auto result = run(in, shape, {}, {}, [&](const delta::ScanInputs& inputs, const Tensor&, const Tensor&) {
     const auto out = delta::scan(inputs, options);
     return PackedResult{{out.o}, {out.final_state}};
@@ -139,6 +158,27 @@ Gradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tens
   return {like(q, true), like(k, true), like(v, true), like(beta, true), like(g, need_gate), like(initial_state, true)};
 }
 
+// With all heads, by the kernel if it takes this. A missing incoming gradient is zero.
+delta::ScanGradients gradients(const Arguments& in, const Shape& shape, const OptionalTensor& grad_o,
+                               const OptionalTensor& grad_state, const delta::ScanOptions& options) {
+  const delta::ScanInputs inputs = scan_inputs(in);
+  const delta::ScanOutputs given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor())};
+  if (delta::kernel_takes(inputs, options, {given.o, given.final_state})) {
+    const auto bounds = bounds_of(in);
+    return delta::scan_backward_by_kernel(inputs, given, options, in.factor(), in.cu_seqlens ? &bounds : nullptr);
+  }
+  const Tensor scaled = grad_o ? grad_o->to(options.type) * in.factor()
+                               : at::zeros({1}, in.k.options().dtype(options.type))
+                                     .expand({in.k.size(0), in.k.size(1), options.heads, in.v.size(3)});
+  const auto result = run(in, shape, scaled, grad_state ? spread_to_copies(*grad_state, options.heads) : Tensor(),
+                          [&](const delta::ScanInputs& part, const Tensor& part_o, const Tensor& part_state) {
+                            const auto out = delta::scan_backward(part, {part_o, part_state}, options);
+                            return PackedResult{{out.q, out.k, out.v, out.beta, out.g}, {out.initial}};
+                          });
+  const auto& timed = result.timed;
+  return {timed[0], timed[1], timed[2], timed[3], timed[4], result.rows[0]};
+}
+
 Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
                           const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
                           const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
@@ -148,24 +188,17 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
   const Shape shape = check(in);
   const int64_t heads = shape.heads.expect_int();
   const delta::ScanOptions options{.heads = heads, .type = in.type(), .want_gate = g && need_gate};
-  const Tensor scaled =
-      grad_o ? grad_o->to(options.type) * in.factor()
-             : at::zeros({1}, k.options().dtype(options.type)).expand({k.size(0), k.size(1), heads, v.size(3)});
-  const auto result = run(in, shape, scaled, grad_state ? spread_to_copies(*grad_state, heads) : Tensor(),
-                          [&](const delta::ScanInputs& inputs, const Tensor& part_o, const Tensor& part_state) {
-                            const auto out = delta::scan_backward(inputs, {part_o, part_state}, options);
-                            return PackedResult{{out.q, out.k, out.v, out.beta, out.g}, {out.initial}};
-                          });
-  const auto back = [&](size_t i, const Tensor& x) {
-    return sum_heads(result.timed[i], x.size(2)).to(x.scalar_type());
+  const delta::ScanGradients out = gradients(in, shape, grad_o, grad_state, options);
+  const Tensor none = at::empty({0}, q.options());
+  const auto back = [](const Tensor& gradient, const Tensor& x, int64_t dim) {
+    return sum_heads(gradient, x.size(dim), dim).to(x.scalar_type());
   };
-  const Tensor none = at::empty({0}, q.options()), &start = result.rows[0];
-  return {back(0, q),
-          back(1, k),
-          back(2, v),
-          back(3, beta),
-          options.want_gate ? gate_gradient(result.timed[4], *g) : none,
-          initial_state ? sum_heads(start, initial_state->size(1), 1).to(initial_state->scalar_type()) : none};
+  return {back(out.q, q, 2),
+          back(out.k, k, 2),
+          back(out.v, v, 2),
+          back(out.beta, beta, 2),
+          options.want_gate ? gate_gradient(out.g, *g) : none,
+          initial_state ? back(out.initial, *initial_state, 1) : none};
 }
 
 const auto& scan_operator() {

@@ -7,7 +7,7 @@
 #define CORTADO_GATED_SCAN_JOB_INL_H
 #endif
 
-#include "cortado/primitives/gated_scan/kernel.h"
+#include "cortado/primitives/gated_scan/jobs.h"
 #include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
@@ -31,14 +31,16 @@ struct Job {
   int64_t keys = 0, values = 0;                      // padded widths
 
   float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates), and a row of ones
-  float* leave = nullptr;    // products of a: after t to the tile's end
+  // Products of a: from the tile's start up to t; after t to the tile's end. If not by_channel, one number a token.
+  float *enter = nullptr, *leave = nullptr;
   float* through = nullptr;  // of the whole tile, [keys]
   float *entering = nullptr, *leaving = nullptr,
-        *self =
-            nullptr;  // y times the decays from the tile's start, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x
+        *self = nullptr;                  // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x themselves
   float *scores = nullptr, *m = nullptr;  // [16,16]: Σ y_t x_s decay, w_t · v_s
+  float *decays = nullptr,
+        *weights = nullptr;  // [16,16], if they are the same in all channels: decay from s to t, and m times that
   float *dy = nullptr, *dx = nullptr, *dw = nullptr, *dv = nullptr, *dg = nullptr;  // results
-  float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(state ⊙ grad)
+  float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(S ⊙ ∂L/∂S')
   float *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;  // transposed tiles
   float *spare = nullptr, *parts = nullptr;                        // a tile; [16, kLanes]
   float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S behind the tile
@@ -51,6 +53,7 @@ struct Job {
 
   bool before() const { return in.bonus; }  // reads come before writes
   bool gated() const { return in.g.data; }
+  bool by_channel() const { return in.gate_per_channel || before(); }  // whether pairs decay in each channel on its own
   bool backward() const { return in.dx.data; }
   int64_t state_size() const { return keys * values; }
   int64_t tiles() const { return (length + kTokens - 1) / kTokens; }
@@ -63,10 +66,22 @@ struct Job {
   }
 };
 
-void lay_out(Job& job, Scratch& scratch) {
+// Where job number i of a worker's works.
+inline void place(Job& job, const Jobs& jobs, int64_t i) {
+  const ScanKernel& in = job.in;
+  const int64_t stream = i / jobs.value_blocks;
+  job.row = stream / in.heads;
+  job.head = stream % in.heads;
+  job.first = in.bounds ? in.bounds[job.row] : 0;
+  job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
+  job.column = i % jobs.value_blocks * jobs.block;
+  job.columns = in.values - job.column < jobs.block ? in.values - job.column : jobs.block;
+}
+
+inline void lay_out(Job& job, Scratch& scratch) {
   const int64_t key_tile = kTokens * job.keys, value_tile = kTokens * job.values;
   const bool gated = job.gated(), needs_m = job.in.dy.data || job.backward();
-  for (float** part : {&job.y, &job.x, &job.leave}) *part = scratch.take(key_tile);
+  for (float** part : {&job.y, &job.x, &job.enter, &job.leave}) *part = scratch.take(key_tile);
   job.a = scratch.take(key_tile + job.keys);
   job.spare = scratch.take(value_tile > key_tile ? value_tile : key_tile);
   for (float** part : {&job.v, &job.w, &job.dw}) *part = scratch.take(value_tile);
@@ -74,7 +89,7 @@ void lay_out(Job& job, Scratch& scratch) {
   job.leaving = gated ? scratch.take(key_tile) : job.x;
   job.self = job.before() ? scratch.take(key_tile) : job.x;
   for (float** part : {&job.through, &job.bonus, &job.dbonus, &job.crossing}) *part = scratch.take(job.keys);
-  job.scores = scratch.take(kTokens * kTokens);
+  for (float** part : {&job.scores, &job.decays, &job.weights}) *part = scratch.take(kTokens * kTokens);
   job.parts = scratch.take(kTokens * kLanes);
   job.state = scratch.take(job.state_size());
   if (!needs_m) return;
@@ -89,11 +104,11 @@ void lay_out(Job& job, Scratch& scratch) {
 
 // --- States: [h,K,V] outside, padded inside. ---
 
-float* state_address(const Job& job, const States& states) {
+inline float* state_address(const Job& job, const States& states) {
   return states.data + (job.row * states.heads + job.head / states.repeat) * job.in.keys * job.in.values + job.column;
 }
 
-void read_state(const Job& job, const States& states, float* to) {
+inline void read_state(const Job& job, const States& states, float* to) {
   if (!states.data) return fill(to, job.state_size(), 0);
   const float* from = state_address(job, states);
   for (int64_t k = 0; k < job.in.keys; ++k) {
@@ -102,8 +117,13 @@ void read_state(const Job& job, const States& states, float* to) {
   fill(to + job.in.keys * job.values, (job.keys - job.in.keys) * job.values, 0);
 }
 
-// Several heads may share a state: the first of them writes it.
-void write_state(const Job& job, const float* from, const States& states) {
+// The gradient behind the last tile. Several heads may share a state: the first of them has it and writes it.
+inline void read_final_grad(const Job& job) {
+  read_state(job, job.in.final_grad, job.grad);
+  if (job.head % (job.in.final_grad.repeat ? job.in.final_grad.repeat : 1) != 0) fill(job.grad, job.state_size(), 0);
+}
+
+inline void write_state(const Job& job, const float* from, const States& states) {
   if (!states.data || job.head % states.repeat != 0) return;
   float* to = state_address(job, states);
   for (int64_t k = 0; k < job.in.keys; ++k) write_row(from + k * job.values, to + k * job.in.values, 1, job.columns);
@@ -111,42 +131,75 @@ void write_state(const Job& job, const float* from, const States& states) {
 
 // --- A tile's inputs. ---
 
-// exp(g), and `through` = exp of the sum of g: more exact than a product of rounded factors, for its errors add up over
-// all tiles. Or g as it is and its product.
-void read_gates(const Job& job, const Stretch& at) {
+// decays[t][s] = Π_{s < i <= t} a_i, 0 above the diagonal, of one factor a token.
+inline void pair_decays(const Job& job, const float* a) {
   const Floats d;
-  const bool wide = job.in.gate_per_channel, factors = job.in.gates_are_factors;
-  const int64_t width = wide ? job.keys : kLanes;
-  float* g = wide ? job.a : job.parts;
-  read_tile(job.in.g, at, 0, wide ? job.in.keys : 1, 1, g, width);
-  if (factors) fill(g + at.tokens * width, (kTokens - at.tokens) * width, 1);
-  if (!wide) {
-    for (int64_t t = 0; t < kTokens; ++t) fill(g + t * kLanes, kLanes, g[t * kLanes]);
-  }
-  for (int64_t k = 0; k < width; k += kLanes) {
-    Vec all = factors ? hn::Set(d, 1.0f) : hn::Zero(d);
+  for (int64_t s = 0; s < kTokens; s += kLanes) {
+    const Vec token = hn::Iota(d, static_cast<float>(s));
+    Vec row = hn::Zero(d);
     for (int64_t t = 0; t < kTokens; ++t) {
-      const Vec gate = hn::Load(d, g + t * width + k);
+      row = hn::Mul(row, hn::Set(d, a[t]));
+      row = hn::IfThenElse(hn::Eq(token, hn::Set(d, static_cast<float>(t))), hn::Set(d, 1.0f), row);
+      hn::Store(row, d, job.decays + t * kTokens + s);
+    }
+  }
+}
+
+// Gates a channel: exp(g), and `through` = exp of the sum of g, more exact than a product of rounded factors, for its
+// errors add up over all tiles. Or g as it is and its product.
+inline void read_channel_gates(const Job& job, const Stretch& at) {
+  const Floats d;
+  const bool factors = job.in.gates_are_factors;
+  read_tile(job.in.g, at, 0, job.in.keys, 1, job.a, job.keys);
+  if (factors) fill(job.a + at.tokens * job.keys, (kTokens - at.tokens) * job.keys, 1);
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    Vec all = factors ? hn::Set(d, 1.0f) : hn::Zero(d);
+    for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
+      const Vec gate = hn::Load(d, job.a + i);
       all = factors ? hn::Mul(all, gate) : hn::Add(all, gate);
-      if (!factors) hn::Store(exp_of(d, gate), d, g + t * width + k);
+      if (!factors) hn::Store(exp_of(d, gate), d, job.a + i);
     }
     hn::Store(factors ? all : exp_of(d, all), d, job.through + k);
   }
-  if (wide) return;
-  for (int64_t t = 0; t < kTokens; ++t) fill(job.a + t * job.keys, job.keys, g[t * kLanes]);
-  fill(job.through, job.keys, job.through[0]);
 }
 
-// x and v, the gates, and x's decays to the tile's end: what the state needs.
-void read_writes(Job& job, const Stretch& at) {
+// Gates a head: a number a token, and with it the decays from and to the tile's bounds. Where pairs go channel by
+// channel all the same, a tile.
+inline void read_head_gates(const Job& job, const Stretch& at) {
   const Floats d;
-  read_tile(job.in.x, at, 0, job.in.keys, 1, job.x, job.keys);
+  float* g = job.parts;
+  read_numbers(job.in.g, at, g);
+  Vec sum = hn::Zero(d);
+  for (int64_t t = 0; t < kTokens; t += kLanes) {
+    const Vec gate = hn::Load(d, g + t);
+    sum = hn::Add(sum, gate);
+    hn::Store(exp_of(d, gate), d, g + t);
+  }
+  const Vec through = exp_of(d, hn::SumOfLanes(d, sum));
+  for (int64_t k = 0; k < job.keys; k += kLanes) hn::Store(through, d, job.through + k);
+  if (job.by_channel()) {
+    for (int64_t t = 0; t < kTokens; ++t) fill(job.a + t * job.keys, job.keys, g[t]);
+    return;
+  }
+  pair_decays(job, g);
+  copy(job.decays + (kTokens - 1) * kTokens, kTokens, job.leave);
+  for (int64_t t = 0; t < kTokens; ++t) job.enter[t] = t == 0 ? g[t] : g[t] * job.enter[t - 1];
+}
+
+inline void read_values(Job& job, const Stretch& at) {
   const float* v = job.m ? nullptr : tile_in_place(job.in.v, at, job.column, job.columns, job.values);
   if (!v) read_tile(job.in.v, at, job.column, job.columns, 1, job.v, job.values);
   job.v_rows = v ? v : job.v;
   job.v_row = v ? at.step * job.in.v.token : job.values;
+}
+
+// x, the gates, and x's decays to the tile's end.
+inline void read_keys(Job& job, const Stretch& at) {
+  const Floats d;
+  read_tile(job.in.x, at, 0, job.in.keys, 1, job.x, job.keys);
   if (!job.gated()) return;
-  read_gates(job, at);
+  job.in.gate_per_channel ? read_channel_gates(job, at) : read_head_gates(job, at);
+  if (!job.by_channel()) return times_rows(job.x, job.leave, job.keys, job.leaving);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec decay = hn::Set(d, 1.0f);
     for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
@@ -157,8 +210,14 @@ void read_writes(Job& job, const Stretch& at) {
   }
 }
 
+// What the state needs.
+inline void read_writes(Job& job, const Stretch& at) {
+  read_values(job, at);
+  read_keys(job, at);
+}
+
 // y and w, and y's decays from the tile's start: what reads the state.
-void read_reads(const Job& job, const Stretch& at) {
+inline void read_reads(const Job& job, const Stretch& at) {
   const Floats d;
   if (job.in.y.data) read_tile(job.in.y, at, 0, job.in.keys, job.in.y_factor, job.y, job.keys);
   if (job.in.w.data) read_tile(job.in.w, at, job.column, job.columns, job.in.w_factor, job.w, job.values);
@@ -167,19 +226,33 @@ void read_reads(const Job& job, const Stretch& at) {
       hn::Store(hn::Mul(hn::Load(d, job.bonus + k), hn::Load(d, job.x + i)), d, job.self + i);
     }
   }
-  for (int64_t k = 0; job.gated() && k < job.keys; k += kLanes) {
+  if (!job.gated()) return;
+  if (!job.by_channel()) return times_rows(job.y, job.enter, job.keys, job.entering);
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec decay = hn::Set(d, 1.0f);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
       const Vec next = hn::Mul(decay, hn::Load(d, job.a + i));
       if (!job.before()) decay = next;
+      if (job.m) hn::Store(decay, d, job.enter + i);
       hn::Store(hn::Mul(decay, hn::Load(d, job.y + i)), d, job.entering + i);
       decay = next;
     }
   }
 }
 
+// What stays the same in all of a worker's jobs: absent inputs are zeros, absent gates ones.
+inline void set_constants(Job& job) {
+  const int64_t tile = kTokens * job.keys;
+  fill(job.y, tile, 0);
+  fill(job.w, kTokens * job.values, 0);
+  fill(job.through, job.keys, 1);
+  for (float* part : {job.enter, job.leave}) fill(part, tile, 1);
+  fill(job.a, tile + job.keys, 1);
+  pair_decays(job, job.a);
+}
+
 // Has tile i, if there is one, fetched while the present one is worked on: all of it or what changes the state.
-void look_ahead(const Job& job, int64_t i, bool all) {
+inline void look_ahead(const Job& job, int64_t i, bool all) {
   job.fetcher->clear();
   if (i < 0 || i >= job.tiles()) return;
   const Stretch at = job.stretch(i);

@@ -9,24 +9,6 @@
 #include "cortado/primitives/gated_scan/step-inl.h"
 #include "cortado/primitives/gated_scan/tile-inl.h"
 
-#ifndef CORTADO_GATED_SCAN_KERNEL_ONCE
-#define CORTADO_GATED_SCAN_KERNEL_ONCE
-namespace cortado::gated {
-namespace {
-
-// The work of all threads: jobs are taken one after the other.
-struct Jobs {
-  const ScanKernel* scan;
-  int64_t value_blocks, block;  // forward only: blocks of columns, each computed on its own
-  int64_t count, next;
-
-  int64_t take() { return __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); }
-};
-
-}  // namespace
-}  // namespace cortado::gated
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace cortado::gated {
 namespace HWY_NAMESPACE {
@@ -46,13 +28,34 @@ void forward(Job& job) {
       read_by_keys(job, at);
     } else if (job.in.dy.data) {
       weigh_pairs(job);
-      read_by_values(job, job.state, job.w_lanes, job.dy);
-      differentiate_reads<false>(job);
+      read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
+      pair_gradients<false, false>(job);
       write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
     }
     advance(job, job.leaving, job.v_rows, job.v_row, job.state, job.state);
   }
   write_state(job, job.state, job.in.final_state);
+}
+
+// dy, dx and dg of a tile whose channels decay each on its own.
+void differentiate_channels(Job& job) {
+  const bool gate = job.in.dg.data;
+  read_by_values(job, job.grad, job.v_lanes, nullptr, job.dx);
+  if (gate || job.in.dy.data) {
+    read_by_values(job, job.state, job.w_lanes, nullptr, job.dy);
+    gate ? differentiate_reads<true>(job) : differentiate_reads<false>(job);
+  }
+  if (gate) finish_gate_gradient(job);
+  differentiate_writes(job);
+}
+
+// The same where all channels decay alike.
+void differentiate_head(Job& job) {
+  const bool gate = job.in.dg.data;
+  read_by_values(job, job.grad, job.v_lanes, job.leave, job.dx);
+  if (gate || job.in.dy.data) read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
+  if (gate) gate_flow(job, job.state);
+  gate ? pair_gradients<true, true>(job) : pair_gradients<true, false>(job);
 }
 
 // One tile of the backward, from its state and the gradient behind it, which becomes the gradient before it.
@@ -63,41 +66,12 @@ void differentiate(Job& job, int64_t tile) {
   look_ahead(job, tile - 1, true);
   score_pairs(job);
   weigh_pairs(job);
-  const bool gate = job.in.dg.data;
-  read_by_values(job, job.grad, job.v_lanes, job.dx);
-  if (gate || job.in.dy.data) {
-    read_by_values(job, job.state, job.w_lanes, job.dy);
-    gate ? differentiate_reads<true>(job) : differentiate_reads<false>(job);
-  }
-  if (gate) {
-    finish_gate_gradient(job);
-    write_gate_gradient(job, at);
-  }
-  differentiate_writes(job);
+  job.by_channel() ? differentiate_channels(job) : differentiate_head(job);
+  if (job.in.dg.data) write_gate_gradient(job, at);
   write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
   write_tile(job.dx, job.keys, job.in.dx, at, 0, job.in.keys);
   if (job.in.dw.data) read_by_keys(job, at);
-  multiply<Start::kZero, Terms::kFromRow>({.a = job.scores,
-                                           .a_row = 1,
-                                           .a_column = kTokens,
-                                           .b = job.w,
-                                           .b_row = job.values,
-                                           .out = job.dv,
-                                           .out_row = job.values,
-                                           .rows = kTokens,
-                                           .columns = job.values,
-                                           .depth = kTokens});
-  multiply<Start::kAdd>({.a = job.leaving,
-                         .a_row = job.keys,
-                         .a_column = 1,
-                         .b = job.grad,
-                         .b_row = job.values,
-                         .out = job.dv,
-                         .out_row = job.values,
-                         .rows = kTokens,
-                         .columns = job.values,
-                         .depth = job.keys,
-                         .from = job.dv});
+  value_gradients(job);
   write_tile(job.dv, job.values, job.in.dv, at, 0, job.columns);
   advance(job, job.entering, job.w, job.values, job.grad, job.grad);
 }
@@ -108,8 +82,7 @@ void backward(Job& job) {
   const int64_t tiles = job.tiles(), size = job.state_size();
   float* state = job.state;
   read_state(job, job.in.initial, job.segment_states);
-  read_state(job, job.in.final_grad, job.grad);
-  if (job.head % (job.in.final_grad.repeat ? job.in.final_grad.repeat : 1) != 0) fill(job.grad, size, 0);
+  read_final_grad(job);
   fill(job.dbonus, job.keys, 0);
   const int64_t segments = (tiles + kSegment - 1) / kSegment;
   for (int64_t i = 0; i < (segments - 1) * kSegment; ++i) {
@@ -138,17 +111,7 @@ void backward(Job& job) {
     write_row(job.dbonus, job.in.dbonus + (job.row * job.in.heads + job.head) * job.in.keys, 1, job.in.keys);
 }
 
-// What stays the same in all of a worker's jobs: absent inputs are zeros, absent gates ones.
-void set_constants(Job& job) {
-  const int64_t tile = kTokens * job.keys;
-  fill(job.y, tile, 0);
-  fill(job.w, kTokens * job.values, 0);
-  fill(job.through, job.keys, 1);
-  fill(job.a, tile + job.keys, 1);
-  fill(job.leave, tile, 1);
-}
-
-void run_jobs(Jobs& jobs) {
+void do_scan(Jobs& jobs) {
   const ScanKernel& in = *jobs.scan;
   const FlushDenormals guard;
   Fetcher fetcher;
@@ -158,13 +121,7 @@ void run_jobs(Jobs& jobs) {
   lay_out(job, scratch);
   set_constants(job);
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) {
-    const int64_t stream = i / jobs.value_blocks;
-    job.row = stream / in.heads;
-    job.head = stream % in.heads;
-    job.first = in.bounds ? in.bounds[job.row] : 0;
-    job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
-    job.column = i % jobs.value_blocks * jobs.block;
-    job.columns = in.values - job.column < jobs.block ? in.values - job.column : jobs.block;
+    place(job, jobs, i);
     if (in.bonus) read_row(in.bonus + job.head * in.keys, 1, in.keys, 1.0f, job.bonus, job.keys);
     job.backward() ? backward(job) : forward(job);
   }
@@ -172,7 +129,7 @@ void run_jobs(Jobs& jobs) {
 
 // --- One token. ---
 
-void step_jobs(Jobs& jobs) {
+void do_steps(Jobs& jobs) {
   const ScanKernel& in = *jobs.scan;
   const FlushDenormals guard;
   StepInputs inputs;
@@ -200,40 +157,20 @@ namespace cortado::gated {
 
 namespace {
 
-HWY_EXPORT(run_jobs);
-HWY_EXPORT(step_jobs);
+HWY_EXPORT(do_scan);
+HWY_EXPORT(do_steps);
 
-void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_jobs)(*static_cast<Jobs*>(jobs)); }
-void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(step_jobs)(*static_cast<Jobs*>(jobs)); }
-
-int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
+void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_scan)(*static_cast<Jobs*>(jobs)); }
+void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
 
 }  // namespace
 
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  const int64_t streams = scan.rows * scan.heads;
-  if (streams == 0) return;
-  Jobs jobs{.scan = &scan, .value_blocks = 1, .block = scan.values, .count = 0, .next = 0};
   const bool independent_columns = scan.dw.data && !scan.dy.data && !scan.dx.data;
-  if (independent_columns && streams < parallel.threads) {
-    constexpr int64_t kUnit = 32;
-    jobs.block = divided(divided(scan.values, divided(parallel.threads, streams)), kUnit) * kUnit;
-    jobs.value_blocks = divided(scan.values, jobs.block);
-  }
-  jobs.count = streams * jobs.value_blocks;
-  const int64_t workers = jobs.count < parallel.threads ? jobs.count : parallel.threads;
-  workers > 1 ? parallel.run(workers, &work, &jobs) : work(&jobs, 0);
+  run(scan_jobs(scan, independent_columns, parallel.threads), parallel, &work);
 }
 
-void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  const int64_t states = scan.rows * scan.final_state.heads;
-  Jobs jobs{.scan = &scan, .value_blocks = 1, .block = scan.values, .count = states, .next = 0};
-  constexpr int64_t kWorthAThread =
-      1 << 16;  // of a state's elements: below, waking a thread takes longer than the work
-  const int64_t useful = states * scan.keys * scan.values / kWorthAThread;
-  const int64_t workers = useful < parallel.threads ? useful : parallel.threads;
-  workers > 1 ? parallel.run(workers, &work_step, &jobs) : work_step(&jobs, 0);
-}
+void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) { run(step_jobs(scan), parallel, &work_step); }
 
 }  // namespace cortado::gated
 #endif

@@ -27,9 +27,8 @@ Tensor wide_bonus(const FormInputs& in, int64_t heads) {
   return in.bonus.defined() ? plain(expand_heads(in.bonus, heads, 0)) : Tensor();
 }
 
-// The sizes and inputs of a call; what it keeps alive are the tensors whose data it points to.
-ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double factor, const Tensor& bonus,
-                       const Tensor& initial) {
+// The inputs of a call.
+ScanKernel inputs_of(const FormInputs& in, const FormOptions& options, double factor, const KernelCall& kept) {
   const int64_t heads = options.heads;
   using kernels::timed;
   ScanKernel call{
@@ -44,8 +43,8 @@ ScanKernel kernel_call(const FormInputs& in, const FormOptions& options, double 
   call.gates_are_factors = options.decay == DecayKind::kFactors;
   // What is not differentiated by carries the factor: a backward's dy or dw belongs to the other one.
   (options.want_y ? call.w_factor : call.y_factor) = static_cast<float>(factor);
-  call.bonus = bonus.defined() ? bonus.data_ptr<float>() : nullptr;
-  call.initial = kernels::states(initial, heads);
+  call.bonus = kept.bonus.defined() ? kept.bonus.data_ptr<float>() : nullptr;
+  call.initial = kernels::states(kept.initial, heads);
   return call;
 }
 
@@ -56,12 +55,19 @@ bool kernel_takes(const FormInputs& in, const FormOptions& options) {
          kernels::usable({in.y, in.x, in.w, in.v, in.g, in.bonus, in.initial, in.final_grad});
 }
 
-FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
-                                    const std::vector<int64_t>* bounds) {
+}  // namespace
+
+KernelCall kernel_call(const FormInputs& in, const FormOptions& options, double factor,
+                       const std::vector<int64_t>* bounds, int64_t state_heads) {
   const int64_t heads = options.heads, keys = in.x.size(3), values = in.v.size(3);
   const int64_t rows = bounds ? static_cast<int64_t>(bounds->size()) - 1 : in.x.size(0);
   const auto floats = in.x.options().dtype(at::kFloat);
-  FormOutputs out;
+  KernelCall call{.out = {},
+                  .bonus = wide_bonus(in, heads),
+                  .initial = plain(in.initial),
+                  .final_grad = plain(in.final_grad),
+                  .scan = {}};
+  FormOutputs& out = call.out;
   if (options.want_y) out.y = room(in.y, in, heads, keys);
   if (options.want_w) out.w = room(in.w, in, heads, values);
   if (options.want_rest) {
@@ -70,28 +76,35 @@ FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& opt
     out.initial = at::empty({rows, heads, keys, values}, floats);
     if (in.bonus.defined()) out.bonus = at::empty({rows, heads, keys}, floats);
   } else {
-    out.final_state = at::empty({rows, state_heads(in), keys, values}, floats);
+    out.final_state = at::empty({rows, state_heads, keys, values}, floats);
   }
   if (options.want_gate) {
     std::vector<int64_t> sizes{in.x.size(0), in.x.size(1), heads};
     if (in.g.dim() == 4) sizes.push_back(keys);
     out.g = at::empty(sizes, floats);
   }
-  const Tensor bonus = wide_bonus(in, heads), initial = plain(in.initial), final_grad = plain(in.final_grad);
-  ScanKernel call = kernel_call(in, options, factor, bonus, initial);
-  call.rows = rows;
-  call.bounds = bounds ? bounds->data() : nullptr;
-  call.final_grad = kernels::states(final_grad, heads);
-  call.dy = kernels::timed(out.y, heads);
-  call.dx = kernels::timed(out.x, heads);
-  call.dw = kernels::timed(out.w, heads);
-  call.dv = kernels::timed(out.v, heads);
-  call.dg = kernels::timed(out.g, heads);
-  call.dbonus = out.bonus.defined() ? out.bonus.data_ptr<float>() : nullptr;
-  call.final_state = kernels::states(out.final_state, heads);
-  call.initial_grad = kernels::states(out.initial, heads);
-  run_scan(call, kernels::parallel());
-  return out;
+  ScanKernel& scan = call.scan = inputs_of(in, options, factor, call);
+  scan.rows = rows;
+  scan.bounds = bounds ? bounds->data() : nullptr;
+  scan.final_grad = kernels::states(call.final_grad, heads);
+  scan.dy = kernels::timed(out.y, heads);
+  scan.dx = kernels::timed(out.x, heads);
+  scan.dw = kernels::timed(out.w, heads);
+  scan.dv = kernels::timed(out.v, heads);
+  scan.dg = kernels::timed(out.g, heads);
+  scan.dbonus = out.bonus.defined() ? out.bonus.data_ptr<float>() : nullptr;
+  scan.final_state = kernels::states(out.final_state, heads);
+  scan.initial_grad = kernels::states(out.initial, heads);
+  return call;
+}
+
+namespace {
+
+FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
+                                    const std::vector<int64_t>* bounds) {
+  const KernelCall call = kernel_call(in, options, factor, bounds, state_heads(in));
+  run_scan(call.scan, kernels::parallel());
+  return call.out;
 }
 
 }  // namespace
@@ -113,17 +126,9 @@ bool step_kernel_takes(const FormInputs& in, const FormOptions& options) {
 }
 
 FormOutputs step_by_kernel(const FormInputs& in, const FormOptions& options, double factor) {
-  const Tensor bonus = wide_bonus(in, options.heads), initial = plain(in.initial);
-  FormOutputs out;
-  (options.want_y ? out.y : out.w) = room({}, in, options.heads, options.want_y ? in.x.size(3) : in.v.size(3));
-  out.final_state =
-      at::empty({in.x.size(0), state_heads(in), in.x.size(3), in.v.size(3)}, in.x.options().dtype(at::kFloat));
-  ScanKernel call = kernel_call(in, options, factor, bonus, initial);
-  call.dy = kernels::timed(out.y, options.heads);
-  call.dw = kernels::timed(out.w, options.heads);
-  call.final_state = kernels::states(out.final_state, options.heads);
-  run_step(call, kernels::parallel());
-  return out;
+  const KernelCall call = kernel_call(in, options, factor, nullptr, state_heads(in));
+  run_step(call.scan, kernels::parallel());
+  return call.out;
 }
 
 }  // namespace cortado::gated

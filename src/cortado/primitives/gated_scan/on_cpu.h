@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/kernel.h"
 
 namespace cortado::gated {
 
@@ -10,6 +11,15 @@ namespace cortado::gated {
 // argument if that has all the heads, else in float32, that of an absent y or w in v's; the final state has the state's
 // heads.
 FormOutputs compute_form(FormInputs in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds);
+
+// What this hands to the kernel: room for the outputs, and the tensors whose data the call points to (and in's).
+struct KernelCall {
+  FormOutputs out;
+  Tensor bonus, initial, final_grad;
+  ScanKernel scan;
+};
+KernelCall kernel_call(const FormInputs& in, const FormOptions& options, double factor,
+                       const std::vector<int64_t>* bounds, int64_t state_heads);
 
 // One token, forward, by the kernel, if it takes that: in.initial has the state's heads here.
 bool step_kernel_takes(const FormInputs& in, const FormOptions& options);

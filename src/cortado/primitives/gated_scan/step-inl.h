@@ -20,7 +20,7 @@ struct StepInputs {
   HWY_ALIGN float state[kStepWidth], read[kStepWidth];  // a row of the state; what it gives
 };
 
-void read_token(const Timed& x, const Stretch& at, int64_t n, float factor, float* to) {
+inline void read_token(const Timed& x, const Stretch& at, int64_t n, float factor, float* to) {
   if (!x.data) return;
   const int64_t width = round_up(n, kLanes);
   if (x.type == Element::kFloat32) {
@@ -32,7 +32,7 @@ void read_token(const Timed& x, const Stretch& at, int64_t n, float factor, floa
   }
 }
 
-void read_step_gates(const ScanKernel& in, const Stretch& at, float* a) {
+inline void read_step_gates(const ScanKernel& in, const Stretch& at, float* a) {
   const Floats d;
   const int64_t width = round_up(in.keys, kLanes);
   if (!in.g.data) return fill(a, width, 1);
@@ -61,8 +61,8 @@ HWY_INLINE void add_scaled(const float* row, float factor, float* to, int64_t wi
 
 // Head `head` of a row, whose state `before` (null: 0) becomes `after`, or has become it if another head that shares it
 // came before.
-void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, const float* before, float* after,
-               bool updated) {
+inline void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, const float* before, float* after,
+                      bool updated) {
   const Floats d;
   const int64_t width = round_up(in.values, kLanes);
   read_token(in.y, at, in.keys, in.y_factor, s.y);

@@ -16,43 +16,72 @@ namespace {
 
 // --- Pairs of tokens inside a tile. ---
 
+// to = from ⊙ decays, [16,16]
+HWY_INLINE void times_decays(const float* from, const float* decays, float* to) {
+  const Floats d;
+  for (int64_t i = 0; i < kTokens * kTokens; i += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, from + i), hn::Load(d, decays + i)), d, to + i);
+  }
+}
+
 // scores[t][s] += Σ y_t x_s Π_{s < i <= t} a_i, over kVecs vectors of keys from `k` on. With a bonus t's own gate is
-// left out.
-template <int kVecs>
+// left out. Of more than one query a token, the next tile of y has the second, the next 16 rows of scores its scores.
+template <int kQueries, int kVecs>
 HWY_INLINE void score_block(const Job& job, int64_t k) {
   const Floats d;
   for (int64_t t = 0; t < kTokens; ++t) {
     job.fetcher->fetch(1);
-    Vec seen[kVecs];  // y_t and the decays down to s
+    Vec seen[kQueries][kVecs];  // y_t and the decays down to s
+#pragma GCC unroll 2
+    for (int q = 0; q < kQueries; ++q) {
+      const float* y = job.y + (q * kTokens + t) * job.keys + k;
 #pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) seen[c] = hn::Load(d, job.y + t * job.keys + k + c * kLanes);
+      for (int c = 0; c < kVecs; ++c) seen[q][c] = hn::Load(d, y + c * kLanes);
+    }
     for (int64_t first = t / 4 * 4; first >= 0; first -= 4) {
-      Vec sums[4];
+      Vec sums[kQueries][4];
 #pragma GCC unroll 4
       for (int i = 3; i >= 0; --i) {
         const int64_t s = first + i;
-        sums[i] = hn::Zero(d);
+#pragma GCC unroll 2
+        for (int q = 0; q < kQueries; ++q) sums[q][i] = hn::Zero(d);
         if (s > t) continue;
         const float* x = (s == t ? job.self : job.x) + s * job.keys + k;
         const float* a = job.a + s * job.keys + k;
-        const bool decays = job.gated() && !(job.before() && s == t);
+        const bool decays = job.gated() && job.by_channel() && !(job.before() && s == t);
 #pragma GCC unroll 4
         for (int c = 0; c < kVecs; ++c) {
-          sums[i] = hn::MulAdd(seen[c], hn::Load(d, x + c * kLanes), sums[i]);
-          if (decays) seen[c] = hn::Mul(seen[c], hn::Load(d, a + c * kLanes));
+          const Vec key = hn::Load(d, x + c * kLanes);
+#pragma GCC unroll 2
+          for (int q = 0; q < kQueries; ++q) {
+            sums[q][i] = hn::MulAdd(seen[q][c], key, sums[q][i]);
+            if (decays) seen[q][c] = hn::Mul(seen[q][c], hn::Load(d, a + c * kLanes));
+          }
         }
       }
-      add_sums_of_four(d, sums, job.scores + t * kTokens + first);
+#pragma GCC unroll 2
+      for (int q = 0; q < kQueries; ++q) {
+        add_sums_of_four(d, sums[q], job.scores + (q * kTokens + t) * kTokens + first);
+      }
     }
   }
 }
 
+template <int kQueries = 1>
 HWY_NOINLINE void score_pairs(const Job& job) {
-  fill(job.scores, kTokens * kTokens, 0);
+  constexpr int kVecs = kQueries == 1 || kTileRows == 8 ? 4 : 2;  // what there are registers for
+  fill(job.scores, kQueries * kTokens * kTokens, 0);
   int64_t k = 0;
-  for (; k + 4 * kLanes <= job.keys; k += 4 * kLanes) score_block<4>(job, k);
-  for (; k < job.keys; k += kLanes) score_block<1>(job, k);
+  for (; k + kVecs * kLanes <= job.keys; k += kVecs * kLanes) score_block<kQueries, kVecs>(job, k);
+  for (; k < job.keys; k += kLanes) score_block<kQueries, 1>(job, k);
+  if (!job.gated() || job.by_channel()) return;
+  for (int q = 0; q < kQueries; ++q) {
+    float* scores = job.scores + q * kTokens * kTokens;
+    times_decays(scores, job.decays, scores);
+  }
 }
+
+// --- Gradients of pairs and of what crosses the bounds together, decay by decay. ---
 
 // dy_t, which holds S w_t of the tile's start S: from there on what w_t reads decays and is added to up to t,
 // r <- a_s r + m[t][s] x_s. With kGate also the gradient of every a_s, which is what a_s multiplied there times what
@@ -89,7 +118,7 @@ HWY_NOINLINE void differentiate_reads(const Job& job) {
 
 // dx_s, which holds E v_s of the gradient E behind the tile: the same from there back to s, r <- a_{t+1} r + m[t][s]
 // y_t. With a bonus reads come before their token's own gate, and a token sees itself through the bonus.
-HWY_NOINLINE void differentiate_writes(const Job& job) {
+HWY_NOINLINE inline void differentiate_writes(const Job& job) {
   const Floats d;
   const int64_t width = job.keys, before = job.before() ? 1 : 0;
   const float* a = job.a + (1 - before) * width;  // behind the last token a row of ones
@@ -114,10 +143,149 @@ HWY_NOINLINE void differentiate_writes(const Job& job) {
   }
 }
 
+// Adds to the gates' gradient what the state behind the tile gives, as differentiate_reads does for a token's read:
+// here E reads S, and dx holds only E v yet. A log's gradient is its factor's times the factor.
+inline void finish_gate_gradient(const Job& job) {
+  const Floats d;
+  fill(job.crossing, job.keys, 0);
+  for (int64_t k = 0; k < job.keys; k += 4) {
+    Vec sums[4];
+    for (int i = 0; i < 4; ++i) {
+      sums[i] = hn::Zero(d);
+      for (int64_t j = (k + i) * job.values; j < (k + i + 1) * job.values; j += kLanes) {
+        sums[i] = hn::MulAdd(hn::Load(d, job.state + j), hn::Load(d, job.grad + j), sums[i]);
+      }
+    }
+    add_sums_of_four(d, sums, job.crossing + k);
+  }
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    Vec read = hn::Load(d, job.crossing + k);
+    for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
+      const Vec a = hn::Load(d, job.a + i);
+      const Vec sum = hn::MulAdd(hn::Load(d, job.leave + i), read, hn::Load(d, job.dg + i));
+      hn::Store(job.in.gates_are_factors ? sum : hn::Mul(sum, a), d, job.dg + i);
+      read = hn::MulAdd(a, read, hn::Mul(hn::Load(d, job.x + i), hn::Load(d, job.dx + i)));
+    }
+  }
+}
+
+// --- Gradients of pairs, on top of what crosses the bounds. ---
+
+// What pair_gradients adds, where each channel has decays of its own; without the pairs of a token with itself in dx.
+template <bool kRest, bool kGate>
+HWY_NOINLINE void channel_gradients(const Job& job) {
+  const Floats d;
+  const int64_t width = job.keys, own = job.before() ? 1 : 0;
+  for (int64_t k = 0; k < width; k += kLanes) {
+    for (int64_t t = 0; t < kTokens; ++t) {
+      job.fetcher->fetch(1);
+      const float* m = job.m + t * kTokens;
+      const Vec y = hn::Load(d, job.y + t * width + k);
+      Vec decay = job.before() ? hn::Set(d, 1.0f) : hn::Load(d, job.a + t * width + k);
+      Vec sum = hn::Mul(hn::Set(d, m[t]), hn::Load(d, job.self + t * width + k));
+      for (int64_t s = t - 1; s >= 0; --s) {
+        const Vec weight = hn::Mul(decay, hn::Set(d, m[s]));
+        const Vec part = hn::Mul(weight, hn::Load(d, job.x + s * width + k));
+        if (kRest) {
+          float* dx = job.dx + s * width + k;
+          hn::Store(hn::MulAdd(weight, y, hn::Load(d, dx)), d, dx);
+        }
+        if (kGate) {
+          hn::Store(part, d, job.parts + s * kLanes);
+        } else {
+          sum = hn::Add(sum, part);
+        }
+        decay = hn::Mul(decay, hn::Load(d, job.a + s * width + k));
+      }
+      if (kGate) {
+        Vec upto = hn::Zero(d);
+        for (int64_t s = 0; s < t - own; ++s) {
+          upto = hn::Add(upto, hn::Load(d, job.parts + s * kLanes));
+          float* dg = job.dg + (s + 1) * width + k;
+          hn::Store(hn::MulAdd(y, upto, hn::Load(d, dg)), d, dg);
+        }
+        if (own && t > 0) upto = hn::Add(upto, hn::Load(d, job.parts + (t - 1) * kLanes));
+        sum = hn::Add(sum, upto);
+      }
+      float* dy = job.dy + t * width + k;
+      hn::Store(hn::Add(sum, hn::Load(d, dy)), d, dy);
+    }
+  }
+}
+
+// A pair of a token with itself: dx += m[t][t] y_t, times the bonus if there is one.
+inline void diagonal_gradients(const Job& job) {
+  const Floats d;
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    const Vec bonus = job.before() ? hn::Load(d, job.bonus + k) : hn::Set(d, 1.0f);
+    Vec total = hn::Load(d, job.dbonus + k);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const int64_t i = t * job.keys + k;
+      const Vec part = hn::Mul(hn::Set(d, job.m[t * kTokens + t]), hn::Load(d, job.y + i));
+      hn::Store(hn::MulAdd(part, bonus, hn::Load(d, job.dx + i)), d, job.dx + i);
+      total = hn::MulAdd(part, hn::Load(d, job.x + i), total);
+    }
+    hn::Store(total, d, job.dbonus + k);
+  }
+}
+
+// Where all channels decay alike the gate's gradient is one number, kept in the first channel: m ⊙ scores, summed over
+// the pairs around it.
+HWY_INLINE void head_gate_gradients(const Job& job) {
+  const Floats d;
+  Vec behind[kTokens / kLanes];  // of each s, summed over the tokens from t on
+  for (Vec& sum : behind) sum = hn::Zero(d);
+  for (int64_t t = kTokens - 1; t > 0; --t) {
+    Vec total = hn::Zero(d);
+    for (int64_t s = 0; s < kTokens; s += kLanes) {
+      Vec& sum = behind[s / kLanes];
+      sum = hn::MulAdd(hn::Load(d, job.m + t * kTokens + s), hn::Load(d, job.scores + t * kTokens + s), sum);
+      const auto before = hn::FirstN(d, static_cast<size_t>(t > s ? t - s : 0));
+      total = hn::Add(total, hn::IfThenElseZero(before, sum));
+    }
+    job.dg[t * job.keys] += hn::GetLane(hn::SumOfLanes(d, total));
+  }
+}
+
+// to += weights x, or with kFromRow weightsᵀ x, of a lower triangle of weights
+template <Terms kTerms>
+void add_weighted(const Job& job, const float* x, float* to) {
+  const bool turned = kTerms == Terms::kFromRow;
+  multiply<Start::kAdd, kTerms>({.a = job.weights,
+                                 .a_row = turned ? 1 : kTokens,
+                                 .a_column = turned ? kTokens : 1,
+                                 .b = x,
+                                 .b_row = job.keys,
+                                 .out = to,
+                                 .out_row = job.keys,
+                                 .rows = kTokens,
+                                 .columns = job.keys,
+                                 .depth = kTokens,
+                                 .from = to,
+                                 .fetcher = job.fetcher});
+}
+
+// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates
+// between s and t the product of all of these.
+template <bool kRest, bool kGate>
+void pair_gradients(const Job& job) {
+  if (job.by_channel()) {
+    channel_gradients<kRest, kGate>(job);
+    if (kRest) diagonal_gradients(job);
+    return;
+  }
+  times_decays(job.m, job.decays, job.weights);
+  add_weighted<Terms::kUpToRow>(job, job.x, job.dy);
+  if (kRest) add_weighted<Terms::kFromRow>(job, job.y, job.dx);
+  if (kGate) head_gate_gradients(job);
+}
+
 // --- What the state between the tiles gives. ---
 
-// to[t] = state · values_t, the values given with tokens in their lanes.
-void read_by_values(const Job& job, const float* state, const float* value_lanes, float* to) {
+// to[t] = decay_t ⊙ (state · values_t), the values given with tokens in their lanes. No decay: left to the recurrence.
+inline void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay,
+                           float* to) {
+  const Floats d;
   multiply<Start::kZero>({.a = state,
                           .a_row = job.values,
                           .a_column = 1,
@@ -130,10 +298,15 @@ void read_by_values(const Job& job, const float* state, const float* value_lanes
                           .depth = job.values,
                           .fetcher = job.fetcher});
   from_token_lanes(job.lanes, job.keys, to, job.spare);
+  if (!job.gated() || !decay) return;
+  if (!job.by_channel()) return times_rows(to, decay, job.keys, to);
+  for (int64_t i = 0; i < kTokens * job.keys; i += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, to + i), hn::Load(d, decay + i)), d, to + i);
+  }
 }
 
 // dw = scores v + entering S
-void read_by_keys(const Job& job, const Stretch& at) {
+inline void read_by_keys(const Job& job, const Stretch& at) {
   float* in_place = tile_in_place(job.in.dw, at, job.column, job.columns, job.values);
   float* to = in_place ? in_place : job.dw;
   const int64_t row = in_place ? at.step * job.in.dw.token : job.values;
@@ -162,8 +335,35 @@ void read_by_keys(const Job& job, const Stretch& at) {
   if (!in_place) write_tile(to, row, job.in.dw, at, job.column, job.columns);
 }
 
-// to = diag(through) from + keysᵀ values
-void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from, float* to) {
+// dv = scoresᵀ w + leaving ∂L/∂S
+inline void value_gradients(const Job& job) {
+  multiply<Start::kZero, Terms::kFromRow>({.a = job.scores,
+                                           .a_row = 1,
+                                           .a_column = kTokens,
+                                           .b = job.w,
+                                           .b_row = job.values,
+                                           .out = job.dv,
+                                           .out_row = job.values,
+                                           .rows = kTokens,
+                                           .columns = job.values,
+                                           .depth = kTokens});
+  multiply<Start::kAdd>({.a = job.leaving,
+                         .a_row = job.keys,
+                         .a_column = 1,
+                         .b = job.grad,
+                         .b_row = job.values,
+                         .out = job.dv,
+                         .out_row = job.values,
+                         .rows = kTokens,
+                         .columns = job.values,
+                         .depth = job.keys,
+                         .from = job.dv,
+                         .fetcher = job.fetcher});
+}
+
+// to = diag(through) from + keysᵀ values, of `rows` keys and values
+inline void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from,
+                    float* to, int64_t rows = kTokens) {
   multiply<Start::kScaled>({.a = keys,
                             .a_row = 1,
                             .a_column = job.keys,
@@ -173,16 +373,14 @@ void advance(const Job& job, const float* keys, const float* values, int64_t val
                             .out_row = job.values,
                             .rows = job.keys,
                             .columns = job.values,
-                            .depth = kTokens,
+                            .depth = rows,
                             .from = from,
                             .scale = job.through,
                             .fetcher = job.fetcher});
 }
 
-// m = w vᵀ, and the transposed tiles it takes.
-void weigh_pairs(const Job& job) {
-  to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
-  to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
+// m = w vᵀ; v_lanes is v transposed.
+inline void weigh_by_lanes(const Job& job) {
   multiply<Start::kZero>({.a = job.w,
                           .a_row = job.values,
                           .a_column = 1,
@@ -195,9 +393,16 @@ void weigh_pairs(const Job& job) {
                           .depth = job.values});
 }
 
-// Adds to the gates' gradient what the state behind the tile gives, as differentiate_reads does for a token's read:
-// here E reads S, and dx holds only E v yet. A log's gradient is its factor's times the factor.
-void finish_gate_gradient(const Job& job) {
+// The same, and the transposed tiles.
+inline void weigh_pairs(const Job& job) {
+  to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
+  to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
+  weigh_by_lanes(job);
+}
+
+// The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's
+// own factor.
+inline void gate_flow(const Job& job, const float* state) {
   const Floats d;
   fill(job.crossing, job.keys, 0);
   for (int64_t k = 0; k < job.keys; k += 4) {
@@ -205,31 +410,35 @@ void finish_gate_gradient(const Job& job) {
     for (int i = 0; i < 4; ++i) {
       sums[i] = hn::Zero(d);
       for (int64_t j = (k + i) * job.values; j < (k + i + 1) * job.values; j += kLanes) {
-        sums[i] = hn::MulAdd(hn::Load(d, job.state + j), hn::Load(d, job.grad + j), sums[i]);
+        sums[i] = hn::MulAdd(hn::Load(d, state + j), hn::Load(d, job.grad + j), sums[i]);
       }
     }
     add_sums_of_four(d, sums, job.crossing + k);
   }
   for (int64_t k = 0; k < job.keys; k += kLanes) {
-    Vec read = hn::Load(d, job.crossing + k);
+    Vec sum = hn::Mul(hn::Load(d, job.crossing + k), hn::Load(d, job.through + k));
+    for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
+      const Vec next = hn::MulAdd(hn::Load(d, job.y + i), hn::Load(d, job.dy + i), sum);
+      hn::Store(job.before() ? sum : next, d, job.dg + i);
+      sum = next;
+    }
+    sum = hn::Zero(d);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
-      const Vec a = hn::Load(d, job.a + i);
-      const Vec sum = hn::MulAdd(hn::Load(d, job.leave + i), read, hn::Load(d, job.dg + i));
-      hn::Store(job.in.gates_are_factors ? sum : hn::Mul(sum, a), d, job.dg + i);
-      read = hn::MulAdd(a, read, hn::Mul(hn::Load(d, job.x + i), hn::Load(d, job.dx + i)));
+      hn::Store(hn::Add(sum, hn::Load(d, job.dg + i)), d, job.dg + i);
+      sum = hn::MulAdd(hn::Load(d, job.x + i), hn::Load(d, job.dx + i), sum);
     }
   }
 }
 
-void write_gate_gradient(const Job& job, const Stretch& at) {
+inline void write_gate_gradient(const Job& job, const Stretch& at) {
   const Floats d;
   if (job.in.gate_per_channel) return write_tile(job.dg, job.keys, job.in.dg, at, 0, job.in.keys);
   for (int64_t t = 0; t < kTokens; ++t) {
     Vec sum = hn::Zero(d);
     for (int64_t k = 0; k < job.keys; k += kLanes) sum = hn::Add(sum, hn::Load(d, job.dg + t * job.keys + k));
-    hn::Store(hn::SumOfLanes(d, sum), d, job.parts + t * kLanes);
+    job.parts[t] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
-  write_tile(job.parts, kLanes, job.in.dg, at, 0, 1);
+  write_numbers(job.parts, job.in.dg, at);
 }
 
 }  // namespace

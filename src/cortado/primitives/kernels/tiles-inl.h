@@ -221,6 +221,31 @@ inline void write_tile(const float* from, int64_t width, const Timed& x, const S
   write_tile_as<hwy::float16_t>(from, width, x, at, column, n);
 }
 
+// One number a token: the stretch's, then zeros up to kTokens.
+inline void read_numbers(const Timed& x, const Stretch& at, float* to) {
+  const int64_t step = at.step * x.token;
+  if (x.type == Element::kFloat32) return read_row(address<float>(x, at, 0), step, at.tokens, 1.0f, to, kTokens);
+  if (x.type == Element::kBFloat16) return read_row(address<BFloat16>(x, at, 0), step, at.tokens, 1.0f, to, kTokens);
+  read_row(address<hwy::float16_t>(x, at, 0), step, at.tokens, 1.0f, to, kTokens);
+}
+
+inline void write_numbers(const float* from, const Timed& x, const Stretch& at) {
+  if (!x.data) return;
+  const int64_t step = at.step * x.token;
+  if (x.type == Element::kFloat32) return write_row(from, address<float>(x, at, 0), step, at.tokens);
+  if (x.type == Element::kBFloat16) return write_row(from, address<BFloat16>(x, at, 0), step, at.tokens);
+  write_row(from, address<hwy::float16_t>(x, at, 0), step, at.tokens);
+}
+
+// to[t] = factors[t] from[t], rows of a tile
+HWY_INLINE void times_rows(const float* from, const float* factors, int64_t width, float* to) {
+  const Floats d;
+  for (int64_t t = 0; t < kTokens; ++t, from += width, to += width) {
+    const Vec factor = hn::Set(d, factors[t]);
+    for (int64_t i = 0; i < width; i += kLanes) hn::Store(hn::Mul(factor, hn::Load(d, from + i)), d, to + i);
+  }
+}
+
 // Brings the next stretch's rows into the second-level cache, a few at a time while something else is computed: a
 // head's rows lie far apart in memory, the hardware does not foresee them, and many at once would block the way for
 // other loads.
@@ -342,7 +367,8 @@ struct Product {
   float* out;
   int64_t out_row;
   int64_t rows, columns, depth;
-  const float* from = nullptr;   // rows as out's
+  const float* from = nullptr;
+  int64_t from_row = 0;          // 0: as out_row
   const float* scale = nullptr;  // one a row
   Fetcher* fetcher = nullptr;    // has something to fetch meanwhile
 };
@@ -351,8 +377,9 @@ template <Start kStart, int kRows, int kVecs>
 HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
   const Floats d;
   const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
-  const float* const before = p.from;
-  float* const out = p.out;
+  const int64_t from_row = p.from_row ? p.from_row : out_row;
+  const float* const from = kStart == Start::kZero ? nullptr : p.from + i * from_row + j;
+  float* const out = p.out + i * out_row + j;
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -373,17 +400,16 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
     }
   }
   // What it is added to comes last: a state is then rounded once a tile, not once a token.
-  const int64_t start = i * out_row + j;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kVecs; ++c) {
-      const int64_t at = start + r * out_row + c * kLanes;
-      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, before + at));
+      const int64_t before = r * from_row + c * kLanes;
+      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, from + before));
       if constexpr (kStart == Start::kScaled) {
-        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, before + at), sum[r][c]);
+        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, from + before), sum[r][c]);
       }
-      hn::Store(sum[r][c], d, out + at);
+      hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
     }
   }
 }

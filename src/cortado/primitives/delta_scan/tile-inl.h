@@ -1,0 +1,231 @@
+// A tile of 16 tokens of the delta scan: the gated scan's tile, with values that a triangular system gives.
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_DELTA_SCAN_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_DELTA_SCAN_TILE_INL_H
+#undef CORTADO_DELTA_SCAN_TILE_INL_H
+#else
+#define CORTADO_DELTA_SCAN_TILE_INL_H
+#endif
+
+#include "cortado/primitives/delta_scan/kernel.h"
+#include "cortado/primitives/gated_scan/step-inl.h"
+#include "cortado/primitives/gated_scan/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::delta {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace kernels;
+using namespace kernels::HWY_NAMESPACE;
+using namespace gated::HWY_NAMESPACE;
+using gated::Jobs;
+
+inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scratch& scratch) {
+  Job job{.in = in, .keys = round_up(in.keys, 16), .values = values, .fetcher = &fetcher};
+  lay_out(job, scratch);
+  job.y = scratch.take(2 * kTokens * job.keys);
+  job.entering = job.gated() ? scratch.take(2 * kTokens * job.keys) : job.y;
+  job.w = scratch.take(2 * kTokens * job.values);
+  job.scores = scratch.take(2 * kTokens * kTokens);
+  set_constants(job);
+  return job;
+}
+
+// Two reads of one state: by q with weights ∂L/∂o, and by -k, before the own token is written, with weights ∂L/∂v.
+struct Tile {
+  const ScanKernel& in;
+  Job stored;     // stored.v is u
+  Job held;       // the second read: its y, entering, w and scores lie behind the first's, m and dy are its own
+  float* beta;    // [16]
+  float* errors;  // v - S'ᵀk, which u is beta times
+  float* all_errors = nullptr;  // backward: [tiles, 16, values] and
+  float* all_scores = nullptr;  // [tiles, 16, 16], held.scores
+
+  Tile(const ScanKernel& scan, int64_t values, Fetcher& fetcher, Scratch& scratch)
+      : in(scan), stored(laid_out(scan, values, fetcher, scratch)), held(stored) {
+    const int64_t key_tile = kTokens * held.keys, value_tile = kTokens * values, pairs = kTokens * kTokens;
+    held.y += key_tile;
+    held.entering += key_tile;
+    held.w += value_tile;
+    held.scores += pairs;
+    beta = scratch.take(kTokens);
+    errors = scratch.take(value_tile);
+    if (!stored.backward()) return;
+    const int64_t tiles = (scan.tokens + kTokens - 1) / kTokens;
+    all_errors = scratch.take(tiles * value_tile);
+    all_scores = scratch.take(tiles * pairs);
+    held.m = scratch.take(pairs);
+    held.dy = scratch.take(key_tile);
+    held.w_lanes = scratch.take(value_tile);
+  }
+};
+
+// beta, and -k as a query.
+inline void read_held(const Tile& tile, const Stretch& at) {
+  const Floats d;
+  const Job& job = tile.held;
+  read_numbers(tile.in.beta, at, tile.beta);
+  for (int64_t i = 0; i < kTokens * job.keys; i += kLanes) hn::Store(hn::Neg(hn::Load(d, job.x + i)), d, job.y + i);
+  if (!job.gated()) return;
+  if (!job.by_channel()) return times_rows(job.y, job.enter, job.keys, job.entering);
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    Vec decay = hn::Set(d, 1.0f);
+    for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
+      decay = hn::Mul(decay, hn::Load(d, job.a + i));
+      hn::Store(hn::Mul(decay, hn::Load(d, job.y + i)), d, job.entering + i);
+    }
+  }
+}
+
+// A unit lower triangular system with many right sides:  z_i += Σ_{j < i} a_ij w_j,  w_i = beta_i z_i,  i = 0 ... 15.
+// Rows may be counted backwards in memory, by negative distances.
+struct System {
+  const float* a;  // a_ij at i·a_row + j·a_column
+  int64_t a_row, a_column;
+  const float* beta;
+  int64_t beta_row;
+  float *z, *w;
+  int64_t row, columns;
+};
+
+// kVecs vectors of columns from column j on, four rows at a time: what the rows above give, then the four among
+// themselves.
+template <int kVecs>
+HWY_INLINE void solve_columns(const System& s, int64_t j) {
+  const Floats d;
+  constexpr int kRows = 4;
+  for (int64_t i = 0; i < kTokens; i += kRows) {
+    const float* a = s.a + i * s.a_row;
+    float* z = s.z + i * s.row + j;
+    Vec sum[kRows][kVecs];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::Load(d, z + r * s.row + c * kLanes);
+    }
+    const float* w = s.w + j;
+    for (int64_t above = 0; above < i; ++above, w += s.row, a += s.a_column) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Vec factor = hn::Set(d, a[r * s.a_row]);
+#pragma GCC unroll 4
+        for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, hn::Load(d, w + c * kLanes), sum[r][c]);
+      }
+    }
+    float* to = s.w + i * s.row + j;
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec beta = hn::Set(d, s.beta[(i + r) * s.beta_row]);
+#pragma GCC unroll 4
+      for (int c = 0; c < kVecs; ++c) {
+        const Vec found = hn::Mul(beta, sum[r][c]);
+        hn::Store(sum[r][c], d, z + r * s.row + c * kLanes);
+        hn::Store(found, d, to + r * s.row + c * kLanes);
+#pragma GCC unroll 4
+        for (int below = r + 1; below < kRows; ++below) {
+          sum[below][c] = hn::MulAdd(hn::Set(d, a[below * s.a_row + r * s.a_column]), found, sum[below][c]);
+        }
+      }
+    }
+  }
+}
+
+HWY_NOINLINE inline void solve(const System& s) {
+  constexpr int kVecs = kTileRows / 2;  // what there are registers for
+  int64_t j = 0;
+  for (; j + kVecs * kLanes <= s.columns; j += kVecs * kLanes) solve_columns<kVecs>(s, j);
+  for (; j < s.columns; j += kLanes) solve_columns<1>(s, j);
+}
+
+// What is stored instead of v: errors = v - S'ᵀk, stored.v = beta times them; held.scores and v_rows are there.
+inline void find_corrections(const Tile& tile, const float* state) {
+  const Job& job = tile.held;
+  multiply<Start::kAdd>({.a = job.entering,
+                         .a_row = job.keys,
+                         .a_column = 1,
+                         .b = state,
+                         .b_row = job.values,
+                         .out = tile.errors,
+                         .out_row = job.values,
+                         .rows = kTokens,
+                         .columns = job.values,
+                         .depth = job.keys,
+                         .from = tile.stored.v_rows,
+                         .from_row = tile.stored.v_row,
+                         .fetcher = job.fetcher});
+  solve({.a = job.scores,
+         .a_row = kTokens,
+         .a_column = 1,
+         .beta = tile.beta,
+         .beta_row = 1,
+         .z = tile.errors,
+         .w = tile.stored.v,
+         .row = job.values,
+         .columns = job.values});
+}
+
+// The gradients of the errors, in stored.dv, and of v, in held.w, beta times them: the same system from its other end.
+// Each error is held back by what its successors take out of u.
+inline void solve_back(const Tile& tile) {
+  const Job& job = tile.stored;
+  value_gradients(job);
+  const int64_t last = kTokens - 1;
+  solve({.a = tile.held.scores + last * kTokens + last,
+         .a_row = -1,
+         .a_column = -kTokens,
+         .beta = tile.beta + last,
+         .beta_row = -1,
+         .z = job.dv + last * job.values,
+         .w = tile.held.w + last * job.values,
+         .row = -job.values,
+         .columns = job.values});
+}
+
+// dbeta_t = ∂L/∂errors_t · errors_t
+inline void write_beta_gradient(const Tile& tile, const Stretch& at) {
+  const Job& job = tile.stored;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    job.parts[t] = inner_product(job.dv + t * job.values, tile.errors + t * job.values, job.values);
+  }
+  write_numbers(job.parts, tile.in.dbeta, at);
+}
+
+// The m of both reads; the second comes before the own token is written.
+inline void weigh_both(const Tile& tile) {
+  const Job& held = tile.held;
+  weigh_pairs(tile.stored);
+  to_token_lanes(held.w, held.values, held.w_lanes, held.spare);
+  weigh_by_lanes(held);
+  for (int64_t t = 0; t < kTokens; ++t) held.m[t * kTokens + t] = 0;
+}
+
+// The second read's part of gate_flow.
+inline void add_gate_flow(const Job& job) {
+  const Floats d;
+  for (int64_t k = 0; k < job.keys; k += kLanes) {
+    Vec sum = hn::Zero(d);
+    for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
+      sum = hn::MulAdd(hn::Load(d, job.y + i), hn::Load(d, job.dy + i), sum);
+      hn::Store(hn::Add(sum, hn::Load(d, job.dg + i)), d, job.dg + i);
+    }
+  }
+}
+
+// k is written and is, negative, a query.
+inline void write_key_gradient(const Tile& tile, const Stretch& at) {
+  const Floats d;
+  const Job& job = tile.held;
+  for (int64_t i = 0; i < kTokens * job.keys; i += kLanes) {
+    hn::Store(hn::Sub(hn::Load(d, job.dx + i), hn::Load(d, job.dy + i)), d, job.dx + i);
+  }
+  write_tile(job.dx, job.keys, job.in.dx, at, 0, job.in.keys);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::delta
+HWY_AFTER_NAMESPACE();
+
+#endif
