@@ -14,7 +14,7 @@ struct Arena {
   float* blocks[kMost] = {};
   int64_t sizes[kMost] = {};
   int count = 0, current = 0;
-  int64_t used = 0;
+  int64_t used = 0, together = 0;
 
   ~Arena() { release(); }
   void release() {
@@ -25,7 +25,8 @@ struct Arena {
     for (; current < count && used + size > sizes[current]; ++current) used = 0;
     if (current == count) {
       if (count == kMost) abort();  // a kernel takes a dozen pieces
-      sizes[count] = size > kSmallest ? size : kSmallest;
+      const int64_t least = count == 0 && together > kSmallest ? together : kSmallest;
+      sizes[count] = size > least ? size : least;
       blocks[count] = static_cast<float*>(aligned_alloc(64, static_cast<size_t>(sizes[count]) * sizeof(float)));
       if (!blocks[count]) abort();
       ++count;
@@ -33,10 +34,14 @@ struct Arena {
     used += size;
     return blocks[current] + used - size;
   }
+  // What took several blocks takes one of their size the next time: tasks that grow do not pile up blocks.
   void reset() {
     int64_t total = 0;
     for (int i = 0; i < count; ++i) total += sizes[i];
-    if (total > kKept) release();
+    if (total > kKept || count > 1) {
+      together = total > kKept ? 0 : total;
+      release();
+    }
     current = 0;
     used = 0;
   }

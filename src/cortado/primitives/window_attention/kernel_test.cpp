@@ -133,8 +133,13 @@ TEST(WindowAttentionKernel, FewQueries) {
   for (const int64_t queries : {1, 3, 7}) {
     for (const int64_t keys : {7, 33, 130}) {
       for (const int64_t size : {1, 17, 64}) {
-        const Case c{.queries = queries, .keys = keys, .window = 40, .key_size = size, .value_size = 80 - size,
-                     .repeat = 1 + size % 3, .causal = queries != 3};
+        const Case c{.queries = queries,
+                     .keys = keys,
+                     .window = 40,
+                     .key_size = size,
+                     .value_size = 80 - size,
+                     .repeat = 1 + size % 3,
+                     .causal = queries != 3};
         check_everywhere(c, at::kFloat, 1e-5, keys % 3);
       }
     }
@@ -143,6 +148,16 @@ TEST(WindowAttentionKernel, FewQueries) {
   check_everywhere({.queries = 2, .keys = 70, .window = 64, .first_key = {30, 69}}, at::kHalf, 4e-3);
   check_everywhere({.queries = 2, .keys = 70, .window = 64, .first_key = {70, 0}, .magnitude = 30}, at::kFloat, 1e-4);
   check_everywhere({.queries = 5, .keys = 5, .window = 2, .batch = 1, .bounds = {0, 1, 1, 4, 5}}, at::kFloat, 1e-5);
+}
+
+// A prompt read in pieces: every piece needs a little more memory than the last.
+TEST(WindowAttentionKernel, CachesThatGrow) {
+  const Tensor k = at::randn({1, 18000, 1, 16});
+  for (int64_t keys = 10000; keys <= 18000; keys += 200) {
+    const Tensor q = at::randn({1, 8, 1, 16}), seen = k.narrow(1, 0, keys);
+    WindowAttentionOptions options;
+    EXPECT_TRUE(std::get<0>(window_attention(q, seen, seen, options)).isfinite().all().item<bool>());
+  }
 }
 
 TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
