@@ -1,5 +1,6 @@
 // cortado bench model: training, prefill and decoding of a config's model, with memory.
 #include <iostream>
+#include <optional>
 
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
@@ -60,8 +61,8 @@ class ModelMeasurement {
     request_.progress = [this](const std::string& what, int64_t done, int64_t total) {
       const std::string label = stage_ + what;
       if (!bar_ || label != std::exchange(shown_, label)) {
-        bar_.emplace(ProgressBar::Options{
-            .label = label, .total = total, .units_per_count = 0, .bytes = false, .quiet = options_.quiet});
+        bar_.emplace(
+            ProgressBar::Options{.label = label, .total = total, .units_per_count = 0, .quiet = options_.quiet});
         bar_->start_at(done);
       }
       bar_->update(done);
