@@ -20,7 +20,7 @@ export CORTADO_BUILD := $(abspath $(BUILD))
 .PHONY: help setup configure build demo test lint format asan tsan bench-peers install clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N"
 
 setup: ## system packages (as root) and the Python environment

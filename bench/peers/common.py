@@ -86,7 +86,7 @@ class Bench:
         mine, other = medians([ours, theirs], rounds or self.rounds)
         row = {"what": what, "against": against, "pass": passes, "tokens": tokens, "ours": mine, "theirs": other, "ratio": other / mine}
         self.rows.append(row)
-        print(f"  {what:22} {passes:16} T {tokens:6}  {1e3 * mine:10.3f}   {against:28} {1e3 * other:10.3f}  {other / mine:8.2f}x", flush=True)
+        print(f"  {what:26} {passes:16} T {tokens:6}  {1e3 * mine:10.3f}   {against:28} {1e3 * other:10.3f}  {other / mine:8.2f}x", flush=True)
 
     def both_passes(self, what, against, tokens, ours, theirs, inputs, tolerance=1e-3, rounds=None):
         """Lines of the forward pass and of forward and backward: ours(*inputs) and theirs(*inputs) return o."""

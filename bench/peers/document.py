@@ -58,7 +58,7 @@ def goal_table(results):
     for goal in goals(results):
         measured = "not measured" if goal.measured is None else f"{number(goal.measured)}{goal.unit}"
         met = "" if goal.measured is None else "yes" if goal.measured >= goal.least else "**no**"
-        rows.append([goal.what, f"{number(goal.least)}{goal.unit}", measured, met])
+        rows.append([goal.what, f"{goal.least:g}{goal.unit}", measured, met])
     return "## Goals\n\n" + table(["what", "at least", "measured", "reached"], rows)
 
 
@@ -124,10 +124,12 @@ def save_plot(name, curves, labels):
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = name  # the same file for the same numbers
+    curves = {label: sorted(points) for label, points in curves.items() if points}
+    if not curves:
+        return
     figure, axes = plt.subplots(figsize=(7.5, 4.5))
     for label, points in curves.items():
-        if points:
-            axes.loglog(*zip(*sorted(points)), marker="o", markersize=4, label=label)
+        axes.loglog(*zip(*points), marker="o", markersize=4, label=label)
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
     axes.grid(True, which="major", alpha=0.3)

@@ -11,7 +11,7 @@ def fixture_peers(root, monkeypatch):
     """The modules of bench/peers by name."""
     monkeypatch.syspath_prepend(str(root / "bench/peers"))
     yield lambda name: __import__(name)
-    for name in ("common", "goals"):
+    for name in ("common", "goals", "document"):
         sys.modules.pop(name, None)
 
 
@@ -58,3 +58,20 @@ def test_goals_are_found_in_the_results(peers):
         "2 threads against 1, with backward, the worst primitive (gated_scan/channel)": 2.0,
         "decode, speed at depth 1,000,000 of that at depth 100": 0.8,
     }
+
+
+def test_the_document_says_what_is_reached_and_what_was_refused(peers):
+    document = peers("document")
+    names = ("ops", "lengths", "model_macchiato", "model_tiny", "ggml", "sdpa", "pytorch_chunked", "slots", "transformers", "jax", "gpt")
+    results = dict.fromkeys(names)
+    line = {"what": "gated_scan/channel", "pass": "forward", "tokens": 4096, "against": "GLA", "ours": 2e-3, "theirs": 8e-3, "ratio": 4.0}
+    lines = [line, {**line, "what": "gated_scan/head", "ratio": 1.5}]
+    settings = {"threads": 2, "rounds": 7}
+    results["ggml"] = {"peer": "ggml", "settings": settings, "rows": lines, "refused": ["delta_scan: results differ by 1"]}
+    goals = document.goal_table(results)
+    assert "| gated_scan forward, per-channel gate, against ggml's GLA | 3.5x | 4.00x | yes |" in goals
+    assert "| gated_scan forward, head gate, against ggml's Mamba-2 scan | 3x | 1.50x | **no** |" in goals
+    assert "| latte forward against SDPA, T = 256 | 1x | not measured |  |" in goals
+    text = document.peer_tables(results)
+    assert "| `gated_scan/channel` | forward | 4096 | GLA | 2.00 ms | 8.00 ms | 4.00x |" in text
+    assert "- refused: delta_scan: results differ by 1" in text

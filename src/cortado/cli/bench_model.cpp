@@ -1,5 +1,6 @@
 // cortado bench model: training, prefill and decoding of a config's model, with memory.
 #include <iostream>
+#include <optional>
 
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
@@ -54,11 +55,17 @@ struct ModelResult {
 class ModelMeasurement {
  public:
   ModelMeasurement(const ModelBench& options, std::shared_ptr<LanguageModel> model)
-      : options_(options), model_(std::move(model)), bar_({.label = "bench", .quiet = options.quiet}) {
+      : options_(options), model_(std::move(model)) {
     request_.rounds = options.rounds;
     request_.stop = interrupt_requested;
     request_.progress = [this](const std::string& what, int64_t done, int64_t total) {
-      bar_.update(++updates_, concat(stage_, what, " ", with_commas(done), "/", with_commas(total)));
+      const std::string label = stage_ + what;
+      if (!bar_ || label != std::exchange(shown_, label)) {
+        bar_.emplace(
+            ProgressBar::Options{.label = label, .total = total, .units_per_count = 0, .quiet = options_.quiet});
+        bar_->start_at(done);
+      }
+      bar_->update(done);
     };
     request_.tokens = [this](int64_t, int64_t count) {
       const Tensor tokens = random_tokens({count});
@@ -128,9 +135,8 @@ class ModelMeasurement {
 
   const ModelBench& options_;
   std::shared_ptr<LanguageModel> model_;
-  ProgressBar bar_;
-  int64_t updates_ = 0;
-  std::string stage_;
+  std::string stage_, shown_;  // "T 256, "; what the bar shows
+  std::optional<ProgressBar> bar_;
   SpeedRequest request_;
   ModelResult result_;
 };
