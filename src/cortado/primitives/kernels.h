@@ -20,6 +20,7 @@ inline constexpr Primitive kPrimitives[] = {
     {"elementwise_scan", "cortado::elementwise_scan", "Highway"},
     {"running_max", "cortado::_running_max", ""},  // beside elementwise_scan: the maxima of time-wise softmaxes
     {"time_softmax", "cortado::_time_softmax", "Highway"},
+    {"latte_scan", "cortado::_latte_scan", "Highway"},
     {"short_conv", "cortado::short_conv", "Highway"},
 };
 

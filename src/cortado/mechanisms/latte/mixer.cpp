@@ -68,7 +68,7 @@ const Mechanism kLatte = {
     .paper = "Latte (2024) eq. 6-17; Latte-Macchiato eq. 6-14",
     .equation = "o_t = sum_l p(l|t) sum_{s<=t} softmax_{s<=t}(theta_sl) v_s",
     .state = "L (D/H + 2)",
-    .primitives = {"gated_scan", "time_softmax", "running_max"},
+    .primitives = {"latte_scan", "gated_scan", "running_max"},
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -9,27 +9,30 @@ namespace {
 
 constexpr const char* kLatteOp = "latte";
 
-// What the state is read with: weights p(l|t) as they are, or logits whose softmax takes in log Σ_s exp θ_s.
-enum class Query { kWeights, kLogits };
+// What the state is read with: weights p(l|t) as they are, their logits, or logits whose softmax takes in log Σ_s exp
+// θ_s.
+enum class Query { kWeights, kLogits, kJointLogits };
 
 // p(l|t) [B,T,H,L] for Σ_s exp(θ_s - m) = `sum`; where the sum is 0, nothing is there to be read.
 Tensor posterior(Query kind, const Tensor& query, const Tensor& m, const Tensor& sum) {
   if (kind == Query::kWeights) return query;
+  if (kind == Query::kLogits) return at::softmax(query, -1);
   const Tensor nothing = sum == 0;
   const double lowest =
       query.scalar_type() == at::kDouble ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
   return at::softmax((query + m + sum.masked_fill(nothing, 1).log()).masked_fill(nothing, lowest), -1);
 }
 
-LatteResult causal_latte(Query kind, const Tensor& query, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
-                         const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
+// Weights that depend on the normaliser: it has to be there first.
+LatteResult joint_latte(const Tensor& query, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
+                        const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
   const TimeSoftmax p = time_softmax(theta, start.normalizer, start.maximum, cu_seqlens);
   const Tensor normalizer = expand_heads(p.normalizer, heads.out);
   const Tensor weights =
-      posterior(kind, expand_heads(query, heads.out), expand_heads(p.maximum, heads.out), normalizer);
-  auto [o, state] =
+      posterior(Query::kJointLogits, expand_heads(query, heads.out), expand_heads(p.maximum, heads.out), normalizer);
+  const auto [o, state] =
       gated_scan(divide_or_zero(weights, normalizer), p.keys, v, p.gate, "key", 1.0, {}, start.state, cu_seqlens);
-  return {o, state, p.last_normalizer, p.last_maximum};
+  return {o.to(v.scalar_type()), state, p.last_normalizer, p.last_maximum};
 }
 
 // p(s|l) = softmax over the whole sequence: v's weighted mean for every latent, read by all tokens.
@@ -55,13 +58,12 @@ LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logi
     expect_shape(kLatteOp, "normalizer", *start.normalizer, {rows, heads.state, latents});
     expect_shape(kLatteOp, "maximum", *start.maximum, {rows, heads.state, latents});
   }
+  if (causal && kind != Query::kJointLogits) {
+    return latte_scan(weights, key_logits, v, kind == Query::kLogits, start, cu_seqlens);
+  }
   const auto type = accumulation_type({weights, key_logits, v, start.state, start.normalizer, start.maximum});
   const Tensor theta = expand_heads(key_logits.to(type), heads.state);
-  if (causal) {
-    LatteResult result = causal_latte(kind, weights.to(type), theta, v, heads, start, cu_seqlens);
-    result.o = result.o.to(v.scalar_type());
-    return result;
-  }
+  if (causal) return joint_latte(weights.to(type), theta, v, heads, start, cu_seqlens);
   const auto options = theta.options();
   const Tensor o = bidirectional_latte(kind, differentiable_once(weights.to(type)), differentiable_once(theta),
                                        differentiable_once(v), heads, cu_seqlens);
@@ -79,14 +81,12 @@ LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, 
 
 LatteResult exponential_attention(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
                                   const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
-  return read_latte(Query::kLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
+  return read_latte(Query::kJointLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
 }
 
 LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
                   const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
-  const NoAutocast as_given;
-  const auto type = accumulation_type({query_logits, key_logits, v, start.state, start.normalizer, start.maximum});
-  return latte_with_weights(at::softmax(query_logits.to(type), -1), key_logits, v, causal, start, cu_seqlens);
+  return read_latte(Query::kLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
 }
 
 namespace {

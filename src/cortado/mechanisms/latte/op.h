@@ -5,22 +5,11 @@
 
 #include <optional>
 
+#include "cortado/primitives/latte_scan/op.h"
+
 namespace cortado {
 
 using at::Tensor;
-
-// What causal Latte carries: Σ_s exp(θ_s - m) v_s [B|N,H,L,V], Σ_s exp(θ_s - m) [B|N,H,L], and the running maximum m
-// [B|N,H,L], -inf at the start. Together or not at all.
-struct LatteState {
-  std::optional<Tensor> state;
-  std::optional<Tensor> normalizer;
-  std::optional<Tensor> maximum;
-};
-
-struct LatteResult {
-  Tensor o;  // [B,T,H,V], v's type
-  Tensor state, normalizer, maximum;
-};
 
 // query_logits, key_logits θ [B,T,H,L], v [B,T,H,V]; p(l|t) = softmax_l(query_logits), p(s|l,t) =
 // softmax_{s<=t}(θ_{s,l}). causal = false: softmax over all of the sequence, no state taken, zeros returned.

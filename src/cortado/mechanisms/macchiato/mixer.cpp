@@ -155,7 +155,7 @@ const Mechanism kMacchiato = {
     .paper = "Latte-Macchiato (2025) eq. 15-19",
     .equation = "o_t = p(0|t) window_t + sum_{l>=1} p(l|t) sum_{s<=t} p(s|l,t) v_s",
     .state = "L (D/H + 2) + 2 (w-1) D + D",
-    .primitives = {"gated_scan", "elementwise_scan", "time_softmax", "running_max", "window_attention", "short_conv"},
+    .primitives = {"latte_scan", "gated_scan", "elementwise_scan", "running_max", "window_attention", "short_conv"},
     .bidirectional = true,
     .make = make_macchiato,
     .examples =
