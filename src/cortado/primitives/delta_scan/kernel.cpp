@@ -83,8 +83,7 @@ void differentiate(Tile& tile, int64_t i, const float* state) {
     gate_flow(job, state);
     add_gate_flow(held);
   }
-  pair_gradients<true, kGate>(job);
-  pair_gradients<true, kGate>(held);
+  pair_gradients_of_both<kGate>(tile);
   if (kGate) write_gate_gradient(job, at);
   write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
   write_key_gradient(tile, at);

@@ -201,6 +201,52 @@ inline void weigh_both(const Tile& tile) {
   for (int64_t t = 0; t < kTokens; ++t) held.m[t * kTokens + t] = 0;
 }
 
+// Channel by channel what the pairs of both reads give: pair_gradients of the two, in one pass over keys and decays.
+template <bool kGate>
+HWY_NOINLINE void channel_gradients_of_both(const Tile& tile) {
+  const Floats d;
+  const Job &job = tile.stored, &held = tile.held;
+  const int64_t width = job.keys;
+  for (int64_t k = 0; k < width; k += kLanes) {
+    for (int64_t t = 0; t < kTokens; ++t) {
+      job.fetcher->fetch(1);
+      const int64_t own = t * width + k;
+      const float *m = job.m + t * kTokens, *held_m = held.m + t * kTokens;
+      const Vec y = hn::Load(d, job.y + own), held_y = hn::Load(d, held.y + own), self = hn::Set(d, m[t]);
+      hn::Store(hn::MulAdd(self, y, hn::Load(d, job.dx + own)), d, job.dx + own);
+      Vec decay = hn::Load(d, job.a + own);
+      Vec sum = hn::MulAdd(self, hn::Load(d, job.x + own), hn::Load(d, job.dy + own));
+      Vec held_sum = hn::Load(d, held.dy + own);
+      for (int64_t s = t - 1; s >= 0; --s) {
+        const int64_t i = s * width + k;
+        const Vec weight = hn::Set(d, m[s]), held_weight = hn::Set(d, held_m[s]);
+        const Vec x = hn::Mul(decay, hn::Load(d, job.x + i));
+        const Vec reads = hn::MulAdd(weight, y, hn::Mul(held_weight, held_y));
+        sum = hn::MulAdd(weight, x, sum);
+        held_sum = hn::MulAdd(held_weight, x, held_sum);
+        hn::Store(hn::MulAdd(decay, reads, hn::Load(d, job.dx + i)), d, job.dx + i);
+        if (kGate) hn::Store(hn::Mul(x, reads), d, job.parts + s * kLanes);
+        decay = hn::Mul(decay, hn::Load(d, job.a + i));
+      }
+      hn::Store(sum, d, job.dy + own);
+      hn::Store(held_sum, d, held.dy + own);
+      Vec upto = hn::Zero(d);
+      for (int64_t s = 0; kGate && s < t; ++s) {
+        upto = hn::Add(upto, hn::Load(d, job.parts + s * kLanes));
+        float* dg = job.dg + (s + 1) * width + k;
+        hn::Store(hn::Add(upto, hn::Load(d, dg)), d, dg);
+      }
+    }
+  }
+}
+
+template <bool kGate>
+void pair_gradients_of_both(const Tile& tile) {
+  if (tile.stored.by_channel()) return channel_gradients_of_both<kGate>(tile);
+  pair_gradients<true, kGate>(tile.stored);
+  pair_gradients<true, kGate>(tile.held);
+}
+
 // The second read's part of gate_flow.
 inline void add_gate_flow(const Job& job) {
   const Floats d;

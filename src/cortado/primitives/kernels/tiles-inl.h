@@ -432,7 +432,9 @@ HWY_INLINE int64_t multiply_columns(const Product& p, int64_t from) {
 
 template <Start kStart, Terms kTerms = Terms::kAll>
 HWY_NOINLINE void multiply(const Product& p) {
-  const int64_t left = multiply_columns<kStart, kTerms, kTileRows, 2>(p, 0);
+  int64_t left = 0;
+  if constexpr (kTileRows == 8) left = multiply_columns<kStart, kTerms, 4, 4>(p, left);
+  left = multiply_columns<kStart, kTerms, kTileRows, 2>(p, left);
   multiply_columns<kStart, kTerms, 2 * kTileRows, 1>(p, left);
 }
 
