@@ -28,8 +28,8 @@ void forward(Job& job) {
       read_by_keys(job, at);
     } else if (job.in.dy.data) {
       weigh_pairs(job);
-      read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
-      pair_gradients<false, false>(job);
+      read_by_values(job, job.state, job.w_lanes, job.by_channel() ? nullptr : job.enter, job.dy);
+      job.by_channel() ? differentiate_reads<false>(job) : pair_gradients<false, false>(job);
       write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
     }
     advance(job, job.leaving, job.v_rows, job.v_row, job.state, job.state);

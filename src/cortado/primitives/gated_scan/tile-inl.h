@@ -171,64 +171,6 @@ inline void finish_gate_gradient(const Job& job) {
 
 // --- Gradients of pairs, on top of what crosses the bounds. ---
 
-// What pair_gradients adds, where each channel has decays of its own; without the pairs of a token with itself in dx.
-template <bool kRest, bool kGate>
-HWY_NOINLINE void channel_gradients(const Job& job) {
-  const Floats d;
-  const int64_t width = job.keys, own = job.before() ? 1 : 0;
-  for (int64_t k = 0; k < width; k += kLanes) {
-    for (int64_t t = 0; t < kTokens; ++t) {
-      job.fetcher->fetch(1);
-      const float* m = job.m + t * kTokens;
-      const Vec y = hn::Load(d, job.y + t * width + k);
-      Vec decay = job.before() ? hn::Set(d, 1.0f) : hn::Load(d, job.a + t * width + k);
-      Vec sum = hn::Mul(hn::Set(d, m[t]), hn::Load(d, job.self + t * width + k));
-      for (int64_t s = t - 1; s >= 0; --s) {
-        const Vec weight = hn::Mul(decay, hn::Set(d, m[s]));
-        const Vec part = hn::Mul(weight, hn::Load(d, job.x + s * width + k));
-        if (kRest) {
-          float* dx = job.dx + s * width + k;
-          hn::Store(hn::MulAdd(weight, y, hn::Load(d, dx)), d, dx);
-        }
-        if (kGate) {
-          hn::Store(part, d, job.parts + s * kLanes);
-        } else {
-          sum = hn::Add(sum, part);
-        }
-        decay = hn::Mul(decay, hn::Load(d, job.a + s * width + k));
-      }
-      if (kGate) {
-        Vec upto = hn::Zero(d);
-        for (int64_t s = 0; s < t - own; ++s) {
-          upto = hn::Add(upto, hn::Load(d, job.parts + s * kLanes));
-          float* dg = job.dg + (s + 1) * width + k;
-          hn::Store(hn::MulAdd(y, upto, hn::Load(d, dg)), d, dg);
-        }
-        if (own && t > 0) upto = hn::Add(upto, hn::Load(d, job.parts + (t - 1) * kLanes));
-        sum = hn::Add(sum, upto);
-      }
-      float* dy = job.dy + t * width + k;
-      hn::Store(hn::Add(sum, hn::Load(d, dy)), d, dy);
-    }
-  }
-}
-
-// A pair of a token with itself: dx += m[t][t] y_t, times the bonus if there is one.
-inline void diagonal_gradients(const Job& job) {
-  const Floats d;
-  for (int64_t k = 0; k < job.keys; k += kLanes) {
-    const Vec bonus = job.before() ? hn::Load(d, job.bonus + k) : hn::Set(d, 1.0f);
-    Vec total = hn::Load(d, job.dbonus + k);
-    for (int64_t t = 0; t < kTokens; ++t) {
-      const int64_t i = t * job.keys + k;
-      const Vec part = hn::Mul(hn::Set(d, job.m[t * kTokens + t]), hn::Load(d, job.y + i));
-      hn::Store(hn::MulAdd(part, bonus, hn::Load(d, job.dx + i)), d, job.dx + i);
-      total = hn::MulAdd(part, hn::Load(d, job.x + i), total);
-    }
-    hn::Store(total, d, job.dbonus + k);
-  }
-}
-
 // Where all channels decay alike the gate's gradient is one number, kept in the first channel: m ⊙ scores, summed over
 // the pairs around it.
 HWY_INLINE void head_gate_gradients(const Job& job) {
@@ -265,15 +207,10 @@ void add_weighted(const Job& job, const float* x, float* to) {
                                  .fetcher = job.fetcher});
 }
 
-// Adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t decay, and with kGate to the gates
-// between s and t the product of all of these.
+// Where all channels decay alike adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t
+// decay, and with kGate to the gates between s and t the product of all of these.
 template <bool kRest, bool kGate>
 void pair_gradients(const Job& job) {
-  if (job.by_channel()) {
-    channel_gradients<kRest, kGate>(job);
-    if (kRest) diagonal_gradients(job);
-    return;
-  }
   times_decays(job.m, job.decays, job.weights);
   add_weighted<Terms::kUpToRow>(job, job.x, job.dy);
   if (kRest) add_weighted<Terms::kFromRow>(job, job.y, job.dx);
