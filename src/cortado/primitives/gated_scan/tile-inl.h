@@ -143,9 +143,8 @@ HWY_NOINLINE inline void differentiate_writes(const Job& job) {
   }
 }
 
-// Adds to the gates' gradient what the state behind the tile gives, as differentiate_reads does for a token's read:
-// here E reads S, and dx holds only E v yet. A log's gradient is its factor's times the factor.
-inline void finish_gate_gradient(const Job& job) {
+// crossing = rowsum(state ⊙ grad): what a decay of everything that crosses the tile would give.
+inline void cross(const Job& job, const float* state) {
   const Floats d;
   fill(job.crossing, job.keys, 0);
   for (int64_t k = 0; k < job.keys; k += 4) {
@@ -153,11 +152,18 @@ inline void finish_gate_gradient(const Job& job) {
     for (int i = 0; i < 4; ++i) {
       sums[i] = hn::Zero(d);
       for (int64_t j = (k + i) * job.values; j < (k + i + 1) * job.values; j += kLanes) {
-        sums[i] = hn::MulAdd(hn::Load(d, job.state + j), hn::Load(d, job.grad + j), sums[i]);
+        sums[i] = hn::MulAdd(hn::Load(d, state + j), hn::Load(d, job.grad + j), sums[i]);
       }
     }
     add_sums_of_four(d, sums, job.crossing + k);
   }
+}
+
+// Adds to the gates' gradient what the state behind the tile gives, as differentiate_reads does for a token's read:
+// here E reads S, and dx holds only E v yet. A log's gradient is its factor's times the factor.
+inline void finish_gate_gradient(const Job& job) {
+  const Floats d;
+  cross(job, job.state);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec read = hn::Load(d, job.crossing + k);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
@@ -341,17 +347,7 @@ inline void weigh_pairs(const Job& job) {
 // own factor.
 inline void gate_flow(const Job& job, const float* state) {
   const Floats d;
-  fill(job.crossing, job.keys, 0);
-  for (int64_t k = 0; k < job.keys; k += 4) {
-    Vec sums[4];
-    for (int i = 0; i < 4; ++i) {
-      sums[i] = hn::Zero(d);
-      for (int64_t j = (k + i) * job.values; j < (k + i + 1) * job.values; j += kLanes) {
-        sums[i] = hn::MulAdd(hn::Load(d, state + j), hn::Load(d, job.grad + j), sums[i]);
-      }
-    }
-    add_sums_of_four(d, sums, job.crossing + k);
-  }
+  cross(job, state);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec sum = hn::Mul(hn::Load(d, job.crossing + k), hn::Load(d, job.through + k));
     for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
