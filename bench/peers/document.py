@@ -79,11 +79,11 @@ def operator_table(ops):
     for row in (row for row in ops["rows"] if row["threads"] == threads):
         share, one = row["share"], single.get((row["case"], row["pass"]))
         rows.append(
-            [f"`{row['case']}`", row["pass"], duration(row["seconds"]), number(row["tokens_per_second"] / 1e6)]
+            [f"`{row['case']}`", row["pass"], duration(row["seconds"]), number(row["tokens_per_second"] / 1e3)]
             + [number(row["flops_per_second"] / 1e9), f"{100 * share['matmul']:.0f} %", f"{100 * share['stream']:.0f} %"]
             + [f"{number(one / row['seconds'])}x" if one and threads > 1 else "-"]
         )
-    header = ["operator", "pass", "time", "M tokens/s", "GFLOP/s", "of the best matmul", "of streaming", f"{threads} threads against 1"]
+    header = ["operator", "pass", "time", "k tokens/s", "GFLOP/s", "of the best matmul", "of streaming", f"{threads} threads against 1"]
     text = "## Operators at T = 4096\n\n`cortado bench ops`. Counted are 4 K V a token and head for a scan (6 for the delta scan, 8 for the "
     text += "two passes over slots), 4 K a key seen,\n3.5 times that with backward; and every input and output once. A step is one token.\n\n"
     return text + table(header, rows)

@@ -1,11 +1,11 @@
 """gated_scan's kernel on the best instruction set against the others, and against its ATen form.
 
-    build/bench-venv/bin/python bench/peers/isas.py [--tokens 4096] [--threads 2] [--rounds 7]
+    build/bench-venv/bin/python bench/peers/isas.py [--tokens 4096] [--threads 2] [--rounds 3]
 """
 
 from common import HEADS, SIZE, Bench
 
-bench = Bench("isas", __doc__, rounds=5)
+bench = Bench("isas", __doc__, rounds=3)
 torch, ops = bench.torch, bench.ops
 best, *others = ops._available_isas()
 

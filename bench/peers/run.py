@@ -21,17 +21,18 @@ LENGTHS = (
     "gated_scan/channel,gated_scan/head,delta_scan/head,window_attention/128,elementwise_scan,short_conv,latte,macchiato,blurry_window,"
     "gated_slot,abc"
 )
+BRIEF_TRAINING = ["--tokens", "256", "--batch", "1"]  # gpt.py measures training
 # By the program itself: NAME -> its arguments.
 PROGRAM = {
     "ops": ["ops", "--tokens", "4096", "--threads", "1,{threads}", "--rounds", "7"],
     "lengths": ["ops", "--op", LENGTHS, "--threads", "{threads}", "--rounds", "3"],
-    "model_macchiato": ["model", "configs/macchiato-gpu.json", "--tokens", "1024", "--rounds", "5", "--budget", "150"]
+    "model_macchiato": ["model", "configs/macchiato-gpu.json", *BRIEF_TRAINING, "--rounds", "5", "--budget", "150"]
     + ["--depth", "100,1000,10000,100000,1000000", "--threads", "{threads}"],
-    "model_softmax": ["model", "configs/nanogpt-gpu.json", "--set", "positions=rotary", "--tokens", "1024", "--rounds", "5"]
+    "model_softmax": ["model", "configs/nanogpt-gpu.json", "--set", "positions=rotary", *BRIEF_TRAINING, "--rounds", "5"]
     + ["--budget", "30", "--depth", "100,1000,10000,100000,1000000", "--threads", "{threads}"],
     # The same operations on next to no numbers: what a step of the former costs apart from its arithmetic.
     "model_tiny": ["model", "configs/macchiato-gpu.json", "--set", "dim=24", "--set", "mixer.latents=6", "--set", "feed_forward.dim=8"]
-    + ["--tokens", "64", "--rounds", "9", "--depth", "100", "--threads", "{threads}"],
+    + [*BRIEF_TRAINING, "--rounds", "9", "--depth", "100", "--threads", "{threads}"],
 }
 SCRIPTS = {
     "ggml": "ggml.py",
