@@ -69,6 +69,7 @@ void add_commands(CLI::App& app) {
   add_generate_command(app);
   add_compare_command(app);
   add_describe_command(app);
+  add_import_command(app);
   add_mechanisms_command(app);
 }
 

@@ -1,0 +1,92 @@
+// torch.classes.cortado.LanguageModel and Gguf: whole models and the tensors of GGUF files for Python, once
+// libcortado.so is loaded with torch.classes.load_library.
+#include <torch/custom_class.h>
+
+#include "cortado/models/checkpoint.h"
+#include "cortado/nn/dtype.h"
+#include "cortado/nn/gguf/file.h"
+#include "cortado/nn/weights.h"
+
+namespace cortado {
+namespace {
+
+class PythonLanguageModel : public torch::CustomClassHolder {
+ public:
+  // A run's folder.
+  PythonLanguageModel(const std::string& run, const std::string& dtype) {
+    OpenOptions options;
+    options.dtype = dtype_of(dtype);
+    model_ = open_model(run, options);
+  }
+
+  c10::Dict<std::string, Tensor> parameters() const {
+    c10::Dict<std::string, Tensor> all;
+    for (const auto& weight : named_weights(*model_)) all.insert(weight.key(), weight.value());
+    return all;
+  }
+
+  // Tokens int64 [B, T] -> logits [B, T, V].
+  Tensor forward(const Tensor& tokens) { return model_->forward(tokens); }
+
+  // The same, `chunk` tokens at a time, through the state.
+  Tensor resume(const Tensor& tokens, int64_t chunk) {
+    ModelState state = model_->zero_state(tokens.size(0));
+    std::vector<Tensor> parts;
+    for (const Tensor& part : tokens.split(chunk, 1)) parts.push_back(model_->forward(part, {}, &state));
+    return at::cat(parts, 1);
+  }
+
+  // The likeliest continuation: int64 [B, count].
+  Tensor greedy(const Tensor& tokens, int64_t count) {
+    const at::NoGradGuard no_grad;
+    ModelState state = model_->zero_state(tokens.size(0));
+    std::vector<Tensor> written;
+    Tensor next = tokens;
+    for (int64_t i = 0; i < count; ++i) {
+      const Tensor hidden = model_->hidden(next, {}, &state);
+      next = model_->logits(hidden.slice(1, hidden.size(1) - 1)).argmax(-1);
+      written.push_back(next);
+    }
+    return at::cat(written, 1);
+  }
+
+ private:
+  std::shared_ptr<LanguageModel> model_;
+};
+
+class PythonGguf : public torch::CustomClassHolder {
+ public:
+  explicit PythonGguf(const std::string& path) : file_(path) {}
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const GgufTensor& tensor : file_.tensors()) all.push_back(tensor.name);
+    return all;
+  }
+  Tensor tensor(const std::string& name) const {
+    const GgufTensor* found = file_.find(name);
+    if (!found) file_.fail("has no tensor \"" + name + "\"");
+    return GgufFile::read(*found);
+  }
+
+ private:
+  GgufFile file_;
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.class_<PythonLanguageModel>("LanguageModel")
+      .def(torch::init<const std::string&, const std::string&>(), "",
+           {torch::arg("run"), torch::arg("dtype") = "float32"})
+      .def("parameters", &PythonLanguageModel::parameters)
+      .def("forward", &PythonLanguageModel::forward)
+      .def("resume", &PythonLanguageModel::resume, "", {torch::arg("tokens"), torch::arg("chunk") = 1})
+      .def("greedy", &PythonLanguageModel::greedy);
+  m.class_<PythonGguf>("Gguf")
+      .def(torch::init<const std::string&>(), "", {torch::arg("path")})
+      .def("names", &PythonGguf::names)
+      .def("tensor", &PythonGguf::tensor);
+}
+
+}  // namespace cortado
