@@ -3,6 +3,7 @@
 import gguf
 import numpy as np
 import torch
+import transformers
 
 INSIDE = {
     "input_layernorm": "attn_norm",
@@ -104,3 +105,39 @@ def write_gguf(path, model, architecture, kind=gguf.GGMLQuantizationType.F32):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def read_llama(path):
+    """A Llama's GGUF file as transformers' model in float32, decoded by the gguf package."""
+    reader = gguf.GGUFReader(path)
+    tensors = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+
+    def field(key, otherwise=None):
+        found = reader.fields.get(f"llama.{key}")
+        return found.parts[found.data[0]][0].item() if found else otherwise
+
+    heads = {"q_proj": field("attention.head_count"), "k_proj": field("attention.head_count_kv")}
+    config = transformers.LlamaConfig(
+        vocab_size=tensors["token_embd.weight"].shape[0],
+        hidden_size=field("embedding_length"),
+        intermediate_size=field("feed_forward_length"),
+        num_hidden_layers=field("block_count"),
+        num_attention_heads=heads["q_proj"],
+        num_key_value_heads=heads["k_proj"],
+        max_position_embeddings=field("context_length"),
+        rms_norm_eps=field("attention.layer_norm_rms_epsilon"),
+        rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base", 10000.0)},
+        tie_word_embeddings="output.weight" not in tensors,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            values = torch.tensor(tensors[gguf_name(name, False)])
+            count = heads.get(name.split(".")[-2])
+            if count:
+                values = values.reshape(count, -1, 2, values.shape[1]).transpose(1, 2).reshape(values.shape)
+            weight.copy_(values)
+    return model

@@ -15,6 +15,7 @@ void add_generate_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_describe_command(CLI::App& app);
 void add_import_command(CLI::App& app);
+void add_export_command(CLI::App& app);
 void add_mechanisms_command(CLI::App& app);
 
 }  // namespace cortado

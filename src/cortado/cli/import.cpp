@@ -5,17 +5,14 @@
 #include <filesystem>
 #include <iostream>
 
-#include "cortado/base/error.h"
-#include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/cli/output_folder.h"
 
 namespace cortado {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 struct ImportCommand {
   std::string source, out;
@@ -27,19 +24,11 @@ void run_import(const ImportCommand& command) {
   const auto source = open_pretrained(command.source);
   std::optional<at::ScalarType> dtype;
   if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
-  claim_output_directory(command.out, /*refuse_used=*/true);
-  const PretrainedModel model = read_pretrained(*source, dtype);
-  // Written beside its place and renamed into it: a folder is there whole or not at all.
-  const fs::path out = fs::absolute(command.out).lexically_normal();
-  const fs::path place = out.has_filename() ? out : out.parent_path();
-  TemporaryDirectory work(place.parent_path().string(), "." + place.filename().string() + ".");
-  const std::string origin = fs::path(command.source).lexically_normal().string();
-  write_pretrained(model, work.path(), origin);
-  fs::permissions(work.path(), fs::status(place).permissions());
-  std::error_code error;
-  fs::rename(work.path(), place, error);
-  if (error) throw Failure(concat("[", command.out, "] cannot be written: ", error.message()));
-  work.release();
+  PretrainedModel model;
+  write_output_folder(command.out, [&](const std::string& folder) {
+    model = read_pretrained(*source, dtype);
+    write_pretrained(model, folder, std::filesystem::path(command.source).lexically_normal().string());
+  });
   int64_t parameters = 0, bytes = 0;
   for (const auto& [name, tensor] : model.weights) {
     parameters += tensor.numel();
@@ -53,8 +42,8 @@ void run_import(const ImportCommand& command) {
 
 void add_import_command(CLI::App& app) {
   auto command = std::make_shared<ImportCommand>();
-  auto& import = *app.add_subcommand("import", "Reads a pretrained Llama, Mistral, Qwen2 or Gemma-2");
-  import.footer(
+  auto& subcommand = *app.add_subcommand("import", "Reads a pretrained Llama, Mistral, Qwen2 or Gemma-2");
+  subcommand.footer(
       "Reads the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file (F32, "
       "F16, "
       "BF16, Q8_0,\n"
@@ -63,10 +52,12 @@ void add_import_command(CLI::App& app) {
       "otherwise.\n\nExamples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");
-  import.add_option("source", command->source, "a Hugging Face folder or a GGUF file")->required()->type_name("PATH");
-  import.add_option("--out", command->out, "folder to write; new or empty")->required()->type_name("DIR");
-  command->common = add_common_options(import);
-  import.callback([command] { run_import(*command); });
+  subcommand.add_option("source", command->source, "a Hugging Face folder or a GGUF file")
+      ->required()
+      ->type_name("PATH");
+  subcommand.add_option("--out", command->out, "folder to write; new or empty")->required()->type_name("DIR");
+  command->common = add_common_options(subcommand);
+  subcommand.callback([command] { run_import(*command); });
 }
 
 }  // namespace cortado

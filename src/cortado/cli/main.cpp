@@ -70,6 +70,7 @@ void add_commands(CLI::App& app) {
   add_compare_command(app);
   add_describe_command(app);
   add_import_command(app);
+  add_export_command(app);
   add_mechanisms_command(app);
 }
 

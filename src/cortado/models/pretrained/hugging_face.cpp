@@ -204,7 +204,7 @@ class HuggingFaceSource : public PretrainedSource {
  public:
   explicit HuggingFaceSource(const std::string& folder) : folder_(folder) {
     decoder_ = read_decoder(folder);
-    names_ = decoder_.gemma ? gemma_names() : llama_names();
+    names_ = hugging_face_names(decoder_.gemma);
     const std::string index = folder + "/model.safetensors.index.json";
     if (is_there(index)) {
       read_shards(index);
@@ -279,6 +279,8 @@ class HuggingFaceSource : public PretrainedSource {
 };
 
 }  // namespace
+
+WeightNames hugging_face_names(bool gemma) { return gemma ? gemma_names() : llama_names(); }
 
 std::unique_ptr<PretrainedSource> open_hugging_face(const std::string& folder) {
   return std::make_unique<HuggingFaceSource>(folder);

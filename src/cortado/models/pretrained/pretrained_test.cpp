@@ -2,6 +2,7 @@
 // right models is in tests/parity/test_import.py.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>

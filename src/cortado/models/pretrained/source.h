@@ -39,6 +39,9 @@ class PretrainedSource {
 // Mistral, Qwen2 and Gemma-2, as transformers 4 and 5 write them.
 std::unique_ptr<PretrainedSource> open_hugging_face(const std::string& folder);
 
+// transformers' names of parameters.
+WeightNames hugging_face_names(bool gemma);
+
 // A GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2 and gemma2.
 std::unique_ptr<PretrainedSource> open_gguf(const std::string& path);
 std::unique_ptr<PretrainedSource> open_gguf(std::shared_ptr<const GgufFile> file);
