@@ -57,7 +57,11 @@ MODELS = {
         None,
         {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
     ),
-    "gemma2": (transformers.Gemma2ForCausalLM, "gemma2", {"sliding_window": 9, "head_dim": 16, "query_pre_attn_scalar": 16}),
+    "gemma2": (
+        transformers.Gemma2ForCausalLM,
+        "gemma2",
+        {"sliding_window": 9, "head_dim": 16, "query_pre_attn_scalar": 16},
+    ),
     "gemma2_scaled": (
         transformers.Gemma2ForCausalLM,
         None,
