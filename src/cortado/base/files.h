@@ -76,6 +76,8 @@ class MappedFile {
   size_t size() const { return size_; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
   void expect_sequential() const;  // a hint: read ahead, drop behind
+  // A hint: these bytes of the file are not needed soon, and need not stay in memory.
+  void release(const void* bytes, size_t count) const;
 
  private:
   const std::byte* data_ = nullptr;

@@ -11,6 +11,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/dtype.h"
 
 namespace cortado {
 
@@ -36,10 +37,7 @@ at::Device CommonOptions::apply() const {
   return chosen;
 }
 
-at::ScalarType CommonOptions::dtype_or(at::ScalarType fallback) const {
-  if (!dtype) return fallback;
-  return *dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
-}
+at::ScalarType CommonOptions::dtype_or(at::ScalarType fallback) const { return dtype ? dtype_of(*dtype) : fallback; }
 
 std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   auto options = std::make_shared<CommonOptions>();
@@ -48,8 +46,8 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   command.add_option("--threads", options->threads, "threads to compute with (default: one a core)")
       ->check(CLI::Range(1, 4096))
       ->group(kGroup);
-  command.add_option("--dtype", options->dtype, "float32 or bfloat16")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+  command.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->group(kGroup);
   command.add_option("--seed", options->seed, "seed of every random draw")
       ->check(CLI::NonNegativeNumber)

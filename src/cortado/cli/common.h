@@ -20,7 +20,7 @@ inline constexpr int64_t kAssumedVocabulary = 256;
 struct CommonOptions {
   std::string device = "cpu";        // "cpu", "cuda", "cuda:1", ...
   int64_t threads = 0;               // 0: torch's choice, one a core
-  std::optional<std::string> dtype;  // "float32", "bfloat16"; absent: the command's own default
+  std::optional<std::string> dtype;  // "float32", "bfloat16", "float16"; absent: the command's own default
   std::optional<int64_t> seed;       // absent: the command's own default
 
   // Sets the number of threads and returns the device. A device that this torch doesn't have: InputError.

@@ -8,6 +8,7 @@
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
+#include "cortado/nn/dtype.h"
 #include "cortado/nn/initialization.h"
 
 namespace cortado {
@@ -93,7 +94,7 @@ Json as_json(const Subject& subject) {
                {"vocabulary", config.vocabulary},
                {"vocabulary_assumed", subject.vocabulary_assumed},
                {"parameters", subject.model.parameter_count()},
-               {"dtype", subject.dtype == at::kBFloat16 ? "bfloat16" : "float32"}};
+               {"dtype", dtype_name(subject.dtype)}};
   json["mixers"] = Json::array();
   for (const Group& group : groups(subject)) {
     json["mixers"].push_back(
@@ -153,9 +154,8 @@ void print_text(const Subject& subject) {
   if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
   std::cout << "\n"
             << with_commas(parameters) << " parameters ("
-            << human_bytes(static_cast<double>(parameters * subject.element())) << " as "
-            << (subject.dtype == at::kBFloat16 ? "bfloat16" : "float32") << "), of which "
-            << with_commas(config.vocabulary * config.dim) << " in the embedding"
+            << human_bytes(static_cast<double>(parameters * subject.element())) << " as " << (dtype_name(subject.dtype))
+            << "), of which " << with_commas(config.vocabulary * config.dim) << " in the embedding"
             << (config.tied ? ", which is also the head" : "") << "\n\n";
   print_layers(subject);
   std::cout << "\n";

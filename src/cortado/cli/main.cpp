@@ -70,6 +70,8 @@ void add_commands(CLI::App& app) {
   add_generate_command(app);
   add_compare_command(app);
   add_describe_command(app);
+  add_import_command(app);
+  add_export_command(app);
   add_mechanisms_command(app);
   add_doctor_command(app);
   add_bench_command(app);

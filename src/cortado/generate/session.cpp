@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/dtype.h"
 
 namespace cortado {
 
@@ -82,8 +83,8 @@ void Session::load(const std::string& path) {
   Extra extra;
   const auto state = ModelState::load(path, model_->identity(), &extra);
   const auto dtype = static_cast<at::ScalarType>(take(extra, "dtype", at::kLong, path).item<int64_t>());
-  fail_input_if(dtype != model_->dtype(), "[", path, "] was made with --dtype ",
-                dtype == at::kBFloat16 ? "bfloat16" : "float32", ", and the model is open with another one");
+  fail_input_if(dtype != model_->dtype(), "[", path, "] was made with --dtype ", dtype_name(dtype),
+                ", and the model is open with another one");
   const auto logits = take(extra, "logits", at::kFloat, path);
   const auto recent = take(extra, "recent", at::kLong, path);
   fail_input_if(logits.dim() != 1 || logits.size(0) != model_->config().vocabulary || recent.dim() != 1, "[", path,

@@ -5,6 +5,7 @@ namespace cortado {
 AttentionSettings AttentionSettings::read(JsonReader& settings, const MixerContext& context) {
   AttentionSettings read{ProjectionSettings::read(settings, context)};
   read.softcap = settings.optional_number("softcap", 1e-6, 1e9);
+  read.scale = settings.optional_number("scale", 1e-9, 1e9);
   read.causal = context.causal;
   return read;
 }
@@ -17,6 +18,7 @@ WindowAttentionOptions AttentionMixer::options() const {
   options.window = settings_.window;
   options.causal = settings_.causal;
   options.softcap = settings_.softcap;
+  options.scale = settings_.scale;
   return options;
 }
 

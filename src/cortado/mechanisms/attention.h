@@ -8,10 +8,11 @@ namespace cortado {
 
 struct AttentionSettings : ProjectionSettings {
   std::optional<double> softcap = {};
+  std::optional<double> scale = {};  // of the scores; none: 1/√d
   bool causal = true;
   std::optional<int64_t> window = {};  // none: every key
 
-  // The projections' and "softcap"; "window" is read by sliding_window.
+  // The projections', "softcap" and "scale"; "window" is read by sliding_window.
   static AttentionSettings read(JsonReader& settings, const MixerContext& context);
 };
 

@@ -50,7 +50,7 @@ GatedLinearMixer::Operands GatedLinearMixer::operands(const Tensor& positions, c
   };
   Operands in{part(q_, settings_.feature_map), part(k_, settings_.feature_map),
               part(v_, settings_.silu_values ? "silu" : "none")};
-  rotate_queries_and_keys(in.q, in.k, positions, settings_.rope_theta);
+  rotate_queries_and_keys(in.q, in.k, positions, settings_.rotary);
   return in;
 }
 
@@ -63,7 +63,7 @@ Tensor GatedLinearMixer::output(const Tensor& x, const Tensor& o) const {
 Tensor GatedLinearMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   std::optional<Tensor> position;
   Tensor positions;
-  if (settings_.rope_theta) {
+  if (settings_.rotary) {
     position = start_of(state, "position");
     positions = batch.positions(x, position);
   }
@@ -86,14 +86,14 @@ SequenceState GatedLinearMixer::zero_state(int64_t rows, const at::TensorOptions
   const int64_t heads = settings_.heads;
   state.add("scan_state",
             at::zeros({rows, heads, settings_.key_dim / heads, settings_.value_dim / heads}, scan_options(options)));
-  if (settings_.rope_theta) state.add("position", at::zeros({rows}, position_options(options)));
+  if (settings_.rotary) state.add("position", at::zeros({rows}, position_options(options)));
   for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
   return state;
 }
 
 int64_t GatedLinearMixer::state_bytes(int64_t) const {
   int64_t bytes = settings_.key_dim * settings_.value_dim / settings_.heads * 4;
-  if (settings_.rope_theta) bytes += 8;
+  if (settings_.rotary) bytes += 8;
   for (const auto* part : {&q_, &k_, &v_}) bytes += part->state_bytes();
   return bytes;
 }

@@ -17,8 +17,8 @@ struct GatedLinearSettings {
   double scale;            // of q
   bool norm_heads = true;  // RMSNorm of each head's output, else of all heads' together
   double norm_eps = 1e-5;
-  bool swish = true;                 // output gate silu(W_g x), else σ(W_g x)
-  std::optional<double> rope_theta;  // rotary positions on q and k
+  bool swish = true;             // output gate silu(W_g x), else σ(W_g x)
+  std::optional<Rotary> rotary;  // rotary positions on q and k
 
   // {"heads", "key_dim", "value_dim", "conv", "feature_map"}; the scale is K^-1/2.
   static GatedLinearSettings read(JsonReader& settings, const MixerContext& context, int64_t key_dim, int64_t value_dim,

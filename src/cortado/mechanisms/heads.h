@@ -33,15 +33,29 @@ inline std::optional<int64_t> read_taps(JsonReader& settings, std::optional<int6
   return settings.says("conv") ? settings.optional_integer("conv", 1, 64) : fallback;
 }
 
-// "rotary" and "rope_theta" of the settings: the base of the positions' angles, none without rotary positions.
-inline std::optional<double> read_rotary(JsonReader& settings, const MixerContext& context, int64_t head_dim,
-                                         bool fallback) {
+// "rope_theta" and "rope_scaling" of the settings (default: the model's).
+inline Rotary read_angles(JsonReader& settings, const MixerContext& context) {
+  const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+  const bool own = settings.has("rope_scaling");
+  const Json json = settings.object("rope_scaling");
+  return {theta, own ? RotaryScaling::from_json(json, settings.place() + ".rope_scaling") : context.rope_scaling};
+}
+
+// "rotary", "rope_theta" and "rope_scaling" of the settings: none without rotary positions. `channels`: of a head,
+// those that are rotated (all).
+inline std::optional<Rotary> read_rotary(JsonReader& settings, const MixerContext& context, int64_t head_dim,
+                                         bool fallback, std::optional<int64_t> channels = {}) {
   const bool rotary = settings.boolean("rotary", fallback);
   if (rotary && head_dim % 2 != 0) {
     settings.fail(concat("rotary positions need an even head size, got ", head_dim));
   }
-  const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
-  return rotary ? std::optional<double>(theta) : std::nullopt;
+  const Rotary angles = read_angles(settings, context);
+  if (!rotary) return std::nullopt;
+  const auto given = static_cast<int64_t>(angles.scaling.factors.size()), needed = channels.value_or(head_dim) / 2;
+  if (given > 0 && needed > 0 && given != needed) {
+    settings.fail(concat("a head has ", needed, " rotary frequencies, \"rope_scaling\" has ", given, " factors"));
+  }
+  return angles;
 }
 
 inline at::TensorOptions position_options(const at::TensorOptions& options) { return options.dtype(at::kLong); }

@@ -8,6 +8,7 @@
 
 #include "cortado/base/json.h"
 #include "cortado/nn/batch.h"
+#include "cortado/nn/rotary.h"
 #include "cortado/nn/state.h"
 
 namespace cortado {
@@ -21,6 +22,7 @@ struct MixerContext {
   bool causal = true;
   bool rotary = false;  // rotary positions, where the mixer has positions
   double rope_theta = 10000.0;
+  RotaryScaling rope_scaling = {};
 };
 
 // x [B, T, D] -> [B, T, D].

@@ -15,14 +15,15 @@ ProjectionSettings ProjectionSettings::read(JsonReader& settings, const MixerCon
     settings.fail(concat("dim (", context.dim, ") is not divisible by heads (", read.heads, ")"));
   }
   read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
-  read.rope_theta = read_rotary(settings, context, read.head_dim, context.rotary);
   const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
   read.rotary_dim = static_cast<int64_t>(fraction * static_cast<double>(read.head_dim));
-  if (read.rope_theta && (*read.rotary_dim < 2 || *read.rotary_dim % 2 != 0)) {
+  read.rotary = read_rotary(settings, context, read.head_dim, context.rotary, *read.rotary_dim);
+  if (read.rotary && (*read.rotary_dim < 2 || *read.rotary_dim % 2 != 0)) {
     settings.fail(concat("rotary_fraction ", fraction, " of head_dim (", read.head_dim, ") is ", *read.rotary_dim,
                          " channels, which cannot be turned in pairs"));
   }
   read.bias = settings.boolean("bias", false);
+  read.output_bias = settings.boolean("output_bias", read.bias);
   return read;
 }
 
@@ -31,14 +32,14 @@ ProjectedMixer::ProjectedMixer(std::string name, const ProjectionSettings& setti
   q_ = register_module("q", std::make_shared<Linear>(dim, settings.width(), settings.bias));
   k_ = register_module("k", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
   v_ = register_module("v", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
-  o_ = register_module("o", make_output_linear(settings.width(), dim, settings.bias));
+  o_ = register_module("o", make_output_linear(settings.width(), dim, settings.output_bias));
 }
 
 ProjectedMixer::Projected ProjectedMixer::project(const Tensor& x, const Tensor& positions, const Linear& q,
                                                   const Linear& k, const Linear& v) const {
   Projected p{split_heads(q.forward(x), projections_.heads), split_heads(k.forward(x), projections_.kv_heads),
               split_heads(v.forward(x), projections_.kv_heads)};
-  rotate_queries_and_keys(p.q, p.k, positions, projections_.rope_theta, projections_.rotary_dim);
+  rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary, projections_.rotary_dim);
   return p;
 }
 

@@ -7,11 +7,12 @@ namespace cortado {
 
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
-  std::optional<double> rope_theta;        // none: no rotary positions
+  std::optional<Rotary> rotary;            // none: no rotary positions
   std::optional<int64_t> rotary_dim = {};  // channels of a head that are rotated, the first ones; none: all
-  bool bias = false;
+  bool bias = false;                       // of q, k and v
+  bool output_bias = false;                // of o
 
-  // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rotary_fraction", "bias"}
+  // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rope_scaling", "rotary_fraction", "bias", "output_bias"}
   static ProjectionSettings read(JsonReader& settings, const MixerContext& context);
 
   int64_t width() const { return heads * head_dim; }

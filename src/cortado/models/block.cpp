@@ -17,6 +17,7 @@ std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer
   context.causal = config.causal;
   context.rotary = config.positions == PositionKind::kRotary;
   context.rope_theta = config.rope_theta;
+  context.rope_scaling = config.rope_scaling;
   return make_mixer(config.layers[layer], context, concat("layers[", layer, "]"));
 }
 

@@ -57,19 +57,24 @@ std::string weights_path(const std::string& run, const std::string& which) {
 
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata) {
-  TensorFile file;
-  file.metadata = metadata;
-  for (const auto& parameter : named_weights(model)) file.tensors.emplace_back(parameter.key(), parameter.value());
+  NamedTensors weights;
+  for (const auto& parameter : named_weights(model)) weights.emplace_back(parameter.key(), parameter.value());
+  model.set_fingerprint(save_weights(model.config(), std::move(weights), path, metadata));
+}
+
+std::string save_weights(const ModelConfig& config, NamedTensors weights, const std::string& path,
+                         const std::map<std::string, std::string>& metadata) {
+  TensorFile file{std::move(weights), metadata};
   const std::string fingerprint = content_hash(file.tensors);
   file.metadata["format"] = kFormat;
-  file.metadata["config_hash"] = model.config().architecture_hash();
+  file.metadata["config_hash"] = config.architecture_hash();
   file.metadata["fingerprint"] = fingerprint;
   write_safetensors(path, file);
-  model.set_fingerprint(fingerprint);
+  return fingerprint;
 }
 
 std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path) {
-  const TensorFile file = read_safetensors(path);
+  const TensorFile file = map_safetensors(path);
   const auto entry = [&](const char* key) {
     const auto found = file.metadata.find(key);
     return found == file.metadata.end() ? std::string() : found->second;
@@ -81,7 +86,11 @@ std::map<std::string, std::string> load_weights(LanguageModel& model, const std:
   fail_input_if(entry("config_hash") != model.config().architecture_hash(), "[checkpoint] ", path,
                 " is the checkpoint of another model: its config differs");
   const at::NoGradGuard no_grad;
-  for (auto& parameter : named_weights(model)) parameter.value().copy_(tensors.at(parameter.key()));
+  for (auto& parameter : named_weights(model)) {
+    const Tensor& tensor = tensors.at(parameter.key());
+    parameter.value().copy_(tensor);
+    file.map->release(tensor.const_data_ptr(), tensor.nbytes());
+  }
   model.set_fingerprint(entry("fingerprint"));
   return file.metadata;
 }
@@ -103,6 +112,8 @@ std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOpti
       const SkipInitialization skip;
       model = std::make_shared<LanguageModel>(config);
     }
+    // In its type before there is anything in it: what is loaded then is all the memory that the model takes.
+    model->to(options.device, options.dtype);
     load_weights(*model, weights);
   } else {
     fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");

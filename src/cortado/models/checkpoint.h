@@ -16,9 +16,16 @@ namespace cortado {
 // RUN/metrics.jsonl
 // Every file is written beside its place and renamed into it.
 
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
 // Weights only. Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata = {});
+
+// The same of weights that are in no model: named_weights() of a model of this config, of any floating type. Returns
+// the fingerprint.
+std::string save_weights(const ModelConfig& config, NamedTensors weights, const std::string& path,
+                         const std::map<std::string, std::string>& metadata = {});
 
 // Every parameter must be there with its shape, none too many: InputError names the first that is not ("checkpoint of
 // another model"). Returns the metadata.

@@ -113,6 +113,9 @@ Json read_initialization(const Json& json, const std::string& place) {
 void read_positions(JsonReader& reader, ModelConfig& config) {
   config.positions = choose(reader, "positions", kPositions, "none");
   config.rope_theta = reader.number("rope_theta", 1.0, 1e12, 10000.0);
+  const bool scaled = reader.has("rope_scaling");
+  const Json scaling = reader.object("rope_scaling");
+  if (scaled) config.rope_scaling = RotaryScaling::from_json(scaling, reader.place() + ".rope_scaling");
   if (config.positions == PositionKind::kLearned) {
     config.context = reader.integer("context", 1, kLong);
   } else {
@@ -204,6 +207,7 @@ Json ModelConfig::to_json() const {
   json["feed_forward"] = feed_forward_to_json(*this);
   json["positions"] = name_of(kPositions, positions);
   json["rope_theta"] = rope_theta;
+  if (rope_scaling.type != RotaryScaling::Type::kNone) json["rope_scaling"] = rope_scaling.to_json();
   json["context"] = context;
   json["embedding"] = {{"tied", tied}, {"scaled", scaled_embedding}};
   json["head_bias"] = head_bias;

@@ -7,6 +7,7 @@
 
 #include "cortado/base/json.h"
 #include "cortado/nn/feed_forward.h"
+#include "cortado/nn/rotary.h"
 
 namespace cortado {
 
@@ -28,10 +29,11 @@ enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 //                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf)},
 //                                           dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated
 //                                           ones
-//   "positions": "none" | "sinusoidal" | "learned" | "rotary", "rope_theta": 10000, "context": 256 (rows of learned
-//   positions), "embedding": {"tied": true, "scaled": false}, "head_bias": false, "dropout": 0.0, "final_softcap":
-//   null, "causal": true, "initialization": {"type": "lecun"} or {"type": "normal", "std": 0.02}, both with
-//   "scale_residual": false, "training": {...}                       read by train/ (train/options.h), kept here unread
+//   "positions": "none" | "sinusoidal" | "learned" | "rotary", "rope_theta": 10000, "rope_scaling": {...}
+//   (nn/rotary.h), "context": 256 (rows of learned positions), "embedding": {"tied": true, "scaled": false},
+//   "head_bias": false, "dropout": 0.0, "final_softcap": null, "causal": true, "initialization": {"type": "lecun"} or
+//   {"type": "normal", "std": 0.02}, both with "scale_residual": false, "training": {...}                       read by
+//   train/ (train/options.h), kept here unread
 // }
 struct ModelConfig {
   std::string name;
@@ -49,6 +51,7 @@ struct ModelConfig {
   Activation feed_forward_activation = Activation::kSilu;
   PositionKind positions = PositionKind::kNone;
   double rope_theta = 10000.0;
+  RotaryScaling rope_scaling = {};
   int64_t context = 0;  // training length (0: not said); with learned positions also the limit
   bool tied = true;
   bool scaled_embedding = false;  // × √D

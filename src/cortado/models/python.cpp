@@ -1,8 +1,11 @@
-// torch.classes.cortado.LanguageModel: whole models for Python, once libcortado.so is loaded with
-// torch.classes.load_library.
+// torch.classes.cortado.LanguageModel and Gguf: whole models and the tensors of GGUF files for Python, once
+// libcortado.so is loaded with torch.classes.load_library.
 #include <torch/custom_class.h>
 
+#include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
+#include "cortado/nn/dtype.h"
+#include "cortado/nn/gguf/file.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {
@@ -11,9 +14,17 @@ namespace {
 // The tensors of parameters() are the model's own: optimise them from Python, or copy into them in place.
 class PythonLanguageModel : public torch::CustomClassHolder {
  public:
-  // config: the JSON text of a config with a vocabulary. Random weights, from torch's generator.
-  explicit PythonLanguageModel(const std::string& config)
-      : model_(std::make_shared<LanguageModel>(ModelConfig::from_json(parse_json(config, "config"), "config"))) {}
+  // A run's folder; or the JSON text of a config with a vocabulary: random weights, from torch's generator.
+  PythonLanguageModel(const std::string& model, const std::string& dtype) {
+    OpenOptions options;
+    options.dtype = dtype_of(dtype);
+    if (!model.starts_with('{')) {
+      model_ = open_model(model, options);
+      return;
+    }
+    model_ = std::make_shared<LanguageModel>(ModelConfig::from_json(parse_json(model, "config"), "config"));
+    model_->to(options.dtype);
+  }
 
   c10::Dict<std::string, Tensor> parameters() const {
     c10::Dict<std::string, Tensor> all;
@@ -21,8 +32,9 @@ class PythonLanguageModel : public torch::CustomClassHolder {
     return all;
   }
 
-  // tokens int64 [B,T] -> logits [B,T,vocabulary], whole sequences from zero.
+  // Tokens int64 [B, T] -> logits [B, T, V].
   Tensor forward(const Tensor& tokens) { return model_->forward(tokens); }
+
   // Mean cross-entropy, nats a token; targets as tokens, -1: not counted. With dropout if `training`.
   Tensor loss(const Tensor& tokens, const Tensor& targets, bool training) {
     Batch batch;
@@ -30,19 +42,67 @@ class PythonLanguageModel : public torch::CustomClassHolder {
     return model_->loss(tokens, targets, batch);
   }
 
+  // forward, `chunk` tokens at a time, through the state.
+  Tensor resume(const Tensor& tokens, int64_t chunk) {
+    ModelState state = model_->zero_state(tokens.size(0));
+    std::vector<Tensor> parts;
+    for (const Tensor& part : tokens.split(chunk, 1)) parts.push_back(model_->forward(part, {}, &state));
+    return at::cat(parts, 1);
+  }
+
+  // The likeliest continuation: int64 [B, count].
+  Tensor greedy(const Tensor& tokens, int64_t count) {
+    const at::NoGradGuard no_grad;
+    ModelState state = model_->zero_state(tokens.size(0));
+    std::vector<Tensor> written;
+    Tensor next = tokens;
+    for (int64_t i = 0; i < count; ++i) {
+      const Tensor hidden = model_->hidden(next, {}, &state);
+      next = model_->logits(hidden.slice(1, hidden.size(1) - 1)).argmax(-1);
+      written.push_back(next);
+    }
+    return at::cat(written, 1);
+  }
+
  private:
   std::shared_ptr<LanguageModel> model_;
+};
+
+class PythonGguf : public torch::CustomClassHolder {
+ public:
+  explicit PythonGguf(const std::string& path) : file_(path) {}
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const GgufTensor& tensor : file_.tensors()) all.push_back(tensor.name);
+    return all;
+  }
+  Tensor tensor(const std::string& name) const {
+    const GgufTensor* found = file_.find(name);
+    if (!found) file_.fail("has no tensor \"" + name + "\"");
+    return GgufFile::read(*found);
+  }
+
+ private:
+  GgufFile file_;
 };
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.class_<PythonLanguageModel>("LanguageModel")
-      .def(torch::init<const std::string&>(), "", {torch::arg("config")})
+      .def(torch::init<const std::string&, const std::string&>(), "",
+           {torch::arg("model"), torch::arg("dtype") = "float32"})
       .def("parameters", &PythonLanguageModel::parameters)
       .def("forward", &PythonLanguageModel::forward)
       .def("loss", &PythonLanguageModel::loss, "",
-           {torch::arg("tokens"), torch::arg("targets"), torch::arg("training") = false});
+           {torch::arg("tokens"), torch::arg("targets"), torch::arg("training") = false})
+      .def("resume", &PythonLanguageModel::resume, "", {torch::arg("tokens"), torch::arg("chunk") = 1})
+      .def("greedy", &PythonLanguageModel::greedy);
+  m.class_<PythonGguf>("Gguf")
+      .def(torch::init<const std::string&>(), "", {torch::arg("path")})
+      .def("names", &PythonGguf::names)
+      .def("tensor", &PythonGguf::tensor);
 }
 
 }  // namespace cortado

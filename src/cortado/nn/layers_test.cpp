@@ -168,6 +168,33 @@ TEST(Rotary, TurnsPairsOfHalvesByPosition) {
   EXPECT_THROW(apply_rotary(random({1, 3, 2, 5}), positions, 100.0), InputError);
 }
 
+TEST(Rotary, StretchesItsAngles) {
+  const Tensor positions = at::tensor({1}, at::kLong).unsqueeze(0);
+  const auto angles = [&](const RotaryScaling& scaling) {
+    const RotaryTable table = rotary_table(positions, 8, Rotary(1e4, scaling), at::kDouble);
+    return at::atan2(table.sin, table.cos).flatten();
+  };
+  const auto scaling = [](const char* json) { return RotaryScaling::from_json(parse_json(json, "test"), "test"); };
+  const Tensor plain = at::pow(10.0, -at::arange(4, at::kDouble));
+  EXPECT_LT(relative_error(angles({}), plain), 1e-12);
+  EXPECT_LT(relative_error(angles(scaling(R"({"type": "linear", "factor": 4})")), plain / 4), 1e-12);
+  const Tensor factors = at::tensor({1.0, 2.0, 3.0, 4.0}, at::kDouble);
+  EXPECT_LT(relative_error(angles(scaling(R"({"type": "factors", "factors": [1, 2, 3, 4]})")), plain / factors), 1e-12);
+  EXPECT_THROW(angles(scaling(R"({"type": "factors", "factors": [1, 2]})")), InputError);
+  // Wavelengths 2π, 63, 628, 6283 in a context of 600: turns 95, 9.5, 0.95, 0.095; kept above 4, a fifth below 0.5.
+  const RotaryScaling llama = scaling(R"({"type": "llama3", "factor": 5, "low_freq_factor": 0.5, "high_freq_factor": 4,
+                  "original_context": 600})");
+  const double kept = (600 * 0.01 / (2 * M_PI) - 0.5) / 3.5;
+  const Tensor expected = at::tensor({1.0, 0.1, 0.01 * (kept + (1 - kept) / 5), 0.001 / 5}, at::kDouble);
+  EXPECT_LT(relative_error(angles(llama), expected), 1e-12);
+  EXPECT_EQ(RotaryScaling::from_json(llama.to_json(), "test").to_json(), llama.to_json());
+  for (const char* bad : {R"({"type": "yarn"})", R"({"type": "linear"})", R"({"type": "linear", "factor": 0})",
+                          R"({"type": "factors", "factors": [1, 0]})", R"({"type": "linear", "factor": 1, "low": 2})",
+                          R"({"type": "llama3", "factor": 2, "low_freq_factor": 4})"}) {
+    EXPECT_THROW(scaling(bad), InputError) << bad;
+  }
+}
+
 TEST(Rotary, SharesRowsOfADenseBatch) {
   const Tensor x = random({3, 4, 1, 2});
   const Tensor positions = Batch{}.positions(x);

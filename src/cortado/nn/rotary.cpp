@@ -38,29 +38,96 @@ class Rotate : public torch::autograd::Function<Rotate> {
   }
 };
 
-}  // namespace
-
-namespace {
-
-// theta^(-2i/head_dim), float64 [head_dim/2]. A model asks for the same ones once a layer and token: kept.
-Tensor frequencies(int64_t head_dim, double theta, at::Device device) {
+// theta^(-2i/channels), float64. A model asks for the same ones once a layer and token: kept.
+Tensor plain_frequencies(int64_t channels, double theta, const at::TensorOptions& options) {
   thread_local std::map<std::tuple<int64_t, double, std::string>, Tensor> known;
-  Tensor& kept = known[{head_dim, theta, device.str()}];
+  Tensor& kept = known[{channels, theta, options.device().str()}];
   if (!kept.defined()) {
-    const auto options = at::TensorOptions().dtype(at::kDouble).device(device);
-    kept = at::arange(0, head_dim, 2, options).mul_(-std::log(theta) / static_cast<double>(head_dim)).exp_();
+    kept = at::arange(0, channels, 2, options).mul_(-std::log(theta) / static_cast<double>(channels)).exp_();
   }
   return kept;
 }
 
+// Of K/2 pairs of channels, float64.
+Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
+  const Tensor plain = plain_frequencies(channels, rotary.theta, options);
+  const RotaryScaling& scaling = rotary.scaling;
+  switch (scaling.type) {
+    case RotaryScaling::Type::kNone:
+      return plain;
+    case RotaryScaling::Type::kLinear:
+      return plain / scaling.factor;
+    case RotaryScaling::Type::kFactors: {
+      fail_input_if(static_cast<int64_t>(scaling.factors.size()) != channels / 2, "[rotary] ", channels,
+                    " channels need ", channels / 2, " factors, got ", scaling.factors.size());
+      return plain / at::tensor(scaling.factors, at::kDouble).to(options.device());
+    }
+    case RotaryScaling::Type::kLlama3:
+      break;
+  }
+  const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // in the old context
+  const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
+  return plain * (kept + (1 - kept) / scaling.factor);
+}
+
+constexpr double kLargestFactor = 1e9;
+
 }  // namespace
 
-RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, double theta, at::ScalarType type) {
+RotaryScaling RotaryScaling::from_json(const Json& json, const std::string& place) {
+  JsonReader reader(json, place);
+  RotaryScaling read;
+  const std::string type = reader.choice("type", {"linear", "llama3", "factors"});
+  if (type == "factors") {
+    read.type = Type::kFactors;
+    const Json list = reader.any("factors");
+    if (!list.is_array() || list.empty()) reader.fail("key \"factors\": expected a list of numbers");
+    for (const Json& number : list) {
+      const double value = number.is_number() ? number.get<double>() : 0.0;
+      if (!(value > 0 && value <= kLargestFactor)) reader.fail("key \"factors\": expected positive numbers");
+      read.factors.push_back(value);
+    }
+  } else {
+    read.type = type == "linear" ? Type::kLinear : Type::kLlama3;
+    read.factor = reader.number("factor", 1.0 / kLargestFactor, kLargestFactor);
+  }
+  if (read.type == Type::kLlama3) {
+    read.low = reader.number("low_freq_factor", 0.0, kLargestFactor, read.low);
+    read.high = reader.number("high_freq_factor", 0.0, kLargestFactor, read.high);
+    read.original_context = reader.integer("original_context", 1, int64_t{1} << 40, read.original_context);
+    if (read.high <= read.low) {
+      reader.fail(concat("high_freq_factor (", read.high, ") must be above low_freq_factor (", read.low, ")"));
+    }
+  }
+  reader.finish();
+  return read;
+}
+
+Json RotaryScaling::to_json() const {
+  switch (type) {
+    case Type::kNone:
+      break;
+    case Type::kLinear:
+      return {{"type", "linear"}, {"factor", factor}};
+    case Type::kFactors:
+      return {{"type", "factors"}, {"factors", factors}};
+    case Type::kLlama3:
+      return {{"type", "llama3"},
+              {"factor", factor},
+              {"low_freq_factor", low},
+              {"high_freq_factor", high},
+              {"original_context", original_context}};
+  }
+  return Json::object();
+}
+
+RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
   fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
   // A dense batch from zero has the same positions in every row: one row of the table serves all.
   const bool same_rows = positions.size(0) > 1 && positions.stride(0) == 0;
   const Tensor rows = same_rows ? positions.narrow(0, 0, 1) : positions;
-  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, theta, rows.device());
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(positions.device());
+  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, rotary, options);
   return {angles.cos().to(type), angles.sin().to(type)};
 }
 
@@ -76,14 +143,14 @@ Tensor rotate(const Tensor& x, const RotaryTable& table) {
   return turn(x, table.cos, table.sin);
 }
 
-Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta) {
-  return rotate(x, rotary_table(positions, x.size(-1), theta, wide_type(x)));
+Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rotary) {
+  return rotate(x, rotary_table(positions, x.size(-1), rotary, wide_type(x)));
 }
 
-void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta,
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary,
                              std::optional<int64_t> channels) {
-  if (!theta) return;
-  const RotaryTable table = rotary_table(positions, channels.value_or(q.size(-1)), *theta, wide_type(q));
+  if (!rotary) return;
+  const RotaryTable table = rotary_table(positions, channels.value_or(q.size(-1)), *rotary, wide_type(q));
   q = rotate(q, table);
   k = rotate(k, table);
 }

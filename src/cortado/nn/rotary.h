@@ -4,12 +4,44 @@
 #include <ATen/ATen.h>
 
 #include <optional>
+#include <string>
+#include <vector>
+
+#include "cortado/base/json.h"
 
 namespace cortado {
 
 using at::Tensor;
 
-// cos and sin of position·theta^(-2i/K), i < K/2, shaped [B|1, T, 1, K/2]. The angles are formed in float64, so that
+// How a model's angles were stretched to a longer context than it was first trained on: frequency i is divided by
+// linear   the factor;
+// llama3   the factor where a turn takes more than original_context/low tokens, 1 where it takes fewer than
+//          original_context/high, and between them what interpolates the frequencies linearly in turns per context;
+// factors  factors[i], as GGUF files have it.
+struct RotaryScaling {
+  enum class Type { kNone, kLinear, kLlama3, kFactors };
+  Type type = Type::kNone;
+  double factor = 1.0;
+  double low = 1.0, high = 4.0;
+  int64_t original_context = 8192;
+  std::vector<double> factors = {};  // K/2 of them
+
+  // {"type": "linear", "factor": 2}, {"type": "factors", "factors": [...]} or {"type": "llama3", "factor": 8,
+  // "low_freq_factor": 1, "high_freq_factor": 4, "original_context": 8192}
+  static RotaryScaling from_json(const Json& json, const std::string& place);
+  Json to_json() const;  // an empty object without scaling
+};
+
+// The angles: frequency i of K channels is theta^(-2i/K), scaled.
+struct Rotary {
+  double theta;
+  RotaryScaling scaling;
+
+  Rotary(double base, RotaryScaling stretched = {})  // NOLINT: a number is a theta
+      : theta(base), scaling(std::move(stretched)) {}
+};
+
+// cos and sin of position·frequency i, i < K/2, shaped [B|1, T, 1, K/2]. The angles are formed in float64, so that
 // they are as good at position 10^6 as at 10; the tables are float32 (float64 where the rotated tensors are).
 struct RotaryTable {
   Tensor cos;
@@ -17,7 +49,8 @@ struct RotaryTable {
 };
 
 // positions int64 [B, T]; head_dim = K must be even and positive: InputError.
-RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, double theta, at::ScalarType type = at::kFloat);
+RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary,
+                         at::ScalarType type = at::kFloat);
 
 // x [B, T, H, K], channels i and i + K/2 turned by angle i:
 // y = [x_1 cos - x_2 sin, x_2 cos + x_1 sin], x_1, x_2 the halves. Computed in the table's type, returned in x's.
@@ -25,10 +58,10 @@ RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, double theta
 Tensor rotate(const Tensor& x, const RotaryTable& table);
 
 // Both at once. Compute the table once where several tensors share the positions.
-Tensor apply_rotary(const Tensor& x, const Tensor& positions, double theta);
-// Queries and keys [B,T,·,K] in their places, with one table; nothing without a theta. `channels`: the first so many
-// (all).
-void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, std::optional<double> theta,
+Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rotary);
+// Queries and keys [B,T,·,K] in their places, with one table; nothing without rotary positions. `channels`: the first
+// so many (all).
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary,
                              std::optional<int64_t> channels = {});
 
 }  // namespace cortado

@@ -62,7 +62,10 @@ void add_metadata(Checksum& checksum, const std::map<std::string, std::string>& 
 std::string checksum_of(const TensorFile& file) {
   Checksum checksum;
   add_metadata(checksum, file.metadata);
-  for (const auto& [name, tensor] : file.tensors) add_tensor(checksum, name, tensor);
+  for (const auto& [name, tensor] : file.tensors) {
+    add_tensor(checksum, name, tensor);
+    if (file.map) file.map->release(tensor.const_data_ptr(), byte_count(tensor));
+  }
   return checksum.hex();
 }
 
@@ -166,8 +169,20 @@ std::vector<int64_t> parse_shape(const Source& source, const std::string& name, 
   return shape;
 }
 
+// `bytes` of the map as a tensor that keeps it open; a copy where they do not lie as their type needs it.
+at::Tensor view_of(const std::shared_ptr<const MappedFile>& map, const char* bytes, const std::vector<int64_t>& shape,
+                   at::ScalarType type) {
+  if (reinterpret_cast<uintptr_t>(bytes) % c10::elementSize(type) == 0) {
+    return at::from_blob(const_cast<char*>(bytes), shape, [map](void*) {}, at::TensorOptions(type));
+  }
+  at::Tensor copy = at::empty(shape, type);
+  std::memcpy(copy.mutable_data_ptr(), bytes, byte_count(copy));
+  return copy;
+}
+
 // Reads one tensor, which must start where the one before it ended; moves `offset` to its end.
-at::Tensor read_tensor(const Source& source, const std::string& name, const Json& entry, uint64_t& offset) {
+at::Tensor read_tensor(const Source& source, const std::shared_ptr<const MappedFile>& map, const std::string& name,
+                       const Json& entry, uint64_t& offset) {
   source.fail_if(!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") || !entry.contains("shape") ||
                      !entry.contains("data_offsets"),
                  "tensor \"", name, "\" needs exactly dtype, shape and data_offsets");
@@ -186,10 +201,8 @@ at::Tensor read_tensor(const Source& source, const std::string& name, const Json
   for (const int64_t size : shape) bytes *= static_cast<uint64_t>(size);
   source.fail_if(bytes != end - begin, "tensor \"", name, "\" of shape [", at::IntArrayRef(shape), "] needs ", bytes,
                  " bytes and has ", end - begin);
-  at::Tensor tensor = at::empty(shape, type);
-  if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), source.data + begin, bytes);
   offset = end;
-  return tensor;
+  return bytes > 0 ? view_of(map, source.data + begin, shape, type) : at::empty(shape, type);
 }
 
 }  // namespace
@@ -201,7 +214,7 @@ std::string content_hash(const std::vector<std::pair<std::string, at::Tensor>>& 
 }
 
 void write_safetensors(const std::string& path, const TensorFile& file) {
-  TensorFile copy{{}, file.metadata};
+  TensorFile copy{{}, file.metadata, nullptr};
   for (const auto& [name, tensor] : file.tensors) copy.tensors.emplace_back(name, plain(tensor));
   copy.metadata[kChecksum] = checksum_of(copy);
   const std::string header = header_text(copy);
@@ -214,10 +227,17 @@ void write_safetensors(const std::string& path, const TensorFile& file) {
 }
 
 TensorFile read_safetensors(const std::string& path) {
-  const MappedFile map(path);
-  const Source source = open_source(path, map.text());
+  TensorFile file = map_safetensors(path);
+  for (auto& [name, tensor] : file.tensors) tensor = tensor.clone();
+  file.map = nullptr;
+  return file;
+}
+
+TensorFile map_safetensors(const std::string& path) {
+  const auto map = std::make_shared<const MappedFile>(path);
+  const Source source = open_source(path, map->text());
   const Json header = parse_header(source);
-  TensorFile file;
+  TensorFile file{{}, {}, map};
   // Writers may list tensors in any order: they are read in the order of their bytes.
   std::vector<std::pair<std::string, const Json*>> entries;
   for (const auto& [name, entry] : header.items()) {
@@ -236,7 +256,9 @@ TensorFile read_safetensors(const std::string& path) {
     return std::pair(place(*a.second, 0), place(*a.second, 1)) < std::pair(place(*b.second, 0), place(*b.second, 1));
   });
   uint64_t offset = 0;
-  for (const auto& [name, entry] : entries) file.tensors.emplace_back(name, read_tensor(source, name, *entry, offset));
+  for (const auto& [name, entry] : entries) {
+    file.tensors.emplace_back(name, read_tensor(source, map, name, *entry, offset));
+  }
   source.fail_if(offset != source.data_size, "the tensors end at byte ", offset, " of ", source.data_size);
   const auto checksum = file.metadata.find(kChecksum);
   source.fail_if(checksum != file.metadata.end() && checksum->second != checksum_of(file),

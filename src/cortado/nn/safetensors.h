@@ -4,15 +4,19 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cortado/base/files.h"
 
 namespace cortado {
 
 struct TensorFile {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // in the file's order
   std::map<std::string, std::string> metadata;
+  std::shared_ptr<const MappedFile> map = {};  // what the tensors of map_safetensors are views of
 };
 
 // Written beside its place and renamed into it (fsync'ed), so a crash leaves the old file or the new one. The metadata
@@ -24,6 +28,10 @@ void write_safetensors(const std::string& path, const TensorFile& file);
 // Checks header length, JSON, types, shapes, offsets (inside the file, ascending, no overlap, no gap) and, where
 // present, the checksum. Anything wrong is an InputError naming the file. Tensors are owned copies on the CPU.
 TensorFile read_safetensors(const std::string& path);
+
+// The same checks, but the tensors are views of the mapped file, which they keep open: for reading only, never to be
+// written to. Only what is used of them takes memory; map->release() gives it back.
+TensorFile map_safetensors(const std::string& path);
 
 // 16 hexadecimal digits that depend on every tensor's name, type, shape and bytes (not on the device or the metadata).
 std::string content_hash(const std::vector<std::pair<std::string, at::Tensor>>& tensors);

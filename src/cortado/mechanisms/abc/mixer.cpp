@@ -30,7 +30,7 @@ template <typename Project>
 AbcMixer::Operands AbcMixer::operands(const Tensor& positions, const Project& project) const {
   Operands in{split_heads(project(q_), settings_.heads), split_heads(project(k_), settings_.heads),
               split_heads(project(v_), settings_.heads)};
-  rotate_queries_and_keys(in.q, in.k, positions, settings_.rope_theta);
+  rotate_queries_and_keys(in.q, in.k, positions, settings_.rotary);
   return in;
 }
 
@@ -41,7 +41,7 @@ Tensor AbcMixer::output(const Tensor& x, const Tensor& o) const {
 
 Tensor AbcMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   Tensor positions;
-  if (settings_.rope_theta) {
+  if (settings_.rotary) {
     const OptionalTensor start = start_of(state, "position");
     positions = batch.positions(x, start);
     if (state) state->at("position") = *start + batch.lengths(x);
@@ -71,13 +71,13 @@ SequenceState AbcMixer::zero_state(int64_t rows, const at::TensorOptions& option
   state.add("normalizer", at::zeros({rows, settings_.heads, settings_.slots}, wide));
   state.add("maximum", at::full({rows, settings_.heads, settings_.slots}, -kInfinity, wide));
   for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
-  if (settings_.rope_theta) state.add("position", at::zeros({rows}, position_options(options)));
+  if (settings_.rotary) state.add("position", at::zeros({rows}, position_options(options)));
   return state;
 }
 
 int64_t AbcMixer::state_bytes(int64_t) const {
   return settings_.heads * settings_.slots * (2 * head_dim_ + 2) * 4 + q_.state_bytes() + k_.state_bytes() +
-         v_.state_bytes() + (settings_.rope_theta ? 8 : 0);
+         v_.state_bytes() + (settings_.rotary ? 8 : 0);
 }
 
 double AbcMixer::flops_per_token(int64_t) const {
@@ -98,7 +98,7 @@ const Mechanism kAbc = {
           AbcSettings read{};
           read.heads = read_heads(settings, context, context.dim, "dim");
           read.slots = settings.integer("slots", 1, 1 << 20, 64);
-          read.rope_theta = read_rotary(settings, context, context.dim / read.heads, context.rotary);
+          read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
           read.gate = settings.boolean("gate", true);
           read.conv = settings.integer("conv", 0, 64, 0);
           return std::make_shared<AbcMixer>(read, context.dim);

@@ -5,7 +5,7 @@
 namespace cortado {
 
 BlurryWindowMixer::BlurryWindowMixer(const BlurrySettings& settings, int64_t dim)
-    : ProjectedMixer("blurry_window", {settings.heads, settings.heads, dim / settings.heads, settings.rope_theta}, dim),
+    : ProjectedMixer("blurry_window", {settings.heads, settings.heads, dim / settings.heads, settings.rotary}, dim),
       settings_(settings),
       head_dim_(dim / settings.heads) {
   table_ = blurry_weights(at::arange(settings.sizes.period), settings.sizes, at::kDouble);
@@ -65,7 +65,7 @@ const Mechanism kBlurryWindow = {
             settings.fail(concat("period (", read.sizes.period, ") is less than slots (", read.sizes.slots, ")"));
           }
           read.decay = settings.boolean("decay", true);
-          read.rope_theta = read_rotary(settings, context, context.dim / read.heads, context.rotary);
+          read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
           return std::make_shared<BlurryWindowMixer>(read, context.dim);
         },
     .examples = {R"({"slots": 7})", R"({"slots": 5, "period": 13, "rotary": true, "rope_theta": 100})",

@@ -14,7 +14,7 @@ struct BlurrySettings {
   int64_t heads;
   BlurrySizes sizes;
   bool decay;
-  std::optional<double> rope_theta;  // none: no rotary positions
+  std::optional<Rotary> rotary;  // none: no rotary positions
 };
 
 // State: "key_state", "value_state" [rows,H,N,d] and "position" [rows].

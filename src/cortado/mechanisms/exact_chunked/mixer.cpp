@@ -11,6 +11,7 @@ Tensor ExactChunkedMixer::attend(const Tensor& q, const JoinedKeys& keys, const 
   chunked.end = options.causal ? places.own + 1 : places.end;
   chunked.chunk = chunk_;
   chunked.softcap = options.softcap;
+  chunked.scale = options.scale;
   return std::get<0>(interval_attention(q, keys.k, keys.v, chunked));
 }
 
@@ -27,7 +28,7 @@ const Mechanism kExactChunked = {
           const AttentionSettings read = AttentionSettings::read(settings, context);
           return std::make_shared<ExactChunkedMixer>(read, settings.integer("chunk", 1, 1 << 20, 64), context.dim);
         },
-    .examples = {R"({"chunk": 16})", R"({"chunk": 7, "rotary": true, "kv_heads": 2, "softcap": 5.0})"},
+    .examples = {R"({"chunk": 16})", R"({"chunk": 7, "rotary": true, "kv_heads": 2, "softcap": 5.0, "scale": 0.3})"},
     .normalized = {R"({"chunk": 16})"},
 };
 

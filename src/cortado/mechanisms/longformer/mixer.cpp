@@ -48,6 +48,7 @@ Tensor LongformerMixer::forward(const Tensor& x, const Batch& batch, SequenceSta
   const KeyPlaces places = key_places(p.q, keys, batch.cu_seqlens);
   IntervalOptions local;
   local.softcap = settings_.softcap;
+  local.scale = settings_.scale;
   local.begin = at::maximum(places.first, places.own - (window - 1));
   local.end = settings_.causal ? places.own + 1 : at::minimum(places.end, places.own + window);
   const auto near = interval_attention(p.q, keys.k, keys.v, local);
@@ -83,6 +84,7 @@ Tensor LongformerMixer::with_global_queries(const Tensor& mixed, const Tensor& x
   const KeyPlaces places = key_places(p.q, {p.k, p.v, std::nullopt, batch.cu_seqlens}, batch.cu_seqlens);
   IntervalOptions whole;
   whole.softcap = settings_.softcap;
+  whole.scale = settings_.scale;
   whole.begin = places.first.index_select(1, tokens);
   whole.end = places.end.index_select(1, tokens);
   return mixed.index_copy(1, tokens, std::get<0>(interval_attention(p.q.index_select(1, tokens), p.k, p.v, whole)));
@@ -120,7 +122,8 @@ const Mechanism kLongformer = {
           read.window = settings.integer("window", 1, 1 << 30, 129);
           return std::make_shared<LongformerMixer>(read, settings.integer("globals", 0, 65536, 1), context.dim);
         },
-    .examples = {R"({"window": 5, "globals": 3})", R"({"window": 20, "rotary": true, "kv_heads": 2, "bias": true})",
+    .examples = {R"({"window": 5, "globals": 3, "scale": 0.3})",
+                 R"({"window": 20, "rotary": true, "kv_heads": 2, "bias": true})",
                  R"({"window": 9, "globals": 0, "softcap": 5.0})"},
     .normalized = {R"({"window": 5, "globals": 2})"},
 };

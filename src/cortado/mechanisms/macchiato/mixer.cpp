@@ -39,7 +39,7 @@ MacchiatoMixer::Projected MacchiatoMixer::project(const Tensor& x, const Tensor&
   const Tensor& from = latents_ > 0 ? x : y;  // R-SWA has no latents: its window's q and k come from the source
   p.window_q = split_heads(window_q_->forward(from), heads);
   p.window_k = split_heads(window_k_->forward(from), heads);
-  rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rope_theta);
+  rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
   return p;
 }
 
@@ -142,7 +142,7 @@ std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& 
   if (said && !window.is_null()) read.window = settings.integer("window", 1, 1 << 30);
   if (!read.window && read.latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
   // Without a window nothing is rotated, and any head size will do.
-  read.rope_theta = read_rotary(settings, context, read.window ? context.dim / read.heads : 0, /*fallback=*/true);
+  read.rotary = read_rotary(settings, context, read.window ? context.dim / read.heads : 0, /*fallback=*/true);
   read.causal = context.causal;
   return std::make_shared<MacchiatoMixer>(read, context.dim);
 }

@@ -14,8 +14,8 @@ struct MacchiatoSettings {
   int64_t heads, latents;  // latents 0: R-SWA, the window alone, with q and k from the source
   SourceKind source;
   int64_t taps;
-  std::optional<int64_t> window;     // none: Latte alone
-  std::optional<double> rope_theta;  // none: no rotary positions in the window
+  std::optional<int64_t> window;  // none: Latte alone
+  std::optional<Rotary> rotary;   // none: no rotary positions in the window
   bool causal;
 };
 

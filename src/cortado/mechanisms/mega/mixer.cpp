@@ -63,7 +63,7 @@ std::pair<Tensor, Tensor> MegaMixer::queries_and_keys(const Tensor& average, con
   // product.
   auto turned = [&](const Tensor& vector) {
     const Tensor everywhere = vector.to(q.scalar_type()).expand({q.size(0), q.size(1), 1, settings_.shared});
-    return apply_rotary(everywhere, positions, settings_.rope_theta);
+    return apply_rotary(everywhere, positions, settings_.rotary);
   };
   return {at::cat({q, turned(bias_alpha_)}, 3), at::cat({k, turned(bias_beta_)}, 3)};
 }
@@ -138,7 +138,7 @@ const Mechanism kMega = {
           if (read.bias && read.shared % 2 != 0) {
             settings.fail(concat("bias needs an even \"shared\", got ", read.shared));
           }
-          read.rope_theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
+          read.rotary = read_angles(settings, context);
           read.causal = context.causal;
           return std::make_shared<MegaMixer>(read, context.dim);
         },

@@ -29,8 +29,8 @@ struct MegaSettings {
   int64_t values;   // v: size of the values
   int64_t average;  // moving averages a channel
   int64_t chunk;
-  bool bias;  // relative positions as Mega's rotary bias
-  double rope_theta;
+  bool bias;            // relative positions as Mega's rotary bias
+  Rotary rotary = 1e4;  // angles of the bias
   bool causal;
 };
 

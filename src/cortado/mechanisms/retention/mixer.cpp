@@ -22,11 +22,7 @@ const Mechanism kRetention = {
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           auto read = GatedLinearSettings::read(settings, context, context.dim, 2 * context.dim, "none");
-          const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
-          if (settings.boolean("rotary", true)) read.rope_theta = theta;
-          if (read.rope_theta && read.key_dim / read.heads % 2 != 0) {
-            settings.fail(concat("rotary positions need an even key size per head, got ", read.key_dim / read.heads));
-          }
+          read.rotary = read_rotary(settings, context, read.key_dim / read.heads, /*fallback=*/true);
           return std::make_shared<RetentionMixer>(read, context.dim);
         },
     .examples = {R"({"rope_theta": 100.0})",

