@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iostream>
+#include <utility>
 
 #include "cortado/base/error.h"
 #include "cortado/base/signals.h"

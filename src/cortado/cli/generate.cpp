@@ -217,8 +217,8 @@ void add_generate_command(CLI::App& app) {
   generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input")
       ->excludes(prompt);
   command->length = generate.add_option("--n-tokens", command->options.tokens, "tokens to write at most")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+                        ->check(CLI::NonNegativeNumber)
+                        ->capture_default_str();
   generate.add_option("--save-state", command->save_state, "write the sequence's state to this file at the end");
   generate.add_option("--load-state", command->load_state, "go on from a saved state");
   auto* echo = generate.add_flag("--echo", command->echo, "print the prompt too");

@@ -29,10 +29,10 @@ class StopFilter {
 
 struct GenerateOptions {
   SamplingOptions sampling = {};
-  int64_t tokens = 200;                  // at most
-  std::vector<std::string> stops = {};   // ends the text, and is not part of it
+  int64_t tokens = 200;                   // at most
+  std::vector<std::string> stops = {};    // ends the text, and is not part of it
   std::vector<int32_t> stop_tokens = {};  // the same by token, as special().stops has them
-  std::function<bool()> cancelled = {};  // asked before every token
+  std::function<bool()> cancelled = {};   // asked before every token
 };
 
 struct Generated {

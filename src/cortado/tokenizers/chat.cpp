@@ -10,18 +10,18 @@ namespace cortado {
 // A style in pieces. {bos} and {eos} stand for the texts of those tokens.
 struct Chat::Form {
   const char* name;
-  const char* begin;          // of the conversation
-  const char* system_open;    // of the system message; without a close, it is part of the first user's message
+  const char* begin;        // of the conversation
+  const char* system_open;  // of the system message; without a close, it is part of the first user's message
   const char* system_close;
   const char* user_open;
   const char* user_close;
-  const char* answer_open;    // what asks the assistant
-  const char* answer_space;   // between that and its words in a finished turn
+  const char* answer_open;   // what asks the assistant
+  const char* answer_space;  // between that and its words in a finished turn
   const char* answer_close;
-  const char* after_answer;   // what follows the mark that ends the answer
+  const char* after_answer;  // what follows the mark that ends the answer
   const char* default_system;
-  bool system_apart;          // the system message is a turn of its own
-  bool trims;                 // white space around the contents goes
+  bool system_apart;  // the system message is a turn of its own
+  bool trims;         // white space around the contents goes
 };
 
 namespace {
@@ -32,7 +32,8 @@ constexpr const char* kLlama31System =
 const Chat::Form kForms[] = {
     {"chatml", "", "<|im_start|>system\n", "<|im_end|>\n", "<|im_start|>user\n", "<|im_end|>\n",
      "<|im_start|>assistant\n", "", "<|im_end|>", "\n", nullptr, true, false},
-    {"llama2", "", "<<SYS>>\n", "\n<</SYS>>\n\n", "{bos}[INST] ", " [/INST]", "", " ", " {eos}", "", nullptr, false, true},
+    {"llama2", "", "<<SYS>>\n", "\n<</SYS>>\n\n", "{bos}[INST] ", " [/INST]", "", " ", " {eos}", "", nullptr, false,
+     true},
     {"mistral", "{bos}", "", "\n\n", " [INST] ", " [/INST]", "", " ", "{eos}", "", nullptr, false, false},
     {"mistral-v1", "{bos}", "", "\n\n", "[INST] ", " [/INST]", "", "", "{eos}", "", nullptr, false, false},
     {"mistral-v3", "{bos}", "", "\n\n", "[INST] ", "[/INST]", "", " ", "{eos}", "", nullptr, false, false},
@@ -99,8 +100,8 @@ Chat::Chat(const Tokenizer& tokenizer) {
   const SpecialTokens& special = tokenizer.special();
   fail_input_if(special.chat.name.empty(),
                 "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
-  const auto* const form = std::find_if(std::begin(kForms), std::end(kForms),
-                                        [&](const Form& f) { return special.chat.name == f.name; });
+  const auto* const form =
+      std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return special.chat.name == f.name; });
   fail_input_if(form == std::end(kForms), "[chat] unknown chat template \"", special.chat.name, "\"");
   form_ = form;
   const auto text = [&](int32_t token) { return token < 0 ? "" : tokenizer.decode({token}); };
@@ -121,9 +122,8 @@ std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) con
     has_system = true;
     first = 1;
   }
-  std::string head = has_system ? concat(form_->system_open, form_->system_apart ? clean(system) : system,
-                                         form_->system_close)
-                                : "";
+  std::string head =
+      has_system ? concat(form_->system_open, form_->system_apart ? clean(system) : system, form_->system_close) : "";
   if (form_->system_apart) text += std::exchange(head, "");
   for (size_t i = first; i < messages.size(); ++i) {
     const auto& [role, content] = messages[i];

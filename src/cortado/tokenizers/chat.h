@@ -21,8 +21,8 @@ struct ChatMessage {
 //   chatml       Qwen2, SmolLM2: <|im_start|>user\n...<|im_end|>\n
 //   llama2       <s>[INST] <<SYS>>\n...\n<</SYS>>\n\n... [/INST] ... </s>
 //   mistral      <s> [INST] ... [/INST] ...</s>; mistral-v1 without the first space, mistral-v3: ...[/INST]
-//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 always has a system message with dates
-//   gemma        <start_of_turn>user\n...<end_of_turn>\n
+//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 always has a system message with
+//   dates gemma        <start_of_turn>user\n...<end_of_turn>\n
 ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token);
 
 class Chat {

@@ -94,10 +94,9 @@ TEST(Chat, Refusals) {
   EXPECT_NE(testing::error_of([] { Chat(Marks("")); }).find("was not taught to chat"), std::string::npos);
   EXPECT_NE(testing::error_of([] { Chat(Marks("chatml")).render({{"tool", "x"}}, true); }).find("got \"tool\""),
             std::string::npos);
-  EXPECT_NE(testing::error_of([] {
-              Chat(Marks("chatml")).render({{"user", "x"}, {"system", "y"}}, true);
-            }).find("message 2"),
-            std::string::npos);
+  EXPECT_NE(
+      testing::error_of([] { Chat(Marks("chatml")).render({{"user", "x"}, {"system", "y"}}, true); }).find("message 2"),
+      std::string::npos);
 }
 
 }  // namespace

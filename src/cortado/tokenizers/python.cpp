@@ -52,7 +52,9 @@ class PythonTokenizer : public torch::CustomClassHolder {
     for (size_t i = 0; i + 1 < messages.size(); i += 2) list.push_back({messages[i], messages[i + 1]});
     return Chat(*tokenizer_).render(list, ask);
   }
-  std::vector<int64_t> stops() const { return {tokenizer_->special().stops.begin(), tokenizer_->special().stops.end()}; }
+  std::vector<int64_t> stops() const {
+    return {tokenizer_->special().stops.begin(), tokenizer_->special().stops.end()};
+  }
   int64_t vocabulary() const { return tokenizer_->vocabulary(); }
   void save(const std::string& directory) const { tokenizer_->save(directory); }
 

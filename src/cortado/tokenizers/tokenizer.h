@@ -41,8 +41,8 @@ class Tokenizer {
   virtual std::string decode(const std::vector<int32_t>& tokens) const = 0;
   // What one token stands for in the middle of a text: decode may treat the first one in another way.
   virtual std::string piece(int32_t token) const { return decode({token}); }
-  virtual bool is_special(int32_t /*token*/) const { return false; }  // a mark rather than text
-  virtual const SpecialTokens& special() const;                       // none, if not overridden
+  virtual bool is_special(int32_t /*token*/) const { return false; }     // a mark rather than text
+  virtual const SpecialTokens& special() const;                          // none, if not overridden
   virtual int32_t find(std::string_view /*token*/) const { return -1; }  // the id of a token by its text; -1: unknown
   // Writes DIR/tokenizer.json (and DIR/tokenizer.model for SentencePiece, DIR/pieces.json for bpe).
   virtual void save(const std::string& directory) const = 0;
@@ -79,7 +79,7 @@ class StreamDecoder {
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::string pending_;  // bytes of an unfinished character
+  std::string pending_;   // bytes of an unfinished character
   bool started_ = false;  // a token that is text has come
 };
 

@@ -258,8 +258,9 @@ TEST(Gguf, Gpt2Vocabularies) {
     EXPECT_EQ(saved_and_loaded(*tokenizer, text), text) << pre;
   }
   metadata.pre = "klingon";
-  EXPECT_EQ(error_of([&] { import_vocabulary(metadata, "f.gguf"); }),
-            "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, llama-bpe, qwen2, smollm and default are");
+  EXPECT_EQ(
+      error_of([&] { import_vocabulary(metadata, "f.gguf"); }),
+      "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, llama-bpe, qwen2, smollm and default are");
 }
 
 TEST(Gguf, BadMetadata) {
@@ -326,7 +327,8 @@ TEST(SentencePieceImport, DamagedModels) {
   EXPECT_NE(error_of([&] { import_tokenizer(folder.path()); }).find("is damaged"), std::string::npos);
 }
 
-constexpr const char* kHuggingFace = R"({"version": "1.0", "added_tokens": [{"id": 3, "content": "</s>", "special": true}],
+constexpr const char* kHuggingFace =
+    R"({"version": "1.0", "added_tokens": [{"id": 3, "content": "</s>", "special": true}],
   "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
   "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
 
@@ -359,7 +361,8 @@ TEST(HuggingFace, BadFilesAreRefusedInOneLine) {
   says("\"id\": 3", "\"id\": 1e9", "id");
   says("\"NFC\"", "\"Lowercase\"", "Lowercase");
   says("\"WhitespaceSplit\"", "\"Bert\"", "Bert");
-  says("{\"type\": \"WhitespaceSplit\"}", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
+  says("{\"type\": \"WhitespaceSplit\"}",
+       "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
        "is not a regular expression");
   says("\"merges\"", "\"unk_token\": \"?\", \"merges\"", "there is no token \"?\"");
   says("\"merges\"", "\"dropout\": 0.1, \"merges\"", "dropout");

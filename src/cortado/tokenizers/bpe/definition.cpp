@@ -90,8 +90,8 @@ PreTokenizerStep read_pre_tokenizer(JsonReader& reader) {
   PreTokenizerStep step{reader.choice("type", {"split", "metaspace", "prefix_space", "bytes"})};
   if (step.type == "split") {
     step.pattern = read_pattern(reader);
-    step.behavior = reader.choice(
-        "behavior", {"removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"});
+    step.behavior =
+        reader.choice("behavior", {"removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"});
     step.invert = reader.boolean("invert");
   } else if (step.type == "metaspace") {
     step.mark = reader.text("mark");
@@ -166,9 +166,12 @@ std::vector<int32_t> read_ids(JsonReader& reader, const std::string& key) {
 }
 
 Json special_json(const SpecialTokens& special) {
-  Json json{{"begin", id_json(special.begin)},     {"end", id_json(special.end)},
-            {"unknown", id_json(special.unknown)}, {"padding", id_json(special.padding)},
-            {"prefix", special.prefix},            {"suffix", special.suffix},
+  Json json{{"begin", id_json(special.begin)},
+            {"end", id_json(special.end)},
+            {"unknown", id_json(special.unknown)},
+            {"padding", id_json(special.padding)},
+            {"prefix", special.prefix},
+            {"suffix", special.suffix},
             {"stops", special.stops}};
   if (!special.chat.name.empty()) json["chat"] = Json{{"name", special.chat.name}, {"system", special.chat.system}};
   return json;

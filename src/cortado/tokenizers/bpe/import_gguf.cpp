@@ -40,7 +40,8 @@ int32_t type_of(const VocabularyMetadata& metadata, size_t id) {
 
 std::string with_spaces(std::string text) {
   const std::string mark = kMark;
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at)) text.replace(at, mark.size(), " ");
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at))
+    text.replace(at, mark.size(), " ");
   return text;
 }
 
@@ -65,8 +66,7 @@ void set_special(const VocabularyMetadata& metadata, bool begin, bool end, BpeDe
   if (metadata.add_end.value_or(end) && special.end >= 0) special.suffix = {special.end};
 }
 
-std::pair<int32_t, int32_t> read_merge(const std::string& merge,
-                                       const std::unordered_map<std::string, int32_t>& ids,
+std::pair<int32_t, int32_t> read_merge(const std::string& merge, const std::unordered_map<std::string, int32_t>& ids,
                                        const std::string& place) {
   const size_t space = merge.find(' ', 1);
   const auto left = ids.find(merge.substr(0, space));
@@ -84,7 +84,8 @@ BpeDefinition define_bytes(const VocabularyMetadata& metadata, const std::string
   for (size_t id = 0; id < metadata.tokens.size(); ++id) ids.emplace(metadata.tokens[id], static_cast<int32_t>(id));
   for (const std::string& merge : metadata.merges) definition.merges.push_back(read_merge(merge, ids, place));
   definition.pre_tokenizer = steps_of(metadata.pre, place);
-  if (metadata.add_space.value_or(false)) definition.pre_tokenizer.insert(definition.pre_tokenizer.begin(), {"prefix_space"});
+  if (metadata.add_space.value_or(false))
+    definition.pre_tokenizer.insert(definition.pre_tokenizer.begin(), {"prefix_space"});
   // These two models' own tokenizers do so; the file does not say.
   const bool llama3 = metadata.pre == "llama-bpe" || metadata.pre == "llama3" || metadata.pre == "llama-v3";
   if (metadata.pre == "qwen2") definition.normalizer = {{"nfc"}};

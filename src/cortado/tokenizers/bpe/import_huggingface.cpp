@@ -141,8 +141,8 @@ void read_template(JsonReader& reader, Marks& marks) {
 }
 
 void read_post_processor(JsonReader& reader, Marks& marks) {
-  const std::string type = reader.choice(
-      "type", {"ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing", "Sequence"});
+  const std::string type =
+      reader.choice("type", {"ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing", "Sequence"});
   if (type == "TemplateProcessing") read_template(reader, marks);
   if (type != "RobertaProcessing" && type != "BertProcessing") return;
   for (const char* key : {"cls", "sep"}) {
@@ -227,7 +227,8 @@ void read_model(JsonReader reader, const Ids& ids, BpeDefinition& definition) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!reader.text(key, "").empty()) reader.fail(concat("key \"", key, "\": marks within words are not supported"));
   }
-  if (reader.number("dropout", 0, 1, 0) > 0) reader.fail("key \"dropout\": merges left out at random are not supported");
+  if (reader.number("dropout", 0, 1, 0) > 0)
+    reader.fail("key \"dropout\": merges left out at random are not supported");
   if (reader.has("unk_token")) definition.unknown = find_id(ids, reader.text("unk_token"), reader);
   definition.fuse_unknown = reader.boolean("fuse_unk", false);
   definition.byte_fallback = reader.boolean("byte_fallback", false);
@@ -281,7 +282,8 @@ std::string token_text(const Json& settings, const char* key) {
 
 int32_t id_of(const BpeDefinition& definition, const std::string& text) {
   const auto found = std::find(definition.tokens.begin(), definition.tokens.end(), text);
-  return text.empty() || found == definition.tokens.end() ? -1 : static_cast<int32_t>(found - definition.tokens.begin());
+  return text.empty() || found == definition.tokens.end() ? -1
+                                                          : static_cast<int32_t>(found - definition.tokens.begin());
 }
 
 // The tokens with a role, by name. Those that the tokenizer has no mark for are marked now, as transformers does.
@@ -348,7 +350,8 @@ void complete_special(BpeDefinition& definition, const std::string& chat_templat
                        [&](const AddedToken& token) { return token.text == text; });
   };
   if (special.end >= 0) special.stops.push_back(special.end);
-  for (const char* name : {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>"}) {
+  for (const char* name :
+       {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>"}) {
     if (is_added(name)) special.stops.push_back(id_of(definition, name));
   }
   std::sort(special.stops.begin(), special.stops.end());

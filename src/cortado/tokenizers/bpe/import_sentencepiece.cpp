@@ -19,11 +19,20 @@ class Message {
     number = 0;
     bytes = {};
     switch (tag & 7) {
-      case 0: number = varint(); break;
-      case 1: take(8); break;
-      case 2: take(varint()); break;
-      case 5: take(4); break;
-      default: damaged();
+      case 0:
+        number = varint();
+        break;
+      case 1:
+        take(8);
+        break;
+      case 2:
+        take(varint());
+        break;
+      case 5:
+        take(4);
+        break;
+      default:
+        damaged();
     }
     return true;
   }

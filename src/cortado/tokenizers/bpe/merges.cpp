@@ -12,9 +12,9 @@
 namespace cortado {
 namespace {
 
-constexpr size_t kShortWord = 32;          // symbols up to which looking at all of them each time is faster
-constexpr size_t kLongestCached = 64;      // bytes
-constexpr size_t kMostCached = 1 << 16;    // words
+constexpr size_t kShortWord = 32;        // symbols up to which looking at all of them each time is faster
+constexpr size_t kLongestCached = 64;    // bytes
+constexpr size_t kMostCached = 1 << 16;  // words
 
 uint64_t pair_key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);

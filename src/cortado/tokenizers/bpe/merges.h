@@ -31,7 +31,7 @@ class MergeTable {
   };
   static constexpr uint32_t kNone = ~0U;
 
-  void reserve(size_t count);  // before the first insert
+  void reserve(size_t count);                             // before the first insert
   void insert(int32_t left, int32_t right, Merge merge);  // the last of equal pairs counts
   Merge find(int32_t left, int32_t right) const;
 

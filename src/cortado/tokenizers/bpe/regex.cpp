@@ -41,8 +41,8 @@ class Translation {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw InputError(concat("[", place_, "] the regular expression \"", pattern_, "\" has ", what,
-                            ", which is not supported"));
+    throw InputError(
+        concat("[", place_, "] the regular expression \"", pattern_, "\" has ", what, ", which is not supported"));
   }
 
   void put(const std::string& text) {
@@ -53,12 +53,18 @@ class Translation {
   void escape() {
     const char next = ahead(1);
     switch (next) {
-      case 's': return put("\\p{White_Space}");
-      case 'S': return put("\\P{White_Space}");
-      case 'd': return put("\\p{Nd}");
-      case 'D': return put("\\P{Nd}");
-      case 'h': return put(in_class_ ? "0-9a-fA-F" : "[0-9a-fA-F]");
-      case 'w': return put(in_class_ ? kWordProperties : concat("[", kWordProperties, "]"));
+      case 's':
+        return put("\\p{White_Space}");
+      case 'S':
+        return put("\\P{White_Space}");
+      case 'd':
+        return put("\\p{Nd}");
+      case 'D':
+        return put("\\P{Nd}");
+      case 'h':
+        return put(in_class_ ? "0-9a-fA-F" : "[0-9a-fA-F]");
+      case 'w':
+        return put(in_class_ ? kWordProperties : concat("[", kWordProperties, "]"));
       case 'u':
         put(concat("\\x{", pattern_.substr(std::min(at_ + 2, pattern_.size()), 4), "}"));
         at_ = std::min(at_ + 4, pattern_.size());
@@ -67,7 +73,8 @@ class Translation {
       case 'W':
         if (in_class_) refuse(concat("\\", next, " inside [ ]"));
         return put(next == 'H' ? "[^0-9a-fA-F]" : concat("[^", kWordProperties, "]"));
-      default: return copy(std::min<size_t>(2, pattern_.size() - at_));
+      default:
+        return copy(std::min<size_t>(2, pattern_.size() - at_));
     }
   }
 
@@ -107,9 +114,9 @@ Regex::Regex(const std::string& pattern, const std::string& place) : pattern_(pa
   const std::string translated = Translation(pattern, place).run();
   int error = 0;
   PCRE2_SIZE offset = 0;
-  auto* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
-                             nullptr);
+  auto* code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (!code) {
     unsigned char reason[256];
     pcre2_get_error_message(error, reason, sizeof reason);

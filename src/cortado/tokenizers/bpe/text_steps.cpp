@@ -37,12 +37,12 @@ std::string unicode_form(const std::string& text, const std::string& form) {
   if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; })) return text;
   const bool compose = form == "nfc" || form == "nfkc";
   const bool compatible = form == "nfkc" || form == "nfkd";
-  const int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                      (compatible ? UTF8PROC_COMPAT : 0);
+  const int options =
+      UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
   utf8proc_uint8_t* result = nullptr;
-  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                   static_cast<utf8proc_ssize_t>(text.size()), &result,
-                                   static_cast<utf8proc_option_t>(options));
+  const auto length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &result, static_cast<utf8proc_option_t>(options));
   if (length < 0) throw Failure(concat("[tokenizer] Unicode normalisation: ", utf8proc_errmsg(length)));
   std::string out(reinterpret_cast<const char*>(result), static_cast<size_t>(length));
   std::free(result);

@@ -39,7 +39,7 @@ class AddedTokenFinder {
  private:
   const AddedToken* longest_at(std::string_view text, size_t at) const;
 
-  std::vector<AddedToken> tokens_;                  // longest first
+  std::vector<AddedToken> tokens_;                   // longest first
   std::array<std::vector<uint32_t>, 256> starting_;  // by first byte, into tokens_
   bool any_ = false;
 };
