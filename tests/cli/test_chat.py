@@ -24,9 +24,9 @@ def write_tokenizer(folder, size, stops):
     tokens = ["<|im_start|>", "<|im_end|>", "\n", *characters][:size]
     pieces = json.dumps({"tokens": tokens, "merges": []})
     marks = [
-        {"id": i, "text": tokens[i], "special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+        {"id": i, "text": tokens[i], "special": True} | dict.fromkeys(("normalized", "lstrip", "rstrip", "single_word", "apart"), False)
         for i in (0, 1)
-    ]  # fmt: skip
+    ]
     special = {"begin": 0, "end": 1, "unknown": None, "padding": None, "prefix": [], "suffix": [], "stops": stops}
     settings = {
         "format": "cortado tokenizer", "version": 1, "kind": "bpe", "vocabulary": size, "unknown": None,

@@ -136,7 +136,7 @@ TEST(Bpe, AddedTokensComeFirst) {
   definition.tokens.insert(definition.tokens.end(), {"<s>", "<s>>", "W", "L", "R", "\u00e9", " "});
   definition.added = {{14, "<s>", true},
                       {15, "<s>>", true},
-                      {16, "W", false, false, false, false, true},
+                      {16, "W", false, false, false, false, true, true},
                       {17, "L", false, false, true},
                       {18, "R", false, false, false, true},
                       {19, "\u00e9", false, true}};
@@ -347,9 +347,9 @@ TEST(HuggingFace, BadFilesAreRefusedInOneLine) {
   };
   EXPECT_EQ(with("BPE", "BPE"), testing::kNoError);
   EXPECT_EQ(with("\"a b\"", "[\"a\", \"b\"]"), testing::kNoError);
-  says("{\"version\"", "{version", "line 1, column 2: not valid JSON");
+  says("{\"version\"", "{version", "not valid JSON");
   says("\"model\"", "\"modle\"", "is not a tokenizer of Hugging Face");
-  says("BPE", "Unigram", "\"BPE\"");
+  says("BPE", "Unigram", "Unigram");
   says("\"a b\"", "\"a c\"", "merge 0 does not name two tokens");
   says("\"a b\"", "7", "merge 0 does not name two tokens");
   says("\"a b\"", "\"b a\"", "no token for both");

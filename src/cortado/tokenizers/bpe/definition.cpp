@@ -132,7 +132,8 @@ Json added_json(const AddedToken& token) {
               {"normalized", token.normalized},
               {"lstrip", token.lstrip},
               {"rstrip", token.rstrip},
-              {"single_word", token.single_word}};
+              {"single_word", token.single_word},
+              {"apart", token.apart}};
 }
 
 AddedToken read_added(JsonReader& reader) {
@@ -144,6 +145,7 @@ AddedToken read_added(JsonReader& reader) {
   token.lstrip = reader.boolean("lstrip");
   token.rstrip = reader.boolean("rstrip");
   token.single_word = reader.boolean("single_word");
+  token.apart = reader.boolean("apart");
   return token;
 }
 

@@ -67,6 +67,7 @@ struct AddedToken {
   bool lstrip = false;
   bool rstrip = false;
   bool single_word = false;
+  bool apart = false;  // no symbol and no result of a merge, even where its text is met
 };
 
 struct BpeDefinition {

@@ -216,6 +216,7 @@ void read_added_tokens(const Large& list, const std::string& place, Ids& ids, Bp
     if ((!text.empty() && text != token.text) || (known != ids.end() && known->second != token.id)) {
       reader.fail(concat("\"", token.text, "\" cannot have the id ", token.id, ": the vocabulary says otherwise"));
     }
+    token.apart = text.empty();
     text = token.text;
     ids.emplace(token.text, token.id);
     definition.added.push_back(std::move(token));

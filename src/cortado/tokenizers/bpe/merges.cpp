@@ -50,9 +50,12 @@ Merger::Merger(const BpeDefinition& definition, bool bytes)
       ignore_merges_(definition.ignore_merges),
       unknown_(definition.unknown) {
   std::vector<std::string> texts(definition.tokens.size());
+  std::vector<bool> apart(texts.size());
+  for (const AddedToken& token : definition.added) apart[static_cast<size_t>(token.id)] = token.apart;
   ids_.reserve(texts.size());
   for (size_t id = 0; id < texts.size(); ++id) {
     const std::string& token = definition.tokens[id];
+    if (apart[id]) continue;
     if (bytes ? bytes_of_letters(token, texts[id]) : !token.empty()) {
       if (!bytes) texts[id] = token;
       if (!texts[id].empty()) ids_.emplace(texts[id], static_cast<int32_t>(id));

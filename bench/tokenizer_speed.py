@@ -1,6 +1,6 @@
 """Speed of our tokenizers beside the `tokenizers` package's, on one thread: million characters and tokens a second.
 
-    python bench/tokenizers.py [TOKENIZER_JSON_FOLDER]
+    python bench/tokenizer_speed.py [TOKENIZER_JSON_FOLDER]
 
 Without a folder: a byte-level vocabulary of 8,000 learnt from Tiny Shakespeare."""
 
@@ -10,11 +10,8 @@ import sys
 import tempfile
 import time
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-sys.path.pop(0)  # this file's folder, in which it is called as the package it imports
-
-import torch  # noqa: E402
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build" / "release"))
@@ -39,6 +36,7 @@ def best_of(run, rounds=5):
 
 
 def main():
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     text = (ROOT / "data/tinyshakespeare.txt").read_text()
     with tempfile.TemporaryDirectory() as made:
         folder = sys.argv[1] if len(sys.argv) > 1 else made
