@@ -53,6 +53,11 @@ class Translation {
   void escape() {
     const char next = ahead(1);
     switch (next) {
+      case 'p':
+      case 'P':
+      case 'x':
+        if (ahead(2) != '{') return copy(2);
+        return copy(std::min(pattern_.find('}', at_), pattern_.size() - 1) + 1 - at_);
       case 's':
         return put("\\p{White_Space}");
       case 'S':
