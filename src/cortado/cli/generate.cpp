@@ -13,6 +13,7 @@
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/stopwatch.h"
+#include "cortado/cli/chat.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 
@@ -25,9 +26,12 @@ struct GenerateCommand {
   std::string prompt_file;
   std::string save_state;
   std::string load_state;
+  std::string system;
+  bool chat = false;
   bool echo = false;
   bool json = false;
   GenerateOptions options;
+  CLI::Option* length = nullptr;  // --n-tokens
   std::shared_ptr<ModelOptions> model;
 };
 
@@ -97,7 +101,8 @@ void print_json(const Session& session, const Report& report) {
 void read_text(Session& session, const GenerateCommand& command, Report& report) {
   if (!command.load_state.empty()) session.load(command.load_state);
   const std::string prompt = read_prompt(command);
-  const auto tokens = session.tokenizer()->encode(prompt);
+  const auto& tokenizer = *session.tokenizer();
+  const auto tokens = session.depth() == 0 ? encode_prompt(tokenizer, prompt) : tokenizer.encode(prompt);
   fail_input_if(tokens.empty() && session.depth() == 0,
                 "[generate] the prompt is empty: the model needs a text to go on with");
   if (command.echo) {
@@ -111,8 +116,7 @@ void read_text(Session& session, const GenerateCommand& command, Report& report)
 }
 
 void write_text(Session& session, GenerateCommand& command, Report& report) {
-  command.options.sampling.seed = command.model->common->seed_or(0);
-  command.options.cancelled = interrupt_requested;
+  command.options.stop_tokens = session.tokenizer()->special().stops;
   const Stopwatch watch;
   report.generated = generate(session, command.options, [&](std::string_view text) {
     if (command.json) {
@@ -127,6 +131,19 @@ void write_text(Session& session, GenerateCommand& command, Report& report) {
   if (!std::cout) throw Failure("[generate] the standard output can't be written to");
 }
 
+// A conversation; with a prompt, its one question.
+void talk(Session& session, GenerateCommand& command, Report& report) {
+  if (!command.load_state.empty()) session.load(command.load_state);
+  ChatOptions chat{command.system, {}, command.options};
+  if (command.length->count() == 0) chat.generate.tokens = kChatTokens;
+  if (command.prompt || !command.prompt_file.empty()) chat.question = read_prompt(command);
+  const ChatTotals totals = run_chat(session, chat);
+  report.prompt_tokens = totals.prompt_tokens;
+  report.prompt_seconds = totals.prompt_seconds;
+  report.generated.tokens = totals.tokens;
+  report.decode_seconds = totals.decode_seconds;
+}
+
 void run_generate(GenerateCommand& command) {
   const c10::InferenceMode inference;
   // Everything that can be refused is refused before the model is read.
@@ -134,10 +151,16 @@ void run_generate(GenerateCommand& command) {
   StopFilter{command.options.stops};
   Session session(command.model->open(), command.model->tokenizer());
   catch_interrupts();
+  command.options.sampling.seed = command.model->common->seed_or(0);
+  command.options.cancelled = interrupt_requested;
   Report report;
-  read_text(session, command, report);
-  write_text(session, command, report);
-  if (!command.save_state.empty()) session.save(command.save_state);
+  if (command.chat) {
+    talk(session, command, report);
+  } else {
+    read_text(session, command, report);
+    write_text(session, command, report);
+  }
+  if (!command.save_state.empty() && session.depth() > 0) session.save(command.save_state);
   if (command.json) {
     print_json(session, report);
   } else {
@@ -187,19 +210,27 @@ void add_generate_command(CLI::App& app) {
       "needs no prompt.\n\nExamples:\n"
       "  cortado generate runs/first --prompt \"ROMEO:\" --temperature 0.8\n"
       "  cortado generate runs/first --prompt-file play.txt --n-tokens 0 --save-state play.state\n"
-      "  cortado generate runs/first --load-state play.state --n-tokens 500");
+      "  cortado generate runs/first --load-state play.state --n-tokens 500\n"
+      "  cortado generate models/smollm2 --chat");
   command->model = add_model_options(generate);
   auto* prompt =
       generate.add_option("--prompt", command->prompt, "the text to go on with (default: the standard input)");
   generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input")
       ->excludes(prompt);
-  generate.add_option("--n-tokens", command->options.tokens, "tokens to write at most")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  command->length = generate.add_option("--n-tokens", command->options.tokens, "tokens to write at most")
+                        ->check(CLI::NonNegativeNumber)
+                        ->capture_default_str();
   generate.add_option("--save-state", command->save_state, "write the sequence's state to this file at the end");
   generate.add_option("--load-state", command->load_state, "go on from a saved state");
-  generate.add_flag("--echo", command->echo, "print the prompt too");
-  generate.add_flag("--json", command->json, "print one JSON object at the end instead of the text as it comes");
+  auto* echo = generate.add_flag("--echo", command->echo, "print the prompt too");
+  auto* json =
+      generate.add_flag("--json", command->json, "print one JSON object at the end instead of the text as it comes");
+  auto* chat = generate.add_flag("--chat", command->chat,
+                                 "talk with the model: a line is a question, Ctrl-C ends an answer, Ctrl-D the "
+                                 "conversation; with a prompt only that question");
+  chat->excludes(echo)->excludes(json);
+  generate.add_option("--system", command->system, "what --chat tells the model first, instead of its own default")
+      ->needs(chat);
   add_sampling_options(generate, command->options);
   generate.callback([command] { run_generate(*command); });
 }

@@ -1,5 +1,7 @@
 #include "cortado/generate/generate.h"
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 
 namespace cortado {
@@ -67,15 +69,17 @@ Generated generate(Session& session, const GenerateOptions& options,
     }
     const auto position = static_cast<uint64_t>(session.depth());
     const int32_t token = sampler.sample(session.logits(), session.recent(), position);
-    show(filter.push(decoder.push(token)));
+    const auto& stops = options.stop_tokens;
+    const bool last = std::find(stops.begin(), stops.end(), token) != stops.end();
+    if (!last) show(filter.push(decoder.push(token)));
     session.step(token);
     ++result.tokens;
-    if (filter.stopped()) {
+    if (last || filter.stopped()) {
       result.end = Generated::End::kStop;
-      return result;
+      break;
     }
   }
-  show(filter.push(decoder.finish()));
+  if (!filter.stopped()) show(filter.push(decoder.finish()));
   if (filter.stopped()) {
     result.end = Generated::End::kStop;
   } else {

@@ -29,9 +29,10 @@ class StopFilter {
 
 struct GenerateOptions {
   SamplingOptions sampling = {};
-  int64_t tokens = 200;                  // at most
-  std::vector<std::string> stops = {};   // ends the text, and is not part of it
-  std::function<bool()> cancelled = {};  // asked before every token
+  int64_t tokens = 200;                   // at most
+  std::vector<std::string> stops = {};    // ends the text, and is not part of it
+  std::vector<int32_t> stop_tokens = {};  // the same by token, as special().stops has them
+  std::function<bool()> cancelled = {};   // asked before every token
 };
 
 struct Generated {
@@ -41,8 +42,8 @@ struct Generated {
 };
 
 // Samples from the session's logits and reads every token back, so that the session ends after the last token, ready to
-// go on. `write` gets the text as it comes, in whole UTF-8 characters. What the session holds includes a stop string
-// that ended the text.
+// go on. `write` gets the text as it comes, in whole UTF-8 characters. What the session holds includes the stop
+// string or token that ended the text.
 Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<void(std::string_view)>& write);
 

@@ -28,7 +28,10 @@ class Session {
   // gives the same logits up to rounding. InputError: a token outside the vocabulary, more tokens than learned
   // positions.
   void prefill(const std::vector<int32_t>& tokens, int64_t chunk = kChunk);
-  void prefill_text(std::string_view text) { prefill(tokenizer_->encode(text)); }
+  // The same of a text; at the beginning with the marks that the model expects there.
+  void prefill_text(std::string_view text) {
+    prefill(depth_ == 0 ? encode_prompt(*tokenizer_, text) : tokenizer_->encode(text));
+  }
 
   // Reads one token.
   void step(int32_t token);

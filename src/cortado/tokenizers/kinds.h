@@ -1,4 +1,4 @@
-// The three tokenizers behind tokenizer.h.
+// The tokenizers behind tokenizer.h.
 #pragma once
 
 #include <array>

@@ -7,6 +7,7 @@
 #include "cortado/base/files.h"
 #include "cortado/base/json.h"
 #include "cortado/base/utf8.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/kinds.h"
 #include "cortado/tokenizers/text_reader.h"
 
@@ -35,6 +36,25 @@ int64_t pieces_of(const std::string& spec) {
 
 }  // namespace
 
+const SpecialTokens& Tokenizer::special() const {
+  static const SpecialTokens none;
+  return none;
+}
+
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> tokens = tokenizer.special().prefix;
+  const auto rest = tokenizer.encode(text);
+  tokens.insert(tokens.end(), rest.begin(), rest.end());
+  return tokens;
+}
+
+std::vector<int32_t> encode_document(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> tokens = encode_prompt(tokenizer, text);
+  const auto& suffix = tokenizer.special().suffix;
+  tokens.insert(tokens.end(), suffix.begin(), suffix.end());
+  return tokens;
+}
+
 void check_token(int32_t token, int64_t vocabulary) {
   fail_input_if(token < 0 || token >= vocabulary, "[tokenizer] token ", token, " is not in the vocabulary of ",
                 vocabulary);
@@ -57,12 +77,13 @@ std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory) {
   JsonReader reader(read_json_file(path), path);
   if (reader.text("format") != kFormat) reader.fail("is not a tokenizer of cortado");
   reader.integer("version", kVersion, kVersion);
-  const std::string kind = reader.choice("kind", {"byte", "char", "sentencepiece"});
-  const int64_t vocabulary = reader.integer("vocabulary", 1, kMostPieces + 0x110000);
+  const std::string kind = reader.choice("kind", {"byte", "char", "sentencepiece", "bpe"});
+  const int64_t vocabulary = reader.integer("vocabulary", 1, kMostTokens);
   std::shared_ptr<Tokenizer> tokenizer;
   if (kind == "byte") tokenizer = std::make_shared<ByteTokenizer>();
   if (kind == "char") tokenizer = CharTokenizer::load(reader);
   if (kind == "sentencepiece") tokenizer = SentencePieceTokenizer::load(reader, directory);
+  if (kind == "bpe") tokenizer = BpeTokenizer::load(reader, directory);
   reader.finish();
   if (tokenizer->vocabulary() != vocabulary) {
     reader.fail(concat("key \"vocabulary\": the tokenizer has ", tokenizer->vocabulary(), " tokens, got ", vocabulary));
@@ -94,8 +115,10 @@ std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::ve
 StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
 std::string StreamDecoder::push(int32_t token) {
+  if (tokenizer_->is_special(token)) return "";
   // All tokenizers decode token by token to bytes: only characters can be unfinished.
-  pending_ += tokenizer_->decode({token});
+  pending_ += started_ ? tokenizer_->piece(token) : tokenizer_->decode({token});
+  started_ = true;
   std::string out;
   while (!pending_.empty()) {
     const size_t valid = utf8_valid_prefix(pending_);

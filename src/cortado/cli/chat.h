@@ -1,0 +1,38 @@
+// cortado generate --chat.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "cortado/generate/conversation.h"
+
+namespace cortado {
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+inline constexpr int64_t kChatTokens = 1000;  // of an answer at most, if nobody says otherwise
+
+struct ChatOptions {
+  std::string system;
+  std::optional<std::string> question;  // only this one; absent: the standard input's lines
+  GenerateOptions generate;
+};
+
+struct ChatTotals {
+  int64_t prompt_tokens = 0;
+  double prompt_seconds = 0;
+  int64_t tokens = 0;
+  double decode_seconds = 0;
+};
+
+// Answers go to the standard output. Ctrl-C ends an answer; while a line is waited for, it ends the conversation.
+ChatTotals run_chat(Session& session, const ChatOptions& options);
+
+}  // namespace cortado

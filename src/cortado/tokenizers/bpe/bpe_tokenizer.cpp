@@ -1,0 +1,132 @@
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/hash.h"
+#include "cortado/base/utf8.h"
+#include "cortado/tokenizers/kinds.h"
+
+namespace cortado {
+namespace {
+
+constexpr const char* kPiecesFile = "/pieces.json";
+
+BpeDefinition checked(BpeDefinition definition, const std::string& place) {
+  check_definition(definition, place);
+  return definition;
+}
+
+// The added tokens that are looked for before (false) or after normalisation (true).
+std::vector<AddedToken> added_tokens(const BpeDefinition& definition, const Normalizer& normalizer, bool normalized) {
+  std::vector<AddedToken> tokens;
+  for (AddedToken token : definition.added) {
+    if (token.normalized != normalized) continue;
+    if (normalized) token.text = normalizer.apply(token.text);
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+BpeTokenizer::BpeTokenizer(BpeDefinition definition, const std::string& place)
+    : definition_(checked(std::move(definition), place)),
+      normalizer_(definition_.normalizer),
+      raw_(added_tokens(definition_, normalizer_, false)),
+      normalized_(added_tokens(definition_, normalizer_, true)),
+      pre_tokenizer_(definition_.pre_tokenizer),
+      merger_(definition_, pre_tokenizer_.bytes()),
+      decoder_(definition_.decoder),
+      special_(definition_.tokens.size()) {
+  pieces_.reserve(definition_.tokens.size());
+  for (size_t id = 0; id < definition_.tokens.size(); ++id) {
+    const std::string& token = definition_.tokens[id];
+    pieces_.push_back(decoder_.piece(token, false));
+    if (!token.empty()) ids_.emplace(token, static_cast<int32_t>(id));
+  }
+  for (const AddedToken& token : definition_.added) special_[static_cast<size_t>(token.id)] = token.special;
+}
+
+std::shared_ptr<Tokenizer> BpeTokenizer::load(JsonReader& reader, const std::string& directory) {
+  BpeDefinition definition;
+  read_settings(reader, definition);
+  const std::string checksum = reader.text("pieces_hash");
+  const std::string path = directory + kPiecesFile;
+  const std::string text = read_file(path);
+  fail_input_if(hash_text(text) != checksum, "[", path,
+                "] is damaged, or not the table that tokenizer.json belongs to");
+  read_pieces(text, path, definition);
+  return std::make_shared<BpeTokenizer>(std::move(definition), reader.place());
+}
+
+void BpeTokenizer::save(const std::string& directory) const {
+  const std::string pieces = pieces_json(definition_);
+  Json settings = settings_json(definition_);
+  settings["pieces_hash"] = hash_text(pieces);
+  save_tokenizer_json(*this, directory, settings);
+  write_file(directory + kPiecesFile, pieces);
+}
+
+void BpeTokenizer::encode_segment(const Word& segment, Merger::Cache& cache, std::vector<int32_t>& tokens) const {
+  const std::string text = normalizer_.apply(std::string(segment.text));
+  std::deque<std::string> storage;
+  std::vector<Word> words;
+  bool first = segment.first;
+  normalized_.split(text, [&](std::string_view part, int32_t id) {
+    if (id >= 0) {
+      tokens.push_back(id);
+    } else {
+      pre_tokenizer_.apply({part, first}, storage, words);
+      for (const Word& word : words) merger_.encode(word.text, cache, tokens);
+      storage.clear();
+    }
+    first = false;
+  });
+}
+
+std::vector<int32_t> BpeTokenizer::encode(std::string_view text) const {
+  const size_t valid = utf8_valid_prefix(text);
+  fail_input_if(valid < text.size(), "[tokenizer] the text is not UTF-8 at byte offset ", valid);
+  std::vector<int32_t> tokens;
+  tokens.reserve(text.size() / 3);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  Merger::Cache own;
+  Merger::Cache& cache = lock.owns_lock() ? cache_ : own;
+  bool first = true;
+  raw_.split(text, [&](std::string_view part, int32_t id) {
+    if (id >= 0) {
+      tokens.push_back(id);
+    } else {
+      encode_segment({part, first}, cache, tokens);
+    }
+    first = false;
+  });
+  return tokens;
+}
+
+std::string BpeTokenizer::decode(const std::vector<int32_t>& tokens) const {
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    check_token(tokens[i], vocabulary());
+    const auto id = static_cast<size_t>(tokens[i]);
+    text += i == 0 ? decoder_.piece(definition_.tokens[id], true) : pieces_[id];
+  }
+  decoder_.finish(text);
+  return text;
+}
+
+std::string BpeTokenizer::piece(int32_t token) const {
+  check_token(token, vocabulary());
+  return pieces_[static_cast<size_t>(token)];
+}
+
+bool BpeTokenizer::is_special(int32_t token) const {
+  return token >= 0 && token < vocabulary() && special_[static_cast<size_t>(token)];
+}
+
+int32_t BpeTokenizer::find(std::string_view text) const {
+  const auto found = ids_.find(text);
+  return found == ids_.end() ? -1 : found->second;
+}
+
+}  // namespace cortado

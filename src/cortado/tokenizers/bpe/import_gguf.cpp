@@ -1,0 +1,147 @@
+#include <cmath>
+#include <map>
+#include <unordered_map>
+
+#include "cortado/base/error.h"
+#include "cortado/base/utf8.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
+#include "cortado/tokenizers/bpe/imports.h"
+
+namespace cortado {
+namespace {
+
+enum TokenType : int32_t { kNormal = 1, kUnknownToken = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+constexpr const char* kMark = "\u2581";
+
+PreTokenizerStep words(const std::string& regex) { return {"split", {regex, true}}; }
+
+// How the text is cut, by the name in tokenizer.ggml.pre.
+std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string& place) {
+  const std::string contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
+  const std::string rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  const PreTokenizerStep bytes{"bytes"};
+  if (pre == "gpt-2" || pre == "gpt2" || pre == "phi-2") return {words(kGpt2Words), bytes};
+  if (pre == "smollm" || pre == "starcoder") return {words("\\p{N}"), words(kGpt2Words), bytes};
+  if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3") {
+    return {words(contractions + "\\p{N}{1,3}" + rest), bytes};
+  }
+  if (pre == "qwen2" || pre == "deepseek-r1-qwen") return {words(contractions + "\\p{N}" + rest), bytes};
+  if (pre == "default") {  // what llama.cpp does with files that do not say
+    return {words("[\\p{P}\\$\\+<=>\\^~\\|]+"), words(kGpt2Words), words("\\p{N}+"), words("[0-9][0-9][0-9]"), bytes};
+  }
+  throw InputError(concat("[", place, "] tokenizer.ggml.pre \"", pre,
+                          "\" is not supported: gpt-2, llama-bpe, qwen2, smollm and default are"));
+}
+
+int32_t type_of(const VocabularyMetadata& metadata, size_t id) {
+  return metadata.types.empty() ? kNormal : metadata.types[id];
+}
+
+std::string with_spaces(std::string text) {
+  const std::string mark = kMark;
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at))
+    text.replace(at, mark.size(), " ");
+  return text;
+}
+
+void add_marked_tokens(const VocabularyMetadata& metadata, bool spaces, BpeDefinition& definition) {
+  for (size_t id = 0; id < metadata.tokens.size(); ++id) {
+    const int32_t type = type_of(metadata, id);
+    const bool special = type == kControl || type == kUnknownToken;
+    if ((!special && type != kUserDefined) || metadata.tokens[id].empty()) continue;
+    const std::string text = spaces ? with_spaces(metadata.tokens[id]) : metadata.tokens[id];
+    definition.added.push_back({static_cast<int32_t>(id), text, special});
+  }
+}
+
+void set_special(const VocabularyMetadata& metadata, bool begin, bool end, BpeDefinition& definition) {
+  SpecialTokens& special = definition.special;
+  special.begin = metadata.begin.value_or(special.begin);
+  special.end = metadata.end.value_or(special.end);
+  special.unknown = metadata.unknown.value_or(special.unknown);
+  special.padding = metadata.padding.value_or(special.padding);
+  special.stops = metadata.stops;
+  if (metadata.add_begin.value_or(begin) && special.begin >= 0) special.prefix = {special.begin};
+  if (metadata.add_end.value_or(end) && special.end >= 0) special.suffix = {special.end};
+}
+
+std::pair<int32_t, int32_t> read_merge(const std::string& merge, const std::unordered_map<std::string, int32_t>& ids,
+                                       const std::string& place) {
+  const size_t space = merge.find(' ', 1);
+  const auto left = ids.find(merge.substr(0, space));
+  const auto right = ids.find(space == std::string::npos ? "" : merge.substr(space + 1));
+  fail_input_if(left == ids.end() || right == ids.end(), "[", place, "] merge \"", merge,
+                "\": expected two tokens with a space between");
+  return {left->second, right->second};
+}
+
+BpeDefinition define_bytes(const VocabularyMetadata& metadata, const std::string& place) {
+  fail_input_if(metadata.merges.empty(), "[", place, "] tokenizer.ggml.merges is missing");
+  BpeDefinition definition;
+  definition.tokens = metadata.tokens;
+  std::unordered_map<std::string, int32_t> ids;
+  for (size_t id = 0; id < metadata.tokens.size(); ++id) ids.emplace(metadata.tokens[id], static_cast<int32_t>(id));
+  for (const std::string& merge : metadata.merges) definition.merges.push_back(read_merge(merge, ids, place));
+  definition.pre_tokenizer = steps_of(metadata.pre, place);
+  if (metadata.add_space.value_or(false))
+    definition.pre_tokenizer.insert(definition.pre_tokenizer.begin(), {"prefix_space"});
+  // These two models' own tokenizers do so; the file does not say.
+  const bool llama3 = metadata.pre == "llama-bpe" || metadata.pre == "llama3" || metadata.pre == "llama-v3";
+  if (metadata.pre == "qwen2") definition.normalizer = {{"nfc"}};
+  definition.ignore_merges = llama3;
+  definition.decoder = {{"bytes"}};
+  add_marked_tokens(metadata, false, definition);
+  set_special(metadata, llama3, false, definition);
+  return definition;
+}
+
+BpeDefinition define_scored(const VocabularyMetadata& metadata, const std::string& place) {
+  fail_input_if(metadata.scores.size() != metadata.tokens.size(), "[", place, "] there are ", metadata.tokens.size(),
+                " tokens, and ", metadata.scores.size(), " scores");
+  BpeDefinition definition;
+  definition.tokens = metadata.tokens;
+  definition.special.begin = 1;  // SentencePiece's own choice
+  definition.special.end = 2;
+  for (size_t id = 0; id < metadata.tokens.size(); ++id) {
+    const int32_t type = type_of(metadata, id);
+    const bool merges = type == kNormal || type == kUserDefined;
+    fail_input_if(merges && !std::isfinite(metadata.scores[id]), "[", place, "] the score of token ", id,
+                  " is not a number");
+    definition.scores.push_back(merges ? metadata.scores[id] : NAN);
+    definition.byte_fallback |= type == kByte;
+    if (type == kUnknownToken) definition.unknown = static_cast<int32_t>(id);
+  }
+  definition.special.unknown = definition.unknown;
+  definition.fuse_unknown = true;
+  if (metadata.remove_extra_spaces) {
+    definition.normalizer = {{"replace", {"\\A +| +\\z", true}, ""}, {"replace", {" {2,}", true}, " "}};
+  }
+  if (metadata.add_space.value_or(true)) definition.normalizer.push_back({"prepend", {}, kMark});
+  definition.normalizer.push_back({"replace", {" "}, kMark});
+  definition.decoder = {{"replace", {kMark}, " "}, {"byte_fallback"}};
+  if (metadata.add_space.value_or(true)) definition.decoder.push_back({"strip", {}, " ", false, 1, 0});
+  add_marked_tokens(metadata, true, definition);
+  set_special(metadata, true, false, definition);
+  return definition;
+}
+
+}  // namespace
+
+BpeDefinition define_vocabulary(const VocabularyMetadata& metadata, const std::string& place) {
+  fail_input_if(metadata.tokens.empty(), "[", place, "] tokenizer.ggml.tokens is missing");
+  fail_input_if(!metadata.types.empty() && metadata.types.size() != metadata.tokens.size(), "[", place, "] there are ",
+                metadata.tokens.size(), " tokens, and ", metadata.types.size(), " token types");
+  fail_input_if(metadata.model != "gpt2" && metadata.model != "llama", "[", place, "] tokenizer.ggml.model \"",
+                metadata.model, "\" is not supported: gpt2 and llama are");
+  return metadata.model == "gpt2" ? define_bytes(metadata, place) : define_scored(metadata, place);
+}
+
+std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata, const std::string& place) {
+  BpeDefinition definition = define_vocabulary(metadata, place);
+  check_definition(definition, place);
+  complete_special(definition, metadata.chat_template);
+  return std::make_shared<BpeTokenizer>(std::move(definition), place);
+}
+
+}  // namespace cortado

@@ -1,0 +1,380 @@
+#include <algorithm>
+#include <filesystem>
+#include <unordered_map>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
+#include "cortado/tokenizers/bpe/imports.h"
+#include "cortado/tokenizers/chat.h"
+
+namespace cortado {
+namespace {
+
+using Large = nlohmann::json;
+using Ids = std::unordered_map<std::string, int32_t>;
+
+// --- The parts of tokenizer.json, each by its "type". Keys that decide nothing (offsets, padding) are not read.
+
+Pattern read_hf_pattern(JsonReader& reader) {
+  JsonReader inner(reader.object("pattern"), reader.place() + ".pattern");
+  const bool regex = inner.has("Regex");
+  return {inner.text(regex ? "Regex" : "String"), regex};
+}
+
+// Calls `read` for each member of a "Sequence", or once.
+template <typename Step, typename Read>
+void read_steps(const Json& node, const std::string& place, const char* members, Step& steps, Read read) {
+  if (node.is_null()) return;
+  JsonReader reader(node, place);
+  if (reader.text("type") != "Sequence") return read(reader, steps);
+  const Json list = reader.any(members);
+  if (!list.is_array()) reader.fail(concat("key \"", members, "\": expected a list"));
+  for (size_t i = 0; i < list.size(); ++i) {
+    read_steps(list[i], concat(place, ".", members, "[", i, "]"), members, steps, read);
+  }
+}
+
+void read_normalizer_step(JsonReader& reader, std::vector<NormalizerStep>& steps) {
+  const std::string type = reader.choice("type", {"NFC", "NFD", "NFKC", "NFKD", "Replace", "Prepend", "Sequence"});
+  if (type == "Replace") {
+    const Pattern pattern = read_hf_pattern(reader);
+    steps.push_back({"replace", pattern, reader.text("content")});
+  } else if (type == "Prepend") {
+    steps.push_back({"prepend", {}, reader.text("prepend")});
+  } else {
+    steps.push_back({type == "NFC" ? "nfc" : type == "NFD" ? "nfd" : type == "NFKC" ? "nfkc" : "nfkd"});
+  }
+}
+
+std::string read_behavior(JsonReader& reader, std::optional<std::string> fallback = {}) {
+  const std::vector<std::string> theirs{"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+  const std::vector<std::string> ours{"removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"};
+  const auto at = std::find(theirs.begin(), theirs.end(), reader.choice("behavior", theirs, std::move(fallback)));
+  return ours[static_cast<size_t>(at - theirs.begin())];
+}
+
+// Older files say add_prefix_space instead of prepend_scheme.
+std::string prepend_scheme(JsonReader& reader) {
+  const bool add = reader.boolean("add_prefix_space", true);
+  return reader.choice("prepend_scheme", {"always", "first", "never"}, add ? "always" : "never");
+}
+
+PreTokenizerStep split_step(const std::string& regex, const std::string& behavior, bool invert = false) {
+  return {"split", {regex, true}, behavior, invert};
+}
+
+void read_pre_tokenizer_step(JsonReader& reader, std::vector<PreTokenizerStep>& steps) {
+  const std::string type = reader.choice("type", {"ByteLevel", "Split", "Digits", "Metaspace", "Punctuation",
+                                                  "Whitespace", "WhitespaceSplit", "CharDelimiterSplit", "Sequence"});
+  if (type == "ByteLevel") {
+    if (reader.boolean("add_prefix_space", true)) steps.push_back({"prefix_space"});
+    if (reader.boolean("use_regex", true)) steps.push_back(split_step(kGpt2Words, "isolated"));
+    steps.push_back({"bytes"});
+  } else if (type == "Split") {
+    const Pattern pattern = read_hf_pattern(reader);
+    const std::string behavior = read_behavior(reader);
+    steps.push_back({"split", pattern, behavior, reader.boolean("invert", false)});
+  } else if (type == "Digits") {
+    steps.push_back(split_step("\\p{N}", reader.boolean("individual_digits", false) ? "isolated" : "contiguous"));
+  } else if (type == "Metaspace") {
+    PreTokenizerStep step{"metaspace"};
+    step.mark = reader.text("replacement");
+    step.prepend = prepend_scheme(reader);
+    step.split = reader.boolean("split", true);
+    steps.push_back(step);
+  } else if (type == "Punctuation") {
+    steps.push_back(split_step("[!-/:-@\\[-`{-~\\p{P}]", read_behavior(reader, "Isolated")));
+  } else if (type == "Whitespace") {
+    steps.push_back(split_step("[\\w\\p{Join_Control}]+|[^\\w\\p{Join_Control}\\s]+", "removed", true));
+  } else if (type == "WhitespaceSplit") {
+    steps.push_back(split_step("\\s", "removed"));
+  } else {
+    steps.push_back({"split", {reader.text("delimiter")}, "removed"});
+  }
+}
+
+// Fuse only says that a Strip after it sees the whole text, as ours always does.
+void read_decoder_step(JsonReader& reader, std::vector<DecoderStep>& steps) {
+  const std::string type =
+      reader.choice("type", {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "Sequence"});
+  if (type == "ByteLevel") steps.push_back({"bytes"});
+  if (type == "ByteFallback") steps.push_back({"byte_fallback"});
+  if (type == "Replace") {
+    const Pattern pattern = read_hf_pattern(reader);
+    steps.push_back({"replace", pattern, reader.text("content")});
+  }
+  if (type == "Strip") {
+    const std::string content = reader.text("content");
+    const int64_t start = reader.integer("start", 0, 1 << 20);
+    steps.push_back({"strip", {}, content, false, start, reader.integer("stop", 0, 1 << 20)});
+  }
+  if (type == "Metaspace") {
+    const std::string mark = reader.text("replacement");
+    steps.push_back({"metaspace", {}, mark, prepend_scheme(reader) != "never"});
+  }
+}
+
+int32_t find_id(const Ids& ids, const std::string& token, const JsonReader& reader) {
+  const auto found = ids.find(token);
+  if (found == ids.end()) reader.fail(concat("there is no token \"", token, "\""));
+  return found->second;
+}
+
+// What comes before and after a single text.
+struct Marks {
+  const Ids& ids;
+  SpecialTokens& special;
+};
+
+void read_template(JsonReader& reader, Marks& marks) {
+  bool before = true;
+  for (const auto& item : reader.any("single")) {
+    if (item.is_object() && item.contains("Sequence")) {
+      before = false;
+      continue;
+    }
+    JsonReader token(item.is_object() ? item.value("SpecialToken", Json()) : item, reader.place() + ".single");
+    auto& ids = before ? marks.special.prefix : marks.special.suffix;
+    ids.push_back(find_id(marks.ids, token.text("id"), reader));
+  }
+}
+
+void read_post_processor(JsonReader& reader, Marks& marks) {
+  const std::string type =
+      reader.choice("type", {"ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing", "Sequence"});
+  if (type == "TemplateProcessing") read_template(reader, marks);
+  if (type != "RobertaProcessing" && type != "BertProcessing") return;
+  for (const char* key : {"cls", "sep"}) {
+    const Json pair = reader.any(key);
+    if (!pair.is_array() || pair.empty() || !pair[0].is_string()) reader.fail(concat("key \"", key, "\": not a token"));
+    auto& ids = key[0] == 'c' ? marks.special.prefix : marks.special.suffix;
+    ids.push_back(find_id(marks.ids, pair[0].get<std::string>(), reader));
+  }
+}
+
+// --- The vocabulary and merges.
+
+Ids read_vocabulary(const Large& vocabulary, const std::string& place, BpeDefinition& definition) {
+  fail_input_if(!vocabulary.is_object() || vocabulary.empty(), "[", place,
+                "] key \"model.vocab\": expected an object of tokens and their ids");
+  Ids ids;
+  ids.reserve(vocabulary.size());
+  for (const auto& [token, value] : vocabulary.items()) {
+    const bool good = value.is_number_integer() && value >= 0 && value < kMostTokens;
+    fail_input_if(!good, "[", place, "] key \"model.vocab\": the id of \"", token, "\" must be from 0 to ",
+                  kMostTokens - 1);
+    const auto id = value.get<size_t>();
+    if (id >= definition.tokens.size()) definition.tokens.resize(id + 1);
+    fail_input_if(!definition.tokens[id].empty(), "[", place, "] key \"model.vocab\": \"", token, "\" and \"",
+                  definition.tokens[id], "\" have the same id ", id);
+    definition.tokens[id] = token;
+    ids.emplace(token, static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+// "a b" or ["a", "b"].
+void read_merges(const Large& merges, const Ids& ids, const std::string& place, BpeDefinition& definition) {
+  fail_input_if(!merges.is_array(), "[", place, "] key \"model.merges\": expected a list");
+  definition.merges.reserve(merges.size());
+  for (const auto& merge : merges) {
+    std::string left, right;
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      left = merge[0].get<std::string>();
+      right = merge[1].get<std::string>();
+    } else if (merge.is_string()) {
+      const auto text = merge.get<std::string>();
+      if (text.starts_with("#version")) continue;
+      const size_t space = text.find(' ');
+      left = text.substr(0, space);
+      right = space == std::string::npos ? "" : text.substr(space + 1);
+    }
+    const auto a = ids.find(left), b = ids.find(right);
+    fail_input_if(a == ids.end() || b == ids.end(), "[", place, "] key \"model.merges\": merge ",
+                  definition.merges.size(), " does not name two tokens of the vocabulary");
+    definition.merges.emplace_back(a->second, b->second);
+  }
+}
+
+void read_added_tokens(const Large& list, const std::string& place, Ids& ids, BpeDefinition& definition) {
+  if (!list.is_array()) return;
+  for (size_t i = 0; i < list.size(); ++i) {
+    JsonReader reader(Json(list[i]), concat(place, ".added_tokens[", i, "]"));
+    AddedToken token;
+    token.id = static_cast<int32_t>(reader.integer("id", 0, kMostTokens - 1));
+    token.text = reader.text("content");
+    token.special = reader.boolean("special", false);
+    token.normalized = reader.boolean("normalized", !token.special);
+    token.lstrip = reader.boolean("lstrip", false);
+    token.rstrip = reader.boolean("rstrip", false);
+    token.single_word = reader.boolean("single_word", false);
+    const auto id = static_cast<size_t>(token.id);
+    if (id >= definition.tokens.size()) definition.tokens.resize(id + 1);
+    std::string& text = definition.tokens[id];
+    const auto known = ids.find(token.text);
+    if ((!text.empty() && text != token.text) || (known != ids.end() && known->second != token.id)) {
+      reader.fail(concat("\"", token.text, "\" cannot have the id ", token.id, ": the vocabulary says otherwise"));
+    }
+    token.apart = text.empty();
+    text = token.text;
+    ids.emplace(token.text, token.id);
+    definition.added.push_back(std::move(token));
+  }
+}
+
+void read_model(JsonReader reader, const Ids& ids, BpeDefinition& definition) {
+  reader.choice("type", {"BPE"}, "BPE");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!reader.text(key, "").empty()) reader.fail(concat("key \"", key, "\": marks within words are not supported"));
+  }
+  if (reader.number("dropout", 0, 1, 0) > 0)
+    reader.fail("key \"dropout\": merges left out at random are not supported");
+  if (reader.has("unk_token")) definition.unknown = find_id(ids, reader.text("unk_token"), reader);
+  definition.fuse_unknown = reader.boolean("fuse_unk", false);
+  definition.byte_fallback = reader.boolean("byte_fallback", false);
+  definition.ignore_merges = reader.boolean("ignore_merges", false);
+}
+
+BpeDefinition read_tokenizer_json(const std::string& path) {
+  Large json = parse_large_json(read_file(path), path);
+  fail_input_if(!json.is_object() || !json.contains("model") || !json["model"].is_object(), "[", path,
+                "] is not a tokenizer of Hugging Face: it has no \"model\"");
+  Large model = std::move(json["model"]);
+  json.erase("model");
+  if (model.contains("type") && model["type"] != "BPE") {
+    JsonReader(Json(model["type"].is_string() ? Large{{"type", model["type"]}} : Large::object()), path + ".model")
+        .choice("type", {"BPE"});
+  }
+  BpeDefinition definition;
+  Ids ids = read_vocabulary(model.value("vocab", Large()), path, definition);
+  read_merges(model.value("merges", Large()), ids, path, definition);
+  model.erase("vocab");
+  model.erase("merges");
+  read_added_tokens(json.value("added_tokens", Large()), path, ids, definition);
+  read_model(JsonReader(Json(model), path + ".model"), ids, definition);
+  const auto part = [&](const char* key) { return Json(json.value(key, Large())); };
+  read_steps(part("normalizer"), path + ".normalizer", "normalizers", definition.normalizer, read_normalizer_step);
+  read_steps(part("pre_tokenizer"), path + ".pre_tokenizer", "pretokenizers", definition.pre_tokenizer,
+             read_pre_tokenizer_step);
+  read_steps(part("decoder"), path + ".decoder", "decoders", definition.decoder, read_decoder_step);
+  Marks marks{ids, definition.special};
+  read_steps(part("post_processor"), path + ".post_processor", "processors", marks, read_post_processor);
+  return definition;
+}
+
+// --- The files beside it.
+
+Json optional_json(const std::string& path) {
+  if (!std::filesystem::exists(path)) return Json::object();
+  Json json = read_json_file(path);
+  fail_input_if(!json.is_object(), "[", path, "] expected an object { ... }");
+  return json;
+}
+
+// "</s>" or {"content": "</s>", ...}; empty where there is none.
+std::string token_text(const Json& settings, const char* key) {
+  const Json value = settings.value(key, Json());
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_object() && value.contains("content") && value["content"].is_string()
+             ? value["content"].get<std::string>()
+             : "";
+}
+
+int32_t id_of(const BpeDefinition& definition, const std::string& text) {
+  const auto found = std::find(definition.tokens.begin(), definition.tokens.end(), text);
+  return text.empty() || found == definition.tokens.end() ? -1
+                                                          : static_cast<int32_t>(found - definition.tokens.begin());
+}
+
+// The tokens with a role, by name. Those that the tokenizer has no mark for are marked now, as transformers does.
+void read_roles(const std::string& folder, BpeDefinition& definition) {
+  const Json config = optional_json(folder + "/tokenizer_config.json");
+  const Json map = optional_json(folder + "/special_tokens_map.json");
+  SpecialTokens& special = definition.special;
+  const std::pair<const char*, int32_t*> roles[] = {{"bos_token", &special.begin},
+                                                    {"eos_token", &special.end},
+                                                    {"unk_token", &special.unknown},
+                                                    {"pad_token", &special.padding}};
+  for (const auto& [key, id] : roles) {
+    std::string text = token_text(config, key);
+    if (text.empty()) text = token_text(map, key);
+    const int32_t found = id_of(definition, text);
+    if (found < 0) continue;
+    *id = found;
+    const bool marked = std::any_of(definition.added.begin(), definition.added.end(),
+                                    [&](const AddedToken& token) { return token.id == *id; });
+    if (!marked) definition.added.push_back({*id, text, true});
+  }
+}
+
+// eos_token_id: a number or a list. Ids beyond the vocabulary are those of another model's file; they are left out.
+void read_stops(const Json& config, BpeDefinition& definition) {
+  Json ids = config.value("eos_token_id", Json());
+  if (ids.is_number_integer()) ids = Json::array({ids});
+  for (const auto& id : ids.is_array() ? ids : Json::array()) {
+    if (!id.is_number_integer() || id < 0 || id >= static_cast<int64_t>(definition.tokens.size())) continue;
+    definition.special.stops.push_back(id.get<int32_t>());
+    if (definition.special.end < 0) definition.special.end = id.get<int32_t>();
+  }
+}
+
+std::string chat_template_of(const std::string& folder) {
+  const std::string file = folder + "/chat_template.jinja";
+  if (std::filesystem::exists(file)) return read_file(file);
+  const Json value = optional_json(folder + "/tokenizer_config.json").value("chat_template", Json());
+  if (value.is_string()) return value.get<std::string>();
+  for (const auto& item : value.is_array() ? value : Json::array()) {  // several with names
+    if (item.is_object() && item.value("name", "") == "default") return item.value("template", "");
+  }
+  return "";
+}
+
+BpeDefinition read_tokenizer_model(const std::string& folder, const std::string& path) {
+  VocabularyMetadata metadata = read_sentencepiece_model(read_file(path), path);
+  const Json config = optional_json(folder + "/tokenizer_config.json");
+  const auto flag = [&](const char* key) {
+    const Json value = config.value(key, Json());
+    return value.is_boolean() ? std::optional(value.get<bool>()) : std::nullopt;
+  };
+  metadata.add_begin = flag("add_bos_token");
+  metadata.add_end = flag("add_eos_token");
+  return define_vocabulary(metadata, path);
+}
+
+}  // namespace
+
+void complete_special(BpeDefinition& definition, const std::string& chat_template) {
+  SpecialTokens& special = definition.special;
+  const auto is_added = [&](std::string_view text) {
+    return std::any_of(definition.added.begin(), definition.added.end(),
+                       [&](const AddedToken& token) { return token.text == text; });
+  };
+  if (special.end >= 0) special.stops.push_back(special.end);
+  for (const char* name :
+       {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>"}) {
+    if (is_added(name)) special.stops.push_back(id_of(definition, name));
+  }
+  std::sort(special.stops.begin(), special.stops.end());
+  special.stops.erase(std::unique(special.stops.begin(), special.stops.end()), special.stops.end());
+  special.chat = detect_chat_style(chat_template, is_added);
+}
+
+std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder) {
+  const std::string json = folder + "/tokenizer.json", model = folder + "/tokenizer.model";
+  const bool has_json = std::filesystem::exists(json);
+  fail_input_if(!has_json && !std::filesystem::exists(model), "[", folder,
+                "] has no tokenizer: expected tokenizer.json or tokenizer.model");
+  const std::string& path = has_json ? json : model;
+  BpeDefinition definition = has_json ? read_tokenizer_json(json) : read_tokenizer_model(folder, model);
+  check_definition(definition, path);
+  read_roles(folder, definition);
+  read_stops(optional_json(folder + "/generation_config.json"), definition);
+  read_stops(optional_json(folder + "/config.json"), definition);
+  complete_special(definition, chat_template_of(folder));
+  return std::make_shared<BpeTokenizer>(std::move(definition), path);
+}
+
+void import_tokenizer(const std::string& folder, const std::string& out) { import_tokenizer(folder)->save(out); }
+
+}  // namespace cortado

@@ -1,0 +1,147 @@
+#include "cortado/tokenizers/chat.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+
+// A style in pieces. {bos} and {eos} stand for the texts of those tokens.
+struct Chat::Form {
+  const char* name;
+  const char* begin;        // of the conversation
+  const char* system_open;  // of the system message; without a close, it is part of the first user's message
+  const char* system_close;
+  const char* user_open;
+  const char* user_close;
+  const char* answer_open;   // what asks the assistant
+  const char* answer_space;  // between that and its words in a finished turn
+  const char* answer_close;
+  const char* after_answer;  // what follows the mark that ends the answer
+  const char* default_system;
+  bool system_apart;  // the system message is a turn of its own
+  bool trims;         // white space around the contents goes
+};
+
+namespace {
+
+constexpr const char* kLlama31System =
+    "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+
+const Chat::Form kForms[] = {
+    {"chatml", "", "<|im_start|>system\n", "<|im_end|>\n", "<|im_start|>user\n", "<|im_end|>\n",
+     "<|im_start|>assistant\n", "", "<|im_end|>", "\n", nullptr, true, false},
+    {"llama2", "", "<<SYS>>\n", "\n<</SYS>>\n\n", "{bos}[INST] ", " [/INST]", "", " ", " {eos}", "", nullptr, false,
+     true},
+    {"mistral", "{bos}", "", "\n\n", " [INST] ", " [/INST]", "", " ", "{eos}", "", nullptr, false, false},
+    {"mistral-v1", "{bos}", "", "\n\n", "[INST] ", " [/INST]", "", "", "{eos}", "", nullptr, false, false},
+    {"mistral-v3", "{bos}", "", "\n\n", "[INST] ", "[/INST]", "", " ", "{eos}", "", nullptr, false, false},
+    {"llama3", "{bos}", "<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>",
+     "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     "", "<|eot_id|>", "", nullptr, true, true},
+    {"llama3.1", "{bos}", kLlama31System, "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>",
+     "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "<|eot_id|>", "", "", true, true},
+    {"gemma", "{bos}", "", "\n\n", "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "",
+     "<end_of_turn>", "\n", nullptr, false, true},
+};
+
+bool holds(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+std::string replaced(std::string text, std::string_view what, std::string_view with) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size())) {
+    text.replace(at, what.size(), with);
+  }
+  return text;
+}
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kSpaces = " \t\r\n\v\f";
+  const size_t begin = text.find_first_not_of(kSpaces);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
+}
+
+// "You are ...", where a ChatML template has it as plain text after <|im_start|>system.
+std::string default_system(const std::string& chat_template) {
+  const std::string text = replaced(chat_template, "\\n", "\n");
+  constexpr std::string_view kOpen = "<|im_start|>system\n", kClose = "<|im_end|>";
+  for (size_t at = text.find(kOpen); at != std::string::npos; at = text.find(kOpen, at + 1)) {
+    const size_t begin = at + kOpen.size();
+    const size_t end = text.find(kClose, begin);
+    if (end == std::string::npos) break;
+    const std::string system = text.substr(begin, end - begin);
+    if (system.find_first_of("{}+") == std::string::npos) return system;
+  }
+  return "";
+}
+
+std::string mistral_version(const std::string& chat_template) {
+  if (!holds(chat_template, " [/INST]")) return "mistral-v3";
+  return holds(chat_template, " [INST] ") ? "mistral" : "mistral-v1";
+}
+
+}  // namespace
+
+ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token) {
+  const auto marks = [&](const char* mark) {
+    return chat_template.empty() ? has_token(mark) : holds(chat_template, mark);
+  };
+  if (marks("<|im_start|>")) return {"chatml", default_system(chat_template)};
+  if (marks("<|start_header_id|>")) {
+    return {holds(chat_template, "Cutting Knowledge Date") ? "llama3.1" : "llama3", ""};
+  }
+  if (marks("<start_of_turn>")) return {"gemma", ""};
+  if (marks("<<SYS>>")) return {"llama2", ""};
+  if (marks("[INST]")) return {mistral_version(chat_template), ""};
+  return {};
+}
+
+Chat::Chat(const Tokenizer& tokenizer) {
+  const SpecialTokens& special = tokenizer.special();
+  fail_input_if(special.chat.name.empty(),
+                "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
+  const auto* const form =
+      std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return special.chat.name == f.name; });
+  fail_input_if(form == std::end(kForms), "[chat] unknown chat template \"", special.chat.name, "\"");
+  form_ = form;
+  const auto text = [&](int32_t token) { return token < 0 ? "" : tokenizer.decode({token}); };
+  begin_ = text(special.begin);
+  end_of_turn_ = replaced(form->answer_close, "{eos}", text(special.end));
+  system_ = special.chat.system;
+}
+
+std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) const {
+  const auto clean = [&](const std::string& content) { return form_->trims ? trimmed(content) : content; };
+  const auto open = [&](const char* text) { return replaced(text, "{bos}", begin_); };
+  std::string text = open(form_->begin);
+  size_t first = 0;
+  std::string system = system_;
+  bool has_system = !system_.empty() || form_->default_system;
+  if (!messages.empty() && messages[0].role == "system") {
+    system = messages[0].content;
+    has_system = true;
+    first = 1;
+  }
+  std::string head =
+      has_system ? concat(form_->system_open, form_->system_apart ? clean(system) : system, form_->system_close) : "";
+  if (form_->system_apart) text += std::exchange(head, "");
+  for (size_t i = first; i < messages.size(); ++i) {
+    const auto& [role, content] = messages[i];
+    fail_input_if(role != "user" && role != "assistant", "[chat] message ", i + 1,
+                  ": expected the role user or assistant (or system, of the first), got \"", role, "\"");
+    if (role == "user") {
+      text += open(form_->user_open) + clean(std::exchange(head, "") + content) + form_->user_close;
+    } else {
+      text += concat(form_->answer_open, form_->answer_space, clean(content), end_of_turn_, form_->after_answer);
+    }
+  }
+  return ask ? text + form_->answer_open : text;
+}
+
+std::string Chat::next(const std::vector<ChatMessage>& messages, const std::string& question) const {
+  std::vector<ChatMessage> all = messages;
+  all.push_back({"user", question});
+  return form_->after_answer + render(all, true).substr(render(messages, false).size());
+}
+
+}  // namespace cortado

@@ -1,0 +1,50 @@
+// Conversations as the text that a model was taught them in.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+
+struct ChatMessage {
+  std::string role;  // "system" (only the first), "user", "assistant"
+  std::string content;
+};
+
+// Which style a model's own chat template is, by the marks in its text; without a text, by the tokens there are.
+// An empty name: none of those known here.
+//
+//   chatml       Qwen2, SmolLM2: <|im_start|>user\n...<|im_end|>\n
+//   llama2       <s>[INST] <<SYS>>\n...\n<</SYS>>\n\n... [/INST] ... </s>
+//   mistral      <s> [INST] ... [/INST] ...</s>; mistral-v1 without the first space, mistral-v3: ...[/INST]
+//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 always has a system message with
+//   dates gemma        <start_of_turn>user\n...<end_of_turn>\n
+ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token);
+
+class Chat {
+ public:
+  // InputError when the tokenizer's model was not taught to chat, or in a style that is unknown here.
+  explicit Chat(const Tokenizer& tokenizer);
+
+  // The whole conversation; with `ask` up to where the assistant's next answer begins. Without a system message the
+  // model's own is taken, if it has one. To be encoded as it is: the marks at its beginning are in it. InputError: an
+  // unknown role, a system message that is not the first.
+  std::string render(const std::vector<ChatMessage>& messages, bool ask) const;
+
+  // What a session that holds `messages`, the last one the assistant's, must read for the next question: without the
+  // mark that ends the assistant's turn, which the model has written itself (or end_of_turn() has to be read first).
+  std::string next(const std::vector<ChatMessage>& messages, const std::string& question) const;
+  const std::string& end_of_turn() const { return end_of_turn_; }
+
+  struct Form;
+
+ private:
+  const Form* form_;
+  std::string begin_, end_of_turn_, system_;
+};
+
+}  // namespace cortado

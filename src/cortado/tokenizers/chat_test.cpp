@@ -1,0 +1,103 @@
+#include "cortado/tokenizers/chat.h"
+
+#include <gtest/gtest.h>
+
+#include "cortado/testing/errors.h"
+
+namespace cortado {
+namespace {
+
+// Only what a chat asks of a tokenizer.
+class Marks : public Tokenizer {
+ public:
+  explicit Marks(const std::string& style, const std::string& system = "") {
+    special_.begin = 0;
+    special_.end = 1;
+    special_.chat = {style, system};
+  }
+  std::string kind() const override { return "marks"; }
+  int64_t vocabulary() const override { return 2; }
+  std::vector<int32_t> encode(std::string_view /*text*/) const override { return {}; }
+  std::string decode(const std::vector<int32_t>& tokens) const override { return tokens[0] == 0 ? "<s>" : "</s>"; }
+  const SpecialTokens& special() const override { return special_; }
+  void save(const std::string& /*directory*/) const override {}
+
+ private:
+  SpecialTokens special_;
+};
+
+const std::vector<ChatMessage> kTalk{{"system", "S"}, {"user", "Q"}, {"assistant", "A"}, {"user", "R"}};
+
+TEST(Chat, Styles) {
+  const auto text = [](const char* style) { return Chat(Marks(style)).render(kTalk, true); };
+  EXPECT_EQ(text("chatml"),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
+            "<|im_start|>user\nR<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(text("llama2"), "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nQ [/INST] A </s><s>[INST] R [/INST]");
+  EXPECT_EQ(text("mistral"), "<s> [INST] S\n\nQ [/INST] A</s> [INST] R [/INST]");
+  EXPECT_EQ(text("mistral-v1"), "<s>[INST] S\n\nQ [/INST]A</s>[INST] R [/INST]");
+  EXPECT_EQ(text("mistral-v3"), "<s>[INST] S\n\nQ[/INST] A</s>[INST] R[/INST]");
+  const std::string head = "<|start_header_id|>", end = "<|end_header_id|>\n\n";
+  EXPECT_EQ(text("llama3"), "<s>" + head + "system" + end + "S<|eot_id|>" + head + "user" + end + "Q<|eot_id|>" + head +
+                                "assistant" + end + "A<|eot_id|>" + head + "user" + end + "R<|eot_id|>" + head +
+                                "assistant" + end);
+  EXPECT_EQ(text("gemma"),
+            "<s><start_of_turn>user\nS\n\nQ<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\n"
+            "R<end_of_turn>\n<start_of_turn>model\n");
+}
+
+TEST(Chat, DefaultSystemMessages) {
+  const Chat chat(Marks("chatml", "Be brief."));
+  EXPECT_EQ(chat.render({{"user", "Q"}}, false),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n");
+  EXPECT_EQ(chat.render({{"system", ""}}, false), "<|im_start|>system\n<|im_end|>\n");
+  EXPECT_NE(Chat(Marks("llama3.1")).render({{"user", "Q"}}, false).find("Cutting Knowledge Date"), std::string::npos);
+}
+
+// What a session reads question by question is the conversation as a whole.
+TEST(Chat, TurnByTurn) {
+  for (const char* style : {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "gemma"}) {
+    const Chat chat(Marks(style, style == std::string("chatml") ? "default" : ""));
+    std::vector<ChatMessage> messages{{"system", "S {bos}"}, {"user", " Q "}};
+    std::string read = chat.render(messages, true);
+    messages.push_back({"assistant", "A"});
+    const std::string all = chat.render(messages, false);
+    ASSERT_EQ(all.substr(0, read.size()), read) << style;
+    const std::string turn = chat.end_of_turn() + chat.next(messages, "R");
+    messages.push_back({"user", "R"});
+    const std::string whole = chat.render(messages, true);
+    EXPECT_EQ(whole.substr(whole.size() - turn.size()), turn) << style;
+    EXPECT_EQ(whole.find("{eos}"), std::string::npos);
+  }
+}
+
+TEST(Chat, DetectsStyles) {
+  const auto none = [](std::string_view) { return false; };
+  const auto style = [&](const std::string& text) { return detect_chat_style(text, none).name; };
+  EXPECT_EQ(style("{{'<|im_start|>' + role}}"), "chatml");
+  EXPECT_EQ(style("'<|start_header_id|>' + role"), "llama3");
+  EXPECT_EQ(style("'<|start_header_id|>' \"Cutting Knowledge Date: \""), "llama3.1");
+  EXPECT_EQ(style("'<start_of_turn>' + role"), "gemma");
+  EXPECT_EQ(style("bos + '[INST] ' + '<<SYS>>' + ' [/INST]'"), "llama2");
+  EXPECT_EQ(style("\" [INST] \" + \" [/INST]\""), "mistral");
+  EXPECT_EQ(style("'[INST] ' + ' [/INST]'"), "mistral-v1");
+  EXPECT_EQ(style("\"[INST] \" + \"[/INST]\""), "mistral-v3");
+  EXPECT_EQ(style("### User:"), "");
+  EXPECT_EQ(detect_chat_style("", [](std::string_view token) { return token == "<start_of_turn>"; }).name, "gemma");
+  const std::string qwen =
+      "{{- '<|im_start|>system\\n' }}{{- messages[0].content }}{{- '<|im_end|>\\n' }}"
+      "{{- '<|im_start|>system\\nYou are Q.<|im_end|>\\n' }}";
+  EXPECT_EQ(detect_chat_style(qwen, none).system, "You are Q.");
+}
+
+TEST(Chat, Refusals) {
+  EXPECT_NE(testing::error_of([] { Chat(Marks("")); }).find("was not taught to chat"), std::string::npos);
+  EXPECT_NE(testing::error_of([] { Chat(Marks("chatml")).render({{"tool", "x"}}, true); }).find("got \"tool\""),
+            std::string::npos);
+  EXPECT_NE(
+      testing::error_of([] { Chat(Marks("chatml")).render({{"user", "x"}, {"system", "y"}}, true); }).find("message 2"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace cortado

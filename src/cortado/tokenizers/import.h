@@ -1,0 +1,44 @@
+// The tokenizers of pretrained models, from the forms they are published in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+
+// A Hugging Face folder's tokenizer: tokenizer.json (byte-pair encodings), or else tokenizer.model (SentencePiece's
+// byte-pair models). Which tokens are special, what ends an answer and how to chat comes from tokenizer_config.json,
+// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json, where they are. Missing, broken
+// or of a kind that is not supported: InputError in one line.
+std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder);
+void import_tokenizer(const std::string& folder, const std::string& out);
+
+// What a GGUF file says about its tokenizer, by the keys tokenizer.ggml.*.
+struct VocabularyMetadata {
+  std::string model;                  // "gpt2": byte-level with merges; "llama": SentencePiece with scores
+  std::string pre = "default";        // of gpt2: how text is cut into words
+  std::vector<std::string> tokens;    // by id
+  std::vector<std::string> merges;    // of gpt2: "left right"
+  std::vector<float> scores;          // of llama
+  std::vector<int32_t> types;         // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or none
+  std::optional<int32_t> begin = {};  // bos_token_id, eos_token_id, unknown_token_id, padding_token_id
+  std::optional<int32_t> end = {};
+  std::optional<int32_t> unknown = {};
+  std::optional<int32_t> padding = {};
+  std::vector<int32_t> stops = {};     // eot_token_id and others that end an answer
+  std::optional<bool> add_begin = {};  // add_bos_token, add_eos_token, add_space_prefix; absent: the model's custom
+  std::optional<bool> add_end = {};
+  std::optional<bool> add_space = {};
+  bool remove_extra_spaces = false;  // remove_extra_whitespaces
+  std::string chat_template = {};    // tokenizer.chat_template
+};
+
+// `place` names the file in messages.
+std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata, const std::string& place);
+
+}  // namespace cortado

@@ -1,0 +1,105 @@
+// torch.classes.cortado.Tokenizer: tokenizers for Python, once libcortado.so is loaded with torch.classes.load_library.
+#include <torch/custom_class.h>
+
+#include "cortado/base/json.h"
+#include "cortado/tokenizers/chat.h"
+#include "cortado/tokenizers/import.h"
+
+namespace cortado {
+namespace {
+
+// A tokenizer folder (`kind` "native"), a Hugging Face folder ("huggingface"), or a GGUF file's metadata as JSON
+// ("gguf": {"model": "gpt2", "tokens": [...], ...}, by the names of VocabularyMetadata).
+class PythonTokenizer : public torch::CustomClassHolder {
+ public:
+  PythonTokenizer(const std::string& source, const std::string& kind) {
+    if (kind == "native") tokenizer_ = load_tokenizer(source);
+    if (kind == "huggingface") tokenizer_ = import_tokenizer(source);
+    if (kind == "gguf") tokenizer_ = from_metadata(nlohmann::json::parse(source));
+    TORCH_CHECK(tokenizer_, "expected the kind native, huggingface or gguf, got ", kind);
+  }
+
+  std::vector<std::vector<int64_t>> encode(const std::vector<std::string>& texts) const {
+    std::vector<std::vector<int64_t>> all;
+    all.reserve(texts.size());
+    for (const auto& text : texts) {
+      const auto tokens = tokenizer_->encode(text);
+      all.emplace_back(tokens.begin(), tokens.end());
+    }
+    return all;
+  }
+  std::vector<int64_t> encode_document(const std::string& text) const {
+    const auto tokens = cortado::encode_document(*tokenizer_, text);
+    return {tokens.begin(), tokens.end()};
+  }
+
+  // The text's bytes, which need not be UTF-8: uint8.
+  at::Tensor decode(const std::vector<int64_t>& tokens, bool skip_special) const {
+    std::vector<int32_t> ids;
+    for (const int64_t token : tokens) {
+      const auto id = static_cast<int32_t>(token);
+      if (!skip_special || !tokenizer_->is_special(id)) ids.push_back(id);
+    }
+    const std::string text = tokenizer_->decode(ids);
+    auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+    std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+    return bytes;
+  }
+
+  // messages: role, content, role, content, ...
+  std::string chat(const std::vector<std::string>& messages, bool ask) const {
+    std::vector<ChatMessage> list;
+    for (size_t i = 0; i + 1 < messages.size(); i += 2) list.push_back({messages[i], messages[i + 1]});
+    return Chat(*tokenizer_).render(list, ask);
+  }
+  std::vector<int64_t> stops() const {
+    return {tokenizer_->special().stops.begin(), tokenizer_->special().stops.end()};
+  }
+  int64_t vocabulary() const { return tokenizer_->vocabulary(); }
+  void save(const std::string& directory) const { tokenizer_->save(directory); }
+
+ private:
+  static std::shared_ptr<Tokenizer> from_metadata(const nlohmann::json& json) {
+    VocabularyMetadata metadata;
+    const auto take = [&](const char* key, auto& value) {
+      if (json.contains(key)) value = json[key].get<std::decay_t<decltype(value)>>();
+    };
+    const auto take_optional = [&]<typename T>(const char* key, std::optional<T>& value) {
+      if (json.contains(key)) value = json[key].get<T>();
+    };
+    take("model", metadata.model);
+    take("pre", metadata.pre);
+    take("tokens", metadata.tokens);
+    take("merges", metadata.merges);
+    take("scores", metadata.scores);
+    take("types", metadata.types);
+    take("chat_template", metadata.chat_template);
+    take_optional("begin", metadata.begin);
+    take_optional("end", metadata.end);
+    take_optional("unknown", metadata.unknown);
+    take_optional("padding", metadata.padding);
+    take_optional("add_begin", metadata.add_begin);
+    take_optional("add_end", metadata.add_end);
+    take_optional("add_space", metadata.add_space);
+    return import_vocabulary(metadata, "metadata");
+  }
+
+  std::shared_ptr<Tokenizer> tokenizer_;
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.class_<PythonTokenizer>("Tokenizer")
+      .def(torch::init<const std::string&, const std::string&>(), "",
+           {torch::arg("source"), torch::arg("kind") = "native"})
+      .def("encode", &PythonTokenizer::encode)
+      .def("encode_document", &PythonTokenizer::encode_document)
+      .def("decode", &PythonTokenizer::decode, "", {torch::arg("tokens"), torch::arg("skip_special") = false})
+      .def("chat", &PythonTokenizer::chat, "", {torch::arg("messages"), torch::arg("ask") = true})
+      .def("stops", &PythonTokenizer::stops)
+      .def("vocabulary", &PythonTokenizer::vocabulary)
+      .def("save", &PythonTokenizer::save);
+}
+
+}  // namespace cortado

@@ -1,0 +1,122 @@
+"""cortado generate --chat, from outside: a tiny model that was given a tokenizer with a chat template."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+OPTIONS = ("--temperature", 0, "--threads", 1)
+
+
+def fnv(data):
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) % 2**64
+    return f"{value:016x}"
+
+
+def write_tokenizer(folder, size, stops):
+    """`size` tokens: two marks and characters, ChatML."""
+    characters = [c for c in map(chr, range(0x20, 0x20 + size)) if c not in "<|>"]
+    tokens = ["<|im_start|>", "<|im_end|>", "\n", *characters][:size]
+    pieces = json.dumps({"tokens": tokens, "merges": []})
+    marks = [
+        {"id": i, "text": tokens[i], "special": True} | dict.fromkeys(("normalized", "lstrip", "rstrip", "single_word", "apart"), False)
+        for i in (0, 1)
+    ]
+    special = {"begin": 0, "end": 1, "unknown": None, "padding": None, "prefix": [], "suffix": [], "stops": stops}
+    settings = {
+        "format": "cortado tokenizer", "version": 1, "kind": "bpe", "vocabulary": size, "unknown": None,
+        "byte_fallback": False, "fuse_unknown": False, "ignore_merges": False, "normalizer": [], "pre_tokenizer": [],
+        "decoder": [], "special": {**special, "chat": {"name": "chatml", "system": ""}}, "added": marks,
+        "pieces_hash": fnv(pieces.encode()),
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    (folder / "pieces.json").write_text(pieces)
+
+
+@pytest.fixture(scope="module", name="talker")
+def fixture_talker(trained, tmp_path_factory):
+    """A run whose model never ends an answer by itself."""
+    folder = tmp_path_factory.mktemp("talker") / "run"
+    shutil.copytree(trained, folder)
+    size = json.loads((folder / "tokenizer" / "tokenizer.json").read_text())["vocabulary"]
+    write_tokenizer(folder / "tokenizer", size, [])
+    return folder
+
+
+def figures(stderr):
+    """(tokens read, tokens written, depth) of the summary."""
+    words = {line.split()[0]: line.split() for line in stderr.splitlines() if line.strip()}
+    after = words["state"]
+    number = int(after[after.index("after") + 1].replace(",", ""))
+    return int(words["prompt"][1]), int(words["decode"][1].replace(",", "")), number
+
+
+def test_one_question(cortado, talker):
+    done = cortado("generate", talker, "--chat", "--prompt", "HI", "--n-tokens", 7, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    # <|im_start|>user\nHI<|im_end|>\n<|im_start|>assistant\n, of which the tokenizer knows marks, newlines and capitals.
+    read, written, depth = figures(done.stderr)
+    assert (read, written, depth) == (read, 7, read + 7)
+    assert "im_start" not in done.stdout
+
+
+def test_lines_are_one_conversation(cortado, talker, tmp_path):
+    state = tmp_path / "chat.state"
+    done = cortado("generate", talker, "--chat", "--n-tokens", 5, "--save-state", state, *OPTIONS, input="HI\n\nHO\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") >= 2  # an answer each; the empty line asked nothing
+    read, written, depth = figures(done.stderr)
+    assert written == 10 and depth == read + 10
+    more = cortado("generate", talker, "--chat", "--n-tokens", 5, "--load-state", state, *OPTIONS, input="HI\n")
+    assert more.returncode == 0 and figures(more.stderr)[2] > depth
+    at_once = cortado("generate", talker, "--chat", "--n-tokens", 5, *OPTIONS, input="HI\nHO\nHI\n")
+    assert figures(at_once.stderr)[2] == figures(more.stderr)[2]
+    assert at_once.stdout == done.stdout + more.stdout
+
+
+def test_system_message_is_read(cortado, talker):
+    def read(*more):
+        return figures(cortado("generate", talker, "--chat", "--prompt", "HI", "--n-tokens", 1, *OPTIONS, *more).stderr)[0]
+
+    assert read("--system", "BE BRIEF") > read() + 8
+
+
+def test_end_of_turn_ends_the_answer(cortado, talker, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(talker, folder)
+    size = json.loads((folder / "tokenizer" / "tokenizer.json").read_text())["vocabulary"]
+    write_tokenizer(folder / "tokenizer", size, list(range(size)))  # every token ends it
+    done = cortado("generate", folder, "--chat", *OPTIONS, input="HI\nHO\n")
+    assert figures(done.stderr)[1] == 2
+    assert done.stdout == "\n\n"
+    assert figures(cortado("generate", folder, "--prompt", "HI", *OPTIONS).stderr)[1] == 1  # without --chat too
+
+
+def wait_for_output(process):
+    assert process.stdout.read(1)
+    time.sleep(0.2)
+
+
+def test_interrupt_ends_the_answer_only(program, talker):
+    command = [program, "generate", talker, "--chat", "--n-tokens", 10**9, *OPTIONS]
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen(list(map(str, command)), bufsize=0, **pipes) as process:
+        for question in (b"HI\n", b"HO\n"):
+            process.stdin.write(question)
+            wait_for_output(process)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        _, errors = process.communicate(timeout=60)  # closes the input
+    assert process.returncode == 0, errors
+    assert b"decode" in errors
+
+
+def test_refusals(refused, trained, talker):
+    assert "was not taught to chat" in refused("generate", trained, "--chat", "--prompt", "x")
+    assert "--json" in refused("generate", talker, "--chat", "--json", "--prompt", "x")
+    assert "--chat" in refused("generate", talker, "--system", "x", "--prompt", "x")
