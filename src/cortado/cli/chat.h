@@ -1,21 +1,13 @@
 // cortado generate --chat.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 
+#include "cortado/base/stopwatch.h"
 #include "cortado/generate/conversation.h"
 
 namespace cortado {
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 inline constexpr int64_t kChatTokens = 1000;  // of an answer at most, if nobody says otherwise
 
