@@ -59,8 +59,8 @@ class ModelMeasurement {
     request_.rounds = options.rounds;
     request_.stop = interrupt_requested;
     request_.progress = [this](const std::string& what, int64_t done, int64_t total) {
-      const std::string label = stage_ + what;
-      if (!bar_ || label != std::exchange(shown_, label)) {
+      const std::string label = stage_ + what, aim = concat(label, " ", total);
+      if (!bar_ || aim != std::exchange(shown_, aim)) {
         bar_.emplace(
             ProgressBar::Options{.label = label, .total = total, .units_per_count = 0, .quiet = options_.quiet});
         bar_->start_at(done);

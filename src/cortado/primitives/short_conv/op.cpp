@@ -174,7 +174,8 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
   check(x, weight, bias, activation, initial_state, cu_seqlens);
   const auto none = [&] { return at::empty({0}, x.options()); };
   const auto like = [](const Tensor& gradient, const Tensor& input) {
-    return gradient.to(input.scalar_type()).reshape(input.sizes()).contiguous();
+    const Tensor own = gradient.to(input.scalar_type()).reshape(input.sizes()).contiguous();
+    return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
   };
   convolution::Gradients found;
   if (by_kernel(x, weight, bias, activation, initial_state, cu_seqlens, [&](const auto& in) {
