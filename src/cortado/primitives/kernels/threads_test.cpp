@@ -1,8 +1,12 @@
 // The primitives' kernels give the same bits on any number of threads. Without torch; also run by `make tsan`.
 #include "cortado/testing/threads.h"
 
+#include "cortado/primitives/delta_scan/kernel.h"
 #include "cortado/primitives/elementwise_scan/kernel.h"
 #include "cortado/primitives/gated_scan/kernel.h"
+#include "cortado/primitives/latte_scan/kernel.h"
+#include "cortado/primitives/short_conv/kernel.h"
+#include "cortado/primitives/time_softmax/kernel.h"
 #include "cortado/primitives/window_attention/kernel.h"
 
 namespace cortado::kernels_threads_test {
@@ -61,6 +65,92 @@ TEST(KernelThreads, GatedScanBackward) {
   call.initial_grad = {dstate.data(), kHeads, 1};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); },
                                        {&dy, &dx, &dv, &dg, &dstate});
+}
+
+TEST(KernelThreads, DeltaScan) {
+  Inputs in;
+  for (float& k : in.k) k *= 0.2f;  // of length about 1
+  Floats beta = random_floats(kBatch * kTime * kHeads, 0, 1), o(in.v.size()), last(in.state.size());
+  delta::ScanKernel call;
+  static_cast<gated::ScanKernel&>(call) = gated_call(in, kHeads);
+  call.beta = timed(beta, kTime, kHeads, 1);
+  call.dw = in.value(o);
+  call.final_state = {last.data(), kHeads, 1};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); }, {&o, &last});
+
+  Floats dy(in.k.size()), dx(in.k.size()), dv(in.v.size()), dg(in.g.size()), dbeta(beta.size()), dstate(last.size());
+  call.dw = {};
+  call.final_state = {};
+  call.w = in.value(in.w);
+  call.dy = in.key(dy);
+  call.dx = in.key(dx);
+  call.dv = in.value(dv);
+  call.dg = in.key(dg);
+  call.dbeta = timed(dbeta, kTime, kHeads, 1);
+  call.initial_grad = {dstate.data(), kHeads, 1};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); },
+                                       {&dy, &dx, &dv, &dg, &dbeta, &dstate});
+}
+
+TEST(KernelThreads, LatteScan) {
+  Inputs in;
+  Floats o(in.v.size()), last(in.state.size()), normalizer(kBatch * kHeads * kKeys), maximum(normalizer.size());
+  latent::LatteKernel call{.rows = kBatch, .tokens = kTime, .heads = kHeads, .latents = kKeys, .values = kValues};
+  call.query = in.key(in.q);
+  call.theta = in.key(in.k);
+  call.v = in.value(in.v);
+  call.o = in.value(o);
+  call.last_state = {last.data(), kHeads, 1};
+  call.last_normalizer = {normalizer.data(), kHeads, 1};
+  call.last_maximum = {maximum.data(), kHeads, 1};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { latent::run_latte(call, p); },
+                                       {&o, &last, &normalizer, &maximum});
+}
+
+TEST(KernelThreads, TimeSoftmax) {
+  constexpr int64_t kChannels = 200;
+  const int64_t size = kBatch * kTime * kChannels;
+  Floats theta = random_floats(size), keys(size), gate(size), maximum(size), normalizer(size);
+  Floats last_maximum(kBatch * kChannels), last_normalizer(kBatch * kChannels);
+  const auto channels = [](Floats& x) { return softmax::Channels{x.data(), kTime * kChannels, kChannels}; };
+  softmax::SoftmaxKernel call{.rows = kBatch, .tokens = kTime, .channels = kChannels};
+  call.theta = channels(theta);
+  call.keys = channels(keys);
+  call.gate = channels(gate);
+  call.maximum = channels(maximum);
+  call.normalizer = channels(normalizer);
+  call.last_maximum = last_maximum.data();
+  call.last_normalizer = last_normalizer.data();
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { softmax::run_softmax(call, p); },
+                                       {&keys, &maximum, &normalizer, &last_maximum, &last_normalizer});
+}
+
+TEST(KernelThreads, ShortConvolution) {
+  constexpr int64_t kChannels = 70, kTaps = 4;
+  const int64_t size = kBatch * kTime * kChannels;
+  Floats x = random_floats(size), weight = random_floats(kTaps * kChannels), y(size), dy = random_floats(size),
+         dx(size);
+  std::vector<convolution::Block> blocks;
+  for (int64_t row = 0; row < kBatch; ++row) {
+    for (int64_t first = 0; first < kTime; first += convolution::kBlockTokens) {
+      blocks.push_back({row, row, 0, kTime, first, std::min(convolution::kBlockTokens, kTime - first)});
+    }
+  }
+  convolution::ConvKernel call{.channels = kChannels,
+                               .taps = kTaps,
+                               .silu = true,
+                               .blocks = blocks.data(),
+                               .count = static_cast<int64_t>(blocks.size()),
+                               .x = timed(x, kTime, 1, kChannels),
+                               .weight = weight.data(),
+                               .y = timed(y, kTime, 1, kChannels)};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { convolution::run_forward(call, p); }, {&y});
+  Floats sums(blocks.size() * (kTaps + 1) * kChannels), dweight((kTaps + 1) * kChannels);
+  call.grad_y = timed(dy, kTime, 1, kChannels);
+  call.grad_x = timed(dx, kTime, 1, kChannels);
+  call.sums = sums.data();
+  call.grad_weight = dweight.data();
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { convolution::run_backward(call, p); }, {&dx, &dweight});
 }
 
 TEST(KernelThreads, WindowAttention) {
