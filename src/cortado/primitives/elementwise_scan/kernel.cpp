@@ -37,21 +37,12 @@ struct Strip {
 };
 
 HWY_INLINE Vec load(const Strip& strip, const float* from, int v) {
-  const Floats d;
-  if (!from || strip.lanes[v] <= 0) return hn::Zero(d);
-  if (strip.lanes[v] == kLanes) return hn::LoadU(d, from + v * kLanes);
-  HWY_ALIGN float part[kLanes] = {};
-  for (int64_t i = 0; i < strip.lanes[v]; ++i) part[i] = from[v * kLanes + i];
-  return hn::Load(d, part);
+  if (!from || strip.lanes[v] <= 0) return hn::Zero(Floats());
+  return load_some(from + v * kLanes, strip.lanes[v]);
 }
 
 HWY_INLINE void store(const Strip& strip, Vec x, float* to, int v) {
-  const Floats d;
-  if (!to || strip.lanes[v] <= 0) return;
-  if (strip.lanes[v] == kLanes) return hn::StoreU(x, d, to + v * kLanes);
-  HWY_ALIGN float part[kLanes];
-  hn::Store(x, d, part);
-  for (int64_t i = 0; i < strip.lanes[v]; ++i) to[v * kLanes + i] = part[i];
+  if (to && strip.lanes[v] > 0) store_some(x, to + v * kLanes, strip.lanes[v]);
 }
 
 // h = exp(log_a) h + b, in two levels: `local` from zero at the chunk's start, and what entered the chunk times the exp

@@ -5,11 +5,7 @@
 
 namespace cortado::elementwise {
 
-// [B,T,D] float32 with the channels contiguous; strides in elements.
-struct Channels {
-  float* data = nullptr;
-  int64_t row = 0, token = 0;
-};
+using kernels::Channels;
 
 // Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States
 // [rows,D] are contiguous; no data: zero, or not wanted.

@@ -343,17 +343,16 @@ inline void weigh_pairs(const Job& job) {
   weigh_by_lanes(job);
 }
 
-// The gates' gradient from what crosses the tile's bounds; dy and dx hold only that yet. Every summand has the gate's
-// own factor.
+// The gates' gradient from what crosses the tile's bounds, where reads come after writes; dy and dx hold only that yet.
+// Every summand has the gate's own factor.
 inline void gate_flow(const Job& job, const float* state) {
   const Floats d;
   cross(job, state);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec sum = hn::Mul(hn::Load(d, job.crossing + k), hn::Load(d, job.through + k));
     for (int64_t i = (kTokens - 1) * job.keys + k; i >= 0; i -= job.keys) {
-      const Vec next = hn::MulAdd(hn::Load(d, job.y + i), hn::Load(d, job.dy + i), sum);
-      hn::Store(job.before() ? sum : next, d, job.dg + i);
-      sum = next;
+      sum = hn::MulAdd(hn::Load(d, job.y + i), hn::Load(d, job.dy + i), sum);
+      hn::Store(sum, d, job.dg + i);
     }
     sum = hn::Zero(d);
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {

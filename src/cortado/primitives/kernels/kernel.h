@@ -16,6 +16,12 @@ struct Timed {
   int64_t repeat = 1;                               // so many consecutive heads share one of the tensor's
 };
 
+// [B,T,D] float32 with the channels side by side; strides in elements. No data: not given, or not wanted.
+struct Channels {
+  float* data = nullptr;
+  int64_t row = 0, token = 0;
+};
+
 // States [rows,h,K,V], contiguous float32. No data: zero, or not wanted.
 struct States {
   float* data = nullptr;

@@ -5,11 +5,7 @@
 
 namespace cortado::softmax {
 
-// [B,T,D] float32 with the channels side by side; strides in elements. No data: not wanted.
-struct Channels {
-  float* data = nullptr;
-  int64_t row = 0, token = 0;
-};
+using kernels::Channels;
 
 // Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States
 // [rows,D] are contiguous; no data: -inf the maximum, 0 the normaliser.
