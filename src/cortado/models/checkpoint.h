@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cortado/models/language_model.h"
+#include "cortado/models/memory.h"
 
 namespace cortado {
 
@@ -31,6 +32,10 @@ std::string save_weights(const ModelConfig& config, NamedTensors weights, const 
 // another model"). Returns the metadata.
 std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path);
 
+// The same where the model is that of `config` with another memory: what such a model lacks is left out.
+std::map<std::string, std::string> load_weights_of(const ModelConfig& config, LanguageModel& model,
+                                                   const std::string& path);
+
 // The config of RUN or of a config file.
 ModelConfig read_config(const std::string& run);
 
@@ -40,7 +45,8 @@ struct OpenOptions {
   std::string which = "best";
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
-  bool allow_random = false;  // a config file is enough: random weights
+  bool allow_random = false;          // a config file is enough: random weights
+  std::optional<Memory> memory = {};  // other than the config's (models/memory.h)
 };
 // Neither, a config without vocabulary, missing or damaged weights: InputError.
 std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options = {});
