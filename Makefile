@@ -46,7 +46,7 @@ $(VENV)/test.stamp: requirements-test.txt requirements-model.txt | setup
 # Many small programs: one thread each, several at a time.
 test: build $(VENV)/test.stamp ## every test
 	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
-	$(PYTHON) -m pytest -q tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $(JOBS) tests
 
 lint: setup ## the form of the sources
 	@$(PYTHON) scripts/lint.py

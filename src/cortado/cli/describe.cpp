@@ -19,6 +19,7 @@ struct DescribeOptions {
   std::string run;
   int64_t vocabulary = 0;
   bool json = false;
+  std::shared_ptr<MemoryOptions> memory;
   std::shared_ptr<CommonOptions> common;
 };
 
@@ -50,6 +51,19 @@ int64_t state_bytes(const Subject& subject, int64_t tokens) {
 // Keys and values of width D in each layer.
 int64_t cache_bytes(const Subject& subject, int64_t tokens) {
   return static_cast<int64_t>(subject.config().layers.size()) * 2 * subject.config().dim * tokens * subject.element();
+}
+
+// Key-value pairs that a layer holds for a query head, the mean over the layers; none where one holds something else.
+std::optional<PairCount> mean_pairs(const Subject& subject, int64_t tokens) {
+  PairCount mean;
+  const auto& layers = subject.config().layers;
+  for (const Json& layer : layers) {
+    const auto pairs = count_pairs(layer, subject.config(), tokens);
+    if (!pairs) return std::nullopt;
+    mean.softmax += pairs->softmax / static_cast<double>(layers.size());
+    mean.state += pairs->state / static_cast<double>(layers.size());
+  }
+  return mean;
 }
 
 struct Depth {
@@ -103,6 +117,10 @@ Json as_json(const Subject& subject) {
   json["depths"] = Json::array();
   for (const Depth& depth : kDepths) {
     Json entry = {{"tokens", depth.tokens}, {"flops_per_token", subject.model.flops_per_token(depth.tokens)}};
+    if (const auto pairs = mean_pairs(subject, depth.tokens)) {
+      entry["pairs"] = {{"softmax", pairs->softmax}, {"state", pairs->state}};
+      entry["compression"] = static_cast<double>(depth.tokens) / pairs->total();
+    }
     if (config.causal) {
       entry["state_bytes"] = state_bytes(subject, depth.tokens);
       entry["kv_cache_bytes"] = cache_bytes(subject, depth.tokens);
@@ -146,6 +164,20 @@ void print_depths(const Subject& subject) {
                        : "A bidirectional model reads whole sequences: it has no state.\n");
 }
 
+// LoLA's measure of memory (its Tables 1 and 2): key-value pairs of one head, 2d numbers each, and tokens for each
+// pair.
+void print_pairs(const Subject& subject) {
+  if (!mean_pairs(subject, 1)) return;
+  std::cout << "\n";
+  Table table({"tokens read", "softmax pairs a head", "state, as pairs", "compression"});
+  for (const int64_t tokens : {1024, 2048, 4096, 8192, 16384}) {
+    const PairCount pairs = *mean_pairs(subject, tokens);
+    const double compression = static_cast<double>(tokens) / pairs.total();
+    table.add_row({with_commas(tokens), fixed(pairs.softmax, 0), fixed(pairs.state, 0), fixed(compression, 1) + "x"});
+  }
+  std::cout << table.text() << "A pair: a key and a value of one query head; the state's F x d numbers count as F/2.\n";
+}
+
 void print_text(const Subject& subject) {
   const ModelConfig& config = subject.config();
   const int64_t parameters = subject.model.parameter_count();
@@ -160,12 +192,15 @@ void print_text(const Subject& subject) {
   print_layers(subject);
   std::cout << "\n";
   print_depths(subject);
+  print_pairs(subject);
 }
 
 void describe(const DescribeOptions& options) {
   const at::Device device = options.common->apply();
   ModelConfig config = read_config(options.run);
   if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
+  const auto memory = options.memory->chosen();
+  if (memory) config = with_memory(config, *memory);
   const bool assumed = config.vocabulary == 0;
   if (assumed) config.vocabulary = kAssumedVocabulary;
   const SkipInitialization skip;  // only sizes are looked at
@@ -189,9 +224,11 @@ void add_describe_command(CLI::App& app) {
   command->add_option("--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer")
       ->check(CLI::Range(1, 1 << 30));
   command->add_flag("--json", options->json, "as JSON");
+  options->memory = add_memory_options(*command);
   options->common = add_common_options(*command);
   command->footer(
-      "Examples:\n  cortado describe configs/table1/latte-r-swa-pp.json\n  cortado describe runs/first --json");
+      "Examples:\n  cortado describe configs/table1/latte-r-swa-pp.json\n  cortado describe runs/first --json\n"
+      "  cortado describe runs/linear --memory lola --cache 256 --chunk 64");
   command->callback([options] { describe(*options); });
 }
 

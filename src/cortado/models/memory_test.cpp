@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cortado/base/temporary.h"
+#include "cortado/base/files.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -97,9 +97,16 @@ TEST(Memory, CountsPairsAsThePaperDoes) {
     int64_t size, tokens;
     double paper;
   };
-  for (const auto& [size, tokens, paper] :
-       {Row{64, 2048, 6.4}, {64, 4096, 12.8}, {128, 2048, 4.0}, {128, 4096, 8.0}, {256, 2048, 2.3}, {256, 4096, 4.6},
-        {512, 2048, 1.2}, {512, 4096, 2.46}, {512, 8192, 4.92}, {512, 16384, 9.85}}) {
+  for (const auto& [size, tokens, paper] : {Row{64, 2048, 6.4},
+                                            {64, 4096, 12.8},
+                                            {128, 2048, 4.0},
+                                            {128, 4096, 8.0},
+                                            {256, 2048, 2.3},
+                                            {256, 4096, 4.6},
+                                            {512, 2048, 1.2},
+                                            {512, 4096, 2.46},
+                                            {512, 8192, 4.92},
+                                            {512, 16384, 9.85}}) {
     EXPECT_NEAR(compression(lola(size), tokens), paper, 0.05) << size << " at " << tokens;
   }
   EXPECT_FALSE(count_pairs({{"mixer", "latte"}}, config, 100).has_value());

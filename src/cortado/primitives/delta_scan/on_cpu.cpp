@@ -64,7 +64,7 @@ ScanGradients scan_backward_by_kernel(const ScanInputs& in, const ScanOutputs& g
   wanted.want_gate = options.want_gate;
   Call call = call_of(in, form, wanted, factor, bounds);
   const auto type = in.beta.size(2) == options.heads ? in.beta.scalar_type() : at::kFloat;
-  const Tensor beta = at::empty({in.beta.size(0), in.beta.size(1), options.heads}, in.beta.options().dtype(type));
+  const Tensor beta = kernels::room({in.beta.size(0), in.beta.size(1), options.heads}, in.beta.options().dtype(type));
   call.scan.dbeta = kernels::timed(beta, options.heads);
   run_scan(call.scan, kernels::parallel());
   const auto& out = call.plain.out;

@@ -15,7 +15,7 @@ Tensor plain(const Tensor& x) {
 
 Channels channels(const Tensor& x) { return {x.data_ptr<float>(), x.stride(0), x.stride(1)}; }
 
-Tensor room(const Tensor& like) { return at::empty(like.sizes(), like.options().dtype(at::kFloat)); }
+Tensor room(const Tensor& like) { return kernels::room(like.sizes(), like.options().dtype(at::kFloat)); }
 
 const float* state(const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
 
@@ -44,7 +44,7 @@ std::pair<Tensor, Tensor> forward_by_kernel(const Tensor& log_a, const Tensor& b
                                             const std::vector<int64_t>* bounds, bool reverse) {
   const Tensor logs = plain(log_a), adds = plain(b), start = plain_state(initial), h = room(b);
   ScanKernel call = kernel_call(logs, start, bounds, reverse);
-  const Tensor last = at::empty({call.rows, call.channels}, h.options());
+  const Tensor last = kernels::room({call.rows, call.channels}, h.options());
   call.b = channels(adds);
   call.h = channels(h);
   call.final_state = last.data_ptr<float>();
@@ -57,7 +57,7 @@ Gradients backward_by_kernel(const Tensor& grad_h, const Tensor& grad_final, con
   const Tensor logs = plain(log_a), grads = plain(grad_h), outputs = plain(h);
   const Tensor start = plain_state(initial), last = plain_state(grad_final);
   ScanKernel call = kernel_call(logs, start, bounds, reverse);
-  const Gradients out{room(log_a), room(log_a), at::empty({call.rows, call.channels}, logs.options())};
+  const Gradients out{room(log_a), room(log_a), kernels::room({call.rows, call.channels}, logs.options())};
   call.h = channels(outputs);
   call.grad_h = channels(grads);
   call.grad_final = state(last);

@@ -12,8 +12,8 @@ namespace {
 Tensor room(const Tensor& argument, const FormInputs& in, int64_t heads, int64_t width) {
   const Tensor& like = argument.defined() ? argument : in.v;
   const bool direct = !argument.defined() || argument.size(2) == heads;
-  return at::empty({in.x.size(0), in.x.size(1), heads, width},
-                   in.x.options().dtype(direct ? like.scalar_type() : at::kFloat));
+  return kernels::room({in.x.size(0), in.x.size(1), heads, width},
+                       in.x.options().dtype(direct ? like.scalar_type() : at::kFloat));
 }
 
 Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
@@ -73,15 +73,15 @@ KernelCall kernel_call(const FormInputs& in, const FormOptions& options, double 
   if (options.want_rest) {
     out.x = room(in.x, in, heads, keys);
     out.v = room(in.v, in, heads, values);
-    out.initial = at::empty({rows, heads, keys, values}, floats);
-    if (in.bonus.defined()) out.bonus = at::empty({rows, heads, keys}, floats);
+    out.initial = kernels::room({rows, heads, keys, values}, floats);
+    if (in.bonus.defined()) out.bonus = kernels::room({rows, heads, keys}, floats);
   } else {
-    out.final_state = at::empty({rows, state_heads, keys, values}, floats);
+    out.final_state = kernels::room({rows, state_heads, keys, values}, floats);
   }
   if (options.want_gate) {
     std::vector<int64_t> sizes{in.x.size(0), in.x.size(1), heads};
     if (in.g.dim() == 4) sizes.push_back(keys);
-    out.g = at::empty(sizes, floats);
+    out.g = kernels::room(sizes, floats);
   }
   ScanKernel& scan = call.scan = inputs_of(in, options, factor, call);
   scan.rows = rows;

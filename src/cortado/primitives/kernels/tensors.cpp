@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "cortado/base/isa.h"
+#include "cortado/base/pages.h"
 
 namespace cortado::kernels {
 
@@ -15,6 +16,12 @@ bool usable(std::initializer_list<Tensor> tensors) {
     if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) return false;
   }
   return true;
+}
+
+Tensor room(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  Tensor x = at::empty(sizes, options);
+  if (x.is_cpu()) prefer_huge_pages(x.data_ptr(), x.nbytes());
+  return x;
 }
 
 Timed timed(const Tensor& x, int64_t heads) {

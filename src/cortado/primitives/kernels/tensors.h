@@ -22,6 +22,9 @@ Timed timed(const Tensor& x, int64_t heads);
 // Contiguous float32 [rows,h,K,V], likewise.
 States states(const Tensor& x, int64_t heads);
 
+// Memory for a result: at::empty, in huge pages where it is large.
+Tensor room(at::IntArrayRef sizes, const at::TensorOptions& options);
+
 // torch's threads.
 Parallel parallel();
 

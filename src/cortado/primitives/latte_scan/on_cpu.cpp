@@ -30,10 +30,10 @@ LatteResult latte_by_kernel(const Tensor& query, const Tensor& theta, const Tens
   call.softmax = softmax;
   const Tensor state = plain(start.state), alpha = plain(start.normalizer), maximum = plain(start.maximum);
   const auto floats = v.options().dtype(at::kFloat);
-  const LatteResult out{at::empty({v.size(0), v.size(1), heads, v.size(3)}, v.options()),
-                        at::empty({call.rows, state_heads, call.latents, call.values}, floats),
-                        at::empty({call.rows, state_heads, call.latents}, floats),
-                        at::empty({call.rows, state_heads, call.latents}, floats)};
+  const LatteResult out{kernels::room({v.size(0), v.size(1), heads, v.size(3)}, v.options()),
+                        kernels::room({call.rows, state_heads, call.latents, call.values}, floats),
+                        kernels::room({call.rows, state_heads, call.latents}, floats),
+                        kernels::room({call.rows, state_heads, call.latents}, floats)};
   using kernels::states;
   using kernels::timed;
   call.query = timed(query, heads);

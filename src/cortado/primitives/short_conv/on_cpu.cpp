@@ -55,7 +55,7 @@ struct Operands {
     return call;
   }
   Tensor states() const {
-    return at::empty({blocks.back().row + 1, weight.size(0) - 1, x.size(2)}, x.options().dtype(at::kFloat));
+    return kernels::room({blocks.back().row + 1, weight.size(0) - 1, x.size(2)}, x.options().dtype(at::kFloat));
   }
 };
 
@@ -69,7 +69,7 @@ bool kernel_takes(at::ScalarType type, const Arguments& in) {
 std::pair<Tensor, Tensor> forward_by_kernel(const Arguments& in) {
   const Operands operands(in);
   ConvKernel call = operands.call(in.silu);
-  const Tensor y = at::empty(in.x.sizes(), in.x.options()), last = operands.states();
+  const Tensor y = kernels::room(in.x.sizes(), in.x.options()), last = operands.states();
   call.y = timed(y);
   call.final_state = last.data_ptr<float>();
   run_forward(call, kernels::parallel());
@@ -80,9 +80,9 @@ Gradients backward_by_kernel(const Arguments& in, const Tensor& grad_y, const Te
   const Operands operands(in);
   ConvKernel call = operands.call(in.silu);
   const Tensor grads = plain(grad_y.to(in.x.scalar_type())), last = floats(grad_final);
-  const Tensor first = operands.states(), grad_x = at::empty(in.x.sizes(), in.x.options());
-  const Tensor weights = at::empty({call.taps + 1, call.channels}, first.options());
-  const Tensor sums = at::empty({call.count, call.taps + 1, call.channels}, first.options());
+  const Tensor first = operands.states(), grad_x = kernels::room(in.x.sizes(), in.x.options());
+  const Tensor weights = kernels::room({call.taps + 1, call.channels}, first.options());
+  const Tensor sums = kernels::room({call.count, call.taps + 1, call.channels}, first.options());
   call.grad_y = timed(grads);
   call.grad_x = timed(grad_x);
   call.grad_final = data(last);

@@ -38,10 +38,10 @@ TimeSoftmax softmax_by_kernel(const Tensor& theta, const Tensor& normalizer, con
   call.theta = channels(logits);
   call.initial_maximum = state(peak);
   call.initial_normalizer = state(alpha);
-  const auto room = [&] { return at::empty(logits.sizes(), logits.options()); };
+  const auto room = [&] { return kernels::room(logits.sizes(), logits.options()); };
   const Tensor keys = room(), gate = room(), seen = room(), sums = room();
   const std::vector<int64_t> rows{call.rows, theta.size(2), theta.size(3)};
-  const Tensor last_alpha = at::empty(rows, logits.options()), last_m = at::empty(rows, logits.options());
+  const Tensor last_alpha = kernels::room(rows, logits.options()), last_m = kernels::room(rows, logits.options());
   call.keys = channels(keys);
   call.gate = channels(gate);
   call.maximum = channels(seen);

@@ -52,8 +52,8 @@ bool backward_kernel_takes(const BlockedInputs& in) { return kernel_takes(in) &&
 
 BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
   const int64_t batch = in.q.size(0), queries = in.q.size(1), heads = in.q.size(2);
-  const auto row = [&] { return at::empty({batch, queries, heads}, in.q.options().dtype(at::kFloat)); };
-  const BlockedOutputs out{at::empty({batch, queries, heads, in.v.size(3)}, in.v.options()), row(), row(), row()};
+  const auto row = [&] { return kernels::room({batch, queries, heads}, in.q.options().dtype(at::kFloat)); };
+  const BlockedOutputs out{kernels::room({batch, queries, heads, in.v.size(3)}, in.v.options()), row(), row(), row()};
   const Tensor first_key = first_keys(in);
   (few_queries(in) ? run_few : run_forward)(kernel_call(in, first_key, out), kernels::parallel());
   return out;
@@ -61,7 +61,7 @@ BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
 
 BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
                                     const Tensor& grad_lse, const Tensor& grad_row_max) {
-  const auto room = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
+  const auto room = [](const Tensor& x) { return kernels::room(x.sizes(), x.options()); };
   const auto plain = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
   const auto data = [](const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; };
   const BlockedGradients grads{room(in.q), room(in.k), room(in.v), {}, {}};

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Real English from Debian packages, for converting pretrained models: python scripts/english.py OUT.txt
+
+Downloads the packages (`apt-get download`: nothing is installed, no root needed), takes the prose out of their manuals, and writes
+one text: documents in a fixed order with an empty line between them, about 7 MB. The same packages give the same text.
+"""
+
+import gzip
+import html.parser
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+# Package, and which of its files.
+SOURCES = [
+    ("debian-handbook", "usr/share/doc/debian-handbook/html/en-US/*.html"),
+    ("developers-reference", "usr/share/developers-reference/developers-reference.html"),
+    ("debian-policy", "usr/share/doc/debian-policy/policy.txt.gz"),
+    ("python3.11-doc", "usr/share/doc/python3.11/html/tutorial/*.html"),
+    ("python3.11-doc", "usr/share/doc/python3.11/html/howto/*.html"),
+    ("python3.11-doc", "usr/share/doc/python3.11/html/faq/*.html"),
+    ("python3.11-doc", "usr/share/doc/python3.11/html/whatsnew/*.html"),
+    ("fortunes", "usr/share/games/fortunes/*"),
+]
+BLOCKS = {"p", "li", "dd", "dt", "h1", "h2", "h3", "h4", "pre", "td", "blockquote", "div"}
+SILENT = {"script", "style", "head", "nav", "pre"}
+
+
+class Prose(html.parser.HTMLParser):
+    """The text of a page's blocks, one paragraph a line; without menus and listings."""
+
+    def __init__(self):
+        super().__init__()
+        self.paragraphs, self.words, self.silent = [], [], 0
+
+    def handle_starttag(self, tag, attrs):
+        self.silent += tag in SILENT
+        if tag in BLOCKS:
+            self.close_paragraph()
+
+    def handle_endtag(self, tag):
+        self.silent -= tag in SILENT and self.silent > 0
+        if tag in BLOCKS:
+            self.close_paragraph()
+
+    def handle_data(self, data):
+        if not self.silent:
+            self.words.append(data)
+
+    def close_paragraph(self):
+        text = " ".join("".join(self.words).split()).replace("¶", "").strip()
+        self.words = []
+        if len(text) > 40:
+            self.paragraphs.append(text)
+
+
+def document(path):
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    text = data.decode("utf-8", errors="replace")
+    if path.suffix == ".html":
+        prose = Prose()
+        prose.feed(text)
+        prose.close_paragraph()
+        return "\n".join(prose.paragraphs)
+    return re.sub(r"\n%\n", "\n\n", text)  # fortunes are separated by %
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    documents = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        packages = sorted({package for package, _ in SOURCES})
+        subprocess.run(["apt-get", "-q", "download", *packages], cwd=root, check=True, stdout=subprocess.DEVNULL)
+        for package in packages:
+            archive = next(root.glob(f"{package}_*.deb"))
+            subprocess.run(["dpkg-deb", "-x", archive, root / package], check=True)
+        for package, pattern in SOURCES:
+            files = sorted(p for p in (root / package).glob(pattern) if p.is_file() and p.suffix not in (".dat", ".u8"))
+            if not files:
+                sys.exit(f"[english] {package} has no {pattern}")
+            documents += [document(path) for path in files]
+    text = "\n\n".join(text.strip() for text in documents if text.strip()) + "\n"
+    out = pathlib.Path(sys.argv[1])
+    beside = out.with_suffix(".part")
+    beside.write_text(text)
+    beside.replace(out)
+    print(f"{out}: {len(text):,} characters from {len(documents)} documents of {len(packages)} Debian packages")
+
+
+if __name__ == "__main__":
+    main()

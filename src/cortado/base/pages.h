@@ -1,0 +1,17 @@
+// Pages of memory: large results come from the system as new pages every time, and to touch those 4 KiB at a time costs
+// more than to fill them.
+#pragma once
+
+#include <cstddef>
+
+namespace cortado {
+
+// Asks the system for huge pages where this memory, allocated but not yet touched, spans whole ones. Nothing where it
+// is small or the system has none.
+void prefer_huge_pages(void* data, std::size_t bytes);
+
+// Lets this process keep the memory it frees instead of giving it back and asking for new pages: for programs that
+// allocate the same large tensors again and again.
+void keep_freed_memory();
+
+}  // namespace cortado

@@ -1,0 +1,58 @@
+"""One checkpoint, several memories: --memory of generate and describe."""
+
+import json
+
+import pytest
+
+GREEDY = ("--temperature", 0, "--threads", 1, "--n-tokens", 60, "--prompt", "ROMEO: what light")
+
+
+@pytest.fixture(scope="module", name="linearized")
+def fixture_linearized(train_run, tmp_path_factory, text):
+    """A LoLCATs model, trained for 20 steps."""
+    folder = tmp_path_factory.mktemp("linearized")
+    mixer = {"mixer": "lolcats", "window": 8, "features": 4, "layout": "sliding", "mixture": "gated"}
+    return train_run(folder, text, mixer=mixer, positions="rotary")
+
+
+def test_a_cache_that_holds_everything_is_softmax(cortado, linearized):
+    def write(*memory):
+        done = cortado("generate", linearized, *GREEDY, *memory)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    softmax = write("--memory", "softmax")
+    assert write("--memory", "lola", "--cache", 200, "--chunk", 4) == softmax
+    assert write("--memory", "lola", "--cache", 200, "--window", 7) == softmax
+    assert write("--memory", "window", "--window", 200) == softmax
+    assert write("--memory", "lolcats") == write()
+
+
+def test_describe_counts_pairs(cortado, linearized):
+    done = cortado("describe", linearized, "--memory", "lola", "--cache", 16, "--chunk", 8, "--json")
+    depth = json.loads(done.stdout)["depths"][0]
+    assert depth["pairs"] == {"softmax": 32, "state": 4}
+    assert depth["compression"] == pytest.approx(1024 / 36)
+    assert "softmax pairs a head" in cortado("describe", linearized).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--cache", 4), "[memory] --window, --cache, --chunk, --mixture, --score and --layout go with --memory"),
+        (("--memory", "softmax", "--cache", 4), "[memory] softmax has no cache"),
+        (("--memory", "lolcats", "--chunk", 4), "[memory] lolcats has no chunk"),
+        (("--memory", "lola", "--chunk", 0), 'key "chunk": expected an integer'),
+    ],
+)
+def test_what_makes_no_sense_is_refused(cortado, linearized, arguments, message):
+    done = cortado("generate", linearized, *GREEDY, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_softmax_model_is_no_lola(cortado, trained_softmax):
+    done = cortado("generate", trained_softmax, *GREEDY, "--memory", "lola")
+    assert done.returncode == 2
+    assert "`cortado linearize` makes a model that can" in done.stderr
