@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cortado/models/language_model.h"
+#include "cortado/nn/safetensors.h"
 
 namespace cortado {
 
@@ -30,6 +31,9 @@ std::string save_weights(const ModelConfig& config, NamedTensors weights, const 
 // Every parameter must be there with its shape, none too many: InputError names the first that is not ("checkpoint of
 // another model"). Returns the metadata.
 std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path);
+
+// RUN's weights in their own types, as views of the file (map_safetensors); `config` is the run's. `which` as below.
+TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config);
 
 // The config of RUN or of a config file.
 ModelConfig read_config(const std::string& run);
