@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/lolcats/op.h"
 
+#include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/window_attention/op.h"
 
@@ -230,12 +231,14 @@ Tensor sliding_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1) 
 // Query i of these sees the keys of its own block of w and all before: the blocks' sums, added up.
 Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, int64_t w) {
   const int64_t queries = phi_q.size(1), padding = phi_k.size(1) - queries;
-  const auto blocks = [&](const Tensor& x) {  // [B,n,H,w,·]
-    return expand_heads(x, std::max({phi_q.size(2), phi_k.size(2), v1.size(2)})).unflatten(1, {-1, w}).transpose(2, 3);
+  const int64_t heads = std::max({phi_q.size(2), phi_k.size(2), v1.size(2)});
+  const auto blocks = [&](const Tensor& x) {  // [B,H,n,w,·]
+    return expand_heads(x, heads).transpose(1, 2).unflatten(2, {-1, w});
   };
-  const Tensor sums = at::matmul(blocks(phi_k).transpose(3, 4), blocks(v1)).cumsum(1);
-  const Tensor padded = padding ? at::constant_pad_nd(phi_q, {0, 0, 0, 0, 0, padding}) : phi_q;
-  return at::matmul(blocks(padded), sums).transpose(2, 3).flatten(1, 2).narrow(1, 0, queries);
+  const Tensor sums = at::matmul(blocks(phi_k).transpose(3, 4), blocks(v1)).cumsum(2);
+  if (padding == 0) return at::matmul(blocks(phi_q), sums).flatten(2, 3).transpose(1, 2);
+  const Tensor padded = at::constant_pad_nd(phi_q, {0, 0, 0, 0, 0, padding});
+  return at::matmul(blocks(padded), sums).flatten(2, 3).narrow(2, 0, queries).transpose(1, 2);
 }
 
 }  // namespace
@@ -262,8 +265,10 @@ Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                                           : terrace_sums(phi_q.to(type), phi_k.to(type), v1, rule.window),
                                   heads);
   const auto later = [first = first](const Tensor& x) { return x.slice(1, first); };
-  const Tensor joined = join_parts({later(near.o), later(near.lse), later(near.row_max)}, far, window_factor.to(type),
-                                   rule.mixture);
+  const SoftmaxPart rest{later(near.o), later(near.lse), later(near.row_max)};
+  const bool fused = lolcats_fused::takes({rest.o, rest.lse, rest.row_max, far, window_factor});
+  const Tensor joined = fused ? lolcats_fused::join(rest.o, rest.lse, rest.row_max, far, window_factor, rule.mixture)
+                              : join_parts(rest, far, window_factor.to(type), rule.mixture);
   return at::cat({near.o.narrow(1, 0, first), joined}, 1);
 }
 
