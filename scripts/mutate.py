@@ -32,7 +32,7 @@ MUTATIONS = [
      'state->at("position") + batch.lengths(x)', 'state->at("position")', "*griffin_*"),
     ("h3: the input is not skipped to the output", f"{MECHANISMS}/h3/mixer.cpp",
      " + skip_.to(u.scalar_type()) * u", "", "*h3_*"),
-    ("lolcats: the gate of the softmax part is forgotten", f"{MECHANISMS}/lolcats/op.cpp",
+    ("lolcats: the gate of the softmax part is forgotten", f"{MECHANISMS}/lolcats/parts.cpp",
      "factor.sigmoid() * (lse", "(lse", "*lolcats_*"),
     ("sliding window: the ring keeps one key too few", f"{MECHANISMS}/ring.h",
      "keep_last(joined, window - 1)", "keep_last(joined, window - 2)", "*sliding_window_*"),

@@ -62,12 +62,51 @@ std::shared_ptr<ModelOptions> add_model_options(CLI::App& command) {
   command.add_option("--checkpoint", options->checkpoint, "best or last")
       ->check(CLI::IsMember({"best", "last"}))
       ->capture_default_str();
+  options->memory = add_memory_options(command);
   options->common = add_common_options(command);
   return options;
 }
 
+std::optional<Memory> MemoryOptions::chosen() const {
+  if (!memory.kind.empty()) return memory;
+  const bool given = memory.window || memory.chunk || memory.cache || memory.mixture || memory.score || memory.layout;
+  fail_input_if(given, "[memory] --window, --cache, --chunk, --mixture, --score and --layout go with --memory");
+  return std::nullopt;
+}
+
+std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
+  auto options = std::make_shared<MemoryOptions>();
+  constexpr const char* kGroup = "Memory";
+  Memory& memory = options->memory;
+  const CLI::Range size(0, 1 << 24);
+  command.add_option("--memory", memory.kind, "of a converted model: softmax, window, lolcats or lola")
+      ->check(CLI::IsMember(memory_kinds()))
+      ->group(kGroup);
+  command
+      .add_option("--window", memory.window, "pairs in the window (lola: of single tokens, then one leaves at a time)")
+      ->check(size)
+      ->group(kGroup);
+  command.add_option("--cache", memory.cache, "lola: pairs in the sparse cache")->check(size)->group(kGroup);
+  command.add_option("--chunk", memory.chunk, "lola: pairs that leave the window at a time")
+      ->check(size)
+      ->group(kGroup);
+  command.add_option("--mixture", memory.mixture, "of softmax and linear part: lolcats, gated or plain")
+      ->check(CLI::IsMember({"lolcats", "gated", "plain"}))
+      ->group(kGroup);
+  command.add_option("--score", memory.score, "lola: what stays in the cache")
+      ->check(CLI::IsMember({"error", "squared", "absolute", "ratio", "recent"}))
+      ->group(kGroup);
+  command.add_option("--layout", memory.layout, "lolcats: sliding or terrace")
+      ->check(CLI::IsMember({"sliding", "terrace"}))
+      ->group(kGroup);
+  return options;
+}
+
 std::shared_ptr<LanguageModel> ModelOptions::open() const {
-  return open_model(run, {checkpoint, common->apply(), common->dtype_or(at::kFloat)});
+  return open_model(run, {.which = checkpoint,
+                          .device = common->apply(),
+                          .dtype = common->dtype_or(at::kFloat),
+                          .memory = memory->chosen()});
 }
 
 std::shared_ptr<Tokenizer> ModelOptions::tokenizer() const { return load_tokenizer(run + "/tokenizer"); }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cortado/models/language_model.h"
+#include "cortado/models/memory.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
@@ -35,10 +36,19 @@ struct CommonOptions {
 //   command->callback([common] { const at::Device device = common->apply(); ... });
 std::shared_ptr<CommonOptions> add_common_options(CLI::App& command);
 
+// Adds --memory and its options to a command, for models whose layers can run with another memory. The value (none
+// without --memory) is there when its callback runs; options without --memory: InputError.
+struct MemoryOptions {
+  Memory memory;
+  std::optional<Memory> chosen() const;
+};
+std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command);
+
 // A trained model that a command reads.
 struct ModelOptions {
   std::string run;
   std::string checkpoint = "best";
+  std::shared_ptr<MemoryOptions> memory;
   std::shared_ptr<CommonOptions> common;
 
   // On the common options' device, with their threads and type (default float32).
@@ -46,7 +56,7 @@ struct ModelOptions {
   std::shared_ptr<Tokenizer> tokenizer() const;
 };
 
-// Adds the positional RUN, --checkpoint and the common options.
+// Adds the positional RUN, --checkpoint, the memory's and the common options.
 std::shared_ptr<ModelOptions> add_model_options(CLI::App& command);
 
 // Ends the program with the signal's exit code if Ctrl-C or SIGTERM came. For commands that called catch_interrupts().

@@ -19,6 +19,7 @@
 #include "cortado/mechanisms/lightning/mixer.h"
 #include "cortado/mechanisms/linear/mixer.h"
 #include "cortado/mechanisms/linformer/mixer.h"
+#include "cortado/mechanisms/lola/mixer.h"
 #include "cortado/mechanisms/lolcats/mixer.h"
 #include "cortado/mechanisms/longformer/mixer.h"
 #include "cortado/mechanisms/luna/mixer.h"
@@ -62,6 +63,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kGatedSlotAttention,  //
       &kBlurryWindow,        //
       &kLolcats,             //
+      &kLola,                //
       &kExactChunked,        //
       &kLongformer,          //
       &kGriffin,             //

@@ -19,7 +19,8 @@ std::string shape_of(const Tensor& tensor) { return concat(tensor.sizes()); }
 
 // The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name
 // of.
-void check_names(const LanguageModel& model, const std::map<std::string, Tensor>& tensors, const std::string& path) {
+void check_names(const LanguageModel& model, const std::map<std::string, Tensor>& tensors, const std::string& path,
+                 bool more_allowed) {
   const auto parameters = named_weights(model);
   const std::string where = concat("[checkpoint] ", path, " is the checkpoint of another model: ");
   for (const auto& parameter : parameters) {
@@ -28,6 +29,7 @@ void check_names(const LanguageModel& model, const std::map<std::string, Tensor>
     fail_input_if(found->second.sizes() != parameter.value().sizes(), where, "\"", parameter.key(), "\" is ",
                   shape_of(found->second), ", expected ", shape_of(parameter.value()));
   }
+  if (more_allowed) return;
   for (const auto& [name, tensor] : tensors) {
     fail_input_if(!parameters.contains(name), where, "it has a \"", name, "\" that the model lacks");
   }
@@ -86,11 +88,17 @@ std::string save_weights(const ModelConfig& config, NamedTensors weights, const 
 }
 
 std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path) {
+  return load_weights_of(model.config(), model, path);
+}
+
+std::map<std::string, std::string> load_weights_of(const ModelConfig& config, LanguageModel& model,
+                                                   const std::string& path) {
+  const std::string hash = config.architecture_hash();
   const TensorFile file = map_checkpoint(path);
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, tensor] : file.tensors) tensors[name] = tensor;
-  check_names(model, tensors, path);
-  fail_input_if(metadata_entry(file, "config_hash") != model.config().architecture_hash(), "[checkpoint] ", path,
+  check_names(model, tensors, path, /*more_allowed=*/hash != model.config().architecture_hash());
+  fail_input_if(metadata_entry(file, "config_hash") != hash, "[checkpoint] ", path,
                 " is the checkpoint of another model: its config differs");
   const at::NoGradGuard no_grad;
   for (auto& parameter : named_weights(model)) {
@@ -119,7 +127,8 @@ ModelConfig read_config(const std::string& run) {
 }
 
 std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options) {
-  const ModelConfig config = read_config(run);
+  const ModelConfig stored = read_config(run);
+  const ModelConfig config = options.memory ? with_memory(stored, *options.memory) : stored;
   std::shared_ptr<LanguageModel> model;
   if (is_folder(run)) {
     const std::string weights = weights_path(run, options.which);
@@ -129,7 +138,7 @@ std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOpti
     }
     // In its type before there is anything in it: what is loaded then is all the memory that the model takes.
     model->to(options.device, options.dtype);
-    load_weights(*model, weights);
+    load_weights_of(stored, *model, weights);
   } else {
     fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");
     model = std::make_shared<LanguageModel>(config);

@@ -7,6 +7,7 @@
 
 #include "cortado/models/language_model.h"
 #include "cortado/nn/safetensors.h"
+#include "cortado/models/memory.h"
 
 namespace cortado {
 
@@ -32,6 +33,10 @@ std::string save_weights(const ModelConfig& config, NamedTensors weights, const 
 // another model"). Returns the metadata.
 std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path);
 
+// The same where the model is that of `config` with another memory: what such a model lacks is left out.
+std::map<std::string, std::string> load_weights_of(const ModelConfig& config, LanguageModel& model,
+                                                   const std::string& path);
+
 // RUN's weights in their own types, as views of the file (map_safetensors); `config` is the run's. `which` as below.
 TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config);
 
@@ -44,7 +49,8 @@ struct OpenOptions {
   std::string which = "best";
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
-  bool allow_random = false;  // a config file is enough: random weights
+  bool allow_random = false;          // a config file is enough: random weights
+  std::optional<Memory> memory = {};  // other than the config's (models/memory.h)
 };
 // Neither, a config without vocabulary, missing or damaged weights: InputError.
 std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options = {});

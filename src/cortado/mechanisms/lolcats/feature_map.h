@@ -9,6 +9,9 @@ namespace cortado {
 
 using at::Tensor;
 
+// Where the softmax part's factor starts: σ(-ln 9) = 0.1.
+inline constexpr double kFirstWindowFactor = -2.1972245773362196;
+
 // x [B,T,H,d] -> φ(x) [B,T,H,F], with y = x W (+ b), W [H,d,f] starting as the rectangular identity. Never below 1e-12.
 // | kind     | φ                                        | F  | bias |
 // | lolcats  | [softmax(y), softmax(-y)], two softmaxes | 2f | no   |

@@ -24,7 +24,7 @@ void features_backward(const Features& call, const Parallel& parallel);
 
 enum class Mixture : int32_t { kLolcats, kGated, kPlain };
 
-// out = near's and far's outputs together, as op.cpp's join_parts says. All float32; near, out and their gradients
+// out = near's and far's outputs together, as parts.h's join_linear says. All float32; near, out and their gradients
 // [B,T,H,V], far and its gradient [B,T,H,V+1] (the last: the denominator), a head's numbers side by side; lse, row_max
 // and their gradients [B,T,H]; factor [H].
 struct Join {

@@ -11,8 +11,7 @@ LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim)
   };
   phi_q_ = register_module("phi_q", map());
   phi_k_ = register_module("phi_k", map());
-  // σ(-ln 9) = 0.1
-  window_factor_ = register_parameter("window_factor", at::full({settings.heads}, -2.1972245773362196));
+  window_factor_ = register_parameter("window_factor", at::full({settings.heads}, kFirstWindowFactor));
 }
 
 Tensor LolcatsMixer::key_features(const Tensor& k) const { return phi_k_->forward(expand_heads(k, settings_.heads)); }

@@ -1,6 +1,7 @@
 #include "cortado/mechanisms/lolcats/op.h"
 
 #include "cortado/mechanisms/lolcats/fused.h"
+#include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/window_attention/op.h"
 
@@ -8,11 +9,6 @@ namespace cortado {
 namespace {
 
 constexpr const char* kLolcatsName = "lolcats";
-
-// The softmax part: its output, the log of its sum of exponentials, and its largest score.
-struct SoftmaxPart {
-  Tensor o, lse, row_max;  // [1,Tq,H,V], [1,Tq,H], [1,Tq,H]
-};
 
 WindowAttentionOptions score_options(const LolcatsRule& rule) {
   WindowAttentionOptions options;
@@ -102,24 +98,6 @@ std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType t
   return {sums.index_select(1, reads), state};
 }
 
-// o and L [..., V+1], numerator and denominator of the linear part, to one output. No exponent is positive: in `gated`
-// and `plain` the linear part's share of the whole is σ(log of its weight - log of the softmax part's).
-Tensor join_parts(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture) {
-  const c10::SymInt values = near.o.sym_size(3);
-  const Tensor sums = far.narrow_symint(3, 0, values), total = far.narrow_symint(3, values, 1);
-  const Tensor lse = near.lse.unsqueeze(3), factor = window_factor.unsqueeze(1);  // [H,1]
-  if (mixture == LolcatsMixture::kLolcats) {
-    const Tensor weight = factor.sigmoid() * (lse - near.row_max.unsqueeze(3)).exp();
-    return (weight * near.o + sums) / (weight + total);
-  }
-  const Tensor empty = total == 0;
-  Tensor advantage = total.masked_fill(empty, 1).log() - lse;
-  // log((1 - g) / g) = -factor
-  if (mixture == LolcatsMixture::kGated) advantage = advantage - factor;
-  const Tensor share = advantage.sigmoid().masked_fill(empty, 0);
-  return near.o + share * (divide_or_zero(sums, total) - near.o);
-}
-
 }  // namespace
 
 LolcatsLayout lolcats_layout(std::string_view name) {
@@ -159,7 +137,7 @@ LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_facto
   auto [far, state] = linear_part(wide, type);
   const c10::SymInt heads = window_factor.sym_size(0);
   for (Tensor* part : {&near.o, &near.lse, &near.row_max, &far}) *part = expand_heads(*part, heads);
-  return {join_parts(near, far, window_factor.to(type), rule.mixture), state};
+  return {join_linear(near, far, window_factor.to(type), rule.mixture), state};
 }
 
 namespace {
@@ -268,7 +246,7 @@ Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   const SoftmaxPart rest{later(near.o), later(near.lse), later(near.row_max)};
   const bool fused = lolcats_fused::takes({rest.o, rest.lse, rest.row_max, far, window_factor});
   const Tensor joined = fused ? lolcats_fused::join(rest.o, rest.lse, rest.row_max, far, window_factor, rule.mixture)
-                              : join_parts(rest, far, window_factor.to(type), rule.mixture);
+                              : join_linear(rest, far, window_factor.to(type), rule.mixture);
   return at::cat({near.o.narrow(1, 0, first), joined}, 1);
 }
 

@@ -1,0 +1,280 @@
+#include "cortado/mechanisms/lola/memory.h"
+
+#include <algorithm>
+#include <map>
+
+#include "cortado/mechanisms/lolcats/parts.h"
+#include "cortado/mechanisms/sequences.h"
+#include "cortado/primitives/window_attention/op.h"
+
+namespace cortado {
+namespace {
+
+// Tokens that a window has room for before it is moved to new memory.
+constexpr int64_t kWindowRoom = 256;
+
+std::vector<int64_t> numbers_of(const Tensor& x) {
+  const Tensor cpu = x.to(at::kCPU).contiguous();
+  return {cpu.const_data_ptr<int64_t>(), cpu.const_data_ptr<int64_t>() + cpu.numel()};
+}
+
+// x [rows,P,...] with P places, what it has at their right end.
+Tensor right_aligned(const Tensor& x, int64_t places) {
+  const int64_t missing = places - x.size(1);
+  if (missing == 0) return x;
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[1] = missing;
+  return at::cat({at::zeros(sizes, x.options()), x}, 1);
+}
+
+Tensor last_places(const Tensor& x, int64_t places) { return x.narrow(1, x.size(1) - places, places); }
+
+// x [g,E,H,...] at `places` [g,E',H]: [g,E',H,...]
+Tensor gather_pairs(const Tensor& x, const Tensor& places) {
+  if (x.dim() == 3) return x.gather(1, places);
+  return x.gather(1, places.unsqueeze(3).expand({-1, -1, -1, x.size(3)}));
+}
+
+// [rows] where each row's places begin, none where all are full.
+std::optional<Tensor> first_places(const std::vector<int64_t>& filled, int64_t places, const Tensor& like) {
+  if (std::all_of(filled.begin(), filled.end(), [&](int64_t n) { return n == places; })) return std::nullopt;
+  return (places - at::tensor(filled, at::kLong)).to(like.device());
+}
+
+}  // namespace
+
+LolaMemory::LolaMemory(const SequenceState& state, const LolaRule& rule, FeatureMap phi_k)
+    : LolaMemory(rule, std::move(phi_k)) {
+  keys_ = state.at("keys");
+  values_ = state.at("values");
+  cache_keys_ = state.at("cache_keys");
+  cache_values_ = state.at("cache_values");
+  sums_ = state.at("scan_state");
+  if (scored_by_queries(rule.score)) {
+    key_scores_ = state.at("key_scores");
+    cache_scores_ = state.at("cache_scores");
+  }
+  position_ = numbers_of(state.at("position"));
+  kept_ = numbers_of(state.at("kept"));
+  cached_ = numbers_of(state.at("cached"));
+}
+
+void LolaMemory::put(SequenceState& state) && {
+  state.at("keys") = std::move(keys_);
+  state.at("values") = std::move(values_);
+  state.at("cache_keys") = std::move(cache_keys_);
+  state.at("cache_values") = std::move(cache_values_);
+  state.at("scan_state") = std::move(sums_);
+  if (scored_by_queries(rule_.score)) {
+    state.at("key_scores") = std::move(key_scores_);
+    state.at("cache_scores") = std::move(cache_scores_);
+  }
+  const auto numbers = [&](const char* name, const std::vector<int64_t>& values) {
+    Tensor& place = state.at(name);
+    place = at::tensor(values, at::kLong).to(place.device());
+  };
+  numbers("position", position_);
+  numbers("kept", kept_);
+  numbers("cached", cached_);
+}
+
+LolaMemory LolaMemory::row(int64_t n) const {
+  LolaMemory one(rule_, phi_k_);
+  const auto take = [&](const Tensor& x, int64_t places) { return last_places(x.narrow(0, n, 1), places); };
+  one.keys_ = take(keys_, kept_[n]);
+  one.values_ = take(values_, kept_[n]);
+  one.cache_keys_ = take(cache_keys_, cached_[n]);
+  one.cache_values_ = take(cache_values_, cached_[n]);
+  one.sums_ = sums_.narrow(0, n, 1);
+  if (key_scores_.defined()) {
+    one.key_scores_ = take(key_scores_, kept_[n]);
+    one.cache_scores_ = take(cache_scores_, cached_[n]);
+  }
+  one.position_ = {position_[n]};
+  one.kept_ = {kept_[n]};
+  one.cached_ = {cached_[n]};
+  return one;
+}
+
+LolaMemory LolaMemory::join(std::vector<LolaMemory> rows) {
+  LolaMemory all(rows.front().rule_, rows.front().phi_k_);
+  for (const LolaMemory& one : rows) {
+    all.position_.push_back(one.position_[0]);
+    all.kept_.push_back(one.kept_[0]);
+    all.cached_.push_back(one.cached_[0]);
+  }
+  const int64_t kept = *std::max_element(all.kept_.begin(), all.kept_.end());
+  const int64_t cached = *std::max_element(all.cached_.begin(), all.cached_.end());
+  const auto stack = [&](Tensor LolaMemory::* part, int64_t places) {
+    std::vector<Tensor> parts;
+    for (const LolaMemory& one : rows) parts.push_back(right_aligned(one.*part, places));
+    return at::cat(parts);
+  };
+  all.keys_ = stack(&LolaMemory::keys_, kept);
+  all.values_ = stack(&LolaMemory::values_, kept);
+  all.cache_keys_ = stack(&LolaMemory::cache_keys_, cached);
+  all.cache_values_ = stack(&LolaMemory::cache_values_, cached);
+  std::vector<Tensor> sums;
+  for (const LolaMemory& one : rows) sums.push_back(one.sums_);
+  all.sums_ = at::cat(sums);
+  if (rows.front().key_scores_.defined()) {
+    all.key_scores_ = stack(&LolaMemory::key_scores_, kept);
+    all.cache_scores_ = stack(&LolaMemory::cache_scores_, cached);
+  }
+  return all;
+}
+
+int64_t LolaMemory::room_in_chunk() const {
+  int64_t room = rule_.chunk;
+  for (const int64_t position : position_) room = std::min(room, rule_.chunk - position % rule_.chunk);
+  return room;
+}
+
+std::pair<Tensor, Tensor> LolaMemory::choose(const Tensor& phi, const Tensor& v, const Tensor& scores,
+                                             const Tensor& sums) const {
+  const at::NoGradGuard no_grad;
+  const int64_t candidates = phi.size(1);
+  Tensor order;  // [g,E,H]: the candidates from the highest score to the lowest; of equals the older first
+  if (rule_.score == LolaScore::kRecent) {
+    order = at::arange(candidates - 1, -1, -1, phi.options().dtype(at::kLong))
+                .view({1, candidates, 1})
+                .expand({phi.size(0), candidates, phi.size(2)});
+  } else {
+    Tensor ranked = scores;
+    if (rule_.score == LolaScore::kError) {
+      const Tensor answer = at::matmul(phi.transpose(1, 2), sums);  // [g,H,E,V+1]
+      const int64_t values = v.size(3);
+      const Tensor wrong = divide_or_zero(answer.narrow(3, 0, values), answer.narrow(3, values, 1)) - v.transpose(1, 2);
+      ranked = wrong.norm(2, -1).transpose(1, 2);
+    }
+    order = at::argsort(ranked, /*stable=*/true, 1, /*descending=*/true);
+  }
+  const auto by_age = [&](int64_t first, int64_t count) { return std::get<0>(order.narrow(1, first, count).sort(1)); };
+  return {by_age(0, rule_.cache), by_age(rule_.cache, candidates - rule_.cache)};
+}
+
+void LolaMemory::evict(const Group& group, int64_t leaving, int64_t kept, int64_t cached) {
+  const int64_t heads = cache_keys_.size(2);
+  const auto candidates = [&](const Tensor& cache, const Tensor& window) {
+    const Tensor old = group.of(window).narrow(1, window.size(1) - kept, leaving);
+    return at::cat({last_places(group.of(cache), cached), expand_heads(old, heads)}, 1);
+  };
+  Tensor k = candidates(cache_keys_, keys_), v = candidates(cache_values_, values_), scores;
+  if (key_scores_.defined()) scores = candidates(cache_scores_, key_scores_);
+  if (cached + leaving > rule_.cache) {
+    const Tensor phi = phi_k_(k).to(sums_.scalar_type()), wide = v.to(sums_.scalar_type()), sums = group.of(sums_);
+    const auto [stay, go] = choose(phi, wide, scores, sums);
+    const Tensor gone = with_ones(gather_pairs(wide, go), sums.scalar_type());
+    const Tensor added = at::matmul(gather_pairs(phi, go).permute({0, 2, 3, 1}), gone.transpose(1, 2));
+    sums_ = group.put(sums_, sums + added);
+    k = gather_pairs(k, stay);
+    v = gather_pairs(v, stay);
+    if (scores.defined()) scores = gather_pairs(scores, stay);
+  }
+  const int64_t now = k.size(1), places = std::max(now, group.all ? 0 : cache_keys_.size(1));
+  const auto put = [&](const Tensor& cache, const Tensor& part) {
+    if (group.all) return part;
+    return group.put(right_aligned(cache, places), right_aligned(part, places));
+  };
+  cache_keys_ = put(cache_keys_, k);
+  cache_values_ = put(cache_values_, v);
+  if (scores.defined()) cache_scores_ = put(cache_scores_, scores);
+  for (const int64_t row : group.numbers) {
+    kept_[row] -= leaving;
+    cached_[row] = now;
+  }
+}
+
+void LolaMemory::evict(const std::vector<int64_t>& leaving) {
+  std::map<std::array<int64_t, 3>, std::vector<int64_t>> alike;
+  for (int64_t n = 0; n < rows(); ++n) {
+    if (leaving[n] > 0) alike[{leaving[n], kept_[n], cached_[n]}].push_back(n);
+  }
+  for (const auto& [counts, numbers] : alike) {
+    Group group{{}, numbers, static_cast<int64_t>(numbers.size()) == rows()};
+    if (!group.all) group.rows = at::tensor(numbers, at::kLong).to(keys_.device());
+    evict(group, counts[0], counts[1], counts[2]);
+  }
+  if (alike.empty()) return;
+  const int64_t places = *std::max_element(kept_.begin(), kept_.end());
+  for (Tensor* x : {&keys_, &values_, &key_scores_}) {
+    if (x->defined()) *x = last_places(*x, places);
+  }
+}
+
+void LolaMemory::append(const Tensor& k, const Tensor& v, SpareRoom* room) {
+  if (room) {
+    keys_ = room->append("keys", keys_, k, kWindowRoom);
+    values_ = room->append("values", values_, v, kWindowRoom);
+  } else {
+    keys_ = at::cat({keys_, k}, 1);
+    values_ = at::cat({values_, v}, 1);
+  }
+  if (key_scores_.defined()) {
+    const at::NoGradGuard no_grad;
+    key_scores_ =
+        at::cat({key_scores_, at::zeros({k.size(0), k.size(1), key_scores_.size(2)}, key_scores_.options())}, 1);
+  }
+  for (int64_t n = 0; n < rows(); ++n) {
+    position_[n] += k.size(1);
+    kept_[n] += k.size(1);
+  }
+}
+
+void LolaMemory::score_window(const Tensor& q, const Tensor& phi_q) {
+  const at::NoGradGuard no_grad;
+  const int64_t heads = q.size(2), tokens = q.size(1), places = keys_.size(1);
+  const auto type = key_scores_.scalar_type();
+  const auto products = [&](const Tensor& x, const Tensor& y) {  // [rows,H,n,P]
+    return at::matmul(x.to(type).transpose(1, 2), y.to(type).permute({0, 2, 3, 1}));
+  };
+  const Tensor k = expand_heads(keys_, heads);
+  Tensor s = products(q, k) * rule_.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+  if (rule_.softcap) s = (s / *rule_.softcap).tanh() * *rule_.softcap;
+  const Tensor exact = s.exp(), linear = products(phi_q, phi_k_(k));
+  Tensor wrong = (exact - linear).abs();
+  if (rule_.score == LolaScore::kSquared) wrong = wrong * wrong;
+  if (rule_.score == LolaScore::kRatio) wrong = linear / exact;
+  const Tensor ahead = at::ones({tokens, places}, key_scores_.options().dtype(at::kBool)).triu(places - tokens + 1);
+  key_scores_ = key_scores_ + wrong.masked_fill(ahead, 0).sum(2).transpose(1, 2);
+}
+
+Tensor LolaMemory::attend(const Tensor& q, const Tensor& phi_q, const Tensor& window_factor) const {
+  const auto type = sums_.scalar_type();
+  WindowAttentionOptions options;
+  options.scale = rule_.scale;
+  options.softcap = rule_.softcap;
+  options.first_key = first_places(kept_, keys_.size(1), q);
+  SoftmaxPart near = softmax_part(window_attention(q, keys_, values_, options), type);
+  if (cache_keys_.size(1) > 0) {
+    options.causal = false;
+    options.first_key = first_places(cached_, cache_keys_.size(1), q);
+    near = join_softmax(near, softmax_part(window_attention(q, cache_keys_, cache_values_, options), type));
+  }
+  const Tensor far = at::matmul(phi_q.to(type).transpose(1, 2), sums_).transpose(1, 2);
+  return join_linear(near, far, window_factor.to(type), rule_.mixture);
+}
+
+Tensor LolaMemory::read(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q,
+                        const Tensor& window_factor, SpareRoom* room, bool by_tokens) {
+  std::vector<int64_t> leaving(rows(), 0);
+  if (!by_tokens) {
+    for (int64_t n = 0; n < rows(); ++n) {
+      const int64_t first = std::max<int64_t>((position_[n] / rule_.chunk - 1) * rule_.chunk, 0);
+      leaving[n] = std::max<int64_t>(first - (position_[n] - kept_[n]), 0);
+    }
+    evict(leaving);
+  }
+  append(k, v, room);
+  if (by_tokens) {
+    const auto too_long = [&](int64_t kept) { return kept > *rule_.token_window; };
+    while (std::any_of(kept_.begin(), kept_.end(), too_long)) {
+      for (int64_t n = 0; n < rows(); ++n) leaving[n] = too_long(kept_[n]);
+      evict(leaving);
+    }
+  }
+  if (key_scores_.defined()) score_window(q, phi_q);
+  return attend(q, phi_q, window_factor);
+}
+
+}  // namespace cortado

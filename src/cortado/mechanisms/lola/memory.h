@@ -1,0 +1,64 @@
+// The three memories of LoLA: a window of recent pairs, a sparse cache, and the linear state.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "cortado/mechanisms/lola/rule.h"
+#include "cortado/nn/state.h"
+
+namespace cortado {
+
+// Of `rows` sequences, whose windows and caches may be filled differently. Hkv key heads, H query heads.
+class LolaMemory {
+ public:
+  using FeatureMap = std::function<Tensor(const Tensor& k)>;  // φ_k of [B,T,H,K]: [B,T,H,F]
+
+  // Takes what the state holds; put() leaves it there.
+  LolaMemory(const SequenceState& state, const LolaRule& rule, FeatureMap phi_k);
+  void put(SequenceState& state) &&;
+
+  // One row alone, and rows of them all together again (`rows` not empty).
+  LolaMemory row(int64_t n) const;
+  static LolaMemory join(std::vector<LolaMemory> rows);
+
+  int64_t rows() const { return static_cast<int64_t>(position_.size()); }
+  // Tokens that can be read before some row's chunk ends.
+  int64_t room_in_chunk() const;
+
+  // Reads n tokens, at most room_in_chunk(), or one by rule.token_window: q, phi_q [rows,n,H,..], k, v [rows,n,Hkv,..].
+  // `room`: of the state that this came from, to write new pairs behind the window where it lies; null copies.
+  // Returns what the queries see: [rows,n,H,V].
+  Tensor read(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& window_factor,
+              SpareRoom* room, bool by_tokens);
+
+ private:
+  LolaMemory(const LolaRule& rule, FeatureMap phi_k) : rule_(rule), phi_k_(std::move(phi_k)) {}
+
+  // Rows that do the same: all of them (no numbers), or some.
+  struct Group {
+    Tensor rows;
+    std::vector<int64_t> numbers;
+    bool all = false;
+    Tensor of(const Tensor& x) const { return all ? x : x.index_select(0, rows); }
+    Tensor put(const Tensor& x, const Tensor& part) const { return all ? part : x.index_copy(0, rows, part); }
+  };
+  // Each row's `leaving` oldest pairs leave the window.
+  void evict(const std::vector<int64_t>& leaving);
+  void evict(const Group& group, int64_t leaving, int64_t kept, int64_t cached);
+  // Which of the candidates (in order of age) stay in the cache, and which do not: [g,H,·] each, in order of age.
+  std::pair<Tensor, Tensor> choose(const Tensor& phi, const Tensor& v, const Tensor& scores, const Tensor& sums) const;
+  void append(const Tensor& k, const Tensor& v, SpareRoom* room);
+  void score_window(const Tensor& q, const Tensor& phi_q);
+  Tensor attend(const Tensor& q, const Tensor& phi_q, const Tensor& window_factor) const;
+
+  LolaRule rule_;
+  FeatureMap phi_k_;
+  Tensor keys_, values_;                           // [rows,P,Hkv,·] the window, oldest first, right-aligned
+  Tensor cache_keys_, cache_values_;               // [rows,Q,H,·] the cache, oldest first, right-aligned
+  Tensor sums_;                                    // [rows,H,F,V+1]: Σ φ_k ⊗ [v, 1]
+  Tensor key_scores_, cache_scores_;               // [rows,P,H], [rows,Q,H]: where scored_by_queries
+  std::vector<int64_t> position_, kept_, cached_;  // tokens read, pairs in the window, pairs in the cache
+};
+
+}  // namespace cortado

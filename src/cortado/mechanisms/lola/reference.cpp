@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <vector>
+
+#include "cortado/mechanisms/lola/rule.h"
+
+namespace cortado {
+namespace {
+
+// One head of one sequence: q, k, phi_q, phi_k, v are [T, ...].
+struct Head {
+  Tensor q, k, v, phi_q, phi_k;
+  Tensor factor;  // before the sigmoid
+  const LolaRule& rule;
+
+  std::vector<int64_t> window = {}, cache = {}, state = {};  // positions of the pairs in each memory
+  std::vector<double> query_score = {};                      // of every pair, by the queries that saw it
+
+  double scale() const { return rule.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(1)))); }
+
+  Tensor take(const Tensor& x, const std::vector<int64_t>& places) const {
+    return x.index_select(0, at::tensor(places, at::kLong));
+  }
+
+  Tensor logits(int64_t t, const std::vector<int64_t>& places) const {
+    const Tensor s = at::matmul(take(k, places), q[t]) * scale();
+    return rule.softcap ? (s / *rule.softcap).tanh() * *rule.softcap : s;
+  }
+
+  double score(int64_t i) const {
+    if (rule.score == LolaScore::kRecent) return static_cast<double>(i);
+    if (rule.score != LolaScore::kError) return query_score[i];
+    const at::NoGradGuard no_grad;
+    Tensor wrong = -v[i];
+    if (!state.empty()) {
+      const Tensor weights = at::matmul(take(phi_k, state), phi_k[i]);
+      const Tensor total = weights.sum();
+      if (total.item<double>() != 0) wrong = at::matmul(weights, take(v, state)) / total - v[i];
+    }
+    return wrong.norm().item<double>();
+  }
+
+  // `leaving` joins the cache; what is too much there, the lowest scores, joins the linear state. Of equals the older
+  // stays. All scores are those before anything joins the state.
+  void evict(const std::vector<int64_t>& leaving) {
+    cache.insert(cache.end(), leaving.begin(), leaving.end());
+    const int64_t surplus = static_cast<int64_t>(cache.size()) - rule.cache;
+    if (surplus <= 0) return;
+    std::vector<std::pair<double, int64_t>> ranked;
+    for (const int64_t i : cache) ranked.emplace_back(score(i), i);
+    std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    cache.clear();
+    for (int64_t n = 0; n < static_cast<int64_t>(ranked.size()); ++n) {
+      (n < rule.cache ? cache : state).push_back(ranked[n].second);
+    }
+    std::sort(cache.begin(), cache.end());
+  }
+
+  void move_on(int64_t t, int64_t chunked) {
+    if (t < chunked || !rule.token_window) {
+      std::vector<int64_t> old;
+      while (!window.empty() && window.front() < (t / rule.chunk - 1) * rule.chunk) {
+        old.push_back(window.front());
+        window.erase(window.begin());
+      }
+      evict(old);
+      window.push_back(t);
+      return;
+    }
+    window.push_back(t);
+    while (static_cast<int64_t>(window.size()) > *rule.token_window) {
+      evict({window.front()});
+      window.erase(window.begin());
+    }
+  }
+
+  void score_window(int64_t t) {
+    if (!scored_by_queries(rule.score)) return;
+    const at::NoGradGuard no_grad;
+    const Tensor exact = logits(t, window).exp(), linear = at::matmul(take(phi_k, window), phi_q[t]);
+    Tensor wrong = (exact - linear).abs();
+    if (rule.score == LolaScore::kSquared) wrong = wrong * wrong;
+    if (rule.score == LolaScore::kRatio) wrong = linear / exact;
+    for (size_t n = 0; n < window.size(); ++n) {
+      query_score[window[n]] += wrong[static_cast<int64_t>(n)].item<double>();
+    }
+  }
+
+  // Weights by their logs, so that e^s may be large: g e^s or e^s or g e^{s-c}, and φφ times (1-g) or 1.
+  Tensor attend(int64_t t) const {
+    std::vector<int64_t> near = cache;
+    near.insert(near.end(), window.begin(), window.end());
+    Tensor log_near = logits(t, near), log_far;
+    const Tensor g = factor.sigmoid();
+    if (rule.mixture == LolcatsMixture::kLolcats) log_near = log_near - log_near.max();
+    if (rule.mixture != LolcatsMixture::kPlain) log_near = log_near + g.log();
+    Tensor values = take(v, near), logs = log_near;
+    if (!state.empty()) {
+      log_far = at::matmul(take(phi_k, state), phi_q[t]).log();
+      if (rule.mixture == LolcatsMixture::kGated) log_far = log_far + (1 - g).log();
+      logs = at::cat({log_near, log_far});
+      values = at::cat({values, take(v, state)});
+    }
+    return at::matmul(at::softmax(logs, 0), values);
+  }
+
+  Tensor run(int64_t chunked) {
+    std::vector<Tensor> outputs;
+    query_score.assign(q.size(0), 0.0);
+    for (int64_t t = 0; t < q.size(0); ++t) {
+      move_on(t, chunked);
+      score_window(t);
+      outputs.push_back(attend(t));
+    }
+    return at::stack(outputs);
+  }
+};
+
+}  // namespace
+
+Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked) {
+  if (q.size(1) == 0) return at::zeros_like(v);
+  std::vector<Tensor> rows;
+  for (int64_t b = 0; b < q.size(0); ++b) {
+    std::vector<Tensor> heads;
+    for (int64_t h = 0; h < q.size(2); ++h) {
+      const auto of = [&](const Tensor& x) { return x[b].select(1, h); };
+      heads.push_back(Head{of(q), of(k), of(v), of(phi_q), of(phi_k), window_factor[h], rule}.run(chunked));
+    }
+    rows.push_back(at::stack(heads, 1));
+  }
+  return at::stack(rows);
+}
+
+}  // namespace cortado

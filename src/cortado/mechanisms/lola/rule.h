@@ -1,0 +1,48 @@
+// lola: what stays of the past, and where.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <string_view>
+
+#include "cortado/mechanisms/lolcats/op.h"
+
+namespace cortado {
+
+// By what a pair's place in the sparse cache is decided: the pairs with the highest score stay (LoLA §3 and Table 4).
+enum class LolaScore {
+  kError,     // ‖φ(k)ᵀH / φ(k)ᵀs - v‖: what the linear state would answer wrongly (eq. 8)
+  kSquared,   // Σ_t (e^{s_t} - φ(q_t)·φ(k))² over the queries that saw the pair in the window (eq. 19)
+  kAbsolute,  // the same with |.|
+  kRatio,     // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
+  kRecent     // the newest pairs: a longer window
+};
+LolaScore lola_score(std::string_view name);  // "error", "squared", "absolute", "ratio", "recent"
+
+// Whether a pair's score is made while it is in the window, by the queries there, and is kept with it.
+inline bool scored_by_queries(LolaScore score) { return score != LolaScore::kError && score != LolaScore::kRecent; }
+
+struct LolaRule {
+  int64_t chunk = 64;  // C: pairs leave the window C at a time
+  int64_t cache = 64;  // λ: pairs in the sparse cache, per query head
+  LolcatsMixture mixture = LolcatsMixture::kGated;
+  LolaScore score = LolaScore::kError;
+  std::optional<double> scale = {};    // default K^-1/2
+  std::optional<double> softcap = {};  // of the scores s
+  // Single tokens are read with a window of this many pairs, which leave one at a time (the paper's decoding). None:
+  // by chunks, as longer calls always are, so that single tokens give what a long call gives.
+  std::optional<int64_t> token_window = {};
+};
+
+// After `tokens` tokens read by chunks: pairs in the window, and in the cache.
+int64_t lola_kept(int64_t tokens, const LolaRule& rule);
+int64_t lola_cached(int64_t tokens, const LolaRule& rule);
+
+// The definition, token by token and head by head: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor
+// [H]. By chunks, or, with rule.token_window, one pair at a time from `chunked` tokens on. Dense, differentiable by
+// autograd.
+Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked = 0);
+
+}  // namespace cortado

@@ -1,0 +1,110 @@
+#include "cortado/models/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "cortado/base/temporary.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/errors.h"
+
+namespace cortado {
+namespace {
+
+ModelConfig config_of(const char* layers) {
+  const std::string text = std::string(R"({"dim": 24, "heads": 4, "vocabulary": 11, "layers": )") + layers + "}";
+  return ModelConfig::from_json(parse_json(text, "test"), "test");
+}
+
+const char* kConverted = R"([{"mixer": {"mixer": "lolcats", "kv_heads": 2, "rotary": true, "window": 8,
+    "layout": "sliding", "features": 5}}, {"mixer": {"mixer": "softmax"}}])";
+
+Memory memory(const std::string& kind) {
+  Memory wanted;
+  wanted.kind = kind;
+  return wanted;
+}
+
+TEST(Memory, ChangesTheMixersThatItCan) {
+  Memory lola = memory("lola");
+  lola.chunk = 4;
+  lola.cache = 6;
+  const ModelConfig config = with_memory(config_of(kConverted), lola);
+  EXPECT_EQ(config.layers[0].dump(),
+            R"({"mixer":"lola","kv_heads":2,"rotary":true,"features":5,"mixture":"gated","chunk":4,"cache":6})");
+  EXPECT_EQ(config.layers[1].dump(), R"({"mixer":"softmax"})");
+  Memory window = memory("window");
+  window.window = 3;
+  EXPECT_EQ(with_memory(config_of(kConverted), window).layers[1].dump(), R"({"mixer":"sliding_window","window":3})");
+  EXPECT_EQ(with_memory(config_of(kConverted), memory("softmax")).layers[0].dump(),
+            R"({"mixer":"softmax","kv_heads":2,"rotary":true})");
+}
+
+TEST(Memory, OneCheckpointRunsWithEveryMemory) {
+  const TemporaryDirectory directory;
+  const std::string& run = directory.path();
+  LanguageModel trained(config_of(kConverted));
+  write_file(run + "/config.json", trained.config().to_json().dump());
+  save_weights(trained, run + "/last.safetensors");
+  const at::NoGradGuard no_grad;
+  const Tensor tokens = at::randint(11, {2, 40}, at::kLong);
+  const auto run_with = [&](const Memory& wanted) {
+    OpenOptions options;
+    options.memory = wanted;
+    return open_model(run, options)->forward(tokens);
+  };
+  const Tensor softmax = run_with(memory("softmax"));
+  Memory lola = memory("lola");
+  lola.cache = 64;
+  EXPECT_CLOSE(run_with(lola), softmax, 1e-4);  // it holds everything
+  lola.cache = 4;
+  lola.chunk = 4;
+  EXPECT_GT((run_with(lola) - softmax).abs().max().item<double>(), 1e-3);
+  EXPECT_TRUE(run_with(memory("lolcats")).equal(trained.forward(tokens)));
+  Memory window = memory("window");
+  window.window = 40;
+  EXPECT_CLOSE(run_with(window), softmax, 1e-5);
+}
+
+TEST(Memory, RefusesWhatMakesNoSense) {
+  const auto error = [](const char* layers, Memory wanted) {
+    return testing::error_of([&] { with_memory(config_of(layers), wanted); });
+  };
+  Memory wrong = memory("window");
+  wrong.cache = 4;
+  EXPECT_EQ(error(kConverted, wrong), "[memory] window has no cache");
+  EXPECT_EQ(error(R"([{"mixer": {"mixer": "softmax"}}])", memory("lola")),
+            "[memory] no layer of this model can run as lola: `cortado linearize` makes a model that can");
+  EXPECT_EQ(error(R"([{"mixer": {"mixer": "latte"}}])", memory("window")),
+            "[memory] no layer of this model can run as window");
+  EXPECT_EQ(error(kConverted, memory("large")), "[memory] expected softmax, window, lolcats or lola, got \"large\"");
+}
+
+// The compression column of LoLA's Tables 1 and 2: Llama-3.1-8B's heads of 128, whose feature maps the paper takes as
+// D = 256 wide.
+TEST(Memory, CountsPairsAsThePaperDoes) {
+  const ModelConfig config = config_of(kConverted);
+  const auto compression = [&](Json mixer, int64_t tokens) {
+    mixer["head_dim"] = 128;
+    mixer["features"] = 128;
+    const auto pairs = count_pairs(mixer, config, tokens);
+    return static_cast<double>(tokens) / pairs->total();
+  };
+  const auto lola = [](int64_t size) { return Json{{"mixer", "lola"}, {"chunk", size}, {"cache", size}}; };
+  const Json lolcats = {{"mixer", "lolcats"}, {"window", 64}, {"layout", "sliding"}};
+  EXPECT_NEAR(compression(lolcats, 2048), 10.7, 0.05);
+  EXPECT_NEAR(compression(lolcats, 4096), 21.3, 0.05);
+  struct Row {
+    int64_t size, tokens;
+    double paper;
+  };
+  for (const auto& [size, tokens, paper] :
+       {Row{64, 2048, 6.4}, {64, 4096, 12.8}, {128, 2048, 4.0}, {128, 4096, 8.0}, {256, 2048, 2.3}, {256, 4096, 4.6},
+        {512, 2048, 1.2}, {512, 4096, 2.46}, {512, 8192, 4.92}, {512, 16384, 9.85}}) {
+    EXPECT_NEAR(compression(lola(size), tokens), paper, 0.05) << size << " at " << tokens;
+  }
+  EXPECT_FALSE(count_pairs({{"mixer", "latte"}}, config, 100).has_value());
+  EXPECT_EQ(count_pairs({{"mixer", "softmax"}}, config, 100)->total(), 100);
+}
+
+}  // namespace
+}  // namespace cortado
