@@ -16,6 +16,7 @@ void add_compare_command(CLI::App& app);
 void add_describe_command(CLI::App& app);
 void add_import_command(CLI::App& app);
 void add_export_command(CLI::App& app);
+void add_linearize_command(CLI::App& app);
 void add_mechanisms_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_bench_command(CLI::App& app);

@@ -72,6 +72,7 @@ void add_commands(CLI::App& app) {
   add_describe_command(app);
   add_import_command(app);
   add_export_command(app);
+  add_linearize_command(app);
   add_mechanisms_command(app);
   add_doctor_command(app);
   add_bench_command(app);

@@ -49,11 +49,17 @@ Block::Block(const ModelConfig& config, int64_t layer) : torch::nn::Module("Bloc
 }
 
 Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
+  return forward_with(x, batch, [&](const Tensor& y) { return mixer_->forward(y, batch, state); });
+}
+
+Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const {
   const auto add = [&](const Tensor& stream, Tensor branch, const std::shared_ptr<Norm>& post) {
     if (post) branch = post->forward(branch);
     return stream + drop(branch, dropout_, batch.training);
   };
-  const Tensor mixed = add(x, mixer_->forward(mixer_norm_->forward(x), batch, state), mixer_post_norm_);
+  const Tensor branch = mix(mixer_norm_->forward(x));
+  if (!branch.defined()) return {};
+  const Tensor mixed = add(x, branch, mixer_post_norm_);
   if (!feed_forward_) return mixed;
   return add(mixed, feed_forward_->forward(feed_forward_norm_->forward(mixed)), feed_forward_post_norm_);
 }

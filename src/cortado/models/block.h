@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,11 @@ class Block : public torch::nn::Module {
 
   // x [B, T, D] -> the same; state as in Mixer::forward.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const;
+
+  // The same with something else in the mixer's place: `mix` gets the normalised x. Where it returns nothing (an undefined
+  // tensor), so does this.
+  using Mix = std::function<Tensor(const Tensor& x)>;
+  Tensor forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const;
 
   const std::shared_ptr<Mixer>& mixer() const { return mixer_; }
   double flops_per_token(int64_t depth) const;

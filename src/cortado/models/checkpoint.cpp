@@ -55,6 +55,18 @@ std::string weights_path(const std::string& run, const std::string& which) {
   return last;
 }
 
+std::string metadata_entry(const TensorFile& file, const char* key) {
+  const auto found = file.metadata.find(key);
+  return found == file.metadata.end() ? std::string() : found->second;
+}
+
+TensorFile map_checkpoint(const std::string& path) {
+  TensorFile file = map_safetensors(path);
+  fail_input_if(metadata_entry(file, "format") != kFormat, "[checkpoint] ", path,
+                " is not a checkpoint of a cortado model");
+  return file;
+}
+
 }  // namespace
 
 void save_weights(const LanguageModel& model, const std::string& path,
@@ -82,16 +94,11 @@ std::map<std::string, std::string> load_weights(LanguageModel& model, const std:
 std::map<std::string, std::string> load_weights_of(const ModelConfig& config, LanguageModel& model,
                                                    const std::string& path) {
   const std::string hash = config.architecture_hash();
-  const TensorFile file = map_safetensors(path);
-  const auto entry = [&](const char* key) {
-    const auto found = file.metadata.find(key);
-    return found == file.metadata.end() ? std::string() : found->second;
-  };
-  fail_input_if(entry("format") != kFormat, "[checkpoint] ", path, " is not a checkpoint of a cortado model");
+  const TensorFile file = map_checkpoint(path);
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, tensor] : file.tensors) tensors[name] = tensor;
   check_names(model, tensors, path, /*more_allowed=*/hash != model.config().architecture_hash());
-  fail_input_if(entry("config_hash") != hash, "[checkpoint] ", path,
+  fail_input_if(metadata_entry(file, "config_hash") != hash, "[checkpoint] ", path,
                 " is the checkpoint of another model: its config differs");
   const at::NoGradGuard no_grad;
   for (auto& parameter : named_weights(model)) {
@@ -99,8 +106,16 @@ std::map<std::string, std::string> load_weights_of(const ModelConfig& config, La
     parameter.value().copy_(tensor);
     file.map->release(tensor.const_data_ptr(), tensor.nbytes());
   }
-  model.set_fingerprint(entry("fingerprint"));
+  model.set_fingerprint(metadata_entry(file, "fingerprint"));
   return file.metadata;
+}
+
+TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config) {
+  const std::string path = weights_path(run, which);
+  TensorFile file = map_checkpoint(path);
+  fail_input_if(metadata_entry(file, "config_hash") != config.architecture_hash(), "[checkpoint] ", path,
+                " is the checkpoint of another model: its config differs");
+  return file;
 }
 
 ModelConfig read_config(const std::string& run) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cortado/models/language_model.h"
+#include "cortado/nn/safetensors.h"
 #include "cortado/models/memory.h"
 
 namespace cortado {
@@ -35,6 +36,9 @@ std::map<std::string, std::string> load_weights(LanguageModel& model, const std:
 // The same where the model is that of `config` with another memory: what such a model lacks is left out.
 std::map<std::string, std::string> load_weights_of(const ModelConfig& config, LanguageModel& model,
                                                    const std::string& path);
+
+// RUN's weights in their own types, as views of the file (map_safetensors); `config` is the run's. `which` as below.
+TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config);
 
 // The config of RUN or of a config file.
 ModelConfig read_config(const std::string& run);

@@ -116,6 +116,15 @@ Tensor LanguageModel::hidden(const Tensor& tokens, const Batch& batch, ModelStat
   return norm_->forward(x);
 }
 
+void LanguageModel::walk(const Tensor& tokens,
+                         const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const {
+  check_tokens(tokens, {}, nullptr);
+  Tensor x = embed(tokens, {}, nullptr);
+  for (size_t i = 0; i < blocks_.size() && x.defined(); ++i) {
+    x = blocks_[i]->forward_with(x, {}, [&](const Tensor& y) { return mix(static_cast<int64_t>(i), y); });
+  }
+}
+
 Tensor LanguageModel::logits(const Tensor& hidden) const {
   const std::optional<Tensor> bias = head_bias();
   const Tensor z = linear_map(hidden, head_weight(), bias);

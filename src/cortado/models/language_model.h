@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -54,6 +55,11 @@ class LanguageModel : public torch::nn::Module {
   // last position's logits.
   Tensor hidden(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden) const;
+
+  // Runs whole sequences through the layers with something else in the mixers' places: `mix(i, x)` gets layer i's
+  // normalised x [B, T, D] and returns what goes on in place of the mixer's output, or nothing (an undefined tensor) to
+  // end there.
+  void walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const;
 
   // Mean cross-entropy in nats a token; targets int64 [B, T], -1 = not counted. Float32 whatever the weights' type.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const Batch& batch = {});

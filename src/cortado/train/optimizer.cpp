@@ -7,14 +7,26 @@
 
 namespace cortado {
 
-AdamW::AdamW(const torch::nn::Module& module, const TrainingOptions& options) : options_(options) {
-  groups_[0].weight_decay = options.weight_decay;
+namespace {
+
+AdamW::NamedParameters trainable(const torch::nn::Module& module) {
+  AdamW::NamedParameters parameters;
   for (const auto& entry : module.named_parameters()) {
-    const Tensor& parameter = entry.value();
-    if (!parameter.requires_grad()) continue;
-    TORCH_CHECK(parameter.is_contiguous(), "[optimizer] parameter ", entry.key(), " is not contiguous");
+    if (entry.value().requires_grad()) parameters.emplace_back(entry.key(), entry.value());
+  }
+  return parameters;
+}
+
+}  // namespace
+
+AdamW::AdamW(const torch::nn::Module& module, const TrainingOptions& options) : AdamW(trainable(module), options) {}
+
+AdamW::AdamW(const NamedParameters& parameters, const TrainingOptions& options) : options_(options) {
+  groups_[0].weight_decay = options.weight_decay;
+  for (const auto& [name, parameter] : parameters) {
+    TORCH_CHECK(parameter.is_contiguous(), "[optimizer] parameter ", name, " is not contiguous");
     Group& group = groups_[parameter.dim() >= 2 ? 0 : 1];
-    group.names.push_back(entry.key());
+    group.names.push_back(name);
     group.parameters.push_back(parameter);
     group.first.push_back(at::zeros_like(parameter));
     group.second.push_back(at::zeros_like(parameter));

@@ -1,4 +1,4 @@
-// AdamW over a module's parameters, with torch's fused update.
+// AdamW over a module's parameters, or a list of them, with torch's fused update.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,7 +21,11 @@ using at::Tensor;
 // Weight decay acts on matrices only (parameters with two or more dimensions), as in nanoGPT.
 class AdamW {
  public:
+  using NamedParameters = std::vector<std::pair<std::string, Tensor>>;
+
+  // The module's parameters that require gradients.
   AdamW(const torch::nn::Module& module, const TrainingOptions& options);
+  AdamW(const NamedParameters& parameters, const TrainingOptions& options);
 
   // Euclidean norm of all gradients together. Waits for the device.
   double gradient_norm() const;

@@ -17,8 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::set<std::string> kOurs = {"config.json",      "tokenizer",  "trainer.safetensors", "last.safetensors",
-                                     "best.safetensors", "train.json", "metrics.jsonl",       ".lock"};
+const std::set<std::string> kOurs = {
+    "config.json", "tokenizer",     "trainer.safetensors", "last.safetensors", "best.safetensors", "train.json",
+    ".lock",       "metrics.jsonl", "linearize.json",      "report.json",      "report.svg"};
 
 // A file of ours that was being written when the process died: "last.safetensors.tmp.123" and the like.
 bool is_leftover(const std::string& name) {

@@ -1,5 +1,7 @@
 #include "cortado/mechanisms/lolcats/mixer.h"
 
+#include "cortado/primitives/window_attention/op.h"
+
 namespace cortado {
 
 LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim)
@@ -50,10 +52,37 @@ void LolcatsMixer::advance(LolcatsCall& call, int64_t longest, SequenceState* st
   state->at("position") = end;
 }
 
+Tensor LolcatsMixer::mix(const Projected& p) const {
+  const auto [first, keys] = lolcats_far(p.q.size(1), settings_.rule);
+  return lolcats_dense(p.q, p.k, p.v, phi_q_->forward(p.q.slice(1, first)), key_features(p.k.narrow(1, 0, keys)),
+                       window_factor_, settings_.rule);
+}
+
+SoftmaxStudent::Lesson LolcatsMixer::lesson(const Tensor& x) const {
+  Projected p = project(x, Batch{}.positions(x));
+  // What learns is float32, whatever the frozen weights are.
+  for (Tensor* part : {&p.q, &p.k, &p.v}) *part = part->to(window_factor_.scalar_type());
+  WindowAttentionOptions every_key;
+  every_key.scale = settings_.rule.scale;
+  every_key.softcap = settings_.rule.softcap;
+  return {std::get<0>(window_attention(p.q, p.k, p.v, every_key)), mix(p)};
+}
+
+std::vector<std::string> LolcatsMixer::learned() const {
+  std::vector<std::string> names = {"window_factor"};
+  for (const char* map : {"phi_q", "phi_k"}) {
+    for (const auto& entry : named_children()[map]->named_parameters()) {
+      names.push_back(std::string(map) + "." + entry.key());
+    }
+  }
+  return names;
+}
+
 Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   const int64_t rows = batch.rows(x);
   const OptionalTensor position = start_of(state, "position");
   const Projected p = project(x, batch.positions(x, position));
+  if (!state && !batch.cu_seqlens) return output(mix(p).to(x.scalar_type()));
   const auto numbers = x.options().dtype(at::kLong).requires_grad(false);
   const auto pack = [&](const Tensor& y) { return batch.cu_seqlens ? y : y.flatten(0, 1).unsqueeze(0); };
   LolcatsCall call;
@@ -102,6 +131,8 @@ namespace {
 
 std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& context) {
   LolcatsSettings read{ProjectionSettings::read(settings, context)};
+  read.rule.scale = settings.optional_number("scale", 1e-9, 1e9);
+  read.rule.softcap = settings.optional_number("softcap", 1e-6, 1e9);
   read.rule.window = settings.integer("window", 1, 1 << 30, 64);
   read.rule.layout = lolcats_layout(settings.choice("layout", {"sliding", "terrace"}, "terrace"));
   read.rule.mixture = lolcats_mixture(settings.choice("mixture", {"lolcats", "gated", "plain"}, "lolcats"));
@@ -128,7 +159,7 @@ const Mechanism kLolcats = {
                 "rope_theta": 100, "feature_map": "hedgehog"})",
             R"({"window": 16, "layout": "sliding", "mixture": "plain", "feature_map": "exp", "features": 3})",
             R"({"window": 3, "layout": "terrace", "heads": 2, "head_dim": 10, "feature_map": "t2r", "features": 12,
-                "bias": true})",
+                "bias": true, "scale": 0.4, "softcap": 5.0})",
         },
     .normalized = {R"({"window": 5, "layout": "sliding"})",
                    R"({"window": 8, "layout": "terrace", "mixture": "gated", "kv_heads": 2})",

@@ -5,6 +5,7 @@
 #include "cortado/mechanisms/lolcats/op.h"
 #include "cortado/mechanisms/projected.h"
 #include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/student.h"
 #include "cortado/primitives/window_attention/past.h"
 
 namespace cortado {
@@ -20,7 +21,7 @@ struct LolcatsSettings : ProjectionSettings {
 // State: "keys", "values" [rows, P, Hkv, d]: those still in the softmax part's reach (sliding: at most w; terrace: the
 // block before and the partial block, at most 2w), oldest first, right-aligned; "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗
 // [v, 1] of the others; "position" [rows].
-class LolcatsMixer : public ProjectedMixer {
+class LolcatsMixer : public ProjectedMixer, public SoftmaxStudent {
  public:
   LolcatsMixer(const LolcatsSettings& settings, int64_t dim);
 
@@ -30,7 +31,13 @@ class LolcatsMixer : public ProjectedMixer {
   int64_t state_bytes(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
 
+  Lesson lesson(const Tensor& x) const override;
+  Tensor project_output(const Tensor& mixed) const override { return output(mixed); }
+  std::vector<std::string> learned() const override;
+
  private:
+  // Whole dense sequences from zero, [B,T,H,d].
+  Tensor mix(const Projected& p) const;
   // φ_k of every query head's copy of its keys.
   Tensor key_features(const Tensor& k) const;
   // Fills in what the linear part gets during the call; moves the state on.

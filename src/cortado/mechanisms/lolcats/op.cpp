@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/lolcats/op.h"
 
+#include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/window_attention/op.h"
@@ -9,10 +10,16 @@ namespace {
 
 constexpr const char* kLolcatsName = "lolcats";
 
-SoftmaxPart sliding_part(const LolcatsCall& call, const LolcatsRule& rule) {
+WindowAttentionOptions score_options(const LolcatsRule& rule) {
   WindowAttentionOptions options;
-  options.window = rule.window;
   options.scale = rule.scale;
+  options.softcap = rule.softcap;
+  return options;
+}
+
+SoftmaxPart sliding_part(const LolcatsCall& call, const LolcatsRule& rule) {
+  WindowAttentionOptions options = score_options(rule);
+  options.window = rule.window;
   options.cu_seqlens = call.query_bounds;
   options.cu_seqlens_k = call.key_bounds;
   const auto [o, lse, row_max] = window_attention(call.q, call.k, call.v, options);
@@ -47,8 +54,7 @@ SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
     return at::minimum(at::maximum(place, low), high);
   };
   const Tensor keys = last_places(call.key_bounds, call.key_start, 2 * w);
-  WindowAttentionOptions options;
-  options.scale = rule.scale;
+  WindowAttentionOptions options = score_options(rule);
   options.first_key = (at::maximum(begin - w, of_row(call.key_start)) - (end - 2 * w)).clamp(0, 2 * w - 1);
   const auto [o, lse, row_max] = window_attention(gather_tokens(call.q, last_places(call.query_bounds, start, queries)),
                                                   gather_tokens(call.k, keys), gather_tokens(call.v, keys), options);
@@ -134,49 +140,123 @@ LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_facto
   return {join_linear(near, far, window_factor.to(type), rule.mixture), state};
 }
 
-Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
-  const NoAutocast as_given;
-  fail_input_if(rule.window < 1, "[lolcats] window must be at least 1, got ", rule.window);
-  const ScanHeads near = check_qkv(kLolcatsName, {"q", q}, {"k", k}, v);
-  const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
-  const c10::SymInt heads = output_heads(kLolcatsName, near.out, far.out);
-  expect_shape(kLolcatsName, "window_factor", window_factor, {heads});
+namespace {
+
+// A call on whole sequences from zero, without its linear part.
+LolcatsCall call_from_zero(const Tensor& q, const Tensor& k, const Tensor& v, const LolcatsRule& rule,
+                           const OptionalTensor& cu_seqlens) {
   const c10::SymInt batch = q.sym_size(0), tokens = q.sym_size(1), rows = packed_rows(kLolcatsName, cu_seqlens, batch);
   const auto numbers = q.options().dtype(at::kLong).requires_grad(false);
   const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
-  const Tensor bounds = cu_seqlens ? cu_seqlens->to(q.device(), at::kLong) : at::arange(batch + 1, numbers) * tokens;
-  const Tensor start = at::zeros_symint({rows}, numbers), packed_k = pack(k);
-  const Tensor row = sequence_numbers(bounds, packed_k);
-  const Tensor position = at::arange(packed_k.sym_size(1), numbers) - bounds.slice(0, 0, -1).index_select(0, row);
-  c10::SymInt blocks = cu_seqlens ? tokens / rule.window + rows : batch * ((tokens + rule.window - 1) / rule.window);
-  if (tokens == 0) blocks = 0;
-  const LolcatsResult result = lolcats_packed({.q = pack(q),
-                                               .phi_q = pack(phi_q),
-                                               .k = packed_k,
-                                               .v = pack(v),
-                                               .query_bounds = bounds,
-                                               .key_bounds = bounds,
-                                               .start = start,
-                                               .key_start = start,
-                                               .past_phi = pack(phi_k),
-                                               .past_v = pack(v),
-                                               .past_bounds = bounds,
-                                               .past_time = lolcats_leaves_at(position, rule),
-                                               .state = {},
-                                               .blocks = blocks,
-                                               .queries_in_block = rule.window},
-                                              window_factor, rule);
-  return result.o.view_symint({batch, tokens, heads, v.sym_size(3)}).to(v.scalar_type());
+  LolcatsCall call;
+  call.q = pack(q);
+  call.k = pack(k);
+  call.v = pack(v);
+  call.query_bounds = cu_seqlens ? cu_seqlens->to(q.device(), at::kLong) : at::arange(batch + 1, numbers) * tokens;
+  call.key_bounds = call.query_bounds;
+  call.start = at::zeros_symint({rows}, numbers);
+  call.key_start = call.start;
+  call.blocks = cu_seqlens ? tokens / rule.window + rows : batch * ((tokens + rule.window - 1) / rule.window);
+  if (tokens == 0) call.blocks = 0;
+  call.queries_in_block = rule.window;
+  return call;
+}
+
+// Checks everything but the features' lengths; returns the output's heads.
+c10::SymInt check_lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const c10::SymInt& feature_heads,
+                          const Tensor& window_factor, const LolcatsRule& rule) {
+  fail_input_if(rule.window < 1, "[lolcats] window must be at least 1, got ", rule.window);
+  const ScanHeads near = check_qkv(kLolcatsName, {"q", q}, {"k", k}, v);
+  const c10::SymInt heads = output_heads(kLolcatsName, near.out, feature_heads);
+  expect_shape(kLolcatsName, "window_factor", window_factor, {heads});
+  return heads;
+}
+
+}  // namespace
+
+Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
+  const NoAutocast as_given;
+  const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
+  const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule);
+  LolcatsCall call = call_from_zero(q, k, v, rule, cu_seqlens);
+  const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
+  const Tensor row = sequence_numbers(call.key_bounds, call.k);
+  const Tensor position = at::arange(call.k.sym_size(1), row.options()) -
+                          call.key_bounds.slice(0, 0, -1).index_select(0, row);
+  call.phi_q = pack(phi_q);
+  call.past_phi = pack(phi_k);
+  call.past_v = call.v;
+  call.past_bounds = call.key_bounds;
+  call.past_time = lolcats_leaves_at(position, rule);
+  const LolcatsResult result = lolcats_packed(call, window_factor, rule);
+  return result.o.view_symint({q.sym_size(0), q.sym_size(1), heads, v.sym_size(3)}).to(v.scalar_type());
+}
+
+LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule) {
+  const int64_t w = rule.window;
+  if (rule.layout == LolcatsLayout::kSliding) return {std::min(tokens, w), std::max<int64_t>(tokens - w, 0)};
+  return {std::min(tokens, 2 * w), std::max<int64_t>((tokens + w - 1) / w - 2, 0) * w};
+}
+
+namespace {
+
+// φ_q·φ_k [v, 1] of a dense batch from zero: query i of these sees key i and all before it.
+Tensor sliding_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1) {
+  return std::get<0>(gated_scan(phi_q, phi_k, v1, {}, "key", 1.0));
+}
+
+// Query i of these sees the keys of its own block of w and all before: the blocks' sums, added up.
+Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, int64_t w) {
+  const int64_t queries = phi_q.size(1), padding = phi_k.size(1) - queries;
+  const int64_t heads = std::max({phi_q.size(2), phi_k.size(2), v1.size(2)});
+  const auto blocks = [&](const Tensor& x) {  // [B,H,n,w,·]
+    return expand_heads(x, heads).transpose(1, 2).unflatten(2, {-1, w});
+  };
+  const Tensor sums = at::matmul(blocks(phi_k).transpose(3, 4), blocks(v1)).cumsum(2);
+  if (padding == 0) return at::matmul(blocks(phi_q), sums).flatten(2, 3).transpose(1, 2);
+  const Tensor padded = at::constant_pad_nd(phi_q, {0, 0, 0, 0, 0, padding});
+  return at::matmul(blocks(padded), sums).flatten(2, 3).narrow(2, 0, queries).transpose(1, 2);
+}
+
+}  // namespace
+
+Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                     const Tensor& window_factor, const LolcatsRule& rule) {
+  const NoAutocast as_given;
+  const int64_t batch = q.size(0), tokens = q.size(1);
+  const int64_t heads =
+      check_lolcats(q, k, v, std::max(phi_q.size(2), phi_k.size(2)), window_factor, rule).expect_int();
+  const auto [first, keys] = lolcats_far(tokens, rule);
+  expect_shape(kLolcatsName, "phi_q", phi_q, {batch, tokens - first, -1, -1});
+  expect_shape(kLolcatsName, "phi_k", phi_k, {batch, keys, -1, phi_q.size(3)});
+  const auto type = accumulation_type({q, k, v, phi_q, phi_k, window_factor});
+  const bool sliding = rule.layout == LolcatsLayout::kSliding;
+  const LolcatsCall call = call_from_zero(q, k, v.to(type), rule, {});
+  SoftmaxPart near = sliding ? sliding_part(call, rule) : terrace_part(call, rule);
+  for (Tensor* part : {&near.o, &near.lse, &near.row_max}) {
+    *part = expand_heads(part->squeeze(0).unflatten(0, {batch, tokens}), heads);
+  }
+  if (keys == 0) return near.o;
+  const Tensor v1 = with_ones(v.narrow(1, 0, keys), type);
+  const Tensor far = expand_heads(sliding ? sliding_sums(phi_q.to(type), phi_k.to(type), v1)
+                                          : terrace_sums(phi_q.to(type), phi_k.to(type), v1, rule.window),
+                                  heads);
+  const auto later = [first = first](const Tensor& x) { return x.slice(1, first); };
+  const SoftmaxPart rest{later(near.o), later(near.lse), later(near.row_max)};
+  const bool fused = lolcats_fused::takes({rest.o, rest.lse, rest.row_max, far, window_factor});
+  const Tensor joined = fused ? lolcats_fused::join(rest.o, rest.lse, rest.row_max, far, window_factor, rule.mixture)
+                              : join_linear(rest, far, window_factor.to(type), rule.mixture);
+  return at::cat({near.o.narrow(1, 0, first), joined}, 1);
 }
 
 namespace {
 
 Tensor lolcats_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                         const Tensor& window_factor, int64_t window, std::string_view layout, std::string_view mixture,
-                        std::optional<double> scale, const OptionalTensor& cu_seqlens) {
+                        std::optional<double> scale, const OptionalTensor& cu_seqlens, std::optional<double> softcap) {
   return lolcats(q, k, v, phi_q, phi_k, window_factor,
-                 {window, lolcats_layout(layout), lolcats_mixture(mixture), scale}, cu_seqlens);
+                 {window, lolcats_layout(layout), lolcats_mixture(mixture), scale, softcap}, cu_seqlens);
 }
 
 }  // namespace
@@ -184,7 +264,8 @@ Tensor lolcats_operator(const Tensor& q, const Tensor& k, const Tensor& v, const
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(
       "lolcats(Tensor q, Tensor k, Tensor v, Tensor phi_q, Tensor phi_k, Tensor window_factor, *, int window, "
-      "str layout=\"sliding\", str mixture=\"lolcats\", float? scale=None, Tensor? cu_seqlens=None) -> Tensor",
+      "str layout=\"sliding\", str mixture=\"lolcats\", float? scale=None, Tensor? cu_seqlens=None, "
+      "float? softcap=None) -> Tensor",
       torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, lolcats_operator));
 }
 

@@ -30,7 +30,8 @@ struct LolcatsRule {
   int64_t window = 64;
   LolcatsLayout layout = LolcatsLayout::kSliding;
   LolcatsMixture mixture = LolcatsMixture::kLolcats;
-  std::optional<double> scale = {};  // default K^-1/2
+  std::optional<double> scale = {};    // default K^-1/2
+  std::optional<double> softcap = {};  // of the scores: c·tanh(s/c)
 };
 
 // The position of the first query whose linear part sees the key at each position.
@@ -65,6 +66,17 @@ LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_facto
 // sigmoid).
 Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens = {});
+
+// Dense sequences of T tokens from zero: only the queries from `first_query` on have a linear part, which only the first
+// `keys` keys reach.
+struct LolcatsFar {
+  int64_t first_query, keys;
+};
+LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule);
+// The same result as lolcats, faster, of features of these queries [B,T-first_query,h,F] and keys [B,keys,h,F] alone;
+// float32 (float64 for float64).
+Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                     const Tensor& window_factor, const LolcatsRule& rule);
 
 // The definition: the T x T matrices of both parts; dense, differentiable by autograd, equal head counts.
 Tensor lolcats_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,

@@ -11,7 +11,8 @@ Tensor lolcats_reference(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const Tensor recent =
       rule.layout == LolcatsLayout::kSliding ? i - j < w : at::floor_divide(j, w) >= at::floor_divide(i, w) - 1;
   const Tensor near = seen & recent, far = seen & ~recent;
-  const Tensor scores = at::einsum("bihk,bjhk->bhij", {q, k}) * scale;
+  Tensor scores = at::einsum("bihk,bjhk->bhij", {q, k}) * scale;
+  if (rule.softcap) scores = at::tanh(scores / *rule.softcap) * *rule.softcap;
   const Tensor products = at::einsum("bihf,bjhf->bhij", {phi_q, phi_k});
   const Tensor g = window_factor.sigmoid().unsqueeze(1).unsqueeze(2);  // [H,1,1]
   if (rule.mixture == LolcatsMixture::kLolcats) {

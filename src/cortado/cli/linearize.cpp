@@ -1,0 +1,190 @@
+// cortado linearize: a pretrained softmax model becomes one of linear time.
+#include "cortado/convert/linearize.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <set>
+
+#include "cortado/base/error.h"
+#include "cortado/base/human.h"
+#include "cortado/base/signals.h"
+#include "cortado/base/table.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+
+namespace cortado {
+namespace {
+
+struct LinearizeCommand {
+  CLI::App* app = nullptr;
+  LinearizeRequest request;
+  std::string method, layout = "terrace", mixture = "lolcats", feature_map = "lolcats";
+  int64_t window = 64;
+  std::optional<int64_t> features;
+  std::optional<int64_t> tokens;
+  bool resume = false, overwrite = false, quiet = false;
+  std::shared_ptr<CommonOptions> common;
+};
+
+// With --resume everything is as the conversion began; only where and how it computes may be said again.
+void check_resume(const LinearizeCommand& command) {
+  static const std::set<std::string> allowed = {"--out",     "--resume", "--stop-at", "--quiet",
+                                                "--threads", "--device", "--help"};
+  for (const CLI::Option* option : command.app->get_options()) {
+    fail_input_if(option->count() > 0 && !allowed.contains(option->get_name()), "[--resume] goes on as it was: leave ",
+                  option->get_name(), " out");
+  }
+}
+
+Json mixer_settings(const LinearizeCommand& command) {
+  Json mixer = {{"mixer", command.method},
+                {"window", command.window},
+                {"layout", command.layout},
+                {"mixture", command.mixture},
+                {"feature_map", command.feature_map}};
+  if (command.features) mixer["features"] = *command.features;
+  return mixer;
+}
+
+void complete_plan(LinearizeCommand& command) {
+  LinearizePlan& plan = command.request.plan;
+  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --method lolcats --out DIR`");
+  fail_input_if(command.method.empty(), "[linearize] --method is missing: lolcats");
+  plan.conversion.mixer = mixer_settings(command);
+  plan.transfer.tokens = command.tokens.value_or(-1);
+  plan.seed = command.common->seed_or(plan.seed);
+  if (command.common->dtype) plan.dtype = *command.common->dtype;
+  if (plan.data.empty()) plan.data = {shipped_file("data/tinyshakespeare.txt")};
+}
+
+std::string command_to_resume(const LinearizeCommand& command) {
+  std::string line = program_name() + " linearize --resume --out " + shell_quoted(command.request.out);
+  if (command.common->device != "cpu") line += " --device " + shell_quoted(command.common->device);
+  if (command.common->threads > 0) line += concat(" --threads ", command.common->threads);
+  return line;
+}
+
+void print_result(const LinearizeCommand& command, const LinearizeResult& result) {
+  if (!result.done) {
+    std::cout << "stopped after step " << result.step << " of " << result.steps << "; go on with\n  "
+              << command_to_resume(command) << std::endl;
+    return;
+  }
+  Table table({"stage", "tokens", "time", "tokens/s", "loss before", "loss after", "best step"});
+  for (const StageReport& stage : result.stages) {
+    table.add_row({stage.name, with_commas(stage.tokens), human_seconds(stage.seconds),
+                   stage.seconds > 0 ? fixed(static_cast<double>(stage.tokens) / stage.seconds, 0) : "",
+                   fixed(stage.total_before, 4), fixed(stage.total_after, 4), with_commas(stage.best_step)});
+  }
+  std::cout << table.text() << "written to " << command.request.out << std::endl;
+}
+
+void run_linearize(LinearizeCommand& command) {
+  LinearizeRequest& request = command.request;
+  fail_input_if(command.resume && command.overwrite, "[linearize] --resume and --overwrite exclude each other");
+  request.device = command.common->apply();
+  if (command.resume) {
+    check_resume(command);
+    request.use = FolderUse::kResume;
+  } else {
+    if (command.overwrite) request.use = FolderUse::kOverwrite;
+    complete_plan(command);
+  }
+  request.stop = interrupt_requested;
+  request.progress = !command.quiet;
+  catch_interrupts();
+  const LinearizeResult result = linearize(request);
+  print_result(command, result);
+  if (!result.done) exit_if_interrupted();
+}
+
+constexpr const char* kLinearizeFooter =
+    "Attention transfer: every softmax layer's queries, keys and values stay, and feature maps and window factors learn to "
+    "give what\n"
+    "softmax attention gives. Only these get gradients, so memory stays near that of inference. DIR is then a run like any "
+    "other.\n\n"
+    "Examples:\n"
+    "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
+    "  cortado linearize runs/smollm2 --method lolcats --data book.txt --tokens 1500000 --out runs/linear\n"
+    "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
+    "  cortado linearize runs/smollm2 --method lolcats --keep 0,15 --out runs/hybrid\n"
+    "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
+
+void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
+  constexpr const char* kGroup = "What the layers become";
+  app.add_option("--method", command.method, "lolcats: window softmax and feature maps in one denominator")
+      ->check(CLI::IsMember({"lolcats"}))
+      ->group(kGroup);
+  app.add_option("--window", command.window, "keys of the softmax part")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--layout", command.layout, "sliding or terrace (blocks)")
+      ->check(CLI::IsMember({"sliding", "terrace"}))
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--mixture", command.mixture, "how both parts share the denominator: lolcats, gated or plain")
+      ->check(CLI::IsMember({"lolcats", "gated", "plain"}))
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--feature-map", command.feature_map, "lolcats, hedgehog, exp or t2r")
+      ->check(CLI::IsMember({"lolcats", "hedgehog", "exp", "t2r"}))
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--features", command.features, "columns of a feature map's matrix (default: 64, at most the head size)")
+      ->check(CLI::Range(1, 65536))
+      ->group(kGroup);
+  app.add_option("--keep", command.request.plan.conversion.keep, "softmax layers that stay, separated by commas")
+      ->delimiter(',')
+      ->group(kGroup);
+}
+
+void add_training_options(CLI::App& app, LinearizeCommand& command) {
+  constexpr const char* kGroup = "Training";
+  LinearizePlan& plan = command.request.plan;
+  StageOptions& transfer = plan.transfer;
+  const auto number = [&](const char* name, int64_t& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str()->group(kGroup);
+  };
+  app.add_option("--data", plan.data, "a text file; may be given several times (default Tiny Shakespeare)")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->group(kGroup);
+  number("--context", plan.context, "tokens of a sequence");
+  app.add_option("--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kGroup);
+  number("--batch", transfer.batch, "sequences of a pass");
+  number("--accumulate", transfer.accumulate, "passes of a step");
+  app.add_option("--learning-rate", transfer.learning_rate, "AdamW's, before the plateaus")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(kGroup);
+  number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves");
+  number("--evaluation-chunks", plan.evaluation_chunks, "sequences to evaluate on, from the text's beginning");
+}
+
+}  // namespace
+
+void add_linearize_command(CLI::App& app) {
+  auto command = std::make_shared<LinearizeCommand>();
+  auto& subcommand = *app.add_subcommand("linearize", "Converts a softmax model to linear time");
+  command->app = &subcommand;
+  subcommand.add_option("MODEL", command->request.plan.source, "a run with softmax layers, as `cortado import` makes");
+  subcommand.add_option("--checkpoint", command->request.plan.which, "of MODEL: best or last")
+      ->check(CLI::IsMember({"best", "last"}))
+      ->capture_default_str();
+  subcommand.add_option("--out", command->request.out, "the folder to write")->required()->type_name("DIR");
+  add_mixer_options(subcommand, *command);
+  add_training_options(subcommand, *command);
+  subcommand.add_flag("--resume", command->resume, "go on with the conversion in the folder");
+  subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");
+  subcommand.add_option("--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would")
+      ->check(CLI::NonNegativeNumber);
+  subcommand.add_flag("--quiet", command->quiet, "no progress bar");
+  subcommand.footer(kLinearizeFooter);
+  command->common = add_common_options(subcommand);
+  subcommand.callback([command] { run_linearize(*command); });
+}
+
+}  // namespace cortado

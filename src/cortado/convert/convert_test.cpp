@@ -1,0 +1,344 @@
+// Conversions: attention transfer against its definition, the loop, exact resumption, and what is refused.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/convert/linearize.h"
+#include "cortado/convert/weights.h"
+#include "cortado/generate/evaluate.h"
+#include "cortado/mechanisms/lolcats/op.h"
+#include "cortado/mechanisms/student.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/primitives/window_attention/op.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/errors.h"
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+
+Json small_config(const std::string& mixer) {
+  Json config = parse_json(R"({"vocabulary": 256, "dim": 24, "heads": 4, "layers": 3, "norm": "rms",
+      "feed_forward": {"type": "swiglu", "dim": 32}, "positions": "rotary", "context": 64})",
+                           "test");
+  config["mixer"] = parse_json(mixer, "mixer");
+  return config;
+}
+
+const char* const kGrouped = R"({"mixer": "softmax", "kv_heads": 2, "head_dim": 8, "bias": true, "output_bias": false})";
+
+Json lolcats_settings(const std::string& more = "{}") {
+  Json settings = parse_json(R"({"mixer": "lolcats", "window": 4, "layout": "sliding"})", "test");
+  settings.update(parse_json(more, "test"));
+  return settings;
+}
+
+std::string random_words() {
+  const std::vector<std::string> words = {"tea ", "and ", "milk ", "or ", "coffee. "};
+  std::string text;
+  for (uint32_t i = 0, x = 7; i < 900; ++i, x = x * 1664525 + 1013904223) text += words[(x >> 16) % words.size()];
+  return text;
+}
+
+class ConversionTest : public ::testing::Test {
+ protected:
+  ConversionTest() {
+    at::set_num_threads(1);
+    std::ofstream(path("text.txt")) << random_words();
+  }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  // A run of random weights.
+  std::string make_run(const Json& config, const std::string& name = "source") const {
+    at::manual_seed(5);
+    LanguageModel model(ModelConfig::from_json(config, "test"));
+    fs::create_directories(path(name) + "/tokenizer");
+    make_tokenizer("byte", {})->save(path(name) + "/tokenizer");
+    write_file(path(name) + "/config.json", model.config().to_json().dump());
+    save_weights(model, path(name) + "/best.safetensors");
+    return path(name);
+  }
+
+  LinearizeRequest request(const std::string& source, const std::string& out,
+                           const Json& mixer = lolcats_settings()) const {
+    LinearizeRequest request;
+    request.plan.source = source;
+    request.plan.conversion.mixer = mixer;
+    request.plan.data = {path("text.txt")};
+    request.plan.context = 32;
+    request.plan.evaluation_chunks = 3;
+    request.plan.transfer.accumulate = 2;
+    request.plan.transfer.tokens = 10 * 64;
+    request.plan.transfer.evaluate_every = 4;
+    request.out = path(out);
+    request.progress = false;
+    return request;
+  }
+
+  LinearizeRequest resuming(const std::string& out) const {
+    LinearizeRequest again;
+    again.out = path(out);
+    again.use = FolderUse::kResume;
+    again.progress = false;
+    return again;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+// The converted model of a run, in float64 for comparisons.
+std::shared_ptr<LanguageModel> convert(const std::string& run, const Json& mixer, std::vector<int64_t> keep = {}) {
+  const ModelConfig source = read_config(run);
+  const ModelConfig config = converted_config(source, {mixer, std::move(keep)});
+  auto model = converted_model(config, map_weights(run, "best", source), 1, at::kDouble);
+  model->to(at::kDouble);
+  return model;
+}
+
+Tensor some_tokens(int64_t rows, int64_t length) {
+  at::manual_seed(11);
+  return at::randint(256, {rows, length}, at::kLong);
+}
+
+// What each layer's mixer gets while softmax attention's own output flows on.
+std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tensor& tokens) {
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> inputs;
+  model.walk(tokens, [&](int64_t layer, const Tensor& x) {
+    inputs.push_back(x);
+    const auto& mixer = model.mixers()[size_t(layer)];
+    const auto* student = dynamic_cast<const SoftmaxStudent*>(mixer.get());
+    return student ? student->project_output(student->lesson(x).teacher) : mixer->forward(x, {}, nullptr);
+  });
+  return inputs;
+}
+
+TEST_F(ConversionTest, TeacherForcingGivesTheSoftmaxModelsHiddenStates) {
+  for (const char* mixer :
+       {kGrouped, R"({"mixer": "softmax", "scale": 0.3, "softcap": 2.0, "rope_theta": 100, "rotary_fraction": 0.667})"}) {
+    const std::string run = make_run(small_config(mixer));
+    const auto teacher = open_model(run, {.dtype = at::kDouble});
+    const auto student = convert(run, lolcats_settings(), {1});
+    const Tensor tokens = some_tokens(2, 19);
+    const auto right = forced_inputs(*teacher, tokens), forced = forced_inputs(*student, tokens);
+    ASSERT_EQ(right.size(), forced.size());
+    for (size_t layer = 0; layer < right.size(); ++layer) EXPECT_CLOSE(forced[layer], right[layer], 1e-12) << layer;
+  }
+}
+
+// Until the first key leaves the window the converted model is the model.
+TEST_F(ConversionTest, WithinTheWindowNothingChanges) {
+  const std::string run = make_run(small_config(kGrouped));
+  const Tensor tokens = some_tokens(2, 7);
+  const Tensor right = open_model(run, {.dtype = at::kDouble})->forward(tokens);
+  EXPECT_CLOSE(convert(run, lolcats_settings(R"({"window": 7})"))->forward(tokens), right, 1e-12);
+  EXPECT_CLOSE(convert(run, lolcats_settings(R"({"window": 4, "layout": "terrace"})"))->forward(tokens), right, 1e-12);
+  EXPECT_GT(testing::relative_error(convert(run, lolcats_settings())->forward(tokens), right), 1e-3);
+}
+
+// One layer's loss from the definitions of both attentions; without rotary positions.
+Tensor plain_loss(const torch::nn::Module& mixer, const Tensor& x, const LolcatsRule& rule) {
+  const auto w = mixer.named_parameters();
+  const auto heads = [&](const char* name) {
+    const std::string key(name);
+    return at::linear(x, w[key + ".weight"], w[key + ".bias"]).unflatten(-1, {-1, 8});
+  };
+  const Tensor q = heads("q"), k = heads("k").repeat_interleave(2, 2), v = heads("v").repeat_interleave(2, 2);
+  const auto phi = [&](const Tensor& y, const char* name) {
+    const Tensor z = at::einsum("bthd,hdf->bthf", {y, w[std::string(name) + ".weight"]});
+    return at::cat({at::softmax(z, -1), at::softmax(-z, -1)}, -1).clamp_min(1e-12);
+  };
+  const Tensor student = lolcats_reference(q, k, v, phi(q, "phi_q"), phi(k, "phi_k"), w["window_factor"], rule);
+  return at::mse_loss(student, std::get<0>(window_attention_reference(q, k, v)));
+}
+
+TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
+  Json config = small_config(kGrouped);
+  config["positions"] = "none";
+  const std::string run = make_run(config);
+  for (const char* layout : {"sliding", "terrace"}) {
+    for (const char* mixture : {"lolcats", "gated", "plain"}) {
+      const auto model = convert(run, lolcats_settings(concat(R"({"layout": ")", layout, R"(", "mixture": ")", mixture,
+                                                              R"("})")), {1});
+      AttentionTransfer transfer(model);
+      EXPECT_EQ(transfer.layers(), (std::vector<int64_t>{0, 2}));
+      const Tensor tokens = some_tokens(2, 19);
+      const auto losses = transfer.losses(tokens, 0.5);
+
+      const auto inputs = forced_inputs(*model, tokens);
+      const LolcatsRule rule{4, lolcats_layout(layout), lolcats_mixture(mixture), {}, {}};
+      Tensor total = at::zeros({}, at::kDouble);
+      for (size_t i = 0; i < 2; ++i) {
+        const Tensor loss = plain_loss(*model->mixers()[i * 2], inputs[i * 2], rule);
+        EXPECT_NEAR(losses[i], loss.item<double>(), 1e-12 * losses[i]);
+        total = total + loss;
+      }
+      std::vector<Tensor> learned, gradients;
+      for (const auto& [name, parameter] : transfer.learned()) {
+        learned.push_back(parameter);
+        gradients.push_back(parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter));
+      }
+      testing::expect_gradients_close(gradients, testing::gradients({total * 0.5 * 1000 / 2}, {at::ones({}, at::kDouble)}, learned),
+                                      1e-9);
+      for (const auto& entry : model->named_parameters()) {
+        EXPECT_TRUE(entry.value().requires_grad() || !entry.value().grad().defined()) << entry.key();
+      }
+    }
+  }
+}
+
+TEST_F(ConversionTest, LearnsAndLeavesARunThatOpens) {
+  const std::string run = make_run(small_config(kGrouped));
+  LinearizeRequest wanted = request(run, "out");
+  wanted.plan.transfer.tokens = 40 * 64;
+  const auto result = linearize(wanted);
+  EXPECT_TRUE(result.done);
+  ASSERT_EQ(result.stages.size(), 1u);
+  EXPECT_LT(result.stages[0].total_after, 0.7 * result.stages[0].total_before);
+  EXPECT_EQ(result.stages[0].tokens, 40 * 64);
+
+  const auto model = open_model(path("out"));
+  const auto source = open_model(run);
+  for (const auto& entry : source->named_parameters()) {
+    EXPECT_TRUE(at::equal(model->named_parameters()[entry.key()], entry.value())) << entry.key();
+  }
+  EXPECT_FALSE(at::equal(model->named_parameters()["layers.1.mixer.phi_q.weight"], at::eye(8).repeat({4, 1, 1})));
+  EXPECT_EQ(load_tokenizer(path("out/tokenizer"))->kind(), "byte");
+  const Json report = read_json_file(path("out/report.json"));
+  EXPECT_EQ(report["stages"][0]["losses"].size(), 3u);
+  EXPECT_TRUE(read_file(path("out/report.svg")).starts_with("<svg"));
+
+  // The loss that the report names is the one of the model that was saved.
+  AttentionTransfer transfer(model);
+  const Chunks chunks(open_text_as_dataset({.files = {path("text.txt")}, .validation = 0, .progress = false}).train, 32,
+                      3, 1337);
+  double total = 0;
+  for (int64_t i = 0; i < 3; ++i) total += transfer.total(transfer.losses(chunks.held_out_chunk(i), 0)) / 3;
+  EXPECT_NEAR(total, result.stages[0].total_after, 1e-4 * total);
+}
+
+void expect_same_weights(const std::string& a, const std::string& b) {
+  const TensorFile first = read_safetensors(a), second = read_safetensors(b);
+  ASSERT_EQ(first.tensors.size(), second.tensors.size());
+  for (size_t i = 0; i < first.tensors.size(); ++i) {
+    EXPECT_TRUE(at::equal(first.tensors[i].second, second.tensors[i].second)) << first.tensors[i].first;
+  }
+}
+
+TEST_F(ConversionTest, ResumedEqualsUninterrupted) {
+  const std::string run = make_run(small_config(kGrouped));
+  linearize(request(run, "whole"));
+  for (const int64_t stop : {0, 3, 4, 9}) {
+    const std::string name = concat("stopped-", stop);
+    LinearizeRequest first = request(run, name);
+    first.stop_at = stop;
+    int64_t asked = 0;
+    if (stop == 0) first.stop = [&] { return ++asked == 2; };  // in the middle of the first evaluation
+    EXPECT_FALSE(linearize(first).done);
+    const auto result = linearize(resuming(name));
+    EXPECT_TRUE(result.done);
+    EXPECT_EQ(result.stages[0].steps, 10);
+    expect_same_weights(path(name) + "/best.safetensors", path("whole/best.safetensors"));
+    expect_same_weights(path(name) + "/trainer.safetensors", path("whole/trainer.safetensors"));
+  }
+}
+
+TEST_F(ConversionTest, FrozenWeightsMayBeBfloat16) {
+  const std::string run = make_run(small_config(kGrouped));
+  LinearizeRequest wanted = request(run, "out");
+  wanted.plan.dtype = "bfloat16";
+  const auto result = linearize(wanted);
+  EXPECT_LT(result.stages[0].total_after, result.stages[0].total_before);
+  // What is saved are the weights as they were.
+  const auto model = open_model(path("out")), source = open_model(run);
+  EXPECT_TRUE(at::equal(model->named_parameters()["layers.1.mixer.q.weight"],
+                        source->named_parameters()["layers.1.mixer.q.weight"]));
+}
+
+TEST_F(ConversionTest, KeptLayersStay) {
+  const std::string run = make_run(small_config(kGrouped));
+  LinearizeRequest wanted = request(run, "out");
+  wanted.plan.conversion.keep = {0, 2};
+  const auto result = linearize(wanted);
+  EXPECT_EQ(result.stages[0].parts, std::vector<std::string>{"layer 1"});
+  const ModelConfig config = read_config(path("out"));
+  EXPECT_EQ(config.layers[0]["mixer"], "softmax");
+  EXPECT_EQ(config.layers[1]["mixer"], "lolcats");
+  EXPECT_EQ(config.layers[2]["mixer"], "softmax");
+}
+
+TEST_F(ConversionTest, RefusesWhatCannotBeConverted) {
+  const std::string run = make_run(small_config(kGrouped));
+  const auto refused = [&](const LinearizeRequest& request, const std::string& why) {
+    EXPECT_NE(testing::error_of([&] { linearize(request); }).find(why), std::string::npos)
+        << testing::error_of([&] { linearize(request); });
+    EXPECT_FALSE(fs::exists(request.out));
+  };
+  refused(request(make_run(small_config(R"({"mixer": "latte", "latents": 8})"), "latte"), "out"),
+          "the model has no softmax layers");
+  refused(request(path("nothing"), "out"), "there is no run");
+  LinearizeRequest wrong = request(run, "out");
+  wrong.plan.conversion.keep = {3};
+  refused(wrong, "there is no layer 3");
+  wrong.plan.conversion.keep = {0, 1, 2};
+  refused(wrong, "every softmax layer is kept");
+  wrong = request(run, "out");
+  wrong.plan.data = {};
+  refused(wrong, "no data");
+  wrong.plan.data = {path("missing.txt")};
+  refused(wrong, "missing.txt");
+  wrong = request(run, "out");
+  wrong.plan.context = 4000;
+  refused(wrong, "the text has");
+  refused(request(run, "out", lolcats_settings(R"({"window": 0})")), "window");
+
+  linearize(request(run, "out"));
+  EXPECT_NE(testing::error_of([&] { linearize(request(run, "out")); }).find("already holds a run"), std::string::npos);
+  EXPECT_NE(testing::error_of([&] { linearize(request(path("out"), "again")); }).find("no softmax layers"),
+            std::string::npos);
+  EXPECT_NE(testing::error_of([&] { linearize(resuming("again")); }).find("holds no conversion"), std::string::npos);
+  make_run(small_config(kGrouped));  // the same weights again: all is well
+  EXPECT_TRUE(linearize(resuming("out")).done);
+  Json other = small_config(kGrouped);
+  other["initialization"] = {{"type", "normal"}, {"std", 0.3}};
+  make_run(other);
+  EXPECT_NE(testing::error_of([&] { linearize(resuming("out")); }).find("has other weights"), std::string::npos);
+}
+
+TEST(Plateau, LowersTheRateAsTorchDoes) {
+  Plateau plateau;
+  plateau.patience = 1;
+  plateau.minimum = 2e-4;
+  std::vector<double> rates;
+  for (const double loss : {5.0, 4.0, 4.0, 3.9999, 4.5, 3.0, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6}) {
+    plateau.evaluated(loss);
+    rates.push_back(plateau.rate);
+  }
+  // torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.1, patience=1, min_lr=2e-4) on the same losses.
+  const std::vector<double> right = {1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-3, 1e-3, 2e-4, 2e-4, 2e-4, 2e-4, 2e-4};
+  for (size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(rates[i], right[i], 1e-12) << i;
+}
+
+TEST(Chunks, EveryTrainingChunkComesOnceAnEpoch) {
+  const auto tokens = tokens_in_memory(at::arange(47));
+  const Chunks chunks(tokens, 5, 2, 3);  // 9 chunks, 2 tokens left over
+  EXPECT_EQ(chunks.training(), 7);
+  EXPECT_TRUE(at::equal(chunks.held_out_chunk(1), at::arange(5, 10).unsqueeze(0)));
+  for (const int64_t epoch : {0, 1}) {
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < 7; ++i) seen.insert(chunks.batch(epoch * 7 + i, 1)[0][0].item<int64_t>());
+    EXPECT_EQ(seen, (std::set<int64_t>{10, 15, 20, 25, 30, 35, 40}));
+  }
+  const Chunks again(tokens, 5, 2, 3);
+  EXPECT_TRUE(at::equal(again.batch(3, 2), at::cat({chunks.batch(6, 1), chunks.batch(7, 1)})));
+}
+
+}  // namespace
+}  // namespace cortado

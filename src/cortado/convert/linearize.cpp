@@ -1,0 +1,245 @@
+#include "cortado/convert/linearize.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/human.h"
+#include "cortado/convert/plan.h"
+#include "cortado/convert/report.h"
+#include "cortado/convert/weights.h"
+#include "cortado/nn/dtype.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConversionFormat = "cortado-conversion";
+constexpr const char* kConversionVersion = "1";
+constexpr int64_t kDefaultEpochs = 2;
+const std::string kFixedPrefix = "fixed.";
+
+std::string plan_path(const std::string& folder) { return folder + "/linearize.json"; }
+
+LinearizePlan plan_of(const LinearizeRequest& request) {
+  if (request.use == FolderUse::kResume) {
+    fail_input_if(!fs::exists(plan_path(request.out)), "[--resume] ", request.out,
+                  " holds no conversion to go on with");
+    return LinearizePlan::from_json(read_json_file(plan_path(request.out)), plan_path(request.out));
+  }
+  LinearizePlan plan = request.plan;
+  const auto absolute = [](const std::string& path) { return fs::absolute(path).lexically_normal().string(); };
+  plan.source = absolute(plan.source);  // --resume works from anywhere
+  for (std::string& file : plan.data) file = absolute(file);
+  return plan;
+}
+
+// A conversion on its way. The constructor finds everything that can be wrong with what it is given, and writes nothing.
+class Conversion {
+ public:
+  explicit Conversion(const LinearizeRequest& request);
+
+  void write_description() const;
+  void resume();
+  // The stages that are left. False: stopped.
+  bool run();
+  LinearizeResult result(bool done) const;
+  const LinearizePlan& plan() const { return plan_; }
+
+ private:
+  void open_data();
+  void begin_stage(size_t number);
+  void checkpoint() const;
+  // What the finished stages and the current one learned.
+  NamedTensors all_learned() const;
+  void save(const std::string& path) const;
+  int64_t finished_steps() const;
+  void introduce() const;
+
+  const LinearizeRequest& request_;
+  RunFolder folder_;
+  LinearizePlan plan_;
+  ModelConfig config_;
+  TensorFile source_;
+  std::shared_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<const Chunks> chunks_;
+  std::shared_ptr<LanguageModel> model_;
+  std::vector<PlannedStage> stages_;
+  size_t number_ = 0;  // of the current stage
+  std::unique_ptr<Stage> stage_;
+  std::vector<StageReport> finished_;
+  NamedTensors fixed_;  // learned by the finished stages
+};
+
+Conversion::Conversion(const LinearizeRequest& request)
+    : request_(request), folder_{request.out}, plan_(plan_of(request)) {
+  const ModelConfig source = read_config(plan_.source);
+  fail_input_if(!fs::is_directory(plan_.source), "[linearize] ", plan_.source, " is not a run with weights");
+  config_ = converted_config(source, plan_.conversion);
+  source_ = map_weights(plan_.source, plan_.which, source);
+  const std::string fingerprint = source_.metadata["fingerprint"];
+  fail_input_if(!plan_.fingerprint.empty() && plan_.fingerprint != fingerprint, "[--resume] ", plan_.source,
+                " has other weights than the conversion began with");
+  plan_.fingerprint = fingerprint;
+  open_data();
+  model_ = converted_model(config_, source_, plan_.seed, at::TensorOptions(request.device).dtype(dtype_of(plan_.dtype)));
+  stages_ = planned_stages(plan_);
+  fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
+  begin_stage(0);
+}
+
+void Conversion::open_data() {
+  fail_input_if(plan_.data.empty(), "[linearize] no data: give --data");
+  tokenizer_ = load_tokenizer(plan_.source + "/tokenizer");
+  fail_input_if(tokenizer_->vocabulary() > config_.vocabulary, "[", plan_.source, "/tokenizer] has ",
+                tokenizer_->vocabulary(), " tokens, but the model ", config_.vocabulary);
+  fail_input_if(config_.positions == PositionKind::kLearned && plan_.context > config_.context, "[--context] ",
+                plan_.context, " is beyond the model's learned positions: it has ", config_.context);
+  PrepareOptions prepare;
+  prepare.files = plan_.data;
+  prepare.validation = 0;
+  prepare.progress = request_.progress;
+  const Dataset dataset = open_text_as_dataset(prepare, tokenizer_);
+  chunks_ = std::make_shared<Chunks>(dataset.train, plan_.context, plan_.evaluation_chunks,
+                                     static_cast<uint64_t>(plan_.seed));
+  set_default_tokens(plan_, kDefaultEpochs * chunks_->training() * chunks_->length());
+}
+
+void Conversion::begin_stage(size_t number) {
+  number_ = number;
+  const PlannedStage& planned = stages_[number];
+  stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options);
+}
+
+int64_t Conversion::finished_steps() const {
+  int64_t steps = 0;
+  for (const StageReport& report : finished_) steps += report.steps;
+  return steps;
+}
+
+NamedTensors Conversion::all_learned() const {
+  NamedTensors all = fixed_;
+  for (const auto& entry : stage_->learned()) all.push_back(entry);
+  return all;
+}
+
+void Conversion::save(const std::string& path) const {
+  save_converted(config_, source_, all_learned(), path,
+                 {{"stage", stage_->name()}, {"step", std::to_string(finished_steps() + stage_->state().step)}});
+}
+
+void Conversion::checkpoint() const {
+  TensorFile file{stage_->tensors(), {}};
+  for (const auto& [name, tensor] : fixed_) file.tensors.emplace_back(kFixedPrefix + name, tensor.detach());
+  Json finished = Json::array();
+  for (const StageReport& report : finished_) finished.push_back(report.to_json());
+  file.metadata = {{"format", kConversionFormat},
+                   {"version", kConversionVersion},
+                   {"stage", std::to_string(number_)},
+                   {"state", stage_->state().to_json().dump()},
+                   {"finished", finished.dump()},
+                   {"data", chunks_->fingerprint()}};
+  write_safetensors(folder_.trainer(), file);
+}
+
+void Conversion::resume() {
+  if (!fs::exists(folder_.trainer())) return;
+  const TensorFile file = read_safetensors(folder_.trainer());
+  const auto entry = [&](const std::string& key) {
+    const auto found = file.metadata.find(key);
+    fail_input_if(found == file.metadata.end(), "[", folder_.trainer(), "] is no conversion's: it has no \"", key,
+                  "\"");
+    return found->second;
+  };
+  fail_input_if(entry("format") != kConversionFormat || entry("version") != kConversionVersion, "[",
+                folder_.trainer(), "] is of another kind or version");
+  fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
+  NamedTensors current;
+  const auto weights = model_->named_parameters();
+  for (const auto& [name, tensor] : file.tensors) {
+    if (!name.starts_with(kFixedPrefix)) {
+      current.emplace_back(name, tensor);
+      continue;
+    }
+    const std::string own = name.substr(kFixedPrefix.size());
+    const Tensor* weight = weights.find(own);
+    fail_input_if(!weight || weight->sizes() != tensor.sizes(), "[--resume] the checkpoint is of another conversion: \"",
+                  own, "\"");
+    const at::NoGradGuard no_grad;
+    Tensor(*weight).copy_(tensor);
+    fixed_.emplace_back(own, *weight);
+  }
+  for (const Json& report : parse_json(entry("finished"), folder_.trainer())) {
+    finished_.push_back(StageReport::from_json(report, folder_.trainer()));
+  }
+  const Json number = parse_json(entry("stage"), folder_.trainer());
+  fail_input_if(!number.is_number_integer() || number.get<size_t>() >= stages_.size(), "[", folder_.trainer(),
+                "] has no such stage: ", number.dump());
+  begin_stage(number.get<size_t>());
+  stage_->restore(current, StageState::from_json(parse_json(entry("state"), folder_.trainer()), folder_.trainer()));
+}
+
+void Conversion::write_description() const {
+  fs::create_directories(folder_.tokenizer());
+  tokenizer_->save(folder_.tokenizer());
+  write_file(folder_.config(), config_.to_json().dump(2) + "\n");
+  write_file(plan_path(folder_.path), plan_.to_json().dump(2) + "\n");
+}
+
+void Conversion::introduce() const {
+  int64_t learned = 0;
+  for (const auto& [name, parameter] : stage_->learned()) learned += parameter.numel();
+  std::cout << stage_->name() << ": " << with_commas(learned) << " of " << with_commas(model_->parameter_count())
+            << " parameters learn, " << with_commas(stage_->steps()) << " steps of "
+            << with_commas(stages_[number_].options.tokens_per_step(plan_.context)) << " tokens";
+  if (stage_->state().step > 0) std::cout << ", going on after step " << stage_->state().step;
+  std::cout << std::endl;
+}
+
+bool Conversion::run() {
+  MetricsFile metrics(folder_.metrics(), finished_steps() + stage_->state().step);
+  while (true) {
+    if (request_.progress) introduce();
+    StageControl control;
+    control.stop = request_.stop;
+    if (request_.stop_at >= 0) control.stop_at = request_.stop_at - finished_steps();
+    control.progress = request_.progress;
+    control.first_step = finished_steps();
+    control.improved = [this] { save(folder_.best()); };
+    control.checkpoint = [this] { checkpoint(); };
+    const bool done = stage_->run(metrics, control);
+    if (!done || number_ + 1 == stages_.size()) {
+      save(folder_.last());
+      return done;
+    }
+    fixed_ = all_learned();
+    finished_.push_back(report_of(*stage_));
+    begin_stage(number_ + 1);
+  }
+}
+
+LinearizeResult Conversion::result(bool done) const {
+  LinearizeResult result;
+  result.done = done;
+  result.step = finished_steps() + stage_->state().step;
+  for (const PlannedStage& stage : stages_) result.steps += stage.options.steps(plan_.context);
+  result.stages = finished_;
+  if (!stage_->state().before.empty()) result.stages.push_back(report_of(*stage_));
+  return result;
+}
+
+}  // namespace
+
+LinearizeResult linearize(const LinearizeRequest& request) {
+  Conversion conversion(request);
+  const RunLock lock(RunFolder{request.out}, request.use);
+  if (request.use == FolderUse::kResume) conversion.resume();
+  conversion.write_description();
+  const LinearizeResult result = conversion.result(conversion.run());
+  if (result.done) write_report(request.out, conversion.plan(), result);
+  return result;
+}
+
+}  // namespace cortado

@@ -1,0 +1,64 @@
+// A conversion from its description: model, text, folder, stages. What `cortado linearize` does.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cortado/convert/settings.h"
+#include "cortado/convert/stage.h"
+#include "cortado/train/run_folder.h"
+
+namespace cortado {
+
+// Everything that decides what comes out, kept in DIR/linearize.json for --resume.
+struct LinearizePlan {
+  std::string source;  // a run with softmax layers: what is frozen is read from it, also by --resume
+  std::string which = "best";
+  std::string fingerprint = {};  // of its weights; "": not looked at yet
+  ConversionSettings conversion;
+  std::vector<std::string> data;     // text files
+  int64_t context = 1024;            // tokens of a chunk
+  int64_t evaluation_chunks = 16;    // the first ones of the text
+  int64_t seed = 1337;
+  std::string dtype = "float32";     // of the frozen weights while training
+  StageOptions transfer;             // tokens 0: none; less than 0: two epochs of the text
+
+  Json to_json() const;
+  static LinearizePlan from_json(const Json& json, const std::string& place);
+};
+
+struct LinearizeRequest {
+  LinearizePlan plan;  // with kResume: the folder's own is taken instead
+  std::string out;
+  FolderUse use = FolderUse::kFresh;
+  at::Device device = at::kCPU;
+  int64_t stop_at = -1;  // stop after this step (of all stages together) as Ctrl-C would
+  std::function<bool()> stop;
+  bool progress = true;
+};
+
+// What a stage came to.
+struct StageReport {
+  std::string name;
+  std::vector<std::string> parts;
+  std::vector<double> before, after;  // losses on the evaluation chunks, a part each
+  double total_before = 0, total_after = 0;
+  int64_t steps = 0, best_step = 0, tokens = 0;
+  double seconds = 0;
+
+  Json to_json() const;
+  static StageReport from_json(const Json& json, const std::string& place);
+};
+
+struct LinearizeResult {
+  bool done = false;  // false: stopped, and --resume goes on
+  int64_t step = 0, steps = 0;
+  std::vector<StageReport> stages;
+};
+
+// DIR then is a run: config.json, tokenizer/, best.safetensors, last.safetensors, and linearize.json, metrics.jsonl,
+// report.json, report.svg. InputError: model, text or folder are wrong, and then the folder is untouched.
+LinearizeResult linearize(const LinearizeRequest& request);
+
+}  // namespace cortado

@@ -1,0 +1,54 @@
+// What a stage of a conversion minimises.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cortado/models/checkpoint.h"
+
+namespace cortado {
+
+class Objective {
+ public:
+  virtual ~Objective() = default;
+
+  // What learns; everything else of the model is frozen.
+  virtual NamedTensors learned() const = 0;
+  // What each loss belongs to: "layer 3"; one name where there is one loss.
+  virtual std::vector<std::string> parts() const = 0;
+  // One number for the losses of all parts: what is minimised and reported.
+  virtual double total(const std::vector<double>& losses) const = 0;
+
+  // The losses of tokens int64 [B, T], one a part. With a `weight` above 0, adds weight · d total / d parameter to the
+  // gradients of what learns; without, no gradient is computed.
+  virtual std::vector<double> losses(const Tensor& tokens, double weight) = 0;
+};
+
+// Attention transfer (LoLCATs, stage 1). Every layer's mixer that imitates softmax attention gets the mean square of
+// (its output - softmax attention's) from the same q, k and v, before the output projection; the teacher's output is
+// what flows on to the next layer. total = 1000 · the mean over these layers.
+//
+// A layer's graph is differentiated as soon as its loss is known, so memory stays near that of inference.
+class AttentionTransfer : public Objective {
+ public:
+  // No layer that can imitate: InputError. Freezes the model but for what learns.
+  explicit AttentionTransfer(std::shared_ptr<LanguageModel> model);
+
+  NamedTensors learned() const override { return learned_; }
+  std::vector<std::string> parts() const override;
+  double total(const std::vector<double>& losses) const override;
+  std::vector<double> losses(const Tensor& tokens, double weight) override;
+
+  const std::vector<int64_t>& layers() const { return layers_; }
+
+ private:
+  std::shared_ptr<LanguageModel> model_;
+  std::vector<int64_t> layers_;  // those that learn
+  NamedTensors learned_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,55 @@
+#include "cortado/convert/settings.h"
+
+#include <algorithm>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+namespace {
+
+bool is_softmax(const Json& layer) { return layer.value("mixer", "") == "softmax"; }
+
+void check_kept(const ModelConfig& source, const std::vector<int64_t>& keep) {
+  const auto layers = static_cast<int64_t>(source.layers.size());
+  for (const int64_t layer : keep) {
+    fail_input_if(layer < 0 || layer >= layers, "[--keep] there is no layer ", layer, ": the model has 0 to ",
+                  layers - 1);
+    const Json& mixer = source.layers[static_cast<size_t>(layer)];
+    fail_input_if(!is_softmax(mixer), "[--keep] layer ", layer, " is no softmax layer but ", mixer["mixer"]);
+  }
+}
+
+}  // namespace
+
+ConversionSettings ConversionSettings::from_json(const Json& json, const std::string& place) {
+  JsonReader reader(json, place);
+  ConversionSettings settings;
+  settings.mixer = reader.object("mixer");
+  for (const Json& layer : reader.any("keep")) {
+    if (!layer.is_number_integer()) reader.fail("\"keep\" must be a list of layers");
+    settings.keep.push_back(layer.get<int64_t>());
+  }
+  reader.finish();
+  return settings;
+}
+
+ModelConfig converted_config(const ModelConfig& source, const ConversionSettings& settings) {
+  fail_input_if(!source.causal, "[linearize] the model is not causal: attention transfer is for decoders");
+  check_kept(source, settings.keep);
+  ModelConfig config = source;
+  int64_t softmax = 0, converted = 0;
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    Json& layer = config.layers[i];
+    if (!is_softmax(layer)) continue;
+    ++softmax;
+    if (std::find(settings.keep.begin(), settings.keep.end(), static_cast<int64_t>(i)) != settings.keep.end()) continue;
+    for (const auto& [key, value] : settings.mixer.items()) layer[key] = value;
+    ++converted;
+  }
+  fail_input_if(softmax == 0, "[linearize] the model has no softmax layers: there is nothing to convert");
+  fail_input_if(converted == 0, "[--keep] every softmax layer is kept: there is nothing to convert");
+  config.training = Json::object();
+  return config;
+}
+
+}  // namespace cortado

@@ -1,0 +1,20 @@
+// The weights of a converted model: the source's, frozen, and what is learned.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cortado/models/checkpoint.h"
+
+namespace cortado {
+
+// A model of a converted config with the source's weights in `dtype`; what its mixers have besides starts as they say,
+// in float32, drawn by `seed`. InputError: weights that don't fit.
+std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const TensorFile& source, int64_t seed,
+                                               const at::TensorOptions& options);
+
+// A checkpoint of `config`: the source's weights in their own types, `learned` beside them or in their place.
+void save_converted(const ModelConfig& config, const TensorFile& source, const NamedTensors& learned,
+                    const std::string& path, const std::map<std::string, std::string>& metadata);
+
+}  // namespace cortado

@@ -1,0 +1,133 @@
+#include "cortado/mechanisms/lolcats/fused.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "cortado/mechanisms/lolcats/kernel.h"
+#include "cortado/primitives/kernels/tensors.h"
+
+namespace cortado::lolcats_fused {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void fail_if_differentiated_twice(const char* name) {
+  fail_input_if(at::GradMode::is_enabled(), "[", name, "] can be differentiated once only");
+}
+
+class FeaturesFunction : public torch::autograd::Function<FeaturesFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& given, double least) {
+    const Tensor y = given.contiguous();
+    const int64_t width = y.size(-1);
+    std::vector<int64_t> sizes = y.sizes().vec();
+    sizes.back() = 2 * width;
+    const Tensor phi = at::empty(sizes, y.options());
+    lolcats_kernel::features({.rows = y.numel() / width,
+                              .width = width,
+                              .least = static_cast<float>(least),
+                              .y = y.const_data_ptr<float>(),
+                              .phi = phi.data_ptr<float>()},
+                             kernels::parallel());
+    context->save_for_backward({phi});
+    context->saved_data["least"] = least;
+    return phi;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    fail_if_differentiated_twice("lolcats features");
+    const Tensor phi = context->get_saved_variables()[0], dphi = gradients[0].contiguous();
+    const int64_t width = phi.size(-1) / 2;
+    std::vector<int64_t> sizes = phi.sizes().vec();
+    sizes.back() = width;
+    const Tensor dy = at::empty(sizes, phi.options());
+    lolcats_kernel::features_backward({.rows = dy.numel() / width,
+                                       .width = width,
+                                       .least = static_cast<float>(context->saved_data["least"].toDouble()),
+                                       .y = nullptr,
+                                       .phi = phi.data_ptr<float>(),
+                                       .dphi = dphi.const_data_ptr<float>(),
+                                       .dy = dy.data_ptr<float>()},
+                                      kernels::parallel());
+    return {dy, Tensor()};
+  }
+};
+
+// A head's numbers side by side, wherever the heads lie.
+Tensor dense_heads(const Tensor& x) { return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous(); }
+
+lolcats_kernel::Join join_call(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
+                               const Tensor& factor, int64_t mixture) {
+  const int64_t heads = near.size(2);
+  const auto timed = [&](const Tensor& x) { return kernels::timed(x, heads); };
+  return {.batch = near.size(0),
+          .tokens = near.size(1),
+          .heads = heads,
+          .values = near.size(3),
+          .mixture = static_cast<lolcats_kernel::Mixture>(mixture),
+          .near = timed(near),
+          .lse = timed(lse),
+          .row_max = timed(row_max),
+          .far = timed(far),
+          .out = {},
+          .factor = factor.data_ptr<float>()};
+}
+
+class JoinFunction : public torch::autograd::Function<JoinFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& near_any, const Tensor& lse, const Tensor& row_max,
+                        const Tensor& far_any, const Tensor& factor_any, int64_t mixture) {
+    const Tensor near = dense_heads(near_any), far = dense_heads(far_any), factor = factor_any.contiguous();
+    const Tensor out = at::empty(near.sizes(), near.options());
+    lolcats_kernel::Join call = join_call(near, lse, row_max, far, factor, mixture);
+    call.out = kernels::timed(out, near.size(2));
+    lolcats_kernel::join(call, kernels::parallel());
+    context->save_for_backward({near, lse, row_max, far, factor});
+    context->saved_data["mixture"] = mixture;
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    fail_if_differentiated_twice("lolcats");
+    const auto saved = context->get_saved_variables();
+    const Tensor &near = saved[0], &far = saved[3], dout = dense_heads(gradients[0]);
+    lolcats_kernel::Join call =
+        join_call(near, saved[1], saved[2], far, saved[4], context->saved_data["mixture"].toInt());
+    const auto room = [](const Tensor& x) { return at::empty_like(x); };
+    const Tensor dfar = room(far), dfactor = room(saved[4]), parts = at::empty({parts_size(call)}, far.options());
+    Tensor dnear, dlse, drow_max;
+    if (context->needs_input_grad(0)) {
+      dnear = room(near);
+      dlse = room(saved[1]);
+      drow_max = room(saved[2]);
+    }
+    const auto timed = [&](const Tensor& x) { return kernels::timed(x, call.heads); };
+    call.dout = timed(dout);
+    call.dnear = timed(dnear);
+    call.dlse = timed(dlse);
+    call.drow_max = timed(drow_max);
+    call.dfar = timed(dfar);
+    call.dfactor = dfactor.data_ptr<float>();
+    call.parts = parts.data_ptr<float>();
+    lolcats_kernel::join_backward(call, kernels::parallel());
+    return {dnear, dlse, drow_max, dfar, dfactor, Tensor()};
+  }
+};
+
+}  // namespace
+
+bool takes(std::initializer_list<Tensor> tensors) {
+  for (const Tensor& x : tensors) {
+    if (x.scalar_type() != at::kFloat) return false;
+  }
+  return kernels::usable(tensors);
+}
+
+Tensor features(const Tensor& y, double least) { return FeaturesFunction::apply(y, least); }
+
+Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
+            const Tensor& window_factor, LolcatsMixture mixture) {
+  return JoinFunction::apply(near, lse, row_max, far, window_factor, static_cast<int64_t>(mixture));
+}
+
+}  // namespace cortado::lolcats_fused

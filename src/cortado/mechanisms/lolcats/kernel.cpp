@@ -1,0 +1,258 @@
+// Rows are worked on in the first-level cache. Compiled once for each instruction set.
+#include "cortado/mechanisms/lolcats/kernel.h"
+
+#include <math.h>
+
+#define HWY_DISABLED_TARGETS HWY_SSSE3
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cortado/mechanisms/lolcats/kernel.cpp"
+#include <hwy/foreach_target.h>
+// after foreach_target
+#include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::lolcats_kernel {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace kernels;
+using namespace kernels::HWY_NAMESPACE;
+
+// Rows in a block, the unit of parallel work.
+constexpr int64_t kBlockRows = 64;
+
+// --- The feature map. ---
+
+// e_i = exp(sign·y_i - max) over n elements of `y` (padded), and 1 / Σ e.
+HWY_INLINE Vec exponentials(const float* y, int64_t n, float sign, float* e) {
+  const Floats d;
+  const Vec times = hn::Set(d, sign), nothing = hn::Set(d, -INFINITY);
+  Vec top = nothing, sum = hn::Zero(d);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const auto there = hn::FirstN(d, static_cast<size_t>(n - i));
+    top = hn::Max(top, hn::IfThenElse(there, hn::Mul(times, hn::Load(d, y + i)), nothing));
+  }
+  top = hn::MaxOfLanes(d, top);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const auto there = hn::FirstN(d, static_cast<size_t>(n - i));
+    const Vec x = hn::IfThenElseZero(there, exp_of(d, hn::MulSub(times, hn::Load(d, y + i), top)));
+    hn::Store(x, d, e + i);
+    sum = hn::Add(sum, x);
+  }
+  return hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum));
+}
+
+void features_block(const Features& call, int64_t block) {
+  const Floats d;
+  Scratch scratch;
+  const int64_t n = call.width, padded = round_up(n, kLanes);
+  float *y = scratch.take(padded), *e = scratch.take(padded);
+  const Vec least = hn::Set(d, call.least);
+  const int64_t end = (block + 1) * kBlockRows < call.rows ? (block + 1) * kBlockRows : call.rows;
+  for (int64_t row = block * kBlockRows; row < end; ++row) {
+    read_row(call.y + row * n, 1, n, 1.0f, y, padded);
+    for (const int half : {0, 1}) {
+      const Vec scale = exponentials(y, n, half == 0 ? 1.0f : -1.0f, e);
+      for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Max(hn::Mul(hn::Load(d, e + i), scale), least), d, e + i);
+      write_row(e, call.phi + row * 2 * n + half * n, 1, n);
+    }
+  }
+}
+
+// dy = φ⁺ (g⁺ - Σ φ⁺g⁺) - φ⁻ (g⁻ - Σ φ⁻g⁻), where what was raised to the least value has g = 0.
+void features_backward_block(const Features& call, int64_t block) {
+  const Floats d;
+  Scratch scratch;
+  const int64_t n = call.width, padded = round_up(n, kLanes);
+  float *phi = scratch.take(padded), *grad = scratch.take(padded), *dy = scratch.take(padded);
+  const Vec least = hn::Set(d, call.least);
+  const int64_t end = (block + 1) * kBlockRows < call.rows ? (block + 1) * kBlockRows : call.rows;
+  for (int64_t row = block * kBlockRows; row < end; ++row) {
+    for (const int half : {0, 1}) {
+      read_row(call.phi + row * 2 * n + half * n, 1, n, 1.0f, phi, padded);
+      read_row(call.dphi + row * 2 * n + half * n, 1, n, 1.0f, grad, padded);
+      Vec sum = hn::Zero(d);
+      for (int64_t i = 0; i < n; i += kLanes) {
+        const Vec p = hn::Load(d, phi + i), g = hn::IfThenElseZero(hn::Gt(p, least), hn::Load(d, grad + i));
+        hn::Store(g, d, grad + i);
+        sum = hn::MulAdd(p, g, sum);
+      }
+      sum = hn::SumOfLanes(d, sum);
+      for (int64_t i = 0; i < n; i += kLanes) {
+        const Vec part = hn::Mul(hn::Load(d, phi + i), hn::Sub(hn::Load(d, grad + i), sum));
+        hn::Store(half == 0 ? part : hn::Sub(hn::Load(d, dy + i), part), d, dy + i);
+      }
+    }
+    write_row(dy, call.dy + row * n, 1, n);
+  }
+}
+
+// --- Both parts together. ---
+
+HWY_INLINE float* place(const Timed& x, int64_t batch, int64_t token, int64_t head) {
+  return static_cast<float*>(x.data) + batch * x.row + token * x.token + head / x.repeat * x.head;
+}
+
+HWY_INLINE float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// out = near_weight · near + far_weight · far, and what the derivatives of these weights need.
+struct Weights {
+  float near, far;
+  float gate = 0, softmax = 0, whole = 0;  // kLolcats: σ(factor), its product with e^(lse - c), and all weights' sum
+  float share = 0, total = 0;              // otherwise: the linear part's share, and its denominator
+};
+
+HWY_INLINE Weights weights_of(const Join& call, int64_t batch, int64_t token, int64_t head) {
+  const float total = place(call.far, batch, token, head)[call.values], lse = *place(call.lse, batch, token, head);
+  Weights w{};
+  w.total = total;
+  if (call.mixture == Mixture::kLolcats) {
+    w.gate = logistic(call.factor[head]);
+    w.softmax = w.gate * expf(lse - *place(call.row_max, batch, token, head));
+    w.whole = w.softmax + total;
+    w.near = w.softmax / w.whole;
+    w.far = 1.0f / w.whole;
+    return w;
+  }
+  if (total != 0) w.share = logistic(logf(total) - lse - (call.mixture == Mixture::kGated ? call.factor[head] : 0.0f));
+  w.near = 1.0f - w.share;
+  w.far = total != 0 ? w.share / total : 0.0f;
+  return w;
+}
+
+// Calls body(batch, token) for the rows of a block.
+template <class Body>
+HWY_INLINE void for_rows(const Join& call, int64_t block, const Body& body) {
+  const int64_t rows = call.batch * call.tokens;
+  const int64_t end = (block + 1) * kBlockRows < rows ? (block + 1) * kBlockRows : rows;
+  for (int64_t row = block * kBlockRows; row < end; ++row) body(row / call.tokens, row % call.tokens);
+}
+
+void join_block(const Join& call, int64_t block) {
+  const Floats d;
+  for_rows(call, block, [&](int64_t batch, int64_t token) {
+    for (int64_t head = 0; head < call.heads; ++head) {
+      const Weights w = weights_of(call, batch, token, head);
+      const float *near = place(call.near, batch, token, head), *far = place(call.far, batch, token, head);
+      float* out = place(call.out, batch, token, head);
+      const Vec a = hn::Set(d, w.near), b = hn::Set(d, w.far);
+      for (int64_t i = 0; i < call.values; i += kLanes) {
+        const int64_t n = call.values - i < kLanes ? call.values - i : kLanes;
+        store_some(hn::MulAdd(a, load_some(near + i, n), hn::Mul(b, load_some(far + i, n))), out + i, n);
+      }
+    }
+  });
+}
+
+// What the sums do·near and do·far mean for the numbers beside the outputs.
+struct ScalarGradients {
+  float total, lse, row_max, factor;
+};
+
+HWY_INLINE ScalarGradients scalar_gradients(const Join& call, const Weights& w, float with_near, float with_far) {
+  if (call.mixture == Mixture::kLolcats) {
+    const float mean = (w.near * with_near + w.far * with_far) / w.whole;
+    const float softmax = (with_near / w.whole - mean) * w.softmax;  // times its own value: of its logarithm
+    return {-mean, softmax, -softmax, softmax * (1.0f - w.gate)};
+  }
+  if (w.total == 0) return {};
+  const float logit = (with_far / w.total - with_near) * w.share * (1.0f - w.share);
+  const float total = logit / w.total - w.far * with_far / w.total;
+  return {total, -logit, 0.0f, call.mixture == Mixture::kGated ? -logit : 0.0f};
+}
+
+void join_backward_block(const Join& call, int64_t block) {
+  const Floats d;
+  float* parts = call.parts + block * call.heads;
+  for (int64_t head = 0; head < call.heads; ++head) parts[head] = 0;
+  for_rows(call, block, [&](int64_t batch, int64_t token) {
+    for (int64_t head = 0; head < call.heads; ++head) {
+      const Weights w = weights_of(call, batch, token, head);
+      const float *near = place(call.near, batch, token, head), *far = place(call.far, batch, token, head);
+      const float* dout = place(call.dout, batch, token, head);
+      float* dnear = call.dnear.data ? place(call.dnear, batch, token, head) : nullptr;
+      float* dfar = place(call.dfar, batch, token, head);
+      Vec with_near = hn::Zero(d), with_far = hn::Zero(d);
+      for (int64_t i = 0; i < call.values; i += kLanes) {
+        const int64_t n = call.values - i < kLanes ? call.values - i : kLanes;
+        const Vec g = load_some(dout + i, n);
+        with_near = hn::MulAdd(g, load_some(near + i, n), with_near);
+        with_far = hn::MulAdd(g, load_some(far + i, n), with_far);
+        store_some(hn::Mul(g, hn::Set(d, w.far)), dfar + i, n);
+        if (dnear) store_some(hn::Mul(g, hn::Set(d, w.near)), dnear + i, n);
+      }
+      const ScalarGradients s = scalar_gradients(call, w, hn::GetLane(hn::SumOfLanes(d, with_near)),
+                                                 hn::GetLane(hn::SumOfLanes(d, with_far)));
+      dfar[call.values] = s.total;
+      if (call.dlse.data) *place(call.dlse, batch, token, head) = s.lse;
+      if (call.drow_max.data) *place(call.drow_max, batch, token, head) = s.row_max;
+      parts[head] += s.factor;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::lolcats_kernel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cortado::lolcats_kernel {
+
+namespace {
+
+template <class Call, class Dispatch>
+struct Blocks {
+  const Call* call;
+  Dispatch body;
+
+  static void work(void* self, int64_t block) {
+    const Blocks& blocks = *static_cast<const Blocks*>(self);
+    blocks.body(*blocks.call, block);
+  }
+};
+
+constexpr int64_t kRows = 64;  // kBlockRows
+int64_t blocks_of(int64_t rows) { return (rows + kRows - 1) / kRows; }
+
+template <class Call, class Dispatch>
+void run(const Call& call, int64_t rows, const Parallel& parallel, Dispatch body) {
+  Blocks<Call, Dispatch> blocks{&call, body};
+  if (rows > 0) parallel.run(blocks_of(rows), &Blocks<Call, Dispatch>::work, &blocks);
+}
+
+HWY_EXPORT(features_block);
+HWY_EXPORT(features_backward_block);
+HWY_EXPORT(join_block);
+HWY_EXPORT(join_backward_block);
+
+}  // namespace
+
+void features(const Features& call, const Parallel& parallel) {
+  run(call, call.rows, parallel, &HWY_DYNAMIC_DISPATCH(features_block));
+}
+
+void features_backward(const Features& call, const Parallel& parallel) {
+  run(call, call.rows, parallel, &HWY_DYNAMIC_DISPATCH(features_backward_block));
+}
+
+int64_t parts_size(const Join& call) { return blocks_of(call.batch * call.tokens) * call.heads; }
+
+void join(const Join& call, const Parallel& parallel) {
+  run(call, call.batch * call.tokens, parallel, &HWY_DYNAMIC_DISPATCH(join_block));
+}
+
+// Sums over all rows are summed within blocks and then over the blocks: the same on any number of threads.
+void join_backward(const Join& call, const Parallel& parallel) {
+  run(call, call.batch * call.tokens, parallel, &HWY_DYNAMIC_DISPATCH(join_backward_block));
+  for (int64_t head = 0; head < call.heads; ++head) {
+    float sum = 0;
+    for (int64_t at = head; at < parts_size(call); at += call.heads) sum += call.parts[at];
+    call.dfactor[head] = sum;
+  }
+}
+
+}  // namespace cortado::lolcats_kernel
+#endif

@@ -1,0 +1,43 @@
+// Lolcats' feature map, and its two parts under one denominator, one pass over memory each; forward and backward.
+// Float32 on the CPU. No torch here.
+#pragma once
+
+#include "cortado/primitives/kernels/kernel.h"
+
+namespace cortado::lolcats_kernel {
+
+using kernels::Parallel;
+using kernels::Timed;
+
+// y [rows, width] -> φ [rows, 2·width] = max([softmax(y), softmax(-y)], least), rows side by side.
+struct Features {
+  int64_t rows, width;
+  float least;
+  const float* y;
+  float* phi;
+  // Backward: reads phi and dphi.
+  const float* dphi = nullptr;
+  float* dy = nullptr;
+};
+void features(const Features& call, const Parallel& parallel);
+void features_backward(const Features& call, const Parallel& parallel);
+
+enum class Mixture : int32_t { kLolcats, kGated, kPlain };
+
+// out = near's and far's outputs together, as parts.h's join_linear says. All float32; near, out and their gradients
+// [B,T,H,V], far and its gradient [B,T,H,V+1] (the last: the denominator), a head's numbers side by side; lse, row_max
+// and their gradients [B,T,H]; factor [H].
+struct Join {
+  int64_t batch, tokens, heads, values;
+  Mixture mixture;
+  Timed near, lse, row_max, far, out;
+  const float* factor;
+  // Backward: reads all but out. No data: not wanted.
+  Timed dout = {}, dnear = {}, dlse = {}, drow_max = {}, dfar = {};
+  float *dfactor = nullptr, *parts = nullptr;  // parts: room for parts_size
+};
+int64_t parts_size(const Join& call);
+void join(const Join& call, const Parallel& parallel);
+void join_backward(const Join& call, const Parallel& parallel);
+
+}  // namespace cortado::lolcats_kernel

@@ -1,0 +1,31 @@
+// Mixers that stand in for softmax attention and can learn from it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cortado/mechanisms/mixer.h"
+
+namespace cortado {
+
+// A mixer with the projections q, k, v and o of the softmax layer that it replaces, and parameters of its own, which
+// are to make up for what it does not see.
+class SoftmaxStudent {
+ public:
+  virtual ~SoftmaxStudent() = default;
+
+  // What softmax attention over all earlier tokens and what this mixer make of the same q, k and v, [B,T,H,d] before
+  // the output projection. Both start from x [B,T,D] of whole sequences; no gradient is needed but that of learned().
+  struct Lesson {
+    Tensor teacher, student;
+  };
+  virtual Lesson lesson(const Tensor& x) const = 0;
+
+  // The output projection, [B,T,H,d] -> [B,T,D].
+  virtual Tensor project_output(const Tensor& mixed) const = 0;
+
+  // Names of the parameters that the softmax layer does not have.
+  virtual std::vector<std::string> learned() const = 0;
+};
+
+}  // namespace cortado
