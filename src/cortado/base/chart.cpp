@@ -26,11 +26,20 @@ std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
     switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default: result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;  // XML has no control characters
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;  // XML has no control characters
     }
   }
   return result;
@@ -130,8 +139,8 @@ class Drawing {
 
   std::string draw() {
     const double width = kLeft + kPlotWidth + legend_width_ + 16;
-    const double height = std::max(kTop + kPlotHeight + kBelow,
-                                   kTop + kLegendLine * static_cast<double>(chart_.series.size()) + 10);
+    const double height =
+        std::max(kTop + kPlotHeight + kBelow, kTop + kLegendLine * static_cast<double>(chart_.series.size()) + 10);
     out_ = concat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width), "\" height=\"", number(height),
                   "\" viewBox=\"0 0 ", number(width), " ", number(height),
                   "\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222222\">\n",
@@ -190,7 +199,8 @@ class Drawing {
     if (!path.empty()) out_ += concat("<path d=\"", path, "\" ", style, "/>\n");
     for (const auto& [x, y] : series.points) {
       if (!x_.shows(x) || !y_.shows(y)) continue;
-      out_ += concat("<circle cx=\"", number(left(x)), "\" cy=\"", number(top(y)), "\" r=\"3\" fill=\"", color, "\"/>\n");
+      out_ +=
+          concat("<circle cx=\"", number(left(x)), "\" cy=\"", number(top(y)), "\" r=\"3\" fill=\"", color, "\"/>\n");
     }
     const double at = kLeft + kPlotWidth + kLegendGap, row = kTop + kLegendLine * (static_cast<double>(index) + 0.5);
     line(at, row, at + kLegendSample - 8, row, style);

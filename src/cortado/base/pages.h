@@ -10,8 +10,4 @@ namespace cortado {
 // is small or the system has none.
 void prefer_huge_pages(void* data, std::size_t bytes);
 
-// Lets this process keep the memory it frees instead of giving it back and asking for new pages: for programs that
-// allocate the same large tensors again and again.
-void keep_freed_memory();
-
 }  // namespace cortado

@@ -99,9 +99,11 @@ void run_linearize(LinearizeCommand& command) {
 }
 
 constexpr const char* kLinearizeFooter =
-    "Attention transfer: every softmax layer's queries, keys and values stay, and feature maps and window factors learn to "
+    "Attention transfer: every softmax layer's queries, keys and values stay, and feature maps and window factors "
+    "learn to "
     "give what\n"
-    "softmax attention gives. Only these get gradients, so memory stays near that of inference. DIR is then a run like any "
+    "softmax attention gives. Only these get gradients, so memory stays near that of inference. DIR is then a run like "
+    "any "
     "other.\n\n"
     "Examples:\n"
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
@@ -131,7 +133,8 @@ void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
       ->check(CLI::IsMember({"lolcats", "hedgehog", "exp", "t2r"}))
       ->capture_default_str()
       ->group(kGroup);
-  app.add_option("--features", command.features, "columns of a feature map's matrix (default: 64, at most the head size)")
+  app.add_option("--features", command.features,
+                 "columns of a feature map's matrix (default: 64, at most the head size)")
       ->check(CLI::Range(1, 65536))
       ->group(kGroup);
   app.add_option("--keep", command.request.plan.conversion.keep, "softmax layers that stay, separated by commas")

@@ -17,12 +17,12 @@ struct LinearizePlan {
   std::string which = "best";
   std::string fingerprint = {};  // of its weights; "": not looked at yet
   ConversionSettings conversion;
-  std::vector<std::string> data;     // text files
-  int64_t context = 1024;            // tokens of a chunk
-  int64_t evaluation_chunks = 16;    // the first ones of the text
+  std::vector<std::string> data;   // text files
+  int64_t context = 1024;          // tokens of a chunk
+  int64_t evaluation_chunks = 16;  // the first ones of the text
   int64_t seed = 1337;
-  std::string dtype = "float32";     // of the frozen weights while training
-  StageOptions transfer;             // tokens 0: none; less than 0: two epochs of the text
+  std::string dtype = "float32";  // of the frozen weights while training
+  StageOptions transfer;          // tokens 0: none; less than 0: two epochs of the text
 
   Json to_json() const;
   static LinearizePlan from_json(const Json& json, const std::string& place);

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cortado/models/language_model.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/models/memory.h"
+#include "cortado/nn/safetensors.h"
 
 namespace cortado {
 
