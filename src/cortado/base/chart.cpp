@@ -1,0 +1,220 @@
+#include "cortado/base/chart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <optional>
+
+#include "cortado/base/error.h"
+#include "cortado/base/human.h"
+
+namespace cortado {
+
+namespace {
+
+// In pixels. The legend widens the picture.
+constexpr double kLeft = 78, kTop = 44, kPlotWidth = 540, kPlotHeight = 320, kBelow = 56;
+constexpr double kLegendGap = 18, kLegendLine = 19, kLegendSample = 28, kCharacter = 6.8;
+constexpr size_t kMaxTicks = 12;
+
+// Okabe and Ito's colours, which the colour-blind can tell apart; then again with dashes.
+constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"};
+constexpr const char* kDashes[] = {"", " stroke-dasharray=\"7 3\"", " stroke-dasharray=\"2 3\""};
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;  // XML has no control characters
+    }
+  }
+  return result;
+}
+
+// Whole numbers with commas, others as short as they are.
+std::string tick_label(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e7) return with_commas(static_cast<int64_t>(value));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+// One direction of the plot. Inside it, values are measured on their scale (log2, log10, or as they are).
+class Axis {
+ public:
+  Axis(bool logarithmic, double base) : logarithmic_(logarithmic), unit_(std::log(base)), base_(base) {}
+
+  bool shows(double value) const { return std::isfinite(value) && (!logarithmic_ || value > 0); }
+
+  void include(double value) {
+    low_ = std::min(low_, scaled(value));
+    high_ = std::max(high_, scaled(value));
+  }
+
+  // After every value: ends that are not equal, and a little room beyond the values.
+  void settle(double room) {
+    if (low_ > high_) low_ = 0, high_ = 1;
+    if (low_ == high_) low_ -= 0.5, high_ += 0.5;
+    const double margin = room * (high_ - low_);
+    const bool from_zero = !logarithmic_ && low_ >= 0 && low_ - margin < 0;
+    low_ = from_zero ? 0 : low_ - margin;
+    high_ += margin;
+  }
+
+  double place(double value) const { return (scaled(value) - low_) / (high_ - low_); }  // 0 at one end, 1 at the other
+
+  std::vector<double> ticks() const {
+    if (!logarithmic_) return linear_ticks(low_, high_, 1);
+    if (base_ == 10 && high_ - low_ < 3) return decade_ticks();
+    auto exponents = linear_ticks(low_, high_, 0);
+    for (double& exponent : exponents) exponent = std::pow(base_, exponent);
+    return exponents;
+  }
+
+ private:
+  double scaled(double value) const { return logarithmic_ ? std::log(value) / unit_ : value; }
+
+  // Multiples of 1, 2 or 5 times a power of ten; about six of them, or every whole number if `few` is 0 and they fit.
+  static std::vector<double> linear_ticks(double low, double high, int few) {
+    double step = 1;
+    if (few || high - low >= static_cast<double>(kMaxTicks)) {
+      const double rough = (high - low) / 6, power = std::pow(10, std::floor(std::log10(rough)));
+      const double factor = rough / power;
+      step = power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
+    }
+    std::vector<double> found;
+    for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) found.push_back(k * step);
+    return found;
+  }
+
+  std::vector<double> decade_ticks() const {
+    std::vector<double> found;
+    for (double power = std::floor(low_); power <= high_; ++power) {
+      for (const double factor : {1.0, 2.0, 5.0}) {
+        const double value = factor * std::pow(10, power);
+        if (scaled(value) >= low_ - 1e-9 && scaled(value) <= high_ + 1e-9) found.push_back(value);
+      }
+    }
+    return found.size() >= 2 ? found : nearby_ticks();
+  }
+
+  // Values so close together that no round power lies between them.
+  std::vector<double> nearby_ticks() const { return linear_ticks(std::pow(10, low_), std::pow(10, high_), 1); }
+
+  bool logarithmic_;
+  double unit_, base_;
+  double low_ = std::numeric_limits<double>::infinity(), high_ = -std::numeric_limits<double>::infinity();
+};
+
+class Drawing {
+ public:
+  explicit Drawing(const LineChart& chart) : chart_(chart), x_(chart.log_x, 2), y_(chart.log_y, 10) {
+    size_t longest = 0;
+    for (const auto& series : chart.series) {
+      longest = std::max(longest, series.name.size());
+      for (const auto& [x, y] : series.points) {
+        if (!x_.shows(x) || !y_.shows(y)) continue;
+        x_.include(x);
+        y_.include(y);
+      }
+    }
+    x_.settle(0.02);
+    y_.settle(0.05);
+    legend_width_ = chart.series.empty() ? 0 : kLegendGap + kLegendSample + kCharacter * static_cast<double>(longest);
+  }
+
+  std::string draw() {
+    const double width = kLeft + kPlotWidth + legend_width_ + 16;
+    const double height =
+        std::max(kTop + kPlotHeight + kBelow, kTop + kLegendLine * static_cast<double>(chart_.series.size()) + 10);
+    out_ = concat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width), "\" height=\"", number(height),
+                  "\" viewBox=\"0 0 ", number(width), " ", number(height),
+                  "\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222222\">\n",
+                  "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
+    frame();
+    for (size_t i = 0; i < chart_.series.size(); ++i) curve(i);
+    return out_ + "</svg>\n";
+  }
+
+ private:
+  static std::string number(double value) { return fixed(value, 1); }
+  double left(double x) const { return kLeft + kPlotWidth * x_.place(x); }
+  double top(double y) const { return kTop + kPlotHeight * (1 - y_.place(y)); }
+
+  void line(double x1, double y1, double x2, double y2, const std::string& style) {
+    out_ += concat("<line x1=\"", number(x1), "\" y1=\"", number(y1), "\" x2=\"", number(x2), "\" y2=\"", number(y2),
+                   "\" ", style, "/>\n");
+  }
+
+  void text(double x, double y, const std::string& words, const std::string& style) {
+    out_ += concat("<text x=\"", number(x), "\" y=\"", number(y), "\" ", style, ">", escaped(words), "</text>\n");
+  }
+
+  void frame() {
+    const double right = kLeft + kPlotWidth, bottom = kTop + kPlotHeight;
+    constexpr const char* kGrid = "stroke=\"#dddddd\"";
+    for (const double x : x_.ticks()) {
+      line(left(x), kTop, left(x), bottom, kGrid);
+      text(left(x), bottom + 17, tick_label(x), "text-anchor=\"middle\"");
+    }
+    for (const double y : y_.ticks()) {
+      line(kLeft, top(y), right, top(y), kGrid);
+      text(kLeft - 7, top(y) + 4, tick_label(y), "text-anchor=\"end\"");
+    }
+    line(kLeft, bottom, right, bottom, "stroke=\"#444444\"");
+    line(kLeft, kTop, kLeft, bottom, "stroke=\"#444444\"");
+    const double middle = kTop + kPlotHeight / 2;
+    text(kLeft + kPlotWidth / 2, 24, chart_.title, "text-anchor=\"middle\" font-size=\"15\"");
+    text(kLeft + kPlotWidth / 2, bottom + 42, chart_.x_label, "text-anchor=\"middle\"");
+    text(18, middle, chart_.y_label,
+         concat("text-anchor=\"middle\" transform=\"rotate(-90 18 ", number(middle), ")\""));
+  }
+
+  void curve(size_t index) {
+    const auto& series = chart_.series[index];
+    const std::string color = kColors[index % std::size(kColors)];
+    const std::string style = concat("fill=\"none\" stroke=\"", color, "\" stroke-width=\"2\"",
+                                     kDashes[index / std::size(kColors) % std::size(kDashes)]);
+    std::string path;
+    bool joined = false;
+    for (const auto& [x, y] : series.points) {
+      const bool shown = x_.shows(x) && y_.shows(y);
+      if (shown) path += concat(joined ? " L " : path.empty() ? "M " : " M ", number(left(x)), " ", number(top(y)));
+      joined = shown;
+    }
+    if (!path.empty()) out_ += concat("<path d=\"", path, "\" ", style, "/>\n");
+    for (const auto& [x, y] : series.points) {
+      if (!x_.shows(x) || !y_.shows(y)) continue;
+      out_ +=
+          concat("<circle cx=\"", number(left(x)), "\" cy=\"", number(top(y)), "\" r=\"3\" fill=\"", color, "\"/>\n");
+    }
+    const double at = kLeft + kPlotWidth + kLegendGap, row = kTop + kLegendLine * (static_cast<double>(index) + 0.5);
+    line(at, row, at + kLegendSample - 8, row, style);
+    text(at + kLegendSample, row + 4, series.name, "");
+  }
+
+  const LineChart& chart_;
+  Axis x_, y_;
+  double legend_width_ = 0;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string LineChart::svg() const { return Drawing(*this).draw(); }
+
+}  // namespace cortado
