@@ -82,7 +82,7 @@ class Axis {
     if (base_ == 10 && high_ - low_ < 3) return decade_ticks();
     auto exponents = linear_ticks(low_, high_, 0);
     for (double& exponent : exponents) exponent = std::pow(base_, exponent);
-    return exponents;
+    return exponents.size() >= 2 ? exponents : nearby_ticks();
   }
 
  private:
@@ -113,7 +113,7 @@ class Axis {
   }
 
   // Values so close together that no round power lies between them.
-  std::vector<double> nearby_ticks() const { return linear_ticks(std::pow(10, low_), std::pow(10, high_), 1); }
+  std::vector<double> nearby_ticks() const { return linear_ticks(std::pow(base_, low_), std::pow(base_, high_), 1); }
 
   bool logarithmic_;
   double unit_, base_;

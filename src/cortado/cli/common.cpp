@@ -56,9 +56,13 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   return options;
 }
 
-std::shared_ptr<ModelOptions> add_model_options(CLI::App& command) {
+std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<std::string>* runs) {
   auto options = std::make_shared<ModelOptions>();
-  command.add_option("run", options->run, "the folder that `cortado train` made")->required();
+  if (runs) {
+    command.add_option("run", *runs, "folders that `cortado train` or `cortado import` made")->required();
+  } else {
+    command.add_option("run", options->run, "the folder that `cortado train` made")->required();
+  }
   command.add_option("--checkpoint", options->checkpoint, "best or last")
       ->check(CLI::IsMember({"best", "last"}))
       ->capture_default_str();

@@ -159,17 +159,20 @@ void run_eval(EvalCommand& command) {
 
 void add_eval_command(CLI::App& app) {
   auto command = std::make_shared<EvalCommand>();
-  auto& eval = *app.add_subcommand("eval", "Loss, perplexity and bits per byte of a text, by context length");
+  auto& eval = *app.add_subcommand("eval", "Loss, perplexity and bits per byte of a text, by context length; needles in haystacks");
   eval.footer(
       "A window of --context tokens slides over each document by --stride tokens; every token but a document's first "
       "is predicted\n"
       "once, from at least context - stride tokens where the document has them. Each file is a document, or each part "
       "of it between\n"
       "--separator. Loss is in nats a token.\n\nExamples:\n"
-      "  cortado eval runs/first --text validation.txt --context 256,1024,4096");
+      "  cortado eval runs/first --text validation.txt --context 256,1024,4096\n"
+      "  cortado eval niah --help    needle in a haystack: what a model finds again in a long text\n"
+      "  cortado eval ppl --help     perplexity against context length, as a picture");
   command->model = add_model_options(eval);
+  // Required of this form alone: CLI11 would want them of the subcommands too.
+  eval.get_option("run")->required(false);
   eval.add_option("--text", command->files, "a text file; may be given several times")
-      ->required()
       ->take_all()
       ->allow_extra_args(false);
   eval.add_option("--separator", command->separator, "a text that separates documents inside a file");
@@ -180,7 +183,15 @@ void add_eval_command(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   eval.add_option("--limit", command->limit, "stop after about this many tokens")->check(CLI::PositiveNumber);
   eval.add_flag("--json", command->json, "print a JSON list instead of a table");
-  eval.callback([command] { run_eval(*command); });
+  eval.require_subcommand(0, 1);
+  add_eval_niah_command(eval);
+  add_eval_perplexity_command(eval);
+  eval.callback([command, &eval] {
+    if (!eval.get_subcommands().empty()) return;
+    if (command->model->run.empty()) throw CLI::RequiredError("run");
+    if (command->files.empty()) throw CLI::RequiredError("--text");
+    run_eval(*command);
+  });
 }
 
 }  // namespace cortado

@@ -88,30 +88,30 @@ Call make_call(const TokenFile& file, const std::vector<Window>& part) {
   return call;
 }
 
-// Nats, summed. The head runs on slices, so that a large vocabulary's logits never exist all at once.
+// Nats, summed.
 double total_loss(LanguageModel& model, Call call) {
   const auto device = model.device();
   if (call.batch.cu_seqlens) call.batch.cu_seqlens = call.batch.cu_seqlens->to(device);
   auto hidden = model.hidden(call.tokens.to(device), call.batch).flatten(0, 1);
-  auto targets = call.targets;
-  if (call.scored.defined()) {
-    hidden = hidden.index_select(0, call.scored.to(device));
-    targets = targets.index_select(0, call.scored);
-  }
-  targets = targets.to(device);
+  if (!call.scored.defined()) return summed_loss(model, hidden, call.targets);
+  return summed_loss(model, hidden.index_select(0, call.scored.to(device)), call.targets.index_select(0, call.scored));
+}
+
+}  // namespace
+
+double summed_loss(const LanguageModel& model, const at::Tensor& hidden, const at::Tensor& targets) {
   constexpr int64_t kSliceElements = 1 << 24;
   const int64_t slice = std::max<int64_t>(1, kSliceElements / model.config().vocabulary);
+  const at::Tensor wanted = targets.to(hidden.device());
   double total = 0;
   for (int64_t begin = 0; begin < hidden.size(0); begin += slice) {
     auto logits = model.logits(hidden.slice(0, begin, begin + slice).unsqueeze(0)).squeeze(0);
     if (logits.scalar_type() != at::kDouble) logits = logits.to(at::kFloat);
-    const auto losses = at::cross_entropy_loss(logits, targets.slice(0, begin, begin + slice), {}, at::Reduction::None);
+    const auto losses = at::cross_entropy_loss(logits, wanted.slice(0, begin, begin + slice), {}, at::Reduction::None);
     total += losses.to(at::kDouble).sum().item<double>();
   }
   return total;
 }
-
-}  // namespace
 
 Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const EvaluateOptions& options) {
   const at::NoGradGuard no_grad;

@@ -37,6 +37,10 @@ struct Evaluation {
 // InputError: context < 1, stride > context, context beyond learned positions, no document of two tokens.
 Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const EvaluateOptions& options = {});
 
+// Cross-entropy of targets [N] after hidden vectors [N, D], in nats, summed. The head runs on slices, so that a large
+// vocabulary's logits never exist all at once.
+double summed_loss(const LanguageModel& model, const at::Tensor& hidden, const at::Tensor& targets);
+
 // Tokens in memory, as a TokenFile: int64 [T], and where documents start.
 std::shared_ptr<TokenFile> tokens_in_memory(at::Tensor tokens, std::vector<int64_t> documents = {0});
 

@@ -1,6 +1,5 @@
 #include "cortado/generate/session.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,31 +8,16 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/generate/generate.h"
-#include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/testing/compare.h"
+#include "cortado/testing/models.h"
 
 namespace cortado {
 namespace {
 
+using testing::byte_model;
+using testing::causal_mixers;
 using testing::relative_error;
-
-std::shared_ptr<LanguageModel> make_model(const std::string& mixer, const std::string& positions = "rotary",
-                                          int64_t context = 64) {
-  Json settings = parse_json(mixer, "test");
-  Json json = {{"vocabulary", 256},
-               {"dim", 24},
-               {"heads", 4},
-               {"layers", 2},
-               {"mixer", settings},
-               {"norm", "rms"},
-               {"positions", positions},
-               {"context", context},
-               {"initialization", {{"type", "normal"}, {"std", 0.3}}},
-               {"feed_forward", {{"type", "mlp"}, {"dim", 32}}}};
-  at::manual_seed(5);
-  return std::make_shared<LanguageModel>(ModelConfig::from_json(json, "test"));
-}
 
 std::shared_ptr<Tokenizer> bytes() {
   static const auto tokenizer = make_tokenizer("byte", {});
@@ -42,25 +26,10 @@ std::shared_ptr<Tokenizer> bytes() {
 
 const std::string kText = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n";
 
-// Every mechanism that can decode, with each of its example settings.
-std::vector<std::string> causal_mixers() {
-  std::vector<std::string> found;
-  for (const auto* mechanism : mechanisms()) {
-    if (!mechanism->causal) continue;
-    for (const auto& example : mechanism->examples) {
-      Json settings = parse_json(example, mechanism->name);
-      Json mixer = {{"mixer", mechanism->name}};
-      mixer.update(settings);
-      found.push_back(mixer.dump());
-    }
-  }
-  return found;
-}
-
 class EveryMixer : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryMixer, AnyCutGivesTheSameLogits) {
-  const auto model = make_model(GetParam());
+  const auto model = byte_model(GetParam());
   Session whole(model, bytes());
   const auto tokens = bytes()->encode(kText);
   whole.prefill(tokens, 1 << 20);
@@ -76,7 +45,7 @@ TEST_P(EveryMixer, AnyCutGivesTheSameLogits) {
 
 TEST_P(EveryMixer, ForkedSavedAndLoadedGoOnAlike) {
   const TemporaryDirectory folder;
-  const auto model = make_model(GetParam());
+  const auto model = byte_model(GetParam());
   const auto write = [](Session& session, int64_t count) {
     std::string text;
     generate(session, {.sampling = {.seed = 3}, .tokens = count}, [&](std::string_view part) { text += part; });
@@ -112,10 +81,10 @@ INSTANTIATE_TEST_SUITE_P(Session, EveryMixer, ::testing::ValuesIn(causal_mixers(
 TEST(Session, RefusesTheStateOfAnotherModel) {
   const TemporaryDirectory folder;
   const std::string path = folder.path() + "/state";
-  Session session(make_model(R"({"mixer": "linear"})"), bytes());
+  Session session(byte_model(R"({"mixer": "linear"})"), bytes());
   session.prefill_text("Hear me.");
   session.save(path);
-  Session other(make_model(R"({"mixer": "softmax"})"), bytes());
+  Session other(byte_model(R"({"mixer": "softmax"})"), bytes());
   EXPECT_THROW(other.load(path), InputError);
   EXPECT_THROW(other.load(folder.path() + "/missing"), InputError);
   write_file(path, read_file(path).substr(0, 200));
@@ -124,7 +93,7 @@ TEST(Session, RefusesTheStateOfAnotherModel) {
 
 TEST(Session, RefusesTheStateOfAnotherType) {
   const TemporaryDirectory folder;
-  const auto model = make_model(R"({"mixer": "softmax"})");
+  const auto model = byte_model(R"({"mixer": "softmax"})");
   Session session(model, bytes());
   session.prefill_text("Hear me.");
   session.save(folder.path() + "/state");
@@ -134,7 +103,7 @@ TEST(Session, RefusesTheStateOfAnotherType) {
 }
 
 TEST(Session, NothingReadNothingToGoOnFrom) {
-  Session session(make_model(R"({"mixer": "linear"})"), bytes());
+  Session session(byte_model(R"({"mixer": "linear"})"), bytes());
   EXPECT_THROW(session.logits(), InputError);
   EXPECT_THROW(session.save("/tmp/never-written"), InputError);
   session.prefill({});
@@ -142,13 +111,13 @@ TEST(Session, NothingReadNothingToGoOnFrom) {
 }
 
 TEST(Session, LearnedPositionsEndTheSequence) {
-  Session session(make_model(R"({"mixer": "softmax"})", "learned", 16), bytes());
+  Session session(byte_model(R"({"mixer": "softmax"})", "learned", 16), bytes());
   session.prefill(std::vector<int32_t>(16, 65));
   EXPECT_THROW(session.step(66), InputError);
 }
 
 TEST(Session, RemembersRecentTokensWithoutGrowing) {
-  Session session(make_model(R"({"mixer": "linear"})"), bytes());
+  Session session(byte_model(R"({"mixer": "linear"})"), bytes());
   std::vector<int32_t> tokens(3 * Session::kRecentTokens, 65);
   tokens.back() = 66;
   session.prefill(tokens);

@@ -1,0 +1,196 @@
+// cortado eval ppl: perplexity against context length, of several models.
+#include <c10/core/InferenceMode.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <optional>
+#include <set>
+
+#include "cortado/base/chart.h"
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/hash.h"
+#include "cortado/base/human.h"
+#include "cortado/base/progress.h"
+#include "cortado/base/signals.h"
+#include "cortado/base/stopwatch.h"
+#include "cortado/base/table.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/several_models.h"
+#include "cortado/generate/context_loss.h"
+
+namespace cortado {
+
+namespace {
+
+struct PerplexityCommand {
+  std::shared_ptr<SeveralModels> models;
+  std::vector<int64_t> lengths = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+  int64_t tokens = 16384;
+  std::string data, svg;
+  bool json = false;
+
+  int64_t longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
+  int64_t first() const { return longest() / 2; }
+  int64_t count() const { return std::max(tokens, first()); }
+};
+
+at::Tensor read_tokens(const PerplexityCommand& command, const std::string& text, const Tokenizer& tokenizer) {
+  const auto ids = tokenizer.encode(text);
+  const auto count = static_cast<int64_t>(ids.size()), needed = command.first() + command.count();
+  fail_input_if(count < needed, "[--data] ", command.data, " has ", with_commas(count), " tokens, ",
+                with_commas(needed), " are needed: half the longest length and those that are predicted");
+  return at::tensor(std::vector<int32_t>(ids.begin(), ids.begin() + needed), at::kLong);
+}
+
+// Bytes of text that the predicted tokens stand for.
+double predicted_bytes(const at::Tensor& tokens, int64_t first, const Tokenizer& tokenizer) {
+  const auto predicted = tokens.slice(0, first).to(at::kInt).contiguous();
+  const auto* data = predicted.const_data_ptr<int32_t>();
+  return static_cast<double>(tokenizer.decode({data, data + predicted.numel()}).size());
+}
+
+// A line of the file of results, as far as it is read back.
+struct PerplexityPoint {
+  std::string model;
+  int64_t length;
+  double perplexity;
+};
+
+std::vector<PerplexityPoint> points_of(const ResultFile& file) {
+  std::vector<PerplexityPoint> points;
+  for (const Json& result : file.results()) {
+    JsonReader reader(result, "--out");
+    const auto perplexity = reader.optional_number("perplexity", 0, std::numeric_limits<double>::max());
+    points.push_back({reader.text("model"), reader.integer("length", 2, std::numeric_limits<int64_t>::max()),
+                      perplexity.value_or(HUGE_VAL)});  // JSON has no infinity: it is null there
+  }
+  return points;
+}
+
+const PerplexityPoint* find_point(const std::vector<PerplexityPoint>& points, const std::string& model, int64_t length) {
+  const auto found = std::find_if(points.begin(), points.end(),
+                                  [&](const PerplexityPoint& point) { return point.model == model && point.length == length; });
+  return found == points.end() ? nullptr : &*found;
+}
+
+Json measure(const PerplexityCommand& command, const OpenModel& opened, const at::Tensor& tokens, int64_t length) {
+  ContextLossOptions options{.length = length, .first = command.first(), .count = command.count()};
+  std::optional<ProgressBar> reading;
+  options.progress = [&](int64_t done, int64_t all) {
+    if (!reading) {
+      reading.emplace(ProgressBar::Options{
+          .label = concat(opened.name, ", length ", with_commas(length)), .total = all, .unit = "tokens"});
+    }
+    if (interrupt_requested()) reading->finish();
+    stop_if_interrupted(*command.models);
+    reading->update(done);
+  };
+  const Stopwatch watch;
+  const Evaluation result = evaluate_in_context(*opened.model, tokens, options);
+  const double seconds = watch.seconds();
+  const double bits = result.total / std::log(2.0) / predicted_bytes(tokens, command.first(), *opened.tokenizer);
+  return {{"model", opened.name},
+          {"length", length},
+          {"tokens", result.tokens},
+          {"loss", result.loss()},
+          {"perplexity", result.perplexity()},
+          {"bits_per_byte", bits},
+          {"seconds", seconds}};
+}
+
+void print_perplexities(const ResultFile& file) {
+  const auto points = points_of(file);
+  std::set<int64_t> lengths;
+  for (const PerplexityPoint& point : points) lengths.insert(point.length);
+  std::vector<std::string> header = {"perplexity"};
+  for (const int64_t length : lengths) header.push_back(with_commas(length));
+  Table table(header);
+  for (const auto& name : models_in(file)) {
+    std::vector<std::string> row = {name};
+    for (const int64_t length : lengths) {
+      const PerplexityPoint* point = find_point(points, name, length);
+      row.push_back(point ? fixed(point->perplexity, 2) : "");
+    }
+    table.add_row(row);
+  }
+  std::cout << table.text() << std::flush;
+}
+
+void draw(const ResultFile& file, const std::string& path) {
+  LineChart chart{"Perplexity against context", "context length, tokens", "perplexity", true, true, {}};
+  for (const auto& name : models_in(file)) {
+    LineChart::Series series{name, {}};
+    for (const PerplexityPoint& point : points_of(file)) {
+      if (point.model == name) series.points.emplace_back(static_cast<double>(point.length), point.perplexity);
+    }
+    std::sort(series.points.begin(), series.points.end());
+    chart.series.push_back(series);
+  }
+  write_file(path, chart.svg());
+}
+
+void run_perplexity(const PerplexityCommand& command) {
+  const c10::InferenceMode inference;
+  const auto& models = *command.models;
+  models.names();
+  const std::string text = read_file(command.data);
+  ResultFile file(models.out);
+  file.require("command", "eval ppl");
+  file.require("text", hash_text(text));
+  file.require("first token", command.first());
+  file.require("tokens", command.count());
+  catch_interrupts();
+  for (size_t i = 0; i < models.runs.size(); ++i) {
+    const OpenModel opened = open_for(models, i, file);
+    const at::Tensor tokens = read_tokens(command, text, *opened.tokenizer);
+    for (const int64_t length : command.lengths) {
+      if (find_point(points_of(file), opened.name, length)) continue;
+      file.append({measure(command, opened, tokens, length)});
+    }
+  }
+  if (!command.svg.empty()) draw(file, command.svg);
+  if (command.json) {
+    std::cout << Json(file.results()).dump() << std::endl;
+  } else {
+    print_perplexities(file);
+  }
+}
+
+constexpr const char* kPerplexityFooter =
+    "The same tokens are predicted at every length L, each from at least L/2 and less than L tokens before it: windows "
+    "that slide by half\n"
+    "a length, the first half of each only read. They begin half the longest length into the text; --tokens of them, "
+    "or half the longest\n"
+    "length where that is more. Long windows are read in pieces that go on from a state, so memory is that of the "
+    "model's state. Perplexities\n"
+    "of different tokenizers don't compare; bits_per_byte (in --out and --json) do. Table and picture show everything "
+    "that --out holds.\n\nExamples:\n"
+    "  cortado eval ppl models/smollm2 --data book.txt --lengths 256,1024,4096,16384\n"
+    "  cortado eval ppl models/smollm2 runs/converted --data book.txt --out ppl.jsonl --svg ppl.svg";
+
+}  // namespace
+
+void add_eval_perplexity_command(CLI::App& eval) {
+  auto command = std::make_shared<PerplexityCommand>();
+  auto& ppl = *eval.add_subcommand("ppl", "Perplexity against context length, as a table and a picture");
+  ppl.footer(kPerplexityFooter);
+  command->models = add_several_models(ppl);
+  ppl.add_option("--data", command->data, "the text")->required();
+  ppl.add_option("--lengths", command->lengths, "context lengths, separated by commas")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->capture_default_str();
+  ppl.add_option("--tokens", command->tokens, "tokens to predict at least")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  ppl.add_option("--svg", command->svg, "a picture of the curves");
+  ppl.add_flag("--json", command->json, "print a JSON list instead of the table");
+  ppl.callback([command] { run_perplexity(*command); });
+}
+
+}  // namespace cortado

@@ -1,0 +1,74 @@
+#include "cortado/cli/several_models.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "cortado/base/error.h"
+#include "cortado/base/signals.h"
+#include "cortado/nn/dtype.h"
+
+namespace cortado {
+
+namespace {
+
+std::string last_part(const std::string& path) {
+  const auto whole = std::filesystem::absolute(path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+}  // namespace
+
+std::vector<std::string> SeveralModels::names() const {
+  fail_input_if(std::set(runs.begin(), runs.end()).size() != runs.size(), "[eval] a model is named twice");
+  fail_input_if(!label.empty() && runs.size() > 1, "[--label] names one model, there are ", runs.size());
+  if (!label.empty()) return {label};
+  std::vector<std::string> names;
+  for (const auto& run : runs) names.push_back(last_part(run));
+  return std::set(names.begin(), names.end()).size() == names.size() ? names : runs;
+}
+
+ModelOptions SeveralModels::model(size_t index) const {
+  ModelOptions one = *options;
+  one.run = runs[index];
+  return one;
+}
+
+std::shared_ptr<SeveralModels> add_several_models(CLI::App& command) {
+  auto models = std::make_shared<SeveralModels>();
+  models->options = add_model_options(command, &models->runs);
+  command.add_option("--label", models->label, "the model's name in the table and in --out (default: its folder's)");
+  command.add_option("--out", models->out,
+                     "a file for all results, one JSON object a line; a command that was interrupted goes on with it, "
+                     "and further models, lengths or samples are added to it");
+  return models;
+}
+
+OpenModel open_for(const SeveralModels& models, size_t index, ResultFile& file) {
+  const ModelOptions options = models.model(index);
+  OpenModel opened{models.names()[index], options.open(), options.tokenizer()};
+  const int64_t tokens = opened.tokenizer->vocabulary(), rows = opened.model->config().vocabulary;
+  fail_input_if(tokens > rows, "[", options.run, "] the tokenizer has ", tokens, " tokens, the model only ", rows);
+  file.require(concat("model ", opened.name),
+               concat(opened.model->identity(), " ", dtype_name(opened.model->dtype())));
+  return opened;
+}
+
+std::vector<std::string> models_in(const ResultFile& file) {
+  std::vector<std::string> found;
+  for (const Json& result : file.results()) {
+    const std::string name = JsonReader(result, "--out").text("model");
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+  }
+  return found;
+}
+
+void stop_if_interrupted(const SeveralModels& models) {
+  if (interrupt_requested() && !models.out.empty()) {
+    std::cerr << "stopped; what is done is in " << models.out << ": the same command goes on from there" << std::endl;
+  }
+  exit_if_interrupted();
+}
+
+}  // namespace cortado

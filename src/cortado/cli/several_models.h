@@ -1,0 +1,44 @@
+// What the evaluations of several models share.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cortado/base/result_file.h"
+#include "cortado/cli/common.h"
+
+namespace cortado {
+
+struct SeveralModels {
+  std::vector<std::string> runs;
+  std::string label;  // the name of the only one
+  std::string out;    // the file of results; empty: none
+  std::shared_ptr<ModelOptions> options;
+
+  // The last parts of the paths, or the whole paths where two of these are alike; or the label. InputError: a label
+  // for several models, a model twice.
+  std::vector<std::string> names() const;
+  ModelOptions model(size_t index) const;  // runs[index], with everything that is common
+};
+
+// Adds the positional MODEL..., --label, --out and what add_model_options adds.
+std::shared_ptr<SeveralModels> add_several_models(CLI::App& command);
+
+// An opened model and its tokenizer, which fits it.
+struct OpenModel {
+  std::string name;
+  std::shared_ptr<LanguageModel> model;
+  std::shared_ptr<Tokenizer> tokenizer;
+};
+
+// Opens runs[index]. InputError when `file` has results of another model, or of another --dtype, by that name.
+OpenModel open_for(const SeveralModels& models, size_t index, ResultFile& file);
+
+// The models that the results of `file` are of, in the order of their first results.
+std::vector<std::string> models_in(const ResultFile& file);
+
+// Ends the program if Ctrl-C or SIGTERM came, saying where the results are.
+void stop_if_interrupted(const SeveralModels& models);
+
+}  // namespace cortado

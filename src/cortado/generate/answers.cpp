@@ -1,0 +1,135 @@
+#include "cortado/generate/answers.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+
+namespace {
+
+using Prompts = std::vector<std::vector<int32_t>>;
+
+// Sequences that read and write together.
+class Sequences {
+ public:
+  Sequences(LanguageModel& model, const Prompts& prompts, const AnswerOptions& options)
+      : model_(model), prompts_(prompts), options_(options), rows_(prompts.size()) {
+    std::iota(rows_.begin(), rows_.end(), 0);
+    state_ = model.zero_state(static_cast<int64_t>(prompts.size()));
+    answers_.tokens.resize(prompts.size());
+  }
+
+  Answers answer() {
+    read_prompts();
+    answers_.state_bytes = static_cast<double>(state_.bytes()) / static_cast<double>(prompts_.size());
+    while (options_.tokens > 0 && write()) continue;
+    return std::move(answers_);
+  }
+
+ private:
+  // Everything that all prompts have, as a dense batch; then the rest of each, packed.
+  void read_prompts() {
+    const auto shorter = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+    const auto shortest = std::min_element(prompts_.begin(), prompts_.end(), shorter);
+    const auto common = static_cast<int64_t>(shortest->size()) - 1;  // every prompt has a token for the last call
+    for (int64_t begin = 0; begin < common; begin += options_.chunk) {
+      const int64_t end = std::min(begin + options_.chunk, common);
+      model_.hidden(tokens_between(begin, end).view({-1, end - begin}), {}, &state_);
+      count(static_cast<int64_t>(prompts_.size()) * (end - begin));
+    }
+    const at::Tensor rest = tokens_between(common, std::numeric_limits<int64_t>::max());
+    if (rest.numel() == static_cast<int64_t>(prompts_.size())) {
+      read(rest.view({-1, 1}), {});
+    } else {
+      read(rest.view({1, -1}), bounds_from(common));
+    }
+  }
+
+  // One prompt's tokens after the other's, int64.
+  at::Tensor tokens_between(int64_t begin, int64_t end) const {
+    std::vector<int64_t> tokens;
+    for (const auto& prompt : prompts_) {
+      const auto stop = std::min(end, static_cast<int64_t>(prompt.size()));
+      tokens.insert(tokens.end(), prompt.begin() + begin, prompt.begin() + stop);
+    }
+    return at::tensor(tokens, at::kLong).to(model_.device());
+  }
+
+  Batch bounds_from(int64_t begin) const {
+    std::vector<int64_t> bounds = {0};
+    for (const auto& prompt : prompts_) {
+      bounds.push_back(bounds.back() + static_cast<int64_t>(prompt.size()) - begin);
+    }
+    return {.cu_seqlens = at::tensor(bounds, at::kLong).to(model_.device())};
+  }
+
+  void read(const at::Tensor& tokens, const Batch& batch) {
+    const at::Tensor last = last_of_each(model_.hidden(tokens, batch, &state_), batch);
+    logits_ = model_.logits(last.unsqueeze(1)).squeeze(1).to(at::kCPU, at::kFloat);
+    count(tokens.numel());
+  }
+
+  // One token of every answer that goes on. False: none does.
+  bool write() {
+    const auto [best, token] = logits_.max(1);
+    if (!at::isfinite(best).all().item<bool>()) {
+      throw Failure("[answer] the model's logits are not finite: its weights or its state are damaged");
+    }
+    std::vector<int64_t> staying, next;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const auto chosen = static_cast<int32_t>(token[static_cast<int64_t>(i)].item<int64_t>());
+      if (std::find(options_.stops.begin(), options_.stops.end(), chosen) != options_.stops.end()) continue;
+      auto& written = answers_.tokens[rows_[i]];
+      written.push_back(chosen);
+      if (static_cast<int64_t>(written.size()) >= options_.tokens) continue;
+      staying.push_back(static_cast<int64_t>(i));
+      next.push_back(chosen);
+    }
+    if (staying.empty()) return false;
+    if (staying.size() < rows_.size()) keep(staying);
+    read(at::tensor(next, at::kLong).view({-1, 1}).to(model_.device()), {});
+    return true;
+  }
+
+  // The other sequences leave. Layer by layer: there are never two whole states.
+  void keep(const std::vector<int64_t>& staying) {
+    const at::Tensor indices = at::tensor(staying, at::kLong).to(model_.device());
+    for (auto& layer : state_.layers) layer = layer.index(indices);
+    state_.position = state_.position.index_select(0, indices);
+    std::vector<size_t> rows;
+    for (const int64_t i : staying) rows.push_back(rows_[static_cast<size_t>(i)]);
+    rows_ = rows;
+  }
+
+  void count(int64_t tokens) {
+    done_ += tokens;
+    if (options_.progress) options_.progress(done_);
+  }
+
+  LanguageModel& model_;
+  const Prompts& prompts_;
+  const AnswerOptions& options_;
+  std::vector<size_t> rows_;  // which prompt each row of the state belongs to
+  ModelState state_;
+  at::Tensor logits_;  // [rows, V], on the CPU
+  Answers answers_;
+  int64_t done_ = 0;
+};
+
+}  // namespace
+
+Answers answer_all(LanguageModel& model, const Prompts& prompts, const AnswerOptions& options) {
+  const at::NoGradGuard no_grad;
+  fail_input_if(prompts.empty(), "[answer] there is no prompt");
+  for (const auto& prompt : prompts) fail_input_if(prompt.empty(), "[answer] a prompt has no tokens");
+  fail_input_if(options.chunk < 1 || options.tokens < 0, "[answer] chunk must be >= 1 and tokens >= 0, got ",
+                options.chunk, " and ", options.tokens);
+  return Sequences(model, prompts, options).answer();
+}
+
+}  // namespace cortado

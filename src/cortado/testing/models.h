@@ -1,0 +1,46 @@
+// For tests: small models with random weights.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cortado/mechanisms/registry.h"
+#include "cortado/models/language_model.h"
+
+namespace cortado::testing {
+
+// Two layers of width 24 over bytes; always the same weights for the same arguments.
+inline std::shared_ptr<LanguageModel> byte_model(const std::string& mixer, const std::string& positions = "rotary",
+                                                 int64_t context = 64) {
+  const Json json = {{"vocabulary", 256},
+                     {"dim", 24},
+                     {"heads", 4},
+                     {"layers", 2},
+                     {"mixer", parse_json(mixer, "test")},
+                     {"norm", "rms"},
+                     {"positions", positions},
+                     {"context", context},
+                     {"initialization", {{"type", "normal"}, {"std", 0.3}}},
+                     {"feed_forward", {{"type", "mlp"}, {"dim", 32}}}};
+  at::manual_seed(5);
+  return std::make_shared<LanguageModel>(ModelConfig::from_json(json, "test"));
+}
+
+// Every mechanism that can decode, with each of its example settings.
+inline std::vector<std::string> causal_mixers() {
+  std::vector<std::string> found;
+  for (const auto* mechanism : mechanisms()) {
+    if (!mechanism->causal) continue;
+    for (const auto& example : mechanism->examples) {
+      Json mixer = {{"mixer", mechanism->name}};
+      mixer.update(parse_json(example, mechanism->name));
+      found.push_back(mixer.dump());
+    }
+  }
+  return found;
+}
+
+}  // namespace cortado::testing
