@@ -7,6 +7,8 @@
 namespace cortado {
 namespace {
 
+constexpr int64_t kLatentsOfAHead = 16;
+
 bool is_softmax(const Json& layer) { return layer.value("mixer", "") == "softmax"; }
 
 void check_kept(const ModelConfig& source, const std::vector<int64_t>& keep) {
@@ -44,6 +46,9 @@ ModelConfig converted_config(const ModelConfig& source, const ConversionSettings
     ++softmax;
     if (std::find(settings.keep.begin(), settings.keep.end(), static_cast<int64_t>(i)) != settings.keep.end()) continue;
     for (const auto& [key, value] : settings.mixer.items()) layer[key] = value;
+    if (layer["mixer"] == "macchiato" && !layer.contains("latents")) {
+      layer["latents"] = kLatentsOfAHead * layer.value("heads", source.heads);
+    }
     ++converted;
   }
   fail_input_if(softmax == 0, "[linearize] the model has no softmax layers: there is nothing to convert");

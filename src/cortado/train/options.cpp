@@ -71,12 +71,16 @@ TrainingOptions TrainingOptions::from_json(const Json& object, const std::string
   options.evaluate_batches = reader.integer("evaluate_batches", 0, kMany, defaults.evaluate_batches);
   options.log_every = reader.integer("log_every", 1, kMany, defaults.log_every);
   options.seed = reader.integer("seed", 0, std::numeric_limits<int64_t>::max(), defaults.seed);
+  options.base = reader.text("base", "");
+  const bool adapters = reader.has("lora");
+  const Json lora = reader.object("lora");
+  if (adapters) options.lora = lora_options(lora, place + ".lora");
   reader.finish();
   return options;
 }
 
 Json TrainingOptions::to_json() const {
-  return {{"data", data},
+  Json json = {{"data", data},
           {"tokenizer", tokenizer},
           {"document_separator", document_separator},
           {"batch", batch},
@@ -99,6 +103,9 @@ Json TrainingOptions::to_json() const {
           {"evaluate_batches", evaluate_batches},
           {"log_every", log_every},
           {"seed", seed}};
+  if (!base.empty()) json["base"] = base;
+  if (lora) json["lora"] = lora_json(*lora);
+  return json;
 }
 
 }  // namespace cortado
