@@ -22,12 +22,12 @@ Json stage_to_json(const StageOptions& options) {
 StageOptions stage_from_json(const Json& json, const std::string& place) {
   JsonReader reader(json, place);
   StageOptions options;
-  options.batch = reader.integer("batch", 1, 1 << 20);
-  options.accumulate = reader.integer("accumulate", 1, 1 << 20);
-  options.tokens = reader.integer("tokens", 0, kEndless);
-  options.evaluate_every = reader.integer("evaluate_every", 1, kEndless);
-  options.learning_rate = reader.number("learning_rate", 0, 1e3);
-  options.minimum_rate = reader.number("minimum_rate", 0, 1e3);
+  options.batch = reader.integer("batch", 1, 1 << 20, options.batch);
+  options.accumulate = reader.integer("accumulate", 1, 1 << 20, options.accumulate);
+  options.tokens = reader.integer("tokens", 0, kEndless, options.tokens);
+  options.evaluate_every = reader.integer("evaluate_every", 1, kEndless, options.evaluate_every);
+  options.learning_rate = reader.number("learning_rate", 0, 1e3, options.learning_rate);
+  options.minimum_rate = reader.number("minimum_rate", 0, 1e3, options.minimum_rate);
   reader.finish();
   return options;
 }
