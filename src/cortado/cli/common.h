@@ -57,7 +57,8 @@ struct ModelOptions {
   std::shared_ptr<Tokenizer> tokenizer() const;
 };
 
-// Adds the positional RUN, --checkpoint, the memory's and the common options. With `runs`, several RUNs, which go there.
+// Adds the positional RUN, --checkpoint, the memory's and the common options. With `runs`, several RUNs, which go
+// there.
 std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<std::string>* runs = nullptr);
 
 // Ends the program with the signal's exit code if Ctrl-C or SIGTERM came. For commands that called catch_interrupts().

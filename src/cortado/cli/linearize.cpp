@@ -18,10 +18,11 @@ namespace {
 struct LinearizeCommand {
   CLI::App* app = nullptr;
   LinearizeRequest request;
-  std::string method, layout = "terrace", mixture = "lolcats", feature_map = "lolcats";
-  int64_t window = 64;
-  std::optional<int64_t> features;
+  std::string method, layout = "terrace", mixture = "lolcats", feature_map = "lolcats", source = "conv";
+  std::optional<int64_t> window, features, latents;
+  double window_logit = 20;
   std::optional<int64_t> tokens;
+  std::optional<double> learning_rate;
   bool resume = false, overwrite = false, quiet = false;
   std::shared_ptr<CommonOptions> common;
 };
@@ -36,9 +37,29 @@ void check_resume(const LinearizeCommand& command) {
   }
 }
 
+// Options that belong to one method are an error with the other.
+void check_method(const LinearizeCommand& command) {
+  static const std::set<std::string> lolcats = {"--layout", "--mixture", "--feature-map", "--features"};
+  static const std::set<std::string> macchiato = {"--latents", "--source", "--window-logit", "--cross-entropy-tokens",
+                                                  "--cross-entropy-rate"};
+  const auto& others = command.method == "lolcats" ? macchiato : lolcats;
+  for (const CLI::Option* option : command.app->get_options()) {
+    fail_input_if(option->count() > 0 && others.contains(option->get_name()), "[", option->get_name(),
+                  "] does not go with --method ", command.method);
+  }
+}
+
 Json mixer_settings(const LinearizeCommand& command) {
-  Json mixer = {{"mixer", command.method},
-                {"window", command.window},
+  if (command.method == "macchiato") {
+    Json mixer = {{"mixer", "macchiato"},
+                  {"window", command.window.value_or(129)},  // the paper's 128 and the token itself
+                  {"source", command.source},
+                  {"window_logit", command.window_logit}};
+    if (command.latents) mixer["latents"] = *command.latents;
+    return mixer;
+  }
+  Json mixer = {{"mixer", "lolcats"},
+                {"window", command.window.value_or(64)},
                 {"layout", command.layout},
                 {"mixture", command.mixture},
                 {"feature_map", command.feature_map}};
@@ -49,9 +70,16 @@ Json mixer_settings(const LinearizeCommand& command) {
 void complete_plan(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
   fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --method lolcats --out DIR`");
-  fail_input_if(command.method.empty(), "[linearize] --method is missing: lolcats");
+  fail_input_if(command.method.empty(), "[linearize] --method is missing: lolcats or macchiato");
+  check_method(command);
   plan.conversion.mixer = mixer_settings(command);
   plan.transfer.tokens = command.tokens.value_or(-1);
+  plan.transfer.learning_rate = command.learning_rate.value_or(command.method == "lolcats" ? 1e-2 : 1e-3);
+  for (StageOptions* stage : {&plan.cross_entropy, &plan.lora}) {
+    stage->batch = plan.transfer.batch;
+    stage->accumulate = plan.transfer.accumulate;
+    stage->evaluate_every = plan.transfer.evaluate_every;
+  }
   plan.seed = command.common->seed_or(plan.seed);
   if (command.common->dtype) plan.dtype = *command.common->dtype;
   if (plan.data.empty()) plan.data = {shipped_file("data/tinyshakespeare.txt")};
@@ -99,27 +127,29 @@ void run_linearize(LinearizeCommand& command) {
 }
 
 constexpr const char* kLinearizeFooter =
-    "Attention transfer: every softmax layer's queries, keys and values stay, and feature maps and window factors "
-    "learn to "
-    "give what\n"
-    "softmax attention gives. Only these get gradients, so memory stays near that of inference. DIR is then a run like "
-    "any "
-    "other.\n\n"
+    "Attention transfer: every softmax layer's queries, keys and values stay, and what the new mixer has besides "
+    "(feature "
+    "maps and\n"
+    "window factors; latents) learns to give what softmax attention gives. Only that gets gradients, so memory stays "
+    "near "
+    "that of\n"
+    "inference. DIR is then a run like any other.\n\n"
     "Examples:\n"
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
     "  cortado linearize runs/smollm2 --method lolcats --data book.txt --tokens 1500000 --out runs/linear\n"
     "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
-    "  cortado linearize runs/smollm2 --method lolcats --keep 0,15 --out runs/hybrid\n"
+    "  cortado linearize runs/smollm2 --method lolcats --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
+    "  cortado linearize runs/smollm2 --method macchiato --cross-entropy-tokens 500000 --out runs/macchiato\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
 
 void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
   constexpr const char* kGroup = "What the layers become";
-  app.add_option("--method", command.method, "lolcats: window softmax and feature maps in one denominator")
-      ->check(CLI::IsMember({"lolcats"}))
+  app.add_option("--method", command.method,
+                 "lolcats: window softmax and feature maps in one denominator; macchiato: a window and Latte's latents")
+      ->check(CLI::IsMember({"lolcats", "macchiato"}))
       ->group(kGroup);
-  app.add_option("--window", command.window, "keys of the softmax part")
+  app.add_option("--window", command.window, "keys of the softmax part (default: lolcats 64, macchiato 129)")
       ->check(CLI::Range(1, 1 << 30))
-      ->capture_default_str()
       ->group(kGroup);
   app.add_option("--layout", command.layout, "sliding or terrace (blocks)")
       ->check(CLI::IsMember({"sliding", "terrace"}))
@@ -136,6 +166,17 @@ void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
   app.add_option("--features", command.features,
                  "columns of a feature map's matrix (default: 64, at most the head size)")
       ->check(CLI::Range(1, 65536))
+      ->group(kGroup);
+  app.add_option("--latents", command.latents, "macchiato: latents of all heads together (default: 16 a head)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(kGroup);
+  app.add_option("--source", command.source, "macchiato: what latents are made of: x, conv or rg_lru")
+      ->check(CLI::IsMember({"x", "conv", "rg_lru"}))
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--window-logit", command.window_logit, "macchiato: where the window's logit starts")
+      ->check(CLI::Range(0.0, 1e4))
+      ->capture_default_str()
       ->group(kGroup);
   app.add_option("--keep", command.request.plan.conversion.keep, "softmax layers that stay, separated by commas")
       ->delimiter(',')
@@ -159,12 +200,39 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
       ->group(kGroup);
   number("--batch", transfer.batch, "sequences of a pass");
   number("--accumulate", transfer.accumulate, "passes of a step");
-  app.add_option("--learning-rate", transfer.learning_rate, "AdamW's, before the plateaus")
+  app.add_option("--learning-rate", command.learning_rate,
+                 "of attention transfer, before the plateaus (default: lolcats 1e-2, macchiato 1e-3)")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str()
       ->group(kGroup);
   number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves");
   number("--evaluation-chunks", plan.evaluation_chunks, "sequences to evaluate on, from the text's beginning");
+}
+
+// The stages after the first; none unless tokens are given.
+void add_later_stages(CLI::App& app, LinearizeCommand& command) {
+  constexpr const char* kGroup = "Training by the next token";
+  LinearizePlan& plan = command.request.plan;
+  plan.cross_entropy.learning_rate = 6e-4;
+  plan.lora.learning_rate = 1e-4;
+  const auto tokens = [&](const char* name, StageOptions& stage, const char* help) {
+    app.add_option(name, stage.tokens, help)->check(CLI::NonNegativeNumber)->group(kGroup);
+  };
+  const auto rate = [&](const char* name, double& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str()->group(kGroup);
+  };
+  tokens("--cross-entropy-tokens", plan.cross_entropy, "macchiato: tokens to train its new parameters on");
+  rate("--cross-entropy-rate", plan.cross_entropy.learning_rate, "macchiato: AdamW's rate there");
+  tokens("--lora-tokens", plan.lora, "tokens to train low-rank adapters on, the rest frozen; they are merged");
+  rate("--lora-rate", plan.lora.learning_rate, "AdamW's rate there");
+  app.add_option("--lora-rank", plan.adapters.rank, "of the adapters")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(kGroup);
+  rate("--lora-alpha", plan.adapters.alpha, "of the adapters: they count alpha / rank times");
+  app.add_option("--lora-targets", plan.adapters.targets, "linear maps with adapters, by name, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group(kGroup);
 }
 
 }  // namespace
@@ -180,6 +248,7 @@ void add_linearize_command(CLI::App& app) {
   subcommand.add_option("--out", command->request.out, "the folder to write")->required()->type_name("DIR");
   add_mixer_options(subcommand, *command);
   add_training_options(subcommand, *command);
+  add_later_stages(subcommand, *command);
   subcommand.add_flag("--resume", command->resume, "go on with the conversion in the folder");
   subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");
   subcommand.add_option("--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would")

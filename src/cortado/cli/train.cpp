@@ -1,5 +1,6 @@
 // cortado train: a model from a config and a text.
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 
 #include "cortado/base/error.h"
@@ -17,21 +18,34 @@ struct TrainOptions {
   std::string config, data, out;
   std::vector<std::string> settings;
   bool resume = false, overwrite = false, quiet = false;
-  std::optional<int64_t> steps;
+  std::optional<int64_t> steps, lora;
   int64_t stop_at = -1;
   std::shared_ptr<CommonOptions> common;
 };
 
+// Adapters of this rank, at the rate that is usual for them where the config names none.
+void start_lora(Json& config, int64_t rank) {
+  apply_setting(config, concat("training.lora.rank=", rank));
+  if (config["training"].contains("learning_rate")) return;
+  apply_setting(config, "training.learning_rate=1e-4");
+  apply_setting(config, "training.minimum_rate=1e-5");
+}
+
 // The config after --set, --steps, --seed and --dtype; null for the run's own (--resume without any of them).
 Json effective_config(const TrainOptions& options, std::string& name) {
-  const bool changed = !options.settings.empty() || options.steps || options.common->seed || options.common->dtype;
+  const bool changed =
+      !options.settings.empty() || options.steps || options.lora || options.common->seed || options.common->dtype;
   name = options.config;
   if (name.empty()) {
     fail_input_if(!options.resume, "[train] which model? `cortado train CONFIG --out RUN`");
     if (!changed) return nullptr;
     name = RunFolder{options.out}.config();
   }
-  Json config = read_json_file(name);
+  // A run in place of a config: its model, its weights.
+  const bool base = std::filesystem::is_directory(name);
+  Json config = read_json_file(base ? RunFolder{name}.config() : name);
+  if (base) apply_setting(config, "training.base=" + name);
+  if (options.lora) start_lora(config, *options.lora);
   for (const std::string& setting : options.settings) apply_setting(config, setting);
   if (options.steps) apply_setting(config, concat("training.steps=", *options.steps));
   if (options.common->seed) apply_setting(config, concat("training.seed=", *options.common->seed));
@@ -95,6 +109,7 @@ constexpr const char* kTrainFooter =
     "      --set training.steps=5000 --set dropout=0.1\n"
     "  cortado train --resume --out runs/book                 goes on exactly where it stopped\n"
     "  cortado train --resume --out runs/book --steps 10000   and further\n"
+    "  cortado train runs/smollm2 --lora 8 --data book.txt --out runs/tuned   fine-tunes low-rank adapters of a run\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.\n"
     "RUN gets config.json, tokenizer/, best.safetensors, last.safetensors, metrics.jsonl and what --resume needs.";
 
@@ -103,13 +118,16 @@ constexpr const char* kTrainFooter =
 void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a model on a text");
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("CONFIG", options->config, "the model and how to train it (JSON); with --resume the run's own");
+  command->add_option("CONFIG", options->config,
+                      "the model and how to train it (JSON), or a run to start from; with --resume the run's own");
   command->add_option("--data", options->data,
                       "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
   command->add_option("--out", options->out, "the run's folder")->required();
   command->add_option("--set", options->settings, "change the config: training.batch=32, mixer.window=65 (repeatable)")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
+  command->add_option("--lora", options->lora, "train adapters of this rank alone; they are merged, and lie apart too")
+      ->check(CLI::Range(1, 65536));
   command->add_flag("--resume", options->resume, "go on with the run in the folder");
   command->add_flag("--overwrite", options->overwrite, "delete the run in the folder first");
   command->add_option("--steps", options->steps, "train up to this step (the config's \"training.steps\")")

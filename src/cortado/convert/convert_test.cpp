@@ -41,6 +41,11 @@ Json lolcats_settings(const std::string& more = "{}") {
   return settings;
 }
 
+Json macchiato_settings() {
+  return parse_json(R"({"mixer": "macchiato", "window": 5, "source": "conv", "latents": 8, "window_logit": 20})",
+                    "test");
+}
+
 std::string random_words() {
   const std::vector<std::string> words = {"tea ", "and ", "milk ", "or ", "coffee. "};
   std::string text;
@@ -98,7 +103,7 @@ class ConversionTest : public ::testing::Test {
 std::shared_ptr<LanguageModel> convert(const std::string& run, const Json& mixer, std::vector<int64_t> keep = {}) {
   const ModelConfig source = read_config(run);
   const ModelConfig config = converted_config(source, {mixer, std::move(keep)});
-  auto model = converted_model(config, map_weights(run, "best", source), 1, at::kDouble);
+  auto model = converted_model(config, source_weights(run, "best", source, config), 1, at::kDouble);
   model->to(at::kDouble);
   return model;
 }
@@ -108,6 +113,14 @@ Tensor some_tokens(int64_t rows, int64_t length) {
   return at::randint(256, {rows, length}, at::kLong);
 }
 
+void expect_same_weights(const std::string& a, const std::string& b) {
+  const TensorFile first = read_safetensors(a), second = read_safetensors(b);
+  ASSERT_EQ(first.tensors.size(), second.tensors.size());
+  for (size_t i = 0; i < first.tensors.size(); ++i) {
+    EXPECT_TRUE(at::equal(first.tensors[i].second, second.tensors[i].second)) << first.tensors[i].first;
+  }
+}
+
 // What each layer's mixer gets while softmax attention's own output flows on.
 std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tensor& tokens) {
   const at::NoGradGuard no_grad;
@@ -115,7 +128,7 @@ std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tensor& toke
   model.walk(tokens, [&](int64_t layer, const Tensor& x) {
     inputs.push_back(x);
     const auto& mixer = model.mixers()[size_t(layer)];
-    const auto* student = dynamic_cast<const SoftmaxStudent*>(mixer.get());
+    const SoftmaxStudent* student = student_of(*mixer);
     return student ? student->project_output(student->lesson(x).teacher) : mixer->forward(x, {}, nullptr);
   });
   return inputs;
@@ -226,14 +239,6 @@ TEST_F(ConversionTest, LearnsAndLeavesARunThatOpens) {
   EXPECT_NEAR(total, result.stages[0].total_after, 1e-4 * total);
 }
 
-void expect_same_weights(const std::string& a, const std::string& b) {
-  const TensorFile first = read_safetensors(a), second = read_safetensors(b);
-  ASSERT_EQ(first.tensors.size(), second.tensors.size());
-  for (size_t i = 0; i < first.tensors.size(); ++i) {
-    EXPECT_TRUE(at::equal(first.tensors[i].second, second.tensors[i].second)) << first.tensors[i].first;
-  }
-}
-
 TEST_F(ConversionTest, ResumedEqualsUninterrupted) {
   const std::string run = make_run(small_config(kGrouped));
   linearize(request(run, "whole"));
@@ -262,6 +267,112 @@ TEST_F(ConversionTest, FrozenWeightsMayBeBfloat16) {
   const auto model = open_model(path("out")), source = open_model(run);
   EXPECT_TRUE(at::equal(model->named_parameters()["layers.1.mixer.q.weight"],
                         source->named_parameters()["layers.1.mixer.q.weight"]));
+}
+
+// What a student learns from is what its layer gives.
+TEST_F(ConversionTest, LessonsAreTheMixersOwnOutputs) {
+  const std::string run = make_run(small_config(kGrouped));
+  at::manual_seed(3);
+  const Tensor x = at::randn({2, 19, 24}, at::kDouble);
+  for (const Json& mixer :
+       {lolcats_settings(), lolcats_settings(R"({"layout": "terrace", "mixture": "gated"})"), macchiato_settings()}) {
+    const auto model = convert(run, mixer);
+    const auto& layer = model->mixers()[1];
+    const SoftmaxStudent* student = student_of(*layer);
+    ASSERT_NE(student, nullptr);
+    EXPECT_CLOSE(student->project_output(student->lesson(x).student), layer->forward(x, {}, nullptr), 1e-12);
+  }
+}
+
+TEST_F(ConversionTest, UntrainedMacchiatoIsTheSlidingWindowModel) {
+  for (const char* mixer : {kGrouped, R"({"mixer": "softmax", "scale": 0.3, "softcap": 2.0, "rope_theta": 100})"}) {
+    const std::string run = make_run(small_config(mixer));
+    Json window = parse_json(mixer, "test");
+    window["mixer"] = "sliding_window";
+    window["window"] = 5;
+    const Tensor tokens = some_tokens(2, 30);
+    Json config = small_config(mixer);
+    config["mixer"] = window;
+    LanguageModel sliding(ModelConfig::from_json(config, "test"));
+    const TensorFile source = map_weights(run, "best", read_config(run));
+    for (const auto& [name, tensor] : source.tensors) {
+      const at::NoGradGuard no_grad;
+      sliding.named_parameters()[name].copy_(tensor);
+    }
+    const Tensor right = sliding.forward(tokens);
+    const auto untrained = convert(run, macchiato_settings(), {});
+    untrained->to(at::kFloat);
+    EXPECT_CLOSE(untrained->forward(tokens), right, 2e-6);
+    Json low = macchiato_settings();
+    low["window_logit"] = 0;
+    EXPECT_GT(testing::relative_error(convert(run, low)->forward(tokens), right), 1e-3);
+  }
+}
+
+// Attention transfer, then the next token; stopped in either stage.
+TEST_F(ConversionTest, MacchiatoLearnsInTwoStages) {
+  const std::string run = make_run(small_config(kGrouped));
+  const auto wanted = [&](const std::string& out) {
+    LinearizeRequest result = request(run, out, macchiato_settings());
+    result.plan.conversion.mixer["window_logit"] = 4;
+    result.plan.transfer.tokens = 8 * 64;
+    result.plan.transfer.learning_rate = 3e-3;
+    result.plan.cross_entropy = result.plan.transfer;
+    return result;
+  };
+  const auto whole = linearize(wanted("whole"));
+  ASSERT_EQ(whole.stages.size(), 2u);
+  for (const StageReport& stage : whole.stages) EXPECT_LT(stage.total_after, stage.total_before) << stage.name;
+  const auto model = open_model(path("whole")), source = open_model(run);
+  EXPECT_TRUE(at::equal(model->named_parameters()["layers.2.mixer.window_k.weight"],
+                        source->named_parameters()["layers.2.mixer.k.weight"]));
+  for (const int64_t stop : {5, 8, 11}) {
+    LinearizeRequest first = wanted(concat("stopped-", stop));
+    first.stop_at = stop;
+    EXPECT_EQ(linearize(first).step, stop);
+    EXPECT_TRUE(linearize(resuming(concat("stopped-", stop))).done);
+    expect_same_weights(path(concat("stopped-", stop)) + "/best.safetensors", path("whole/best.safetensors"));
+  }
+}
+
+TEST_F(ConversionTest, AdaptersAreTrainedLastAndMerged) {
+  const std::string run = make_run(small_config(kGrouped));
+  linearize(request(run, "transferred"));
+  LinearizeRequest wanted = request(run, "tuned");
+  wanted.plan.lora = wanted.plan.transfer;
+  wanted.plan.lora.learning_rate = 3e-3;
+  wanted.plan.adapters = {.rank = 2, .alpha = 4};
+  const auto result = linearize(wanted);
+  ASSERT_EQ(result.stages.size(), 2u);
+  EXPECT_LT(result.stages[1].total_after, result.stages[1].total_before);
+
+  const auto tuned = open_model(path("tuned")), apart = open_model(path("transferred"));
+  const auto changed = tuned->named_parameters(), before = apart->named_parameters();
+  EXPECT_TRUE(at::equal(changed["layers.0.mixer.phi_q.weight"], before["layers.0.mixer.phi_q.weight"]));
+  EXPECT_FALSE(at::equal(changed["layers.0.mixer.q.weight"], before["layers.0.mixer.q.weight"]));
+  EXPECT_EQ(load_lora(path("tuned/lora.safetensors"), *apart), wanted.plan.adapters);
+  const Tensor tokens = some_tokens(2, 30);
+  EXPECT_CLOSE(tuned->forward(tokens), apart->forward(tokens), 1e-5);
+
+  LinearizeRequest first = wanted;
+  first.out = path("stopped");
+  first.stop_at = 13;
+  EXPECT_FALSE(linearize(first).done);
+  EXPECT_TRUE(linearize(resuming("stopped")).done);
+  expect_same_weights(path("stopped/best.safetensors"), path("tuned/best.safetensors"));
+}
+
+TEST_F(ConversionTest, ConvertingTheRestKeepsWhatWasLearned) {
+  const std::string run = make_run(small_config(kGrouped));
+  LinearizeRequest first = request(run, "half");
+  first.plan.conversion.keep = {2};
+  linearize(first);
+  const ModelConfig half = read_config(path("half"));
+  const ModelConfig config = converted_config(half, {lolcats_settings(), {}});
+  const TensorFile weights = source_weights(path("half"), "best", half, config);
+  const auto model = converted_model(config, weights, 1, at::kFloat);
+  EXPECT_TRUE(at::equal(model->named_parameters()["layers.0.mixer.phi_q.weight"],
+                        open_model(path("half"))->named_parameters()["layers.0.mixer.phi_q.weight"]));
 }
 
 TEST_F(ConversionTest, KeptLayersStay) {

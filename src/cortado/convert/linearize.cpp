@@ -53,9 +53,8 @@ class Conversion {
   void open_data();
   void begin_stage(size_t number);
   void checkpoint() const;
-  // What the finished stages and the current one learned.
-  NamedTensors all_learned() const;
   void save(const std::string& path) const;
+  void keep_learned();
   int64_t finished_steps() const;
   void introduce() const;
 
@@ -79,7 +78,7 @@ Conversion::Conversion(const LinearizeRequest& request)
   const ModelConfig source = read_config(plan_.source);
   fail_input_if(!fs::is_directory(plan_.source), "[linearize] ", plan_.source, " is not a run with weights");
   config_ = converted_config(source, plan_.conversion);
-  source_ = map_weights(plan_.source, plan_.which, source);
+  source_ = source_weights(plan_.source, plan_.which, source, config_);
   const std::string fingerprint = source_.metadata["fingerprint"];
   fail_input_if(!plan_.fingerprint.empty() && plan_.fingerprint != fingerprint, "[--resume] ", plan_.source,
                 " has other weights than the conversion began with");
@@ -121,15 +120,12 @@ int64_t Conversion::finished_steps() const {
   return steps;
 }
 
-NamedTensors Conversion::all_learned() const {
-  NamedTensors all = fixed_;
-  for (const auto& entry : stage_->learned()) all.push_back(entry);
-  return all;
-}
-
 void Conversion::save(const std::string& path) const {
-  save_converted(config_, source_, all_learned(), path,
+  NamedTensors learned = fixed_, adapters;
+  for (const auto& entry : stage_->learned()) (stage_->name() == "lora" ? adapters : learned).push_back(entry);
+  save_converted(config_, source_, learned, adapters, plan_.adapters, path,
                  {{"stage", stage_->name()}, {"step", std::to_string(finished_steps() + stage_->state().step)}});
+  if (!adapters.empty() && path == folder_.best()) save_lora(folder_.adapters(), adapters, plan_.adapters);
 }
 
 void Conversion::checkpoint() const {
@@ -176,7 +172,7 @@ void Conversion::resume() {
   const Json number = parse_json(entry("stage"), folder_.trainer());
   fail_input_if(!number.is_number_integer() || number.get<size_t>() >= stages_.size(), "[", folder_.trainer(),
                 "] has no such stage: ", number.dump());
-  begin_stage(number.get<size_t>());
+  if (number.get<size_t>() != number_) begin_stage(number.get<size_t>());
   stage_->restore(current, StageState::from_json(parse_json(entry("state"), folder_.trainer()), folder_.trainer()));
 }
 
@@ -197,6 +193,13 @@ void Conversion::introduce() const {
   std::cout << std::endl;
 }
 
+// Of a finished stage, for the next ones; what both learned is the later one's.
+void Conversion::keep_learned() {
+  std::map<std::string, Tensor> all(fixed_.begin(), fixed_.end());
+  for (const auto& [name, parameter] : stage_->learned()) all[name] = parameter;
+  fixed_.assign(all.begin(), all.end());
+}
+
 bool Conversion::run() {
   MetricsFile metrics(folder_.metrics(), finished_steps() + stage_->state().step);
   while (true) {
@@ -213,7 +216,7 @@ bool Conversion::run() {
       save(folder_.last());
       return done;
     }
-    fixed_ = all_learned();
+    keep_learned();
     finished_.push_back(report_of(*stage_));
     begin_stage(number_ + 1);
   }

@@ -7,6 +7,7 @@
 
 #include "cortado/convert/settings.h"
 #include "cortado/convert/stage.h"
+#include "cortado/nn/lora.h"
 #include "cortado/train/run_folder.h"
 
 namespace cortado {
@@ -22,7 +23,11 @@ struct LinearizePlan {
   int64_t evaluation_chunks = 16;  // the first ones of the text
   int64_t seed = 1337;
   std::string dtype = "float32";  // of the frozen weights while training
-  StageOptions transfer;          // tokens 0: none; less than 0: two epochs of the text
+  // Stages of 0 tokens are left out; less than 0: two epochs of the text.
+  StageOptions transfer;       // attention transfer
+  StageOptions cross_entropy;  // what the mixers learn, further, by the next token
+  StageOptions lora;           // adapters, by the next token; everything else is frozen
+  LoraOptions adapters;
 
   Json to_json() const;
   static LinearizePlan from_json(const Json& json, const std::string& place);
@@ -58,7 +63,8 @@ struct LinearizeResult {
 };
 
 // DIR then is a run: config.json, tokenizer/, best.safetensors, last.safetensors, and linearize.json, metrics.jsonl,
-// report.json, report.svg. InputError: model, text or folder are wrong, and then the folder is untouched.
+// report.json, report.svg; adapters are merged into the weights, and also lie apart in lora.safetensors. InputError:
+// model, text or folder are wrong, and then the folder is untouched.
 LinearizeResult linearize(const LinearizeRequest& request);
 
 }  // namespace cortado

@@ -28,6 +28,11 @@ class Objective {
   virtual std::vector<double> losses(const Tensor& tokens, double weight) = 0;
 };
 
+// The parameters that the model's students learn, by their names in the model; no layer is one: InputError.
+NamedTensors learned_by_students(const LanguageModel& model);
+// Gradients for these parameters alone.
+void freeze_but(const LanguageModel& model, const NamedTensors& learned);
+
 // Attention transfer (LoLCATs, stage 1). Every layer's mixer that imitates softmax attention gets the mean square of
 // (its output - softmax attention's) from the same q, k and v, before the output projection; the teacher's output is
 // what flows on to the next layer. total = 1000 · the mean over these layers.
@@ -35,7 +40,7 @@ class Objective {
 // A layer's graph is differentiated as soon as its loss is known, so memory stays near that of inference.
 class AttentionTransfer : public Objective {
  public:
-  // No layer that can imitate: InputError. Freezes the model but for what learns.
+  // Freezes the model but for what learns.
   explicit AttentionTransfer(std::shared_ptr<LanguageModel> model);
 
   NamedTensors learned() const override { return learned_; }
@@ -48,6 +53,22 @@ class AttentionTransfer : public Objective {
  private:
   std::shared_ptr<LanguageModel> model_;
   std::vector<int64_t> layers_;  // those that learn
+  NamedTensors learned_;
+};
+
+// The model's own loss: the mean cross-entropy of the next token, in nats.
+class NextToken : public Objective {
+ public:
+  // Freezes the model but for `learned`.
+  NextToken(std::shared_ptr<LanguageModel> model, NamedTensors learned);
+
+  NamedTensors learned() const override { return learned_; }
+  std::vector<std::string> parts() const override { return {"next token"}; }
+  double total(const std::vector<double>& losses) const override { return losses.at(0); }
+  std::vector<double> losses(const Tensor& tokens, double weight) override;
+
+ private:
+  std::shared_ptr<LanguageModel> model_;
   NamedTensors learned_;
 };
 

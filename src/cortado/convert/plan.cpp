@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "cortado/base/random.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
@@ -21,12 +22,12 @@ Json stage_to_json(const StageOptions& options) {
 StageOptions stage_from_json(const Json& json, const std::string& place) {
   JsonReader reader(json, place);
   StageOptions options;
-  options.batch = reader.integer("batch", 1, 1 << 20);
-  options.accumulate = reader.integer("accumulate", 1, 1 << 20);
-  options.tokens = reader.integer("tokens", 0, kEndless);
-  options.evaluate_every = reader.integer("evaluate_every", 1, kEndless);
-  options.learning_rate = reader.number("learning_rate", 0, 1e3);
-  options.minimum_rate = reader.number("minimum_rate", 0, 1e3);
+  options.batch = reader.integer("batch", 1, 1 << 20, options.batch);
+  options.accumulate = reader.integer("accumulate", 1, 1 << 20, options.accumulate);
+  options.tokens = reader.integer("tokens", 0, kEndless, options.tokens);
+  options.evaluate_every = reader.integer("evaluate_every", 1, kEndless, options.evaluate_every);
+  options.learning_rate = reader.number("learning_rate", 0, 1e3, options.learning_rate);
+  options.minimum_rate = reader.number("minimum_rate", 0, 1e3, options.minimum_rate);
   reader.finish();
   return options;
 }
@@ -43,7 +44,10 @@ Json LinearizePlan::to_json() const {
           {"evaluation_chunks", evaluation_chunks},
           {"seed", seed},
           {"dtype", dtype},
-          {"transfer", stage_to_json(transfer)}};
+          {"transfer", stage_to_json(transfer)},
+          {"cross_entropy", stage_to_json(cross_entropy)},
+          {"lora", stage_to_json(lora)},
+          {"adapters", lora_json(adapters)}};
 }
 
 LinearizePlan LinearizePlan::from_json(const Json& json, const std::string& place) {
@@ -62,22 +66,35 @@ LinearizePlan LinearizePlan::from_json(const Json& json, const std::string& plac
   plan.seed = reader.integer("seed", 0, std::numeric_limits<int64_t>::max());
   plan.dtype = dtype_name(dtype_of(reader.text("dtype")));
   plan.transfer = stage_from_json(reader.object("transfer"), place + ".transfer");
+  plan.cross_entropy = stage_from_json(reader.object("cross_entropy"), place + ".cross_entropy");
+  plan.lora = stage_from_json(reader.object("lora"), place + ".lora");
+  plan.adapters = lora_options(reader.object("adapters"), place + ".adapters");
   reader.finish();
   return plan;
 }
 
 std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {
+  using Model = std::shared_ptr<LanguageModel>;
+  const std::vector<PlannedStage> all = {
+      {"transfer", plan.transfer, [](const Model& model) { return std::make_shared<AttentionTransfer>(model); }},
+      {"cross-entropy", plan.cross_entropy,
+       [](const Model& model) { return std::make_shared<NextToken>(model, learned_by_students(*model)); }},
+      {"lora", plan.lora, [adapters = plan.adapters, seed = plan.seed](const Model& model) {
+         at::manual_seed(RandomStream(static_cast<uint64_t>(seed), "adapters").bits(0));
+         attach_lora(*model, adapters);
+         return std::make_shared<NextToken>(model, lora_weights(*model));
+       }}};
   std::vector<PlannedStage> stages;
-  if (plan.transfer.tokens > 0) {
-    stages.push_back({"transfer", plan.transfer, [](const std::shared_ptr<LanguageModel>& model) {
-                        return std::make_shared<AttentionTransfer>(model);
-                      }});
+  for (const PlannedStage& stage : all) {
+    if (stage.options.tokens > 0) stages.push_back(stage);
   }
   return stages;
 }
 
 void set_default_tokens(LinearizePlan& plan, int64_t tokens) {
-  if (plan.transfer.tokens < 0) plan.transfer.tokens = tokens;
+  for (StageOptions* stage : {&plan.transfer, &plan.cross_entropy, &plan.lora}) {
+    if (stage->tokens < 0) stage->tokens = tokens;
+  }
 }
 
 }  // namespace cortado

@@ -19,7 +19,7 @@ struct PlannedStage {
 // In their order; stages of no tokens are left out.
 std::vector<PlannedStage> planned_stages(const LinearizePlan& plan);
 
-// Fills in what the plan leaves to the text: how long the attention transfer is.
+// Fills in what the plan leaves to the text: how long stages are.
 void set_default_tokens(LinearizePlan& plan, int64_t tokens);
 
 }  // namespace cortado

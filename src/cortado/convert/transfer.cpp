@@ -11,25 +11,38 @@ namespace {
 
 constexpr double kTransferScale = 1000;  // LoLCATs' "mse_factor"
 
-const SoftmaxStudent* student_of(const LanguageModel& model, int64_t layer) {
-  return dynamic_cast<const SoftmaxStudent*>(model.mixers()[static_cast<size_t>(layer)].get());
+const SoftmaxStudent* student_at(const LanguageModel& model, int64_t layer) {
+  return student_of(*model.mixers()[static_cast<size_t>(layer)]);
 }
 
 }  // namespace
 
-AttentionTransfer::AttentionTransfer(std::shared_ptr<LanguageModel> model) : model_(std::move(model)) {
-  for (Tensor& parameter : model_->parameters()) parameter.requires_grad_(false);
-  auto parameters = model_->named_parameters();
-  for (int64_t layer = 0; layer < static_cast<int64_t>(model_->mixers().size()); ++layer) {
-    const SoftmaxStudent* student = student_of(*model_, layer);
+NamedTensors learned_by_students(const LanguageModel& model) {
+  const auto parameters = model.named_parameters();
+  NamedTensors learned;
+  for (int64_t layer = 0; layer < static_cast<int64_t>(model.mixers().size()); ++layer) {
+    const SoftmaxStudent* student = student_at(model, layer);
     if (!student) continue;
-    layers_.push_back(layer);
-    for (const std::string& name : student->learned()) {
-      learned_.emplace_back(concat("layers.", layer, ".mixer.", name), Tensor());
+    for (const std::string& own : student->learned()) {
+      const std::string name = concat("layers.", layer, ".mixer.", own);
+      learned.emplace_back(name, parameters[name]);
     }
   }
-  fail_input_if(layers_.empty(), "[linearize] no layer of the model can learn from softmax attention");
-  for (auto& [name, parameter] : learned_) parameter = parameters[name].requires_grad_(true);
+  fail_input_if(learned.empty(), "[linearize] no layer of the model can learn from softmax attention");
+  return learned;
+}
+
+void freeze_but(const LanguageModel& model, const NamedTensors& learned) {
+  for (Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
+  for (const auto& [name, parameter] : learned) Tensor(parameter).requires_grad_(true);
+}
+
+AttentionTransfer::AttentionTransfer(std::shared_ptr<LanguageModel> model)
+    : model_(std::move(model)), learned_(learned_by_students(*model_)) {
+  for (int64_t layer = 0; layer < static_cast<int64_t>(model_->mixers().size()); ++layer) {
+    if (student_at(*model_, layer)) layers_.push_back(layer);
+  }
+  freeze_but(*model_, learned_);
 }
 
 std::vector<std::string> AttentionTransfer::parts() const {
@@ -49,7 +62,7 @@ std::vector<double> AttentionTransfer::losses(const Tensor& tokens, double weigh
   const double share = weight * kTransferScale / static_cast<double>(layers_.size());
   std::vector<Tensor> squares;
   model_->walk(tokens, [&](int64_t layer, const Tensor& x) {
-    const SoftmaxStudent* student = student_of(*model_, layer);
+    const SoftmaxStudent* student = student_at(*model_, layer);
     if (!student) return model_->mixers()[static_cast<size_t>(layer)]->forward(x, {}, nullptr);
     const auto lesson = student->lesson(x);
     const Tensor loss = at::mse_loss(lesson.student, lesson.teacher);

@@ -14,7 +14,7 @@ namespace {
 std::set<std::string> names_of_new_weights(const LanguageModel& model) {
   std::set<std::string> names;
   for (size_t layer = 0; layer < model.mixers().size(); ++layer) {
-    const auto* student = dynamic_cast<const SoftmaxStudent*>(model.mixers()[layer].get());
+    const SoftmaxStudent* student = student_of(*model.mixers()[layer]);
     if (!student) continue;
     for (const std::string& name : student->learned()) names.insert(concat("layers.", layer, ".mixer.", name));
   }
@@ -22,6 +22,25 @@ std::set<std::string> names_of_new_weights(const LanguageModel& model) {
 }
 
 }  // namespace
+
+TensorFile source_weights(const std::string& run, const std::string& which, const ModelConfig& source,
+                          const ModelConfig& converted) {
+  TensorFile file = map_weights(run, which, source);
+  // Macchiato calls softmax attention's q and k its window's.
+  std::vector<std::pair<std::string, std::string>> renamed;
+  for (size_t i = 0; i < source.layers.size(); ++i) {
+    if (source.layers[i]["mixer"] != "softmax" || converted.layers[i]["mixer"] != "macchiato") continue;
+    for (const char* map : {"q", "k"}) {
+      renamed.emplace_back(concat("layers.", i, ".mixer.", map, "."), concat("layers.", i, ".mixer.window_", map, "."));
+    }
+  }
+  for (auto& [name, tensor] : file.tensors) {
+    for (const auto& [from, to] : renamed) {
+      if (name.starts_with(from)) name = to + name.substr(from.size());
+    }
+  }
+  return file;
+}
 
 std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const TensorFile& source, int64_t seed,
                                                const at::TensorOptions& options) {
@@ -32,16 +51,18 @@ std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const 
   const at::NoGradGuard no_grad;
   for (auto& entry : named_weights(*model)) {
     Tensor& weight = entry.value();
-    if (added.contains(entry.key())) {
+    const auto found = given.find(entry.key());
+    const bool learned = added.contains(entry.key());
+    if (learned && found == given.end()) {
       weight.set_data(weight.to(options.device(), at::kFloat));
       continue;
     }
-    const auto found = given.find(entry.key());
     fail_input_if(found == given.end(), "[linearize] the model has no \"", entry.key(), "\"");
     fail_input_if(found->second.sizes() != weight.sizes(), "[linearize] \"", entry.key(), "\" is ",
                   found->second.sizes(), ", expected ", weight.sizes());
     // A copy also where nothing is to be converted: the map is read-only, and its pages are given back.
-    weight.set_data(found->second.to(options, /*non_blocking=*/false, /*copy=*/true));
+    const auto type = learned ? options.dtype(at::kFloat) : options;  // of a student that has learned before
+    weight.set_data(found->second.to(type, /*non_blocking=*/false, /*copy=*/true));
     source.map->release(found->second.const_data_ptr(), found->second.nbytes());
   }
   model->eval();
@@ -49,17 +70,12 @@ std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const 
 }
 
 void save_converted(const ModelConfig& config, const TensorFile& source, const NamedTensors& learned,
-                    const std::string& path, const std::map<std::string, std::string>& metadata) {
-  std::map<std::string, Tensor> changed;
-  for (const auto& [name, tensor] : learned) changed[name] = tensor.detach().cpu();
-  NamedTensors weights;
-  for (const auto& [name, tensor] : source.tensors) {
-    const auto found = changed.find(name);
-    weights.emplace_back(name, found == changed.end() ? tensor : found->second);
-    if (found != changed.end()) changed.erase(found);
-  }
-  for (const auto& entry : changed) weights.push_back(entry);
-  save_weights(config, std::move(weights), path, metadata);
+                    const NamedLora& adapters, const LoraOptions& lora, const std::string& path,
+                    const std::map<std::string, std::string>& metadata) {
+  std::map<std::string, Tensor> weights(source.tensors.begin(), source.tensors.end());
+  for (const auto& [name, tensor] : learned) weights[name] = tensor.detach().cpu();
+  merge_into(weights, adapters, lora);
+  save_weights(config, {weights.begin(), weights.end()}, path, metadata);
   for (const auto& [name, tensor] : source.tensors) source.map->release(tensor.const_data_ptr(), tensor.nbytes());
 }
 

@@ -5,16 +5,23 @@
 #include <string>
 
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/lora.h"
 
 namespace cortado {
+
+// RUN's weights in their own types (map_weights), by the names that they have in the converted config.
+TensorFile source_weights(const std::string& run, const std::string& which, const ModelConfig& source,
+                          const ModelConfig& converted);
 
 // A model of a converted config with the source's weights in `dtype`; what its mixers have besides starts as they say,
 // in float32, drawn by `seed`. InputError: weights that don't fit.
 std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const TensorFile& source, int64_t seed,
                                                const at::TensorOptions& options);
 
-// A checkpoint of `config`: the source's weights in their own types, `learned` beside them or in their place.
+// A checkpoint of `config`: the source's weights in their own types, and what was learned: `learned` beside them or in
+// their place, and adapters, which are merged.
 void save_converted(const ModelConfig& config, const TensorFile& source, const NamedTensors& learned,
-                    const std::string& path, const std::map<std::string, std::string>& metadata);
+                    const NamedLora& adapters, const LoraOptions& lora, const std::string& path,
+                    const std::map<std::string, std::string>& metadata);
 
 }  // namespace cortado

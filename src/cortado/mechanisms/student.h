@@ -24,8 +24,14 @@ class SoftmaxStudent {
   // The output projection, [B,T,H,d] -> [B,T,D].
   virtual Tensor project_output(const Tensor& mixed) const = 0;
 
-  // Names of the parameters that the softmax layer does not have.
+  // Names of the parameters that the softmax layer does not have. None: these settings stand in for no softmax layer.
   virtual std::vector<std::string> learned() const = 0;
 };
+
+// The mixer as a student; null where it is none.
+inline const SoftmaxStudent* student_of(const Mixer& mixer) {
+  const auto* student = dynamic_cast<const SoftmaxStudent*>(&mixer);
+  return student && !student->learned().empty() ? student : nullptr;
+}
 
 }  // namespace cortado

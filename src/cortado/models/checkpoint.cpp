@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/lora.h"
 #include "cortado/nn/safetensors.h"
 #include "cortado/nn/weights.h"
 
@@ -71,9 +72,7 @@ TensorFile map_checkpoint(const std::string& path) {
 
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata) {
-  NamedTensors weights;
-  for (const auto& parameter : named_weights(model)) weights.emplace_back(parameter.key(), parameter.value());
-  model.set_fingerprint(save_weights(model.config(), std::move(weights), path, metadata));
+  model.set_fingerprint(save_weights(model.config(), merged_weights(model), path, metadata));
 }
 
 std::string save_weights(const ModelConfig& config, NamedTensors weights, const std::string& path,

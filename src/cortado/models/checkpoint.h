@@ -20,7 +20,8 @@ namespace cortado {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
-// Weights only. Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
+// Weights only, with adapters merged into them (nn/lora.h). Metadata: "format": "cortado-model", "config_hash", "step",
+// ... plus what is given.
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata = {});
 

@@ -3,7 +3,9 @@
 
 #include <torch/nn/module.h>
 
+#include "cortado/base/error.h"
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/lora.h"
 #include "cortado/nn/matmul.h"
 
 namespace cortado {
@@ -17,12 +19,30 @@ class Linear : public torch::nn::Module {
     if (with_bias) bias = register_parameter("bias", at::zeros({out}));
   }
 
-  Tensor forward(const Tensor& x) const { return linear_map(x, weight, bias); }
+  Tensor forward(const Tensor& x) const {
+    const Tensor y = linear_map(x, weight, bias);
+    return lora_ ? y + lora_->forward(x) : y;
+  }
+
+  // A low-rank addition, the submodule "lora" (nn/lora.h).
+  void attach(std::shared_ptr<Lora> lora) {
+    fail_input_if(lora_ != nullptr, "[lora] the linear map has an adapter");
+    lora->to(weight.device());
+    lora_ = register_module("lora", std::move(lora));
+  }
+  void detach_lora() {
+    unregister_module("lora");
+    lora_ = nullptr;
+  }
+  const std::shared_ptr<Lora>& lora() const { return lora_; }
 
   Tensor weight;
   std::optional<Tensor> bias;
   // Its output is added to the residual stream: an initialisation with "scale_residual" makes it smaller.
   bool residual_output = false;
+
+ private:
+  std::shared_ptr<Lora> lora_;
 };
 
 // A Linear whose output joins the residual stream (a mixer's or feed-forward's last projection).

@@ -71,34 +71,41 @@ TrainingOptions TrainingOptions::from_json(const Json& object, const std::string
   options.evaluate_batches = reader.integer("evaluate_batches", 0, kMany, defaults.evaluate_batches);
   options.log_every = reader.integer("log_every", 1, kMany, defaults.log_every);
   options.seed = reader.integer("seed", 0, std::numeric_limits<int64_t>::max(), defaults.seed);
+  options.base = reader.text("base", "");
+  const bool adapters = reader.has("lora");
+  const Json lora = reader.object("lora");
+  if (adapters) options.lora = lora_options(lora, place + ".lora");
   reader.finish();
   return options;
 }
 
 Json TrainingOptions::to_json() const {
-  return {{"data", data},
-          {"tokenizer", tokenizer},
-          {"document_separator", document_separator},
-          {"batch", batch},
-          {"context", context},
-          {"accumulate", accumulate},
-          {"steps", steps},
-          {"learning_rate", learning_rate},
-          {"minimum_rate", minimum_rate},
-          {"warmup", warmup},
-          {"schedule", schedule_name(schedule)},
-          {"decay_steps", decay_steps},
-          {"beta1", beta1},
-          {"beta2", beta2},
-          {"epsilon", epsilon},
-          {"weight_decay", weight_decay},
-          {"clip", clip},
-          {"dtype", dtype == at::kBFloat16 ? "bfloat16" : "float32"},
-          {"packed", packed},
-          {"evaluate_every", evaluate_every},
-          {"evaluate_batches", evaluate_batches},
-          {"log_every", log_every},
-          {"seed", seed}};
+  Json json = {{"data", data},
+               {"tokenizer", tokenizer},
+               {"document_separator", document_separator},
+               {"batch", batch},
+               {"context", context},
+               {"accumulate", accumulate},
+               {"steps", steps},
+               {"learning_rate", learning_rate},
+               {"minimum_rate", minimum_rate},
+               {"warmup", warmup},
+               {"schedule", schedule_name(schedule)},
+               {"decay_steps", decay_steps},
+               {"beta1", beta1},
+               {"beta2", beta2},
+               {"epsilon", epsilon},
+               {"weight_decay", weight_decay},
+               {"clip", clip},
+               {"dtype", dtype == at::kBFloat16 ? "bfloat16" : "float32"},
+               {"packed", packed},
+               {"evaluate_every", evaluate_every},
+               {"evaluate_batches", evaluate_batches},
+               {"log_every", log_every},
+               {"seed", seed}};
+  if (!base.empty()) json["base"] = base;
+  if (lora) json["lora"] = lora_json(*lora);
+  return json;
 }
 
 }  // namespace cortado

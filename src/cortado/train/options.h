@@ -3,9 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <string>
 
 #include "cortado/base/json.h"
+#include "cortado/nn/lora.h"
 
 namespace cortado {
 
@@ -40,6 +42,11 @@ struct TrainingOptions {
   int64_t evaluate_batches = 0;  // batches from the beginning of the validation split; 0: all of it
   int64_t log_every = 10;        // steps between lines of metrics.jsonl
   int64_t seed = 1337;
+
+  // A run whose weights and tokenizer this one starts from; "": random weights.
+  std::string base;
+  // Only low-rank adapters learn (in JSON an object {"rank", "alpha", "targets"}, or absent).
+  std::optional<LoraOptions> lora;
 
   static TrainingOptions from_json(const Json& object, const std::string& place = "training");
   Json to_json() const;  // round trip: from_json(to_json()) is the same

@@ -7,7 +7,7 @@
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/random.h"
-#include "cortado/models/language_model.h"
+#include "cortado/models/checkpoint.h"
 #include "cortado/train/data.h"
 #include "cortado/train/trainer.h"
 
@@ -90,11 +90,14 @@ Kept keep_from_run(const RunFolder& folder, Json& config) {
   return kept;
 }
 
-// A resumed run keeps its tokenizer: learning one anew from the text could give another.
-std::shared_ptr<Tokenizer> own_tokenizer(const TrainRequest& request) {
+// A resumed run keeps its tokenizer: learning one anew from the text could give another. So does one that starts from
+// the weights of a run.
+std::shared_ptr<Tokenizer> own_tokenizer(const TrainRequest& request, const std::string& base) {
   const RunFolder folder{request.out};
-  if (request.use != FolderUse::kResume || !fs::exists(folder.tokenizer() + "/tokenizer.json")) return nullptr;
-  return load_tokenizer(folder.tokenizer());
+  if (request.use == FolderUse::kResume && fs::exists(folder.tokenizer() + "/tokenizer.json")) {
+    return load_tokenizer(folder.tokenizer());
+  }
+  return base.empty() ? nullptr : load_tokenizer(base + "/tokenizer");
 }
 
 Plan make_plan(const TrainRequest& request) {
@@ -117,7 +120,12 @@ Plan make_plan(const TrainRequest& request) {
   if (plan.options.data.empty()) plan.options.data = kept.data;
   fail_input_if(plan.options.data.empty(), "[train] no data: give --data, or \"data\" in \"training\"");
   plan.options.data = fs::absolute(plan.options.data).lexically_normal().string();  // --resume works from anywhere
-  plan.dataset = open_data(plan.options.data, plan.options, own_tokenizer(request));
+  if (!plan.options.base.empty()) {
+    plan.options.base = fs::absolute(plan.options.base).lexically_normal().string();
+    fail_input_if(!resume && !fs::is_directory(plan.options.base), "[train] \"base\" must be a run, ",
+                  plan.options.base, " is none");
+  }
+  plan.dataset = open_data(plan.options.data, plan.options, own_tokenizer(request, plan.options.base));
   const int64_t vocabulary = plan.dataset.tokenizer->vocabulary();
   if (plan.model.vocabulary == 0) plan.model.vocabulary = vocabulary;
   fail_input_if(plan.model.vocabulary < vocabulary, "[", name, "] \"vocabulary\" is ", plan.model.vocabulary,
@@ -125,10 +133,24 @@ Plan make_plan(const TrainRequest& request) {
   return plan;
 }
 
-std::shared_ptr<LanguageModel> make_model(const Plan& plan, at::Device device) {
-  at::manual_seed(RandomStream(uint64_t(plan.options.seed), "weights").bits(0));
-  auto model = std::make_shared<LanguageModel>(plan.model);
-  model->to(device);
+// A resumed run gets its weights from its checkpoint, not from the base.
+std::shared_ptr<LanguageModel> make_model(const Plan& plan, at::Device device, bool resume) {
+  const TrainingOptions& options = plan.options;
+  at::manual_seed(RandomStream(uint64_t(options.seed), "weights").bits(0));
+  std::shared_ptr<LanguageModel> model;
+  if (!options.base.empty() && !resume) {
+    model = open_model(options.base, {.device = device});
+    fail_input_if(model->config().architecture_hash() != plan.model.architecture_hash(), "[train] the config is not ",
+                  options.base, "'s: its weights don't fit");
+    model->train();
+  } else {
+    model = std::make_shared<LanguageModel>(plan.model);
+    model->to(device);
+  }
+  if (!options.lora) return model;
+  fail_input_if(options.base.empty(), "[train] \"lora\" needs trained weights: name a run in place of the config");
+  for (Tensor& parameter : model->parameters()) parameter.requires_grad_(false);
+  attach_lora(*model, *options.lora);
   return model;
 }
 
@@ -154,7 +176,7 @@ TrainResult train_run(const TrainRequest& request) {
   const Plan plan = make_plan(request);
   const RunFolder folder{request.out};
   const auto batches = make_batches(plan.dataset.train, plan.options);
-  const auto model = make_model(plan, request.device);
+  const auto model = make_model(plan, request.device, request.use == FolderUse::kResume);
 
   const RunLock lock(folder, request.use);
   if (request.use == FolderUse::kResume) check_same_run(folder, plan.config());

@@ -11,6 +11,7 @@ namespace cortado {
 // RUN/last.safetensors, RUN/best.safetensors   weights alone, for everything that reads a model
 // RUN/train.json            where training stands, for people and scripts
 // RUN/metrics.jsonl         one object a line
+// RUN/lora.safetensors      adapters, where there are (nn/lora.h); the weights above hold them too
 // RUN/.lock                 held while a process trains here
 struct RunFolder {
   std::string path;
@@ -22,6 +23,7 @@ struct RunFolder {
   std::string best() const { return path + "/best.safetensors"; }
   std::string summary() const { return path + "/train.json"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
+  std::string adapters() const { return path + "/lora.safetensors"; }
   std::string lock() const { return path + "/.lock"; }
 
   bool has_checkpoint() const;  // something that starting over would lose

@@ -10,6 +10,7 @@
 #include "cortado/base/random.h"
 #include "cortado/generate/evaluate.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/lora.h"
 #include "cortado/train/autocast.h"
 #include "cortado/train/schedule.h"
 
@@ -167,6 +168,7 @@ void Trainer::log(const Step& step) {
 void Trainer::checkpoint() {
   save_trainer(folder_.trainer(), *model_, optimizer_, state_, about_);
   save_weights(*model_, folder_.last(), {{"step", std::to_string(state_.step)}});
+  if (options_.lora) save_lora(folder_.adapters(), lora_weights(*model_), *options_.lora);
   Json summary = state_.to_json();
   summary["steps"] = options_.steps;
   summary["about"] = about_;

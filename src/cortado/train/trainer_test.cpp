@@ -290,5 +290,36 @@ TEST_F(TrainRunTest, ABrokenCheckpointIsSaidSo) {
   EXPECT_EQ(read_file(trainer), bytes);
 }
 
+// A run fine-tuned through adapters: the base's weights stay, the checkpoints hold the sums, the adapters lie apart.
+TEST_F(TrainRunTest, AdaptersOfARun) {
+  train_run(request(config_with(kSoftmax), "base"));
+  const auto tuned = [&](const std::string& out) {
+    Json config = config_with(kSoftmax, R"({"lora": {"rank": 2, "alpha": 4, "targets": ["q", "up"]}})");
+    config["training"]["base"] = path("base");
+    return request(config, out);
+  };
+  train_run(tuned("whole"));
+  const auto base = open_model(path("base")), result = open_model(path("whole"));
+  const auto before = base->named_parameters(), after = result->named_parameters();
+  EXPECT_TRUE(at::equal(before["layers.0.mixer.k.weight"], after["layers.0.mixer.k.weight"]));
+  EXPECT_FALSE(at::equal(before["layers.0.mixer.q.weight"], after["layers.0.mixer.q.weight"]));
+  EXPECT_TRUE(fs::exists(path("whole/lora.safetensors")));
+
+  TrainRequest first = tuned("stopped");
+  first.stop_at = 7;
+  EXPECT_FALSE(train_run(first).done);
+  fs::remove_all(path("base"));  // a resumed run has all it needs
+  EXPECT_TRUE(train_run(resuming("stopped")).done);
+  const TensorFile a = read_safetensors(path("whole/last.safetensors"));
+  const TensorFile b = read_safetensors(path("stopped/last.safetensors"));
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    EXPECT_TRUE(at::equal(a.tensors[i].second, b.tensors[i].second)) << a.tensors[i].first;
+  }
+  EXPECT_NE(testing::error_of([&] {
+              train_run(request(config_with(kSoftmax, R"({"lora": {"rank": 2}})"), "random"));
+            }).find("needs trained weights"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace cortado

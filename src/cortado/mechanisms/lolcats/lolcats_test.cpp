@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/mixer.h"
+#include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -125,6 +127,47 @@ TEST(Lolcats, SaysWhatDoesNotFit) {
   EXPECT_EQ(testing::error_of([] { lolcats_mixture("none"); }),
             "[lolcats] mixture must be \"lolcats\", \"gated\" or \"plain\", got \"none\"");
   EXPECT_THROW(lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, at::zeros({3}), {}), InputError);
+}
+
+// The kernels against the same from ATen's functions, in float64: odd widths, heads that lie elsewhere in memory.
+TEST(LolcatsKernels, FeaturesEqualTheirDefinition) {
+  for (const int64_t width : {1, 7, 16, 64, 70}) {
+    at::manual_seed(width);
+    const Tensor y = (at::randn({2, 3, 65, width}) * 4).requires_grad_(true);
+    const Tensor wide = y.detach().to(at::kDouble).requires_grad_(true);
+    const Tensor got = lolcats_fused::features(y, 1e-3);
+    const Tensor right = at::cat({at::softmax(wide, -1), at::softmax(-wide, -1)}, -1).clamp_min(1e-3);
+    EXPECT_CLOSE(got, right, 2e-6) << width;
+    const auto weights = testing::weights_like({right});
+    testing::expect_gradients_close(testing::gradients({got}, weights, {y}),
+                                    testing::gradients({right}, weights, {wide}), 1e-5);
+  }
+}
+
+TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
+  for (const LolcatsMixture mixture : kMixtures) {
+    for (const int64_t width : {1, 7, 64}) {
+      at::manual_seed(width);
+      const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes); };
+      // A head's numbers side by side, but tokens first or heads first.
+      std::vector<Tensor> inputs = {normal({2, 4, 70, width}).transpose(1, 2), normal({2, 70, 4}) + 1,
+                                    normal({2, 4, 70}).transpose(1, 2), normal({2, 70, 4, width + 1}).abs(),
+                                    normal({4})};
+      inputs[3].select(3, width).narrow(1, 0, 5).zero_();  // nothing is old yet
+      inputs[3].narrow(1, 0, 5).zero_();
+      std::vector<Tensor> wide;
+      for (Tensor& x : inputs) {
+        x.requires_grad_(true);
+        wide.push_back(x.detach().to(at::kDouble).requires_grad_(true));
+      }
+      const Tensor got = lolcats_fused::join(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], mixture);
+      const Tensor right = join_linear({wide[0], wide[1], wide[2]}, wide[3], wide[4], mixture);
+      EXPECT_CLOSE(got, right, 2e-6) << width;
+      const auto weights = testing::weights_like({right});
+      testing::expect_gradients_close(testing::gradients({got}, weights, inputs),
+                                      testing::gradients({right}, weights, wide), 2e-5);
+    }
+  }
 }
 
 }  // namespace

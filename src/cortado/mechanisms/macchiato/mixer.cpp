@@ -5,12 +5,16 @@
 
 namespace cortado {
 
+namespace {
+
+// The window's logit starts far from the others' and must be able to come near them in some hundred of AdamW's steps,
+// each as large as its rate.
+constexpr double kLogitUnit = 200;
+
+}  // namespace
+
 MacchiatoMixer::MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim)
-    : Mixer("macchiato"),
-      settings_(settings),
-      dim_(dim),
-      head_dim_(dim / settings.heads),
-      latents_(settings.latents / settings.heads) {
+    : Mixer("macchiato"), settings_(settings), dim_(dim), latents_(settings.latents / settings.heads) {
   source_ = register_module(
       "source", std::make_shared<Source>(settings.source, dim, settings.heads, settings.taps, settings.causal));
   if (latents_ > 0) {
@@ -19,27 +23,42 @@ MacchiatoMixer::MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim)
     latent_q_ = register_module("latent_q", std::make_shared<Linear>(dim, settings.heads * states));
     latent_k_ = register_module("latent_k", std::make_shared<Linear>(dim, settings.latents));
   }
+  const int64_t width = settings.heads * settings.head_dim, kv_width = settings.kv_heads * settings.head_dim;
   if (settings.window) {
-    window_q_ = register_module("window_q", std::make_shared<Linear>(dim, dim));
-    window_k_ = register_module("window_k", std::make_shared<Linear>(dim, dim));
+    window_q_ = register_module("window_q", std::make_shared<Linear>(dim, width, settings.bias));
+    window_k_ = register_module("window_k", std::make_shared<Linear>(dim, kv_width, settings.bias));
   }
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-  o_ = register_module("o", make_output_linear(dim, dim));
+  v_ = register_module("v", std::make_shared<Linear>(dim, kv_width, settings.bias));
+  o_ = register_module("o", make_output_linear(width, dim, settings.output_bias));
+  if (settings.window_logit) {
+    window_logit_ = register_parameter("window_logit", at::full({settings.heads}, *settings.window_logit / kLogitUnit));
+  }
+}
+
+MacchiatoMixer::Projected MacchiatoMixer::project_latents(const Tensor& y) const {
+  Projected p;
+  if (latents_ == 0) return p;
+  p.query_logits = split_heads(latent_q_->forward(y), settings_.heads);
+  p.key_logits = split_heads(latent_k_->forward(y), settings_.heads);
+  if (window_logit_.defined()) {
+    const Tensor raised = p.query_logits.narrow(3, 0, 1) + kLogitUnit * window_logit_.unsqueeze(1);
+    p.query_logits = at::cat({raised, p.query_logits.narrow(3, 1, latents_)}, 3);
+  }
+  return p;
+}
+
+void MacchiatoMixer::project_window(Projected& p, const Tensor& x, const Tensor& from, const Tensor& positions) const {
+  p.v = split_heads(v_->forward(x), settings_.kv_heads);
+  if (!settings_.window) return;
+  p.window_q = split_heads(window_q_->forward(from), settings_.heads);
+  p.window_k = split_heads(window_k_->forward(from), settings_.kv_heads);
+  rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
 }
 
 MacchiatoMixer::Projected MacchiatoMixer::project(const Tensor& x, const Tensor& y, const Tensor& positions) const {
-  const int64_t heads = settings_.heads;
-  Projected p;
-  p.v = split_heads(v_->forward(x), heads);
-  if (latents_ > 0) {
-    p.query_logits = split_heads(latent_q_->forward(y), heads);
-    p.key_logits = split_heads(latent_k_->forward(y), heads);
-  }
-  if (!settings_.window) return p;
-  const Tensor& from = latents_ > 0 ? x : y;  // R-SWA has no latents: its window's q and k come from the source
-  p.window_q = split_heads(window_q_->forward(from), heads);
-  p.window_k = split_heads(window_k_->forward(from), heads);
-  rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
+  Projected p = project_latents(y);
+  // R-SWA has no latents: its window's q and k come from the source.
+  project_window(p, x, latents_ > 0 ? x : y, positions);
   return p;
 }
 
@@ -48,24 +67,38 @@ JoinedKeys MacchiatoMixer::window_keys(const Projected& p, const Batch& batch, S
   return advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
 }
 
+WindowAttentionOptions MacchiatoMixer::window_options() const {
+  WindowAttentionOptions options;
+  options.window = settings_.window;
+  options.causal = settings_.causal;
+  options.scale = settings_.scale;
+  options.softcap = settings_.softcap;
+  return options;
+}
+
+MacchiatoOptions MacchiatoMixer::options() const {
+  MacchiatoOptions options;
+  options.window = *settings_.window;
+  options.causal = settings_.causal;
+  options.scale = settings_.scale;
+  options.softcap = settings_.softcap;
+  return options;
+}
+
 LatteResult MacchiatoMixer::mix(const Projected& p, const Batch& batch, SequenceState* state) const {
   if (!settings_.window) {
     return latte(p.query_logits, p.key_logits, p.v, settings_.causal, latte_start(state), batch.cu_seqlens);
   }
   const JoinedKeys keys = window_keys(p, batch, state);
   if (latents_ > 0) {
-    MacchiatoOptions options;
-    options.window = *settings_.window;
-    options.causal = settings_.causal;
-    options.start = latte_start(state);
-    options.cu_seqlens = batch.cu_seqlens;
-    return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, options);
+    MacchiatoOptions call = options();
+    call.start = latte_start(state);
+    call.cu_seqlens = batch.cu_seqlens;
+    return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, call);
   }
-  WindowAttentionOptions options;
-  options.window = settings_.window;
-  options.causal = settings_.causal;
-  options.cu_seqlens = batch.cu_seqlens;
-  return {attend_joined(p.window_q, keys, options), {}, {}, {}};
+  WindowAttentionOptions call = window_options();
+  call.cu_seqlens = batch.cu_seqlens;
+  return {attend_joined(p.window_q, keys, call), {}, {}, {}};
 }
 
 Tensor MacchiatoMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
@@ -77,32 +110,52 @@ Tensor MacchiatoMixer::forward(const Tensor& x, const Batch& batch, SequenceStat
     if (latents_ > 0) keep_latte(state, result);
     state->at("position") = *start + batch.lengths(x);
   }
-  return o_->forward(merge_heads(result.o));
+  return project_output(result.o);
 }
 
 Tensor MacchiatoMixer::reference(const Tensor& x) {
-  const Projected p = project(x, source_->reference(x), Batch{}.positions(x));
-  Tensor o;
+  Projected p = project(x, source_->reference(x), Batch{}.positions(x));
+  const int64_t heads = settings_.heads;
+  p.v = expand_heads(p.v, heads);
   if (!settings_.window) {
-    o = latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal);
-  } else if (latents_ > 0) {
-    o = macchiato_reference(p.query_logits, p.key_logits, p.v, p.window_q, p.window_k, *settings_.window,
-                            1 / std::sqrt(static_cast<double>(head_dim_)), settings_.causal);
-  } else {
-    WindowAttentionOptions options;
-    options.window = settings_.window;
-    options.causal = settings_.causal;
-    o = std::get<0>(window_attention_reference(p.window_q, p.window_k, p.v, options));
+    return project_output(latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal));
   }
-  return o_->forward(merge_heads(o));
+  const Tensor local =
+      std::get<0>(window_attention_reference(p.window_q, expand_heads(p.window_k, heads), p.v, window_options()));
+  if (latents_ == 0) return project_output(local);
+  const Tensor weights = at::softmax(p.query_logits, -1);
+  return project_output(weights.narrow(3, 0, 1) * local +
+                        latte_reference(weights.narrow(3, 1, latents_), p.key_logits, p.v, settings_.causal));
+}
+
+SoftmaxStudent::Lesson MacchiatoMixer::lesson(const Tensor& given) const {
+  const auto type = window_logit_.scalar_type();  // what learns is float32, whatever the frozen weights are
+  const Tensor x = given.to(type);
+  Projected p = project_latents(source_->forward(x, Batch{}, nullptr));
+  project_window(p, given, given, Batch{}.positions(given));
+  for (Tensor* part : {&p.v, &p.window_q, &p.window_k}) *part = part->to(type);
+  WindowAttentionOptions every_key = window_options();
+  every_key.window = std::nullopt;
+  const Tensor teacher = std::get<0>(window_attention(p.window_q, p.window_k, p.v, every_key));
+  return {teacher, mix(p, Batch{}, nullptr).o};
+}
+
+std::vector<std::string> MacchiatoMixer::learned() const {
+  std::vector<std::string> names;
+  if (!window_logit_.defined()) return names;
+  for (const auto& entry : named_parameters()) {
+    const std::string& name = entry.key();
+    if (name.starts_with("source.") || name.starts_with("latent_") || name == "window_logit") names.push_back(name);
+  }
+  return names;
 }
 
 SequenceState MacchiatoMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
   SequenceState state(name());
   source_->add_state(state, rows, options);
-  if (latents_ > 0) add_latte_state(state, rows, settings_.heads, latents_, head_dim_, options);
+  if (latents_ > 0) add_latte_state(state, rows, settings_.heads, latents_, settings_.head_dim, options);
   if (settings_.window) {
-    const std::vector<int64_t> shape = {rows, 0, settings_.heads, head_dim_};
+    const std::vector<int64_t> shape = {rows, 0, settings_.kv_heads, settings_.head_dim};
     state.add("keys", at::zeros(shape, options));
     state.add("values", at::zeros(shape, options));
   }
@@ -111,23 +164,39 @@ SequenceState MacchiatoMixer::zero_state(int64_t rows, const at::TensorOptions& 
 }
 
 int64_t MacchiatoMixer::state_bytes(int64_t tokens) const {
-  const int64_t ring = settings_.window ? std::min(tokens, *settings_.window - 1) * 2 * dim_ * 4 : 0;
-  const int64_t latents = latents_ > 0 ? latte_state_bytes(settings_.heads, latents_, head_dim_) : 0;
+  const int64_t pair = 2 * settings_.kv_heads * settings_.head_dim * 4;
+  const int64_t ring = settings_.window ? std::min(tokens, *settings_.window - 1) * pair : 0;
+  const int64_t latents = latents_ > 0 ? latte_state_bytes(settings_.heads, latents_, settings_.head_dim) : 0;
   return source_->state_bytes() + latents + ring + 8;
 }
 
 double MacchiatoMixer::flops_per_token(int64_t tokens) const {
   const double seen = settings_.window ? static_cast<double>(std::min(tokens, *settings_.window)) : 0.0;
   return linear_flops({latent_q_.get(), latent_k_.get(), window_q_.get(), window_k_.get(), v_.get(), o_.get()}) +
-         source_->flops_per_token() + 4.0 * seen * static_cast<double>(dim_) +
-         static_cast<double>(settings_.latents) * (4.0 * static_cast<double>(head_dim_) + 8.0);
+         source_->flops_per_token() + 4.0 * seen * static_cast<double>(settings_.heads * settings_.head_dim) +
+         static_cast<double>(settings_.latents) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
 }
 
 namespace {
 
+void read_head_sizes(JsonReader& settings, const MixerContext& context, MacchiatoSettings& read) {
+  const bool own_size = settings.has("head_dim");
+  read.heads =
+      own_size ? settings.integer("heads", 1, 65536, context.heads) : read_heads(settings, context, context.dim, "dim");
+  read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
+  if (read.heads % read.kv_heads != 0) {
+    settings.fail(concat("heads (", read.heads, ") is not a multiple of kv_heads (", read.kv_heads, ")"));
+  }
+  read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
+  read.bias = settings.boolean("bias", false);
+  read.output_bias = settings.boolean("output_bias", read.bias);
+  read.scale = settings.optional_number("scale", 1e-9, 1e9);
+  read.softcap = settings.optional_number("softcap", 1e-6, 1e9);
+}
+
 std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& context) {
   MacchiatoSettings read{};
-  read.heads = read_heads(settings, context, context.dim, "dim");
+  read_head_sizes(settings, context, read);
   read.latents = settings.integer("latents", 0, 1 << 20, context.dim);
   if (read.latents % read.heads != 0) {
     settings.fail(concat("latents (", read.latents, ") is not divisible by heads (", read.heads, ")"));
@@ -142,7 +211,11 @@ std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& 
   if (said && !window.is_null()) read.window = settings.integer("window", 1, 1 << 30);
   if (!read.window && read.latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
   // Without a window nothing is rotated, and any head size will do.
-  read.rotary = read_rotary(settings, context, read.window ? context.dim / read.heads : 0, /*fallback=*/true);
+  read.rotary = read_rotary(settings, context, read.window ? read.head_dim : 0, /*fallback=*/true);
+  read.window_logit = settings.optional_number("window_logit", -1e4, 1e4);
+  if (read.window_logit && (!read.window || read.latents == 0)) {
+    settings.fail("\"window_logit\" needs a window and latents: there is nothing to weigh");
+  }
   read.causal = context.causal;
   return std::make_shared<MacchiatoMixer>(read, context.dim);
 }
@@ -167,6 +240,8 @@ const Mechanism kMacchiato = {
             R"({"latents": 8, "window": null, "source": "conv", "taps": 4})",
             R"({"latents": 8, "window": null, "source": "rg_lru"})",
             R"({"latents": 0, "window": 9, "source": "rg_lru"})",
+            R"({"latents": 8, "window": 6, "source": "conv", "kv_heads": 2, "head_dim": 10, "bias": true,
+                "output_bias": false, "scale": 0.4, "softcap": 5.0, "window_logit": 1.0})",
         },
     .normalized = {R"({"latents": 8, "window": 7})", R"({"latents": 8, "window": null, "source": "conv"})",
                    R"({"latents": 0, "window": 9})"},

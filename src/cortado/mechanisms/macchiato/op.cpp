@@ -28,6 +28,7 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
   attention.window = options.window;
   attention.causal = options.causal;
   attention.scale = options.scale;
+  attention.softcap = options.softcap;
   attention.cu_seqlens = options.cu_seqlens;
   JoinedKeys keys = window;
   keys.v = keys.v.to(type);  // both parts stay wide until they are joined

@@ -10,6 +10,7 @@ namespace cortado {
 struct MacchiatoOptions {
   int64_t window = 1;           // keys including self (the paper's 128 is 129 here)
   std::optional<double> scale;  // of the window's scores, default K^-1/2
+  std::optional<double> softcap = {};
   bool causal = true;
   LatteState start;
   std::optional<Tensor> cu_seqlens;

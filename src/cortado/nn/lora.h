@@ -1,0 +1,65 @@
+// LoRA (Hu et al., 2021): low-rank additions to frozen linear maps.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cortado/base/json.h"
+
+namespace cortado {
+
+using at::Tensor;
+
+// y += (alpha / rank) · B A x, with A [rank, in] ("down", uniform in ±1/√in at the start) and B [out, rank] ("up", 0).
+class Lora : public torch::nn::Module {
+ public:
+  Lora(int64_t in, int64_t out, int64_t rank, double alpha);
+
+  // x [..., in] -> [..., out], in x's type.
+  Tensor forward(const Tensor& x) const;
+  // (alpha / rank) · B A, [out, in].
+  Tensor product() const;
+
+  Tensor down, up;
+
+ private:
+  double scale_;
+};
+
+struct LoraOptions {
+  int64_t rank = 8;
+  double alpha = 16;
+  std::vector<std::string> targets = {"q", "k", "v", "o"};  // the linear maps' own names, in whatever module
+
+  bool operator==(const LoraOptions&) const = default;
+};
+Json lora_json(const LoraOptions& options);
+LoraOptions lora_options(const Json& json, const std::string& place);  // strict
+
+// Gives every linear map of one of these names an adapter; their parameters are "....lora.down" and "....lora.up".
+// InputError: a target that no linear map is called, a map that has an adapter.
+void attach_lora(torch::nn::Module& module, const LoraOptions& options);
+
+using NamedLora = std::vector<std::pair<std::string, Tensor>>;
+
+// The adapters' parameters alone, by their names in the module.
+NamedLora lora_weights(const torch::nn::Module& module);
+// Adds every adapter to its map's weight and removes it.
+void merge_lora(torch::nn::Module& module);
+// named_weights() as they would be after merge_lora; the module stays as it is.
+NamedLora merged_weights(const torch::nn::Module& module);
+
+// `weights` with the adapters among `adapters` ("X.lora.down" and "X.lora.up") added to "X.weight" in float32, in the
+// weight's type. InputError: an adapter of no weight.
+void merge_into(std::map<std::string, Tensor>& weights, const NamedLora& adapters, const LoraOptions& options);
+
+// The adapters and their options as a file of their own. load attaches them to a module that has none; InputError: the
+// file is damaged or of another model.
+void save_lora(const std::string& path, const NamedLora& adapters, const LoraOptions& options);
+LoraOptions load_lora(const std::string& path, torch::nn::Module& module);
+
+}  // namespace cortado
