@@ -1,5 +1,6 @@
 #include "cortado/nn/rotary.h"
 
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -43,6 +44,7 @@ Tensor plain_frequencies(int64_t channels, double theta, const at::TensorOptions
   thread_local std::map<std::tuple<int64_t, double, std::string>, Tensor> known;
   Tensor& kept = known[{channels, theta, options.device().str()}];
   if (!kept.defined()) {
+    const c10::InferenceMode ordinary(false);  // kept for callers in any mode
     kept = at::arange(0, channels, 2, options).mul_(-std::log(theta) / static_cast<double>(channels)).exp_();
   }
   return kept;
