@@ -127,9 +127,11 @@ void run_linearize(LinearizeCommand& command) {
 }
 
 constexpr const char* kLinearizeFooter =
-    "Attention transfer: every softmax layer's queries, keys and values stay, and what the new mixer has besides (feature "
+    "Attention transfer: every softmax layer's queries, keys and values stay, and what the new mixer has besides "
+    "(feature "
     "maps and\n"
-    "window factors; latents) learns to give what softmax attention gives. Only that gets gradients, so memory stays near "
+    "window factors; latents) learns to give what softmax attention gives. Only that gets gradients, so memory stays "
+    "near "
     "that of\n"
     "inference. DIR is then a run like any other.\n\n"
     "Examples:\n"
@@ -161,7 +163,8 @@ void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
       ->check(CLI::IsMember({"lolcats", "hedgehog", "exp", "t2r"}))
       ->capture_default_str()
       ->group(kGroup);
-  app.add_option("--features", command.features, "columns of a feature map's matrix (default: 64, at most the head size)")
+  app.add_option("--features", command.features,
+                 "columns of a feature map's matrix (default: 64, at most the head size)")
       ->check(CLI::Range(1, 65536))
       ->group(kGroup);
   app.add_option("--latents", command.latents, "macchiato: latents of all heads together (default: 16 a head)")

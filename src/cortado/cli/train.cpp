@@ -33,7 +33,8 @@ void start_lora(Json& config, int64_t rank) {
 
 // The config after --set, --steps, --seed and --dtype; null for the run's own (--resume without any of them).
 Json effective_config(const TrainOptions& options, std::string& name) {
-  const bool changed = !options.settings.empty() || options.steps || options.lora || options.common->seed || options.common->dtype;
+  const bool changed =
+      !options.settings.empty() || options.steps || options.lora || options.common->seed || options.common->dtype;
   name = options.config;
   if (name.empty()) {
     fail_input_if(!options.resume, "[train] which model? `cortado train CONFIG --out RUN`");
@@ -117,7 +118,8 @@ constexpr const char* kTrainFooter =
 void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a model on a text");
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("CONFIG", options->config, "the model and how to train it (JSON), or a run to start from; with --resume the run's own");
+  command->add_option("CONFIG", options->config,
+                      "the model and how to train it (JSON), or a run to start from; with --resume the run's own");
   command->add_option("--data", options->data,
                       "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
   command->add_option("--out", options->out, "the run's folder")->required();

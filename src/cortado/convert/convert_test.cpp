@@ -32,7 +32,8 @@ Json small_config(const std::string& mixer) {
   return config;
 }
 
-const char* const kGrouped = R"({"mixer": "softmax", "kv_heads": 2, "head_dim": 8, "bias": true, "output_bias": false})";
+const char* const kGrouped =
+    R"({"mixer": "softmax", "kv_heads": 2, "head_dim": 8, "bias": true, "output_bias": false})";
 
 Json lolcats_settings(const std::string& more = "{}") {
   Json settings = parse_json(R"({"mixer": "lolcats", "window": 4, "layout": "sliding"})", "test");
@@ -135,7 +136,8 @@ std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tensor& toke
 
 TEST_F(ConversionTest, TeacherForcingGivesTheSoftmaxModelsHiddenStates) {
   for (const char* mixer :
-       {kGrouped, R"({"mixer": "softmax", "scale": 0.3, "softcap": 2.0, "rope_theta": 100, "rotary_fraction": 0.667})"}) {
+       {kGrouped,
+        R"({"mixer": "softmax", "scale": 0.3, "softcap": 2.0, "rope_theta": 100, "rotary_fraction": 0.667})"}) {
     const std::string run = make_run(small_config(mixer));
     const auto teacher = open_model(run, {.dtype = at::kDouble});
     const auto student = convert(run, lolcats_settings(), {1});
@@ -178,8 +180,8 @@ TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
   const std::string run = make_run(config);
   for (const char* layout : {"sliding", "terrace"}) {
     for (const char* mixture : {"lolcats", "gated", "plain"}) {
-      const auto model = convert(run, lolcats_settings(concat(R"({"layout": ")", layout, R"(", "mixture": ")", mixture,
-                                                              R"("})")), {1});
+      const auto model = convert(
+          run, lolcats_settings(concat(R"({"layout": ")", layout, R"(", "mixture": ")", mixture, R"("})")), {1});
       AttentionTransfer transfer(model);
       EXPECT_EQ(transfer.layers(), (std::vector<int64_t>{0, 2}));
       const Tensor tokens = some_tokens(2, 19);
@@ -198,8 +200,8 @@ TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
         learned.push_back(parameter);
         gradients.push_back(parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter));
       }
-      testing::expect_gradients_close(gradients, testing::gradients({total * 0.5 * 1000 / 2}, {at::ones({}, at::kDouble)}, learned),
-                                      1e-9);
+      testing::expect_gradients_close(
+          gradients, testing::gradients({total * 0.5 * 1000 / 2}, {at::ones({}, at::kDouble)}, learned), 1e-9);
       for (const auto& entry : model->named_parameters()) {
         EXPECT_TRUE(entry.value().requires_grad() || !entry.value().grad().defined()) << entry.key();
       }
@@ -272,8 +274,8 @@ TEST_F(ConversionTest, LessonsAreTheMixersOwnOutputs) {
   const std::string run = make_run(small_config(kGrouped));
   at::manual_seed(3);
   const Tensor x = at::randn({2, 19, 24}, at::kDouble);
-  for (const Json& mixer : {lolcats_settings(), lolcats_settings(R"({"layout": "terrace", "mixture": "gated"})"),
-                            macchiato_settings()}) {
+  for (const Json& mixer :
+       {lolcats_settings(), lolcats_settings(R"({"layout": "terrace", "mixture": "gated"})"), macchiato_settings()}) {
     const auto model = convert(run, mixer);
     const auto& layer = model->mixers()[1];
     const SoftmaxStudent* student = student_of(*layer);

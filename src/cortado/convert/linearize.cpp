@@ -36,7 +36,8 @@ LinearizePlan plan_of(const LinearizeRequest& request) {
   return plan;
 }
 
-// A conversion on its way. The constructor finds everything that can be wrong with what it is given, and writes nothing.
+// A conversion on its way. The constructor finds everything that can be wrong with what it is given, and writes
+// nothing.
 class Conversion {
  public:
   explicit Conversion(const LinearizeRequest& request);
@@ -83,7 +84,8 @@ Conversion::Conversion(const LinearizeRequest& request)
                 " has other weights than the conversion began with");
   plan_.fingerprint = fingerprint;
   open_data();
-  model_ = converted_model(config_, source_, plan_.seed, at::TensorOptions(request.device).dtype(dtype_of(plan_.dtype)));
+  model_ =
+      converted_model(config_, source_, plan_.seed, at::TensorOptions(request.device).dtype(dtype_of(plan_.dtype)));
   stages_ = planned_stages(plan_);
   fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
   begin_stage(0);
@@ -131,12 +133,9 @@ void Conversion::checkpoint() const {
   for (const auto& [name, tensor] : fixed_) file.tensors.emplace_back(kFixedPrefix + name, tensor.detach());
   Json finished = Json::array();
   for (const StageReport& report : finished_) finished.push_back(report.to_json());
-  file.metadata = {{"format", kConversionFormat},
-                   {"version", kConversionVersion},
-                   {"stage", std::to_string(number_)},
-                   {"state", stage_->state().to_json().dump()},
-                   {"finished", finished.dump()},
-                   {"data", chunks_->fingerprint()}};
+  file.metadata = {{"format", kConversionFormat},      {"version", kConversionVersion},
+                   {"stage", std::to_string(number_)}, {"state", stage_->state().to_json().dump()},
+                   {"finished", finished.dump()},      {"data", chunks_->fingerprint()}};
   write_safetensors(folder_.trainer(), file);
 }
 
@@ -149,8 +148,8 @@ void Conversion::resume() {
                   "\"");
     return found->second;
   };
-  fail_input_if(entry("format") != kConversionFormat || entry("version") != kConversionVersion, "[",
-                folder_.trainer(), "] is of another kind or version");
+  fail_input_if(entry("format") != kConversionFormat || entry("version") != kConversionVersion, "[", folder_.trainer(),
+                "] is of another kind or version");
   fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
   NamedTensors current;
   const auto weights = model_->named_parameters();
@@ -161,8 +160,8 @@ void Conversion::resume() {
     }
     const std::string own = name.substr(kFixedPrefix.size());
     const Tensor* weight = weights.find(own);
-    fail_input_if(!weight || weight->sizes() != tensor.sizes(), "[--resume] the checkpoint is of another conversion: \"",
-                  own, "\"");
+    fail_input_if(!weight || weight->sizes() != tensor.sizes(),
+                  "[--resume] the checkpoint is of another conversion: \"", own, "\"");
     const at::NoGradGuard no_grad;
     Tensor(*weight).copy_(tensor);
     fixed_.emplace_back(own, *weight);

@@ -18,11 +18,11 @@ struct LinearizePlan {
   std::string which = "best";
   std::string fingerprint = {};  // of its weights; "": not looked at yet
   ConversionSettings conversion;
-  std::vector<std::string> data;     // text files
-  int64_t context = 1024;            // tokens of a chunk
-  int64_t evaluation_chunks = 16;    // the first ones of the text
+  std::vector<std::string> data;   // text files
+  int64_t context = 1024;          // tokens of a chunk
+  int64_t evaluation_chunks = 16;  // the first ones of the text
   int64_t seed = 1337;
-  std::string dtype = "float32";     // of the frozen weights while training
+  std::string dtype = "float32";  // of the frozen weights while training
   // Stages of 0 tokens are left out; less than 0: two epochs of the text.
   StageOptions transfer;       // attention transfer
   StageOptions cross_entropy;  // what the mixers learn, further, by the next token
@@ -63,7 +63,8 @@ struct LinearizeResult {
 };
 
 // DIR then is a run: config.json, tokenizer/, best.safetensors, last.safetensors, and linearize.json, metrics.jsonl,
-// report.json, report.svg; adapters are merged into the weights, and also lie apart in lora.safetensors. InputError: model, text or folder are wrong, and then the folder is untouched.
+// report.json, report.svg; adapters are merged into the weights, and also lie apart in lora.safetensors. InputError:
+// model, text or folder are wrong, and then the folder is untouched.
 LinearizeResult linearize(const LinearizeRequest& request);
 
 }  // namespace cortado

@@ -10,16 +10,16 @@
 namespace cortado {
 
 struct ConversionSettings {
-  Json mixer = Json::object();       // {"mixer": "lolcats", "window": 64, ...}: what is added to each layer's settings
-  std::vector<int64_t> keep = {};    // layers that stay as they are
+  Json mixer = Json::object();     // {"mixer": "lolcats", "window": 64, ...}: what is added to each layer's settings
+  std::vector<int64_t> keep = {};  // layers that stay as they are
 
   Json to_json() const { return {{"mixer", mixer}, {"keep", keep}}; }
   static ConversionSettings from_json(const Json& json, const std::string& place);
 };
 
-// The config with every "softmax" layer but the kept ones replaced by settings.mixer, with the layer's own heads, sizes,
-// biases, rotary positions and scores. Layers of other mixers stay. InputError: no softmax layer is left to convert, a
-// layer to keep is not there or no softmax layer, settings that the mixer refuses.
+// The config with every "softmax" layer but the kept ones replaced by settings.mixer, with the layer's own heads,
+// sizes, biases, rotary positions and scores. Layers of other mixers stay. InputError: no softmax layer is left to
+// convert, a layer to keep is not there or no softmax layer, settings that the mixer refuses.
 ModelConfig converted_config(const ModelConfig& source, const ConversionSettings& settings);
 
 }  // namespace cortado

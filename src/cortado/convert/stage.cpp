@@ -68,8 +68,8 @@ StageState StageState::from_json(const Json& json, const std::string& place) {
   state.step = reader.integer("step", 0, kMost);
   state.seconds = reader.number("seconds", 0, kLargest);
   state.plateau.rate = reader.number("rate", 0, kLargest);
-  state.plateau.best = reader.optional_number("plateau_best", -kLargest, kLargest)
-                           .value_or(std::numeric_limits<double>::infinity());
+  state.plateau.best =
+      reader.optional_number("plateau_best", -kLargest, kLargest).value_or(std::numeric_limits<double>::infinity());
   state.plateau.waited = reader.integer("plateau_waited", 0, kMost);
   state.evaluated_step = reader.integer("evaluated_step", -1, kMost);
   state.best_step = reader.integer("best_step", -1, kMost);

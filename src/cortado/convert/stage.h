@@ -16,9 +16,9 @@
 namespace cortado {
 
 struct StageOptions {
-  int64_t batch = 1;       // chunks in a forward and backward pass
-  int64_t accumulate = 8;  // passes whose gradients are averaged before a step
-  int64_t tokens = 0;      // to train on: rounded up to whole steps
+  int64_t batch = 1;             // chunks in a forward and backward pass
+  int64_t accumulate = 8;        // passes whose gradients are averaged before a step
+  int64_t tokens = 0;            // to train on: rounded up to whole steps
   int64_t evaluate_every = 100;  // steps
   double learning_rate = 1e-2;
   double minimum_rate = 1e-5;
@@ -32,9 +32,9 @@ struct StageState {
   int64_t step = 0;
   double seconds = 0;  // spent in steps, all sessions together; evaluations apart
   Plateau plateau;
-  int64_t evaluated_step = -1;          // the last evaluation
-  int64_t best_step = -1;               // the best one
-  std::vector<double> before, best;     // losses of the first and of the best evaluation, a part each
+  int64_t evaluated_step = -1;       // the last evaluation
+  int64_t best_step = -1;            // the best one
+  std::vector<double> before, best;  // losses of the first and of the best evaluation, a part each
 
   Json to_json() const;
   static StageState from_json(const Json& json, const std::string& place);

@@ -21,6 +21,7 @@ std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const 
 // A checkpoint of `config`: the source's weights in their own types, and what was learned: `learned` beside them or in
 // their place, and adapters, which are merged.
 void save_converted(const ModelConfig& config, const TensorFile& source, const NamedTensors& learned,
-                    const NamedLora& adapters, const LoraOptions& lora, const std::string& path, const std::map<std::string, std::string>& metadata);
+                    const NamedLora& adapters, const LoraOptions& lora, const std::string& path,
+                    const std::map<std::string, std::string>& metadata);
 
 }  // namespace cortado

@@ -28,8 +28,8 @@ class Block : public torch::nn::Module {
   // x [B, T, D] -> the same; state as in Mixer::forward.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const;
 
-  // The same with something else in the mixer's place: `mix` gets the normalised x. Where it returns nothing (an undefined
-  // tensor), so does this.
+  // The same with something else in the mixer's place: `mix` gets the normalised x. Where it returns nothing (an
+  // undefined tensor), so does this.
   using Mix = std::function<Tensor(const Tensor& x)>;
   Tensor forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const;
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cortado/models/language_model.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/models/memory.h"
+#include "cortado/nn/safetensors.h"
 
 namespace cortado {
 
@@ -20,7 +20,8 @@ namespace cortado {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
-// Weights only, with adapters merged into them (nn/lora.h). Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
+// Weights only, with adapters merged into them (nn/lora.h). Metadata: "format": "cortado-model", "config_hash", "step",
+// ... plus what is given.
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata = {});
 

@@ -116,8 +116,7 @@ Tensor LanguageModel::hidden(const Tensor& tokens, const Batch& batch, ModelStat
   return norm_->forward(x);
 }
 
-void LanguageModel::walk(const Tensor& tokens,
-                         const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const {
+void LanguageModel::walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const {
   check_tokens(tokens, {}, nullptr);
   Tensor x = embed(tokens, {}, nullptr);
   for (size_t i = 0; i < blocks_.size() && x.defined(); ++i) {

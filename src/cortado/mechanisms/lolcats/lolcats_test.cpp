@@ -139,8 +139,8 @@ TEST(LolcatsKernels, FeaturesEqualTheirDefinition) {
     const Tensor right = at::cat({at::softmax(wide, -1), at::softmax(-wide, -1)}, -1).clamp_min(1e-3);
     EXPECT_CLOSE(got, right, 2e-6) << width;
     const auto weights = testing::weights_like({right});
-    testing::expect_gradients_close(testing::gradients({got}, weights, {y}), testing::gradients({right}, weights, {wide}),
-                                    1e-5);
+    testing::expect_gradients_close(testing::gradients({got}, weights, {y}),
+                                    testing::gradients({right}, weights, {wide}), 1e-5);
   }
 }
 

@@ -182,8 +182,8 @@ Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   LolcatsCall call = call_from_zero(q, k, v, rule, cu_seqlens);
   const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
   const Tensor row = sequence_numbers(call.key_bounds, call.k);
-  const Tensor position = at::arange(call.k.sym_size(1), row.options()) -
-                          call.key_bounds.slice(0, 0, -1).index_select(0, row);
+  const Tensor position =
+      at::arange(call.k.sym_size(1), row.options()) - call.key_bounds.slice(0, 0, -1).index_select(0, row);
   call.phi_q = pack(phi_q);
   call.past_phi = pack(phi_k);
   call.past_v = call.v;

@@ -67,8 +67,8 @@ LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_facto
 Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens = {});
 
-// Dense sequences of T tokens from zero: only the queries from `first_query` on have a linear part, which only the first
-// `keys` keys reach.
+// Dense sequences of T tokens from zero: only the queries from `first_query` on have a linear part, which only the
+// first `keys` keys reach.
 struct LolcatsFar {
   int64_t first_query, keys;
 };

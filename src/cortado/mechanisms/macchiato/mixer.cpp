@@ -14,10 +14,7 @@ constexpr double kLogitUnit = 200;
 }  // namespace
 
 MacchiatoMixer::MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim)
-    : Mixer("macchiato"),
-      settings_(settings),
-      dim_(dim),
-      latents_(settings.latents / settings.heads) {
+    : Mixer("macchiato"), settings_(settings), dim_(dim), latents_(settings.latents / settings.heads) {
   source_ = register_module(
       "source", std::make_shared<Source>(settings.source, dim, settings.heads, settings.taps, settings.causal));
   if (latents_ > 0) {
@@ -184,8 +181,8 @@ namespace {
 
 void read_head_sizes(JsonReader& settings, const MixerContext& context, MacchiatoSettings& read) {
   const bool own_size = settings.has("head_dim");
-  read.heads = own_size ? settings.integer("heads", 1, 65536, context.heads)
-                        : read_heads(settings, context, context.dim, "dim");
+  read.heads =
+      own_size ? settings.integer("heads", 1, 65536, context.heads) : read_heads(settings, context, context.dim, "dim");
   read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
   if (read.heads % read.kv_heads != 0) {
     settings.fail(concat("heads (", read.heads, ") is not a multiple of kv_heads (", read.kv_heads, ")"));

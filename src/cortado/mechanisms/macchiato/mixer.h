@@ -19,9 +19,9 @@ struct MacchiatoSettings {
   std::optional<int64_t> window;  // none: Latte alone
   std::optional<Rotary> rotary;   // none: no rotary positions in the window
   bool causal;
-  bool bias = false, output_bias = false;     // of the window's q, k and v; of o
-  std::optional<double> scale, softcap;       // of the window's scores; none: 1/√d, no cap
-  std::optional<double> window_logit;         // where a learned addition to state 0's logit starts; none: there is none
+  bool bias = false, output_bias = false;  // of the window's q, k and v; of o
+  std::optional<double> scale, softcap;    // of the window's scores; none: 1/√d, no cap
+  std::optional<double> window_logit;      // where a learned addition to state 0's logit starts; none: there is none
 };
 
 // | Table 1        | settings                                        |
