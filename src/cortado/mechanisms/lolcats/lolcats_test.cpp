@@ -3,6 +3,7 @@
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/mixer.h"
 #include "cortado/mechanisms/lolcats/parts.h"
+#include "cortado/nn/feature_map.h"
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -130,13 +131,15 @@ TEST(Lolcats, SaysWhatDoesNotFit) {
 }
 
 // The kernels against the same from ATen's functions, in float64: odd widths, heads that lie elsewhere in memory.
+// So far apart that some features are below the least. (Of those the kernel takes the derivative as if they were the
+// least themselves: nothing beside the others' when that is 1e-12.)
 TEST(LolcatsKernels, FeaturesEqualTheirDefinition) {
   for (const int64_t width : {1, 7, 16, 64, 70}) {
     at::manual_seed(width);
-    const Tensor y = (at::randn({2, 3, 65, width}) * 4).requires_grad_(true);
+    const Tensor y = (at::randn({2, 3, 65, width}) * 12).requires_grad_(true);
     const Tensor wide = y.detach().to(at::kDouble).requires_grad_(true);
-    const Tensor got = lolcats_fused::features(y, 1e-3);
-    const Tensor right = at::cat({at::softmax(wide, -1), at::softmax(-wide, -1)}, -1).clamp_min(1e-3);
+    const Tensor got = lolcats_fused::features(y, kLeastFeature);
+    const Tensor right = at::cat({at::softmax(wide, -1), at::softmax(-wide, -1)}, -1).clamp_min(kLeastFeature);
     EXPECT_CLOSE(got, right, 2e-6) << width;
     const auto weights = testing::weights_like({right});
     testing::expect_gradients_close(testing::gradients({got}, weights, {y}),
@@ -165,7 +168,7 @@ TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
       EXPECT_CLOSE(got, right, 2e-6) << width;
       const auto weights = testing::weights_like({right});
       testing::expect_gradients_close(testing::gradients({got}, weights, inputs),
-                                      testing::gradients({right}, weights, wide), 2e-5);
+                                      testing::gradients({right}, weights, wide), 1e-4);
     }
   }
 }
