@@ -159,7 +159,8 @@ void run_eval(EvalCommand& command) {
 
 void add_eval_command(CLI::App& app) {
   auto command = std::make_shared<EvalCommand>();
-  auto& eval = *app.add_subcommand("eval", "Loss, perplexity and bits per byte of a text, by context length; needles in haystacks");
+  auto& eval = *app.add_subcommand(
+      "eval", "Loss, perplexity and bits per byte of a text, by context length; needles in haystacks");
   eval.footer(
       "A window of --context tokens slides over each document by --stride tokens; every token but a document's first "
       "is predicted\n"

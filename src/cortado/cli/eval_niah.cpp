@@ -108,8 +108,9 @@ class Asker {
                                     [&](const NiahQuestion& q) { return static_cast<int64_t>(encode(q).size()); });
       for (size_t begin = 0; begin < part.indices.size(); begin += static_cast<size_t>(command_.batch)) {
         const size_t end = std::min(begin + static_cast<size_t>(command_.batch), part.indices.size());
-        ask(part, questions, {part.indices.begin() + static_cast<std::ptrdiff_t>(begin),
-                              part.indices.begin() + static_cast<std::ptrdiff_t>(end)});
+        ask(part, questions,
+            {part.indices.begin() + static_cast<std::ptrdiff_t>(begin),
+             part.indices.begin() + static_cast<std::ptrdiff_t>(end)});
       }
     }
   }
@@ -271,7 +272,8 @@ bool needs_essay(const NiahCommand& command) {
 
 NiahMaterial read_material(const NiahCommand& command, ResultFile& file) {
   NiahMaterial material;
-  const std::string adjectives = shipped_file("data/words/adjectives.txt"), nouns = shipped_file("data/words/nouns.txt");
+  const std::string adjectives = shipped_file("data/words/adjectives.txt"),
+                    nouns = shipped_file("data/words/nouns.txt");
   material.words = NiahWords::read(adjectives, nouns);
   file.require("words", hash_text(read_file(adjectives) + read_file(nouns)));
   if (!needs_essay(command)) return material;
@@ -311,7 +313,8 @@ constexpr const char* kNiahFooter =
     "template.\n"
     "The table shows everything that --out holds, models of earlier calls too.\n\nExamples:\n"
     "  cortado eval niah models/smollm2 --lengths 512,1024 --samples 10\n"
-    "  cortado eval niah models/smollm2 runs/converted --tasks single_1,single_2 --haystack essays.txt --out niah.jsonl";
+    "  cortado eval niah models/smollm2 runs/converted --tasks single_1,single_2 --haystack essays.txt --out "
+    "niah.jsonl";
 
 }  // namespace
 
@@ -333,7 +336,9 @@ void add_eval_niah_command(CLI::App& eval) {
   niah.add_option("--samples", command->samples, "questions of each task and length")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  niah.add_option("--batch", command->batch, "questions asked at once")->check(CLI::Range(1, 1024))->capture_default_str();
+  niah.add_option("--batch", command->batch, "questions asked at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   niah.add_option("--haystack", command->haystack, "the text that single_2 and single_3 hide their needles in");
   niah.add_flag("--plain", command->plain, "no chat template, even for a model that has one");
   niah.add_flag("--json", command->json, "print a JSON list instead of the table");

@@ -71,9 +71,11 @@ std::vector<PerplexityPoint> points_of(const ResultFile& file) {
   return points;
 }
 
-const PerplexityPoint* find_point(const std::vector<PerplexityPoint>& points, const std::string& model, int64_t length) {
-  const auto found = std::find_if(points.begin(), points.end(),
-                                  [&](const PerplexityPoint& point) { return point.model == model && point.length == length; });
+const PerplexityPoint* find_point(const std::vector<PerplexityPoint>& points, const std::string& model,
+                                  int64_t length) {
+  const auto found = std::find_if(points.begin(), points.end(), [&](const PerplexityPoint& point) {
+    return point.model == model && point.length == length;
+  });
   return found == points.end() ? nullptr : &*found;
 }
 

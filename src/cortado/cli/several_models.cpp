@@ -50,8 +50,7 @@ OpenModel open_for(const SeveralModels& models, size_t index, ResultFile& file) 
   OpenModel opened{models.names()[index], options.open(), options.tokenizer()};
   const int64_t tokens = opened.tokenizer->vocabulary(), rows = opened.model->config().vocabulary;
   fail_input_if(tokens > rows, "[", options.run, "] the tokenizer has ", tokens, " tokens, the model only ", rows);
-  file.require(concat("model ", opened.name),
-               concat(opened.model->identity(), " ", dtype_name(opened.model->dtype())));
+  file.require(concat("model ", opened.name), concat(opened.model->identity(), " ", dtype_name(opened.model->dtype())));
   return opened;
 }
 

@@ -17,8 +17,8 @@ void check_window(const LanguageModel& model, const at::Tensor& tokens, const Co
                 options.length, ", ", options.count, " and ", options.tokens_per_call);
   fail_input_if(options.first < options.length / 2, "[evaluate] the first token to predict, ", options.first,
                 ", must have half a length, ", options.length / 2, ", before it");
-  fail_input_if(options.first + options.count > tokens.size(0), "[evaluate] the text has ", tokens.size(0),
-                " tokens, ", options.first + options.count, " are needed");
+  fail_input_if(options.first + options.count > tokens.size(0), "[evaluate] the text has ", tokens.size(0), " tokens, ",
+                options.first + options.count, " are needed");
   fail_input_if(config.positions == PositionKind::kLearned && options.length > config.context, "[evaluate] length ",
                 options.length, " is beyond the model's learned positions: it has ", config.context);
 }

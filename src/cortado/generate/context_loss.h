@@ -6,10 +6,10 @@
 namespace cortado {
 
 struct ContextLossOptions {
-  int64_t length = 1024;           // of a window; at least 2
-  int64_t first = 512;             // the tokens that are predicted: first .. first + count - 1
+  int64_t length = 1024;  // of a window; at least 2
+  int64_t first = 512;    // the tokens that are predicted: first .. first + count - 1
   int64_t count = 512;
-  int64_t tokens_per_call = 4096;  // in one forward pass, which bounds the memory
+  int64_t tokens_per_call = 4096;                                  // in one forward pass, which bounds the memory
   std::function<void(int64_t done, int64_t total)> progress = {};  // tokens read so far, and in the end
 };
 

@@ -39,9 +39,10 @@ std::string_view without_opening(std::string_view word) {
 }
 
 bool is_abbreviation(std::string_view word) {
-  static const std::set<std::string_view> kKnown = {
-      "Mr", "Mrs", "Ms", "Dr",  "Prof", "St",  "Sr",   "Jr", "Rev", "Hon", "Gen", "Col", "Capt", "Lt",  "Sgt",  "vs", "etc",
-      "cf", "e.g", "i.e", "Inc", "Ltd",  "Co", "Corp", "Jan", "Feb", "Mar", "Apr", "Aug", "Sep",  "Sept", "Oct", "Nov", "Dec"};
+  static const std::set<std::string_view> kKnown = {"Mr",  "Mrs", "Ms",  "Dr",   "Prof", "St",   "Sr",  "Jr",  "Rev",
+                                                    "Hon", "Gen", "Col", "Capt", "Lt",   "Sgt",  "vs",  "etc", "cf",
+                                                    "e.g", "i.e", "Inc", "Ltd",  "Co",   "Corp", "Jan", "Feb", "Mar",
+                                                    "Apr", "Aug", "Sep", "Sept", "Oct",  "Nov",  "Dec"};
   const bool initial = word.size() == 1 && word[0] >= 'A' && word[0] <= 'Z' && word[0] != 'I';
   return initial || kKnown.contains(word);
 }

@@ -119,10 +119,11 @@ NiahQuestion NiahQuestions::make(int64_t index, int64_t size) const {
     question.depth = static_cast<double>(percent) / 100;
   }
   parts.insert(parts.begin() + static_cast<std::ptrdiff_t>(place), needle);
-  const std::string about = concat("the special magic ", kind, " for ", question.key, " mentioned in the provided text");
+  const std::string about =
+      concat("the special magic ", kind, " for ", question.key, " mentioned in the provided text");
   question.text = concat("A special magic ", kind, " is hidden within the following text. Make sure to memorize it. I ",
-                         "will quiz you about the ", kind, " afterwards.\n", join(parts, noise ? '\n' : ' '), "\nWhat is ",
-                         about, "?");
+                         "will quiz you about the ", kind, " afterwards.\n", join(parts, noise ? '\n' : ' '),
+                         "\nWhat is ", about, "?");
   question.answer_prefix = concat(" The", about.substr(3), " is");
   return question;
 }

@@ -65,7 +65,8 @@ TEST(Niah, ExactTextOfTheEssayTask) {
     parts.insert(parts.begin() + 3 * percent / 100, needle);
     EXPECT_EQ(lines(question.text)[1], parts[0] + " " + parts[1] + " " + parts[2] + " " + parts[3]);
     EXPECT_EQ(lines(question.text).size(), 3u);
-    EXPECT_EQ(lines(question.text)[2], "What is the special magic uuid for quiet-river mentioned in the provided text?");
+    EXPECT_EQ(lines(question.text)[2],
+              "What is the special magic uuid for quiet-river mentioned in the provided text?");
     EXPECT_TRUE(std::regex_match(question.value,
                                  std::regex("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")))
         << question.value;
@@ -81,7 +82,8 @@ TEST(Niah, NoiseNeedleStandsBeforeAnyLineWithTheSameProbability) {
   for (int64_t i = 0; i < 1000; ++i) {
     const auto all = lines(source.make(i, 5).text);
     ASSERT_EQ(all.size(), 8u);
-    const auto found = std::find_if(all.begin(), all.end(), [](const auto& line) { return line.starts_with("One of"); });
+    const auto found =
+        std::find_if(all.begin(), all.end(), [](const auto& line) { return line.starts_with("One of"); });
     const auto place = static_cast<size_t>(found - all.begin()) - 1;
     ASSERT_LT(place, 5u);
     ++counts[place];
@@ -146,8 +148,14 @@ TEST(Niah, ScoringAsInRuler) {
   EXPECT_TRUE(niah_correct(" 1234567.", "1234567"));
   EXPECT_TRUE(niah_correct("the number is\t1234567", "1234567"));
   EXPECT_TRUE(niah_correct("AB12-CD", "ab12-cd"));
-  EXPECT_TRUE(niah_correct("\x01" "1234567\x02", "1234567"));
-  EXPECT_FALSE(niah_correct("123\x01" "4567", "1234567"));
+  EXPECT_TRUE(
+      niah_correct("\x01"
+                   "1234567\x02",
+                   "1234567"));
+  EXPECT_FALSE(
+      niah_correct("123\x01"
+                   "4567",
+                   "1234567"));
   EXPECT_FALSE(niah_correct("123456", "1234567"));
   EXPECT_FALSE(niah_correct("", "1234567"));
 }
