@@ -35,10 +35,17 @@ struct CommonOptions {
 //   command->callback([common] { const at::Device device = common->apply(); ... });
 std::shared_ptr<CommonOptions> add_common_options(CLI::App& command);
 
+// Adds --weights: what a model's matrices are kept in.
+void add_weights_option(CLI::App& command, std::optional<std::string>& weights);
+// Adds --kv-type: the type of growing caches of keys and values.
+void add_cache_option(CLI::App& command, std::optional<std::string>& type);
+WeightFormat weight_format_or_plain(const std::optional<std::string>& weights);
+
 // A trained model that a command reads.
 struct ModelOptions {
   std::string run;
   std::string checkpoint = "best";
+  std::optional<std::string> weights;  // of commands with --weights
   std::shared_ptr<CommonOptions> common;
 
   // On the common options' device, with their threads and type (default float32).

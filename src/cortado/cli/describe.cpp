@@ -19,6 +19,7 @@ struct DescribeOptions {
   std::string run;
   int64_t vocabulary = 0;
   bool json = false;
+  std::optional<std::string> weights;
   std::shared_ptr<CommonOptions> common;
 };
 
@@ -30,6 +31,9 @@ struct Subject {
 
   const ModelConfig& config() const { return model.config(); }
   int64_t element() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
+  bool narrow() const { return model.weight_format() != WeightFormat::kPlain; }
+  int64_t weight_bytes() const { return narrow() ? model.weight_bytes() : model.parameter_count() * element(); }
+  std::string weights() const { return narrow() ? weight_format_name(model.weight_format()) : dtype_name(dtype); }
 };
 
 int64_t mixer_bytes(const Mixer& mixer, const Subject& subject, int64_t tokens) {
@@ -94,6 +98,8 @@ Json as_json(const Subject& subject) {
                {"vocabulary", config.vocabulary},
                {"vocabulary_assumed", subject.vocabulary_assumed},
                {"parameters", subject.model.parameter_count()},
+               {"weight_bytes", subject.weight_bytes()},
+               {"weights", weight_format_name(subject.model.weight_format())},
                {"dtype", dtype_name(subject.dtype)}};
   json["mixers"] = Json::array();
   for (const Group& group : groups(subject)) {
@@ -154,7 +160,7 @@ void print_text(const Subject& subject) {
   if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
   std::cout << "\n"
             << with_commas(parameters) << " parameters ("
-            << human_bytes(static_cast<double>(parameters * subject.element())) << " as " << (dtype_name(subject.dtype))
+            << human_bytes(static_cast<double>(subject.weight_bytes())) << " as " << subject.weights()
             << "), of which " << with_commas(config.vocabulary * config.dim) << " in the embedding"
             << (config.tied ? ", which is also the head" : "") << "\n\n";
   print_layers(subject);
@@ -171,6 +177,7 @@ void describe(const DescribeOptions& options) {
   const SkipInitialization skip;  // only sizes are looked at
   LanguageModel model(config);
   model.to(device);
+  model.set_weight_format(weight_format_or_plain(options.weights), /*keep_values=*/false);
   const Subject subject{model, options.common->dtype_or(at::kFloat), assumed};
   if (options.json) {
     std::cout << as_json(subject).dump(2) << std::endl;
@@ -190,6 +197,7 @@ void add_describe_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 30));
   command->add_flag("--json", options->json, "as JSON");
   options->common = add_common_options(*command);
+  add_weights_option(*command, options->weights);
   command->footer(
       "Examples:\n  cortado describe configs/table1/latte-r-swa-pp.json\n  cortado describe runs/first --json");
   command->callback([options] { describe(*options); });

@@ -168,6 +168,7 @@ void add_eval_command(CLI::App& app) {
       "--separator. Loss is in nats a token.\n\nExamples:\n"
       "  cortado eval runs/first --text validation.txt --context 256,1024,4096");
   command->model = add_model_options(eval);
+  add_weights_option(eval, command->model->weights);
   eval.add_option("--text", command->files, "a text file; may be given several times")
       ->required()
       ->take_all()

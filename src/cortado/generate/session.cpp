@@ -1,6 +1,8 @@
 #include "cortado/generate/session.h"
 
-#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
 
 #include "cortado/base/error.h"
 #include "cortado/nn/dtype.h"
@@ -48,7 +50,7 @@ void Session::step(int32_t token) {
 }
 
 void Session::read(const at::Tensor& tokens) {
-  const at::NoGradGuard no_grad;
+  const c10::InferenceMode inference;
   const auto hidden = model_->hidden(tokens.to(model_->device()), {}, &state_);
   const auto last = model_->logits(hidden.slice(1, hidden.size(1) - 1));
   logits_ = last.reshape({-1}).to(at::kCPU, at::kFloat);
@@ -64,6 +66,13 @@ const at::Tensor& Session::logits() const {
 void Session::remember(std::span<const int32_t> tokens) {
   recent_.insert(recent_.end(), tokens.begin(), tokens.end());
   if (recent_.size() >= 2 * kRecentTokens) recent_.erase(recent_.begin(), recent_.end() - kRecentTokens);
+}
+
+std::optional<int64_t> Session::longest() const {
+  const ModelConfig& config = model_->config();
+  const bool looks_back = std::any_of(config.layers.begin(), config.layers.end(),
+                                      [](const Json& layer) { return layer.value("mixer", "") == "softmax"; });
+  return looks_back && config.context > 0 ? std::optional(config.context) : std::nullopt;
 }
 
 Session Session::fork() const {

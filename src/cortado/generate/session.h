@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ class Session {
   const at::Tensor& logits() const;
 
   int64_t depth() const { return depth_; }                     // tokens read
+  // The number of tokens beyond which the model was not trained to look back; none: it has no layer that does, or
+  // its context is not known.
+  std::optional<int64_t> longest() const;
   std::span<const int32_t> recent() const { return recent_; }  // the last tokens read, oldest first
   int64_t state_bytes() const { return state_.bytes(); }
 

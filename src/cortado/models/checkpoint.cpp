@@ -57,6 +57,8 @@ std::string weights_path(const std::string& run, const std::string& which) {
 
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata) {
+  fail_input_if(model.weight_format() != WeightFormat::kPlain, "[checkpoint] the model's weights are kept as ",
+                weight_format_name(model.weight_format()), ", which is not what they were trained as: not saved");
   NamedTensors weights;
   for (const auto& parameter : named_weights(model)) weights.emplace_back(parameter.key(), parameter.value());
   model.set_fingerprint(save_weights(model.config(), std::move(weights), path, metadata));
@@ -86,9 +88,15 @@ std::map<std::string, std::string> load_weights(LanguageModel& model, const std:
   fail_input_if(entry("config_hash") != model.config().architecture_hash(), "[checkpoint] ", path,
                 " is the checkpoint of another model: its config differs");
   const at::NoGradGuard no_grad;
+  const auto matrices = model.matrices();
   for (auto& parameter : named_weights(model)) {
     const Tensor& tensor = tensors.at(parameter.key());
-    parameter.value().copy_(tensor);
+    const auto matrix = matrices.find(parameter.key());
+    if (matrix != matrices.end()) {
+      matrix->second->assign(tensor);
+    } else {
+      parameter.value().copy_(tensor);
+    }
     file.map->release(tensor.const_data_ptr(), tensor.nbytes());
   }
   model.set_fingerprint(entry("fingerprint"));
@@ -114,12 +122,14 @@ std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOpti
     }
     // In its type before there is anything in it: what is loaded then is all the memory that the model takes.
     model->to(options.device, options.dtype);
+    model->set_weight_format(options.weights, /*keep_values=*/false);
     load_weights(*model, weights);
   } else {
     fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");
     model = std::make_shared<LanguageModel>(config);
+    model->to(options.device, options.dtype);
+    model->set_weight_format(options.weights);
   }
-  model->to(options.device, options.dtype);
   model->eval();
   return model;
 }

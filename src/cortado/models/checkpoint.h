@@ -18,7 +18,7 @@ namespace cortado {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
-// Weights only. Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
+// Weights only; not those of a model with a narrower weight format (InputError). Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata = {});
 
@@ -41,6 +41,8 @@ struct OpenOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
   bool allow_random = false;  // a config file is enough: random weights
+  // What the matrices are kept in; read tensor by tensor, so that nothing takes more memory than the model.
+  WeightFormat weights = WeightFormat::kPlain;
 };
 // Neither, a config without vocabulary, missing or damaged weights: InputError.
 std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options = {});
