@@ -159,10 +159,9 @@ void print_text(const Subject& subject) {
             << config.dim << ", " << config.heads << " heads, vocabulary " << with_commas(config.vocabulary);
   if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
   std::cout << "\n"
-            << with_commas(parameters) << " parameters ("
-            << human_bytes(static_cast<double>(subject.weight_bytes())) << " as " << subject.weights()
-            << "), of which " << with_commas(config.vocabulary * config.dim) << " in the embedding"
-            << (config.tied ? ", which is also the head" : "") << "\n\n";
+            << with_commas(parameters) << " parameters (" << human_bytes(static_cast<double>(subject.weight_bytes()))
+            << " as " << subject.weights() << "), of which " << with_commas(config.vocabulary * config.dim)
+            << " in the embedding" << (config.tied ? ", which is also the head" : "") << "\n\n";
   print_layers(subject);
   std::cout << "\n";
   print_depths(subject);

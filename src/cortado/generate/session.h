@@ -40,7 +40,7 @@ class Session {
   // Of the token that comes next: float32 [V], on the CPU. InputError when nothing has been read yet.
   const at::Tensor& logits() const;
 
-  int64_t depth() const { return depth_; }                     // tokens read
+  int64_t depth() const { return depth_; }  // tokens read
   // The number of tokens beyond which the model was not trained to look back; none: it has no layer that does, or
   // its context is not known.
   std::optional<int64_t> longest() const;

@@ -18,7 +18,8 @@ namespace cortado {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
-// Weights only; not those of a model with a narrower weight format (InputError). Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
+// Weights only; not those of a model with a narrower weight format (InputError). Metadata: "format": "cortado-model",
+// "config_hash", "step", ... plus what is given.
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata = {});
 

@@ -86,7 +86,8 @@ void LanguageModel::set_weight_format(WeightFormat format, bool keep_values) {
 
 int64_t LanguageModel::weight_bytes() const {
   int64_t bytes = 0;
-  for (const Tensor& parameter : parameters()) bytes += parameter.is_meta() ? 0 : static_cast<int64_t>(parameter.nbytes());
+  for (const Tensor& parameter : parameters())
+    bytes += parameter.is_meta() ? 0 : static_cast<int64_t>(parameter.nbytes());
   for (const auto& [name, matrix] : matrices()) bytes += matrix->int8() ? matrix->weight_bytes() : 0;
   return bytes;
 }

@@ -62,8 +62,8 @@ class LanguageModel : public torch::nn::Module {
   ModelState zero_state(int64_t rows) const;
 
   const ModelConfig& config() const { return config_; }
-  int64_t parameter_count() const;  // tied weights counted once
-  int64_t weight_bytes() const;     // what they take in memory
+  int64_t parameter_count() const;              // tied weights counted once
+  int64_t weight_bytes() const;                 // what they take in memory
   double flops_per_token(int64_t depth) const;  // forward, 2 per multiply-add, head included
   int64_t state_bytes(int64_t tokens) const;    // one row, by the mixers' formulas
   // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes,

@@ -9,8 +9,7 @@ namespace cortado {
 // logits of order one. `scaled`: the result is multiplied by √dim (in the weights' type, as Gemma does).
 class Embedding : public MatrixModule {
  public:
-  Embedding(int64_t count, int64_t dim, bool scaled = false)
-      : MatrixModule("Embedding", count, dim), scaled_(scaled) {}
+  Embedding(int64_t count, int64_t dim, bool scaled = false) : MatrixModule("Embedding", count, dim), scaled_(scaled) {}
 
   // Of type `type`, that of the model's activations.
   Tensor forward(const Tensor& indices, at::ScalarType type) const;

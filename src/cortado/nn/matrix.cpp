@@ -33,9 +33,7 @@ void MatrixModule::assign(const Tensor& values) {
   weight.copy_(values);
 }
 
-int64_t MatrixModule::weight_bytes() const {
-  return int8_ ? int8_->bytes() : static_cast<int64_t>(weight.nbytes());
-}
+int64_t MatrixModule::weight_bytes() const { return int8_ ? int8_->bytes() : static_cast<int64_t>(weight.nbytes()); }
 
 Tensor MatrixModule::multiply(const Tensor& x, const std::optional<Tensor>& bias) const {
   return int8_ ? int8_->multiply(x, bias) : linear_map(x, weight, bias);

@@ -2,10 +2,9 @@
 // the same integers are multiplied as float32, which is exact: sums of a group stay below 2^24.
 #include "cortado/nn/narrow/kernel.h"
 
+#include <hwy/cache_control.h>
 #include <math.h>
 #include <string.h>
-
-#include <hwy/cache_control.h>
 
 #define HWY_WANT_AVX3_DL
 #define HWY_DISABLED_TARGETS HWY_SSSE3
@@ -400,7 +399,10 @@ void pack_int8(const float* rows, int64_t stride, const Int8Matrix& to, int64_t 
     const bool there = block * kColumns + c < to.out;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t at = (block * groups + g) * kColumns + c, left = to.in - g * kGroup;
-      pack_group(rows + c * stride + g * kGroup, !there ? 0 : left < kGroup ? left : kGroup,
+      pack_group(rows + c * stride + g * kGroup,
+                 !there          ? 0
+                 : left < kGroup ? left
+                                 : kGroup,
                  values + g * kGroup * kColumns + 4 * c, to.scales[at], to.sums[at]);
     }
   }

@@ -1,5 +1,5 @@
-// Products with matrices kept in fewer bits than the numbers they meet: int8 with a scale for every 64 inputs, or 16-bit
-// floating point. What a model's decoding waits for is its weights' bytes. No torch here.
+// Products with matrices kept in fewer bits than the numbers they meet: int8 with a scale for every 64 inputs, or
+// 16-bit floating point. What a model's decoding waits for is its weights' bytes. No torch here.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"

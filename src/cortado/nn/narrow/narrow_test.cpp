@@ -45,9 +45,9 @@ Tensor rounded(const Tensor& x) {
 struct Sizes {
   int64_t rows, in, out;
 };
-const std::vector<Sizes> kSizes = {{1, 64, 32},   {1, 1, 1},     {2, 63, 33},  {3, 65, 31},   {4, 200, 100},
-                                   {5, 128, 70},  {6, 130, 64},  {7, 64, 1},   {13, 576, 96}, {96, 64, 40},
-                                   {97, 190, 65}, {200, 70, 100}};
+const std::vector<Sizes> kSizes = {{1, 64, 32},   {1, 1, 1},    {2, 63, 33},   {3, 65, 31},
+                                   {4, 200, 100}, {5, 128, 70}, {6, 130, 64},  {7, 64, 1},
+                                   {13, 576, 96}, {96, 64, 40}, {97, 190, 65}, {200, 70, 100}};
 
 TEST(Int8Weight, MultipliesOnEveryInstructionSet) {
   const Poisoned poisoned;

@@ -146,8 +146,8 @@ std::vector<Tensor> Int8Weight::multiply(const Tensor& x, const std::vector<cons
     const Int8Weight& weight = *weights[i];
     wide.push_back(plain(biases[i]));
     results.push_back(at::empty(with_last(x, weight.out_), at::kFloat));
-    maps.push_back({matrix_of(weight.out_, weight.in_, weight.values_, weight.scales_, weight.sums_),
-                    data(wide.back()), results.back().data_ptr<float>(), weight.out_});
+    maps.push_back({matrix_of(weight.out_, weight.in_, weight.values_, weight.scales_, weight.sums_), data(wide.back()),
+                    results.back().data_ptr<float>(), weight.out_});
   }
   narrow::multiply_int8({.rows = count,
                          .in = in,
@@ -195,9 +195,7 @@ Tensor Int8Weight::rows(const Tensor& indices, at::ScalarType type) const {
 
 Tensor Int8Weight::unpacked() const { return rows(at::arange(out_), at::kFloat); }
 
-int64_t Int8Weight::bytes() const {
-  return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + sums_.nbytes());
-}
+int64_t Int8Weight::bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + sums_.nbytes()); }
 
 Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   const bool differentiate = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
@@ -209,19 +207,19 @@ Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<T
   const int64_t count = x.numel() / x.size(-1);
   if (count > kFewRows) return widened_linear(rows, weight, wide);
   const Tensor y = at::empty(with_last(x, weight.size(0)), at::kFloat);
-  narrow::multiply_short({.rows = count,
-                          .in = x.size(-1),
-                          .out = weight.size(0),
-                          .x = rows.const_data_ptr<float>(),
-                          .x_row = rows.is_contiguous() ? x.size(-1) : rows.stride(0),
-                          .weight = weight.const_data_ptr(),
-                          .type = weight.scalar_type() == at::kHalf ? kernels::Element::kFloat16
-                                                                    : kernels::Element::kBFloat16,
-                          .w_row = weight.stride(0),
-                          .bias = data(wide),
-                          .y = y.data_ptr<float>(),
-                          .y_row = weight.size(0)},
-                         kernels::parallel());
+  narrow::multiply_short(
+      {.rows = count,
+       .in = x.size(-1),
+       .out = weight.size(0),
+       .x = rows.const_data_ptr<float>(),
+       .x_row = rows.is_contiguous() ? x.size(-1) : rows.stride(0),
+       .weight = weight.const_data_ptr(),
+       .type = weight.scalar_type() == at::kHalf ? kernels::Element::kFloat16 : kernels::Element::kBFloat16,
+       .w_row = weight.stride(0),
+       .bias = data(wide),
+       .y = y.data_ptr<float>(),
+       .y_row = weight.size(0)},
+      kernels::parallel());
   return y;
 }
 
