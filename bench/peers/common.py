@@ -45,7 +45,7 @@ def medians(calls, rounds, least=0.02):
 class Bench:
     """One peer's benchmark. Threads are pinned before torch, JAX and others make theirs: import those after it."""
 
-    def __init__(self, name, description, rounds=7, tokens=(4096,)):
+    def __init__(self, name, description, rounds=7, tokens=(4096,), setting=f"B 1, H {HEADS}, K = V = {SIZE}, float32"):
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--threads", type=int, default=min(2, len(os.sched_getaffinity(0))), help="also the CPUs that are used")
         parser.add_argument("--rounds", type=int, default=rounds, help="the median of so many is printed")
@@ -61,7 +61,7 @@ class Bench:
         torch.manual_seed(0)
         torch.ops.load_library(str(BUILD / "lib/libcortado_ops.so"))
         self.torch, self.ops = torch, torch.ops.cortado
-        print(f"{name}: {self.threads} threads, B 1, H {HEADS}, K = V = {SIZE}, float32; milliseconds, medians of {self.rounds}")
+        print(f"{name}: {self.threads} threads, {setting}; milliseconds, medians of {self.rounds}")
 
     def compare(self, what, against, passes, tokens, ours, theirs, tolerance=1e-3, rounds=None):
         """One line. `ours` and `theirs` return lists of tensors that must agree (None: of another function, checked elsewhere)."""

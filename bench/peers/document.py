@@ -152,7 +152,7 @@ def plots(results):
 
 
 def main():
-    names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt isas".split()
+    names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt llama_cpp isas".split()
     results = {name: read(name) for name in names}
     text = INTRODUCTION + machine(results) + goal_table(results)
     text += "## Time against length\n\n![time of a forward pass against its length](performance-length.svg)\n\n"

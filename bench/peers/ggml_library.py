@@ -4,8 +4,9 @@ CORTADO_GGML names another folder with libggml-base.so and libggml-cpu.so.
 """
 
 import ctypes
-import importlib.util
+import importlib.machinery
 import os
+import sys
 from ctypes import POINTER, byref, c_bool, c_float, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 
@@ -42,10 +43,16 @@ class Plan(ctypes.Structure):
     ]
 
 
+def package_spec():
+    """Where llama-cpp-python is. A script in this folder has its name: the folder is not searched."""
+    here = Path(__file__).resolve().parent
+    return importlib.machinery.PathFinder.find_spec("llama_cpp", [p for p in sys.path if Path(p or ".").resolve() != here])
+
+
 def library_folder():
     if "CORTADO_GGML" in os.environ:
         return Path(os.environ["CORTADO_GGML"])
-    package = importlib.util.find_spec("llama_cpp")
+    package = package_spec()
     if package is None:
         raise SystemExit("ggml: llama-cpp-python is not installed; `make bench-peers` installs it, or set CORTADO_GGML")
     return Path(next(iter(package.submodule_search_locations))) / "lib"

@@ -41,6 +41,9 @@ def against_peers(results):
         ("latte forward against SDPA, T = 16,384", 100, "sdpa", "latte", "forward", 16384),
         ("window_attention w = 128 forward against SDPA, T = 16,384", 40, "sdpa", "window_attention/128", "forward", 16384),
         ("the same with backward", 30, "sdpa", "window_attention/128", "forward+backward", 16384),
+        ("SmolLM2, softmax: reading 512 tokens against llama.cpp", 3, "llama_cpp", "softmax, int8", "prefill", 512),
+        ("the same, 4,096 tokens", 3, "llama_cpp", "softmax, int8", "prefill", 4096),
+        ("SmolLM2, softmax: writing at depth 512 against llama.cpp", 1, "llama_cpp", "softmax, int8", "32 tokens", 512),
         ("window_attention at full window against SDPA, forward, the worst T", 1, "sdpa", "window_attention/full", "forward", None),
         ("the same with backward", 1, "sdpa", "window_attention/full", "forward+backward", None),
     ]

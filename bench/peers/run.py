@@ -42,6 +42,7 @@ SCRIPTS = {
     "transformers": "transformers_scans.py",
     "jax": "jax_scan.py",
     "gpt": "gpt.py",
+    "llama_cpp": "llama_cpp.py",
     "isas": "isas.py",
 }
 

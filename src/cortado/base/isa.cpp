@@ -13,13 +13,13 @@ namespace {
 
 struct Isa {
   const char* name;
-  int64_t target;  // Highway's bit; 0: no kernels
+  int64_t target;  // Highway's bits; 0: no kernels
 };
 
 // The best first.
 constexpr Isa kIsas[] = {
 #if HWY_ARCH_X86
-    {"avx512", HWY_AVX3},
+    {"avx512", HWY_AVX3 | HWY_AVX3_DL},  // the latter where the machine has it, for kernels that ask for it
     {"avx2", HWY_AVX2},
     {"sse4", HWY_SSE4},
 #elif HWY_ARCH_ARM
@@ -44,7 +44,8 @@ void select(std::string_view name) {
     if (name.empty() || name == isa.name) {
       selected = &isa;
       enabled = isa.target != 0;
-      if (enabled) hwy::SetSupportedTargetsForTest(isa.target);
+      const int64_t here = isa.target == HWY_SCALAR ? HWY_SCALAR : isa.target & hwy::SupportedTargets();
+      if (enabled) hwy::SetSupportedTargetsForTest(here);
       hwy::GetChosenTarget().Update(hwy::SupportedTargets());
       return;
     }

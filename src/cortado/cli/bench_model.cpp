@@ -15,6 +15,7 @@
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/config.h"
+#include "cortado/nn/dtype.h"
 #include "cortado/train/speed.h"
 
 namespace cortado {
@@ -31,7 +32,13 @@ struct ModelBench {
   int rounds = 5;
   double budget = 60;
   bool json = false, quiet = false;
+  std::optional<std::string> weights, kv_type;
   std::shared_ptr<CommonOptions> common;
+
+  std::string types() const {
+    return (common->dtype_or(at::kFloat) == at::kBFloat16 ? "bfloat16" : "float32") +
+           (weights ? ", weights " + *weights : std::string());
+  }
 };
 
 struct TrainingRow {
@@ -74,7 +81,8 @@ class ModelMeasurement {
   }
 
   ModelResult run() {
-    result_.done = train() && prefill() && decode();
+    // Narrow weights are for inference.
+    result_.done = (options_.weights || train()) && prefill() && decode();
     return result_;
   }
 
@@ -148,7 +156,7 @@ bool reached_all(const ModelBench& options, const ModelResult& result) {
 void print_text(const ModelBench& options, const LanguageModel& model, const ModelResult& result) {
   std::cout << options.config << ": " << with_commas(model.parameter_count()) << " parameters; " << this_machine().cpu
             << ", " << selected_isa() << ", " << machine_description(at::kCPU)["threads"] << " threads, "
-            << (options.common->dtype_or(at::kFloat) == at::kBFloat16 ? "bfloat16" : "float32") << "\n\n";
+            << options.types() << "\n\n";
   Table training({"training T", "batch", "time a step", "tokens/s", "GFLOP/s", "peak memory"});
   for (const TrainingRow& row : result.training) {
     training.add_row({std::to_string(row.tokens), std::to_string(row.batch),
@@ -166,7 +174,8 @@ void print_text(const ModelBench& options, const LanguageModel& model, const Mod
     decode.add_row({with_commas(row.depth), fixed(1e3 * row.seconds, 3) + " ms", human_count(1 / row.seconds),
                     human_bytes(double(row.state_bytes)), human_bytes(double(row.resident_bytes))});
   }
-  std::cout << training.text() << "\n" << prefill.text() << "\n" << decode.text();
+  if (!options.weights) std::cout << training.text() << "\n";
+  std::cout << prefill.text() << "\n" << decode.text();
   if (result.done && !reached_all(options, result)) {
     std::cout << "depth " << with_commas(options.depths.back()) << " was not reached: reading on took longer than "
               << options.budget << " s (--budget)\n";
@@ -177,6 +186,8 @@ void print_json(const ModelBench& options, const LanguageModel& model, const Mod
   Json json = {{"config", options.config}, {"machine", machine_description(at::kCPU)}};
   json["machine"]["isa"] = selected_isa();
   json["parameters"] = model.parameter_count();
+  json["weight_bytes"] = model.weight_bytes();
+  if (options.weights) json["weights"] = *options.weights;
   json["dtype"] = options.common->dtype_or(at::kFloat) == at::kBFloat16 ? "bfloat16" : "float32";
   json["training"] = json["prefill"] = json["decode"] = Json::array();
   for (const TrainingRow& row : result.training) {
@@ -219,6 +230,8 @@ void bench_model(ModelBench& options) {
   }
   catch_interrupts();
   const auto model = std::make_shared<LanguageModel>(config);
+  model->set_weight_format(weight_format_or_plain(options.weights));
+  if (options.kv_type) model->set_cache_type(dtype_of(*options.kv_type));
   const ModelResult result = ModelMeasurement(options, model).run();
   if (options.json) {
     print_json(options, *model, result);
@@ -258,9 +271,12 @@ void add_bench_model_command(CLI::App& bench) {
   command->add_flag("--json", options->json, "as JSON");
   command->add_flag("--quiet", options->quiet, "no progress bar");
   options->common = add_common_options(*command);
+  add_weights_option(*command, options->weights);
+  add_cache_option(*command, options->kv_type);
   command->footer(
       "Depths are reached by reading random tokens; one that takes longer than --budget is not waited for, and what "
       "was\nreached is measured instead. --dtype bfloat16 trains under autocast; prefill and decoding are float32.\n"
+      "With --weights nothing is trained.\n"
       "Examples:\n  cortado bench model configs/macchiato-gpu.json --tokens 1024,4096\n"
       "  cortado bench model configs/nanogpt-gpu.json --set positions=rotary --depth 100,10000 --json");
   command->callback([options] { bench_model(*options); });

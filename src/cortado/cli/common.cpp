@@ -56,6 +56,26 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   return options;
 }
 
+void add_weights_option(CLI::App& command, std::optional<std::string>& weights) {
+  command
+      .add_option("--weights", weights,
+                  "keep the weights' matrices as int8, bfloat16 or float16, whatever --dtype calculates in")
+      ->check(CLI::IsMember(weight_format_names()))
+      ->group("Common");
+}
+
+void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
+  command
+      .add_option("--kv-type", type,
+                  "keep the keys and values of softmax layers as float32, bfloat16 or float16 (default: as --dtype)")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->group("Common");
+}
+
+WeightFormat weight_format_or_plain(const std::optional<std::string>& weights) {
+  return weights ? weight_format_of(*weights) : WeightFormat::kPlain;
+}
+
 std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<std::string>* runs) {
   auto options = std::make_shared<ModelOptions>();
   if (runs) {
@@ -110,7 +130,8 @@ std::shared_ptr<LanguageModel> ModelOptions::open() const {
   return open_model(run, {.which = checkpoint,
                           .device = common->apply(),
                           .dtype = common->dtype_or(at::kFloat),
-                          .memory = memory->chosen()});
+                          .memory = memory->chosen(),
+                          .weights = weight_format_or_plain(weights)});
 }
 
 std::shared_ptr<Tokenizer> ModelOptions::tokenizer() const { return load_tokenizer(run + "/tokenizer"); }

@@ -45,11 +45,18 @@ struct MemoryOptions {
 };
 std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command);
 
+// Adds --weights: what a model's matrices are kept in.
+void add_weights_option(CLI::App& command, std::optional<std::string>& weights);
+// Adds --kv-type: the type of growing caches of keys and values.
+void add_cache_option(CLI::App& command, std::optional<std::string>& type);
+WeightFormat weight_format_or_plain(const std::optional<std::string>& weights);
+
 // A trained model that a command reads.
 struct ModelOptions {
   std::string run;
   std::string checkpoint = "best";
   std::shared_ptr<MemoryOptions> memory;
+  std::optional<std::string> weights;  // of commands with --weights
   std::shared_ptr<CommonOptions> common;
 
   // On the common options' device, with their threads and type (default float32).

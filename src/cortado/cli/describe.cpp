@@ -20,6 +20,7 @@ struct DescribeOptions {
   int64_t vocabulary = 0;
   bool json = false;
   std::shared_ptr<MemoryOptions> memory;
+  std::optional<std::string> weights;
   std::shared_ptr<CommonOptions> common;
 };
 
@@ -31,6 +32,9 @@ struct Subject {
 
   const ModelConfig& config() const { return model.config(); }
   int64_t element() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
+  bool narrow() const { return model.weight_format() != WeightFormat::kPlain; }
+  int64_t weight_bytes() const { return narrow() ? model.weight_bytes() : model.parameter_count() * element(); }
+  std::string weights() const { return narrow() ? weight_format_name(model.weight_format()) : dtype_name(dtype); }
 };
 
 int64_t mixer_bytes(const Mixer& mixer, const Subject& subject, int64_t tokens) {
@@ -108,6 +112,8 @@ Json as_json(const Subject& subject) {
                {"vocabulary", config.vocabulary},
                {"vocabulary_assumed", subject.vocabulary_assumed},
                {"parameters", subject.model.parameter_count()},
+               {"weight_bytes", subject.weight_bytes()},
+               {"weights", weight_format_name(subject.model.weight_format())},
                {"dtype", dtype_name(subject.dtype)}};
   json["mixers"] = Json::array();
   for (const Group& group : groups(subject)) {
@@ -185,10 +191,9 @@ void print_text(const Subject& subject) {
             << config.dim << ", " << config.heads << " heads, vocabulary " << with_commas(config.vocabulary);
   if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
   std::cout << "\n"
-            << with_commas(parameters) << " parameters ("
-            << human_bytes(static_cast<double>(parameters * subject.element())) << " as " << (dtype_name(subject.dtype))
-            << "), of which " << with_commas(config.vocabulary * config.dim) << " in the embedding"
-            << (config.tied ? ", which is also the head" : "") << "\n\n";
+            << with_commas(parameters) << " parameters (" << human_bytes(static_cast<double>(subject.weight_bytes()))
+            << " as " << subject.weights() << "), of which " << with_commas(config.vocabulary * config.dim)
+            << " in the embedding" << (config.tied ? ", which is also the head" : "") << "\n\n";
   print_layers(subject);
   std::cout << "\n";
   print_depths(subject);
@@ -206,6 +211,7 @@ void describe(const DescribeOptions& options) {
   const SkipInitialization skip;  // only sizes are looked at
   LanguageModel model(config);
   model.to(device);
+  model.set_weight_format(weight_format_or_plain(options.weights), /*keep_values=*/false);
   const Subject subject{model, options.common->dtype_or(at::kFloat), assumed};
   if (options.json) {
     std::cout << as_json(subject).dump(2) << std::endl;
@@ -226,6 +232,7 @@ void add_describe_command(CLI::App& app) {
   command->add_flag("--json", options->json, "as JSON");
   options->memory = add_memory_options(*command);
   options->common = add_common_options(*command);
+  add_weights_option(*command, options->weights);
   command->footer(
       "Examples:\n  cortado describe configs/table1/latte-r-swa-pp.json\n  cortado describe runs/first --json\n"
       "  cortado describe runs/linear --memory lola --cache 256 --chunk 64");

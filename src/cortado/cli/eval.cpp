@@ -173,6 +173,7 @@ void add_eval_command(CLI::App& app) {
   command->model = add_model_options(eval);
   // Required of this form alone: CLI11 would want them of the subcommands too.
   eval.get_option("run")->required(false);
+  add_weights_option(eval, command->model->weights);
   eval.add_option("--text", command->files, "a text file; may be given several times")
       ->take_all()
       ->allow_extra_args(false);

@@ -16,6 +16,7 @@
 #include "cortado/cli/chat.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/nn/dtype.h"
 
 namespace cortado {
 
@@ -30,6 +31,7 @@ struct GenerateCommand {
   bool chat = false;
   bool echo = false;
   bool json = false;
+  std::optional<std::string> kv_type;
   GenerateOptions options;
   CLI::Option* length = nullptr;  // --n-tokens
   std::shared_ptr<ModelOptions> model;
@@ -43,6 +45,24 @@ struct Report {
   Generated generated;
   std::string text;        // collected for --json only
   bool line_open = false;  // what was printed doesn't end with a newline
+};
+
+// Says once that a model with softmax attention goes beyond what it was trained on.
+class ContextWarning {
+ public:
+  explicit ContextWarning(const Session& session) : session_(session), longest_(session.longest()) {}
+
+  // Before `tokens` more are read.
+  void look(int64_t tokens) {
+    if (!longest_ || session_.depth() + tokens <= *longest_) return;
+    std::cerr << "warning: this model was trained on " << with_commas(*longest_)
+              << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
+    longest_.reset();
+  }
+
+ private:
+  const Session& session_;
+  std::optional<int64_t> longest_;  // none: nothing to say, or said
 };
 
 std::string read_stdin() {
@@ -98,7 +118,7 @@ void print_json(const Session& session, const Report& report) {
   std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
-void read_text(Session& session, const GenerateCommand& command, Report& report) {
+void read_text(Session& session, const GenerateCommand& command, ContextWarning& warning, Report& report) {
   if (!command.load_state.empty()) session.load(command.load_state);
   const std::string prompt = read_prompt(command);
   const auto& tokenizer = *session.tokenizer();
@@ -109,6 +129,7 @@ void read_text(Session& session, const GenerateCommand& command, Report& report)
     report.text += command.json ? prompt : "";
     if (!command.json) std::cout << prompt << std::flush;
   }
+  warning.look(static_cast<int64_t>(tokens.size()));
   const Stopwatch watch;
   session.prefill(tokens);
   report.prompt_tokens = static_cast<int64_t>(tokens.size());
@@ -149,15 +170,21 @@ void run_generate(GenerateCommand& command) {
   // Everything that can be refused is refused before the model is read.
   Sampler{command.options.sampling};
   StopFilter{command.options.stops};
-  Session session(command.model->open(), command.model->tokenizer());
+  const auto model = command.model->open();
+  if (command.kv_type) model->set_cache_type(dtype_of(*command.kv_type));
+  Session session(model, command.model->tokenizer());
+  ContextWarning warning(session);
   catch_interrupts();
   command.options.sampling.seed = command.model->common->seed_or(0);
-  command.options.cancelled = interrupt_requested;
+  command.options.cancelled = [&] {
+    warning.look(1);
+    return interrupt_requested();
+  };
   Report report;
   if (command.chat) {
     talk(session, command, report);
   } else {
-    read_text(session, command, report);
+    read_text(session, command, warning, report);
     write_text(session, command, report);
   }
   if (!command.save_state.empty() && session.depth() > 0) session.save(command.save_state);
@@ -213,6 +240,8 @@ void add_generate_command(CLI::App& app) {
       "  cortado generate runs/first --load-state play.state --n-tokens 500\n"
       "  cortado generate models/smollm2 --chat");
   command->model = add_model_options(generate);
+  add_weights_option(generate, command->model->weights);
+  add_cache_option(generate, command->kv_type);
   auto* prompt =
       generate.add_option("--prompt", command->prompt, "the text to go on with (default: the standard input)");
   generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input")

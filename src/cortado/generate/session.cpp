@@ -2,6 +2,8 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 #include "cortado/nn/dtype.h"
 
@@ -64,6 +66,13 @@ const at::Tensor& Session::logits() const {
 void Session::remember(std::span<const int32_t> tokens) {
   recent_.insert(recent_.end(), tokens.begin(), tokens.end());
   if (recent_.size() >= 2 * kRecentTokens) recent_.erase(recent_.begin(), recent_.end() - kRecentTokens);
+}
+
+std::optional<int64_t> Session::longest() const {
+  const ModelConfig& config = model_->config();
+  const bool looks_back = std::any_of(config.layers.begin(), config.layers.end(),
+                                      [](const Json& layer) { return layer.value("mixer", "") == "softmax"; });
+  return looks_back && config.context > 0 ? std::optional(config.context) : std::nullopt;
 }
 
 Session Session::fork() const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,7 +40,10 @@ class Session {
   // Of the token that comes next: float32 [V], on the CPU. InputError when nothing has been read yet.
   const at::Tensor& logits() const;
 
-  int64_t depth() const { return depth_; }                     // tokens read
+  int64_t depth() const { return depth_; }  // tokens read
+  // The number of tokens beyond which the model was not trained to look back; none: it has no layer that does, or
+  // its context is not known.
+  std::optional<int64_t> longest() const;
   std::span<const int32_t> recent() const { return recent_; }  // the last tokens read, oldest first
   int64_t state_bytes() const { return state_.bytes(); }
 

@@ -30,9 +30,9 @@ Tensor AttentionMixer::forward(const Tensor& x, const Batch& batch, SequenceStat
   JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
   if (state) {
     keys = advance(p.k, p.v, batch, *state);
-    state->at("position") = *start + batch.lengths(x);
+    state->at("position") = batch.cu_seqlens ? *start + batch.lengths(x) : *start + x.size(1);
   }
-  return output(attend(p.q, keys, attention));
+  return output(attend(p.q, keys, attention).to(x.scalar_type()));
 }
 
 Tensor AttentionMixer::reference(const Tensor& x) {

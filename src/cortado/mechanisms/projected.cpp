@@ -37,8 +37,9 @@ ProjectedMixer::ProjectedMixer(std::string name, const ProjectionSettings& setti
 
 ProjectedMixer::Projected ProjectedMixer::project(const Tensor& x, const Tensor& positions, const Linear& q,
                                                   const Linear& k, const Linear& v) const {
-  Projected p{split_heads(q.forward(x), projections_.heads), split_heads(k.forward(x), projections_.kv_heads),
-              split_heads(v.forward(x), projections_.kv_heads)};
+  const auto all = forward_all(x, {&q, &k, &v});
+  Projected p{split_heads(all[0], projections_.heads), split_heads(all[1], projections_.kv_heads),
+              split_heads(all[2], projections_.kv_heads)};
   rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary, projections_.rotary_dim);
   return p;
 }

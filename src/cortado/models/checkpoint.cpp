@@ -72,6 +72,8 @@ TensorFile map_checkpoint(const std::string& path) {
 
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata) {
+  fail_input_if(model.weight_format() != WeightFormat::kPlain, "[checkpoint] the model's weights are kept as ",
+                weight_format_name(model.weight_format()), ", which is not what they were trained as: not saved");
   model.set_fingerprint(save_weights(model.config(), merged_weights(model), path, metadata));
 }
 
@@ -100,9 +102,15 @@ std::map<std::string, std::string> load_weights_of(const ModelConfig& config, La
   fail_input_if(metadata_entry(file, "config_hash") != hash, "[checkpoint] ", path,
                 " is the checkpoint of another model: its config differs");
   const at::NoGradGuard no_grad;
+  const auto matrices = model.matrices();
   for (auto& parameter : named_weights(model)) {
     const Tensor& tensor = tensors.at(parameter.key());
-    parameter.value().copy_(tensor);
+    const auto matrix = matrices.find(parameter.key());
+    if (matrix != matrices.end()) {
+      matrix->second->assign(tensor);
+    } else {
+      parameter.value().copy_(tensor);
+    }
     file.map->release(tensor.const_data_ptr(), tensor.nbytes());
   }
   model.set_fingerprint(metadata_entry(file, "fingerprint"));
@@ -137,12 +145,14 @@ std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOpti
     }
     // In its type before there is anything in it: what is loaded then is all the memory that the model takes.
     model->to(options.device, options.dtype);
+    model->set_weight_format(options.weights, /*keep_values=*/false);
     load_weights_of(stored, *model, weights);
   } else {
     fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");
     model = std::make_shared<LanguageModel>(config);
+    model->to(options.device, options.dtype);
+    model->set_weight_format(options.weights);
   }
-  model->to(options.device, options.dtype);
   model->eval();
   return model;
 }

@@ -20,8 +20,8 @@ namespace cortado {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
-// Weights only, with adapters merged into them (nn/lora.h). Metadata: "format": "cortado-model", "config_hash", "step",
-// ... plus what is given.
+// Weights only, with adapters merged into them (nn/lora.h); not those of a model with a narrower weight format
+// (InputError). Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
 void save_weights(const LanguageModel& model, const std::string& path,
                   const std::map<std::string, std::string>& metadata = {});
 
@@ -52,6 +52,9 @@ struct OpenOptions {
   at::ScalarType dtype = at::kFloat;
   bool allow_random = false;          // a config file is enough: random weights
   std::optional<Memory> memory = {};  // other than the config's (models/memory.h)
+  bool allow_random = false;  // a config file is enough: random weights
+  // What the matrices are kept in; read tensor by tensor, so that nothing takes more memory than the model.
+  WeightFormat weights = WeightFormat::kPlain;
 };
 // Neither, a config without vocabulary, missing or damaged weights: InputError.
 std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options = {});

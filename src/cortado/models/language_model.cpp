@@ -3,6 +3,7 @@
 #include <random>
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/softmax/mixer.h"
 #include "cortado/nn/checksum.h"
 #include "cortado/nn/dropout.h"
 #include "cortado/nn/linear_cross_entropy.h"
@@ -12,6 +13,8 @@
 namespace cortado {
 
 namespace {
+
+constexpr int64_t kLogitsAtOnce = int64_t{1} << 24;
 
 // Not from torch's generator: making a model must not depend on how it is named.
 std::string random_fingerprint() {
@@ -64,8 +67,30 @@ std::optional<Tensor> LanguageModel::head_bias() const {
   return tied_bias_.defined() ? std::optional<Tensor>(tied_bias_) : std::nullopt;
 }
 
-at::Device LanguageModel::device() const { return embedding_->weight.device(); }
-at::ScalarType LanguageModel::dtype() const { return embedding_->weight.scalar_type(); }
+at::Device LanguageModel::device() const { return norm_->weight.device(); }
+at::ScalarType LanguageModel::dtype() const { return norm_->weight.scalar_type(); }
+
+std::map<std::string, MatrixModule*> LanguageModel::matrices() const {
+  std::map<std::string, MatrixModule*> found;
+  for (const auto& module : named_modules()) {
+    auto* matrix = dynamic_cast<MatrixModule*>(module.value().get());
+    if (matrix && matrix != positions_.get()) found[module.key() + ".weight"] = matrix;
+  }
+  return found;
+}
+
+void LanguageModel::set_weight_format(WeightFormat format, bool keep_values) {
+  for (const auto& [name, matrix] : matrices()) matrix->set_format(format, keep_values);
+  weight_format_ = format;
+}
+
+int64_t LanguageModel::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& parameter : parameters())
+    bytes += parameter.is_meta() ? 0 : static_cast<int64_t>(parameter.nbytes());
+  for (const auto& [name, matrix] : matrices()) bytes += matrix->int8() ? matrix->weight_bytes() : 0;
+  return bytes;
+}
 
 void LanguageModel::check_tokens(const Tensor& tokens, const Batch& batch, const ModelState* state) const {
   fail_input_if(tokens.dim() != 2 || tokens.scalar_type() != at::kLong, "[model] expected int64 tokens [B, T], got ",
@@ -99,9 +124,9 @@ Tensor LanguageModel::checked_positions(const Tensor& tokens, const Batch& batch
 }
 
 Tensor LanguageModel::embed(const Tensor& tokens, const Batch& batch, const ModelState* state) const {
-  Tensor x = embedding_->forward(tokens);
+  Tensor x = embedding_->forward(tokens, dtype());
   if (positions_) {
-    x = x + positions_->forward(checked_positions(tokens, batch, state));
+    x = x + positions_->forward(checked_positions(tokens, batch, state), dtype());
   } else if (config_.positions == PositionKind::kSinusoidal) {
     x = x + sinusoidal_positions(checked_positions(tokens, batch, state), config_.dim, x.scalar_type());
   }
@@ -126,7 +151,7 @@ void LanguageModel::walk(const Tensor& tokens, const std::function<Tensor(int64_
 
 Tensor LanguageModel::logits(const Tensor& hidden) const {
   const std::optional<Tensor> bias = head_bias();
-  const Tensor z = linear_map(hidden, head_weight(), bias);
+  const Tensor z = head_ ? head_->forward(hidden) : embedding_->logits(hidden, bias);
   return config_.final_softcap ? at::tanh(z / *config_.final_softcap) * *config_.final_softcap : z;
 }
 
@@ -143,14 +168,31 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const Ba
                   config_.vocabulary - 1);
   }
   const Tensor last = hidden(tokens, batch).flatten(0, 1);
+  if (weight_format_ != WeightFormat::kPlain) return loss_by_logits(last, targets.flatten());
   return linear_cross_entropy(last, head_weight(), head_bias(), targets.flatten(), config_.final_softcap);
+}
+
+// For heads whose matrix is not there as such; logits exist for a few rows at a time.
+Tensor LanguageModel::loss_by_logits(const Tensor& hidden, const Tensor& targets) const {
+  const int64_t rows = std::max<int64_t>(1, kLogitsAtOnce / config_.vocabulary);
+  Tensor sum = at::zeros({}, hidden.options().dtype(at::kFloat));
+  for (int64_t first = 0; first < hidden.size(0); first += rows) {
+    const int64_t count = std::min(rows, hidden.size(0) - first);
+    const Tensor z = logits(hidden.narrow(0, first, count)).to(at::kFloat);
+    sum = sum + at::cross_entropy_loss(z, targets.narrow(0, first, count), {}, at::Reduction::Sum, -1);
+  }
+  return sum / targets.ne(-1).sum().clamp_min(1);
 }
 
 ModelState LanguageModel::zero_state(int64_t rows) const {
   fail_input_if(!config_.causal, "[model] a model with \"causal\": false reads whole sequences and has no state");
   const auto options = at::TensorOptions().dtype(dtype()).device(device());
   ModelState state;
-  for (const auto& mixer : mixers_) state.layers.push_back(mixer->zero_state(rows, options));
+  for (const auto& mixer : mixers_) {
+    state.layers.push_back(mixer->zero_state(rows, options));
+    SequenceState& layer = state.layers.back();
+    if (cache_type_ && layer.mechanism() == kSoftmax.name) layer = layer.to(at::TensorOptions().dtype(*cache_type_));
+  }
   state.position = at::zeros({rows}, options.dtype(at::kLong));
   return state;
 }

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -68,6 +69,7 @@ class LanguageModel : public torch::nn::Module {
 
   const ModelConfig& config() const { return config_; }
   int64_t parameter_count() const;              // tied weights counted once
+  int64_t weight_bytes() const;                 // what they take in memory
   double flops_per_token(int64_t depth) const;  // forward, 2 per multiply-add, head included
   int64_t state_bytes(int64_t tokens) const;    // one row, by the mixers' formulas
   // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes,
@@ -77,7 +79,16 @@ class LanguageModel : public torch::nn::Module {
   const std::vector<std::shared_ptr<Mixer>>& mixers() const { return mixers_; }
 
   at::Device device() const;
-  at::ScalarType dtype() const;
+  at::ScalarType dtype() const;  // of activations; the matrices may be kept in less
+
+  // Keeps the matrices of all linear maps and of the embedding in a narrower format, for inference
+  // (MatrixModule::set_format). Small parameters stay as they are. Such a model is not saved again.
+  void set_weight_format(WeightFormat format, bool keep_values = true);
+  WeightFormat weight_format() const { return weight_format_; }
+  // The type of the softmax layers' growing caches in the states to come; the activations' unless set.
+  void set_cache_type(at::ScalarType type) { cache_type_ = type; }
+  // The modules with a matrix by the names of their parameters "....weight".
+  std::map<std::string, MatrixModule*> matrices() const;
 
  private:
   void check_tokens(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
@@ -85,6 +96,7 @@ class LanguageModel : public torch::nn::Module {
   Tensor checked_positions(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
   Tensor embed(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
   const Tensor& head_weight() const;
+  Tensor loss_by_logits(const Tensor& hidden, const Tensor& targets) const;
   std::optional<Tensor> head_bias() const;
 
   ModelConfig config_;
@@ -95,6 +107,8 @@ class LanguageModel : public torch::nn::Module {
   std::shared_ptr<Norm> norm_;
   std::shared_ptr<Linear> head_;  // when not tied
   Tensor tied_bias_;              // the head's bias when tied
+  WeightFormat weight_format_ = WeightFormat::kPlain;
+  std::optional<at::ScalarType> cache_type_;
   mutable std::string fingerprint_;
 };
 

@@ -259,6 +259,69 @@ TEST(Checkpoint, OpensARun) {
   expect_message("there is no run or config", [&] { open_model(run + "/nothing"); });
 }
 
+// Wide enough that groups of 64 are full, with a head of its own or the embedding's.
+std::string wide_model(bool tied) {
+  Json json = parse_json(kMixed, "test");
+  json["dim"] = 128;
+  json["vocabulary"] = 300;
+  json["embedding"]["tied"] = tied;
+  json["feed_forward"]["dim"] = 192;
+  return json.dump();
+}
+
+TEST(Weights, NarrowOnesGiveNearlyTheSameModel) {
+  const TemporaryDirectory directory;
+  const std::string& run = directory.path();
+  const at::NoGradGuard no_grad;
+  for (const bool tied : {true, false}) {
+    const auto model = make(wide_model(tied));
+    model->to(at::kFloat);
+    write_file(run + "/config.json", model->config().to_json().dump());
+    save_weights(*model, run + "/last.safetensors");
+    const Tensor tokens = at::randint(0, 300, {2, 21}, at::kLong), right = model->forward(tokens);
+    const double loss = model->loss(tokens, tokens.roll(1, 1)).item<double>();
+    for (const auto& [name, most] : {std::pair{"bfloat16", 0.02}, {"float16", 0.003}, {"int8", 0.05}}) {
+      const auto narrow = open_model(run, {.weights = weight_format_of(name)});
+      EXPECT_LE(relative_error(narrow->forward(tokens), right), most) << name;
+      EXPECT_NEAR(narrow->loss(tokens, tokens.roll(1, 1)).item<double>(), loss, most) << name;
+      EXPECT_EQ(narrow->parameter_count(), model->parameter_count());
+      EXPECT_EQ(narrow->dtype(), at::kFloat);
+      EXPECT_LT(narrow->weight_bytes(), 0.75 * static_cast<double>(model->weight_bytes())) << name;
+      ModelState state = narrow->zero_state(2);
+      const Tensor first = narrow->forward(tokens.slice(1, 0, 13), {}, &state);
+      const Tensor rest = narrow->forward(tokens.slice(1, 13), {}, &state);
+      EXPECT_LE(relative_error(at::cat({first, rest}, 1), narrow->forward(tokens)), 1e-3) << name;
+      expect_message("not saved", [&, weights = name] {
+        EXPECT_EQ(weight_format_name(narrow->weight_format()), weights);
+        save_weights(*narrow, run + "/again.safetensors");
+      });
+      // Read into its format or brought into it: the same.
+      const auto changed = open_model(run);
+      changed->set_weight_format(weight_format_of(name));
+      EXPECT_TRUE(changed->forward(tokens).equal(narrow->forward(tokens))) << name;
+    }
+  }
+}
+
+TEST(ModelState, CachesOfAShorterType) {
+  const auto model = make(kMixed);
+  model->to(at::kFloat);
+  const at::NoGradGuard no_grad;
+  const Tensor tokens = some_tokens(2, 30);
+  const Tensor right = model->forward(tokens);
+  const int64_t whole = model->zero_state(2).bytes();
+  model->set_cache_type(at::kHalf);
+  EXPECT_EQ(model->zero_state(2).bytes(), whole);  // caches grow from nothing
+  for (const std::vector<int64_t> cut : {std::vector<int64_t>{30}, {20, 9, 1}, {1, 1, 28}}) {
+    ModelState state = model->zero_state(2);
+    std::vector<Tensor> parts;
+    for (const Tensor& part : tokens.split_with_sizes(cut, 1)) parts.push_back(model->forward(part, {}, &state));
+    EXPECT_LE(relative_error(at::cat(parts, 1), right), 3e-3);
+    EXPECT_EQ(state.layers[0].at("keys").scalar_type(), at::kHalf);
+    EXPECT_EQ(state.layers[1].at("keys").scalar_type(), at::kFloat);  // a ring does not grow
+  }
+}
+
 TEST(ModelState, SavesLoadsForksAndRefusesAnotherModels) {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/state";

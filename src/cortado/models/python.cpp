@@ -1,5 +1,6 @@
 // torch.classes.cortado.LanguageModel and Gguf: whole models and the tensors of GGUF files for Python, once
 // libcortado.so is loaded with torch.classes.load_library.
+#include <c10/core/InferenceMode.h>
 #include <torch/custom_class.h>
 
 #include "cortado/models/checkpoint.h"
@@ -14,16 +15,22 @@ namespace {
 // The tensors of parameters() are the model's own: optimise them from Python, or copy into them in place.
 class PythonLanguageModel : public torch::CustomClassHolder {
  public:
-  // A run's folder; or the JSON text of a config with a vocabulary: random weights, from torch's generator.
+  // A run's folder; or the JSON text of a config with a vocabulary: random weights, from torch's generator. dtype
+  // "int8": such weights (for inference) and float32.
   PythonLanguageModel(const std::string& model, const std::string& dtype) {
     OpenOptions options;
-    options.dtype = dtype_of(dtype);
+    if (dtype == "int8") {
+      options.weights = WeightFormat::kInt8;
+    } else {
+      options.dtype = dtype_of(dtype);
+    }
     if (!model.starts_with('{')) {
       model_ = open_model(model, options);
       return;
     }
     model_ = std::make_shared<LanguageModel>(ModelConfig::from_json(parse_json(model, "config"), "config"));
     model_->to(options.dtype);
+    model_->set_weight_format(options.weights);
   }
 
   c10::Dict<std::string, Tensor> parameters() const {
@@ -50,6 +57,17 @@ class PythonLanguageModel : public torch::CustomClassHolder {
     return at::cat(parts, 1);
   }
 
+  // Goes on reading, from the first token if `anew`: tokens [B, T] -> the last one's logits [B, V].
+  Tensor read(const Tensor& tokens, bool anew) {
+    const c10::InferenceMode inference;
+    if (anew || state_.layers.empty()) state_ = model_->zero_state(tokens.size(0));
+    const Tensor hidden = model_->hidden(tokens, {}, &state_);
+    return model_->logits(hidden.slice(1, hidden.size(1) - 1)).squeeze(1);
+  }
+
+  // The type of the softmax layers' caches in states to come.
+  void set_cache_type(const std::string& type) { model_->set_cache_type(dtype_of(type)); }
+
   // The likeliest continuation: int64 [B, count].
   Tensor greedy(const Tensor& tokens, int64_t count) {
     const at::NoGradGuard no_grad;
@@ -66,6 +84,7 @@ class PythonLanguageModel : public torch::CustomClassHolder {
 
  private:
   std::shared_ptr<LanguageModel> model_;
+  ModelState state_;  // of read()
 };
 
 class PythonGguf : public torch::CustomClassHolder {
@@ -98,6 +117,8 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       .def("loss", &PythonLanguageModel::loss, "",
            {torch::arg("tokens"), torch::arg("targets"), torch::arg("training") = false})
       .def("resume", &PythonLanguageModel::resume, "", {torch::arg("tokens"), torch::arg("chunk") = 1})
+      .def("read", &PythonLanguageModel::read, "", {torch::arg("tokens"), torch::arg("anew") = false})
+      .def("set_cache_type", &PythonLanguageModel::set_cache_type)
       .def("greedy", &PythonLanguageModel::greedy);
   m.class_<PythonGguf>("Gguf")
       .def(torch::init<const std::string&>(), "", {torch::arg("path")})

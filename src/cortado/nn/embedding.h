@@ -1,29 +1,21 @@
 // Token embeddings.
 #pragma once
 
-#include <torch/nn/module.h>
-
-#include <cmath>
-
-#include "cortado/nn/initialization.h"
+#include "cortado/nn/matrix.h"
 
 namespace cortado {
 
 // int64 indices [...] -> [..., dim]; weight [count, dim], initialised N(0, 1/dim), so that a tied head starts with
 // logits of order one. `scaled`: the result is multiplied by √dim (in the weights' type, as Gemma does).
-class Embedding : public torch::nn::Module {
+class Embedding : public MatrixModule {
  public:
-  Embedding(int64_t count, int64_t dim, bool scaled = false) : torch::nn::Module("Embedding"), scaled_(scaled) {
-    weight = register_parameter("weight", at::empty({count, dim}));
-    lecun_normal(weight, dim);
-  }
+  Embedding(int64_t count, int64_t dim, bool scaled = false) : MatrixModule("Embedding", count, dim), scaled_(scaled) {}
 
-  Tensor forward(const Tensor& indices) const {
-    const Tensor x = at::embedding(weight, indices);
-    return scaled_ ? x * at::scalar_tensor(std::sqrt(static_cast<double>(weight.size(1))), x.options()) : x;
-  }
+  // Of type `type`, that of the model's activations.
+  Tensor forward(const Tensor& indices, at::ScalarType type) const;
 
-  Tensor weight;
+  // As a tied head: x [..., dim] -> [..., count].
+  Tensor logits(const Tensor& x, const std::optional<Tensor>& bias) const { return multiply(x, bias); }
 
  private:
   bool scaled_;

@@ -27,7 +27,8 @@ FeedForward::FeedForward(const FeedForwardOptions& options)
 
 Tensor FeedForward::forward(const Tensor& x) const {
   if (!gate_) return down_->forward(activate(up_->forward(x), activation_));
-  const Tensor gate = gate_->forward(x), up = up_->forward(x);
+  const auto both = forward_all(x, {gate_.get(), up_.get()});
+  const Tensor &gate = both[0], &up = both[1];
   const bool silu = activation_ == Activation::kSilu && fused::takes({gate, up});
   return down_->forward(silu ? fused::gated_silu(gate, up) : activate(gate, activation_) * up);
 }

@@ -10,6 +10,7 @@
 #include "cortado/nn/feed_forward.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/linear.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/nn/norms.h"
 #include "cortado/nn/positions.h"
 #include "cortado/nn/rotary.h"
@@ -217,8 +218,8 @@ TEST(Positions, AreInterleavedSinesAndCosines) {
 TEST(Embedding, LooksUpAndScales) {
   Embedding plain(7, 4), scaled(7, 4, true);
   const Tensor tokens = at::tensor({1, 6, 0, 1}, at::kLong).view({2, 2});
-  EXPECT_TRUE(plain.forward(tokens)[0][1].equal(plain.weight[6]));
-  EXPECT_TRUE(scaled.forward(tokens)[0][1].equal(scaled.weight[6] * 2));
+  EXPECT_TRUE(plain.forward(tokens, at::kFloat)[0][1].equal(plain.weight[6]));
+  EXPECT_TRUE(scaled.forward(tokens, at::kFloat)[0][1].equal(scaled.weight[6] * 2));
 }
 
 TEST(Dropout, ActsOnlyInTraining) {

@@ -1,26 +1,21 @@
 // Linear maps: y = x Wᵀ + b.
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include "cortado/base/error.h"
-#include "cortado/nn/initialization.h"
 #include "cortado/nn/lora.h"
-#include "cortado/nn/matmul.h"
+#include "cortado/nn/matrix.h"
 
 namespace cortado {
 
 // x [..., in] -> [..., out]; weight [out, in], bias [out] or none. Initialised N(0, 1/in) (LeCun), bias 0.
-class Linear : public torch::nn::Module {
+class Linear : public MatrixModule {
  public:
-  Linear(int64_t in, int64_t out, bool with_bias = false) : torch::nn::Module("Linear") {
-    weight = register_parameter("weight", at::empty({out, in}));
-    lecun_normal(weight, in);
+  Linear(int64_t in, int64_t out, bool with_bias = false) : MatrixModule("Linear", out, in) {
     if (with_bias) bias = register_parameter("bias", at::zeros({out}));
   }
 
   Tensor forward(const Tensor& x) const {
-    const Tensor y = linear_map(x, weight, bias);
+    const Tensor y = multiply(x, bias);
     return lora_ ? y + lora_->forward(x) : y;
   }
 
@@ -36,7 +31,6 @@ class Linear : public torch::nn::Module {
   }
   const std::shared_ptr<Lora>& lora() const { return lora_; }
 
-  Tensor weight;
   std::optional<Tensor> bias;
   // Its output is added to the residual stream: an initialisation with "scale_residual" makes it smaller.
   bool residual_output = false;
@@ -51,5 +45,8 @@ inline std::shared_ptr<Linear> make_output_linear(int64_t in, int64_t out, bool 
   linear->residual_output = true;
   return linear;
 }
+
+// The maps of one x, in their order: work that they share is done once.
+std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps);
 
 }  // namespace cortado

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/narrow/weight.h"
 
 namespace cortado {
 namespace {
@@ -105,6 +106,10 @@ at::ScalarType fast_training_type() {
 }
 
 Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
+  if (narrow && x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(x.device().type())) {
+    return short_linear(x, weight, bias);
+  }
   const bool ours = x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat && x.dim() >= 2 &&
                     x.numel() >= kWorthAChoice * weight.size(1) && !at::autocast::is_autocast_enabled(at::kCPU);
   return ours && onednn_is_faster() ? onednn_linear(x, weight, bias) : at::linear(x, weight, bias);

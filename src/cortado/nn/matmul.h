@@ -24,7 +24,7 @@ bool onednn_is_faster();
 at::ScalarType fast_training_type();
 
 // x Wᵀ + b: x [..., in], weight [out, in], bias [out] or none. Large float32 products on the CPU go to the faster
-// library; everything else is at::linear.
+// library, float32 x may meet a weight of 16-bit floating point; everything else is at::linear.
 Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
 
 // The same by oneDNN, float32 on the CPU.

@@ -14,6 +14,8 @@ class Norm : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
+
+  Tensor weight;
 };
 
 // x·rsqrt(mean x² + eps) in float32 (float64 for float64), cast to x's type, times weight [D] (starts at 1). With
@@ -22,8 +24,6 @@ class RmsNorm : public Norm {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-6, int64_t groups = 1);
   Tensor forward(const Tensor& x) const override;
-
-  Tensor weight;
 
  private:
   double eps_;
@@ -36,7 +36,6 @@ class LayerNorm : public Norm {
   explicit LayerNorm(int64_t dim, double eps = 1e-5, bool with_bias = true);
   Tensor forward(const Tensor& x) const override;
 
-  Tensor weight;
   std::optional<Tensor> bias;
 
  private:

@@ -74,6 +74,36 @@ Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptio
 
 constexpr double kLargestFactor = 1e9;
 
+RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
+  // A dense batch from zero has the same positions in every row: one row of the table serves all.
+  const bool same_rows = positions.size(0) > 1 && positions.stride(0) == 0;
+  const Tensor rows = same_rows ? positions.narrow(0, 0, 1) : positions;
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(positions.device());
+  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, rotary, options);
+  return {angles.cos().to(type), angles.sin().to(type)};
+}
+
+bool same(const Rotary& a, const Rotary& b) {
+  const RotaryScaling &x = a.scaling, &y = b.scaling;
+  return a.theta == b.theta && x.type == y.type && x.factor == y.factor && x.low == y.low && x.high == y.high &&
+         x.original_context == y.original_context && x.factors == y.factors;
+}
+
+// All layers of a model turn by the same angles: a thread keeps its last table. On other devices a look at the
+// positions would wait for all work before.
+struct LastTable {
+  Tensor positions;
+  int64_t head_dim = 0;
+  at::ScalarType type = at::kFloat;
+  Rotary rotary = 1e4;
+  RotaryTable table;
+
+  bool serves(const Tensor& wanted, int64_t size, const Rotary& angles, at::ScalarType kind) const {
+    return positions.defined() && size == head_dim && kind == type && same(angles, rotary) &&
+           positions.sizes() == wanted.sizes() && at::equal(positions, wanted);
+  }
+};
+
 }  // namespace
 
 RotaryScaling RotaryScaling::from_json(const Json& json, const std::string& place) {
@@ -125,12 +155,14 @@ Json RotaryScaling::to_json() const {
 
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
   fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
-  // A dense batch from zero has the same positions in every row: one row of the table serves all.
-  const bool same_rows = positions.size(0) > 1 && positions.stride(0) == 0;
-  const Tensor rows = same_rows ? positions.narrow(0, 0, 1) : positions;
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(positions.device());
-  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, rotary, options);
-  return {angles.cos().to(type), angles.sin().to(type)};
+  if (!positions.is_cpu() || positions.stride(0) == 0) return make_table(positions, head_dim, rotary, type);
+  thread_local LastTable last;
+  if (!last.serves(positions, head_dim, rotary, type)) {
+    const c10::InferenceMode ordinary(false);  // the table may be asked for in any mode
+    const at::NoGradGuard no_grad;
+    last = {positions.clone(), head_dim, type, rotary, make_table(positions, head_dim, rotary, type)};
+  }
+  return last.table;
 }
 
 Tensor rotate(const Tensor& x, const RotaryTable& table) {

@@ -5,12 +5,12 @@
 namespace cortado {
 namespace {
 
-// `cache` with room for `places`, in whole blocks.
-Tensor with_room(const Tensor& cache, int64_t used, int64_t places, const Tensor& like) {
-  if (cache.size(1) >= places && cache.scalar_type() == like.scalar_type()) return cache;
+// `cache` with room for `places`, in whole blocks. Its type stays: it may be shorter than that of the keys.
+Tensor with_room(const Tensor& cache, int64_t used, int64_t places) {
+  if (cache.size(1) >= places) return cache;
   const int64_t blocks = (places + SoftmaxMixer::kCacheBlock - 1) / SoftmaxMixer::kCacheBlock;
   Tensor wider =
-      at::zeros({cache.size(0), blocks * SoftmaxMixer::kCacheBlock, cache.size(2), cache.size(3)}, like.options());
+      at::zeros({cache.size(0), blocks * SoftmaxMixer::kCacheBlock, cache.size(2), cache.size(3)}, cache.options());
   wider.narrow(1, 0, used).copy_(cache.narrow(1, 0, used));
   return wider;
 }
@@ -39,8 +39,8 @@ JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& 
   }
   // Decoding and dense prefill: written into the spare room, without copying what is there.
   const int64_t total = used + k.size(1);
-  keys = with_room(keys, used, total, k);
-  values = with_room(values, used, total, v);
+  keys = with_room(keys, used, total);
+  values = with_room(values, used, total);
   keys.narrow(1, used, k.size(1)).copy_(k);
   values.narrow(1, used, v.size(1)).copy_(v);
   used_places = used_places + k.size(1);

@@ -10,7 +10,7 @@ extern const Mechanism kSoftmax;
 
 // State: "keys", "values" [rows, capacity, Hkv, d] (capacity grows in blocks of kCacheBlock), "used" [rows]: places
 // taken, the same in every row; "position" [rows]: tokens seen. A row with fewer tokens than `used` has them at the
-// right end.
+// right end. The cache may be of a shorter type than the keys (LanguageModel::set_cache_type).
 class SoftmaxMixer : public AttentionMixer {
  public:
   static constexpr int64_t kCacheBlock = 256;

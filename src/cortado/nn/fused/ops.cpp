@@ -18,17 +18,30 @@ Tensor as_rows(const Tensor& x) {
   return flat.stride(1) == 1 || flat.size(1) == 1 ? flat : flat.contiguous();
 }
 
-Rows rows(const Tensor& x) {
-  const kernels::Timed all = kernels::timed(x.unsqueeze(0).unsqueeze(0), 1);
-  return {all.data, all.type, x.stride(0)};
+Element element_of(const Tensor& x) {
+  const auto type = x.scalar_type();
+  return type == at::kFloat ? Element::kFloat32 : type == at::kBFloat16 ? Element::kBFloat16 : Element::kFloat16;
 }
+
+Rows rows(const Tensor& x) { return {x.data_ptr(), element_of(x), x.stride(0)}; }
+
+// x [..., D] as rows; what lies together needs no view of it, which in decoding would cost more than the work itself.
+Rows rows_of(const Tensor& x, Tensor& keep) {
+  if (x.is_contiguous()) return {x.data_ptr(), element_of(x), x.size(-1)};
+  keep = as_rows(x);
+  return rows(keep);
+}
+Rows rows_of(const Tensor& contiguous) { return {contiguous.data_ptr(), element_of(contiguous), contiguous.size(-1)}; }
+int64_t count_rows(const Tensor& x) { return x.size(-1) ? x.numel() / x.size(-1) : 0; }
 
 Tensor like(const Tensor& x) { return at::empty(x.sizes(), x.options()); }
 Tensor parts_of(const Tensor& x) {
   return at::empty({parts_size(x.size(0), x.size(1))}, x.options().dtype(at::kFloat));
 }
 float* floats(const Tensor& x) { return x.data_ptr<float>(); }
-Tensor plain(const Tensor& x) { return x.to(at::kFloat).contiguous(); }
+Tensor plain(const Tensor& x) {
+  return x.scalar_type() == at::kFloat && x.is_contiguous() ? x : x.to(at::kFloat).contiguous();
+}
 
 // A gradient that did not arrive is zero.
 Tensor gradient_rows(const Tensor& gradient, const Tensor& like) {
@@ -37,6 +50,15 @@ Tensor gradient_rows(const Tensor& gradient, const Tensor& like) {
 
 void once(const char* name) {
   fail_input_if(at::GradMode::is_enabled(), "[", name, "] can be differentiated once only");
+}
+
+// Whether a result will be differentiated; where not, autograd's bookkeeping costs more than many a small product.
+bool differentiated(std::initializer_list<Tensor> tensors) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const Tensor& x : tensors) {
+    if (x.requires_grad()) return true;
+  }
+  return false;
 }
 
 // --- RMS norm. ---
@@ -52,16 +74,29 @@ RmsNorm rms_norm_call(const Tensor& x, const Tensor& weight, const Tensor& scale
           .scale = floats(scale)};
 }
 
+// y, and 1 / rms of every row and group.
+std::pair<Tensor, Tensor> normalize(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
+  const Tensor wide = plain(weight), y = like(x);
+  const Tensor scale = at::empty({count_rows(x), groups}, wide.options());
+  Tensor keep;
+  fused::rms_norm({.rows = count_rows(x),
+                   .width = x.size(-1),
+                   .groups = groups,
+                   .eps = static_cast<float>(eps),
+                   .x = rows_of(x, keep),
+                   .y = rows_of(y),
+                   .weight = floats(wide),
+                   .scale = floats(scale)},
+                  kernels::parallel());
+  return {y, scale};
+}
+
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
-    const Tensor in = as_rows(x), wide = plain(weight), y = like(in);
-    const Tensor scale = at::empty({in.size(0), groups}, wide.options());
-    RmsNorm call = rms_norm_call(in, wide, scale, eps);
-    call.y = rows(y);
-    fused::rms_norm(call, kernels::parallel());
+    const auto [y, scale] = normalize(x, weight, eps, groups);
     context->save_for_backward({x, weight, scale});
-    return y.view(x.sizes());
+    return y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -85,15 +120,23 @@ GatedSilu gated_silu_call(const Tensor& gate, const Tensor& up) {
   return {.rows = gate.size(0), .width = gate.size(1), .gate = rows(gate), .up = rows(up), .y = {}};
 }
 
+Tensor gate_up(const Tensor& gate, const Tensor& up) {
+  const Tensor y = like(gate);
+  Tensor keep_gate, keep_up;
+  fused::gated_silu({.rows = count_rows(gate),
+                     .width = gate.size(-1),
+                     .gate = rows_of(gate, keep_gate),
+                     .up = rows_of(up, keep_up),
+                     .y = rows_of(y)},
+                    kernels::parallel());
+  return y;
+}
+
 class GatedSiluFunction : public torch::autograd::Function<GatedSiluFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up) {
-    const Tensor in = as_rows(gate), factor = as_rows(up), y = at::empty(in.sizes(), in.options());
-    GatedSilu call = gated_silu_call(in, factor);
-    call.y = rows(y);
-    fused::gated_silu(call, kernels::parallel());
     context->save_for_backward({gate, up});
-    return y.view(gate.sizes());
+    return gate_up(gate, up);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -177,7 +220,7 @@ Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, float directi
               .width = x.size(3),
               .half = cos.size(3),
               .x = kernels::timed(in, x.size(2)),
-              .y = rows(y.view({-1, x.size(3)})),
+              .y = rows_of(y),
               .cos = floats(angles),
               .sin = floats(opposite),
               .same_rows = cos.size(0) == 1,
@@ -206,10 +249,13 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
 bool takes(std::initializer_list<Tensor> tensors) { return kernels::usable(tensors); }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
+  if (!differentiated({x, weight})) return normalize(x, weight, eps, groups).first;
   return RmsNormFunction::apply(x, weight, eps, groups);
 }
 
-Tensor gated_silu(const Tensor& gate, const Tensor& up) { return GatedSiluFunction::apply(gate, up); }
+Tensor gated_silu(const Tensor& gate, const Tensor& up) {
+  return differentiated({gate, up}) ? GatedSiluFunction::apply(gate, up) : gate_up(gate, up);
+}
 
 std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope,
                                        const Tensor& first, double largest_slope) {
@@ -218,6 +264,8 @@ std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const T
   return {out[0], out[1]};
 }
 
-Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin) { return RotaryFunction::apply(x, cos, sin); }
+Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  return differentiated({x}) ? RotaryFunction::apply(x, cos, sin) : turn(x, cos, sin, 1);
+}
 
 }  // namespace cortado::fused

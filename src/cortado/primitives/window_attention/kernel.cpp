@@ -24,8 +24,6 @@ using namespace kernels::HWY_NAMESPACE;
 constexpr int64_t kTile = 64;
 // Rows that a product takes at once, whatever its columns.
 constexpr int64_t kStrip = 2 * kTileRows;
-// Queries of a forward's task. It packs the keys it needs for itself, which this many queries make cheap.
-constexpr int64_t kTaskQueries = 2048;
 // The keys of the tiles that queries [from, to) see.
 Range visible_tiles(const AttentionKernel& p, int64_t b, int64_t from, int64_t to) {
   Range keys{0, 0};
@@ -410,18 +408,14 @@ void backward(const AttentionKernel& p, const AttentionGradients& g, int64_t b, 
 
 void forward_task(const AttentionKernel& p, int64_t task) {
   const FlushDenormals guard;
-  const int64_t parts = (p.queries + kTaskQueries - 1) / kTaskQueries, from = task % parts * kTaskQueries;
+  const int64_t parts = (p.queries + p.task_queries - 1) / p.task_queries, from = task % parts * p.task_queries;
   task /= parts;
-  forward(p, task / p.groups, task % p.groups, from, smaller(from + kTaskQueries, p.queries));
+  forward(p, task / p.groups, task % p.groups, from, smaller(from + p.task_queries, p.queries));
 }
 
 void backward_task(const AttentionKernel& p, const AttentionGradients& g, int64_t task) {
   const FlushDenormals guard;
   backward(p, g, task / p.groups, task % p.groups);
-}
-
-int64_t forward_tasks(const AttentionKernel& p) {
-  return p.batch * p.groups * ((p.queries + kTaskQueries - 1) / kTaskQueries);
 }
 
 }  // namespace
@@ -437,7 +431,6 @@ namespace {
 HWY_EXPORT(few_task);
 HWY_EXPORT(forward_task);
 HWY_EXPORT(backward_task);
-HWY_EXPORT(forward_tasks);
 
 struct Work {
   const AttentionKernel* attention;
@@ -447,11 +440,20 @@ struct Work {
 }  // namespace
 
 void run_forward(const AttentionKernel& attention, const kernels::Parallel& parallel) {
-  Work work{&attention, nullptr};
+  // A task packs the keys it needs for itself, which many queries make cheap; but a few heads' tasks must be enough for
+  // all threads. Sums are taken on a grid of tiles, the same in any task.
+  constexpr int64_t kMostQueries = 2048, kFewestQueries = 256, kTasksAThread = 4;
+  AttentionKernel call = attention;
+  const auto tasks = [&] {
+    return call.batch * call.groups * ((call.queries + call.task_queries - 1) / call.task_queries);
+  };
+  call.task_queries = kMostQueries;
+  while (call.task_queries > kFewestQueries && tasks() < kTasksAThread * parallel.threads) call.task_queries /= 2;
+  Work work{&call, nullptr};
   const auto run = [](void* work, int64_t i) {
     HWY_DYNAMIC_DISPATCH(forward_task)(*static_cast<Work*>(work)->attention, i);
   };
-  parallel.run(HWY_DYNAMIC_DISPATCH(forward_tasks)(attention), run, &work);
+  parallel.run(tasks(), run, &work);
 }
 
 void run_few(const AttentionKernel& attention, const kernels::Parallel& parallel) {

@@ -13,7 +13,8 @@ struct AttentionKernel {
   const int64_t *begin, *end;          // [Tq]
   const int64_t* first_key = nullptr;  // [B], or null: 0
   float scale = 1;
-  float softcap = 0;  // 0: none
+  float softcap = 0;         // 0: none
+  int64_t task_queries = 0;  // queries of a task; run_forward chooses them
 
   // Given to the backward, results of the forward. o like grad_o [B,Tq,H,V], the others [B,Tq,H], contiguous.
   kernels::Timed o;

