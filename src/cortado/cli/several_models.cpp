@@ -38,6 +38,7 @@ ModelOptions SeveralModels::model(size_t index) const {
 std::shared_ptr<SeveralModels> add_several_models(CLI::App& command) {
   auto models = std::make_shared<SeveralModels>();
   models->options = add_model_options(command, &models->runs);
+  add_weights_option(command, models->options->weights);
   command.add_option("--label", models->label, "the model's name in the table and in --out (default: its folder's)");
   command.add_option("--out", models->out,
                      "a file for all results, one JSON object a line; a command that was interrupted goes on with it, "
@@ -50,7 +51,8 @@ OpenModel open_for(const SeveralModels& models, size_t index, ResultFile& file) 
   OpenModel opened{models.names()[index], options.open(), options.tokenizer()};
   const int64_t tokens = opened.tokenizer->vocabulary(), rows = opened.model->config().vocabulary;
   fail_input_if(tokens > rows, "[", options.run, "] the tokenizer has ", tokens, " tokens, the model only ", rows);
-  file.require(concat("model ", opened.name), concat(opened.model->identity(), " ", dtype_name(opened.model->dtype())));
+  file.require(concat("model ", opened.name), concat(opened.model->identity(), " ", dtype_name(opened.model->dtype()),
+                                                     " ", options.weights.value_or("plain")));
   return opened;
 }
 

@@ -52,7 +52,6 @@ struct OpenOptions {
   at::ScalarType dtype = at::kFloat;
   bool allow_random = false;          // a config file is enough: random weights
   std::optional<Memory> memory = {};  // other than the config's (models/memory.h)
-  bool allow_random = false;  // a config file is enough: random weights
   // What the matrices are kept in; read tensor by tensor, so that nothing takes more memory than the model.
   WeightFormat weights = WeightFormat::kPlain;
 };
