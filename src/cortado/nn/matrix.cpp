@@ -44,7 +44,7 @@ std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*
   std::vector<const Int8Weight*> narrow;
   std::vector<std::optional<Tensor>> biases;
   for (const Linear* map : maps) {
-    if (!map->int8()) break;
+    if (!map->int8() || map->lora()) break;
     narrow.push_back(map->int8().get());
     biases.push_back(map->bias);
   }
