@@ -316,7 +316,7 @@ TEST(ModelState, CachesOfAShorterType) {
     ModelState state = model->zero_state(2);
     std::vector<Tensor> parts;
     for (const Tensor& part : tokens.split_with_sizes(cut, 1)) parts.push_back(model->forward(part, {}, &state));
-    EXPECT_LE(relative_error(at::cat(parts, 1), right), 3e-3);
+    EXPECT_LE(relative_error(at::cat(parts, 1), right), 6e-3);
     EXPECT_EQ(state.layers[0].at("keys").scalar_type(), at::kHalf);
     EXPECT_EQ(state.layers[1].at("keys").scalar_type(), at::kFloat);  // a ring does not grow
   }
