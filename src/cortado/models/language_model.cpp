@@ -72,7 +72,7 @@ at::ScalarType LanguageModel::dtype() const { return norm_->weight.scalar_type()
 
 std::map<std::string, MatrixModule*> LanguageModel::matrices() const {
   std::map<std::string, MatrixModule*> found;
-  for (const auto& module : named_modules()) {
+  for (const auto& module : named_modules("", /*include_self=*/false)) {
     auto* matrix = dynamic_cast<MatrixModule*>(module.value().get());
     if (matrix && matrix != positions_.get()) found[module.key() + ".weight"] = matrix;
   }

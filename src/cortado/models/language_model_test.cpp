@@ -312,11 +312,11 @@ TEST(ModelState, CachesOfAShorterType) {
   const int64_t whole = model->zero_state(2).bytes();
   model->set_cache_type(at::kHalf);
   EXPECT_EQ(model->zero_state(2).bytes(), whole);  // caches grow from nothing
-  for (const std::vector<int64_t> cut : {std::vector<int64_t>{30}, {20, 9, 1}, {1, 1, 28}}) {
+  for (const std::vector<int64_t>& cut : {std::vector<int64_t>{30}, {20, 9, 1}, {1, 1, 28}}) {
     ModelState state = model->zero_state(2);
     std::vector<Tensor> parts;
     for (const Tensor& part : tokens.split_with_sizes(cut, 1)) parts.push_back(model->forward(part, {}, &state));
-    EXPECT_LE(relative_error(at::cat(parts, 1), right), 3e-3);
+    EXPECT_LE(relative_error(at::cat(parts, 1), right), 6e-3);
     EXPECT_EQ(state.layers[0].at("keys").scalar_type(), at::kHalf);
     EXPECT_EQ(state.layers[1].at("keys").scalar_type(), at::kFloat);  // a ring does not grow
   }
