@@ -13,7 +13,7 @@ class Goal:
 
 
 def peer_ratios(results, name, what, passes, tokens=None, against=None):
-    rows = (results[name] or {}).get("rows", [])
+    rows = (results.get(name) or {}).get("rows", [])
     return [
         row["ratio"]
         for row in rows
@@ -55,7 +55,7 @@ def against_peers(results):
 
 
 def operator_rows(results, name, passes, threads=None):
-    rows = (results[name] or {}).get("rows", [])
+    rows = (results.get(name) or {}).get("rows", [])
     most = max((row["threads"] for row in rows), default=0)
     return {(row["case"], row["tokens"]): row for row in rows if row["pass"] == passes and row["threads"] == (threads or most)}
 

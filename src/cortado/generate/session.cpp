@@ -72,7 +72,8 @@ std::optional<int64_t> Session::longest() const {
   const ModelConfig& config = model_->config();
   const bool looks_back = std::any_of(config.layers.begin(), config.layers.end(),
                                       [](const Json& layer) { return layer.value("mixer", "") == "softmax"; });
-  return looks_back && config.context > 0 ? std::optional(config.context) : std::nullopt;
+  const bool ends = config.positions == PositionKind::kLearned;  // with an error, not with nonsense
+  return looks_back && !ends && config.context > 0 ? std::optional(config.context) : std::nullopt;
 }
 
 Session Session::fork() const {
