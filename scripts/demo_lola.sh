@@ -43,7 +43,8 @@ rm -f "$answers"
 ask() {
   label=$1
   shift
-  run eval niah "$@" --label "$label" --tasks single_1 --lengths 2048 --samples 1 --batch 1 --out "$answers" >/dev/null
+  printf '$ cortado eval niah %s --lengths 2048 --samples 1\n' "$*"
+  "$cortado" eval niah "$@" --label "$label" --tasks single_1 --lengths 2048 --samples 1 --batch 1 --out "$answers" >/dev/null
 }
 ask softmax "$folder/smollm2"
 ask "window 768" "$folder/smollm2" --memory window --window 768
