@@ -5,7 +5,7 @@ namespace cortado {
 LolaMixer::LolaMixer(const LolaSettings& settings, int64_t dim)
     : ProjectedMixer("lola", settings, dim), settings_(settings) {
   const auto map = [&] {
-    return std::make_shared<HeadFeatureMap>(settings.feature_map, settings.heads, settings.head_dim, settings.features);
+    return std::make_shared<HeadFeatureMap>(settings.features, settings.heads, settings.head_dim);
   };
   phi_q_ = register_module("phi_q", map());
   phi_k_ = register_module("phi_k", map());
@@ -110,8 +110,7 @@ std::shared_ptr<Mixer> make_lola(JsonReader& settings, const MixerContext& conte
   rule.scale = settings.optional_number("scale", 1e-9, 1e9);
   rule.softcap = settings.optional_number("softcap", 1e-6, 1e9);
   rule.token_window = settings.optional_integer("token_window", 1, 1 << 24);
-  read.feature_map = settings.choice("feature_map", {"lolcats", "hedgehog", "exp", "t2r"}, "lolcats");
-  read.features = settings.integer("features", 1, 65536, std::min<int64_t>(64, read.head_dim));
+  read.features = HeadFeatureSettings::read(settings, read.head_dim);
   return std::make_shared<LolaMixer>(read, context.dim);
 }
 

@@ -12,8 +12,7 @@ extern const Mechanism kLola;
 
 struct LolaSettings : ProjectionSettings {
   LolaRule rule = {};
-  std::string feature_map = {};
-  int64_t features = 0;  // f, columns of the feature maps' matrices
+  HeadFeatureSettings features = {};
 };
 
 // Parameters as lolcats', so that one checkpoint serves both.

@@ -5,21 +5,27 @@
 
 namespace cortado {
 
-HeadFeatureMap::HeadFeatureMap(std::string kind, int64_t heads, int64_t head_dim, int64_t features)
-    : torch::nn::Module("HeadFeatureMap"), kind_(std::move(kind)), features_(features) {
-  weight = register_parameter("weight", at::eye(head_dim, features).repeat({heads, 1, 1}));
-  if (kind_ == "hedgehog" || kind_ == "t2r") bias = register_parameter("bias", at::zeros({heads, features}));
+HeadFeatureSettings HeadFeatureSettings::read(JsonReader& settings, int64_t head_dim) {
+  return {settings.choice("feature_map", {"lolcats", "hedgehog", "exp", "t2r"}, "lolcats"),
+          settings.integer("features", 1, 65536, std::min<int64_t>(64, head_dim))};
+}
+
+HeadFeatureMap::HeadFeatureMap(const HeadFeatureSettings& settings, int64_t heads, int64_t head_dim)
+    : torch::nn::Module("HeadFeatureMap"), settings_(settings) {
+  weight = register_parameter("weight", at::eye(head_dim, settings.features).repeat({heads, 1, 1}));
+  if (settings_.kind == "hedgehog" || settings_.kind == "t2r")
+    bias = register_parameter("bias", at::zeros({heads, settings.features}));
 }
 
 Tensor HeadFeatureMap::forward(const Tensor& x) const {
   Tensor y = at::matmul(x.transpose(1, 2), weight);
-  if (kind_ == "lolcats" && lolcats_fused::takes({y})) {
+  if (settings_.kind == "lolcats" && lolcats_fused::takes({y})) {
     return lolcats_fused::features(y, kLeastFeature).transpose(1, 2);
   }
   y = y.transpose(1, 2);
   if (bias.defined()) y = y + bias;
-  const Tensor phi = kind_ == "exp" ? at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1)
-                                    : learned_features(kind_, y);
+  const Tensor phi = settings_.kind == "exp" ? at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1)
+                                             : learned_features(settings_.kind, y);
   return phi.clamp_min(kLeastFeature);
 }
 

@@ -5,12 +5,22 @@
 
 #include <string>
 
+#include "cortado/base/json.h"
+
 namespace cortado {
 
 using at::Tensor;
 
 // Where the softmax part's factor starts: σ(-ln 9) = 0.1.
 inline constexpr double kFirstWindowFactor = -2.1972245773362196;
+
+struct HeadFeatureSettings {
+  std::string kind;
+  int64_t features;  // f, columns of the matrices
+
+  // {"feature_map", "features"} of a mixer's settings.
+  static HeadFeatureSettings read(JsonReader& settings, int64_t head_dim);
+};
 
 // x [B,T,H,d] -> φ(x) [B,T,H,F], with y = x W (+ b), W [H,d,f] starting as the rectangular identity. Never below 1e-12.
 // | kind     | φ                                        | F  | bias |
@@ -20,17 +30,16 @@ inline constexpr double kFirstWindowFactor = -2.1972245773362196;
 // | t2r      | relu(y)                                  | f  | yes  |
 class HeadFeatureMap : public torch::nn::Module {
  public:
-  HeadFeatureMap(std::string kind, int64_t heads, int64_t head_dim, int64_t features);
+  HeadFeatureMap(const HeadFeatureSettings& settings, int64_t heads, int64_t head_dim);
 
   Tensor forward(const Tensor& x) const;
-  int64_t width() const { return kind_ == "t2r" ? features_ : 2 * features_; }  // F
+  int64_t width() const { return settings_.kind == "t2r" ? settings_.features : 2 * settings_.features; }  // F
   double flops_per_token() const { return 2.0 * static_cast<double>(weight.numel()); }
 
   Tensor weight, bias;  // bias [H,f], undefined without
 
  private:
-  std::string kind_;
-  int64_t features_;
+  HeadFeatureSettings settings_;
 };
 
 }  // namespace cortado

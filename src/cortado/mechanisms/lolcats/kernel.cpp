@@ -9,6 +9,7 @@
 #include <hwy/foreach_target.h>
 // after foreach_target
 #include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,9 +20,6 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
-
-// Rows in a block, the unit of parallel work.
-constexpr int64_t kBlockRows = 64;
 
 // --- The feature map. ---
 
@@ -158,8 +156,8 @@ HWY_INLINE ScalarGradients scalar_gradients(const Join& call, const Weights& w, 
     return {-mean, softmax, -softmax, softmax * (1.0f - w.gate)};
   }
   if (w.total == 0) return {};
-  const float logit = (with_far / w.total - with_near) * w.share * (1.0f - w.share);
-  const float total = logit / w.total - w.far * with_far / w.total;
+  const float logit = (with_far / w.total - with_near) * w.share * w.near;
+  const float total = -w.far * (w.near * with_near + w.far * with_far);  // without what cancels in logit / total
   return {total, -logit, 0.0f, call.mixture == Mixture::kGated ? -logit : 0.0f};
 }
 
@@ -203,24 +201,11 @@ namespace cortado::lolcats_kernel {
 
 namespace {
 
-template <class Call, class Dispatch>
-struct Blocks {
-  const Call* call;
-  Dispatch body;
+int64_t blocks_of(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
-  static void work(void* self, int64_t block) {
-    const Blocks& blocks = *static_cast<const Blocks*>(self);
-    blocks.body(*blocks.call, block);
-  }
-};
-
-constexpr int64_t kRows = 64;  // kBlockRows
-int64_t blocks_of(int64_t rows) { return (rows + kRows - 1) / kRows; }
-
-template <class Call, class Dispatch>
-void run(const Call& call, int64_t rows, const Parallel& parallel, Dispatch body) {
-  Blocks<Call, Dispatch> blocks{&call, body};
-  if (rows > 0) parallel.run(blocks_of(rows), &Blocks<Call, Dispatch>::work, &blocks);
+template <class Call, class Body>
+void run(const Call& call, int64_t rows, const Parallel& parallel, Body body) {
+  kernels::run_tasks(call, blocks_of(rows), parallel, body);
 }
 
 HWY_EXPORT(features_block);

@@ -9,6 +9,9 @@ namespace cortado::lolcats_kernel {
 using kernels::Parallel;
 using kernels::Timed;
 
+// Rows in a block, the unit of parallel work.
+inline constexpr int64_t kBlockRows = 64;
+
 // y [rows, width] -> φ [rows, 2·width] = max([softmax(y), softmax(-y)], least), rows side by side.
 struct Features {
   int64_t rows, width;

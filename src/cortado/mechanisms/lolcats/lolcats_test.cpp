@@ -168,7 +168,7 @@ TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
       EXPECT_CLOSE(got, right, 2e-6) << width;
       const auto weights = testing::weights_like({right});
       testing::expect_gradients_close(testing::gradients({got}, weights, inputs),
-                                      testing::gradients({right}, weights, wide), 1e-4);
+                                      testing::gradients({right}, weights, wide), 2e-5);
     }
   }
 }

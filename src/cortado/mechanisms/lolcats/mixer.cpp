@@ -7,7 +7,7 @@ namespace cortado {
 LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim)
     : ProjectedMixer("lolcats", settings, dim), settings_(settings) {
   const auto map = [&] {
-    return std::make_shared<HeadFeatureMap>(settings.feature_map, settings.heads, settings.head_dim, settings.features);
+    return std::make_shared<HeadFeatureMap>(settings.features, settings.heads, settings.head_dim);
   };
   phi_q_ = register_module("phi_q", map());
   phi_k_ = register_module("phi_k", map());
@@ -136,8 +136,7 @@ std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& co
   read.rule.window = settings.integer("window", 1, 1 << 30, 64);
   read.rule.layout = lolcats_layout(settings.choice("layout", {"sliding", "terrace"}, "terrace"));
   read.rule.mixture = lolcats_mixture(settings.choice("mixture", {"lolcats", "gated", "plain"}, "lolcats"));
-  read.feature_map = settings.choice("feature_map", {"lolcats", "hedgehog", "exp", "t2r"}, "lolcats");
-  read.features = settings.integer("features", 1, 65536, std::min<int64_t>(64, read.head_dim));
+  read.features = HeadFeatureSettings::read(settings, read.head_dim);
   return std::make_shared<LolcatsMixer>(read, context.dim);
 }
 

@@ -14,8 +14,7 @@ extern const Mechanism kLolcats;
 
 struct LolcatsSettings : ProjectionSettings {
   LolcatsRule rule = {};
-  std::string feature_map = {};
-  int64_t features = 0;  // f, columns of the feature maps' matrices
+  HeadFeatureSettings features = {};
 };
 
 // State: "keys", "values" [rows, P, Hkv, d]: those still in the softmax part's reach (sliding: at most w; terrace: the

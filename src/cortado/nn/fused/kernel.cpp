@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 // after foreach_target
 #include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -305,24 +306,9 @@ namespace cortado::fused {
 
 namespace {
 
-// Runs block after block of a call's rows, by the instruction set that was chosen.
-template <class Call, class Dispatch>
-struct Blocks {
-  const Call* call;
-  Dispatch body;
-
-  static void work(void* self, int64_t block) {
-    const Blocks& blocks = *static_cast<const Blocks*>(self);
-    blocks.body(*blocks.call, block);
-  }
-};
-
-template <class Call, class Dispatch>
-void run(const Call& call, int64_t rows, const Parallel& parallel, Dispatch body) {
-  Blocks<Call, Dispatch> blocks{&call, body};
-  const int64_t count = (rows + kBlock - 1) / kBlock;
-  if (count == 1) return body(call, 0);
-  if (count > 0) parallel.run(count, &Blocks<Call, Dispatch>::work, &blocks);
+template <class Call, class Body>
+void run(const Call& call, int64_t rows, const Parallel& parallel, Body body) {
+  kernels::run_tasks(call, (rows + kBlock - 1) / kBlock, parallel, body);
 }
 
 void add_parts(const float* parts, int64_t rows, int64_t width, float* to) {

@@ -13,6 +13,7 @@
 #include <hwy/foreach_target.h>
 // after foreach_target
 #include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -368,23 +369,6 @@ void pack_group(const float* from, int64_t n, int8_t* values, uint16_t& scale, i
   }
 }
 
-template <class Call, class Dispatch>
-struct Tasks {
-  const Call* call;
-  Dispatch body;
-  static void work(void* self, int64_t task) {
-    const Tasks& tasks = *static_cast<const Tasks*>(self);
-    tasks.body(*tasks.call, task);
-  }
-};
-
-template <class Call, class Dispatch>
-void run(const Call& call, int64_t tasks, const Parallel& parallel, Dispatch body) {
-  Tasks<Call, Dispatch> all{&call, body};
-  if (tasks == 1) return body(call, 0);
-  if (tasks > 0) parallel.run(tasks, &Tasks<Call, Dispatch>::work, &all);
-}
-
 HWY_EXPORT(round_rows);
 HWY_EXPORT(multiply_task);
 HWY_EXPORT(short_task);
@@ -419,15 +403,16 @@ void unpack_int8(const Int8Matrix& from, int64_t row, float* to) {
 
 void multiply_int8(const Int8Product& call, const Parallel& parallel) {
   if (call.rows == 0) return;
-  run(call, (call.rows + kRoundedRows - 1) / kRoundedRows, parallel, &HWY_DYNAMIC_DISPATCH(round_rows));
+  kernels::run_tasks(call, (call.rows + kRoundedRows - 1) / kRoundedRows, parallel, &HWY_DYNAMIC_DISPATCH(round_rows));
   int64_t blocks = 0;
   for (int64_t i = 0; i < call.count; ++i) blocks += call.maps[i].matrix.blocks();
-  run(call, blocks * ((call.rows + kTaskRows - 1) / kTaskRows), parallel, &HWY_DYNAMIC_DISPATCH(multiply_task));
+  kernels::run_tasks(call, blocks * ((call.rows + kTaskRows - 1) / kTaskRows), parallel,
+                     &HWY_DYNAMIC_DISPATCH(multiply_task));
 }
 
 void multiply_short(const ShortProduct& call, const Parallel& parallel) {
   if (call.rows == 0) return;
-  run(call, (call.out + kShortOutputs - 1) / kShortOutputs, parallel, &HWY_DYNAMIC_DISPATCH(short_task));
+  kernels::run_tasks(call, (call.out + kShortOutputs - 1) / kShortOutputs, parallel, &HWY_DYNAMIC_DISPATCH(short_task));
 }
 
 }  // namespace cortado::narrow

@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/elementwise_scan/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -151,23 +152,14 @@ HWY_EXPORT(tasks);
 HWY_EXPORT(forward_strip);
 HWY_EXPORT(backward_strip);
 
-void forward_work(void* scan, int64_t task) {
-  HWY_DYNAMIC_DISPATCH(forward_strip)(*static_cast<const ScanKernel*>(scan), task);
-}
-void backward_work(void* scan, int64_t task) {
-  HWY_DYNAMIC_DISPATCH(backward_strip)(*static_cast<const ScanKernel*>(scan), task);
-}
-
 }  // namespace
 
 void run_forward(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  ScanKernel copy = scan;
-  parallel.run(HWY_DYNAMIC_DISPATCH(tasks)(scan), forward_work, &copy);
+  kernels::run_tasks(scan, HWY_DYNAMIC_DISPATCH(tasks)(scan), parallel, &HWY_DYNAMIC_DISPATCH(forward_strip));
 }
 
 void run_backward(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  ScanKernel copy = scan;
-  parallel.run(HWY_DYNAMIC_DISPATCH(tasks)(scan), backward_work, &copy);
+  kernels::run_tasks(scan, HWY_DYNAMIC_DISPATCH(tasks)(scan), parallel, &HWY_DYNAMIC_DISPATCH(backward_strip));
 }
 
 }  // namespace cortado::elementwise
