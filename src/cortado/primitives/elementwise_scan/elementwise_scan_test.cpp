@@ -2,6 +2,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/kernels/kernel.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/kernels.h"
 
@@ -104,6 +105,26 @@ TEST(ElementwiseScan, KernelEqualsTheDefinition) {
         expect_gradients_close(gradients({h, last}, floats, leaves(in)), expected, 1e-5);
       }
     }
+  }
+}
+
+// Large results are written past the caches, half of their channels are not.
+TEST(ElementwiseScan, LargeResultsEqualSmallOnes) {
+  at::manual_seed(9);
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  const int64_t tokens = kernels::kPastCaches / 128 + 1000;
+  const Tensor log_a = -at::rand({1, tokens, 128}), b = at::randn({1, tokens, 128});
+  const auto run_half = [&](int64_t first, int64_t count) {
+    const Tensor leaf_a = log_a.narrow(2, first, count).detach().requires_grad_();
+    const Tensor leaf_b = b.narrow(2, first, count).detach().requires_grad_();
+    const Tensor h = std::get<0>(elementwise_scan(leaf_a, leaf_b));
+    const auto grads = torch::autograd::grad({h}, {leaf_a, leaf_b}, {b.narrow(2, first, count)});
+    return at::stack({h.detach(), grads[0], grads[1]});
+  };
+  for (const auto& isa : available_isas()) {
+    select_isa(isa);
+    EXPECT_TRUE(run_half(0, 128).equal(at::cat({run_half(0, 64), run_half(64, 64)}, -1))) << isa;
   }
 }
 

@@ -1,11 +1,15 @@
 // The elementwise scan, channels in a vector's lanes; README.md, "The kernel". Compiled once for each instruction set.
 #include "cortado/primitives/elementwise_scan/kernel.h"
 
+#include <algorithm>
+
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/elementwise_scan/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include <hwy/cache_control.h>
+
 #include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
@@ -22,6 +26,7 @@ constexpr int64_t kVectors = 4;  // side by side: enough to hide a step's latenc
 // Tokens between two carries. What goes from chunk to chunk is scaled by the exp of a sum of logs: one rounding a
 // chunk.
 constexpr int64_t kChunk = 64;
+constexpr int64_t kAhead = 16;
 
 // Some neighbouring channels of one row, all its tokens in the order of time. Lanes beyond the last channel are neither
 // read nor written.
@@ -29,13 +34,20 @@ struct Strip {
   const ScanKernel& in;
   int64_t row, channel, first, length;
   int64_t lanes[kVectors];  // of each vector: at most kLanes
+  int64_t ahead = 0;        // channels from this one on that are asked of memory before they are read
 
   int64_t token(int64_t i) const { return in.reverse ? first + length - 1 - i : first + i; }
+  int64_t step(const Channels& x) const { return in.reverse ? -x.token : x.token; }
   float* at(const Channels& x, int64_t i) const {
     return x.data + (in.bounds ? 0 : row) * x.row + token(i) * x.token + channel;
   }
   const float* state(const float* states) const { return states ? states + row * in.channels + channel : nullptr; }
 };
+
+// What is read kAhead tokens later.
+HWY_INLINE void prefetch(const Strip& strip, const float* from, int64_t token_step) {
+  for (int64_t c = 0; c < strip.ahead; c += 16) hwy::Prefetch(from + kAhead * token_step + c);
+}
 
 HWY_INLINE Vec load(const Strip& strip, const float* from, int v) {
   if (!from || strip.lanes[v] <= 0) return hn::Zero(Floats());
@@ -43,87 +55,111 @@ HWY_INLINE Vec load(const Strip& strip, const float* from, int v) {
 }
 
 HWY_INLINE void store(const Strip& strip, Vec x, float* to, int v) {
-  if (to && strip.lanes[v] > 0) store_some(x, to + v * kLanes, strip.lanes[v]);
+  if (!to || strip.lanes[v] <= 0) return;
+  if (strip.in.past_caches) return hn::Stream(x, Floats(), to + v * kLanes);
+  store_some(x, to + v * kLanes, strip.lanes[v]);
 }
 
-// h = exp(log_a) h + b, in two levels: `local` from zero at the chunk's start, and what entered the chunk times the exp
-// of the sum of the logs since.
+// h = exp(log_a) h + b, in two levels: `local` from zero at the chunk's start, and what entered the chunk times the
+// product of the factors since; at the chunk's end times the exp of the sum of their logs, for what goes on must not
+// gather their roundings.
 struct Level {
-  Vec local, sum, carry;
+  Vec local, product, sum, carry;
 
   HWY_INLINE void start(Vec state) {
     local = sum = hn::Zero(Floats());
+    product = hn::Set(Floats(), 1.0f);
     carry = state;
   }
   HWY_INLINE Vec step(Vec log_a, Vec a, Vec b) {
-    const Floats d;
     local = hn::MulAdd(a, local, b);
+    product = hn::Mul(a, product);
     sum = hn::Add(sum, log_a);
-    return hn::MulAdd(exp_of(d, sum), carry, local);
+    return hn::MulAdd(product, carry, local);
+  }
+  HWY_INLINE Vec end() const { return hn::MulAdd(exp_of(Floats(), sum), carry, local); }
+};
+
+// A strip's pass over its tokens, a chunk at a time; i counts in the pass's order.
+struct Forward {
+  Vec h[kVectors];
+
+  void begin(const Strip& strip) {
+    for (int v = 0; v < kVectors; ++v) h[v] = load(strip, strip.state(strip.in.initial), v);
+  }
+
+  void chunk(const Strip& strip, int64_t first, int64_t end) {
+    const Floats d;
+    const ScanKernel& in = strip.in;
+    Level level[kVectors];
+    for (int v = 0; v < kVectors; ++v) level[v].start(h[v]);
+    for (int64_t i = first; i < end; ++i) {
+      const float *log_a = strip.at(in.log_a, i), *b = strip.at(in.b, i);
+      float* to = strip.at(in.h, i);
+      prefetch(strip, log_a, strip.step(in.log_a));
+      prefetch(strip, b, strip.step(in.b));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec log = load(strip, log_a, v);
+        h[v] = level[v].step(log, exp_of(d, log), load(strip, b, v));
+        store(strip, h[v], to, v);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) h[v] = level[v].end();
+  }
+
+  void end(const Strip& strip) const {
+    float* last = const_cast<float*>(strip.state(strip.in.final_state));
+    for (int v = 0; v < kVectors; ++v) store(strip, h[v], last, v);
   }
 };
 
-void forward(const Strip& strip) {
-  const Floats d;
-  const ScanKernel& in = strip.in;
-  Level level[kVectors];
-  Vec h[kVectors];
-  for (int v = 0; v < kVectors; ++v) {
-    h[v] = load(strip, strip.state(in.initial), v);
-    level[v].start(h[v]);
-  }
-  for (int64_t i = 0; i < strip.length; ++i) {
-    const float *log_a = strip.at(in.log_a, i), *b = strip.at(in.b, i);
-    float* to = strip.at(in.h, i);
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      if (i % kChunk == 0) level[v].start(h[v]);
-      const Vec log = load(strip, log_a, v);
-      h[v] = level[v].step(log, exp_of(d, log), load(strip, b, v));
-      store(strip, h[v], to, v);
-    }
-  }
-  float* last = const_cast<float*>(strip.state(in.final_state));
-  for (int v = 0; v < kVectors; ++v) store(strip, h[v], last, v);
-}
-
 // D_t = dh_t + a_{t+1} D_{t+1} from the last token to the first, beginning with the final state's gradient; db = D,
 // dlog_a_t = D_t a_t h_{t-1}, dh_0 = a_1 D_1.
-void backward(const Strip& strip) {
-  const Floats d;
-  const ScanKernel& in = strip.in;
-  Level level[kVectors];
+struct Backward {
   Vec grad[kVectors], log[kVectors], a[kVectors];  // of the token after
-  for (int v = 0; v < kVectors; ++v) {
-    grad[v] = load(strip, strip.state(in.grad_final), v);
-    level[v].start(grad[v]);
-    log[v] = hn::Zero(d);
-    a[v] = hn::Set(d, 1.0f);
-  }
-  for (int64_t i = strip.length - 1; i >= 0; --i) {
-    const float *grad_h = strip.at(in.grad_h, i), *log_a = strip.at(in.log_a, i);
-    const float* before = i > 0 ? strip.at(in.h, i - 1) : strip.state(in.initial);
-    float *grad_log_a = strip.at(in.grad_log_a, i), *grad_b = strip.at(in.grad_b, i);
-#pragma GCC unroll 4
+
+  void begin(const Strip& strip) {
     for (int v = 0; v < kVectors; ++v) {
-      if ((strip.length - 1 - i) % kChunk == 0) level[v].start(grad[v]);
-      grad[v] = level[v].step(log[v], a[v], load(strip, grad_h, v));
-      log[v] = load(strip, log_a, v);
-      a[v] = exp_of(d, log[v]);
-      store(strip, grad[v], grad_b, v);
-      store(strip, hn::Mul(hn::Mul(grad[v], a[v]), load(strip, before, v)), grad_log_a, v);
+      grad[v] = load(strip, strip.state(strip.in.grad_final), v);
+      log[v] = hn::Zero(Floats());
+      a[v] = hn::Set(Floats(), 1.0f);
     }
   }
-  float* first = const_cast<float*>(strip.state(in.grad_initial));
-  for (int v = 0; v < kVectors; ++v) store(strip, hn::Mul(grad[v], a[v]), first, v);
-}
 
-int64_t strips(const ScanKernel& in) { return (in.channels + kVectors * kLanes - 1) / (kVectors * kLanes); }
+  void chunk(const Strip& strip, int64_t first, int64_t end) {
+    const Floats d;
+    const ScanKernel& in = strip.in;
+    Level level[kVectors];
+    for (int v = 0; v < kVectors; ++v) level[v].start(grad[v]);
+    for (int64_t i = strip.length - 1 - first; i >= strip.length - end; --i) {
+      const float *grad_h = strip.at(in.grad_h, i), *log_a = strip.at(in.log_a, i);
+      const float* before = i > 0 ? strip.at(in.h, i - 1) : strip.state(in.initial);
+      float *grad_log_a = strip.at(in.grad_log_a, i), *grad_b = strip.at(in.grad_b, i);
+      prefetch(strip, grad_h, -strip.step(in.grad_h));
+      prefetch(strip, log_a, -strip.step(in.log_a));
+      prefetch(strip, strip.at(in.h, i), -strip.step(in.h));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        grad[v] = level[v].step(log[v], a[v], load(strip, grad_h, v));
+        log[v] = load(strip, log_a, v);
+        a[v] = exp_of(d, log[v]);
+        store(strip, grad[v], grad_b, v);
+        store(strip, hn::Mul(hn::Mul(grad[v], a[v]), load(strip, before, v)), grad_log_a, v);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) grad[v] = level[v].end();
+  }
 
-template <void (*kBody)(const Strip&)>
-void run_strip(const ScanKernel& in, int64_t task) {
-  const FlushDenormals guard;
-  const int64_t row = task / strips(in), channel = task % strips(in) * kVectors * kLanes;
+  void end(const Strip& strip) const {
+    float* first = const_cast<float*>(strip.state(strip.in.grad_initial));
+    for (int v = 0; v < kVectors; ++v) store(strip, hn::Mul(grad[v], a[v]), first, v);
+  }
+};
+
+constexpr int64_t kStrip = kVectors * kLanes;
+
+Strip strip_at(const ScanKernel& in, int64_t row, int64_t channel) {
   Strip strip{
       in, row, channel, in.bounds ? in.bounds[row] : 0, in.bounds ? in.bounds[row + 1] - in.bounds[row] : in.tokens,
       {}};
@@ -131,12 +167,38 @@ void run_strip(const ScanKernel& in, int64_t task) {
     const int64_t left = in.channels - channel - v * kLanes;
     strip.lanes[v] = left < kLanes ? left : kLanes;
   }
-  kBody(strip);
+  return strip;
 }
 
-int64_t tasks(const ScanKernel& in) { return in.rows * strips(in); }
-void forward_strip(const ScanKernel& in, int64_t task) { run_strip<forward>(in, task); }
-void backward_strip(const ScanKernel& in, int64_t task) { run_strip<backward>(in, task); }
+int64_t strips(const ScanKernel& in) { return (in.channels + kStrip - 1) / kStrip; }
+
+// A row's neighbouring strips, chunk by chunk: as much as possible of a token's channels is read at once, for memory is
+// slow to give a little of many pages.
+template <class Pass>
+void run_strips(const ScanKernel& in, int64_t task) {
+  const FlushDenormals guard;
+  const int64_t all = strips(in), groups = (all + in.together - 1) / in.together, row = task / groups;
+  const int64_t begin = task % groups * in.together, count = all - begin < in.together ? all - begin : in.together;
+  Pass pass[kMostTogether];
+  const auto each = [&](auto&& work) HWY_ATTR {
+    for (int64_t i = 0; i < count; ++i) {
+      Strip strip = strip_at(in, row, (begin + i) * kStrip);
+      if (i == 0) strip.ahead = std::min(count * kStrip, in.channels - begin * kStrip);
+      work(pass[i], strip);
+    }
+  };
+  each([](Pass& one, const Strip& strip) HWY_ATTR { one.begin(strip); });
+  const int64_t length = strip_at(in, row, 0).length;
+  for (int64_t first = 0; first < length; first += kChunk) {
+    const int64_t end = first + kChunk < length ? first + kChunk : length;
+    each([&](Pass& one, const Strip& strip) HWY_ATTR { one.chunk(strip, first, end); });
+  }
+  each([](Pass& one, const Strip& strip) HWY_ATTR { one.end(strip); });
+  if (in.past_caches) hwy::FlushStream();
+}
+
+void forward_strips(const ScanKernel& in, int64_t task) { run_strips<Forward>(in, task); }
+void backward_strips(const ScanKernel& in, int64_t task) { run_strips<Backward>(in, task); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -148,18 +210,27 @@ namespace cortado::elementwise {
 
 namespace {
 
-HWY_EXPORT(tasks);
-HWY_EXPORT(forward_strip);
-HWY_EXPORT(backward_strip);
+HWY_EXPORT(strips);
+HWY_EXPORT(forward_strips);
+HWY_EXPORT(backward_strips);
+
+// As many strips a task as leave every thread one.
+template <class Body>
+void run(ScanKernel scan, const kernels::Parallel& parallel, Body body) {
+  const int64_t strips = HWY_DYNAMIC_DISPATCH(strips)(scan);
+  scan.together = std::clamp<int64_t>(scan.rows * strips / parallel.threads, 1, std::min(strips, kMostTogether));
+  scan.past_caches = scan.channels % 64 == 0 && scan.rows * scan.tokens * scan.channels > kernels::kPastCaches;
+  kernels::run_tasks(scan, scan.rows * ((strips + scan.together - 1) / scan.together), parallel, body);
+}
 
 }  // namespace
 
 void run_forward(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  kernels::run_tasks(scan, HWY_DYNAMIC_DISPATCH(tasks)(scan), parallel, &HWY_DYNAMIC_DISPATCH(forward_strip));
+  run(scan, parallel, &HWY_DYNAMIC_DISPATCH(forward_strips));
 }
 
 void run_backward(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  kernels::run_tasks(scan, HWY_DYNAMIC_DISPATCH(tasks)(scan), parallel, &HWY_DYNAMIC_DISPATCH(backward_strip));
+  run(scan, parallel, &HWY_DYNAMIC_DISPATCH(backward_strips));
 }
 
 }  // namespace cortado::elementwise

@@ -9,6 +9,8 @@ using kernels::Channels;
 
 // Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States
 // [rows,D] are contiguous; no data: zero, or not wanted.
+constexpr int64_t kMostTogether = 8;
+
 struct ScanKernel {
   int64_t rows, tokens, channels;
   const int64_t* bounds = nullptr;
@@ -21,6 +23,9 @@ struct ScanKernel {
   Channels grad_h = {}, grad_log_a = {}, grad_b = {};
   const float* grad_final = nullptr;
   float* grad_initial = nullptr;
+
+  int64_t together = 1;  // strips of channels of a task, at most kMostTogether; chosen by run_*
+  bool past_caches = false;
 };
 
 void run_forward(const ScanKernel& scan, const kernels::Parallel& parallel);

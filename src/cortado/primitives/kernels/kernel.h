@@ -29,6 +29,9 @@ struct States {
   int64_t repeat = 1;  // as above; of results, the first of them is kept
 };
 
+// Results of more elements than this have left the caches before anything reads them: they are written past those.
+constexpr int64_t kPastCaches = int64_t{4} << 20;
+
 // How to run work on several threads: calls work(task, i) for every i in [0, workers), possibly at once. Kernels start
 // no threads.
 struct Parallel {

@@ -1,9 +1,10 @@
 #include "cortado/primitives/kernels/tensors.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 
 #include "cortado/base/isa.h"
-#include "cortado/base/pages.h"
+#include "cortado/primitives/kernels/kept_memory.h"
 
 namespace cortado::kernels {
 
@@ -19,9 +20,12 @@ bool usable(std::initializer_list<Tensor> tensors) {
 }
 
 Tensor room(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  Tensor x = at::empty(sizes, options);
-  if (x.is_cpu()) prefer_huge_pages(x.data_ptr(), x.nbytes());
-  return x;
+  const std::size_t bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
+  const at::Context& torch = at::globalContext();
+  const bool poisoned = torch.deterministicAlgorithms() && torch.deterministicFillUninitializedMemory();
+  if (bytes < kLeastKept || !options.device().is_cpu() || poisoned) return at::empty(sizes, options);
+  return at::detail::empty_generic(sizes, kept_memory(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                   c10::typeMetaToScalarType(options.dtype()), std::nullopt);
 }
 
 Timed timed(const Tensor& x, int64_t heads) {

@@ -22,7 +22,7 @@ Timed timed(const Tensor& x, int64_t heads);
 // Contiguous float32 [rows,h,K,V], likewise.
 States states(const Tensor& x, int64_t heads);
 
-// Memory for a result: at::empty, in huge pages where it is large.
+// Memory for a result: at::empty, from kept_memory where it is large.
 Tensor room(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 // torch's threads.

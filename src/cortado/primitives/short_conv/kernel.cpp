@@ -6,6 +6,8 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/short_conv/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include <hwy/cache_control.h>
+
 #include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
@@ -19,6 +21,7 @@ using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
 constexpr int64_t kChannels = 512;  // of a job: its rows of a few tokens stay in the first-level cache
+constexpr int64_t kAhead = 8;       // tokens asked of memory before they are read
 constexpr int64_t kTile = 16;       // tokens of the backward at a time
 
 template <class T>
@@ -75,7 +78,16 @@ struct PlusFinal {
 struct Taps {
   const float *weight, *bias;
   int64_t step, count;
+  bool past_caches = false;  // where the sums go
 };
+
+template <class To>
+HWY_INLINE void store_sum(const Taps& taps, Vec x, To* to, int64_t n) {
+  if constexpr (sizeof(To) == sizeof(float)) {
+    if (taps.past_caches) return hn::Stream(x, Floats(), to);
+  }
+  store_some(x, to, n);
+}
 
 template <int kTokensAtOnce, class From, class To, class Finish>
 HWY_INLINE void correlate_vector(const Taps& taps, const Rows<const From>& from, const Rows<To>& to, int64_t t,
@@ -93,7 +105,7 @@ HWY_INLINE void correlate_vector(const Taps& taps, const Rows<const From>& from,
     for (int i = 0; i < kTokensAtOnce; ++i) sums[i] = hn::MulAdd(w, load_some(x + i * from.step, n), sums[i]);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < kTokensAtOnce; ++i) store_some(finish(sums[i], t + i, c, n), to.at(t + i) + c, n);
+  for (int i = 0; i < kTokensAtOnce; ++i) store_sum(taps, finish(sums[i], t + i, c, n), to.at(t + i) + c, n);
 }
 
 template <int kTokensAtOnce, class From, class To, class Finish>
@@ -104,13 +116,24 @@ HWY_INLINE void correlate_tokens(const Taps& taps, const Rows<const From>& from,
   if (c < width) correlate_vector<kTokensAtOnce>(taps, from, to, t, c, width - c, finish);
 }
 
+// Memory is asked a row at a time: what reads it goes through four rows at once, which no prefetcher follows.
+template <class From>
+HWY_INLINE void prefetch_row(const From* from, int64_t width) {
+  constexpr auto kLine = static_cast<int64_t>(64 / sizeof(From));
+  for (int64_t c = 0; c < width; c += kLine) hwy::Prefetch(from + c);
+}
+
 // to_t = finish(Σ_j weight_j ⊙ from_{t+j} + bias), t < tokens
 template <class From, class To, class Finish>
 HWY_NOINLINE void correlate(const Taps& taps, const Rows<const From>& from, const Rows<To>& to, int64_t tokens,
                             int64_t width, const Finish& finish) {
   int64_t t = 0;
-  for (; t + 4 <= tokens; t += 4) correlate_tokens<4>(taps, from, to, t, width, finish);
+  for (; t + 4 <= tokens; t += 4) {
+    for (int64_t i = 0; i < 4; ++i) prefetch_row(from.at(t + taps.count - 1 + kAhead + i), width);
+    correlate_tokens<4>(taps, from, to, t, width, finish);
+  }
   for (; t < tokens; ++t) correlate_tokens<1>(taps, from, to, t, width, finish);
+  if (taps.past_caches) hwy::FlushStream();
 }
 
 // sums_j += Σ_t dz_t ⊙ from_{t+j}, t < tokens
@@ -165,10 +188,12 @@ class Job {
   }
 
   void forward() {
+    Taps taps = taps_;
+    taps.past_caches = in_.past_caches;
     over_inputs(block_.first, end_, [&](const auto& from, int64_t first, int64_t end) {
       const Rows<T> to = rows<T>(in_.y, first);
-      in_.silu ? correlate(taps_, from, to, end - first, width_, Silu())
-               : correlate(taps_, from, to, end - first, width_, Plain());
+      in_.silu ? correlate(taps, from, to, end - first, width_, Silu())
+               : correlate(taps, from, to, end - first, width_, Plain());
     });
     if (!in_.final_state || end_ != block_.length) return;
     for (int64_t i = 0; i < tail_; ++i) read_input(end_ - tail_ + i, state_row(in_.final_state, i));
@@ -256,7 +281,8 @@ class Job {
   // dx_t = Σ_i weight_{taps-1-i} ⊙ dz_{t+i}, and what the final state gives its rows. The rows before the first token
   // are the initial state's.
   void write_input_gradients(int64_t first, int64_t n, const Rows<float>& dz) const {
-    const Taps reversed{taps_.weight + tail_ * in_.channels, nullptr, -in_.channels, in_.taps};
+    const Taps reversed{taps_.weight + tail_ * in_.channels, nullptr, -in_.channels, in_.taps,
+                        in_.past_caches && first >= 0};
     const PlusFinal plus{in_.grad_final ? state_row(in_.grad_final, 0) : nullptr, in_.channels,
                          first - (block_.length - tail_)};
     const Rows<const float> from{dz.data, dz.step};
@@ -334,6 +360,7 @@ void run(const ConvKernel& conv, int64_t tasks, void (*work)(void*, int64_t), co
   ConvKernel copy = conv;
   int64_t tokens = 0;
   for (int64_t i = 0; i < conv.count; ++i) tokens += conv.blocks[i].count;
+  copy.past_caches = conv.channels % 64 == 0 && tokens * conv.channels > kernels::kPastCaches;
   if (tokens * conv.channels >= kWorthAThread) return parallel.run(tasks, work, &copy);
   for (int64_t i = 0; i < tasks; ++i) work(&copy, i);
 }

@@ -35,6 +35,8 @@ struct ConvKernel {
   float* grad_initial = nullptr;
   float* sums = nullptr;         // room for [count, taps + 1, D]
   float* grad_weight = nullptr;  // [taps + 1, D], the last row the bias's
+
+  bool past_caches = false;  // chosen by run_*
 };
 
 // Every result is the same, bit for bit, on any number of threads.

@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/kernels/kernel.h"
 #include "cortado/primitives/short_conv/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -231,6 +232,24 @@ TEST(ShortConv, KernelEqualsTheDefinition) {
         EXPECT_CLOSE(own.gradients[i], wanted, tolerance) << "gradient of leaf " << i;
       }
     }
+  }
+}
+
+// Large results are written past the caches, half of their channels are not.
+TEST(ShortConv, LargeResultsEqualSmallOnes) {
+  at::manual_seed(9);
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  const int64_t tokens = kernels::kPastCaches / 128 + 1000;
+  const Tensor x = at::randn({1, tokens, 128}), weight = at::randn({128, 4});
+  const auto run_half = [&](int64_t first, int64_t count) {
+    const Tensor leaf = x.narrow(2, first, count).detach().requires_grad_();
+    const Tensor y = std::get<0>(short_conv(leaf, weight.narrow(0, first, count), {}, "silu"));
+    return at::stack({y.detach(), torch::autograd::grad({y}, {leaf}, {x.narrow(2, first, count)})[0]});
+  };
+  for (const auto& isa : available_isas()) {
+    select_isa(isa);
+    EXPECT_TRUE(run_half(0, 128).equal(at::cat({run_half(0, 64), run_half(64, 64)}, -1))) << isa;
   }
 }
 
