@@ -26,8 +26,11 @@ def relative_error(actual, expected):
     return error.item() if error == error else float("inf")
 
 
-def medians(calls, rounds, least=0.02):
-    """Seconds of each call: the medians of `rounds` turns after a rehearsal, which says how often a short one is repeated."""
+def medians(calls, rounds, least=0.1):
+    """Seconds of each call: the medians of `rounds` turns after a rehearsal, which says how often a short one is repeated.
+
+    A turn is long enough that what the other's left in the caches, and its threads that still spin, do not decide it.
+    """
     times, repeats = [[] for _ in calls], []
     for call in calls:
         start = time.perf_counter()

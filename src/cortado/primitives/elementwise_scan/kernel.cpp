@@ -8,8 +8,6 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/elementwise_scan/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
-#include <hwy/cache_control.h>
-
 #include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 

@@ -10,6 +10,7 @@
 #define CORTADO_KERNELS_TILES_INL_H
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 #if HWY_ARCH_X86
 #include <xmmintrin.h>
@@ -209,8 +210,10 @@ HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x
 inline float* tile_in_place(const Timed& x, const Stretch& at, int64_t column, int64_t n, int64_t width) {
   float* data = address<float>(x, at, column);
   const bool fits = x.type == Element::kFloat32 && x.inner == 1 && n == width && at.tokens == kTokens;
-  return fits && x.token % kLanes == 0 && reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) == 0 ? data
-                                                                                                            : nullptr;
+  if (!fits || x.token % kLanes != 0 || reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) != 0) {
+    return nullptr;
+  }
+  return data;
 }
 
 // The inverse. What is not wanted is not written.

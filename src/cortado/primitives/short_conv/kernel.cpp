@@ -6,8 +6,6 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/short_conv/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
-#include <hwy/cache_control.h>
-
 #include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 

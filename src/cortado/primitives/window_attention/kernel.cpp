@@ -90,8 +90,29 @@ struct Packed {
   int64_t tile(int64_t key) const { return (key - span.begin) / kTile; }
 };
 
+// turned [size, 64] of rows [64, width].
 void turn(const float* rows, int64_t width, int64_t size, float* turned) {
-  for (int64_t i = 0; i < size; ++i) {
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<float, 4> d;  // 4 by 4
+  const hn::Repartition<double, decltype(d)> pairs;
+  const auto halves = [&](auto a, auto b, float* lower, float* upper) HWY_ATTR {
+    const auto x = hn::BitCast(pairs, a), y = hn::BitCast(pairs, b);
+    hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, x, y)), d, lower);
+    hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, x, y)), d, upper);
+  };
+  for (; i + 4 <= size; i += 4) {
+    for (int64_t j = 0; j < kTile; j += 4) {
+      const float* from = rows + j * width + i;
+      const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + width);
+      const auto e = hn::LoadU(d, from + 2 * width), f = hn::LoadU(d, from + 3 * width);
+      float* to = turned + i * kTile + j;
+      halves(hn::InterleaveLower(d, a, b), hn::InterleaveLower(d, e, f), to, to + kTile);
+      halves(hn::InterleaveUpper(d, a, b), hn::InterleaveUpper(d, e, f), to + 2 * kTile, to + 3 * kTile);
+    }
+  }
+#endif
+  for (; i < size; ++i) {
     for (int64_t j = 0; j < kTile; ++j) turned[i * kTile + j] = rows[j * width + i];
   }
 }
