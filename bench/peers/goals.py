@@ -12,6 +12,9 @@ class Goal:
     unit: str = "x"
 
 
+LOLA = "LoLA 256, 256, int8"
+
+
 def peer_ratios(results, name, what, passes, tokens=None, against=None):
     rows = (results.get(name) or {}).get("rows", [])
     return [
@@ -26,7 +29,7 @@ def least(values):
 
 
 def against_peers(results):
-    """(what, at least, file, operator, pass, T)."""
+    """(what, at least, file, operator, pass, T, and whom against where there are several)."""
     lines = [
         ("gated_scan forward, per-channel gate, against ggml's GLA", 3.5, "ggml", "gated_scan/channel", "forward", 4096),
         ("the same against chunked PyTorch", 6, "pytorch_chunked", "gated_scan/channel", "forward", 4096),
@@ -44,6 +47,10 @@ def against_peers(results):
         ("SmolLM2, softmax: reading 512 tokens against llama.cpp", 3, "llama_cpp", "softmax, int8", "prefill", 512),
         ("the same, 4,096 tokens", 3, "llama_cpp", "softmax, int8", "prefill", 4096),
         ("SmolLM2, softmax: writing at depth 512 against llama.cpp", 1, "llama_cpp", "softmax, int8", "32 tokens", 512),
+        ("LoLA, C = λ = 256: reading 7,900 tokens against llama.cpp", 2, "llama_cpp", LOLA, "prefill", 7900),
+        ("the same: writing at depth 7,900 against llama.cpp", 2.5, "llama_cpp", LOLA, "32 tokens", 7900, "llama.cpp"),
+        ("the same: speed at depth 7,900 of that at 1,024", 0.95, "llama_cpp", LOLA, "32 tokens", 7900, "itself at 1024"),
+        ("the same: speed at depth 32,768 of that at 1,024", 0.95, "llama_cpp", LOLA, "32 tokens", 32768, "itself at 1024"),
         ("window_attention at full window against SDPA, forward, the worst T", 1, "sdpa", "window_attention/full", "forward", None),
         ("the same with backward", 1, "sdpa", "window_attention/full", "forward+backward", None),
     ]
@@ -51,7 +58,7 @@ def against_peers(results):
         slots = "65" if name == "blurry_window" else "64"
         for passes, label in (("forward", "forward"), ("forward+backward", "with backward")):
             lines.append((f"{name}, {slots} slots, {label}, against the two-pass chunked form in PyTorch", 2, "slots", name, passes, 4096))
-    return [Goal(what, goal, least(peer_ratios(results, file, case, passes, tokens))) for what, goal, file, case, passes, tokens in lines]
+    return [Goal(what, goal, least(peer_ratios(results, *where))) for what, goal, *where in lines]
 
 
 def operator_rows(results, name, passes, threads=None):

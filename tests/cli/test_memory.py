@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 GREEDY = ("--temperature", 0, "--threads", 1, "--n-tokens", 60, "--prompt", "ROMEO: what light")
 
@@ -56,3 +57,29 @@ def test_a_softmax_model_is_no_lola(cortado, trained_softmax):
     done = cortado("generate", trained_softmax, *GREEDY, "--memory", "lola")
     assert done.returncode == 2
     assert "`cortado linearize` makes a model that can" in done.stderr
+
+
+def test_bench_model_measures_a_memory(cortado, linearized):
+    common = ("--tokens", 32, "--batch", 1, "--depth", 64, "--rounds", 1, "--vocabulary", 50, "--quiet", "--json")
+    states = []
+    for memory in (("softmax",), ("lola", "--cache", 4, "--chunk", 4)):
+        done = cortado("bench", "model", linearized, "--memory", *memory, *common)
+        assert done.returncode == 0, done.stderr
+        states.append(json.loads(done.stdout)["decode"][0]["state_bytes"])
+    assert states[0] != states[1]
+
+
+def test_python_opens_a_run_with_a_memory(build, linearized):
+    torch.classes.load_library(str(build / "lib" / "libcortado.so"))
+    tokens = torch.randint(30, (1, 40))
+
+    def logits(memory):
+        return torch.classes.cortado.LanguageModel(str(linearized), "float32", json.dumps(memory) if memory else "").forward(tokens)
+
+    everything, little = {"kind": "lola", "cache": 200, "chunk": 4}, {"kind": "lola", "cache": 4, "chunk": 4}
+    softmax = logits({"kind": "softmax"})
+    assert torch.allclose(logits(everything), softmax, atol=1e-4)
+    assert not torch.allclose(logits(little), softmax, atol=1e-3)
+    assert not torch.allclose(logits(None), softmax, atol=1e-3)
+    with pytest.raises(RuntimeError, match=r'unknown key "chunks" .*did you mean "chunk"'):
+        logits({"kind": "lola", "chunks": 4})

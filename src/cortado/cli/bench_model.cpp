@@ -33,6 +33,7 @@ struct ModelBench {
   double budget = 60;
   bool json = false, quiet = false;
   std::optional<std::string> weights, kv_type;
+  std::shared_ptr<MemoryOptions> memory;
   std::shared_ptr<CommonOptions> common;
 
   std::string types() const {
@@ -217,6 +218,7 @@ void bench_model(ModelBench& options) {
   Json settings = read_config(options.config).to_json();
   for (const std::string& setting : options.settings) apply_setting(settings, setting);
   ModelConfig config = ModelConfig::from_json(settings, options.config);
+  if (const auto memory = options.memory->chosen()) config = with_memory(std::move(config), *memory);
   if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
   if (config.vocabulary == 0) config.vocabulary = kAssumedVocabulary;
   fail_input_if(!config.causal, "[", options.config,
@@ -270,6 +272,7 @@ void add_bench_model_command(CLI::App& bench) {
       ->type_name("KEY=VALUE");
   command->add_flag("--json", options->json, "as JSON");
   command->add_flag("--quiet", options->quiet, "no progress bar");
+  options->memory = add_memory_options(*command);
   options->common = add_common_options(*command);
   add_weights_option(*command, options->weights);
   add_cache_option(*command, options->kv_type);
@@ -278,7 +281,8 @@ void add_bench_model_command(CLI::App& bench) {
       "was\nreached is measured instead. --dtype bfloat16 trains under autocast; prefill and decoding are float32.\n"
       "With --weights nothing is trained.\n"
       "Examples:\n  cortado bench model configs/macchiato-gpu.json --tokens 1024,4096\n"
-      "  cortado bench model configs/nanogpt-gpu.json --set positions=rotary --depth 100,10000 --json");
+      "  cortado bench model configs/nanogpt-gpu.json --set positions=rotary --depth 100,10000 --json\n"
+      "  cortado bench model runs/linear --memory lola --chunk 256 --cache 256 --weights int8 --depth 1024,32768");
   command->callback([options] { bench_model(*options); });
 }
 

@@ -78,6 +78,24 @@ const std::vector<std::string>& memory_kinds() {
   return kinds;
 }
 
+Memory Memory::from_json(const Json& json, const std::string& place) {
+  JsonReader reader(json, place);
+  Memory memory{.kind = reader.choice("kind", memory_kinds())};
+  const auto size = [&](const char* key) { return reader.optional_integer(key, 0, int64_t{1} << 24); };
+  const auto choice = [&](const char* key, const std::vector<std::string>& allowed) -> std::optional<std::string> {
+    if (!reader.has(key)) return std::nullopt;
+    return reader.choice(key, allowed);
+  };
+  memory.window = size("window");
+  memory.chunk = size("chunk");
+  memory.cache = size("cache");
+  memory.mixture = choice("mixture", {"lolcats", "gated", "plain"});
+  memory.score = choice("score", {"error", "squared", "absolute", "ratio", "recent"});
+  memory.layout = choice("layout", {"sliding", "terrace"});
+  reader.finish();
+  return memory;
+}
+
 ModelConfig with_memory(ModelConfig config, const Memory& memory) {
   check_options(memory);
   bool any = false;

@@ -19,6 +19,9 @@ struct Memory {
   std::optional<std::string> mixture = {};        // lolcats, lola
   std::optional<std::string> score = {};          // lola
   std::optional<std::string> layout = {};         // lolcats
+
+  // {"kind": "lola", "cache": 256, ...}; InputError where a key or value is wrong.
+  static Memory from_json(const Json& json, const std::string& place);
 };
 
 // What Memory's kind can be.

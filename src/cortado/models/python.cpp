@@ -5,6 +5,7 @@
 
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
+#include "cortado/models/memory.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/gguf/file.h"
 #include "cortado/nn/weights.h"
@@ -16,9 +17,10 @@ namespace {
 class PythonLanguageModel : public torch::CustomClassHolder {
  public:
   // A run's folder; or the JSON text of a config with a vocabulary: random weights, from torch's generator. dtype
-  // "int8": such weights (for inference) and float32.
-  PythonLanguageModel(const std::string& model, const std::string& dtype) {
+  // "int8": such weights (for inference) and float32. `memory`: "", or the JSON text of Memory.
+  PythonLanguageModel(const std::string& model, const std::string& dtype, const std::string& memory) {
     OpenOptions options;
+    if (!memory.empty()) options.memory = Memory::from_json(parse_json(memory, "memory"), "memory");
     if (dtype == "int8") {
       options.weights = WeightFormat::kInt8;
     } else {
@@ -28,7 +30,9 @@ class PythonLanguageModel : public torch::CustomClassHolder {
       model_ = open_model(model, options);
       return;
     }
-    model_ = std::make_shared<LanguageModel>(ModelConfig::from_json(parse_json(model, "config"), "config"));
+    ModelConfig config = ModelConfig::from_json(parse_json(model, "config"), "config");
+    if (options.memory) config = with_memory(std::move(config), *options.memory);
+    model_ = std::make_shared<LanguageModel>(config);
     model_->to(options.dtype);
     model_->set_weight_format(options.weights);
   }
@@ -110,8 +114,8 @@ class PythonGguf : public torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.class_<PythonLanguageModel>("LanguageModel")
-      .def(torch::init<const std::string&, const std::string&>(), "",
-           {torch::arg("model"), torch::arg("dtype") = "float32"})
+      .def(torch::init<const std::string&, const std::string&, const std::string&>(), "",
+           {torch::arg("model"), torch::arg("dtype") = "float32", torch::arg("memory") = ""})
       .def("parameters", &PythonLanguageModel::parameters)
       .def("forward", &PythonLanguageModel::forward)
       .def("loss", &PythonLanguageModel::loss, "",

@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/window_attention/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/transpose-inl.h"
 #include "cortado/primitives/window_attention/few-inl.h"
 #include "cortado/primitives/window_attention/visible-inl.h"
 
@@ -90,33 +91,6 @@ struct Packed {
   int64_t tile(int64_t key) const { return (key - span.begin) / kTile; }
 };
 
-// turned [size, 64] of rows [64, width].
-void turn(const float* rows, int64_t width, int64_t size, float* turned) {
-  int64_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d;  // 4 by 4
-  const hn::Repartition<double, decltype(d)> pairs;
-  const auto halves = [&](auto a, auto b, float* lower, float* upper) HWY_ATTR {
-    const auto x = hn::BitCast(pairs, a), y = hn::BitCast(pairs, b);
-    hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, x, y)), d, lower);
-    hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, x, y)), d, upper);
-  };
-  for (; i + 4 <= size; i += 4) {
-    for (int64_t j = 0; j < kTile; j += 4) {
-      const float* from = rows + j * width + i;
-      const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + width);
-      const auto e = hn::LoadU(d, from + 2 * width), f = hn::LoadU(d, from + 3 * width);
-      float* to = turned + i * kTile + j;
-      halves(hn::InterleaveLower(d, a, b), hn::InterleaveLower(d, e, f), to, to + kTile);
-      halves(hn::InterleaveUpper(d, a, b), hn::InterleaveUpper(d, e, f), to + 2 * kTile, to + 3 * kTile);
-    }
-  }
-#endif
-  for (; i < size; ++i) {
-    for (int64_t j = 0; j < kTile; ++j) turned[i * kTile + j] = rows[j * width + i];
-  }
-}
-
 Packed pack(const AttentionKernel& p, int64_t b, int64_t group, Range span, bool backward, Scratch& scratch) {
   Packed packed{round_up(p.key_size, kLanes), round_up(p.value_size, kLanes), span, {}, {}, {}, {}};
   packed.values = scratch.take(span.size() * packed.value_width);
@@ -127,10 +101,10 @@ Packed pack(const AttentionKernel& p, int64_t b, int64_t group, Range span, bool
   for (int64_t key = 0; key < span.size(); key += kTile) {
     float* rows = packed.keys + (backward ? key * packed.key_width : 0);
     read_rows(p.k, b, group, span.begin + key, kTile, p.keys, p.key_size, 1, rows, packed.key_width);
-    turn(rows, packed.key_width, p.key_size, packed.turned_keys + key * p.key_size);
+    transpose<kTile>(rows, packed.key_width, p.key_size, packed.turned_keys + key * p.key_size);
     if (!backward) continue;
-    turn(packed.values + key * packed.value_width, packed.value_width, p.value_size,
-         packed.turned_values + key * p.value_size);
+    transpose<kTile>(packed.values + key * packed.value_width, packed.value_width, p.value_size,
+                     packed.turned_values + key * p.value_size);
   }
   return packed;
 }
