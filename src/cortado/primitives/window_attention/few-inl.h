@@ -7,6 +7,7 @@
 #define CORTADO_WINDOW_ATTENTION_FEW_INL_H
 #endif
 
+#include <hwy/cache_control.h>
 #include <math.h>
 
 #include "cortado/primitives/window_attention/visible-inl.h"
@@ -29,6 +30,14 @@ struct FewKeys {
   const float *k, *v;
   int64_t k_row, v_row;
 };
+
+// Keys that are asked of memory before they are read: of a step's caches nothing is in this core's.
+constexpr int64_t kAhead = 2 * kTokens;
+void prefetch_rows(const float* from, int64_t row, int64_t size) {
+  for (int64_t i = 0; i < kTokens; ++i) {
+    for (int64_t c = 0; c < size; c += 16) hwy::Prefetch(from + i * row + c);
+  }
+}
 
 // Σ q k of the 16 keys, capped, -inf outside of `seen`.
 void few_scores(const AttentionKernel& p, const FewReader& reader, const FewKeys& keys, Range seen, float* scores) {
@@ -124,6 +133,8 @@ void few_task(const AttentionKernel& p, int64_t task) {
     const Stretch at{b, group, key, 1, smaller(kTokens, all.end - key)};
     const float *k_there = tile_in_place(p.k, at, 0, p.key_size, kw),
                 *v_there = tile_in_place(p.v, at, 0, p.value_size, vw);
+    if (k_there) prefetch_rows(k_there + kAhead * p.k.token, p.k.token, p.key_size);
+    if (v_there) prefetch_rows(v_there + kAhead * p.v.token, p.v.token, p.value_size);
     if (!k_there) read_tile(p.k, at, 0, p.key_size, 1, k, kw);
     if (!v_there) read_tile(p.v, at, 0, p.value_size, 1, v, vw);
     const FewKeys keys{key,
