@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "cortado/base/error.h"
+#include "cortado/base/pages.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
 #include "cortado/models/checkpoint.h"
@@ -18,6 +19,7 @@ namespace cortado {
 namespace fs = std::filesystem;
 
 at::Device CommonOptions::apply() const {
+  keep_freed_memory();
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
   at::Device chosen(at::kCPU);
   try {
