@@ -19,7 +19,6 @@ namespace cortado {
 namespace fs = std::filesystem;
 
 at::Device CommonOptions::apply() const {
-  keep_freed_memory();
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
   at::Device chosen(at::kCPU);
   try {
@@ -129,6 +128,7 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
 }
 
 std::shared_ptr<LanguageModel> ModelOptions::open() const {
+  keep_freed_memory();
   return open_model(run, {.which = checkpoint,
                           .device = common->apply(),
                           .dtype = common->dtype_or(at::kFloat),

@@ -7,6 +7,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
+#include "cortado/base/pages.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
@@ -114,6 +115,7 @@ void run_linearize(LinearizeCommand& command) {
   LinearizeRequest& request = command.request;
   fail_input_if(command.resume && command.overwrite, "[linearize] --resume and --overwrite exclude each other");
   request.device = command.common->apply();
+  keep_freed_memory();
   if (command.resume) {
     check_resume(command);
     request.use = FolderUse::kResume;
