@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "cortado/base/error.h"
+#include "cortado/base/pages.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
 #include "cortado/models/checkpoint.h"
@@ -127,6 +128,7 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
 }
 
 std::shared_ptr<LanguageModel> ModelOptions::open() const {
+  keep_freed_memory();
   return open_model(run, {.which = checkpoint,
                           .device = common->apply(),
                           .dtype = common->dtype_or(at::kFloat),

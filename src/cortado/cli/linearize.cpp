@@ -7,6 +7,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
+#include "cortado/base/pages.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
@@ -22,6 +23,7 @@ struct LinearizeCommand {
   std::optional<int64_t> window, features, latents;
   double window_logit = 20;
   std::optional<int64_t> tokens;
+  std::optional<std::string> weights;
   std::optional<double> learning_rate;
   bool resume = false, overwrite = false, quiet = false;
   std::shared_ptr<CommonOptions> common;
@@ -82,6 +84,8 @@ void complete_plan(LinearizeCommand& command) {
   }
   plan.seed = command.common->seed_or(plan.seed);
   if (command.common->dtype) plan.dtype = *command.common->dtype;
+  const bool narrow = plan.dtype == "float32" && command.request.device.is_cpu();
+  plan.weights = command.weights.value_or(narrow ? "int8" : "plain");
   if (plan.data.empty()) plan.data = {shipped_file("data/tinyshakespeare.txt")};
 }
 
@@ -111,6 +115,7 @@ void run_linearize(LinearizeCommand& command) {
   LinearizeRequest& request = command.request;
   fail_input_if(command.resume && command.overwrite, "[linearize] --resume and --overwrite exclude each other");
   request.device = command.common->apply();
+  keep_freed_memory();
   if (command.resume) {
     check_resume(command);
     request.use = FolderUse::kResume;
@@ -203,6 +208,11 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
   app.add_option("--learning-rate", command.learning_rate,
                  "of attention transfer, before the plateaus (default: lolcats 1e-2, macchiato 1e-3)")
       ->check(CLI::PositiveNumber)
+      ->group(kGroup);
+  app.add_option("--weights", command.weights,
+                 "what attention transfer keeps the layers' frozen matrices in: plain (as --dtype) or int8 (default: "
+                 "int8 on the CPU)")
+      ->check(CLI::IsMember({"plain", "int8"}))
       ->group(kGroup);
   number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves");
   number("--evaluation-chunks", plan.evaluation_chunks, "sequences to evaluate on, from the text's beginning");

@@ -269,6 +269,36 @@ TEST_F(ConversionTest, FrozenWeightsMayBeBfloat16) {
                         source->named_parameters()["layers.1.mixer.q.weight"]));
 }
 
+// Attention transfer alone; what learns afterwards by the next token needs derivatives.
+TEST_F(ConversionTest, FrozenMatricesMayBeInt8) {
+  const std::string run = make_run(small_config(kGrouped));
+  const auto wanted = [&](const std::string& out, const std::string& weights) {
+    LinearizeRequest result = request(run, out);
+    result.plan.weights = weights;
+    result.plan.lora = result.plan.transfer;
+    result.plan.lora.learning_rate = 3e-3;
+    result.plan.adapters = {.rank = 2, .alpha = 4};
+    return result;
+  };
+  const auto plain = linearize(wanted("plain", "plain")), narrow = linearize(wanted("narrow", "int8"));
+  ASSERT_EQ(narrow.stages.size(), 2u);
+  for (const auto loss : {&StageReport::total_before, &StageReport::total_after}) {
+    EXPECT_NEAR(narrow.stages[0].*loss / (plain.stages[0].*loss), 1, 0.1);
+    EXPECT_NE(narrow.stages[0].*loss, plain.stages[0].*loss);
+    EXPECT_NEAR(narrow.stages[1].*loss / (plain.stages[1].*loss), 1, 0.01);
+  }
+  const auto model = open_model(path("narrow")), source = open_model(run);
+  EXPECT_TRUE(at::equal(model->named_parameters()["layers.1.feed_forward.up.weight"],
+                        source->named_parameters()["layers.1.feed_forward.up.weight"]));
+  for (const int64_t stop : {5, 10, 13}) {
+    LinearizeRequest first = wanted(concat("narrow-", stop), "int8");
+    first.stop_at = stop;
+    EXPECT_FALSE(linearize(first).done);
+    EXPECT_TRUE(linearize(resuming(concat("narrow-", stop))).done);
+    expect_same_weights(path(concat("narrow-", stop)) + "/best.safetensors", path("narrow/best.safetensors"));
+  }
+}
+
 // What a student learns from is what its layer gives.
 TEST_F(ConversionTest, LessonsAreTheMixersOwnOutputs) {
   const std::string run = make_run(small_config(kGrouped));

@@ -51,6 +51,7 @@ class Conversion {
 
  private:
   void open_data();
+  void open_model(WeightFormat frozen);
   void begin_stage(size_t number);
   void checkpoint() const;
   void save(const std::string& path) const;
@@ -66,6 +67,7 @@ class Conversion {
   std::shared_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<const Chunks> chunks_;
   std::shared_ptr<LanguageModel> model_;
+  WeightFormat frozen_ = WeightFormat::kPlain;  // its matrices
   std::vector<PlannedStage> stages_;
   size_t number_ = 0;  // of the current stage
   std::unique_ptr<Stage> stage_;
@@ -84,8 +86,8 @@ Conversion::Conversion(const LinearizeRequest& request)
                 " has other weights than the conversion began with");
   plan_.fingerprint = fingerprint;
   open_data();
-  model_ =
-      converted_model(config_, source_, plan_.seed, at::TensorOptions(request.device).dtype(dtype_of(plan_.dtype)));
+  fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
+                " is for the CPU, the model is to be on ", request.device);
   stages_ = planned_stages(plan_);
   fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
   begin_stage(0);
@@ -108,9 +110,24 @@ void Conversion::open_data() {
   set_default_tokens(plan_, kDefaultEpochs * chunks_->training() * chunks_->length());
 }
 
+// With what the finished stages learned.
+void Conversion::open_model(WeightFormat frozen) {
+  model_.reset();
+  const auto options = at::TensorOptions(request_.device).dtype(dtype_of(plan_.dtype));
+  model_ = converted_model(config_, source_, plan_.seed, options, frozen);
+  frozen_ = frozen;
+  const at::NoGradGuard no_grad;
+  auto weights = model_->named_parameters();
+  for (auto& [name, tensor] : fixed_) {
+    weights[name].copy_(tensor);
+    tensor = weights[name];
+  }
+}
+
 void Conversion::begin_stage(size_t number) {
   number_ = number;
   const PlannedStage& planned = stages_[number];
+  if (!model_ || frozen_ != planned.frozen) open_model(planned.frozen);
   stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options);
 }
 

@@ -23,6 +23,7 @@ struct LinearizePlan {
   int64_t evaluation_chunks = 16;  // the first ones of the text
   int64_t seed = 1337;
   std::string dtype = "float32";  // of the frozen weights while training
+  std::string weights = "plain";  // what attention transfer keeps the layers' frozen matrices in: plain, int8
   // Stages of 0 tokens are left out; less than 0: two epochs of the text.
   StageOptions transfer;       // attention transfer
   StageOptions cross_entropy;  // what the mixers learn, further, by the next token

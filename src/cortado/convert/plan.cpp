@@ -44,6 +44,7 @@ Json LinearizePlan::to_json() const {
           {"evaluation_chunks", evaluation_chunks},
           {"seed", seed},
           {"dtype", dtype},
+          {"weights", weights},
           {"transfer", stage_to_json(transfer)},
           {"cross_entropy", stage_to_json(cross_entropy)},
           {"lora", stage_to_json(lora)},
@@ -65,6 +66,7 @@ LinearizePlan LinearizePlan::from_json(const Json& json, const std::string& plac
   plan.evaluation_chunks = reader.integer("evaluation_chunks", 1, kEndless);
   plan.seed = reader.integer("seed", 0, std::numeric_limits<int64_t>::max());
   plan.dtype = dtype_name(dtype_of(reader.text("dtype")));
+  plan.weights = reader.choice("weights", {"plain", "int8"}, "plain");
   plan.transfer = stage_from_json(reader.object("transfer"), place + ".transfer");
   plan.cross_entropy = stage_from_json(reader.object("cross_entropy"), place + ".cross_entropy");
   plan.lora = stage_from_json(reader.object("lora"), place + ".lora");
@@ -75,8 +77,11 @@ LinearizePlan LinearizePlan::from_json(const Json& json, const std::string& plac
 
 std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {
   using Model = std::shared_ptr<LanguageModel>;
+  // Attention transfer alone needs no derivative of what is frozen.
+  const auto narrow = plan.weights == "plain" ? WeightFormat::kPlain : weight_format_of(plan.weights);
   const std::vector<PlannedStage> all = {
-      {"transfer", plan.transfer, [](const Model& model) { return std::make_shared<AttentionTransfer>(model); }},
+      {"transfer", plan.transfer, [](const Model& model) { return std::make_shared<AttentionTransfer>(model); },
+       narrow},
       {"cross-entropy", plan.cross_entropy,
        [](const Model& model) { return std::make_shared<NextToken>(model, learned_by_students(*model)); }},
       {"lora", plan.lora, [adapters = plan.adapters, seed = plan.seed](const Model& model) {

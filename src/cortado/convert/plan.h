@@ -14,6 +14,7 @@ struct PlannedStage {
   std::string name;
   StageOptions options;
   std::function<std::shared_ptr<Objective>(const std::shared_ptr<LanguageModel>&)> objective;
+  WeightFormat frozen = WeightFormat::kPlain;  // what it can have the layers' frozen matrices in
 };
 
 // In their order; stages of no tokens are left out.

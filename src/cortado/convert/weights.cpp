@@ -43,10 +43,11 @@ TensorFile source_weights(const std::string& run, const std::string& which, cons
 }
 
 std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const TensorFile& source, int64_t seed,
-                                               const at::TensorOptions& options) {
+                                               const at::TensorOptions& options, WeightFormat frozen) {
   at::manual_seed(RandomStream(static_cast<uint64_t>(seed), "weights").bits(0));
   auto model = std::make_shared<LanguageModel>(config);
   const std::set<std::string> added = names_of_new_weights(*model);
+  const auto matrices = model->matrices();
   const std::map<std::string, Tensor> given(source.tensors.begin(), source.tensors.end());
   const at::NoGradGuard no_grad;
   for (auto& entry : named_weights(*model)) {
@@ -64,6 +65,10 @@ std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const 
     const auto type = learned ? options.dtype(at::kFloat) : options;  // of a student that has learned before
     weight.set_data(found->second.to(type, /*non_blocking=*/false, /*copy=*/true));
     source.map->release(found->second.const_data_ptr(), found->second.nbytes());
+    const auto matrix = matrices.find(entry.key());
+    if (!learned && matrix != matrices.end() && entry.key().starts_with("layers.")) {
+      matrix->second->set_format(frozen, /*keep_values=*/true);
+    }
   }
   model->eval();
   return model;

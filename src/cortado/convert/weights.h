@@ -14,9 +14,11 @@ TensorFile source_weights(const std::string& run, const std::string& which, cons
                           const ModelConfig& converted);
 
 // A model of a converted config with the source's weights in `dtype`; what its mixers have besides starts as they say,
-// in float32, drawn by `seed`. InputError: weights that don't fit.
+// in float32, drawn by `seed`. `frozen`: what the layers' matrices are kept in that were the source's; without
+// derivatives unless kPlain. InputError: weights that don't fit.
 std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const TensorFile& source, int64_t seed,
-                                               const at::TensorOptions& options);
+                                               const at::TensorOptions& options,
+                                               WeightFormat frozen = WeightFormat::kPlain);
 
 // A checkpoint of `config`: the source's weights in their own types, and what was learned: `learned` beside them or in
 // their place, and adapters, which are merged.

@@ -25,7 +25,18 @@ FeedForward::FeedForward(const FeedForwardOptions& options)
   down_ = register_module("down", make_output_linear(options.hidden, options.dim, options.bias));
 }
 
+// With int8 weights a row's numbers do not depend on the rows beside it, and fast products wait for what lies between
+// them: so many rows at a time keep that in the second-level cache.
+constexpr int64_t kRowsAtOnce = 288;
+
 Tensor FeedForward::forward(const Tensor& x) const {
+  if (!up_->int8() || x.numel() <= kRowsAtOnce * x.size(-1)) return forward_rows(x);
+  std::vector<Tensor> parts = x.reshape({-1, x.size(-1)}).split(kRowsAtOnce);
+  for (Tensor& part : parts) part = forward_rows(part);
+  return at::cat(parts).view(x.sizes());
+}
+
+Tensor FeedForward::forward_rows(const Tensor& x) const {
   if (!gate_) return down_->forward(activate(up_->forward(x), activation_));
   const auto both = forward_all(x, {gate_.get(), up_.get()});
   const Tensor &gate = both[0], &up = both[1];

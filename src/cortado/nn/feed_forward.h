@@ -29,6 +29,8 @@ class FeedForward : public torch::nn::Module {
   double flops_per_token() const;  // 2 per multiply-add
 
  private:
+  Tensor forward_rows(const Tensor& x) const;
+
   Activation activation_;
   std::shared_ptr<Linear> gate_;  // none when not gated
   std::shared_ptr<Linear> up_;

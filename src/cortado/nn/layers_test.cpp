@@ -125,6 +125,22 @@ TEST(LayerNorm, IsTheFormula) {
   EXPECT_EQ(LayerNorm(6, 1e-5, false).named_parameters().size(), 1u);
 }
 
+// Which are taken a few hundred at a time.
+TEST(FeedForward, WithInt8WeightsRowsStandAlone) {
+  const at::NoGradGuard no_grad;
+  FeedForward layer({64, 96, true, Activation::kSilu, true});
+  const Tensor x = at::randn({2, 450, 64}), right = layer.forward(x);
+  for (const auto& module : layer.named_children()) {
+    dynamic_cast<MatrixModule&>(*module.value()).set_format(WeightFormat::kInt8, true);
+  }
+  const Tensor all = layer.forward(x);
+  EXPECT_LT(relative_error(all, right), 0.05);
+  for (const int64_t first : {0, 280, 449}) {
+    const Tensor row = x.narrow(0, 1, 1).narrow(1, first, 1);
+    EXPECT_TRUE(layer.forward(row).equal(all.narrow(0, 1, 1).narrow(1, first, 1))) << first;
+  }
+}
+
 TEST(FeedForward, HasThreeKinds) {
   const Tensor x = random({2, 3, 5});
   const auto weights = [](FeedForward& layer, const char* name) {

@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/lolcats/fused.h"
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "cortado/mechanisms/lolcats/kernel.h"
@@ -50,6 +51,49 @@ class FeaturesFunction : public torch::autograd::Function<FeaturesFunction> {
                                        .dy = dy.data_ptr<float>()},
                                       kernels::parallel());
     return {dy, Tensor()};
+  }
+};
+
+// Contiguous x [rows · blocks, ...]: each becomes the sum of its row's up to it, or from it on.
+void add_up(const Tensor& x, int64_t rows, bool back) {
+  const int64_t blocks = x.size(0) / rows, size = x.size(1) * x.size(2);
+  auto* data = x.data_ptr<float>();
+  at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t i = 1; i < blocks; ++i) {
+        float* to = data + (row * blocks + (back ? blocks - 1 - i : i)) * size;
+        const float* from = back ? to + size : to - size;
+        for (int64_t j = 0; j < size; ++j) to[j] += from[j];
+      }
+    }
+  });
+}
+
+// Products are written so that every result lies as its reader wants it.
+class BlockSums : public torch::autograd::Function<BlockSums> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v) {
+    const auto blocks = [](const Tensor& x) { return x.flatten(0, 2); };
+    const Tensor phi_q = blocks(q), phi_k = blocks(k), values = blocks(v);
+    const Tensor sums = at::bmm(phi_k.transpose(1, 2), values);
+    add_up(sums, q.size(0) * q.size(1), false);
+    context->save_for_backward({phi_q, phi_k, values, sums});
+    context->saved_data["sizes"] = q.sizes().slice(0, 3).vec();
+    return at::bmm(phi_q, sums).unflatten(0, q.sizes().slice(0, 3));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    fail_if_differentiated_twice("lolcats sums");
+    const auto saved = context->get_saved_variables();
+    const std::vector<int64_t> sizes = context->saved_data["sizes"].toIntVector();
+    const Tensor dout = gradients[0].flatten(0, 2);
+    const Tensor dsums = at::bmm(saved[0].transpose(1, 2), dout);
+    add_up(dsums, sizes[0] * sizes[1], true);
+    const auto wanted = [&](size_t input, const Tensor& a, const Tensor& b) {
+      return context->needs_input_grad(input) ? at::bmm(a, b).unflatten(0, sizes) : Tensor();
+    };
+    return {wanted(0, dout, saved[3].transpose(1, 2)), wanted(1, saved[2], dsums.transpose(1, 2)),
+            wanted(2, saved[1], dsums)};
   }
 };
 
@@ -124,6 +168,10 @@ bool takes(std::initializer_list<Tensor> tensors) {
 }
 
 Tensor features(const Tensor& y, double least) { return FeaturesFunction::apply(y, least); }
+
+Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v) {
+  return BlockSums::apply(phi_q, phi_k, v);
+}
 
 Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
             const Tensor& window_factor, LolcatsMixture mixture) {

@@ -13,6 +13,9 @@ bool takes(std::initializer_list<Tensor> tensors);
 // φ of y [..., f] -> [..., 2f], max([softmax(y), softmax(-y)], least).
 Tensor features(const Tensor& y, double least);
 
+// phi_q, phi_k [B,H,n,w,F], v [B,H,n,w,V] -> [B,H,n,w,V]: a query reads Σ φ_k ⊗ v of its own block and all before.
+Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v);
+
 // near [B,T,H,V], lse and row_max [B,T,H], far [B,T,H,V+1], window_factor [H] -> [B,T,H,V].
 Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
             const Tensor& window_factor, LolcatsMixture mixture);

@@ -108,6 +108,33 @@ TEST(Lolcats, HeadsBroadcastAndPackedSequencesStayApart) {
   }
 }
 
+// Dense sequences, of whole blocks or with a rest, of constant queries and keys or not; features of the far part alone.
+TEST(Lolcats, DenseFormEqualsItsDefinition) {
+  for (const LolcatsLayout layout : kLayouts) {
+    for (const auto& [tokens, window] : {std::pair{12, 4}, {32, 4}, {33, 4}, {64, 16}, {9, 3}}) {
+      const LolcatsRule rule{window, layout, LolcatsMixture::kGated, {}, {}};
+      const auto [first, keys] = lolcats_far(tokens, rule);
+      const Inputs wide = random_inputs(tokens);
+      const Tensor right = lolcats_reference(wide.q, wide.k, wide.v, wide.phi_q, wide.phi_k, wide.factor, rule);
+      const auto weights = testing::weights_like({right});
+      const auto expected = testing::gradients({right}, weights, {wide.phi_q, wide.phi_k, wide.factor});
+      for (const auto type : {at::kDouble, at::kFloat}) {
+        const double tolerance = type == at::kDouble ? 1e-10 : 2e-5;
+        for (const bool constant : {true, false}) {
+          Inputs in = wide;
+          for (Tensor* x : {&in.q, &in.k, &in.v}) *x = x->detach().to(type).requires_grad_(!constant);
+          for (Tensor* x : {&in.phi_q, &in.phi_k, &in.factor}) *x = x->detach().to(type).requires_grad_(true);
+          const Tensor got =
+              lolcats_dense(in.q, in.k, in.v, in.phi_q.slice(1, first), in.phi_k.narrow(1, 0, keys), in.factor, rule);
+          EXPECT_CLOSE(got, right, tolerance) << tokens << " " << constant;
+          const auto gradients = testing::gradients({got}, {weights[0].to(type)}, {in.phi_q, in.phi_k, in.factor});
+          testing::expect_gradients_close(gradients, expected, 10 * tolerance);
+        }
+      }
+    }
+  }
+}
+
 TEST(Lolcats, StartsAsPublished) {
   MixerContext context;
   context.dim = 32;
@@ -144,6 +171,24 @@ TEST(LolcatsKernels, FeaturesEqualTheirDefinition) {
     const auto weights = testing::weights_like({right});
     testing::expect_gradients_close(testing::gradients({got}, weights, {y}),
                                     testing::gradients({right}, weights, {wide}), 1e-5);
+  }
+}
+
+TEST(LolcatsKernels, BlockSumsEqualTheirDefinition) {
+  for (const int64_t blocks : {1, 2, 9}) {
+    std::vector<Tensor> inputs = {at::randn({2, 5, blocks, 3, 4}).transpose(1, 3), at::randn({2, 3, blocks, 5, 4}),
+                                  at::randn({2, 3, blocks, 5, 7})},
+                        wide;
+    for (Tensor& x : inputs) {
+      x.requires_grad_(true);
+      wide.push_back(x.detach().to(at::kDouble).requires_grad_(true));
+    }
+    const Tensor got = lolcats_fused::block_sums(inputs[0], inputs[1], inputs[2]);
+    const Tensor right = at::matmul(wide[0], at::matmul(wide[1].transpose(3, 4), wide[2]).cumsum(2));
+    EXPECT_CLOSE(got, right, 2e-6) << blocks;
+    const auto weights = testing::weights_like({right});
+    testing::expect_gradients_close(testing::gradients({got}, {weights[0].to(at::kFloat)}, inputs),
+                                    testing::gradients({right}, weights, wide), 5e-6);
   }
 }
 

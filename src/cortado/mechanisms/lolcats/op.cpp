@@ -213,10 +213,42 @@ Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, 
   const auto blocks = [&](const Tensor& x) {  // [B,H,n,w,·]
     return expand_heads(x, heads).transpose(1, 2).unflatten(2, {-1, w});
   };
-  const Tensor sums = at::matmul(blocks(phi_k).transpose(3, 4), blocks(v1)).cumsum(2);
-  if (padding == 0) return at::matmul(blocks(phi_q), sums).flatten(2, 3).transpose(1, 2);
-  const Tensor padded = at::constant_pad_nd(phi_q, {0, 0, 0, 0, 0, padding});
-  return at::matmul(blocks(padded), sums).flatten(2, 3).narrow(2, 0, queries).transpose(1, 2);
+  const Tensor padded = padding == 0 ? phi_q : at::constant_pad_nd(phi_q, {0, 0, 0, 0, 0, padding});
+  const Tensor q = blocks(padded), k = blocks(phi_k), values = blocks(v1);
+  const Tensor sums = lolcats_fused::takes({q, k, values})
+                          ? lolcats_fused::block_sums(q, k, values)
+                          : at::matmul(q, at::matmul(k.transpose(3, 4), values).cumsum(2));
+  return sums.flatten(2, 3).narrow(2, 0, queries).transpose(1, 2);
+}
+
+// Whole blocks of dense sequences from zero, more than two. The first two blocks see all before them; every other one
+// is a row of a batch, whose keys are a view of those of its block and the one before.
+SoftmaxPart terraces_of_whole_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const LolcatsRule& rule) {
+  const int64_t w = rule.window, batch = q.size(0), rest = q.size(1) - 2 * w;
+  const WindowAttentionOptions options = score_options(rule);
+  const auto early = [&](const Tensor& x) { return x.narrow(1, 0, 2 * w); };
+  const auto pairs = [&](const Tensor& x) {
+    return x.narrow(1, w, rest + w).unfold(1, 2 * w, w).permute({0, 1, 4, 2, 3}).flatten(0, 1);
+  };
+  const Tensor queries = q.narrow(1, 2 * w, rest).unflatten(1, {rest / w, w}).flatten(0, 1);
+  const auto [o, lse, row_max] = window_attention(early(q), early(k), early(v), options);
+  const auto [later_o, later_lse, later_max] = window_attention(queries, pairs(k), pairs(v), options);
+  const auto both = [&](const Tensor& first, const Tensor& later) {
+    return at::cat({first, later.unflatten(0, {batch, rest / w}).flatten(1, 2)}, 1);
+  };
+  return {both(o, later_o), both(lse, later_lse), both(row_max, later_max)};
+}
+
+SoftmaxPart dense_softmax_part(const Tensor& q, const Tensor& k, const Tensor& v, const LolcatsRule& rule) {
+  const int64_t batch = q.size(0), tokens = q.size(1), w = rule.window;
+  const bool sliding = rule.layout == LolcatsLayout::kSliding;
+  // The derivative of overlapping views would be slow.
+  const bool constant = !at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad() || v.requires_grad());
+  if (!sliding && constant && tokens > 2 * w && tokens % w == 0) return terraces_of_whole_blocks(q, k, v, rule);
+  const LolcatsCall call = call_from_zero(q, k, v, rule, {});
+  SoftmaxPart near = sliding ? sliding_part(call, rule) : terrace_part(call, rule);
+  for (Tensor* part : {&near.o, &near.lse, &near.row_max}) *part = part->squeeze(0).unflatten(0, {batch, tokens});
+  return near;
 }
 
 }  // namespace
@@ -232,11 +264,8 @@ Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   expect_shape(kLolcatsName, "phi_k", phi_k, {batch, keys, -1, phi_q.size(3)});
   const auto type = accumulation_type({q, k, v, phi_q, phi_k, window_factor});
   const bool sliding = rule.layout == LolcatsLayout::kSliding;
-  const LolcatsCall call = call_from_zero(q, k, v.to(type), rule, {});
-  SoftmaxPart near = sliding ? sliding_part(call, rule) : terrace_part(call, rule);
-  for (Tensor* part : {&near.o, &near.lse, &near.row_max}) {
-    *part = expand_heads(part->squeeze(0).unflatten(0, {batch, tokens}), heads);
-  }
+  SoftmaxPart near = dense_softmax_part(q, k, v.to(type), rule);
+  for (Tensor* part : {&near.o, &near.lse, &near.row_max}) *part = expand_heads(*part, heads);
   if (keys == 0) return near.o;
   const Tensor v1 = with_ones(v.narrow(1, 0, keys), type);
   const Tensor far = expand_heads(sliding ? sliding_sums(phi_q.to(type), phi_k.to(type), v1)

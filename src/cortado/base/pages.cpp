@@ -1,0 +1,27 @@
+#include "cortado/base/pages.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+namespace cortado {
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  constexpr int kLargest = 1 << 27, kKept = 1 << 29;
+  if (!mallopt(M_MMAP_THRESHOLD, kLargest)) return;
+  mallopt(M_TRIM_THRESHOLD, kKept);
+  // The heap grows by this once; its pages, none of which is there before it is touched, are to be huge ones.
+  constexpr std::uintptr_t kHugePage = std::uintptr_t{1} << 21;
+  void* volatile heap = std::malloc(kLargest - 4096);
+  const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(heap) + kHugePage - 1) / kHugePage * kHugePage;
+  if (heap) madvise(reinterpret_cast<void*>(begin), kLargest - 2 * kHugePage, MADV_HUGEPAGE);
+  std::free(heap);
+#endif
+}
+
+}  // namespace cortado
