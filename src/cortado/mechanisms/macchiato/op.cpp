@@ -22,8 +22,8 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
   check(query_logits, key_logits, v);
   const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
                                        options.start.normalizer, options.start.maximum});
-  const Tensor p = at::softmax(query_logits.to(type), -1);
-  const c10::SymInt latents = key_logits.sym_size(3);
+  // Split, not narrowed twice: the gradient is then joined in one pass.
+  const auto p = at::softmax(query_logits.to(type), -1).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
   WindowAttentionOptions attention;
   attention.window = options.window;
   attention.causal = options.causal;
@@ -33,12 +33,11 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
   JoinedKeys keys = window;
   keys.v = keys.v.to(type);  // both parts stay wide until they are joined
   const Tensor local = attend_joined(window_q, keys, attention);
-  LatteResult result = latte_with_weights(p.narrow_symint(3, 1, latents), key_logits, v.to(type), options.causal,
-                                          options.start, options.cu_seqlens);
+  LatteResult result =
+      latte_with_weights(p[1], key_logits, v.to(type), options.causal, options.start, options.cu_seqlens);
   const c10::SymInt heads = local.sym_size(2) > result.o.sym_size(2) ? local.sym_size(2) : result.o.sym_size(2);
-  result.o =
-      (expand_heads(p.narrow_symint(3, 0, 1), heads) * expand_heads(local, heads) + expand_heads(result.o, heads))
-          .to(v.scalar_type());
+  result.o = at::addcmul(expand_heads(result.o, heads), expand_heads(p[0], heads), expand_heads(local, heads))
+                 .to(v.scalar_type());
   return result;
 }
 

@@ -105,6 +105,17 @@ TEST(KernelThreads, LatteScan) {
   call.last_maximum = {maximum.data(), kHeads, 1};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { latent::run_latte(call, p); },
                                        {&o, &last, &normalizer, &maximum});
+
+  Floats dq(in.q.size()), dk(in.k.size()), dv(in.v.size()), dstate(last.size()), dnormalizer(normalizer.size());
+  const latent::LatteGradients gradients{.o = in.value(in.w),
+                                         .state = {in.state.data(), kHeads, 1},
+                                         .query = in.key(dq),
+                                         .theta = in.key(dk),
+                                         .v = in.value(dv),
+                                         .initial_state = {dstate.data(), kHeads, 1},
+                                         .initial_normalizer = {dnormalizer.data(), kHeads, 1}};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { latent::run_latte_backward(call, gradients, p); },
+                                       {&dq, &dk, &dv, &dstate, &dnormalizer});
 }
 
 TEST(KernelThreads, TimeSoftmax) {

@@ -1,4 +1,4 @@
-// Latte's kernel: logits in, outputs out; float32 arithmetic on the CPU, forward. No torch here.
+// Latte's kernel: logits in, outputs out, and back; float32 arithmetic on the CPU. No torch here.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
@@ -14,11 +14,22 @@ struct LatteKernel {
   // [rows,h,L,V], [rows,h,L], [rows,h,L]: all or none.
   kernels::States state = {}, normalizer = {}, maximum = {};
 
-  kernels::Timed o = {};
+  kernels::Timed o = {};  // the forward's
   kernels::States last_state = {}, last_normalizer = {}, last_maximum = {};
+};
+
+// Of a call without its outputs.
+struct LatteGradients {
+  // Given, of the outputs; 0 where there is no data.
+  kernels::Timed o = {};
+  kernels::States state = {}, normalizer = {};
+  // Wanted, with `heads` heads.
+  kernels::Timed query = {}, theta = {}, v = {};
+  kernels::States initial_state = {}, initial_normalizer = {};
 };
 
 // Every result is the same, bit for bit, on any number of threads.
 void run_latte(const LatteKernel& call, const kernels::Parallel& parallel);
+void run_latte_backward(const LatteKernel& call, const LatteGradients& gradients, const kernels::Parallel& parallel);
 
 }  // namespace cortado::latent

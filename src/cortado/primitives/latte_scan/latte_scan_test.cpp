@@ -154,6 +154,35 @@ TEST(LatteScanKernel, ExtremeLogits) {
   }
 }
 
+// Several of the backward's segments, with a ragged last tile; maxima that halve tiles in all of them.
+TEST(LatteScanKernel, LongSequences) {
+  for (const double size : {2.0, 60.0}) {
+    for (const bool initial : {false, true}) {
+      check_everywhere({.tokens = 397, .latents = 20, .values = 33, .initial = initial, .size = size}, at::kFloat,
+                       1e-5);
+    }
+  }
+  Case packed{.tokens = 600, .latents = 7, .values = 16, .batch = 1};
+  packed.bounds = {0, 129, 256, 256, 600};
+  check_everywhere(packed, at::kFloat, 1e-5);
+}
+
+// What nobody differentiates has no gradient: that of the other outputs is as with zeros.
+TEST(LatteScanKernel, GradientsOfSomeOutputs) {
+  const Case c{.tokens = 50, .latents = 9, .values = 20};
+  const Inputs in = as(make_inputs(c), at::kFloat), exact = as(in, at::kDouble);
+  const auto parts = [&](auto scan, const Inputs& from, size_t i) {
+    const LatteResult got = scan(from.leaves[0], from.leaves[1], from.leaves[2], c.softmax, from.start(), from.bounds);
+    const Tensor output = std::vector<Tensor>{got.o, got.state, got.normalizer}[i];
+    const Tensor weight = at::linspace(-1, 1, output.numel(), at::kDouble).view(output.sizes());
+    return testing::gradients({output}, {weight}, from.leaves);
+  };
+  for (const size_t i : {0, 1, 2}) {
+    testing::expect_gradients_close(parts(latte_scan, in, i), parts(latte_scan_reference, exact, i), 1e-5,
+                                    {kNames + 4, kNames + 9});
+  }
+}
+
 TEST(LatteScanKernel, SixteenBitTypes) {
   const Case c{.tokens = 70, .latents = 16, .values = 20};
   check_everywhere(c, at::kBFloat16, 2e-2, 0);

@@ -78,6 +78,22 @@ LatteResult latte_by_scans(const LatteArguments& in, const LatteSizes& sizes) {
   return {o.to(in.v.scalar_type()), state, made.keys.last_normalizer, made.keys.last_maximum};
 }
 
+// --- By the kernel. ---
+
+// The sequences of a call, if it has any.
+class Bounds {
+ public:
+  explicit Bounds(const LatteArguments& in) {
+    if (in.cu_seqlens) bounds_ = sequence_bounds(kLatteScan, *in.cu_seqlens, in.v.size(1));
+  }
+  latent::Arguments arguments(const LatteArguments& in) const {
+    return {in.query, in.theta, in.v, in.start, in.cu_seqlens ? &bounds_ : nullptr, in.softmax};
+  }
+
+ private:
+  std::vector<int64_t> bounds_;
+};
+
 // --- The operator and its gradient. ---
 
 using LatteOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
@@ -89,14 +105,10 @@ LatteOutputs forward(const Tensor& query, const Tensor& theta, const Tensor& v, 
   const LatteState start{state, normalizer, maximum};
   const LatteArguments in{query, theta, v, start, cu_seqlens, softmax};
   const LatteSizes sizes = check(in);
-  LatteResult out;
-  if (latent::kernel_takes(in.type(), query, theta, v, start)) {
-    std::vector<int64_t> bounds;
-    if (cu_seqlens) bounds = sequence_bounds(kLatteScan, *cu_seqlens, v.size(1));
-    out = latent::latte_by_kernel(query, theta, v, softmax, start, cu_seqlens ? &bounds : nullptr);
-  } else {
-    out = latte_by_scans(in, sizes);
-  }
+  const Bounds bounds(in);
+  const latent::Arguments plain = bounds.arguments(in);
+  const LatteResult out =
+      latent::kernel_takes(in.type(), plain) ? latent::latte_by_kernel(plain) : latte_by_scans(in, sizes);
   return {out.o, out.state, out.normalizer, out.maximum};
 }
 
@@ -135,7 +147,30 @@ auto softmax_backward_operator() {
   return op;
 }
 
-// Nothing of the forward is kept but its arguments; keys, gates and normaliser are computed again.
+LatteGradients backward_by_scans(const LatteArguments& in, const LatteSizes& sizes, const OptionalTensor& grad_o,
+                                 const OptionalTensor& grad_state, const Tensor& grad_normalizer) {
+  const auto type = in.type();
+  const auto& [state, normalizer, maximum] = in.start;
+  const Reads made = make_reads(in, sizes);
+  const TimeSoftmax& keys = made.keys;
+  const auto [dreads, dkeys, dv, dgate, dbonus, dstate] = scan_backward_operator().call(
+      grad_o, grad_state, made.reads, keys.keys, in.v, keys.gate, {}, state, in.cu_seqlens, "key", 1.0, false, false);
+  const Tensor dweights = dreads * made.inverse;
+  const Tensor dalpha = sum_heads(dweights * made.reads, sizes.state_heads.expect_int()).neg_();
+  const Tensor dp = sum_heads(dweights, in.query.size(2));
+  const Tensor dquery = in.softmax ? made.p * (dp - (made.p * dp).sum(-1, true)) : dp;
+  const OptionalTensor sums = normalizer ? OptionalTensor(normalizer->to(type)) : std::nullopt;
+  const auto [dtheta, dnormalizer] = softmax_backward_operator().call(
+      dkeys, dalpha, grad_normalizer.to(type), keys.keys, keys.gate, keys.normalizer, sums, in.cu_seqlens);
+  return {dquery, dtheta, dv, dstate, dnormalizer};
+}
+
+LatteGradients backward_by_kernel(const latent::Arguments& in, const latent::OutputGradients& gradients) {
+  const auto [query, theta, v, state, normalizer] = latent::latte_gradients_by_kernel(in, gradients);
+  return {query, theta, v, state, normalizer};
+}
+
+// Nothing of the forward is kept but its arguments; keys and sums are computed again.
 LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& grad_normalizer,
                         const Tensor& query, const Tensor& theta, const Tensor& v, const OptionalTensor& state,
                         const OptionalTensor& normalizer, const OptionalTensor& maximum,
@@ -144,21 +179,21 @@ LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad
   const LatteState start{state, normalizer, maximum};
   const LatteArguments in{query, theta, v, start, cu_seqlens, softmax};
   const LatteSizes sizes = check(in);
-  const auto type = in.type();
-  const Reads made = make_reads(in, sizes);
-  const TimeSoftmax& keys = made.keys;
-  const auto [dreads, dkeys, dv, dgate, dbonus, dstate] = scan_backward_operator().call(
-      grad_o, grad_state, made.reads, keys.keys, v, keys.gate, {}, state, cu_seqlens, "key", 1.0, false, false);
-  const Tensor dweights = dreads * made.inverse;
-  const Tensor dalpha = sum_heads(dweights * made.reads, sizes.state_heads.expect_int()).neg_();
-  const Tensor dp = sum_heads(dweights, query.size(2));
-  const Tensor dquery = softmax ? made.p * (dp - (made.p * dp).sum(-1, true)) : dp;
-  const OptionalTensor sums = normalizer ? OptionalTensor(normalizer->to(type)) : std::nullopt;
-  const auto [dtheta, dnormalizer] = softmax_backward_operator().call(
-      dkeys, dalpha, grad_normalizer.to(type), keys.keys, keys.gate, keys.normalizer, sums, cu_seqlens);
+  const Bounds bounds(in);
+  const latent::Arguments plain = bounds.arguments(in);
+  const latent::OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
+  const auto [dquery, dtheta, dv, dstate, dnormalizer] =
+      latent::kernel_takes(in.type(), plain, given) ? backward_by_kernel(plain, given)
+                                                    : backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer);
   const Tensor none = at::empty({0}, query.options());
-  return {dquery.to(query.scalar_type()), sum_heads(dtheta, theta.size(2)).to(theta.scalar_type()), dv,
-          state ? dstate : none, normalizer ? dnormalizer.to(normalizer->scalar_type()) : none};
+  const auto timed = [](const Tensor& x, const Tensor& like) {
+    return sum_heads(x, like.size(2)).to(like.scalar_type());
+  };
+  const auto initial = [&](const Tensor& x, const OptionalTensor& like) {
+    return like ? sum_heads(x, like->size(1), 1).to(like->scalar_type()) : none;
+  };
+  return {timed(dquery, query), timed(dtheta, theta), timed(dv, v), initial(dstate, state),
+          initial(dnormalizer, normalizer)};
 }
 
 LatteGradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor& query,

@@ -1,0 +1,227 @@
+// The gradient of a tile, and of all tiles from the last to the first; README.md, "The backward".
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_LATTE_SCAN_GRADIENT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_LATTE_SCAN_GRADIENT_INL_H
+#undef CORTADO_LATTE_SCAN_GRADIENT_INL_H
+#else
+#define CORTADO_LATTE_SCAN_GRADIENT_INL_H
+#endif
+
+#include "cortado/primitives/latte_scan/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::latent {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Tiles between two sums kept: the backward's memory is theirs, and those of each tile in between.
+constexpr int64_t kSegment = 8;
+constexpr int64_t kHalvings = 4;  // from 16 tokens down to one
+
+// What a thread's backward works on besides. w = ∂L/∂o, dy = ∂L/∂(p / α).
+struct Reverse : Job {
+  const LatteGradients* out = nullptr;
+  float *w = nullptr, *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;  // tiles; transposed
+  float* pairs = nullptr;                                                        // [16,16]: w_t · v_s
+  float *dy = nullptr, *inside = nullptr, *dx = nullptr, *dv = nullptr;
+  float *grad = nullptr, *grad_alpha = nullptr;  // ∂L/∂S and ∂L/∂α behind the tile, against its last maximum
+  float *tiles = nullptr, *segments = nullptr;   // sums at the starts of a segment's tiles, and of segments
+  float *halves = nullptr, *unused = nullptr;    // sums in the middle of a tile; what nobody reads
+  Sums kept(float* all, int64_t i) const { return sums_at(all + i * sums_size()); }
+};
+
+inline void lay_out_reverse(Reverse& job, Scratch& scratch) {
+  const int64_t wide = kTokens * job.latents, tile = kTokens * job.values, sums = job.sums_size();
+  lay_out(job, scratch);
+  for (float** part : {&job.p, &job.lanes, &job.dy, &job.inside, &job.dx}) *part = scratch.take(wide);
+  for (float** part : {&job.w, &job.w_lanes, &job.v_lanes, &job.dv}) *part = scratch.take(tile);
+  job.pairs = scratch.take(kTokens * kTokens);
+  job.grad = scratch.take(job.latents * job.values);
+  job.grad_alpha = scratch.take(job.latents);
+  job.unused = scratch.take(sums);
+  job.halves = scratch.take(kHalvings * sums);
+  job.tiles = scratch.take(kSegment * sums);
+  job.segments = scratch.take((job.in.tokens / (kSegment * kTokens) + 1) * sums);
+  fill(job.w, tile, 0);
+}
+
+// to[t] = matrix values_t, the values given with tokens in their lanes.
+inline void read_by_values(const Reverse& job, const float* matrix, const float* value_lanes, float* to) {
+  multiply<Start::kZero>({.a = matrix,
+                          .a_row = job.values,
+                          .a_column = 1,
+                          .b = value_lanes,
+                          .b_row = kTokens,
+                          .out = job.lanes,
+                          .out_row = kTokens,
+                          .rows = job.latents,
+                          .columns = kTokens,
+                          .depth = job.values,
+                          .fetcher = job.fetcher});
+  from_token_lanes(job.lanes, job.latents, to, job.spare);
+}
+
+// A lower triangle of weights, or with kFromRow its transpose, times a tile's rows, to be added to.
+template <Start kStart, Terms kTerms>
+void weigh(const Reverse& job, const float* weights, const float* rows, int64_t width, float* to) {
+  const bool turned = kTerms == Terms::kFromRow;
+  multiply<kStart, kTerms>({.a = weights,
+                            .a_row = turned ? 1 : kTokens,
+                            .a_column = turned ? kTokens : 1,
+                            .b = rows,
+                            .b_row = width,
+                            .out = to,
+                            .out_row = width,
+                            .rows = kTokens,
+                            .columns = width,
+                            .depth = kTokens,
+                            .from = to,
+                            .fetcher = job.fetcher});
+}
+
+// pairs = w vᵀ, nothing above the diagonal; the transposed tiles.
+inline void weigh_pairs(const Reverse& job) {
+  to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
+  to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
+  multiply<Start::kZero>({.a = job.w,
+                          .a_row = job.values,
+                          .a_column = 1,
+                          .b = job.v_lanes,
+                          .b_row = kTokens,
+                          .out = job.pairs,
+                          .out_row = kTokens,
+                          .rows = kTokens,
+                          .columns = kTokens,
+                          .depth = job.values});
+  clear_above(job.pairs);
+}
+
+// With dy_t = scale ⊙ (S w_t) + Σ_{s<=t} (w_t·v_s) x_s: dp = dy / α, dα_t = -dp ⊙ y in the place of 1 / α, and in dy's
+// the query's gradient, through its softmax.
+inline void differentiate_queries(const Reverse& job, int64_t n, const Sums& before) {
+  const Floats d;
+  read_by_values(job, before.state, job.w_lanes, job.dy);
+  weigh<Start::kZero, Terms::kUpToRow>(job, job.pairs, job.x, job.latents, job.inside);
+  for (int64_t row = 0; row < n * job.latents; row += job.latents) {
+    Vec sum = hn::Zero(d);
+    for (int64_t l = 0; l < job.latents; l += kLanes) {
+      const int64_t i = row + l;
+      const Vec dy = hn::MulAdd(hn::Load(d, job.scale + l), hn::Load(d, job.dy + i), hn::Load(d, job.inside + i));
+      const Vec dp = hn::Mul(dy, hn::Load(d, job.alphas + i));
+      sum = hn::MulAdd(hn::Load(d, job.p + i), dp, sum);
+      hn::Store(hn::Neg(hn::Mul(dp, hn::Load(d, job.y + i))), d, job.alphas + i);
+      hn::Store(dp, d, job.dy + i);
+    }
+    if (!job.in.softmax) continue;
+    const Vec mean = hn::SumOfLanes(d, sum);
+    for (int64_t i = row; i < row + job.latents; i += kLanes) {
+      hn::Store(hn::Mul(hn::Load(d, job.p + i), hn::Sub(hn::Load(d, job.dy + i), mean)), d, job.dy + i);
+    }
+  }
+}
+
+// dθ_s = x_s ⊙ (E v_s + Σ_{t>=s} (w_t·v_s) y_t + ∂L/∂α behind s), E = ∂L/∂S; the last then before the tile.
+inline void differentiate_keys(const Reverse& job, int64_t n) {
+  const Floats d;
+  read_by_values(job, job.grad, job.v_lanes, job.dx);
+  weigh<Start::kAdd, Terms::kFromRow>(job, job.pairs, job.y, job.latents, job.dx);
+  for (int64_t l = 0; l < job.latents; l += kLanes) {
+    const Vec behind = hn::Load(d, job.grad_alpha + l);
+    Vec sum = hn::Zero(d);  // of its own, for its digits, as α's
+    for (int64_t i = (n - 1) * job.latents + l; i >= 0; i -= job.latents) {
+      sum = hn::Add(sum, hn::Load(d, job.alphas + i));
+      const Vec dx = hn::Add(hn::Load(d, job.dx + i), hn::Add(behind, sum));
+      hn::Store(hn::Mul(hn::Load(d, job.x + i), dx), d, job.dx + i);
+    }
+    hn::Store(hn::Mul(hn::Load(d, job.scale + l), hn::Add(behind, sum)), d, job.grad_alpha + l);
+  }
+}
+
+// dv_s = Σ_{t>=s} (y_t·x_s) w_t + x_s E
+inline void differentiate_values(const Reverse& job) {
+  weigh<Start::kZero, Terms::kFromRow>(job, job.scores, job.w, job.values, job.dv);
+  multiply<Start::kAdd>({.a = job.x,
+                         .a_row = job.latents,
+                         .a_column = 1,
+                         .b = job.grad,
+                         .b_row = job.values,
+                         .out = job.dv,
+                         .out_row = job.values,
+                         .rows = kTokens,
+                         .columns = job.values,
+                         .depth = job.latents,
+                         .from = job.dv,
+                         .fetcher = job.fetcher});
+}
+
+// n tokens from `start` on, behind the sums `before`; the gradients behind them become those before them. By halves
+// where the maxima rise too far.
+inline void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& before, int64_t halving = 0) {
+  const Stretch at = job.stretch(start, n);
+  const LatteGradients& out = *job.out;
+  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.latents);
+  if (!find_top(job, n, before)) {
+    const Sums middle = job.kept(job.halves, halving);
+    run_tile<false>(job, start, n / 2, before, middle);
+    differentiate(job, start + n / 2, n - n / 2, middle, halving + 1);
+    return differentiate(job, start, n / 2, before, halving + 1);
+  }
+  write_keys(job, n, before, job.sums_at(job.unused));
+  read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.latents);
+  write_queries<true>(job, n);
+  read_tile(job.in.v, at, 0, job.in.values, 1, job.v, job.values);
+  if (out.o.data) read_tile(out.o, at, 0, job.in.values, 1, job.w, job.values);
+  look_ahead(job, start - kTokens, {&job.in.theta, &job.in.query, &out.query, &out.theta}, {&job.in.v, &out.o, &out.v});
+  score_pairs(job);
+  weigh_pairs(job);
+  differentiate_queries(job, n, before);
+  write_tile(job.dy, job.latents, out.query, at, 0, job.in.latents);
+  differentiate_keys(job, n);
+  write_tile(job.dx, job.latents, out.theta, at, 0, job.in.latents);
+  differentiate_values(job);
+  write_tile(job.dv, job.values, out.v, at, 0, job.in.values);
+  advance(job, job.entering, {job.w, job.values}, job.grad, job.grad);
+}
+
+// The sums behind tile i, which starts with `before`, in `behind`.
+inline void pass_tile(const Reverse& job, int64_t i, const Sums& before, const Sums& behind) {
+  const int64_t start = i * kTokens, left = job.length - start;
+  run_tile<false>(job, start, left < kTokens ? left : kTokens, before, behind);
+}
+
+// Forwards for the sums at the segments' starts; then each segment, from the last, forwards for its tiles' sums and
+// back. Of heads that share a state the first has its gradient.
+inline void run_backward(Reverse& job) {
+  const LatteGradients& out = *job.out;
+  const bool first = !out.state.data || job.head % out.state.repeat == 0;
+  read_state(job, first ? out.state : States{}, job.grad);
+  read_latents(job, first ? out.normalizer : States{}, 0, job.grad_alpha);
+  const int64_t tiles = (job.length + kTokens - 1) / kTokens, segments = (tiles + kSegment - 1) / kSegment;
+  const Sums start = job.kept(job.segments, 0);
+  read_sums(job, start);
+  read_state(job, job.in.state, start.state);
+  for (int64_t i = 0; i < (segments - 1) * kSegment; ++i) {
+    const Sums from = job.kept(job.segments, i / kSegment), next = job.kept(job.segments, i / kSegment + 1);
+    pass_tile(job, i, i % kSegment == 0 ? from : job.sums, i % kSegment == kSegment - 1 ? next : job.sums);
+  }
+  for (int64_t segment = segments - 1; segment >= 0; --segment) {
+    const int64_t begin = segment * kSegment, count = tiles - begin < kSegment ? tiles - begin : kSegment;
+    copy(job.segments + segment * job.sums_size(), job.sums_size(), job.tiles);
+    for (int64_t i = 0; i + 1 < count; ++i) {
+      pass_tile(job, begin + i, job.kept(job.tiles, i), job.kept(job.tiles, i + 1));
+    }
+    for (int64_t i = count - 1; i >= 0; --i) {
+      const int64_t at = (begin + i) * kTokens, left = job.length - at;
+      differentiate(job, at, left < kTokens ? left : kTokens, job.kept(job.tiles, i));
+    }
+  }
+  write_state(job, job.grad, out.initial_state);
+  write_latents(job, job.grad_alpha, out.initial_normalizer);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::latent
+HWY_AFTER_NAMESPACE();
+
+#endif

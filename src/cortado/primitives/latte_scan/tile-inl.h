@@ -1,0 +1,326 @@
+// What a thread works on: a head, its sums, and a tile of it as keys and queries.
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_LATTE_SCAN_JOB_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_LATTE_SCAN_JOB_INL_H
+#undef CORTADO_LATTE_SCAN_JOB_INL_H
+#else
+#define CORTADO_LATTE_SCAN_JOB_INL_H
+#endif
+
+#include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tiles-inl.h"
+#include "cortado/primitives/latte_scan/kernel.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::latent {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace kernels;
+using namespace kernels::HWY_NAMESPACE;
+
+// By how much a tile's last maximum may exceed the one at its first token: exp of it is what the sums lose in range.
+constexpr float kRise = 20;
+
+// What was seen, measured against its maximum: S [latents, values], α and m [latents], padded and side by side.
+struct Sums {
+  float *state = nullptr, *alpha = nullptr, *maximum = nullptr;
+};
+
+// One head of one row, on one thread. Tiles are [16, latents] or [16, values], padded.
+struct Job {
+  const LatteKernel& in;
+  int64_t row = 0, head = 0, first = 0, length = 0;
+  int64_t latents = 0, values = 0;  // padded
+
+  float *x = nullptr, *alphas = nullptr;       // exp(θ - top), α_t
+  float *y = nullptr, *entering = nullptr;     // p / α, y ⊙ scale
+  float *x_lanes = nullptr, *spare = nullptr;  // x transposed; a tile
+  float *v = nullptr, *o = nullptr, *scores = nullptr;
+  float *top = nullptr, *scale = nullptr, *beyond = nullptr;  // the tile's last maximum; exp(maximum before - top);
+                                                              // 0, or -inf where there is no latent
+  float* p = nullptr;                                         // the backward's: what y is made of
+  Sums sums = {};                                             // so far
+  Fetcher* fetcher = nullptr;
+
+  Stretch stretch(int64_t start, int64_t tokens) const { return {in.bounds ? 0 : row, head, first + start, 1, tokens}; }
+  int64_t sums_size() const { return latents * (values + 2); }
+  Sums sums_at(float* memory) const {
+    float* alpha = memory + latents * values;
+    return {memory, alpha, alpha + latents};
+  }
+};
+
+// Head number i of all rows'.
+inline void place(Job& job, int64_t i) {
+  const LatteKernel& in = job.in;
+  job.row = i / in.heads;
+  job.head = i % in.heads;
+  job.first = in.bounds ? in.bounds[job.row] : 0;
+  job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
+}
+
+inline void lay_out(Job& job, Scratch& scratch) {
+  const int64_t wide = kTokens * job.latents, tile = kTokens * job.values;
+  for (float** part : {&job.x, &job.alphas, &job.y, &job.entering, &job.x_lanes}) *part = scratch.take(wide);
+  job.spare = scratch.take(wide > tile ? wide : tile);
+  for (float** part : {&job.v, &job.o}) *part = scratch.take(tile);
+  for (float** part : {&job.top, &job.scale, &job.beyond}) *part = scratch.take(job.latents);
+  job.scores = scratch.take(kTokens * kTokens);
+  job.sums = job.sums_at(scratch.take(job.sums_size()));
+  const Floats d;
+  fill(job.beyond, job.latents, 0);
+  for (int64_t l = job.in.latents; l < job.latents; ++l) job.beyond[l] = -hn::GetLane(hn::Inf(d));
+}
+
+// --- States: [h,L,width] outside, padded inside. ---
+
+inline float* state_address(const Job& job, const States& states, int64_t width) {
+  return states.data + (job.row * states.heads + job.head / states.repeat) * job.in.latents * width;
+}
+
+// [L]; where there is none, `missing`
+inline void read_latents(const Job& job, const States& from, float missing, float* to) {
+  if (!from.data) return fill(to, job.latents, missing);
+  read_row(state_address(job, from, 1), 1, job.in.latents, 1.0f, to, job.latents);
+}
+
+inline void read_state(const Job& job, const States& states, float* to) {
+  const int64_t width = job.in.values;
+  if (!states.data) return fill(to, job.latents * job.values, 0);
+  const float* from = state_address(job, states, width);
+  for (int64_t l = 0; l < job.in.latents; ++l) {
+    read_row(from + l * width, 1, width, 1.0f, to + l * job.values, job.values);
+  }
+  fill(to + job.in.latents * job.values, (job.latents - job.in.latents) * job.values, 0);
+}
+
+// Of heads that share a state the first writes it.
+inline void write_latents(const Job& job, const float* from, const States& to) {
+  if (!to.data || job.head % to.repeat != 0) return;
+  write_row(from, state_address(job, to, 1), 1, job.in.latents);
+}
+
+inline void write_state(const Job& job, const float* from, const States& states) {
+  const int64_t width = job.in.values;
+  if (!states.data || job.head % states.repeat != 0) return;
+  float* to = state_address(job, states, width);
+  for (int64_t l = 0; l < job.in.latents; ++l) write_row(from + l * job.values, to + l * width, 1, width);
+}
+
+// α and m that the row starts with.
+inline void read_sums(const Job& job, const Sums& to) {
+  const Floats d;
+  read_latents(job, job.in.normalizer, 0, to.alpha);
+  read_latents(job, job.in.maximum, -hn::GetLane(hn::Inf(d)), to.maximum);
+}
+
+// --- A tile of n tokens behind the sums `before`. ---
+
+// 1 / x to about 1 ulp.
+HWY_INLINE Vec reciprocal(Floats d, Vec x) {
+  Vec r = hn::ApproximateReciprocal(x);
+  const Vec two = hn::Set(d, 2.0f);
+  for (int i = 0; i < (HWY_TARGET == HWY_AVX3 ? 1 : 2); ++i) r = hn::Mul(r, hn::NegMulAdd(x, r, two));
+  return r;
+}
+
+// The maximum after n tokens of θ. Returns whether all of them may be measured against it.
+inline bool find_top(const Job& job, int64_t n, const Sums& before) {
+  const Floats d;
+  bool fits = true;
+  for (int64_t l = 0; l < job.latents; l += kLanes) {
+    const Vec first = hn::Max(hn::Load(d, before.maximum + l), hn::Load(d, job.x + l));
+    Vec top = first;
+    for (int64_t t = 1; t < n; ++t) top = hn::Max(top, hn::Load(d, job.x + t * job.latents + l));
+    hn::Store(top, d, job.top + l);
+    const Vec rise = hn::IfThenZeroElse(hn::Eq(top, first), hn::Sub(top, first));  // both may be -inf
+    fits = hn::AllTrue(d, hn::Le(rise, hn::Set(d, kRise))) && fits;
+  }
+  return n == 1 || fits;
+}
+
+// θ becomes x, and every token's α against the same maximum; `behind`, which may be `before`, gets α and the maximum
+// behind the tile.
+inline void write_keys(const Job& job, int64_t n, const Sums& before, const Sums& behind) {
+  const Floats d;
+  const Vec minus = hn::Neg(hn::Inf(d));
+  for (int64_t l = 0; l < job.latents; l += kLanes) {
+    const Vec top = hn::Load(d, job.top + l), seen = hn::IfThenZeroElse(hn::Eq(top, minus), top);
+    const Vec scale = exp_of(d, hn::Sub(hn::Load(d, before.maximum + l), seen));
+    const Vec entered = hn::Mul(scale, hn::Load(d, before.alpha + l));
+    Vec sum = hn::Zero(d);  // of its own, as the state's is: α is then rounded once a tile, not once a token
+    hn::Store(scale, d, job.scale + l);
+    for (int64_t i = l; i < n * job.latents; i += job.latents) {
+      const Vec x = exp_of(d, hn::Sub(hn::Load(d, job.x + i), seen));
+      sum = hn::Add(sum, x);
+      hn::Store(x, d, job.x + i);
+      hn::Store(hn::Add(entered, sum), d, job.alphas + i);
+    }
+    hn::Store(hn::Add(entered, sum), d, behind.alpha + l);
+    hn::Store(top, d, behind.maximum + l);
+  }
+  fill(job.x + n * job.latents, (kTokens - n) * job.latents, 0);
+}
+
+// Row t's factor of the exponentials: 1 / Σ exp(y - peak), which it puts in y's place.
+inline float softmax_row(const Job& job, float* y) {
+  const Floats d;
+  Vec most = hn::Neg(hn::Inf(d)), sum = hn::Zero(d);
+  for (int64_t l = 0; l < job.latents; l += kLanes) {
+    most = hn::Max(most, hn::Add(hn::Load(d, y + l), hn::Load(d, job.beyond + l)));
+  }
+  const Vec peak = hn::MaxOfLanes(d, most);
+  for (int64_t l = 0; l < job.latents; l += kLanes) {
+    const Vec e = exp_of(d, hn::Sub(hn::Add(hn::Load(d, y + l), hn::Load(d, job.beyond + l)), peak));
+    sum = hn::Add(sum, e);
+    hn::Store(e, d, y + l);
+  }
+  return 1 / hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// The queries as what the state is read with: p / α, 0 where nothing was seen. With kKeep p stays, and of α its
+// inverse.
+template <bool kKeep>
+void write_queries(const Job& job, int64_t n) {
+  const Floats d;
+  for (int64_t t = 0; t < n; ++t) {
+    float* y = job.y + t * job.latents;
+    const Vec factor = hn::Set(d, job.in.softmax ? softmax_row(job, y) : 1.0f);
+    for (int64_t l = 0; l < job.latents; l += kLanes) {
+      const int64_t i = t * job.latents + l;
+      const Vec alpha = hn::Load(d, job.alphas + i), p = hn::Mul(hn::Load(d, y + l), factor);
+      const Vec inverse = hn::IfThenZeroElse(hn::Eq(alpha, hn::Zero(d)), reciprocal(d, alpha));
+      const Vec read = hn::Mul(p, inverse);
+      if (kKeep) hn::Store(p, d, job.p + i);
+      if (kKeep) hn::Store(inverse, d, job.alphas + i);
+      hn::Store(read, d, y + l);
+      hn::Store(hn::Mul(read, hn::Load(d, job.scale + l)), d, job.entering + i);
+    }
+  }
+  fill(job.entering + n * job.latents, (kTokens - n) * job.latents, 0);
+}
+
+// Nothing above the diagonal of [16,16].
+inline void clear_above(float* pairs) {
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t s = t + 1; s < kTokens; ++s) pairs[t * kTokens + s] = 0;
+  }
+}
+
+// scores = y xᵀ, nothing above the diagonal.
+inline void score_pairs(const Job& job) {
+  to_token_lanes(job.x, job.latents, job.x_lanes, job.spare);
+  multiply<Start::kZero>({.a = job.y,
+                          .a_row = job.latents,
+                          .a_column = 1,
+                          .b = job.x_lanes,
+                          .b_row = kTokens,
+                          .out = job.scores,
+                          .out_row = kTokens,
+                          .rows = kTokens,
+                          .columns = kTokens,
+                          .depth = job.latents,
+                          .fetcher = job.fetcher});
+  clear_above(job.scores);
+}
+
+// Where the rows of a tile lie.
+struct Rows {
+  const float* data;
+  int64_t row;
+};
+
+inline Rows values_of(const Job& job, const Stretch& at) {
+  const float* given = tile_in_place(job.in.v, at, 0, job.in.values, job.values);
+  if (given) return {given, job.in.v.token};
+  read_tile(job.in.v, at, 0, job.in.values, 1, job.v, job.values);
+  return {job.v, job.values};
+}
+
+// o = scores v + entering S
+inline void read_sums_by(const Job& job, const Stretch& at, const Rows& v, const Sums& before) {
+  float* in_place = tile_in_place(job.in.o, at, 0, job.in.values, job.values);
+  float* o = in_place ? in_place : job.o;
+  const int64_t o_row = in_place ? job.in.o.token : job.values;
+  Product product{.a = job.scores,
+                  .a_row = kTokens,
+                  .a_column = 1,
+                  .b = v.data,
+                  .b_row = v.row,
+                  .out = o,
+                  .out_row = o_row,
+                  .rows = kTokens,
+                  .columns = job.values,
+                  .depth = kTokens,
+                  .fetcher = job.fetcher};
+  multiply<Start::kZero, Terms::kUpToRow>(product);
+  product.a = job.entering;
+  product.a_row = job.latents;
+  product.b = before.state;
+  product.b_row = job.values;
+  product.depth = job.latents;
+  product.from = o;
+  multiply<Start::kAdd>(product);
+  if (!in_place) write_tile(o, o_row, job.in.o, at, 0, job.in.values);
+}
+
+// to = diag(scale) from + aᵀ b, a a tile [16, latents]
+inline void advance(const Job& job, const float* a, const Rows& b, const float* from, float* to) {
+  multiply<Start::kScaled>({.a = a,
+                            .a_row = 1,
+                            .a_column = job.latents,
+                            .b = b.data,
+                            .b_row = b.row,
+                            .out = to,
+                            .out_row = job.values,
+                            .rows = job.latents,
+                            .columns = job.values,
+                            .depth = kTokens,
+                            .from = from,
+                            .scale = job.scale,
+                            .fetcher = job.fetcher});
+}
+
+// Has the tile from `start` on fetched, if there is one, while the present one is worked on.
+inline void look_ahead(const Job& job, int64_t start, std::initializer_list<const Timed*> wide,
+                       std::initializer_list<const Timed*> tall) {
+  job.fetcher->clear();
+  if (start < 0 || start >= job.length) return;
+  const int64_t left = job.length - start;
+  const Stretch at = job.stretch(start, left < kTokens ? left : kTokens);
+  for (const Timed* x : wide) job.fetcher->add(*x, at, 0, job.in.latents);
+  for (const Timed* x : tall) job.fetcher->add(*x, at, 0, job.in.values);
+}
+
+// Sums of n tokens from `start` on, against their last maximum, or where that rose too far, by halves: with kRead
+// their outputs, and `behind`, which may be `before`.
+template <bool kRead>
+void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, const Sums& behind) {
+  const Stretch at = job.stretch(start, n);
+  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.latents);
+  if (!find_top(job, n, before)) {
+    run_tile<kRead>(job, start, n / 2, before, behind);
+    return run_tile<kRead>(job, start + n / 2, n - n / 2, behind, behind);
+  }
+  write_keys(job, n, before, behind);
+  if (kRead) {
+    read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.latents);
+    write_queries<false>(job, n);
+    look_ahead(job, start + n, {&job.in.theta, &job.in.query}, {&job.in.v, &job.in.o});
+    score_pairs(job);
+  } else {
+    look_ahead(job, start + n, {&job.in.theta}, {&job.in.v});
+  }
+  const Rows v = values_of(job, at);
+  if (kRead) read_sums_by(job, at, v, before);
+  advance(job, job.x, v, before.state, behind.state);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::latent
+HWY_AFTER_NAMESPACE();
+
+#endif
