@@ -76,7 +76,7 @@ tsan: ## the kernels' tests under the thread sanitizer
 build/bench-venv/stamp: requirements-bench.txt scripts/bench_environment.sh | setup
 	@scripts/bench_environment.sh $(PYTHON) build/bench-venv
 
-bench-peers: configure build/bench-venv/stamp ## measure against other implementations, and write docs/performance.md
+bench-peers: configure build/bench-venv/stamp $(VENV)/model.stamp ## measure against other implementations, and write docs/performance.md
 	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
 	build/bench-venv/bin/python bench/peers/run.py
 

@@ -155,6 +155,7 @@ def main():
     names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt llama_cpp isas".split()
     results = {name: read(name) for name in names}
     text = INTRODUCTION + machine(results) + goal_table(results)
+    text += Path(__file__).with_name("bounds.md").read_text() + "\n"
     text += "## Time against length\n\n![time of a forward pass against its length](performance-length.svg)\n\n"
     if results["ops"]:
         text += ceilings_table(results["ops"]) + operator_table(results["ops"])

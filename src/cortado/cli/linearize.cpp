@@ -82,6 +82,9 @@ void complete_plan(LinearizeCommand& command) {
     stage->accumulate = plan.transfer.accumulate;
     stage->evaluate_every = plan.transfer.evaluate_every;
   }
+  // What stands in for q and k there.
+  const bool own_targets = command.app->get_option("--lora-targets")->count() > 0;
+  if (command.method == "macchiato" && !own_targets) plan.adapters.targets = {"window_q", "window_k", "v", "o"};
   plan.seed = command.common->seed_or(plan.seed);
   if (command.common->dtype) plan.dtype = *command.common->dtype;
   const bool narrow = plan.dtype == "float32" && command.request.device.is_cpu();

@@ -66,6 +66,8 @@ std::vector<double> AttentionTransfer::losses(const Tensor& tokens, double weigh
     if (!student) return model_->mixers()[static_cast<size_t>(layer)]->forward(x, {}, nullptr);
     const auto lesson = student->lesson(x);
     const Tensor loss = at::mse_loss(lesson.student, lesson.teacher);
+    fail_input_if(weight > 0 && !loss.requires_grad(), "[--context] sequences of ", tokens.size(1),
+                  " tokens lie in the windows of all layers: nothing is left to learn");
     if (weight > 0) (loss * share).backward();
     squares.push_back(loss.detach());
     if (layer == layers_.back()) return Tensor();  // nobody reads what follows

@@ -110,6 +110,9 @@ Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Ten
   if (narrow && x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(x.device().type())) {
     return short_linear(x, weight, bias);
   }
+  if (weight.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(at::kCPU)) {
+    if (const Tensor y = few_rows_linear(x, weight, bias); y.defined()) return y;
+  }
   const bool ours = x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat && x.dim() >= 2 &&
                     x.numel() >= kWorthAChoice * weight.size(1) && !at::autocast::is_autocast_enabled(at::kCPU);
   return ours && onednn_is_faster() ? onednn_linear(x, weight, bias) : at::linear(x, weight, bias);

@@ -1,5 +1,8 @@
 #include "cortado/mechanisms/macchiato/op.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "cortado/mechanisms/sequences.h"
 
 namespace cortado {
@@ -14,6 +17,25 @@ void check(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v
                {v.sym_size(0), v.sym_size(1), -1, key_logits.sym_size(3) + 1});
 }
 
+// Softmax over the latents. torch's wakes its threads whatever the size: a session's few numbers are not worth that.
+Tensor weights_of(const Tensor& logits) {
+  constexpr int64_t kFew = 1024;
+  const bool plain = logits.is_inference() && !logits.unsafeGetTensorImpl()->is_python_dispatch();
+  const bool few = plain && logits.is_cpu() && logits.scalar_type() == at::kFloat && logits.is_contiguous();
+  if (!few || logits.numel() == 0 || logits.numel() > kFew) return at::softmax(logits, -1);
+  const Tensor weights = at::empty_like(logits);
+  const int64_t size = logits.size(-1);
+  const auto* from = logits.const_data_ptr<float>();
+  auto* to = weights.mutable_data_ptr<float>();
+  for (const float* end = from + logits.numel(); from < end; from += size, to += size) {
+    const float largest = *std::max_element(from, from + size);
+    float sum = 0;
+    for (int64_t i = 0; i < size; ++i) sum += to[i] = std::exp(from[i] - largest);
+    for (int64_t i = 0; i < size; ++i) to[i] /= sum;
+  }
+  return weights;
+}
+
 }  // namespace
 
 LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
@@ -23,7 +45,7 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
   const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
                                        options.start.normalizer, options.start.maximum});
   // Split, not narrowed twice: the gradient is then joined in one pass.
-  const auto p = at::softmax(query_logits.to(type), -1).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
+  const auto p = weights_of(query_logits.to(type)).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
   WindowAttentionOptions attention;
   attention.window = options.window;
   attention.causal = options.causal;

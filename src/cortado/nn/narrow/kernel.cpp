@@ -270,7 +270,7 @@ void multiply_task(const Int8Product& call, int64_t task) {
   multiply_part({map, block, first, rows}, Rounded(call));
 }
 
-// --- 16-bit weights. ---
+// --- Floating-point weights, a few rows. ---
 
 // Four outputs of kRows rows.
 template <class T, int kRows>
@@ -290,6 +290,7 @@ HWY_INLINE void short_tile(const ShortProduct& call, int64_t row, int64_t column
     Vec input[kRows];
     for (int r = 0; r < kRows; ++r) input[r] = hn::LoadU(d, x + r * call.x_row + i);
     for (int c = 0; c < 4; ++c) {
+      hwy::Prefetch(weight + (4 + c) * call.w_row + i);  // the next four outputs'
       const Vec w = load_vector(d, weight + step[c] + i);
       for (int r = 0; r < kRows; ++r) sum[r][c] = hn::MulAdd(input[r], w, sum[r][c]);
     }
@@ -321,6 +322,7 @@ void short_outputs(const ShortProduct& call, int64_t from, int64_t to) {
 
 void short_task(const ShortProduct& call, int64_t task) {
   const int64_t from = task * kShortOutputs, to = from + kShortOutputs < call.out ? from + kShortOutputs : call.out;
+  if (call.type == Element::kFloat32) return short_outputs<float>(call, from, to);
   if (call.type == Element::kBFloat16) return short_outputs<BFloat16>(call, from, to);
   short_outputs<hwy::float16_t>(call, from, to);
 }
@@ -411,8 +413,12 @@ void multiply_int8(const Int8Product& call, const Parallel& parallel) {
 }
 
 void multiply_short(const ShortProduct& call, const Parallel& parallel) {
+  constexpr int64_t kWorthAThread = 1 << 15;  // products
   if (call.rows == 0) return;
-  kernels::run_tasks(call, (call.out + kShortOutputs - 1) / kShortOutputs, parallel, &HWY_DYNAMIC_DISPATCH(short_task));
+  const int64_t tasks = (call.out + kShortOutputs - 1) / kShortOutputs;
+  const auto body = &HWY_DYNAMIC_DISPATCH(short_task);
+  if (call.rows * call.in * call.out >= kWorthAThread) return kernels::run_tasks(call, tasks, parallel, body);
+  for (int64_t i = 0; i < tasks; ++i) body(call, i);
 }
 
 }  // namespace cortado::narrow

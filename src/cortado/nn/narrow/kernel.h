@@ -56,7 +56,8 @@ inline int64_t int8_room(int64_t rows, int64_t in) {
 }
 void multiply_int8(const Int8Product& call, const Parallel& parallel);
 
-// y [rows, out] = x Wᵀ + bias for a few rows; W [out, in] of 16-bit floating point, `w_row` elements between rows.
+// y [rows, out] = x Wᵀ + bias for a few rows; W [out, in] of 16- or 32-bit floating point, `w_row` elements between
+// rows.
 struct ShortProduct {
   int64_t rows = 0, in = 0, out = 0;
   const float* x = nullptr;

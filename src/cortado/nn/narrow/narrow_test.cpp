@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "cortado/nn/linear.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/nn/narrow/weight.h"
 #include "cortado/testing/errors.h"
 #include "cortado/testing/kernels.h"
@@ -145,17 +146,28 @@ TEST(Int8Weight, Refuses) {
 
 TEST(ShortLinear, OnEveryInstructionSet) {
   const Poisoned poisoned;
-  for (const auto type : {at::kBFloat16, at::kHalf}) {
+  for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const auto& [rows, in, out] : kSizes) {
       const Tensor w = at::randn({out, in}).to(type), x = at::randn({rows, in}), bias = at::randn({out});
       const Tensor right = at::linear(x.to(at::kDouble), w.to(at::kDouble), bias.to(at::kDouble));
       on_every_isa([&](const std::string& isa) {
-        const Tensor y = short_linear(x, w, bias);
+        const Tensor y = linear_map(x, w, bias);
         EXPECT_EQ(y.scalar_type(), at::kFloat);
         EXPECT_LE(relative_error(y, right).item<double>(), 2e-6) << isa << " " << rows << " " << in << " " << out;
       });
     }
   }
+}
+
+TEST(FewRows, OnlyWhereThereIsNothingToDifferentiate) {
+  const Tensor w = at::randn({40, 30}), x = at::randn({1, 30});
+  EXPECT_TRUE(few_rows_linear(x, w, {}).defined());
+  EXPECT_FALSE(few_rows_linear(at::randn({3, 30}), w, {}).defined());
+  EXPECT_FALSE(few_rows_linear(x.to(at::kDouble), w, {}).defined());
+  EXPECT_FALSE(few_rows_linear(x, w.t().contiguous().t(), {}).defined());
+  EXPECT_FALSE(few_rows_linear(x, w.clone().requires_grad_(), {}).defined());
+  EXPECT_FALSE(few_rows_linear(x, w, at::randn({40}).requires_grad_()).defined());
+  EXPECT_TRUE(linear_map(x.clone().requires_grad_(), w, {}).requires_grad());
 }
 
 TEST(ShortLinear, ThreadsChangeNothing) {

@@ -65,7 +65,8 @@ std::vector<int64_t> with_last(const Tensor& x, int64_t size) {
 
 // Up to so many rows weights are read as they are; for more it pays to widen them first.
 constexpr int64_t kFewRows = 8;
-constexpr int64_t kWidened = 4096;  // outputs at a time: bounds the memory
+constexpr int64_t kFewFloatRows = 2;  // for more torch's product is faster
+constexpr int64_t kWidened = 4096;    // outputs at a time: bounds the memory
 
 Tensor widened_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   if (weight.size(0) <= kWidened) return linear_map(x, weight.to(at::kFloat), bias);
@@ -197,30 +198,42 @@ Tensor Int8Weight::unpacked() const { return rows(at::arange(out_), at::kFloat);
 
 int64_t Int8Weight::bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + sums_.nbytes()); }
 
+Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const bool differentiate =
+      at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad() || (bias && bias->requires_grad()));
+  const auto type = weight.scalar_type();
+  const int64_t most = type == at::kFloat ? kFewFloatRows : kFewRows;
+  const int64_t in = weight.size(1), out = weight.size(0);
+  const bool fits = x.scalar_type() == at::kFloat && x.dim() >= 1 && x.size(-1) == in && x.numel() <= most * in;
+  if (differentiate || !fits || weight.stride(1) != 1 || !kernels::usable({x, weight})) return {};
+  const Tensor rows = plain_rows(x);
+  const auto wide = plain(bias);
+  const Tensor y = at::empty(with_last(x, out), at::kFloat);
+  narrow::multiply_short({.rows = x.numel() / in,
+                          .in = in,
+                          .out = out,
+                          .x = rows.const_data_ptr<float>(),
+                          .x_row = rows.is_contiguous() ? in : rows.stride(0),
+                          .weight = weight.const_data_ptr(),
+                          .type = type == at::kFloat  ? kernels::Element::kFloat32
+                                  : type == at::kHalf ? kernels::Element::kFloat16
+                                                      : kernels::Element::kBFloat16,
+                          .w_row = weight.stride(0),
+                          .bias = data(wide),
+                          .y = y.data_ptr<float>(),
+                          .y_row = out},
+                         kernels::parallel());
+  return y;
+}
+
 Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  if (const Tensor y = few_rows_linear(x, weight, bias); y.defined()) return y;
   const bool differentiate = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
   const auto wide = plain(bias);
   if (differentiate || !kernels::usable({x, weight}) || weight.stride(1) != 1) {
     return linear_map(x, weight.to(at::kFloat), wide);
   }
-  const Tensor rows = plain_rows(x);
-  const int64_t count = x.numel() / x.size(-1);
-  if (count > kFewRows) return widened_linear(rows, weight, wide);
-  const Tensor y = at::empty(with_last(x, weight.size(0)), at::kFloat);
-  narrow::multiply_short(
-      {.rows = count,
-       .in = x.size(-1),
-       .out = weight.size(0),
-       .x = rows.const_data_ptr<float>(),
-       .x_row = rows.is_contiguous() ? x.size(-1) : rows.stride(0),
-       .weight = weight.const_data_ptr(),
-       .type = weight.scalar_type() == at::kHalf ? kernels::Element::kFloat16 : kernels::Element::kBFloat16,
-       .w_row = weight.stride(0),
-       .bias = data(wide),
-       .y = y.data_ptr<float>(),
-       .y_row = weight.size(0)},
-      kernels::parallel());
-  return y;
+  return widened_linear(plain_rows(x), weight, wide);
 }
 
 }  // namespace cortado

@@ -51,4 +51,8 @@ class Int8Weight {
 // x Wᵀ + b of float32 x and a W of 16-bit floating point, on the CPU; sums are of float32.
 Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
 
+// The same of a few rows, W of float32 too: one call where torch makes seven. Undefined where it is not for this: many
+// rows, a derivative to come, other types, devices and layouts.
+Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+
 }  // namespace cortado

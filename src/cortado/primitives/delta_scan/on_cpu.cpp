@@ -78,7 +78,7 @@ bool step_kernel_takes(const ScanInputs& in, const ScanOptions& options) {
 
 ScanOutputs step_by_kernel(const ScanInputs& in, const ScanOptions& options, double factor) {
   const Call call = forward_call(in, options, factor, nullptr);
-  run_step(call.scan, kernels::parallel());
+  run_step(call.scan, kernels::parallel(in.k.size(0) * options.heads * in.k.size(3) * in.v.size(3)));
   return {call.plain.out.w, call.plain.out.final_state};
 }
 

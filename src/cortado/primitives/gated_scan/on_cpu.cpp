@@ -100,10 +100,14 @@ KernelCall kernel_call(const FormInputs& in, const FormOptions& options, double 
 
 namespace {
 
+int64_t products(const FormInputs& in, const FormOptions& options) {
+  return in.x.size(0) * in.x.size(1) * options.heads * in.x.size(3) * in.v.size(3);
+}
+
 FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
                                     const std::vector<int64_t>* bounds) {
   const KernelCall call = kernel_call(in, options, factor, bounds, state_heads(in));
-  run_scan(call.scan, kernels::parallel());
+  run_scan(call.scan, kernels::parallel(products(in, options)));
   return call.out;
 }
 
@@ -127,7 +131,7 @@ bool step_kernel_takes(const FormInputs& in, const FormOptions& options) {
 
 FormOutputs step_by_kernel(const FormInputs& in, const FormOptions& options, double factor) {
   const KernelCall call = kernel_call(in, options, factor, nullptr, state_heads(in));
-  run_step(call.scan, kernels::parallel());
+  run_step(call.scan, kernels::parallel(products(in, options)));
   return call.out;
 }
 

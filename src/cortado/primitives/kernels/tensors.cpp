@@ -55,4 +55,12 @@ Parallel parallel() {
           }};
 }
 
+Parallel parallel(int64_t products) {
+  constexpr int64_t kWorthAThread = 1 << 16;
+  if (products >= kWorthAThread) return parallel();
+  return {.threads = 1, .run = [](int64_t workers, void (*work)(void*, int64_t), void* task) {
+            for (int64_t i = 0; i < workers; ++i) work(task, i);
+          }};
+}
+
 }  // namespace cortado::kernels

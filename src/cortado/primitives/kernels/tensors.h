@@ -27,5 +27,7 @@ Tensor room(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 // torch's threads.
 Parallel parallel();
+// The same, but one thread where there are so few multiplications that another would not be awake before they are done.
+Parallel parallel(int64_t products);
 
 }  // namespace cortado::kernels

@@ -61,7 +61,7 @@ LatteResult latte_by_kernel(const Arguments& in) {
   call.last_state = states(out.state, heads);
   call.last_normalizer = states(out.normalizer, heads);
   call.last_maximum = states(out.maximum, heads);
-  run_latte(call, kernels::parallel());
+  run_latte(call, kernels::parallel(in.v.size(0) * call.tokens * heads * call.latents * call.values));
   return out;
 }
 

@@ -55,7 +55,8 @@ BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
   const auto row = [&] { return kernels::room({batch, queries, heads}, in.q.options().dtype(at::kFloat)); };
   const BlockedOutputs out{kernels::room({batch, queries, heads, in.v.size(3)}, in.v.options()), row(), row(), row()};
   const Tensor first_key = first_keys(in);
-  (few_queries(in) ? run_few : run_forward)(kernel_call(in, first_key, out), kernels::parallel());
+  const int64_t products = batch * queries * heads * in.k.size(1) * in.v.size(3);  // at most, per product of two
+  (few_queries(in) ? run_few : run_forward)(kernel_call(in, first_key, out), kernels::parallel(products));
   return out;
 }
 

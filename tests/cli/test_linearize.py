@@ -1,0 +1,73 @@
+"""cortado linearize: a softmax model to linear time, stopped, resumed, refused."""
+
+import json
+
+import pytest
+
+SMALL = {"method": "lolcats", "tokens": 640, "window": 4, "context": 32, "accumulate": 1, "batch": 2, "evaluate-every": 4, "evaluation-chunks": 2}
+
+
+@pytest.fixture(scope="module", name="softmax")
+def fixture_softmax(train_run, tmp_path_factory, text):
+    """A rotary softmax model after 20 steps."""
+    return train_run(tmp_path_factory.mktemp("softmax"), text, mixer={"mixer": "softmax"}, positions="rotary")
+
+
+@pytest.fixture(name="linearize")
+def fixture_linearize(cortado, text, softmax):
+    """linearize(out, *flags, tokens=640, ...) -> CompletedProcess."""
+
+    def run(out, *flags, **changes):
+        options = {**SMALL, **{name.replace("_", "-"): value for name, value in changes.items()}}
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        return cortado("linearize", softmax, "--data", text, "--threads", 1, "--out", out, *flags, *words)
+
+    return run
+
+
+def test_a_conversion_leaves_a_run_and_a_report(cortado, linearize, tmp_path):
+    out = tmp_path / "linear"
+    done = linearize(out, features=4)
+    assert done.returncode == 0, done.stderr
+    assert "transfer" in done.stdout and str(out) in done.stdout
+    report = json.loads((out / "report.json").read_text())
+    assert {"report.svg", "config.json", "tokenizer"} <= {path.name for path in out.iterdir()}
+    stage = report["stages"][0]
+    assert stage["stage"] == "transfer" and stage["tokens"] == 640 and [part["part"] for part in stage["losses"]] == ["layer 0", "layer 1"]
+    assert stage["loss_after"] < stage["loss_before"]
+    assert cortado("generate", out, "--prompt", "ROMEO", "--n-tokens", 5, "--memory", "lola", "--cache", 8, "--chunk", 4).returncode == 0
+
+
+def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert linearize(whole).returncode == 0
+    stopped = linearize(parts, stop_at=5)
+    assert stopped.returncode == 0, stopped.stderr
+    assert "--resume" in stopped.stdout
+    assert cortado("linearize", "--resume", "--out", parts, "--threads", 1).returncode == 0
+    assert (whole / "best.safetensors").read_bytes() == (parts / "best.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "flags, changes, message",
+    [
+        ((), {"tokens": 0}, "nothing to train"),
+        ((), {"latents": 8}, "[--latents] does not go with --method lolcats"),
+        ((), {"window": 64}, "sequences of 32 tokens lie in the windows of all layers"),
+        ((), {"keep": 9}, "there is no layer 9"),
+        (("--resume",), {}, "goes on as it was: leave"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(linearize, tmp_path, flags, changes, message):
+    done = linearize(tmp_path / "out", *flags, **changes)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_macchiato_and_adapters(linearize, tmp_path):
+    out = tmp_path / "macchiato"
+    done = linearize(out, method="macchiato", window=5, tokens=256, cross_entropy_tokens=256, lora_tokens=256, lora_rank=2)
+    assert done.returncode == 0, done.stderr
+    assert [stage["stage"] for stage in json.loads((out / "report.json").read_text())["stages"]] == ["transfer", "cross-entropy", "lora"]
+    assert (out / "lora.safetensors").exists()
