@@ -49,8 +49,8 @@ def against_peers(results):
         ("SmolLM2, softmax: writing at depth 512 against llama.cpp", 1, "llama_cpp", "softmax, int8", "32 tokens", 512),
         ("LoLA, C = λ = 256: reading 7,900 tokens against llama.cpp", 2, "llama_cpp", LOLA, "prefill", 7900),
         ("the same: writing at depth 7,900 against llama.cpp", 2.5, "llama_cpp", LOLA, "32 tokens", 7900, "llama.cpp"),
-        ("the same: speed at depth 7,900 of that at 1,024", 0.95, "llama_cpp", LOLA, "32 tokens", 7900, "itself at 1024"),
-        ("the same: speed at depth 32,768 of that at 1,024", 0.95, "llama_cpp", LOLA, "32 tokens", 32768, "itself at 1024"),
+        ("the same: speed at depth 7,900 of that at 1,024", 0.95, "llama_cpp", LOLA, "256 tokens", 7900, "itself at 1024"),
+        ("the same: speed at depth 32,768 of that at 1,024", 0.95, "llama_cpp", LOLA, "256 tokens", 32768, "itself at 1024"),
         ("window_attention at full window against SDPA, forward, the worst T", 1, "sdpa", "window_attention/full", "forward", None),
         ("the same with backward", 1, "sdpa", "window_attention/full", "forward+backward", None),
     ]
