@@ -11,6 +11,7 @@
 #include "cortado/base/pages.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
+#include "cortado/mechanisms/lola/rule.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/nn/dtype.h"
 
@@ -116,13 +117,13 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
       ->check(size)
       ->group(kGroup);
   command.add_option("--mixture", memory.mixture, "of softmax and linear part: lolcats, gated or plain")
-      ->check(CLI::IsMember({"lolcats", "gated", "plain"}))
+      ->check(CLI::IsMember(lolcats_mixtures()))
       ->group(kGroup);
   command.add_option("--score", memory.score, "lola: what stays in the cache")
-      ->check(CLI::IsMember({"error", "squared", "absolute", "ratio", "recent"}))
+      ->check(CLI::IsMember(lola_scores()))
       ->group(kGroup);
   command.add_option("--layout", memory.layout, "lolcats: sliding or terrace")
-      ->check(CLI::IsMember({"sliding", "terrace"}))
+      ->check(CLI::IsMember(lolcats_layouts()))
       ->group(kGroup);
   return options;
 }

@@ -12,6 +12,7 @@
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/mechanisms/lolcats/op.h"
 
 namespace cortado {
 namespace {
@@ -160,11 +161,11 @@ void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
       ->check(CLI::Range(1, 1 << 30))
       ->group(kGroup);
   app.add_option("--layout", command.layout, "sliding or terrace (blocks)")
-      ->check(CLI::IsMember({"sliding", "terrace"}))
+      ->check(CLI::IsMember(lolcats_layouts()))
       ->capture_default_str()
       ->group(kGroup);
   app.add_option("--mixture", command.mixture, "how both parts share the denominator: lolcats, gated or plain")
-      ->check(CLI::IsMember({"lolcats", "gated", "plain"}))
+      ->check(CLI::IsMember(lolcats_mixtures()))
       ->capture_default_str()
       ->group(kGroup);
   app.add_option("--feature-map", command.feature_map, "lolcats, hedgehog, exp or t2r")

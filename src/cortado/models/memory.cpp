@@ -89,9 +89,9 @@ Memory Memory::from_json(const Json& json, const std::string& place) {
   memory.window = size("window");
   memory.chunk = size("chunk");
   memory.cache = size("cache");
-  memory.mixture = choice("mixture", {"lolcats", "gated", "plain"});
-  memory.score = choice("score", {"error", "squared", "absolute", "ratio", "recent"});
-  memory.layout = choice("layout", {"sliding", "terrace"});
+  memory.mixture = choice("mixture", lolcats_mixtures());
+  memory.score = choice("score", lola_scores());
+  memory.layout = choice("layout", lolcats_layouts());
   reader.finish();
   return memory;
 }

@@ -2,19 +2,17 @@
 
 #include <algorithm>
 
-#include "cortado/base/error.h"
+#include "cortado/base/words.h"
 
 namespace cortado {
 
+const std::vector<std::string>& lola_scores() {
+  static const std::vector<std::string> names = {"error", "squared", "absolute", "ratio", "recent"};
+  return names;
+}
+
 LolaScore lola_score(std::string_view name) {
-  if (name == "error") return LolaScore::kError;
-  if (name == "squared") return LolaScore::kSquared;
-  if (name == "absolute") return LolaScore::kAbsolute;
-  if (name == "ratio") return LolaScore::kRatio;
-  fail_input_if(name != "recent",
-                "[lola] score must be \"error\", \"squared\", \"absolute\", \"ratio\" or \"recent\", got \"", name,
-                "\"");
-  return LolaScore::kRecent;
+  return static_cast<LolaScore>(word_index(name, lola_scores(), "[lola] score"));
 }
 
 int64_t lola_kept(int64_t tokens, const LolaRule& rule) {

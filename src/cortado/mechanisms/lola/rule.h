@@ -4,7 +4,9 @@
 #include <ATen/ATen.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "cortado/mechanisms/lolcats/op.h"
 
@@ -18,7 +20,9 @@ enum class LolaScore {
   kRatio,     // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
   kRecent     // the newest pairs: a longer window
 };
-LolaScore lola_score(std::string_view name);  // "error", "squared", "absolute", "ratio", "recent"
+// Their names, in this order: "error", "squared", "absolute", "ratio", "recent".
+const std::vector<std::string>& lola_scores();
+LolaScore lola_score(std::string_view name);
 
 // Whether a pair's score is made while it is in the window, by the queries there, and is kept with it.
 inline bool scored_by_queries(LolaScore score) { return score != LolaScore::kError && score != LolaScore::kRecent; }

@@ -134,8 +134,8 @@ std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& co
   read.rule.scale = settings.optional_number("scale", 1e-9, 1e9);
   read.rule.softcap = settings.optional_number("softcap", 1e-6, 1e9);
   read.rule.window = settings.integer("window", 1, 1 << 30, 64);
-  read.rule.layout = lolcats_layout(settings.choice("layout", {"sliding", "terrace"}, "terrace"));
-  read.rule.mixture = lolcats_mixture(settings.choice("mixture", {"lolcats", "gated", "plain"}, "lolcats"));
+  read.rule.layout = lolcats_layout(settings.choice("layout", lolcats_layouts(), "terrace"));
+  read.rule.mixture = lolcats_mixture(settings.choice("mixture", lolcats_mixtures(), "lolcats"));
   read.features = HeadFeatureSettings::read(settings, read.head_dim);
   return std::make_shared<LolcatsMixer>(read, context.dim);
 }

@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/lolcats/op.h"
 
+#include "cortado/base/words.h"
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/primitives/gated_scan/op.h"
@@ -100,17 +101,22 @@ std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType t
 
 }  // namespace
 
+const std::vector<std::string>& lolcats_layouts() {
+  static const std::vector<std::string> names = {"sliding", "terrace"};
+  return names;
+}
+
+const std::vector<std::string>& lolcats_mixtures() {
+  static const std::vector<std::string> names = {"lolcats", "gated", "plain"};
+  return names;
+}
+
 LolcatsLayout lolcats_layout(std::string_view name) {
-  fail_input_if(name != "sliding" && name != "terrace", "[lolcats] layout must be \"sliding\" or \"terrace\", got \"",
-                name, "\"");
-  return name == "sliding" ? LolcatsLayout::kSliding : LolcatsLayout::kTerrace;
+  return static_cast<LolcatsLayout>(word_index(name, lolcats_layouts(), "[lolcats] layout"));
 }
 
 LolcatsMixture lolcats_mixture(std::string_view name) {
-  if (name == "lolcats") return LolcatsMixture::kLolcats;
-  fail_input_if(name != "gated" && name != "plain",
-                "[lolcats] mixture must be \"lolcats\", \"gated\" or \"plain\", got \"", name, "\"");
-  return name == "gated" ? LolcatsMixture::kGated : LolcatsMixture::kPlain;
+  return static_cast<LolcatsMixture>(word_index(name, lolcats_mixtures(), "[lolcats] mixture"));
 }
 
 Tensor lolcats_leaves_at(const Tensor& positions, const LolcatsRule& rule) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cortado/mechanisms/sequences.h"
 
@@ -23,8 +24,11 @@ enum class LolcatsMixture {
   kGated,    // g e^s and (1 - g) φ_q·φ_k
   kPlain     // e^s and φ_q·φ_k
 };
-LolcatsLayout lolcats_layout(std::string_view name);    // "sliding", "terrace"
-LolcatsMixture lolcats_mixture(std::string_view name);  // "lolcats", "gated", "plain"
+// Their names, in this order.
+const std::vector<std::string>& lolcats_layouts();   // "sliding", "terrace"
+const std::vector<std::string>& lolcats_mixtures();  // "lolcats", "gated", "plain"
+LolcatsLayout lolcats_layout(std::string_view name);
+LolcatsMixture lolcats_mixture(std::string_view name);
 
 struct LolcatsRule {
   int64_t window = 64;

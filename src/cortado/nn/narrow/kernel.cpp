@@ -413,12 +413,8 @@ void multiply_int8(const Int8Product& call, const Parallel& parallel) {
 }
 
 void multiply_short(const ShortProduct& call, const Parallel& parallel) {
-  constexpr int64_t kWorthAThread = 1 << 15;  // products
   if (call.rows == 0) return;
-  const int64_t tasks = (call.out + kShortOutputs - 1) / kShortOutputs;
-  const auto body = &HWY_DYNAMIC_DISPATCH(short_task);
-  if (call.rows * call.in * call.out >= kWorthAThread) return kernels::run_tasks(call, tasks, parallel, body);
-  for (int64_t i = 0; i < tasks; ++i) body(call, i);
+  kernels::run_tasks(call, (call.out + kShortOutputs - 1) / kShortOutputs, parallel, &HWY_DYNAMIC_DISPATCH(short_task));
 }
 
 }  // namespace cortado::narrow

@@ -198,14 +198,23 @@ Tensor Int8Weight::unpacked() const { return rows(at::arange(out_), at::kFloat);
 
 int64_t Int8Weight::bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + sums_.nbytes()); }
 
-Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+namespace {
+
+// Whether a kernel, which has no backward, may read the weight where it lies.
+bool readable(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   const bool differentiate =
       at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad() || (bias && bias->requires_grad()));
+  return !differentiate && weight.stride(1) == 1 && kernels::usable({x, weight});
+}
+
+}  // namespace
+
+Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   const auto type = weight.scalar_type();
   const int64_t most = type == at::kFloat ? kFewFloatRows : kFewRows;
   const int64_t in = weight.size(1), out = weight.size(0);
   const bool fits = x.scalar_type() == at::kFloat && x.dim() >= 1 && x.size(-1) == in && x.numel() <= most * in;
-  if (differentiate || !fits || weight.stride(1) != 1 || !kernels::usable({x, weight})) return {};
+  if (!fits || !readable(x, weight, bias)) return {};
   const Tensor rows = plain_rows(x);
   const auto wide = plain(bias);
   const Tensor y = at::empty(with_last(x, out), at::kFloat);
@@ -222,17 +231,14 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optiona
                           .bias = data(wide),
                           .y = y.data_ptr<float>(),
                           .y_row = out},
-                         kernels::parallel());
+                         kernels::parallel(x.numel() * out));
   return y;
 }
 
 Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   if (const Tensor y = few_rows_linear(x, weight, bias); y.defined()) return y;
-  const bool differentiate = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
   const auto wide = plain(bias);
-  if (differentiate || !kernels::usable({x, weight}) || weight.stride(1) != 1) {
-    return linear_map(x, weight.to(at::kFloat), wide);
-  }
+  if (!readable(x, weight, bias)) return linear_map(x, weight.to(at::kFloat), wide);
   return widened_linear(plain_rows(x), weight, wide);
 }
 

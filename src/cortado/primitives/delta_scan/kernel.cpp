@@ -15,7 +15,9 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // The state behind a tile, from that at its start.
-void store(const Job& job, const float* from, float* to) { advance(job, job.leaving, job.v, job.values, from, to); }
+void store(const Job& job, const float* from, float* to) {
+  advance(job, job.leaving, {job.v, job.values}, job.through, from, to);
+}
 
 void forward(Tile& tile) {
   Job& job = tile.stored;
@@ -28,9 +30,8 @@ void forward(Tile& tile) {
     look_ahead(job, i + 1, true);
     score_pairs<2>(job);
     find_corrections(tile, job.state);
-    job.v_rows = job.v;
-    job.v_row = job.values;
-    read_by_keys(job, at);
+    job.v_rows = {job.v, job.values};
+    read_by_scores(job, at);
     store(job, job.state, job.state);
   }
   write_state(job, job.state, job.in.final_state);
@@ -76,9 +77,9 @@ void differentiate(Tile& tile, int64_t i, const float* state) {
   score_pairs(job);
   solve_back(tile);
   weigh_both(tile);
-  read_by_values(job, job.grad, job.v_lanes, job.leave, job.dx);
-  read_by_values(job, state, job.w_lanes, job.enter, job.dy);
-  read_by_values(held, state, held.w_lanes, held.enter, held.dy);
+  read_decayed(job, job.grad, job.v_lanes, job.leave, job.dx);
+  read_decayed(job, state, job.w_lanes, job.enter, job.dy);
+  read_decayed(held, state, held.w_lanes, held.enter, held.dy);
   if (kGate) {
     gate_flow(job, state);
     add_gate_flow(held);
@@ -89,7 +90,7 @@ void differentiate(Tile& tile, int64_t i, const float* state) {
   write_key_gradient(tile, at);
   write_tile(held.w, job.values, job.in.dv, at, 0, job.columns);
   write_beta_gradient(tile, at);
-  advance(job, job.entering, job.w, job.values, job.grad, job.grad, 2 * kTokens);  // both reads
+  advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad, 2 * kTokens);  // both reads
 }
 
 // Forwards for the errors; then each segment of tiles, from the last, forwards for its states and back.

@@ -23,7 +23,7 @@ using namespace gated::HWY_NAMESPACE;
 using gated::Jobs;
 
 inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scratch& scratch) {
-  Job job{.in = in, .keys = round_up(in.keys, 16), .values = values, .fetcher = &fetcher};
+  Job job{{.keys = round_up(in.keys, 16), .values = values, .fetcher = &fetcher}, in};
   lay_out(job, scratch);
   job.y = scratch.take(2 * kTokens * job.keys);
   job.entering = job.gated() ? scratch.take(2 * kTokens * job.keys) : job.y;
@@ -142,19 +142,7 @@ HWY_NOINLINE inline void solve(const System& s) {
 // What is stored instead of v: errors = v - S'ᵀk, stored.v = beta times them; held.scores and v_rows are there.
 inline void find_corrections(const Tile& tile, const float* state) {
   const Job& job = tile.held;
-  multiply<Start::kAdd>({.a = job.entering,
-                         .a_row = job.keys,
-                         .a_column = 1,
-                         .b = state,
-                         .b_row = job.values,
-                         .out = tile.errors,
-                         .out_row = job.values,
-                         .rows = kTokens,
-                         .columns = job.values,
-                         .depth = job.keys,
-                         .from = tile.stored.v_rows,
-                         .from_row = tile.stored.v_row,
-                         .fetcher = job.fetcher});
+  read_by_keys(job, job.entering, state, tile.stored.v_rows, tile.errors, job.values);
   solve({.a = job.scores,
          .a_row = kTokens,
          .a_column = 1,
@@ -197,7 +185,7 @@ inline void weigh_both(const Tile& tile) {
   const Job& held = tile.held;
   weigh_pairs(tile.stored);
   to_token_lanes(held.w, held.values, held.w_lanes, held.spare);
-  weigh_by_lanes(held);
+  pair_products(held, held.w, held.v_lanes, held.values, held.m);
   for (int64_t t = 0; t < kTokens; ++t) held.m[t * kTokens + t] = 0;
 }
 

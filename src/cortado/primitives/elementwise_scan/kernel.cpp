@@ -44,7 +44,7 @@ struct Strip {
 
 // What is read kAhead tokens later.
 HWY_INLINE void prefetch(const Strip& strip, const float* from, int64_t token_step) {
-  for (int64_t c = 0; c < strip.ahead; c += 16) hwy::Prefetch(from + kAhead * token_step + c);
+  prefetch_row(from + kAhead * token_step, strip.ahead);
 }
 
 HWY_INLINE Vec load(const Strip& strip, const float* from, int v) {
@@ -217,7 +217,7 @@ template <class Body>
 void run(ScanKernel scan, const kernels::Parallel& parallel, Body body) {
   const int64_t strips = HWY_DYNAMIC_DISPATCH(strips)(scan);
   scan.together = std::clamp<int64_t>(scan.rows * strips / parallel.threads, 1, std::min(strips, kMostTogether));
-  scan.past_caches = scan.channels % 64 == 0 && scan.rows * scan.tokens * scan.channels > kernels::kPastCaches;
+  scan.past_caches = kernels::goes_past_caches(scan.rows * scan.tokens * scan.channels, scan.channels);
   kernels::run_tasks(scan, scan.rows * ((strips + scan.together - 1) / scan.together), parallel, body);
 }
 

@@ -48,8 +48,7 @@ std::pair<Tensor, Tensor> forward_by_kernel(const Tensor& log_a, const Tensor& b
   call.b = channels(adds);
   call.h = channels(h);
   call.final_state = last.data_ptr<float>();
-  constexpr int64_t kAnExponential = 16;  // products that take as long
-  run_forward(call, kernels::parallel(kAnExponential * adds.numel()));
+  run_forward(call, kernels::parallel(kernels::kAnExponential * adds.numel()));
   return {h, last};
 }
 

@@ -8,8 +8,8 @@
 #endif
 
 #include "cortado/primitives/gated_scan/jobs.h"
+#include "cortado/primitives/kernels/products-inl.h"
 #include "cortado/primitives/kernels/scratch.h"
-#include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cortado::gated {
@@ -23,12 +23,11 @@ using namespace kernels::HWY_NAMESPACE;
 // Tiles between two states kept by the backward: its memory is a state each, and one for each tile in between.
 constexpr int64_t kSegment = 8;
 
-// One head of one row, or a block of its columns, on one thread. Tiles are [16, keys] or [16, values], padded.
-struct Job {
+// One head of one row, or a block of its columns, on one thread.
+struct Job : Tiling {
   const ScanKernel& in;
   int64_t row = 0, head = 0, first = 0, length = 0;  // length tokens from `first` on
   int64_t column = 0, columns = 0;                   // of v and w
-  int64_t keys = 0, values = 0;                      // padded widths
 
   float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates), and a row of ones
   // Products of a: from the tile's start up to t; after t to the tile's end. If not by_channel, one number a token.
@@ -41,15 +40,12 @@ struct Job {
         *weights = nullptr;  // [16,16], if they are the same in all channels: decay from s to t, and m times that
   float *dy = nullptr, *dx = nullptr, *dw = nullptr, *dv = nullptr, *dg = nullptr;  // results
   float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(S ⊙ ∂L/∂S')
-  float *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;  // transposed tiles
-  float *spare = nullptr, *parts = nullptr;                        // a tile; [16, kLanes]
+  float *w_lanes = nullptr, *v_lanes = nullptr;                    // transposed tiles
+  float* parts = nullptr;                                          // [16, kLanes]
   float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S behind the tile
   float *tile_states = nullptr, *segment_states = nullptr;         // backward: [kSegment] and one a segment
 
-  Fetcher* fetcher = nullptr;
-  // v and dw of a forward along the keys, in place or copied.
-  const float* v_rows = nullptr;
-  int64_t v_row = 0;
+  Rows v_rows = {};  // v where it lies, or copied
 
   bool before() const { return in.bonus; }  // reads come before writes
   bool gated() const { return in.g.data; }
@@ -189,8 +185,7 @@ inline void read_head_gates(const Job& job, const Stretch& at) {
 inline void read_values(Job& job, const Stretch& at) {
   const float* v = job.m ? nullptr : tile_in_place(job.in.v, at, job.column, job.columns, job.values);
   if (!v) read_tile(job.in.v, at, job.column, job.columns, 1, job.v, job.values);
-  job.v_rows = v ? v : job.v;
-  job.v_row = v ? at.step * job.in.v.token : job.values;
+  job.v_rows = v ? Rows{v, at.step * job.in.v.token} : Rows{job.v, job.values};
 }
 
 // x, the gates, and x's decays to the tile's end.

@@ -10,7 +10,7 @@ namespace {  // internal linkage: included by units compiled for other instructi
 struct Jobs {
   const ScanKernel* scan;
   int64_t value_blocks, block;  // forward only: blocks of columns, each computed on its own
-  int64_t count, useful_threads, next;
+  int64_t count, next;
 
   int64_t take() { return __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); }
 };
@@ -21,7 +21,7 @@ inline int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
 // another, for blocks of columns.
 inline Jobs scan_jobs(const ScanKernel& scan, bool independent_columns, int64_t threads) {
   const int64_t streams = scan.rows * scan.heads;
-  Jobs jobs{.scan = &scan, .value_blocks = 1, .block = scan.values, .count = 0, .useful_threads = threads, .next = 0};
+  Jobs jobs{.scan = &scan, .value_blocks = 1, .block = scan.values, .count = 0, .next = 0};
   if (independent_columns && streams > 0 && streams < threads) {
     constexpr int64_t kUnit = 32;
     jobs.block = divided(divided(scan.values, divided(threads, streams)), kUnit) * kUnit;
@@ -34,19 +34,11 @@ inline Jobs scan_jobs(const ScanKernel& scan, bool independent_columns, int64_t 
 // Of one token: a job for each state.
 inline Jobs step_jobs(const ScanKernel& scan) {
   const int64_t states = scan.rows * scan.final_state.heads;
-  constexpr int64_t kWorthAThread =
-      1 << 16;  // of a state's elements: below, waking a thread takes longer than the work
-  return {.scan = &scan,
-          .value_blocks = 1,
-          .block = scan.values,
-          .count = states,
-          .useful_threads = states * scan.keys * scan.values / kWorthAThread,
-          .next = 0};
+  return {.scan = &scan, .value_blocks = 1, .block = scan.values, .count = states, .next = 0};
 }
 
 inline void run(Jobs jobs, const kernels::Parallel& parallel, void (*work)(void* jobs, int64_t worker)) {
-  int64_t workers = jobs.count < parallel.threads ? jobs.count : parallel.threads;
-  if (jobs.useful_threads < workers) workers = jobs.useful_threads;
+  const int64_t workers = jobs.count < parallel.threads ? jobs.count : parallel.threads;
   workers > 1 ? parallel.run(workers, work, &jobs) : work(&jobs, 0);
 }
 

@@ -25,14 +25,14 @@ void forward(Job& job) {
     look_ahead(job, i + 1, true);
     if (job.in.dw.data) {
       score_pairs(job);
-      read_by_keys(job, at);
+      read_by_scores(job, at);
     } else if (job.in.dy.data) {
       weigh_pairs(job);
-      read_by_values(job, job.state, job.w_lanes, job.by_channel() ? nullptr : job.enter, job.dy);
+      read_decayed(job, job.state, job.w_lanes, job.by_channel() ? nullptr : job.enter, job.dy);
       job.by_channel() ? differentiate_reads<false>(job) : pair_gradients<false, false>(job);
       write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
     }
-    advance(job, job.leaving, job.v_rows, job.v_row, job.state, job.state);
+    pass_tile(job, job.state, job.state);
   }
   write_state(job, job.state, job.in.final_state);
 }
@@ -40,9 +40,9 @@ void forward(Job& job) {
 // dy, dx and dg of a tile whose channels decay each on its own.
 void differentiate_channels(Job& job) {
   const bool gate = job.in.dg.data;
-  read_by_values(job, job.grad, job.v_lanes, nullptr, job.dx);
+  read_decayed(job, job.grad, job.v_lanes, nullptr, job.dx);
   if (gate || job.in.dy.data) {
-    read_by_values(job, job.state, job.w_lanes, nullptr, job.dy);
+    read_decayed(job, job.state, job.w_lanes, nullptr, job.dy);
     gate ? differentiate_reads<true>(job) : differentiate_reads<false>(job);
   }
   if (gate) finish_gate_gradient(job);
@@ -52,8 +52,8 @@ void differentiate_channels(Job& job) {
 // The same where all channels decay alike.
 void differentiate_head(Job& job) {
   const bool gate = job.in.dg.data;
-  read_by_values(job, job.grad, job.v_lanes, job.leave, job.dx);
-  if (gate || job.in.dy.data) read_by_values(job, job.state, job.w_lanes, job.enter, job.dy);
+  read_decayed(job, job.grad, job.v_lanes, job.leave, job.dx);
+  if (gate || job.in.dy.data) read_decayed(job, job.state, job.w_lanes, job.enter, job.dy);
   if (gate) gate_flow(job, job.state);
   gate ? pair_gradients<true, true>(job) : pair_gradients<true, false>(job);
 }
@@ -70,10 +70,10 @@ void differentiate(Job& job, int64_t tile) {
   if (job.in.dg.data) write_gate_gradient(job, at);
   write_tile(job.dy, job.keys, job.in.dy, at, 0, job.in.keys);
   write_tile(job.dx, job.keys, job.in.dx, at, 0, job.in.keys);
-  if (job.in.dw.data) read_by_keys(job, at);
+  if (job.in.dw.data) read_by_scores(job, at);
   value_gradients(job);
   write_tile(job.dv, job.values, job.in.dv, at, 0, job.columns);
-  advance(job, job.entering, job.w, job.values, job.grad, job.grad);
+  advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad);
 }
 
 // Forwards for the states at the segments' starts; then each segment, from the last, forwards for its tiles' states and
@@ -90,7 +90,7 @@ void backward(Job& job) {
     look_ahead(job, i + 1, false);
     float* from = job.segment_states + i / kSegment * size;
     const bool last = i % kSegment == kSegment - 1;
-    advance(job, job.leaving, job.v_rows, job.v_row, i % kSegment == 0 ? from : state, last ? from + size : state);
+    pass_tile(job, i % kSegment == 0 ? from : state, last ? from + size : state);
   }
   for (int64_t segment = segments - 1; segment >= 0; --segment) {
     const int64_t start = segment * kSegment, count = tiles - start < kSegment ? tiles - start : kSegment;
@@ -98,7 +98,7 @@ void backward(Job& job) {
     for (int64_t i = 0; i + 1 < count; ++i) {
       read_writes(job, job.stretch(start + i));
       look_ahead(job, start + i + 1, i + 2 >= count);
-      advance(job, job.leaving, job.v_rows, job.v_row, job.tile_states + i * size, job.tile_states + (i + 1) * size);
+      pass_tile(job, job.tile_states + i * size, job.tile_states + (i + 1) * size);
     }
     for (int64_t i = count - 1; i >= 0; --i) {
       job.state = job.tile_states + i * size;
@@ -115,9 +115,8 @@ void do_scan(Jobs& jobs) {
   const ScanKernel& in = *jobs.scan;
   const FlushDenormals guard;
   Fetcher fetcher;
-  Job job{.in = in, .keys = round_up(in.keys, 16), .values = round_up(jobs.block, kLanes)};
   Scratch scratch;
-  job.fetcher = &fetcher;
+  Job job{{.keys = round_up(in.keys, 16), .values = round_up(jobs.block, kLanes), .fetcher = &fetcher}, in};
   lay_out(job, scratch);
   set_constants(job);
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) {

@@ -195,52 +195,22 @@ HWY_INLINE void head_gate_gradients(const Job& job) {
   }
 }
 
-// to += weights x, or with kFromRow weightsᵀ x, of a lower triangle of weights
-template <Terms kTerms>
-void add_weighted(const Job& job, const float* x, float* to) {
-  const bool turned = kTerms == Terms::kFromRow;
-  multiply<Start::kAdd, kTerms>({.a = job.weights,
-                                 .a_row = turned ? 1 : kTokens,
-                                 .a_column = turned ? kTokens : 1,
-                                 .b = x,
-                                 .b_row = job.keys,
-                                 .out = to,
-                                 .out_row = job.keys,
-                                 .rows = kTokens,
-                                 .columns = job.keys,
-                                 .depth = kTokens,
-                                 .from = to,
-                                 .fetcher = job.fetcher});
-}
-
 // Where all channels decay alike adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t
 // decay, and with kGate to the gates between s and t the product of all of these.
 template <bool kRest, bool kGate>
 void pair_gradients(const Job& job) {
   times_decays(job.m, job.decays, job.weights);
-  add_weighted<Terms::kUpToRow>(job, job.x, job.dy);
-  if (kRest) add_weighted<Terms::kFromRow>(job, job.y, job.dx);
+  weigh<Start::kAdd, Terms::kUpToRow>(job, job.weights, {job.x, job.keys}, job.keys, job.dy, job.keys);
+  if (kRest) weigh<Start::kAdd, Terms::kFromRow>(job, job.weights, {job.y, job.keys}, job.keys, job.dx, job.keys);
   if (kGate) head_gate_gradients(job);
 }
 
 // --- What the state between the tiles gives. ---
 
-// to[t] = decay_t ⊙ (state · values_t), the values given with tokens in their lanes. No decay: left to the recurrence.
-inline void read_by_values(const Job& job, const float* state, const float* value_lanes, const float* decay,
-                           float* to) {
+// to[t] = decay_t ⊙ (state · values_t), the values transposed. No decay: left to the recurrence.
+inline void read_decayed(const Job& job, const float* state, const float* value_lanes, const float* decay, float* to) {
   const Floats d;
-  multiply<Start::kZero>({.a = state,
-                          .a_row = job.values,
-                          .a_column = 1,
-                          .b = value_lanes,
-                          .b_row = kTokens,
-                          .out = job.lanes,
-                          .out_row = kTokens,
-                          .rows = job.keys,
-                          .columns = kTokens,
-                          .depth = job.values,
-                          .fetcher = job.fetcher});
-  from_token_lanes(job.lanes, job.keys, to, job.spare);
+  read_by_values(job, state, value_lanes, to);
   if (!job.gated() || !decay) return;
   if (!job.by_channel()) return times_rows(to, decay, job.keys, to);
   for (int64_t i = 0; i < kTokens * job.keys; i += kLanes) {
@@ -249,98 +219,26 @@ inline void read_by_values(const Job& job, const float* state, const float* valu
 }
 
 // dw = scores v + entering S
-inline void read_by_keys(const Job& job, const Stretch& at) {
-  float* in_place = tile_in_place(job.in.dw, at, job.column, job.columns, job.values);
-  float* to = in_place ? in_place : job.dw;
-  const int64_t row = in_place ? at.step * job.in.dw.token : job.values;
-  multiply<Start::kZero, Terms::kUpToRow>({.a = job.scores,
-                                           .a_row = kTokens,
-                                           .a_column = 1,
-                                           .b = job.v_rows,
-                                           .b_row = job.v_row,
-                                           .out = to,
-                                           .out_row = row,
-                                           .rows = kTokens,
-                                           .columns = job.values,
-                                           .depth = kTokens});
-  multiply<Start::kAdd>({.a = job.entering,
-                         .a_row = job.keys,
-                         .a_column = 1,
-                         .b = job.state,
-                         .b_row = job.values,
-                         .out = to,
-                         .out_row = row,
-                         .rows = kTokens,
-                         .columns = job.values,
-                         .depth = job.keys,
-                         .from = to,
-                         .fetcher = job.fetcher});
-  if (!in_place) write_tile(to, row, job.in.dw, at, job.column, job.columns);
+inline void read_by_scores(const Job& job, const Stretch& at) {
+  read_tokens(job, job.scores, job.v_rows, job.entering, job.state, job.in.dw, at, job.column, job.columns, job.dw);
 }
 
 // dv = scoresᵀ w + leaving ∂L/∂S
 inline void value_gradients(const Job& job) {
-  multiply<Start::kZero, Terms::kFromRow>({.a = job.scores,
-                                           .a_row = 1,
-                                           .a_column = kTokens,
-                                           .b = job.w,
-                                           .b_row = job.values,
-                                           .out = job.dv,
-                                           .out_row = job.values,
-                                           .rows = kTokens,
-                                           .columns = job.values,
-                                           .depth = kTokens});
-  multiply<Start::kAdd>({.a = job.leaving,
-                         .a_row = job.keys,
-                         .a_column = 1,
-                         .b = job.grad,
-                         .b_row = job.values,
-                         .out = job.dv,
-                         .out_row = job.values,
-                         .rows = kTokens,
-                         .columns = job.values,
-                         .depth = job.keys,
-                         .from = job.dv,
-                         .fetcher = job.fetcher});
+  weigh<Start::kZero, Terms::kFromRow>(job, job.scores, {job.w, job.values}, job.values, job.dv, job.values);
+  read_by_keys(job, job.leaving, job.grad, {job.dv, job.values}, job.dv, job.values);
 }
 
-// to = diag(through) from + keysᵀ values, of `rows` keys and values
-inline void advance(const Job& job, const float* keys, const float* values, int64_t values_row, const float* from,
-                    float* to, int64_t rows = kTokens) {
-  multiply<Start::kScaled>({.a = keys,
-                            .a_row = 1,
-                            .a_column = job.keys,
-                            .b = values,
-                            .b_row = values_row,
-                            .out = to,
-                            .out_row = job.values,
-                            .rows = job.keys,
-                            .columns = job.values,
-                            .depth = rows,
-                            .from = from,
-                            .scale = job.through,
-                            .fetcher = job.fetcher});
+// The state behind the tile.
+inline void pass_tile(const Job& job, const float* from, float* to) {
+  advance(job, job.leaving, job.v_rows, job.through, from, to);
 }
 
-// m = w vᵀ; v_lanes is v transposed.
-inline void weigh_by_lanes(const Job& job) {
-  multiply<Start::kZero>({.a = job.w,
-                          .a_row = job.values,
-                          .a_column = 1,
-                          .b = job.v_lanes,
-                          .b_row = kTokens,
-                          .out = job.m,
-                          .out_row = kTokens,
-                          .rows = kTokens,
-                          .columns = kTokens,
-                          .depth = job.values});
-}
-
-// The same, and the transposed tiles.
+// m = w vᵀ, and the transposed tiles.
 inline void weigh_pairs(const Job& job) {
   to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
   to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
-  weigh_by_lanes(job);
+  pair_products(job, job.w, job.v_lanes, job.values, job.m);
 }
 
 // The gates' gradient from what crosses the tile's bounds, where reads come after writes; dy and dx hold only that yet.

@@ -29,8 +29,10 @@ struct States {
   int64_t repeat = 1;  // as above; of results, the first of them is kept
 };
 
-// Results of more elements than this have left the caches before anything reads them: they are written past those.
+// Results of more elements than this have left the caches before anything reads them: rows of whole cache lines are
+// then written past those.
 constexpr int64_t kPastCaches = int64_t{4} << 20;
+constexpr bool goes_past_caches(int64_t elements, int64_t row) { return row % 64 == 0 && elements > kPastCaches; }
 
 // How to run work on several threads: calls work(task, i) for every i in [0, workers), possibly at once. Kernels start
 // no threads.

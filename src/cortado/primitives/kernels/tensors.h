@@ -29,5 +29,6 @@ Tensor room(at::IntArrayRef sizes, const at::TensorOptions& options);
 Parallel parallel();
 // The same, but one thread where there are so few multiplications that another would not be awake before they are done.
 Parallel parallel(int64_t products);
+constexpr int64_t kAnExponential = 16;  // products that take as long as one
 
 }  // namespace cortado::kernels

@@ -1,4 +1,4 @@
-// What kernels are made of: reading and writing rows of any type, exp, products of small matrices, transposition.
+// What kernels are made of: reading and writing rows of any type, exp and its like.
 // Compiled once for each instruction set (hence the unusual guard), everything with internal linkage.
 //
 // A tile is kTokens rows of time. Buffers are float32, aligned, rows padded to whole vectors and the padding zero, so
@@ -98,6 +98,13 @@ HWY_INLINE void store_vector(Floats, Vec x, hwy::float16_t* to) {
 template <class T>
 HWY_INLINE void copy_elements(const T* from, int64_t stride, T* to, int64_t to_stride, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i * to_stride] = from[i * stride];
+}
+
+// Asks memory for n elements side by side.
+template <class T>
+HWY_INLINE void prefetch_row(const T* from, int64_t n) {
+  constexpr auto kLine = static_cast<int64_t>(64 / sizeof(T));
+  for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(from + i);
 }
 
 // n <= kLanes elements; a constant where it is kLanes.
@@ -346,143 +353,6 @@ HWY_INLINE void add_sums_of_four(Floats d, const Vec x[4], float* to) {
   hn::StoreU(hn::Add(sum, hn::LoadU(four, to)), four, to);
 }
 #endif
-
-// --- Products. ---
-
-enum class Start {
-  kZero,
-  kAdd,
-  kScaled
-};  // what the product is added to: nothing, `from`, or `from` with its rows scaled
-enum class Terms {
-  kAll,
-  kUpToRow,
-  kFromRow
-};  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
-
-// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row +
-// k·a_column]; the others' rows are contiguous. rows is a multiple of 16, columns of the vector's length.
-struct Product {
-  const float* a;
-  int64_t a_row, a_column;
-  const float* b;
-  int64_t b_row;
-  float* out;
-  int64_t out_row;
-  int64_t rows, columns, depth;
-  const float* from = nullptr;
-  int64_t from_row = 0;          // 0: as out_row
-  const float* scale = nullptr;  // one a row
-  Fetcher* fetcher = nullptr;    // has something to fetch meanwhile
-};
-
-template <Start kStart, int kRows, int kVecs>
-HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
-  const Floats d;
-  const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
-  const int64_t from_row = p.from_row ? p.from_row : out_row;
-  const float* const from = kStart == Start::kZero ? nullptr : p.from + i * from_row + j;
-  float* const out = p.out + i * out_row + j;
-  Vec sum[kRows][kVecs];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::Zero(d);
-  }
-  const float* a = p.a + i * a_row + k * a_column;
-  const float* b = p.b + k * b_row + j;
-  for (; k < end; ++k, a += a_column, b += b_row) {
-    Vec columns[kVecs];
-#pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) columns[c] = hn::Load(d, b + c * kLanes);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const Vec factor = hn::Set(d, a[r * a_row]);
-#pragma GCC unroll 4
-      for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, columns[c], sum[r][c]);
-    }
-  }
-  // What it is added to comes last: a state is then rounded once a tile, not once a token.
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int c = 0; c < kVecs; ++c) {
-      const int64_t before = r * from_row + c * kLanes;
-      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, from + before));
-      if constexpr (kStart == Start::kScaled) {
-        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, from + before), sum[r][c]);
-      }
-      hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
-    }
-  }
-}
-
-// The rows from i on, kRows at a time, of the columns from `from` on, kVecs vectors at a time as long as there are as
-// many. Returns the first column left over.
-template <Start kStart, Terms kTerms, int kRows, int kVecs>
-HWY_INLINE int64_t multiply_columns(const Product& p, int64_t from) {
-  const int64_t count = (p.columns - from) / (kVecs * kLanes);
-  for (int64_t i = 0; i < p.rows; i += kRows) {
-    const int64_t begin = kTerms == Terms::kFromRow ? i : 0;
-    const int64_t end = kTerms == Terms::kUpToRow ? i + kRows : p.depth;
-    for (int64_t j = 0; j < count; ++j) {
-      product_tile<kStart, kRows, kVecs>(p, i, from + j * kVecs * kLanes, begin, end);
-      if (p.fetcher) p.fetcher->fetch(3);
-    }
-  }
-  return from + count * kVecs * kLanes;
-}
-
-template <Start kStart, Terms kTerms = Terms::kAll>
-HWY_NOINLINE void multiply(const Product& p) {
-  int64_t left = 0;
-  if constexpr (kTileRows == 8) left = multiply_columns<kStart, kTerms, 4, 4>(p, left);
-  left = multiply_columns<kStart, kTerms, kTileRows, 2>(p, left);
-  multiply_columns<kStart, kTerms, 2 * kTileRows, 1>(p, left);
-}
-
-// --- Transposition of tiles, by interleaving four rows twice. `spare` holds a tile. ---
-
-// [kTokens, width] -> [width, kTokens]: tokens become a vector's lanes.
-HWY_NOINLINE inline void to_token_lanes(const float* from, int64_t width, float* to, float* spare) {
-  static_assert(kTokens == 16);
-  const Floats d;
-  for (int64_t i = 0; i < 4; ++i) {
-    for (int64_t j = 0; j < width; j += kLanes) {
-      const float* row = from + i * width + j;
-      hn::StoreInterleaved4(hn::Load(d, row), hn::Load(d, row + 4 * width), hn::Load(d, row + 8 * width),
-                            hn::Load(d, row + 12 * width), d, spare + 4 * (i * width + j));
-    }
-  }
-  const int64_t part = 4 * width;
-  for (int64_t j = 0; j < part; j += kLanes) {
-    hn::StoreInterleaved4(hn::Load(d, spare + j), hn::Load(d, spare + part + j), hn::Load(d, spare + 2 * part + j),
-                          hn::Load(d, spare + 3 * part + j), d, to + 4 * j);
-  }
-}
-
-HWY_NOINLINE inline void from_token_lanes(const float* from, int64_t width, float* to, float* spare) {
-  const Floats d;
-  const int64_t part = 4 * width;
-  Vec a, b, c, e;
-  for (int64_t j = 0; j < part; j += kLanes) {
-    hn::LoadInterleaved4(d, from + 4 * j, a, b, c, e);
-    hn::Store(a, d, spare + j);
-    hn::Store(b, d, spare + part + j);
-    hn::Store(c, d, spare + 2 * part + j);
-    hn::Store(e, d, spare + 3 * part + j);
-  }
-  for (int64_t i = 0; i < 4; ++i) {
-    for (int64_t j = 0; j < width; j += kLanes) {
-      float* row = to + i * width + j;
-      hn::LoadInterleaved4(d, spare + 4 * (i * width + j), a, b, c, e);
-      hn::Store(a, d, row);
-      hn::Store(b, d, row + 4 * width);
-      hn::Store(c, d, row + 8 * width);
-      hn::Store(e, d, row + 12 * width);
-    }
-  }
-}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -21,8 +21,8 @@ constexpr int64_t kHalvings = 4;  // from 16 tokens down to one
 // What a thread's backward works on besides. w = ∂L/∂o, dy = ∂L/∂(p / α).
 struct Reverse : Job {
   const LatteGradients* out = nullptr;
-  float *w = nullptr, *w_lanes = nullptr, *v_lanes = nullptr, *lanes = nullptr;  // tiles; transposed
-  float* pairs = nullptr;                                                        // [16,16]: w_t · v_s
+  float *w = nullptr, *w_lanes = nullptr, *v_lanes = nullptr;  // a tile; transposed ones
+  float* pairs = nullptr;                                      // [16,16]: w_t · v_s
   float *dy = nullptr, *inside = nullptr, *dx = nullptr, *dv = nullptr;
   float *grad = nullptr, *grad_alpha = nullptr;  // ∂L/∂S and ∂L/∂α behind the tile, against its last maximum
   float *tiles = nullptr, *segments = nullptr;   // sums at the starts of a segment's tiles, and of segments
@@ -31,13 +31,13 @@ struct Reverse : Job {
 };
 
 inline void lay_out_reverse(Reverse& job, Scratch& scratch) {
-  const int64_t wide = kTokens * job.latents, tile = kTokens * job.values, sums = job.sums_size();
+  const int64_t wide = kTokens * job.keys, tile = kTokens * job.values, sums = job.sums_size();
   lay_out(job, scratch);
   for (float** part : {&job.p, &job.lanes, &job.dy, &job.inside, &job.dx}) *part = scratch.take(wide);
   for (float** part : {&job.w, &job.w_lanes, &job.v_lanes, &job.dv}) *part = scratch.take(tile);
   job.pairs = scratch.take(kTokens * kTokens);
-  job.grad = scratch.take(job.latents * job.values);
-  job.grad_alpha = scratch.take(job.latents);
+  job.grad = scratch.take(job.keys * job.values);
+  job.grad_alpha = scratch.take(job.keys);
   job.unused = scratch.take(sums);
   job.halves = scratch.take(kHalvings * sums);
   job.tiles = scratch.take(kSegment * sums);
@@ -45,54 +45,11 @@ inline void lay_out_reverse(Reverse& job, Scratch& scratch) {
   fill(job.w, tile, 0);
 }
 
-// to[t] = matrix values_t, the values given with tokens in their lanes.
-inline void read_by_values(const Reverse& job, const float* matrix, const float* value_lanes, float* to) {
-  multiply<Start::kZero>({.a = matrix,
-                          .a_row = job.values,
-                          .a_column = 1,
-                          .b = value_lanes,
-                          .b_row = kTokens,
-                          .out = job.lanes,
-                          .out_row = kTokens,
-                          .rows = job.latents,
-                          .columns = kTokens,
-                          .depth = job.values,
-                          .fetcher = job.fetcher});
-  from_token_lanes(job.lanes, job.latents, to, job.spare);
-}
-
-// A lower triangle of weights, or with kFromRow its transpose, times a tile's rows, to be added to.
-template <Start kStart, Terms kTerms>
-void weigh(const Reverse& job, const float* weights, const float* rows, int64_t width, float* to) {
-  const bool turned = kTerms == Terms::kFromRow;
-  multiply<kStart, kTerms>({.a = weights,
-                            .a_row = turned ? 1 : kTokens,
-                            .a_column = turned ? kTokens : 1,
-                            .b = rows,
-                            .b_row = width,
-                            .out = to,
-                            .out_row = width,
-                            .rows = kTokens,
-                            .columns = width,
-                            .depth = kTokens,
-                            .from = to,
-                            .fetcher = job.fetcher});
-}
-
 // pairs = w vᵀ, nothing above the diagonal; the transposed tiles.
 inline void weigh_pairs(const Reverse& job) {
   to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
   to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
-  multiply<Start::kZero>({.a = job.w,
-                          .a_row = job.values,
-                          .a_column = 1,
-                          .b = job.v_lanes,
-                          .b_row = kTokens,
-                          .out = job.pairs,
-                          .out_row = kTokens,
-                          .rows = kTokens,
-                          .columns = kTokens,
-                          .depth = job.values});
+  pair_products(job, job.w, job.v_lanes, job.values, job.pairs);
   clear_above(job.pairs);
 }
 
@@ -101,10 +58,10 @@ inline void weigh_pairs(const Reverse& job) {
 inline void differentiate_queries(const Reverse& job, int64_t n, const Sums& before) {
   const Floats d;
   read_by_values(job, before.state, job.w_lanes, job.dy);
-  weigh<Start::kZero, Terms::kUpToRow>(job, job.pairs, job.x, job.latents, job.inside);
-  for (int64_t row = 0; row < n * job.latents; row += job.latents) {
+  weigh<Start::kZero, Terms::kUpToRow>(job, job.pairs, {job.x, job.keys}, job.keys, job.inside, job.keys);
+  for (int64_t row = 0; row < n * job.keys; row += job.keys) {
     Vec sum = hn::Zero(d);
-    for (int64_t l = 0; l < job.latents; l += kLanes) {
+    for (int64_t l = 0; l < job.keys; l += kLanes) {
       const int64_t i = row + l;
       const Vec dy = hn::MulAdd(hn::Load(d, job.scale + l), hn::Load(d, job.dy + i), hn::Load(d, job.inside + i));
       const Vec dp = hn::Mul(dy, hn::Load(d, job.alphas + i));
@@ -114,7 +71,7 @@ inline void differentiate_queries(const Reverse& job, int64_t n, const Sums& bef
     }
     if (!job.in.softmax) continue;
     const Vec mean = hn::SumOfLanes(d, sum);
-    for (int64_t i = row; i < row + job.latents; i += kLanes) {
+    for (int64_t i = row; i < row + job.keys; i += kLanes) {
       hn::Store(hn::Mul(hn::Load(d, job.p + i), hn::Sub(hn::Load(d, job.dy + i), mean)), d, job.dy + i);
     }
   }
@@ -124,11 +81,11 @@ inline void differentiate_queries(const Reverse& job, int64_t n, const Sums& bef
 inline void differentiate_keys(const Reverse& job, int64_t n) {
   const Floats d;
   read_by_values(job, job.grad, job.v_lanes, job.dx);
-  weigh<Start::kAdd, Terms::kFromRow>(job, job.pairs, job.y, job.latents, job.dx);
-  for (int64_t l = 0; l < job.latents; l += kLanes) {
+  weigh<Start::kAdd, Terms::kFromRow>(job, job.pairs, {job.y, job.keys}, job.keys, job.dx, job.keys);
+  for (int64_t l = 0; l < job.keys; l += kLanes) {
     const Vec behind = hn::Load(d, job.grad_alpha + l);
     Vec sum = hn::Zero(d);  // of its own, for its digits, as α's
-    for (int64_t i = (n - 1) * job.latents + l; i >= 0; i -= job.latents) {
+    for (int64_t i = (n - 1) * job.keys + l; i >= 0; i -= job.keys) {
       sum = hn::Add(sum, hn::Load(d, job.alphas + i));
       const Vec dx = hn::Add(hn::Load(d, job.dx + i), hn::Add(behind, sum));
       hn::Store(hn::Mul(hn::Load(d, job.x + i), dx), d, job.dx + i);
@@ -139,19 +96,8 @@ inline void differentiate_keys(const Reverse& job, int64_t n) {
 
 // dv_s = Σ_{t>=s} (y_t·x_s) w_t + x_s E
 inline void differentiate_values(const Reverse& job) {
-  weigh<Start::kZero, Terms::kFromRow>(job, job.scores, job.w, job.values, job.dv);
-  multiply<Start::kAdd>({.a = job.x,
-                         .a_row = job.latents,
-                         .a_column = 1,
-                         .b = job.grad,
-                         .b_row = job.values,
-                         .out = job.dv,
-                         .out_row = job.values,
-                         .rows = kTokens,
-                         .columns = job.values,
-                         .depth = job.latents,
-                         .from = job.dv,
-                         .fetcher = job.fetcher});
+  weigh<Start::kZero, Terms::kFromRow>(job, job.scores, {job.w, job.values}, job.values, job.dv, job.values);
+  read_by_keys(job, job.x, job.grad, {job.dv, job.values}, job.dv, job.values);
 }
 
 // n tokens from `start` on, behind the sums `before`; the gradients behind them become those before them. By halves
@@ -159,7 +105,7 @@ inline void differentiate_values(const Reverse& job) {
 inline void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& before, int64_t halving = 0) {
   const Stretch at = job.stretch(start, n);
   const LatteGradients& out = *job.out;
-  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.latents);
+  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.keys);
   if (!find_top(job, n, before)) {
     const Sums middle = job.kept(job.halves, halving);
     run_tile<false>(job, start, n / 2, before, middle);
@@ -167,7 +113,7 @@ inline void differentiate(const Reverse& job, int64_t start, int64_t n, const Su
     return differentiate(job, start, n / 2, before, halving + 1);
   }
   write_keys(job, n, before, job.sums_at(job.unused));
-  read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.latents);
+  read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.keys);
   write_queries<true>(job, n);
   read_tile(job.in.v, at, 0, job.in.values, 1, job.v, job.values);
   if (out.o.data) read_tile(out.o, at, 0, job.in.values, 1, job.w, job.values);
@@ -175,12 +121,12 @@ inline void differentiate(const Reverse& job, int64_t start, int64_t n, const Su
   score_pairs(job);
   weigh_pairs(job);
   differentiate_queries(job, n, before);
-  write_tile(job.dy, job.latents, out.query, at, 0, job.in.latents);
+  write_tile(job.dy, job.keys, out.query, at, 0, job.in.latents);
   differentiate_keys(job, n);
-  write_tile(job.dx, job.latents, out.theta, at, 0, job.in.latents);
+  write_tile(job.dx, job.keys, out.theta, at, 0, job.in.latents);
   differentiate_values(job);
   write_tile(job.dv, job.values, out.v, at, 0, job.in.values);
-  advance(job, job.entering, {job.w, job.values}, job.grad, job.grad);
+  advance(job, job.entering, {job.w, job.values}, job.scale, job.grad, job.grad);
 }
 
 // The sums behind tile i, which starts with `before`, in `behind`.

@@ -59,8 +59,8 @@ HWY_INLINE void step_columns(const Job& job, const float* from, float* to, int64
 void step(const Job& job) {
   const LatteKernel& in = job.in;
   const Stretch at = job.stretch(0, 1);
-  read_tile(in.theta, at, 0, in.latents, 1, job.x, job.latents);
-  read_tile(in.query, at, 0, in.latents, 1, job.y, job.latents);
+  read_tile(in.theta, at, 0, in.latents, 1, job.x, job.keys);
+  read_tile(in.query, at, 0, in.latents, 1, job.y, job.keys);
   read_tile(in.v, at, 0, in.values, 1, job.v, job.values);
   find_top(job, 1, job.sums);
   write_keys(job, 1, job.sums, job.sums);
@@ -94,8 +94,7 @@ void run_jobs(Jobs& jobs) {
   const FlushDenormals guard;
   Fetcher fetcher;
   Scratch scratch;
-  Reverse job{{.in = in, .latents = round_up(in.latents, 16), .values = round_up(in.values, kLanes)}};
-  job.fetcher = &fetcher;
+  Reverse job{{{.keys = round_up(in.latents, 16), .values = round_up(in.values, kLanes), .fetcher = &fetcher}, in}};
   job.out = jobs.gradients;
   job.out ? lay_out_reverse(job, scratch) : lay_out(job, scratch);
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) {
@@ -119,12 +118,8 @@ HWY_EXPORT(run_jobs);
 void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_jobs)(*static_cast<Jobs*>(jobs)); }
 
 void run(const LatteKernel& call, const LatteGradients* gradients, const kernels::Parallel& parallel) {
-  constexpr int64_t kWorthAThread = 1 << 16;  // multiply-adds: below, waking a thread takes longer than the work
   Jobs jobs{&call, gradients, call.rows * call.heads, 0};
-  const int64_t useful =
-      call.rows * call.heads * (call.bounds ? 1 : call.tokens) * call.latents * call.values / kWorthAThread;
-  const int64_t threads = call.bounds || useful > parallel.threads ? parallel.threads : useful;
-  const int64_t workers = jobs.count < threads ? jobs.count : threads;
+  const int64_t workers = jobs.count < parallel.threads ? jobs.count : parallel.threads;
   workers > 1 ? parallel.run(workers, work, &jobs) : work(&jobs, 0);
 }
 

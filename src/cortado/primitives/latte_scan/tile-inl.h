@@ -1,14 +1,14 @@
 // What a thread works on: a head, its sums, and a tile of it as keys and queries.
 // Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
-#if defined(CORTADO_LATTE_SCAN_JOB_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef CORTADO_LATTE_SCAN_JOB_INL_H
-#undef CORTADO_LATTE_SCAN_JOB_INL_H
+#if defined(CORTADO_LATTE_SCAN_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_LATTE_SCAN_TILE_INL_H
+#undef CORTADO_LATTE_SCAN_TILE_INL_H
 #else
-#define CORTADO_LATTE_SCAN_JOB_INL_H
+#define CORTADO_LATTE_SCAN_TILE_INL_H
 #endif
 
+#include "cortado/primitives/kernels/products-inl.h"
 #include "cortado/primitives/kernels/scratch.h"
-#include "cortado/primitives/kernels/tiles-inl.h"
 #include "cortado/primitives/latte_scan/kernel.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,32 +23,30 @@ using namespace kernels::HWY_NAMESPACE;
 // By how much a tile's last maximum may exceed the one at its first token: exp of it is what the sums lose in range.
 constexpr float kRise = 20;
 
-// What was seen, measured against its maximum: S [latents, values], α and m [latents], padded and side by side.
+// What was seen, measured against its maximum: S [keys, values], α and m [keys], padded and side by side.
 struct Sums {
   float *state = nullptr, *alpha = nullptr, *maximum = nullptr;
 };
 
-// One head of one row, on one thread. Tiles are [16, latents] or [16, values], padded.
-struct Job {
+// One head of one row, on one thread. The latents are its state's keys.
+struct Job : Tiling {
   const LatteKernel& in;
   int64_t row = 0, head = 0, first = 0, length = 0;
-  int64_t latents = 0, values = 0;  // padded
 
-  float *x = nullptr, *alphas = nullptr;       // exp(θ - top), α_t
-  float *y = nullptr, *entering = nullptr;     // p / α, y ⊙ scale
-  float *x_lanes = nullptr, *spare = nullptr;  // x transposed; a tile
+  float *x = nullptr, *alphas = nullptr;    // exp(θ - top), α_t
+  float *y = nullptr, *entering = nullptr;  // p / α, y ⊙ scale
+  float* x_lanes = nullptr;                 // x transposed
   float *v = nullptr, *o = nullptr, *scores = nullptr;
   float *top = nullptr, *scale = nullptr, *beyond = nullptr;  // the tile's last maximum; exp(maximum before - top);
                                                               // 0, or -inf where there is no latent
   float* p = nullptr;                                         // the backward's: what y is made of
   Sums sums = {};                                             // so far
-  Fetcher* fetcher = nullptr;
 
   Stretch stretch(int64_t start, int64_t tokens) const { return {in.bounds ? 0 : row, head, first + start, 1, tokens}; }
-  int64_t sums_size() const { return latents * (values + 2); }
+  int64_t sums_size() const { return keys * (values + 2); }
   Sums sums_at(float* memory) const {
-    float* alpha = memory + latents * values;
-    return {memory, alpha, alpha + latents};
+    float* alpha = memory + keys * values;
+    return {memory, alpha, alpha + keys};
   }
 };
 
@@ -62,16 +60,16 @@ inline void place(Job& job, int64_t i) {
 }
 
 inline void lay_out(Job& job, Scratch& scratch) {
-  const int64_t wide = kTokens * job.latents, tile = kTokens * job.values;
+  const int64_t wide = kTokens * job.keys, tile = kTokens * job.values;
   for (float** part : {&job.x, &job.alphas, &job.y, &job.entering, &job.x_lanes}) *part = scratch.take(wide);
   job.spare = scratch.take(wide > tile ? wide : tile);
   for (float** part : {&job.v, &job.o}) *part = scratch.take(tile);
-  for (float** part : {&job.top, &job.scale, &job.beyond}) *part = scratch.take(job.latents);
+  for (float** part : {&job.top, &job.scale, &job.beyond}) *part = scratch.take(job.keys);
   job.scores = scratch.take(kTokens * kTokens);
   job.sums = job.sums_at(scratch.take(job.sums_size()));
   const Floats d;
-  fill(job.beyond, job.latents, 0);
-  for (int64_t l = job.in.latents; l < job.latents; ++l) job.beyond[l] = -hn::GetLane(hn::Inf(d));
+  fill(job.beyond, job.keys, 0);
+  for (int64_t l = job.in.latents; l < job.keys; ++l) job.beyond[l] = -hn::GetLane(hn::Inf(d));
 }
 
 // --- States: [h,L,width] outside, padded inside. ---
@@ -82,18 +80,18 @@ inline float* state_address(const Job& job, const States& states, int64_t width)
 
 // [L]; where there is none, `missing`
 inline void read_latents(const Job& job, const States& from, float missing, float* to) {
-  if (!from.data) return fill(to, job.latents, missing);
-  read_row(state_address(job, from, 1), 1, job.in.latents, 1.0f, to, job.latents);
+  if (!from.data) return fill(to, job.keys, missing);
+  read_row(state_address(job, from, 1), 1, job.in.latents, 1.0f, to, job.keys);
 }
 
 inline void read_state(const Job& job, const States& states, float* to) {
   const int64_t width = job.in.values;
-  if (!states.data) return fill(to, job.latents * job.values, 0);
+  if (!states.data) return fill(to, job.keys * job.values, 0);
   const float* from = state_address(job, states, width);
   for (int64_t l = 0; l < job.in.latents; ++l) {
     read_row(from + l * width, 1, width, 1.0f, to + l * job.values, job.values);
   }
-  fill(to + job.in.latents * job.values, (job.latents - job.in.latents) * job.values, 0);
+  fill(to + job.in.latents * job.values, (job.keys - job.in.latents) * job.values, 0);
 }
 
 // Of heads that share a state the first writes it.
@@ -130,10 +128,10 @@ HWY_INLINE Vec reciprocal(Floats d, Vec x) {
 inline bool find_top(const Job& job, int64_t n, const Sums& before) {
   const Floats d;
   bool fits = true;
-  for (int64_t l = 0; l < job.latents; l += kLanes) {
+  for (int64_t l = 0; l < job.keys; l += kLanes) {
     const Vec first = hn::Max(hn::Load(d, before.maximum + l), hn::Load(d, job.x + l));
     Vec top = first;
-    for (int64_t t = 1; t < n; ++t) top = hn::Max(top, hn::Load(d, job.x + t * job.latents + l));
+    for (int64_t t = 1; t < n; ++t) top = hn::Max(top, hn::Load(d, job.x + t * job.keys + l));
     hn::Store(top, d, job.top + l);
     const Vec rise = hn::IfThenZeroElse(hn::Eq(top, first), hn::Sub(top, first));  // both may be -inf
     fits = hn::AllTrue(d, hn::Le(rise, hn::Set(d, kRise))) && fits;
@@ -146,13 +144,13 @@ inline bool find_top(const Job& job, int64_t n, const Sums& before) {
 inline void write_keys(const Job& job, int64_t n, const Sums& before, const Sums& behind) {
   const Floats d;
   const Vec minus = hn::Neg(hn::Inf(d));
-  for (int64_t l = 0; l < job.latents; l += kLanes) {
+  for (int64_t l = 0; l < job.keys; l += kLanes) {
     const Vec top = hn::Load(d, job.top + l), seen = hn::IfThenZeroElse(hn::Eq(top, minus), top);
     const Vec scale = exp_of(d, hn::Sub(hn::Load(d, before.maximum + l), seen));
     const Vec entered = hn::Mul(scale, hn::Load(d, before.alpha + l));
     Vec sum = hn::Zero(d);  // of its own, as the state's is: α is then rounded once a tile, not once a token
     hn::Store(scale, d, job.scale + l);
-    for (int64_t i = l; i < n * job.latents; i += job.latents) {
+    for (int64_t i = l; i < n * job.keys; i += job.keys) {
       const Vec x = exp_of(d, hn::Sub(hn::Load(d, job.x + i), seen));
       sum = hn::Add(sum, x);
       hn::Store(x, d, job.x + i);
@@ -161,18 +159,18 @@ inline void write_keys(const Job& job, int64_t n, const Sums& before, const Sums
     hn::Store(hn::Add(entered, sum), d, behind.alpha + l);
     hn::Store(top, d, behind.maximum + l);
   }
-  fill(job.x + n * job.latents, (kTokens - n) * job.latents, 0);
+  fill(job.x + n * job.keys, (kTokens - n) * job.keys, 0);
 }
 
 // Row t's factor of the exponentials: 1 / Σ exp(y - peak), which it puts in y's place.
 inline float softmax_row(const Job& job, float* y) {
   const Floats d;
   Vec most = hn::Neg(hn::Inf(d)), sum = hn::Zero(d);
-  for (int64_t l = 0; l < job.latents; l += kLanes) {
+  for (int64_t l = 0; l < job.keys; l += kLanes) {
     most = hn::Max(most, hn::Add(hn::Load(d, y + l), hn::Load(d, job.beyond + l)));
   }
   const Vec peak = hn::MaxOfLanes(d, most);
-  for (int64_t l = 0; l < job.latents; l += kLanes) {
+  for (int64_t l = 0; l < job.keys; l += kLanes) {
     const Vec e = exp_of(d, hn::Sub(hn::Add(hn::Load(d, y + l), hn::Load(d, job.beyond + l)), peak));
     sum = hn::Add(sum, e);
     hn::Store(e, d, y + l);
@@ -186,10 +184,10 @@ template <bool kKeep>
 void write_queries(const Job& job, int64_t n) {
   const Floats d;
   for (int64_t t = 0; t < n; ++t) {
-    float* y = job.y + t * job.latents;
+    float* y = job.y + t * job.keys;
     const Vec factor = hn::Set(d, job.in.softmax ? softmax_row(job, y) : 1.0f);
-    for (int64_t l = 0; l < job.latents; l += kLanes) {
-      const int64_t i = t * job.latents + l;
+    for (int64_t l = 0; l < job.keys; l += kLanes) {
+      const int64_t i = t * job.keys + l;
       const Vec alpha = hn::Load(d, job.alphas + i), p = hn::Mul(hn::Load(d, y + l), factor);
       const Vec inverse = hn::IfThenZeroElse(hn::Eq(alpha, hn::Zero(d)), reciprocal(d, alpha));
       const Vec read = hn::Mul(p, inverse);
@@ -199,7 +197,7 @@ void write_queries(const Job& job, int64_t n) {
       hn::Store(hn::Mul(read, hn::Load(d, job.scale + l)), d, job.entering + i);
     }
   }
-  fill(job.entering + n * job.latents, (kTokens - n) * job.latents, 0);
+  fill(job.entering + n * job.keys, (kTokens - n) * job.keys, 0);
 }
 
 // Nothing above the diagonal of [16,16].
@@ -211,76 +209,16 @@ inline void clear_above(float* pairs) {
 
 // scores = y xᵀ, nothing above the diagonal.
 inline void score_pairs(const Job& job) {
-  to_token_lanes(job.x, job.latents, job.x_lanes, job.spare);
-  multiply<Start::kZero>({.a = job.y,
-                          .a_row = job.latents,
-                          .a_column = 1,
-                          .b = job.x_lanes,
-                          .b_row = kTokens,
-                          .out = job.scores,
-                          .out_row = kTokens,
-                          .rows = kTokens,
-                          .columns = kTokens,
-                          .depth = job.latents,
-                          .fetcher = job.fetcher});
+  to_token_lanes(job.x, job.keys, job.x_lanes, job.spare);
+  pair_products(job, job.y, job.x_lanes, job.keys, job.scores);
   clear_above(job.scores);
 }
-
-// Where the rows of a tile lie.
-struct Rows {
-  const float* data;
-  int64_t row;
-};
 
 inline Rows values_of(const Job& job, const Stretch& at) {
   const float* given = tile_in_place(job.in.v, at, 0, job.in.values, job.values);
   if (given) return {given, job.in.v.token};
   read_tile(job.in.v, at, 0, job.in.values, 1, job.v, job.values);
   return {job.v, job.values};
-}
-
-// o = scores v + entering S
-inline void read_sums_by(const Job& job, const Stretch& at, const Rows& v, const Sums& before) {
-  float* in_place = tile_in_place(job.in.o, at, 0, job.in.values, job.values);
-  float* o = in_place ? in_place : job.o;
-  const int64_t o_row = in_place ? job.in.o.token : job.values;
-  Product product{.a = job.scores,
-                  .a_row = kTokens,
-                  .a_column = 1,
-                  .b = v.data,
-                  .b_row = v.row,
-                  .out = o,
-                  .out_row = o_row,
-                  .rows = kTokens,
-                  .columns = job.values,
-                  .depth = kTokens,
-                  .fetcher = job.fetcher};
-  multiply<Start::kZero, Terms::kUpToRow>(product);
-  product.a = job.entering;
-  product.a_row = job.latents;
-  product.b = before.state;
-  product.b_row = job.values;
-  product.depth = job.latents;
-  product.from = o;
-  multiply<Start::kAdd>(product);
-  if (!in_place) write_tile(o, o_row, job.in.o, at, 0, job.in.values);
-}
-
-// to = diag(scale) from + aᵀ b, a a tile [16, latents]
-inline void advance(const Job& job, const float* a, const Rows& b, const float* from, float* to) {
-  multiply<Start::kScaled>({.a = a,
-                            .a_row = 1,
-                            .a_column = job.latents,
-                            .b = b.data,
-                            .b_row = b.row,
-                            .out = to,
-                            .out_row = job.values,
-                            .rows = job.latents,
-                            .columns = job.values,
-                            .depth = kTokens,
-                            .from = from,
-                            .scale = job.scale,
-                            .fetcher = job.fetcher});
 }
 
 // Has the tile from `start` on fetched, if there is one, while the present one is worked on.
@@ -299,14 +237,14 @@ inline void look_ahead(const Job& job, int64_t start, std::initializer_list<cons
 template <bool kRead>
 void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, const Sums& behind) {
   const Stretch at = job.stretch(start, n);
-  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.latents);
+  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.keys);
   if (!find_top(job, n, before)) {
     run_tile<kRead>(job, start, n / 2, before, behind);
     return run_tile<kRead>(job, start + n / 2, n - n / 2, behind, behind);
   }
   write_keys(job, n, before, behind);
   if (kRead) {
-    read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.latents);
+    read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.keys);
     write_queries<false>(job, n);
     look_ahead(job, start + n, {&job.in.theta, &job.in.query}, {&job.in.v, &job.in.o});
     score_pairs(job);
@@ -314,8 +252,8 @@ void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, cons
     look_ahead(job, start + n, {&job.in.theta}, {&job.in.v});
   }
   const Rows v = values_of(job, at);
-  if (kRead) read_sums_by(job, at, v, before);
-  advance(job, job.x, v, before.state, behind.state);
+  if (kRead) read_tokens(job, job.scores, v, job.entering, before.state, job.in.o, at, 0, job.in.values, job.o);
+  advance(job, job.x, v, job.scale, before.state, behind.state);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 // after foreach_target
 #include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -114,19 +115,13 @@ HWY_INLINE void correlate_tokens(const Taps& taps, const Rows<const From>& from,
   if (c < width) correlate_vector<kTokensAtOnce>(taps, from, to, t, c, width - c, finish);
 }
 
-// Memory is asked a row at a time: what reads it goes through four rows at once, which no prefetcher follows.
-template <class From>
-HWY_INLINE void prefetch_row(const From* from, int64_t width) {
-  constexpr auto kLine = static_cast<int64_t>(64 / sizeof(From));
-  for (int64_t c = 0; c < width; c += kLine) hwy::Prefetch(from + c);
-}
-
 // to_t = finish(Σ_j weight_j ⊙ from_{t+j} + bias), t < tokens
 template <class From, class To, class Finish>
 HWY_NOINLINE void correlate(const Taps& taps, const Rows<const From>& from, const Rows<To>& to, int64_t tokens,
                             int64_t width, const Finish& finish) {
   int64_t t = 0;
   for (; t + 4 <= tokens; t += 4) {
+    // A row at a time: what reads them goes through four at once, which no prefetcher follows.
     for (int64_t i = 0; i < 4; ++i) prefetch_row(from.at(t + taps.count - 1 + kAhead + i), width);
     correlate_tokens<4>(taps, from, to, t, width, finish);
   }
@@ -342,36 +337,16 @@ HWY_EXPORT(backward_task);
 HWY_EXPORT(summing_tasks);
 HWY_EXPORT(summing_task);
 
-void forward_work(void* conv, int64_t task) {
-  HWY_DYNAMIC_DISPATCH(forward_task)(*static_cast<const ConvKernel*>(conv), task);
-}
-void backward_work(void* conv, int64_t task) {
-  HWY_DYNAMIC_DISPATCH(backward_task)(*static_cast<const ConvKernel*>(conv), task);
-}
-void summing_work(void* conv, int64_t task) {
-  HWY_DYNAMIC_DISPATCH(summing_task)(*static_cast<const ConvKernel*>(conv), task);
-}
-
-// On this thread alone where waking another takes longer than the work.
-void run(const ConvKernel& conv, int64_t tasks, void (*work)(void*, int64_t), const kernels::Parallel& parallel) {
-  constexpr int64_t kWorthAThread = 1 << 15;
-  ConvKernel copy = conv;
-  int64_t tokens = 0;
-  for (int64_t i = 0; i < conv.count; ++i) tokens += conv.blocks[i].count;
-  copy.past_caches = conv.channels % 64 == 0 && tokens * conv.channels > kernels::kPastCaches;
-  if (tokens * conv.channels >= kWorthAThread) return parallel.run(tasks, work, &copy);
-  for (int64_t i = 0; i < tasks; ++i) work(&copy, i);
-}
-
 }  // namespace
 
 void run_forward(const ConvKernel& conv, const kernels::Parallel& parallel) {
-  run(conv, HWY_DYNAMIC_DISPATCH(tasks)(conv), forward_work, parallel);
+  kernels::run_tasks(conv, HWY_DYNAMIC_DISPATCH(tasks)(conv), parallel, &HWY_DYNAMIC_DISPATCH(forward_task));
 }
 
 void run_backward(const ConvKernel& conv, const kernels::Parallel& parallel) {
-  run(conv, HWY_DYNAMIC_DISPATCH(tasks)(conv), backward_work, parallel);
-  run(conv, HWY_DYNAMIC_DISPATCH(summing_tasks)(conv), summing_work, parallel);
+  kernels::run_tasks(conv, HWY_DYNAMIC_DISPATCH(tasks)(conv), parallel, &HWY_DYNAMIC_DISPATCH(backward_task));
+  const int64_t sums = HWY_DYNAMIC_DISPATCH(summing_tasks)(conv);
+  kernels::run_tasks(conv, sums, parallel, &HWY_DYNAMIC_DISPATCH(summing_task));
 }
 
 }  // namespace cortado::convolution

@@ -36,7 +36,7 @@ struct ConvKernel {
   float* sums = nullptr;         // room for [count, taps + 1, D]
   float* grad_weight = nullptr;  // [taps + 1, D], the last row the bias's
 
-  bool past_caches = false;  // chosen by run_*
+  bool past_caches = false;  // y, grad_x: kernels::goes_past_caches
 };
 
 // Every result is the same, bit for bit, on any number of threads.

@@ -52,6 +52,7 @@ struct Operands {
     call.weight = data(weight);
     call.bias = data(bias);
     call.initial = data(initial);
+    call.past_caches = kernels::goes_past_caches(x.numel(), call.channels);
     return call;
   }
   Tensor states() const {
@@ -72,7 +73,7 @@ std::pair<Tensor, Tensor> forward_by_kernel(const Arguments& in) {
   const Tensor y = kernels::room(in.x.sizes(), in.x.options()), last = operands.states();
   call.y = timed(y);
   call.final_state = last.data_ptr<float>();
-  run_forward(call, kernels::parallel());
+  run_forward(call, kernels::parallel(in.x.numel() * call.taps));
   return {y, last};
 }
 

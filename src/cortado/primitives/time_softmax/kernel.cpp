@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/time_softmax/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 #ifndef CORTADO_TIME_SOFTMAX_KERNEL_ONCE
@@ -141,17 +142,11 @@ HWY_EXPORT(tasks);
 HWY_EXPORT(vectors_for);
 HWY_EXPORT(run_strip);
 
-void work(void* jobs, int64_t task) { HWY_DYNAMIC_DISPATCH(run_strip)(*static_cast<const Jobs*>(jobs), task); }
-
 }  // namespace
 
 void run_softmax(const SoftmaxKernel& call, const kernels::Parallel& parallel) {
-  constexpr int64_t kWorthAThread = 1 << 14;  // below, waking a thread takes longer than the work
-  const bool small = call.rows * call.tokens * call.channels < kWorthAThread;
-  Jobs jobs{&call, HWY_DYNAMIC_DISPATCH(vectors_for)(call, small ? 1 : parallel.threads)};
-  const int64_t count = HWY_DYNAMIC_DISPATCH(tasks)(jobs);
-  if (!small) return parallel.run(count, work, &jobs);
-  for (int64_t i = 0; i < count; ++i) work(&jobs, i);
+  const Jobs jobs{&call, HWY_DYNAMIC_DISPATCH(vectors_for)(call, parallel.threads)};
+  kernels::run_tasks(jobs, HWY_DYNAMIC_DISPATCH(tasks)(jobs), parallel, &HWY_DYNAMIC_DISPATCH(run_strip));
 }
 
 }  // namespace cortado::softmax

@@ -48,7 +48,7 @@ TimeSoftmax softmax_by_kernel(const Tensor& theta, const Tensor& normalizer, con
   call.normalizer = channels(sums);
   call.last_maximum = last_m.data_ptr<float>();
   call.last_normalizer = last_alpha.data_ptr<float>();
-  run_softmax(call, kernels::parallel());
+  run_softmax(call, kernels::parallel(kernels::kAnExponential * logits.numel()));
   const auto wide = [&](const Tensor& x) { return x.view(theta.sizes()); };
   return {wide(keys), wide(gate), wide(seen), wide(sums), last_alpha, last_m};
 }

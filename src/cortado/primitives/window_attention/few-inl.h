@@ -34,9 +34,7 @@ struct FewKeys {
 // Keys that are asked of memory before they are read: of a step's caches nothing is in this core's.
 constexpr int64_t kAhead = 2 * kTokens;
 void prefetch_rows(const float* from, int64_t row, int64_t size) {
-  for (int64_t i = 0; i < kTokens; ++i) {
-    for (int64_t c = 0; c < size; c += 16) hwy::Prefetch(from + i * row + c);
-  }
+  for (int64_t i = 0; i < kTokens; ++i) prefetch_row(from + i * row, size);
 }
 
 // Σ q k of the 16 keys, capped, -inf outside of `seen`.

@@ -8,6 +8,8 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/window_attention/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/products-inl.h"
+#include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/transpose-inl.h"
 #include "cortado/primitives/window_attention/few-inl.h"
 #include "cortado/primitives/window_attention/visible-inl.h"
@@ -427,7 +429,7 @@ HWY_EXPORT(few_task);
 HWY_EXPORT(forward_task);
 HWY_EXPORT(backward_task);
 
-struct Work {
+struct Backward {
   const AttentionKernel* attention;
   const AttentionGradients* gradients;
 };
@@ -444,33 +446,19 @@ void run_forward(const AttentionKernel& attention, const kernels::Parallel& para
   };
   call.task_queries = kMostQueries;
   while (call.task_queries > kFewestQueries && tasks() < kTasksAThread * parallel.threads) call.task_queries /= 2;
-  Work work{&call, nullptr};
-  const auto run = [](void* work, int64_t i) {
-    HWY_DYNAMIC_DISPATCH(forward_task)(*static_cast<Work*>(work)->attention, i);
-  };
-  parallel.run(tasks(), run, &work);
+  kernels::run_tasks(call, tasks(), parallel, &HWY_DYNAMIC_DISPATCH(forward_task));
 }
 
 void run_few(const AttentionKernel& attention, const kernels::Parallel& parallel) {
-  Work work{&attention, nullptr};
-  const auto run = [](void* work, int64_t i) {
-    HWY_DYNAMIC_DISPATCH(few_task)(*static_cast<Work*>(work)->attention, i);
-  };
-  const int64_t tasks = attention.batch * attention.groups;
-  // Waking threads takes longer than reading a short cache.
-  constexpr int64_t kWorthAThread = 1 << 15;
-  if (tasks * attention.keys * attention.key_size >= kWorthAThread) return parallel.run(tasks, run, &work);
-  for (int64_t i = 0; i < tasks; ++i) run(&work, i);
+  kernels::run_tasks(attention, attention.batch * attention.groups, parallel, &HWY_DYNAMIC_DISPATCH(few_task));
 }
 
 void run_backward(const AttentionKernel& attention, const AttentionGradients& gradients,
                   const kernels::Parallel& parallel) {
-  Work work{&attention, &gradients};
-  const auto run = [](void* work, int64_t i) {
-    const Work& w = *static_cast<Work*>(work);
-    HWY_DYNAMIC_DISPATCH(backward_task)(*w.attention, *w.gradients, i);
+  const auto task = [](const Backward& call, int64_t i) {
+    HWY_DYNAMIC_DISPATCH(backward_task)(*call.attention, *call.gradients, i);
   };
-  parallel.run(attention.batch * attention.groups, run, &work);
+  kernels::run_tasks(Backward{&attention, &gradients}, attention.batch * attention.groups, parallel, task);
 }
 
 }  // namespace cortado::window

@@ -1,0 +1,271 @@
+// Products of small matrices, and what the chunked scans make of them: a state [keys, values] and a tile of 16 tokens.
+// Compiled once for each instruction set (hence the unusual guard), everything with internal linkage.
+#if defined(CORTADO_KERNELS_PRODUCTS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_KERNELS_PRODUCTS_INL_H
+#undef CORTADO_KERNELS_PRODUCTS_INL_H
+#else
+#define CORTADO_KERNELS_PRODUCTS_INL_H
+#endif
+
+#include "cortado/primitives/kernels/tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+enum class Start {
+  kZero,
+  kAdd,
+  kScaled
+};  // what the product is added to: nothing, `from`, or `from` with its rows scaled
+enum class Terms {
+  kAll,
+  kUpToRow,
+  kFromRow
+};  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
+
+// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row +
+// k·a_column]; the others' rows are contiguous. rows is a multiple of 16, columns of the vector's length.
+struct Product {
+  const float* a;
+  int64_t a_row, a_column;
+  const float* b;
+  int64_t b_row;
+  float* out;
+  int64_t out_row;
+  int64_t rows, columns, depth;
+  const float* from = nullptr;
+  int64_t from_row = 0;          // 0: as out_row
+  const float* scale = nullptr;  // one a row
+  Fetcher* fetcher = nullptr;    // has something to fetch meanwhile
+};
+
+template <Start kStart, int kRows, int kVecs>
+HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
+  const Floats d;
+  const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
+  const int64_t from_row = p.from_row ? p.from_row : out_row;
+  const float* const from = kStart == Start::kZero ? nullptr : p.from + i * from_row + j;
+  float* const out = p.out + i * out_row + j;
+  Vec sum[kRows][kVecs];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::Zero(d);
+  }
+  const float* a = p.a + i * a_row + k * a_column;
+  const float* b = p.b + k * b_row + j;
+  for (; k < end; ++k, a += a_column, b += b_row) {
+    Vec columns[kVecs];
+#pragma GCC unroll 4
+    for (int c = 0; c < kVecs; ++c) columns[c] = hn::Load(d, b + c * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vec factor = hn::Set(d, a[r * a_row]);
+#pragma GCC unroll 4
+      for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, columns[c], sum[r][c]);
+    }
+  }
+  // What it is added to comes last: a state is then rounded once a tile, not once a token.
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kVecs; ++c) {
+      const int64_t before = r * from_row + c * kLanes;
+      if constexpr (kStart == Start::kAdd) sum[r][c] = hn::Add(sum[r][c], hn::Load(d, from + before));
+      if constexpr (kStart == Start::kScaled) {
+        sum[r][c] = hn::MulAdd(hn::Set(d, p.scale[i + r]), hn::Load(d, from + before), sum[r][c]);
+      }
+      hn::Store(sum[r][c], d, out + r * out_row + c * kLanes);
+    }
+  }
+}
+
+// The rows from i on, kRows at a time, of the columns from `from` on, kVecs vectors at a time as long as there are as
+// many. Returns the first column left over.
+template <Start kStart, Terms kTerms, int kRows, int kVecs>
+HWY_INLINE int64_t multiply_columns(const Product& p, int64_t from) {
+  const int64_t count = (p.columns - from) / (kVecs * kLanes);
+  for (int64_t i = 0; i < p.rows; i += kRows) {
+    const int64_t begin = kTerms == Terms::kFromRow ? i : 0;
+    const int64_t end = kTerms == Terms::kUpToRow ? i + kRows : p.depth;
+    for (int64_t j = 0; j < count; ++j) {
+      product_tile<kStart, kRows, kVecs>(p, i, from + j * kVecs * kLanes, begin, end);
+      if (p.fetcher) p.fetcher->fetch(3);
+    }
+  }
+  return from + count * kVecs * kLanes;
+}
+
+template <Start kStart, Terms kTerms = Terms::kAll>
+HWY_NOINLINE void multiply(const Product& p) {
+  int64_t left = 0;
+  if constexpr (kTileRows == 8) left = multiply_columns<kStart, kTerms, 4, 4>(p, left);
+  left = multiply_columns<kStart, kTerms, kTileRows, 2>(p, left);
+  multiply_columns<kStart, kTerms, 2 * kTileRows, 1>(p, left);
+}
+
+// --- Transposition of tiles, by interleaving four rows twice. `spare` holds a tile. ---
+
+// [kTokens, width] -> [width, kTokens]: tokens become a vector's lanes.
+HWY_NOINLINE inline void to_token_lanes(const float* from, int64_t width, float* to, float* spare) {
+  static_assert(kTokens == 16);
+  const Floats d;
+  for (int64_t i = 0; i < 4; ++i) {
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const float* row = from + i * width + j;
+      hn::StoreInterleaved4(hn::Load(d, row), hn::Load(d, row + 4 * width), hn::Load(d, row + 8 * width),
+                            hn::Load(d, row + 12 * width), d, spare + 4 * (i * width + j));
+    }
+  }
+  const int64_t part = 4 * width;
+  for (int64_t j = 0; j < part; j += kLanes) {
+    hn::StoreInterleaved4(hn::Load(d, spare + j), hn::Load(d, spare + part + j), hn::Load(d, spare + 2 * part + j),
+                          hn::Load(d, spare + 3 * part + j), d, to + 4 * j);
+  }
+}
+
+HWY_NOINLINE inline void from_token_lanes(const float* from, int64_t width, float* to, float* spare) {
+  const Floats d;
+  const int64_t part = 4 * width;
+  Vec a, b, c, e;
+  for (int64_t j = 0; j < part; j += kLanes) {
+    hn::LoadInterleaved4(d, from + 4 * j, a, b, c, e);
+    hn::Store(a, d, spare + j);
+    hn::Store(b, d, spare + part + j);
+    hn::Store(c, d, spare + 2 * part + j);
+    hn::Store(e, d, spare + 3 * part + j);
+  }
+  for (int64_t i = 0; i < 4; ++i) {
+    for (int64_t j = 0; j < width; j += kLanes) {
+      float* row = to + i * width + j;
+      hn::LoadInterleaved4(d, spare + 4 * (i * width + j), a, b, c, e);
+      hn::Store(a, d, row);
+      hn::Store(b, d, row + 4 * width);
+      hn::Store(c, d, row + 8 * width);
+      hn::Store(e, d, row + 12 * width);
+    }
+  }
+}
+
+// --- What a scan's tile and its state give each other. ---
+
+// Rows of a matrix, `row` apart.
+struct Rows {
+  const float* data;
+  int64_t row;
+};
+
+// What all products of a scan's tiles share: the state is [keys, values], both padded, a tile [16, keys] or [16,
+// values]. A transposed tile has the tokens in its lanes.
+struct Tiling {
+  int64_t keys = 0, values = 0;
+  float *lanes = nullptr, *spare = nullptr;  // a tile [keys, 16]; any tile
+  Fetcher* fetcher = nullptr;
+};
+
+// pairs [16,16] = a bᵀ of tiles [16, width], b transposed
+inline void pair_products(const Tiling& tiling, const float* a, const float* b_lanes, int64_t width, float* pairs) {
+  multiply<Start::kZero>({.a = a,
+                          .a_row = width,
+                          .a_column = 1,
+                          .b = b_lanes,
+                          .b_row = kTokens,
+                          .out = pairs,
+                          .out_row = kTokens,
+                          .rows = kTokens,
+                          .columns = kTokens,
+                          .depth = width,
+                          .fetcher = tiling.fetcher});
+}
+
+// to (kAdd: +)= a lower triangle [16,16] of weights, or with kFromRow its transpose, times a tile [16, width]
+template <Start kStart, Terms kTerms>
+void weigh(const Tiling& tiling, const float* weights, const Rows& tile, int64_t width, float* to, int64_t to_row) {
+  static_assert(kTerms != Terms::kAll);
+  constexpr bool kTurned = kTerms == Terms::kFromRow;
+  multiply<kStart, kTerms>({.a = weights,
+                            .a_row = kTurned ? 1 : kTokens,
+                            .a_column = kTurned ? kTokens : 1,
+                            .b = tile.data,
+                            .b_row = tile.row,
+                            .out = to,
+                            .out_row = to_row,
+                            .rows = kTokens,
+                            .columns = width,
+                            .depth = kTokens,
+                            .from = to,
+                            .fetcher = tiling.fetcher});
+}
+
+// to [16, values] = from + y S, y a tile [16, keys]
+inline void read_by_keys(const Tiling& tiling, const float* y, const float* state, const Rows& from, float* to,
+                         int64_t to_row) {
+  multiply<Start::kAdd>({.a = y,
+                         .a_row = tiling.keys,
+                         .a_column = 1,
+                         .b = state,
+                         .b_row = tiling.values,
+                         .out = to,
+                         .out_row = to_row,
+                         .rows = kTokens,
+                         .columns = tiling.values,
+                         .depth = tiling.keys,
+                         .from = from.data,
+                         .from_row = from.row,
+                         .fetcher = tiling.fetcher});
+}
+
+// out = weights v + y S: what a tile's tokens read of each other and of the state before them. `tile` where out's rows
+// cannot be written in place.
+inline void read_tokens(const Tiling& tiling, const float* weights, const Rows& v, const float* y, const float* state,
+                        const Timed& out, const Stretch& at, int64_t column, int64_t columns, float* tile) {
+  float* in_place = tile_in_place(out, at, column, columns, tiling.values);
+  float* to = in_place ? in_place : tile;
+  const int64_t row = in_place ? at.step * out.token : tiling.values;
+  weigh<Start::kZero, Terms::kUpToRow>(tiling, weights, v, tiling.values, to, row);
+  read_by_keys(tiling, y, state, {to, row}, to, row);
+  if (!in_place) write_tile(to, row, out, at, column, columns);
+}
+
+// to_t = S values_t, a tile [16, keys], the values transposed
+inline void read_by_values(const Tiling& tiling, const float* state, const float* value_lanes, float* to) {
+  multiply<Start::kZero>({.a = state,
+                          .a_row = tiling.values,
+                          .a_column = 1,
+                          .b = value_lanes,
+                          .b_row = kTokens,
+                          .out = tiling.lanes,
+                          .out_row = kTokens,
+                          .rows = tiling.keys,
+                          .columns = kTokens,
+                          .depth = tiling.values,
+                          .fetcher = tiling.fetcher});
+  from_token_lanes(tiling.lanes, tiling.keys, to, tiling.spare);
+}
+
+// to = diag(scale) from + keysᵀ values, states; of the tiles' first `tokens` rows
+inline void advance(const Tiling& tiling, const float* keys, const Rows& values, const float* scale, const float* from,
+                    float* to, int64_t tokens = kTokens) {
+  multiply<Start::kScaled>({.a = keys,
+                            .a_row = 1,
+                            .a_column = tiling.keys,
+                            .b = values.data,
+                            .b_row = values.row,
+                            .out = to,
+                            .out_row = tiling.values,
+                            .rows = tiling.keys,
+                            .columns = tiling.values,
+                            .depth = tokens,
+                            .from = from,
+                            .scale = scale,
+                            .fetcher = tiling.fetcher});
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif
