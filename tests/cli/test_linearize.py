@@ -71,3 +71,19 @@ def test_macchiato_and_adapters(linearize, tmp_path):
     assert done.returncode == 0, done.stderr
     assert [stage["stage"] for stage in json.loads((out / "report.json").read_text())["stages"]] == ["transfer", "cross-entropy", "lora"]
     assert (out / "lora.safetensors").exists()
+
+
+def test_what_was_learned_converts_the_model_again(cortado, linearize, softmax, tmp_path):
+    out, again = tmp_path / "linear", tmp_path / "again"
+    assert linearize(out).returncode == 0
+    learned = out / "learned.safetensors"
+    assert learned.stat().st_size < (out / "best.safetensors").stat().st_size / 4
+    done = cortado("linearize", softmax, "--from", learned, "--out", again)
+    assert done.returncode == 0, done.stderr
+    answers = [cortado("generate", run, "--prompt", "ROMEO", "--n-tokens", 20, "--temperature", 0).stdout for run in (out, again)]
+    assert answers[0] == answers[1]
+    refused = cortado("linearize", softmax, "--from", learned, "--out", tmp_path / "no", "--tokens", 5)
+    assert refused.returncode == 2 and "[--from] trains nothing: leave --tokens out" in refused.stderr
+    learned.write_bytes(learned.read_bytes()[:-9])
+    refused = cortado("linearize", softmax, "--from", learned, "--out", tmp_path / "no")
+    assert refused.returncode == 2 and len(refused.stderr.strip().splitlines()) == 1 and not (tmp_path / "no").exists()

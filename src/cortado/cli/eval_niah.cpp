@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "cortado/base/error.h"
@@ -57,6 +58,7 @@ struct NiahPart {
 
 // A question as a model reads it.
 struct NiahPrompt {
+  int64_t index;
   NiahQuestion question;
   std::string input;  // with the chat template, without the answer's prefix
   std::vector<int32_t> tokens;
@@ -106,11 +108,10 @@ class Asker {
     for (const auto& part : all) {
       const NiahQuestions questions({part.task, part.length, kAnswerTokens, seed()}, material_.words, material_.essay,
                                     [&](const NiahQuestion& q) { return static_cast<int64_t>(encode(q).size()); });
-      for (size_t begin = 0; begin < part.indices.size(); begin += static_cast<size_t>(command_.batch)) {
-        const size_t end = std::min(begin + static_cast<size_t>(command_.batch), part.indices.size());
-        ask(part, questions,
-            {part.indices.begin() + static_cast<std::ptrdiff_t>(begin),
-             part.indices.begin() + static_cast<std::ptrdiff_t>(end)});
+      const auto prompts = prompts_of(part, questions);
+      const auto batch = static_cast<size_t>(command_.batch);
+      for (size_t begin = 0; begin < prompts.size(); begin += batch) {
+        ask(part, std::span(prompts).subspan(begin, std::min(batch, prompts.size() - begin)));
       }
     }
   }
@@ -145,17 +146,23 @@ class Asker {
     return chat_ ? opened_.tokenizer->encode(text) : encode_prompt(*opened_.tokenizer, text);
   }
 
-  // A batch: all of its results are written together.
-  void ask(const NiahPart& part, const NiahQuestions& questions, const std::vector<int64_t>& indices) {
-    const Stopwatch watch;
+  // In the order of their tokens, so that those of a batch begin alike for as long as possible: that is read once.
+  std::vector<NiahPrompt> prompts_of(const NiahPart& part, const NiahQuestions& questions) const {
     std::vector<NiahPrompt> prompts;
-    std::vector<std::vector<int32_t>> tokens;
-    for (const int64_t index : indices) {
+    for (const int64_t index : part.indices) {
       stop_if_interrupted(*command_.models);
-      auto question = questions.make(index);
-      tokens.push_back(encode(question));
-      prompts.push_back({question, rendered(question), tokens.back()});
+      const auto question = questions.make(index);
+      prompts.push_back({index, question, rendered(question), encode(question)});
     }
+    std::sort(prompts.begin(), prompts.end(), [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
+    return prompts;
+  }
+
+  // A batch: all of its results are written together.
+  void ask(const NiahPart& part, std::span<const NiahPrompt> prompts) {
+    const Stopwatch watch;
+    std::vector<std::vector<int32_t>> tokens;
+    for (const NiahPrompt& prompt : prompts) tokens.push_back(prompt.tokens);
     const std::string state = asked_ ? concat(right_, " of ", asked_, " right") : "";
     AnswerOptions options{.tokens = kAnswerTokens, .stops = opened_.tokenizer->special().stops};
     options.progress = [&](int64_t count) {
@@ -165,17 +172,17 @@ class Asker {
     };
     const auto answers = answer_all(*opened_.model, tokens, options);
     std::vector<Json> results;
-    for (size_t i = 0; i < indices.size(); ++i) {
-      results.push_back(result_of(part, indices[i], prompts[i], answers.tokens[i]));
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      results.push_back(result_of(part, prompts[i], answers.tokens[i]));
       results.back()["state_bytes"] = static_cast<int64_t>(answers.state_bytes);
-      results.back()["seconds"] = watch.seconds() / static_cast<double>(indices.size());
+      results.back()["seconds"] = watch.seconds() / static_cast<double>(prompts.size());
     }
     file_.append(results);
-    done_ += part.length * static_cast<int64_t>(indices.size());
+    done_ += part.length * static_cast<int64_t>(prompts.size());
     bar_->update(done_, concat(right_, " of ", asked_, " right"));
   }
 
-  Json result_of(const NiahPart& part, int64_t index, const NiahPrompt& prompt, const std::vector<int32_t>& answer) {
+  Json result_of(const NiahPart& part, const NiahPrompt& prompt, const std::vector<int32_t>& answer) {
     const std::string text = opened_.tokenizer->decode(answer);
     const bool correct = niah_correct(text, prompt.question.value);
     ++asked_;
@@ -183,7 +190,7 @@ class Asker {
     return {{"model", opened_.name},
             {"task", part.task.name},
             {"length", part.length},
-            {"index", index},
+            {"index", prompt.index},
             {"input", prompt.input},
             {"answer_prefix", prompt.question.answer_prefix},
             {"outputs", Json::array({prompt.question.value})},

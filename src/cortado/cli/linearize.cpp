@@ -12,6 +12,7 @@
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/convert/learned.h"
 #include "cortado/mechanisms/lolcats/op.h"
 
 namespace cortado {
@@ -24,20 +25,33 @@ struct LinearizeCommand {
   std::optional<int64_t> window, features, latents;
   double window_logit = 20;
   std::optional<int64_t> tokens;
-  std::optional<std::string> weights;
+  std::optional<std::string> weights, from;
   std::optional<double> learning_rate;
   bool resume = false, overwrite = false, quiet = false;
   std::shared_ptr<CommonOptions> common;
 };
 
-// With --resume everything is as the conversion began; only where and how it computes may be said again.
-void check_resume(const LinearizeCommand& command) {
-  static const std::set<std::string> allowed = {"--out",     "--resume", "--stop-at", "--quiet",
-                                                "--threads", "--device", "--help"};
+void allow_only(const LinearizeCommand& command, const std::set<std::string>& allowed, const std::string& why) {
   for (const CLI::Option* option : command.app->get_options()) {
-    fail_input_if(option->count() > 0 && !allowed.contains(option->get_name()), "[--resume] goes on as it was: leave ",
-                  option->get_name(), " out");
+    fail_input_if(option->count() > 0 && !allowed.contains(option->get_name()), why, ": leave ", option->get_name(),
+                  " out");
   }
+}
+
+// Everything is as the conversion began; only where and how it computes may be said again.
+void check_resume(const LinearizeCommand& command) {
+  allow_only(command, {"--out", "--resume", "--stop-at", "--quiet", "--threads", "--device", "--help"},
+             "[--resume] goes on as it was");
+}
+
+// What another conversion of the same weights learned: nothing is to be trained.
+void apply(const LinearizeCommand& command) {
+  allow_only(command, {"MODEL", "--checkpoint", "--from", "--out", "--overwrite", "--threads", "--help"},
+             "[--from] trains nothing");
+  const LinearizePlan& plan = command.request.plan;
+  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --from FILE --out DIR`");
+  apply_learned({plan.source, plan.which, *command.from, command.request.out, command.request.use});
+  std::cout << "written to " << command.request.out << std::endl;
 }
 
 // Options that belong to one method are an error with the other.
@@ -125,6 +139,7 @@ void run_linearize(LinearizeCommand& command) {
     request.use = FolderUse::kResume;
   } else {
     if (command.overwrite) request.use = FolderUse::kOverwrite;
+    if (command.from) return apply(command);
     complete_plan(command);
   }
   request.stop = interrupt_requested;
@@ -146,6 +161,7 @@ constexpr const char* kLinearizeFooter =
     "Examples:\n"
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
     "  cortado linearize runs/smollm2 --method lolcats --data book.txt --tokens 1500000 --out runs/linear\n"
+    "  cortado linearize runs/smollm2 --from learned.safetensors --out runs/linear    what another conversion learned\n"
     "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
     "  cortado linearize runs/smollm2 --method lolcats --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
     "  cortado linearize runs/smollm2 --method macchiato --cross-entropy-tokens 500000 --out runs/macchiato\n"
@@ -263,6 +279,10 @@ void add_linearize_command(CLI::App& app) {
   add_mixer_options(subcommand, *command);
   add_training_options(subcommand, *command);
   add_later_stages(subcommand, *command);
+  subcommand
+      .add_option("--from", command->from,
+                  "the learned.safetensors of another conversion of MODEL: converts with it and trains nothing")
+      ->check(CLI::ExistingFile);
   subcommand.add_flag("--resume", command->resume, "go on with the conversion in the folder");
   subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");
   subcommand.add_option("--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would")

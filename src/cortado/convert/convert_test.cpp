@@ -8,6 +8,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/convert/learned.h"
 #include "cortado/convert/linearize.h"
 #include "cortado/convert/weights.h"
 #include "cortado/generate/evaluate.h"
@@ -390,6 +391,33 @@ TEST_F(ConversionTest, AdaptersAreTrainedLastAndMerged) {
   EXPECT_FALSE(linearize(first).done);
   EXPECT_TRUE(linearize(resuming("stopped")).done);
   expect_same_weights(path("stopped/best.safetensors"), path("tuned/best.safetensors"));
+}
+
+// The small file alone makes the same model of the source, to the rounding of its float16.
+TEST_F(ConversionTest, WhatWasLearnedMakesTheSameModelAgain) {
+  const std::string run = make_run(small_config(kGrouped));
+  LinearizeRequest wanted = request(run, "tuned");
+  wanted.plan.lora = wanted.plan.transfer;
+  wanted.plan.lora.learning_rate = 3e-3;
+  wanted.plan.adapters = {.rank = 2, .alpha = 4};
+  linearize(wanted);
+  const std::string learned = path("tuned/learned.safetensors");
+  apply_learned({run, "best", learned, path("again")});
+  const Tensor tokens = some_tokens(2, 30);
+  const Tensor right = open_model(path("tuned"))->forward(tokens);
+  EXPECT_CLOSE(open_model(path("again"))->forward(tokens), right, 2e-3);
+  EXPECT_GT(testing::relative_error(open_model(run)->forward(tokens), right), 1e-2);
+
+  EXPECT_NE(testing::error_of([&] {
+              apply_learned({run, "best", path("tuned/lora.safetensors"), path("no")});
+            }).find("is no learned.safetensors"),
+            std::string::npos);
+  Json other = small_config(kGrouped);
+  other["initialization"] = {{"type", "normal"}, {"std", 0.3}};
+  make_run(other);
+  EXPECT_NE(testing::error_of([&] { apply_learned({run, "best", learned, path("no")}); }).find("on other weights"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(path("no")));
 }
 
 TEST_F(ConversionTest, ConvertingTheRestKeepsWhatWasLearned) {

@@ -6,6 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
+#include "cortado/convert/learned.h"
 #include "cortado/convert/plan.h"
 #include "cortado/convert/report.h"
 #include "cortado/convert/weights.h"
@@ -55,7 +56,7 @@ class Conversion {
   void begin_stage(size_t number);
   void checkpoint() const;
   void save(const std::string& path) const;
-  void keep_learned();
+  NamedTensors all_learned() const;
   int64_t finished_steps() const;
   void introduce() const;
 
@@ -138,11 +139,14 @@ int64_t Conversion::finished_steps() const {
 }
 
 void Conversion::save(const std::string& path) const {
-  NamedTensors learned = fixed_, adapters;
-  for (const auto& entry : stage_->learned()) (stage_->name() == "lora" ? adapters : learned).push_back(entry);
+  const bool lora = stage_->name() == "lora";
+  const NamedTensors adapters = lora ? stage_->learned() : NamedTensors();
+  const NamedTensors learned = lora ? fixed_ : all_learned();
   save_converted(config_, source_, learned, adapters, plan_.adapters, path,
                  {{"stage", stage_->name()}, {"step", std::to_string(finished_steps() + stage_->state().step)}});
-  if (!adapters.empty() && path == folder_.best()) save_lora(folder_.adapters(), adapters, plan_.adapters);
+  if (path != folder_.best()) return;
+  if (!adapters.empty()) save_lora(folder_.adapters(), adapters, plan_.adapters);
+  save_learned(folder_.learned(), {plan_.conversion, plan_.fingerprint, learned, adapters, plan_.adapters});
 }
 
 void Conversion::checkpoint() const {
@@ -210,11 +214,11 @@ void Conversion::introduce() const {
   std::cout << std::endl;
 }
 
-// Of a finished stage, for the next ones; what both learned is the later one's.
-void Conversion::keep_learned() {
+// By all stages up to this one; what several learned is the last one's.
+NamedTensors Conversion::all_learned() const {
   std::map<std::string, Tensor> all(fixed_.begin(), fixed_.end());
   for (const auto& [name, parameter] : stage_->learned()) all[name] = parameter;
-  fixed_.assign(all.begin(), all.end());
+  return {all.begin(), all.end()};
 }
 
 bool Conversion::run() {
@@ -233,7 +237,7 @@ bool Conversion::run() {
       save(folder_.last());
       return done;
     }
-    keep_learned();
+    fixed_ = all_learned();
     finished_.push_back(report_of(*stage_));
     begin_stage(number_ + 1);
   }

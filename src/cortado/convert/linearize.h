@@ -64,8 +64,9 @@ struct LinearizeResult {
 };
 
 // DIR then is a run: config.json, tokenizer/, best.safetensors, last.safetensors, and linearize.json, metrics.jsonl,
-// report.json, report.svg; adapters are merged into the weights, and also lie apart in lora.safetensors. InputError:
-// model, text or folder are wrong, and then the folder is untouched.
+// report.json, report.svg; adapters are merged into the weights, and also lie apart in lora.safetensors; what was
+// learned lies apart in learned.safetensors. InputError: model, text or folder are wrong, and then the folder is
+// untouched.
 LinearizeResult linearize(const LinearizeRequest& request);
 
 }  // namespace cortado

@@ -20,7 +20,6 @@ class Sequences {
   Sequences(LanguageModel& model, const Prompts& prompts, const AnswerOptions& options)
       : model_(model), prompts_(prompts), options_(options), rows_(prompts.size()) {
     std::iota(rows_.begin(), rows_.end(), 0);
-    state_ = model.zero_state(static_cast<int64_t>(prompts.size()));
     answers_.tokens.resize(prompts.size());
   }
 
@@ -32,16 +31,17 @@ class Sequences {
   }
 
  private:
-  // Everything that all prompts have, as a dense batch; then the rest of each, packed.
+  // The beginning that all prompts share, as one sequence; what all have besides, as a dense batch; then the rest of
+  // each, packed.
   void read_prompts() {
     const auto shorter = [](const auto& a, const auto& b) { return a.size() < b.size(); };
     const auto shortest = std::min_element(prompts_.begin(), prompts_.end(), shorter);
     const auto common = static_cast<int64_t>(shortest->size()) - 1;  // every prompt has a token for the last call
-    for (int64_t begin = 0; begin < common; begin += options_.chunk) {
-      const int64_t end = std::min(begin + options_.chunk, common);
-      model_.hidden(tokens_between(begin, end).view({-1, end - begin}), {}, &state_);
-      count(static_cast<int64_t>(prompts_.size()) * (end - begin));
-    }
+    const int64_t shared = std::min(shared_beginning(), common);
+    state_ = model_.zero_state(1);
+    read_dense(0, shared, 1);
+    if (prompts_.size() > 1) keep(std::vector<int64_t>(prompts_.size(), 0));
+    read_dense(shared, common, prompts_.size());
     const at::Tensor rest = tokens_between(common, std::numeric_limits<int64_t>::max());
     if (rest.numel() == static_cast<int64_t>(prompts_.size())) {
       read(rest.view({-1, 1}), {});
@@ -50,10 +50,30 @@ class Sequences {
     }
   }
 
-  // One prompt's tokens after the other's, int64.
-  at::Tensor tokens_between(int64_t begin, int64_t end) const {
-    std::vector<int64_t> tokens;
+  // How many tokens all prompts begin with.
+  int64_t shared_beginning() const {
+    size_t shared = prompts_[0].size();
     for (const auto& prompt : prompts_) {
+      const auto [end, other] = std::mismatch(prompt.begin(), prompt.end(), prompts_[0].begin(), prompts_[0].end());
+      shared = std::min(shared, static_cast<size_t>(end - prompt.begin()));
+    }
+    return static_cast<int64_t>(shared);
+  }
+
+  // Tokens [begin, end) of the first `sequences` prompts.
+  void read_dense(int64_t begin, int64_t end, size_t sequences) {
+    for (; begin < end; begin += options_.chunk) {
+      const int64_t stop = std::min(begin + options_.chunk, end);
+      model_.hidden(tokens_between(begin, stop, sequences).view({-1, stop - begin}), {}, &state_);
+      count(static_cast<int64_t>(prompts_.size()) * (stop - begin));
+    }
+  }
+
+  // One prompt's tokens after the other's, of the first `sequences`, int64.
+  at::Tensor tokens_between(int64_t begin, int64_t end, size_t sequences = std::numeric_limits<size_t>::max()) const {
+    std::vector<int64_t> tokens;
+    for (size_t i = 0; i < std::min(sequences, prompts_.size()); ++i) {
+      const auto& prompt = prompts_[i];
       const auto stop = std::min(end, static_cast<int64_t>(prompt.size()));
       tokens.insert(tokens.end(), prompt.begin() + begin, prompt.begin() + stop);
     }
@@ -91,19 +111,21 @@ class Sequences {
       next.push_back(chosen);
     }
     if (staying.empty()) return false;
-    if (staying.size() < rows_.size()) keep(staying);
+    if (staying.size() < rows_.size()) {
+      keep(staying);
+      std::vector<size_t> rows;
+      for (const int64_t i : staying) rows.push_back(rows_[static_cast<size_t>(i)]);
+      rows_ = rows;
+    }
     read(at::tensor(next, at::kLong).view({-1, 1}).to(model_.device()), {});
     return true;
   }
 
-  // The other sequences leave. Layer by layer: there are never two whole states.
-  void keep(const std::vector<int64_t>& staying) {
-    const at::Tensor indices = at::tensor(staying, at::kLong).to(model_.device());
+  // The sequences of these rows, in this order. Layer by layer: there are never two whole states.
+  void keep(const std::vector<int64_t>& rows) {
+    const at::Tensor indices = at::tensor(rows, at::kLong).to(model_.device());
     for (auto& layer : state_.layers) layer = layer.index(indices);
     state_.position = state_.position.index_select(0, indices);
-    std::vector<size_t> rows;
-    for (const int64_t i : staying) rows.push_back(rows_[static_cast<size_t>(i)]);
-    rows_ = rows;
   }
 
   void count(int64_t tokens) {

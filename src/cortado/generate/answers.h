@@ -21,9 +21,10 @@ struct Answers {
   double state_bytes = 0;                    // of one sequence after its prompt, on average
 };
 
-// The likeliest tokens after each prompt (the lowest of several). Prompts may differ in length, and none sees padding:
-// what they are longer than the shortest is read in one packed call, so lengths should be about the same. An answer
-// that has ended leaves the batch. InputError: no prompt, an empty prompt. Failure: a logit that is not a number.
+// The likeliest tokens after each prompt (the lowest of several). What all prompts begin with is read once. They may
+// differ in length, and none sees padding: what they are longer than the shortest is read in one packed call, so
+// lengths should be about the same. An answer that has ended leaves the batch. InputError: no prompt, an empty prompt.
+// Failure: a logit that is not a number.
 Answers answer_all(LanguageModel& model, const std::vector<std::vector<int32_t>>& prompts,
                    const AnswerOptions& options);
 

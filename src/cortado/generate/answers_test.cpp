@@ -18,6 +18,13 @@ std::vector<int32_t> prompt(size_t begin, size_t count) {
   return {part.begin(), part.end()};
 }
 
+using Prompts = std::vector<std::vector<int32_t>>;
+
+std::vector<int32_t> joined(std::vector<int32_t> first, const std::vector<int32_t>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 // A greedy answer of one sequence alone, and how far ahead of the next each token was.
 struct Alone {
   std::vector<int32_t> tokens;
@@ -54,20 +61,30 @@ size_t before(const std::vector<int32_t>& tokens, int32_t stop) {
 
 class EveryMixerAnswers : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EveryMixerAnswers, TogetherAsAlone) {
+void expect_together_as_alone(const std::shared_ptr<LanguageModel>& model, const Prompts& prompts) {
   constexpr int64_t kTokens = 16;
+  std::vector<Alone> alone;
+  for (const auto& each : prompts) alone.push_back(answer_alone(model, each, kTokens));
+  const int32_t stop = alone[1].tokens[5];  // rows end at different times
+  for (const int64_t chunk : {10, 512}) {
+    const auto answers = answer_all(*model, prompts, {.tokens = kTokens, .stops = {stop}, .chunk = chunk});
+    ASSERT_EQ(answers.tokens.size(), prompts.size());
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      expect_same(answers.tokens[i], alone[i], before(alone[i].tokens, stop));
+    }
+  }
+}
+
+TEST_P(EveryMixerAnswers, TogetherAsAlone) {
   for (const auto type : {at::kDouble, at::kFloat}) {
     const auto model = byte_model(GetParam());
     model->to(type);
-    const std::vector<std::vector<int32_t>> prompts = {prompt(0, 31), prompt(7, 29), prompt(20, 36), prompt(3, 29)};
-    std::vector<Alone> alone;
-    for (const auto& each : prompts) alone.push_back(answer_alone(model, each, kTokens));
-    const int32_t stop = alone[1].tokens[5];  // rows end at different times
-    for (const int64_t chunk : {10, 512}) {
-      const auto answers = answer_all(*model, prompts, {.tokens = kTokens, .stops = {stop}, .chunk = chunk});
-      ASSERT_EQ(answers.tokens.size(), 4u);
-      for (size_t i = 0; i < 4; ++i) expect_same(answers.tokens[i], alone[i], before(alone[i].tokens, stop));
-    }
+    expect_together_as_alone(model, {prompt(0, 31), prompt(7, 29), prompt(20, 36), prompt(3, 29)});
+    // 23 tokens in common; two that are the same; one that is the beginning of the others.
+    expect_together_as_alone(
+        model, {joined(prompt(0, 23), prompt(60, 9)), joined(prompt(0, 23), prompt(8, 14)), prompt(0, 31)});
+    expect_together_as_alone(model, {prompt(5, 30), prompt(5, 30)});
+    expect_together_as_alone(model, {prompt(5, 20), prompt(5, 31)});
   }
 }
 

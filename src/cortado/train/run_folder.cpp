@@ -17,9 +17,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::set<std::string> kOurs = {
-    "config.json", "tokenizer",     "trainer.safetensors", "last.safetensors", "best.safetensors", "train.json",
-    ".lock",       "metrics.jsonl", "linearize.json",      "report.json",      "report.svg",       "lora.safetensors"};
+const std::set<std::string> kOurs = {"config.json",
+                                     "tokenizer",
+                                     "trainer.safetensors",
+                                     "last.safetensors",
+                                     "best.safetensors",
+                                     "train.json",
+                                     ".lock",
+                                     "metrics.jsonl",
+                                     "linearize.json",
+                                     "report.json",
+                                     "report.svg",
+                                     "lora.safetensors",
+                                     "learned.safetensors"};
 
 // A file of ours that was being written when the process died: "last.safetensors.tmp.123" and the like.
 bool is_leftover(const std::string& name) {

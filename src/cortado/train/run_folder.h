@@ -12,6 +12,7 @@ namespace cortado {
 // RUN/train.json            where training stands, for people and scripts
 // RUN/metrics.jsonl         one object a line
 // RUN/lora.safetensors      adapters, where there are (nn/lora.h); the weights above hold them too
+// RUN/learned.safetensors   what a conversion learned (convert/learned.h); the weights above hold it too
 // RUN/.lock                 held while a process trains here
 struct RunFolder {
   std::string path;
@@ -24,6 +25,7 @@ struct RunFolder {
   std::string summary() const { return path + "/train.json"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
   std::string adapters() const { return path + "/lora.safetensors"; }
+  std::string learned() const { return path + "/learned.safetensors"; }
   std::string lock() const { return path + "/.lock"; }
 
   bool has_checkpoint() const;  // something that starting over would lose

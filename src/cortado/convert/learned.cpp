@@ -1,0 +1,85 @@
+#include "cortado/convert/learned.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/convert/weights.h"
+#include "cortado/nn/safetensors.h"
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "cortado-learned";
+constexpr const char* kVersion = "1";
+const std::string kAdapter = ".lora.";
+
+Tensor shortened(const Tensor& x) {
+  const Tensor half = x.detach().cpu().to(at::kHalf);
+  return half.isfinite().all().item<bool>() ? half : x.detach().cpu().to(at::kFloat);
+}
+
+// Every learned tensor must have the shape that the converted model gives it.
+void check_shapes(const Learned& learned, const ModelConfig& config, const std::string& path) {
+  const LanguageModel model(config);
+  const auto parameters = model.named_parameters();
+  for (const auto& [name, tensor] : learned.weights) {
+    const Tensor* weight = parameters.find(name);
+    fail_input_if(!weight || weight->sizes() != tensor.sizes(), "[", path, "] has \"", name, "\" of ", tensor.sizes(),
+                  ", which the converted model does not");
+  }
+}
+
+}  // namespace
+
+void save_learned(const std::string& path, const Learned& learned) {
+  TensorFile file;
+  for (const auto& [name, tensor] : learned.weights) file.tensors.emplace_back(name, shortened(tensor));
+  for (const auto& [name, tensor] : learned.adapters) file.tensors.emplace_back(name, shortened(tensor));
+  file.metadata = {{"format", kFormat},
+                   {"version", kVersion},
+                   {"conversion", learned.conversion.to_json().dump()},
+                   {"source", learned.source},
+                   {"adapters", lora_json(learned.lora).dump()}};
+  write_safetensors(path, file);
+}
+
+Learned load_learned(const std::string& path) {
+  TensorFile file = read_safetensors(path);
+  fail_input_if(file.metadata["format"] != kFormat || file.metadata["version"] != kVersion, "[", path,
+                "] is no learned.safetensors of a conversion");
+  Learned learned;
+  learned.conversion = ConversionSettings::from_json(parse_json(file.metadata["conversion"], path), path);
+  learned.source = file.metadata["source"];
+  learned.lora = lora_options(parse_json(file.metadata["adapters"], path), path);
+  for (const auto& [name, tensor] : file.tensors) {
+    const bool adapter = name.find(kAdapter) != std::string::npos;
+    (adapter ? learned.adapters : learned.weights).emplace_back(name, tensor.to(at::kFloat));
+  }
+  return learned;
+}
+
+void apply_learned(const ApplyRequest& request) {
+  const Learned learned = load_learned(request.learned);
+  const ModelConfig source = read_config(request.source);
+  fail_input_if(!fs::is_directory(request.source), "[linearize] ", request.source, " is not a run with weights");
+  const ModelConfig config = converted_config(source, learned.conversion);
+  TensorFile weights = source_weights(request.source, request.which, source, config);
+  fail_input_if(weights.metadata["fingerprint"] != learned.source, "[", request.learned,
+                "] was learned on other weights than ", request.source, " has");
+  check_shapes(learned, config, request.learned);
+  const auto tokenizer = load_tokenizer(request.source + "/tokenizer");
+  const RunFolder folder{request.out};
+  const RunLock lock(folder, request.use);
+  fs::create_directories(folder.tokenizer());
+  tokenizer->save(folder.tokenizer());
+  write_file(folder.config(), config.to_json().dump(2) + "\n");
+  save_converted(config, weights, learned.weights, learned.adapters, learned.lora, folder.last(), {});
+  save_learned(folder.learned(), learned);
+}
+
+}  // namespace cortado
