@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-constexpr double kLeastSeconds = 2e-3;  // of a measurement: shorter calls are repeated
+constexpr double kLeastSeconds = 2e-2;  // of a measurement: shorter calls are repeated
 constexpr double kBackward = 3.5;       // flops with backward, of those of the forward pass
 
 // One thing that is measured, in turns with the others.
@@ -99,7 +99,7 @@ bool measure_in_turns(std::vector<Contestant>& all, const OperatorRequest& reque
     for (Contestant& each : all) {
       if (request.stop && request.stop()) return false;
       at::set_num_threads(static_cast<int>(each.row.threads));
-      if (round < 0) each.call();
+      each.call();  // after another one's turn: wakes its threads, fills their caches
       const double seconds = each.measure();
       if (round < 0) {
         each.calls = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(kLeastSeconds / seconds)));

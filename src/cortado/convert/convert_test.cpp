@@ -183,7 +183,7 @@ TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
     for (const char* mixture : {"lolcats", "gated", "plain"}) {
       const auto model = convert(
           run, lolcats_settings(concat(R"({"layout": ")", layout, R"(", "mixture": ")", mixture, R"("})")), {1});
-      AttentionTransfer transfer(model);
+      AttentionTransfer transfer(model, 1 << 20);
       EXPECT_EQ(transfer.layers(), (std::vector<int64_t>{0, 2}));
       const Tensor tokens = some_tokens(2, 19);
       const auto losses = transfer.losses(tokens, 0.5);
@@ -232,7 +232,7 @@ TEST_F(ConversionTest, LearnsAndLeavesARunThatOpens) {
   EXPECT_TRUE(read_file(path("out/report.svg")).starts_with("<svg"));
 
   // The loss that the report names is the one of the model that was saved.
-  AttentionTransfer transfer(model);
+  AttentionTransfer transfer(model, 1 << 20);
   const Chunks chunks(open_text_as_dataset({.files = {path("text.txt")}, .validation = 0, .progress = false}).train, 32,
                       3, 1337);
   double total = 0;
@@ -412,6 +412,15 @@ TEST_F(ConversionTest, WhatWasLearnedMakesTheSameModelAgain) {
               apply_learned({run, "best", path("tuned/lora.safetensors"), path("no")});
             }).find("is no learned.safetensors"),
             std::string::npos);
+  for (const bool adapter : {false, true}) {
+    Learned bent = load_learned(learned);
+    (adapter ? bent.adapters : bent.weights)[0].second = at::zeros({2, 3});
+    save_learned(path("bent.safetensors"), bent);
+    EXPECT_NE(testing::error_of([&] {
+                apply_learned({run, "best", path("bent.safetensors"), path("no")});
+              }).find("which the converted model does not"),
+              std::string::npos);
+  }
   Json other = small_config(kGrouped);
   other["initialization"] = {{"type", "normal"}, {"std", 0.3}};
   make_run(other);
@@ -469,6 +478,8 @@ TEST_F(ConversionTest, RefusesWhatCannotBeConverted) {
   wrong.plan.context = 4000;
   refused(wrong, "the text has");
   refused(request(run, "out", lolcats_settings(R"({"window": 0})")), "window");
+  wrong = request(run, "out", lolcats_settings(R"({"window": 40, "layout": "terrace"})"));
+  refused(wrong, concat("sequences of ", wrong.plan.context, " tokens lie in the windows of all layers"));
 
   linearize(request(run, "out"));
   EXPECT_NE(testing::error_of([&] { linearize(request(run, "out")); }).find("already holds a run"), std::string::npos);

@@ -6,6 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/convert/weights.h"
+#include "cortado/nn/initialization.h"
 #include "cortado/nn/safetensors.h"
 #include "cortado/tokenizers/tokenizer.h"
 
@@ -23,14 +24,18 @@ Tensor shortened(const Tensor& x) {
   return half.isfinite().all().item<bool>() ? half : x.detach().cpu().to(at::kFloat);
 }
 
-// Every learned tensor must have the shape that the converted model gives it.
+// Every tensor must have the shape that the converted model gives it.
 void check_shapes(const Learned& learned, const ModelConfig& config, const std::string& path) {
-  const LanguageModel model(config);
+  const SkipInitialization skip;
+  LanguageModel model(config);
+  if (!learned.adapters.empty()) attach_lora(model, learned.lora);
   const auto parameters = model.named_parameters();
-  for (const auto& [name, tensor] : learned.weights) {
-    const Tensor* weight = parameters.find(name);
-    fail_input_if(!weight || weight->sizes() != tensor.sizes(), "[", path, "] has \"", name, "\" of ", tensor.sizes(),
-                  ", which the converted model does not");
+  for (const auto* tensors : {&learned.weights, &learned.adapters}) {
+    for (const auto& [name, tensor] : *tensors) {
+      const Tensor* weight = parameters.find(name);
+      fail_input_if(!weight || weight->sizes() != tensor.sizes(), "[", path, "] has \"", name, "\" of ", tensor.sizes(),
+                    ", which the converted model does not");
+    }
   }
 }
 

@@ -40,8 +40,8 @@ void freeze_but(const LanguageModel& model, const NamedTensors& learned);
 // A layer's graph is differentiated as soon as its loss is known, so memory stays near that of inference.
 class AttentionTransfer : public Objective {
  public:
-  // Freezes the model but for what learns.
-  explicit AttentionTransfer(std::shared_ptr<LanguageModel> model);
+  // Freezes the model but for what learns. InputError: in sequences of `context` tokens no layer has anything to learn.
+  AttentionTransfer(std::shared_ptr<LanguageModel> model, int64_t context);
 
   NamedTensors learned() const override { return learned_; }
   std::vector<std::string> parts() const override;

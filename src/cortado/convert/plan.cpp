@@ -80,7 +80,8 @@ std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {
   // Attention transfer alone needs no derivative of what is frozen.
   const auto narrow = plan.weights == "plain" ? WeightFormat::kPlain : weight_format_of(plan.weights);
   const std::vector<PlannedStage> all = {
-      {"transfer", plan.transfer, [](const Model& model) { return std::make_shared<AttentionTransfer>(model); },
+      {"transfer", plan.transfer,
+       [context = plan.context](const Model& model) { return std::make_shared<AttentionTransfer>(model, context); },
        narrow},
       {"cross-entropy", plan.cross_entropy,
        [](const Model& model) { return std::make_shared<NextToken>(model, learned_by_students(*model)); }},

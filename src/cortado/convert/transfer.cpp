@@ -37,11 +37,17 @@ void freeze_but(const LanguageModel& model, const NamedTensors& learned) {
   for (const auto& [name, parameter] : learned) Tensor(parameter).requires_grad_(true);
 }
 
-AttentionTransfer::AttentionTransfer(std::shared_ptr<LanguageModel> model)
+AttentionTransfer::AttentionTransfer(std::shared_ptr<LanguageModel> model, int64_t context)
     : model_(std::move(model)), learned_(learned_by_students(*model_)) {
+  bool any = false;
   for (int64_t layer = 0; layer < static_cast<int64_t>(model_->mixers().size()); ++layer) {
-    if (student_at(*model_, layer)) layers_.push_back(layer);
+    const SoftmaxStudent* student = student_at(*model_, layer);
+    if (!student) continue;
+    layers_.push_back(layer);
+    any = any || student->shortest_lesson() <= context;
   }
+  fail_input_if(!any, "[--context] sequences of ", context,
+                " tokens lie in the windows of all layers: nothing is left to learn");
   freeze_but(*model_, learned_);
 }
 
@@ -66,9 +72,7 @@ std::vector<double> AttentionTransfer::losses(const Tensor& tokens, double weigh
     if (!student) return model_->mixers()[static_cast<size_t>(layer)]->forward(x, {}, nullptr);
     const auto lesson = student->lesson(x);
     const Tensor loss = at::mse_loss(lesson.student, lesson.teacher);
-    fail_input_if(weight > 0 && !loss.requires_grad(), "[--context] sequences of ", tokens.size(1),
-                  " tokens lie in the windows of all layers: nothing is left to learn");
-    if (weight > 0) (loss * share).backward();
+    if (loss.requires_grad()) (loss * share).backward();
     squares.push_back(loss.detach());
     if (layer == layers_.back()) return Tensor();  // nobody reads what follows
     return student->project_output(lesson.teacher.to(x.scalar_type()));

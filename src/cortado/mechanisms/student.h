@@ -24,6 +24,9 @@ class SoftmaxStudent {
   // The output projection, [B,T,H,d] -> [B,T,D].
   virtual Tensor project_output(const Tensor& mixed) const = 0;
 
+  // The shortest sequence in which it does not see all that softmax attention sees.
+  virtual int64_t shortest_lesson() const { return 1; }
+
   // Names of the parameters that the softmax layer does not have. None: these settings stand in for no softmax layer.
   virtual std::vector<std::string> learned() const = 0;
 };

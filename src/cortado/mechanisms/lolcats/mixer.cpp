@@ -58,6 +58,10 @@ Tensor LolcatsMixer::mix(const Projected& p) const {
                        window_factor_, settings_.rule);
 }
 
+int64_t LolcatsMixer::shortest_lesson() const {
+  return lolcats_leaves_at(at::zeros({1}, at::kLong), settings_.rule).item<int64_t>() + 1;
+}
+
 SoftmaxStudent::Lesson LolcatsMixer::lesson(const Tensor& x) const {
   Projected p = project(x, Batch{}.positions(x));
   // What learns is float32, whatever the frozen weights are.

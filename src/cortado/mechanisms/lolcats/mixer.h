@@ -32,6 +32,7 @@ class LolcatsMixer : public ProjectedMixer, public SoftmaxStudent {
 
   Lesson lesson(const Tensor& x) const override;
   Tensor project_output(const Tensor& mixed) const override { return output(mixed); }
+  int64_t shortest_lesson() const override;
   std::vector<std::string> learned() const override;
 
  private:
