@@ -73,7 +73,10 @@ def test_macchiato_and_adapters(linearize, tmp_path):
     assert (out / "lora.safetensors").exists()
 
 
-def test_what_was_learned_converts_the_model_again(cortado, linearize, softmax, tmp_path):
+def test_what_was_learned_converts_the_model_again(cortado, linearize, softmax, text, tmp_path):
+    def linearize_from(learned, out, *flags):
+        return cortado("linearize", softmax, "--from", learned, "--data", text, "--context", 32, "--batch", 1, "--accumulate", 1, "--out", out, *flags)
+
     out, again = tmp_path / "linear", tmp_path / "again"
     assert linearize(out).returncode == 0
     learned = out / "learned.safetensors"
@@ -82,8 +85,12 @@ def test_what_was_learned_converts_the_model_again(cortado, linearize, softmax, 
     assert done.returncode == 0, done.stderr
     answers = [cortado("generate", run, "--prompt", "ROMEO", "--n-tokens", 20, "--temperature", 0).stdout for run in (out, again)]
     assert answers[0] == answers[1]
-    refused = cortado("linearize", softmax, "--from", learned, "--out", tmp_path / "no", "--tokens", 5)
-    assert refused.returncode == 2 and "[--from] trains nothing: leave --tokens out" in refused.stderr
+    tuned = linearize_from(learned, tmp_path / "tuned", "--lora-tokens", 128, "--lora-rank", 2)
+    assert tuned.returncode == 0 and "lora" in tuned.stdout and "transfer" not in tuned.stdout
+    refused = linearize_from(learned, tmp_path / "no")
+    assert refused.returncode == 2 and "trains nothing: leave --data out" in refused.stderr
+    refused = linearize_from(learned, tmp_path / "no", "--lora-tokens", 128, "--window", 8)
+    assert refused.returncode == 2 and "leave --window out" in refused.stderr
     learned.write_bytes(learned.read_bytes()[:-9])
     refused = cortado("linearize", softmax, "--from", learned, "--out", tmp_path / "no")
     assert refused.returncode == 2 and len(refused.stderr.strip().splitlines()) == 1 and not (tmp_path / "no").exists()

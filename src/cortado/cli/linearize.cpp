@@ -18,6 +18,8 @@
 namespace cortado {
 namespace {
 
+constexpr const char* kMixerGroup = "What the layers become";
+
 struct LinearizeCommand {
   CLI::App* app = nullptr;
   LinearizeRequest request;
@@ -44,10 +46,10 @@ void check_resume(const LinearizeCommand& command) {
              "[--resume] goes on as it was");
 }
 
-// What another conversion of the same weights learned: nothing is to be trained.
+// What another conversion of the same weights learned, as it is.
 void apply(const LinearizeCommand& command) {
   allow_only(command, {"MODEL", "--checkpoint", "--from", "--out", "--overwrite", "--threads", "--help"},
-             "[--from] trains nothing");
+             "[--from] without --tokens, --lora-tokens or --cross-entropy-tokens trains nothing");
   const LinearizePlan& plan = command.request.plan;
   fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --from FILE --out DIR`");
   apply_learned({plan.source, plan.which, *command.from, command.request.out, command.request.use});
@@ -84,13 +86,34 @@ Json mixer_settings(const LinearizeCommand& command) {
   return mixer;
 }
 
-void complete_plan(LinearizeCommand& command) {
+bool trains(const LinearizeCommand& command) {
+  const LinearizePlan& plan = command.request.plan;
+  return command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0;
+}
+
+// What the layers become: as the options say, or as in the file that is begun with.
+void choose_conversion(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
-  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --method lolcats --out DIR`");
+  if (command.from) {
+    for (const CLI::Option* option : command.app->get_options()) {
+      fail_input_if(option->count() > 0 && option->get_group() == kMixerGroup,
+                    "[--from] says what the layers become: leave ", option->get_name(), " out");
+    }
+    plan.from = *command.from;
+    plan.conversion = load_learned(plan.from).conversion;
+    command.method = plan.conversion.mixer.value("mixer", "");
+    return;
+  }
   fail_input_if(command.method.empty(), "[linearize] --method is missing: lolcats or macchiato");
   check_method(command);
   plan.conversion.mixer = mixer_settings(command);
-  plan.transfer.tokens = command.tokens.value_or(-1);
+}
+
+void complete_plan(LinearizeCommand& command) {
+  LinearizePlan& plan = command.request.plan;
+  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --method lolcats --out DIR`");
+  choose_conversion(command);
+  plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   plan.transfer.learning_rate = command.learning_rate.value_or(command.method == "lolcats" ? 1e-2 : 1e-3);
   for (StageOptions* stage : {&plan.cross_entropy, &plan.lora}) {
     stage->batch = plan.transfer.batch;
@@ -139,7 +162,7 @@ void run_linearize(LinearizeCommand& command) {
     request.use = FolderUse::kResume;
   } else {
     if (command.overwrite) request.use = FolderUse::kOverwrite;
-    if (command.from) return apply(command);
+    if (command.from && !trains(command)) return apply(command);
     complete_plan(command);
   }
   request.stop = interrupt_requested;
@@ -162,13 +185,14 @@ constexpr const char* kLinearizeFooter =
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
     "  cortado linearize runs/smollm2 --method lolcats --data book.txt --tokens 1500000 --out runs/linear\n"
     "  cortado linearize runs/smollm2 --from learned.safetensors --out runs/linear    what another conversion learned\n"
+    "  cortado linearize runs/smollm2 --from learned.safetensors --lora-tokens 500000 --out runs/tuned\n"
     "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
     "  cortado linearize runs/smollm2 --method lolcats --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
     "  cortado linearize runs/smollm2 --method macchiato --cross-entropy-tokens 500000 --out runs/macchiato\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
 
 void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
-  constexpr const char* kGroup = "What the layers become";
+  constexpr const char* kGroup = kMixerGroup;
   app.add_option("--method", command.method,
                  "lolcats: window softmax and feature maps in one denominator; macchiato: a window and Latte's latents")
       ->check(CLI::IsMember({"lolcats", "macchiato"}))
@@ -281,7 +305,8 @@ void add_linearize_command(CLI::App& app) {
   add_later_stages(subcommand, *command);
   subcommand
       .add_option("--from", command->from,
-                  "the learned.safetensors of another conversion of MODEL: converts with it and trains nothing")
+                  "the learned.safetensors of another conversion of MODEL: what the stages with tokens begin with; "
+                  "without any, nothing is trained")
       ->check(CLI::ExistingFile);
   subcommand.add_flag("--resume", command->resume, "go on with the conversion in the folder");
   subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");

@@ -412,6 +412,21 @@ TEST_F(ConversionTest, WhatWasLearnedMakesTheSameModelAgain) {
               apply_learned({run, "best", path("tuned/lora.safetensors"), path("no")});
             }).find("is no learned.safetensors"),
             std::string::npos);
+  // Stages go on from it as from a stage before them.
+  linearize(request(run, "transferred"));
+  LinearizeRequest further = wanted;
+  further.out = path("further");
+  further.plan.from = path("transferred/learned.safetensors");
+  further.plan.transfer.tokens = 0;
+  further.stop_at = 3;
+  EXPECT_FALSE(linearize(further).done);
+  EXPECT_TRUE(linearize(resuming("further")).done);
+  EXPECT_CLOSE(open_model(path("further"))->forward(tokens), right, 5e-3);
+  further = wanted;
+  further.out = path("no");
+  further.plan.from = learned;
+  EXPECT_NE(testing::error_of([&] { linearize(further); }).find("has adapters"), std::string::npos);
+
   for (const bool adapter : {false, true}) {
     Learned bent = load_learned(learned);
     (adapter ? bent.adapters : bent.weights)[0].second = at::zeros({2, 3});

@@ -24,21 +24,6 @@ Tensor shortened(const Tensor& x) {
   return half.isfinite().all().item<bool>() ? half : x.detach().cpu().to(at::kFloat);
 }
 
-// Every tensor must have the shape that the converted model gives it.
-void check_shapes(const Learned& learned, const ModelConfig& config, const std::string& path) {
-  const SkipInitialization skip;
-  LanguageModel model(config);
-  if (!learned.adapters.empty()) attach_lora(model, learned.lora);
-  const auto parameters = model.named_parameters();
-  for (const auto* tensors : {&learned.weights, &learned.adapters}) {
-    for (const auto& [name, tensor] : *tensors) {
-      const Tensor* weight = parameters.find(name);
-      fail_input_if(!weight || weight->sizes() != tensor.sizes(), "[", path, "] has \"", name, "\" of ", tensor.sizes(),
-                    ", which the converted model does not");
-    }
-  }
-}
-
 }  // namespace
 
 void save_learned(const std::string& path, const Learned& learned) {
@@ -68,15 +53,29 @@ Learned load_learned(const std::string& path) {
   return learned;
 }
 
+void check_learned(const Learned& learned, const std::string& path, const ModelConfig& converted,
+                   const std::string& fingerprint) {
+  fail_input_if(learned.source != fingerprint, "[", path, "] was learned on other weights than the model has");
+  const SkipInitialization skip;
+  LanguageModel model(converted);
+  if (!learned.adapters.empty()) attach_lora(model, learned.lora);
+  const auto parameters = model.named_parameters();
+  for (const auto* tensors : {&learned.weights, &learned.adapters}) {
+    for (const auto& [name, tensor] : *tensors) {
+      const Tensor* weight = parameters.find(name);
+      fail_input_if(!weight || weight->sizes() != tensor.sizes(), "[", path, "] has \"", name, "\" of ", tensor.sizes(),
+                    ", which the converted model does not");
+    }
+  }
+}
+
 void apply_learned(const ApplyRequest& request) {
   const Learned learned = load_learned(request.learned);
   const ModelConfig source = read_config(request.source);
   fail_input_if(!fs::is_directory(request.source), "[linearize] ", request.source, " is not a run with weights");
   const ModelConfig config = converted_config(source, learned.conversion);
   TensorFile weights = source_weights(request.source, request.which, source, config);
-  fail_input_if(weights.metadata["fingerprint"] != learned.source, "[", request.learned,
-                "] was learned on other weights than ", request.source, " has");
-  check_shapes(learned, config, request.learned);
+  check_learned(learned, request.learned, config, weights.metadata["fingerprint"]);
   const auto tokenizer = load_tokenizer(request.source + "/tokenizer");
   const RunFolder folder{request.out};
   const RunLock lock(folder, request.use);

@@ -23,6 +23,9 @@ struct Learned {
 void save_learned(const std::string& path, const Learned& learned);
 // InputError: damaged, or another kind of file.
 Learned load_learned(const std::string& path);
+// InputError naming `path`: learned on other weights than those of this fingerprint, or not by a model of this config.
+void check_learned(const Learned& learned, const std::string& path, const ModelConfig& converted,
+                   const std::string& fingerprint);
 
 struct ApplyRequest {
   std::string source;  // a run with softmax layers

@@ -33,6 +33,7 @@ LinearizePlan plan_of(const LinearizeRequest& request) {
   LinearizePlan plan = request.plan;
   const auto absolute = [](const std::string& path) { return fs::absolute(path).lexically_normal().string(); };
   plan.source = absolute(plan.source);  // --resume works from anywhere
+  if (!plan.from.empty()) plan.from = absolute(plan.from);
   for (std::string& file : plan.data) file = absolute(file);
   return plan;
 }
@@ -51,6 +52,7 @@ class Conversion {
   const LinearizePlan& plan() const { return plan_; }
 
  private:
+  void begin_with(const std::string& path);
   void open_data();
   void open_model(WeightFormat frozen);
   void begin_stage(size_t number);
@@ -86,12 +88,22 @@ Conversion::Conversion(const LinearizeRequest& request)
   fail_input_if(!plan_.fingerprint.empty() && plan_.fingerprint != fingerprint, "[--resume] ", plan_.source,
                 " has other weights than the conversion began with");
   plan_.fingerprint = fingerprint;
+  if (!plan_.from.empty() && !fs::exists(folder_.trainer())) begin_with(plan_.from);
   open_data();
   fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
                 " is for the CPU, the model is to be on ", request.device);
   stages_ = planned_stages(plan_);
   fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
   begin_stage(0);
+}
+
+// What another conversion learned counts as learned by earlier stages.
+void Conversion::begin_with(const std::string& path) {
+  const Learned learned = load_learned(path);
+  check_learned(learned, path, config_, plan_.fingerprint);
+  fail_input_if(!learned.adapters.empty(), "[--from] ", path,
+                " has adapters, which cannot be trained further: it can only be applied");
+  fixed_ = learned.weights;
 }
 
 void Conversion::open_data() {
@@ -173,6 +185,7 @@ void Conversion::resume() {
                 "] is of another kind or version");
   fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
   NamedTensors current;
+  fixed_.clear();
   const auto weights = model_->named_parameters();
   for (const auto& [name, tensor] : file.tensors) {
     if (!name.starts_with(kFixedPrefix)) {

@@ -17,6 +17,7 @@ struct LinearizePlan {
   std::string source;  // a run with softmax layers: what is frozen is read from it, also by --resume
   std::string which = "best";
   std::string fingerprint = {};  // of its weights; "": not looked at yet
+  std::string from = {};         // a learned.safetensors to begin with; its conversion is then this one's
   ConversionSettings conversion;
   std::vector<std::string> data;   // text files
   int64_t context = 1024;          // tokens of a chunk

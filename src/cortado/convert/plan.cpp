@@ -38,6 +38,7 @@ Json LinearizePlan::to_json() const {
   return {{"source", source},
           {"which", which},
           {"fingerprint", fingerprint},
+          {"from", from},
           {"conversion", conversion.to_json()},
           {"data", data},
           {"context", context},
@@ -57,6 +58,7 @@ LinearizePlan LinearizePlan::from_json(const Json& json, const std::string& plac
   plan.source = reader.text("source");
   plan.which = reader.choice("which", {"best", "last"});
   plan.fingerprint = reader.text("fingerprint");
+  plan.from = reader.text("from", "");
   plan.conversion = ConversionSettings::from_json(reader.object("conversion"), place + ".conversion");
   for (const Json& file : reader.any("data")) {
     if (!file.is_string()) reader.fail("\"data\" must be a list of files");
