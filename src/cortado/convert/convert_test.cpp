@@ -1,9 +1,7 @@
 // Conversions: attention transfer against its definition, the loop, exact resumption, and what is refused.
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "cortado/base/error.h"
@@ -17,88 +15,14 @@
 #include "cortado/models/checkpoint.h"
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/testing/compare.h"
+#include "cortado/testing/conversions.h"
 #include "cortado/testing/errors.h"
-#include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
 namespace {
 
 namespace fs = std::filesystem;
-
-Json small_config(const std::string& mixer) {
-  Json config = parse_json(R"({"vocabulary": 256, "dim": 24, "heads": 4, "layers": 3, "norm": "rms",
-      "feed_forward": {"type": "swiglu", "dim": 32}, "positions": "rotary", "context": 64})",
-                           "test");
-  config["mixer"] = parse_json(mixer, "mixer");
-  return config;
-}
-
-const char* const kGrouped =
-    R"({"mixer": "softmax", "kv_heads": 2, "head_dim": 8, "bias": true, "output_bias": false})";
-
-Json lolcats_settings(const std::string& more = "{}") {
-  Json settings = parse_json(R"({"mixer": "lolcats", "window": 4, "layout": "sliding"})", "test");
-  settings.update(parse_json(more, "test"));
-  return settings;
-}
-
-Json macchiato_settings() {
-  return parse_json(R"({"mixer": "macchiato", "window": 5, "source": "conv", "latents": 8, "window_logit": 20})",
-                    "test");
-}
-
-std::string random_words() {
-  const std::vector<std::string> words = {"tea ", "and ", "milk ", "or ", "coffee. "};
-  std::string text;
-  for (uint32_t i = 0, x = 7; i < 900; ++i, x = x * 1664525 + 1013904223) text += words[(x >> 16) % words.size()];
-  return text;
-}
-
-class ConversionTest : public ::testing::Test {
- protected:
-  ConversionTest() {
-    at::set_num_threads(1);
-    std::ofstream(path("text.txt")) << random_words();
-  }
-  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-
-  // A run of random weights.
-  std::string make_run(const Json& config, const std::string& name = "source") const {
-    at::manual_seed(5);
-    LanguageModel model(ModelConfig::from_json(config, "test"));
-    fs::create_directories(path(name) + "/tokenizer");
-    make_tokenizer("byte", {})->save(path(name) + "/tokenizer");
-    write_file(path(name) + "/config.json", model.config().to_json().dump());
-    save_weights(model, path(name) + "/best.safetensors");
-    return path(name);
-  }
-
-  LinearizeRequest request(const std::string& source, const std::string& out,
-                           const Json& mixer = lolcats_settings()) const {
-    LinearizeRequest request;
-    request.plan.source = source;
-    request.plan.conversion.mixer = mixer;
-    request.plan.data = {path("text.txt")};
-    request.plan.context = 32;
-    request.plan.evaluation_chunks = 3;
-    request.plan.transfer.accumulate = 2;
-    request.plan.transfer.tokens = 10 * 64;
-    request.plan.transfer.evaluate_every = 4;
-    request.out = path(out);
-    request.progress = false;
-    return request;
-  }
-
-  LinearizeRequest resuming(const std::string& out) const {
-    LinearizeRequest again;
-    again.out = path(out);
-    again.use = FolderUse::kResume;
-    again.progress = false;
-    return again;
-  }
-
-  TemporaryDirectory folder_;
-};
+using namespace testing::conversions;
 
 // The converted model of a run, in float64 for comparisons.
 std::shared_ptr<LanguageModel> convert(const std::string& run, const Json& mixer, std::vector<int64_t> keep = {}) {
@@ -107,11 +31,6 @@ std::shared_ptr<LanguageModel> convert(const std::string& run, const Json& mixer
   auto model = converted_model(config, source_weights(run, "best", source, config), 1, at::kDouble);
   model->to(at::kDouble);
   return model;
-}
-
-Tensor some_tokens(int64_t rows, int64_t length) {
-  at::manual_seed(11);
-  return at::randint(256, {rows, length}, at::kLong);
 }
 
 void expect_same_weights(const std::string& a, const std::string& b) {
@@ -427,20 +346,21 @@ TEST_F(ConversionTest, WhatWasLearnedMakesTheSameModelAgain) {
   further.plan.from = learned;
   EXPECT_NE(testing::error_of([&] { linearize(further); }).find("has adapters"), std::string::npos);
 
+  const auto refused = [&](const std::string& file, const std::string& why) {
+    const std::string error = testing::error_of([&] { apply_learned({run, "best", file, path("no")}); });
+    EXPECT_NE(error.find(why), std::string::npos) << error;
+  };
+  refused(path("tuned/lora.safetensors"), "is no learned.safetensors");
   for (const bool adapter : {false, true}) {
     Learned bent = load_learned(learned);
     (adapter ? bent.adapters : bent.weights)[0].second = at::zeros({2, 3});
     save_learned(path("bent.safetensors"), bent);
-    EXPECT_NE(testing::error_of([&] {
-                apply_learned({run, "best", path("bent.safetensors"), path("no")});
-              }).find("which the converted model does not"),
-              std::string::npos);
+    refused(path("bent.safetensors"), "which the converted model does not");
   }
   Json other = small_config(kGrouped);
   other["initialization"] = {{"type", "normal"}, {"std", 0.3}};
   make_run(other);
-  EXPECT_NE(testing::error_of([&] { apply_learned({run, "best", learned, path("no")}); }).find("on other weights"),
-            std::string::npos);
+  refused(learned, "on other weights");
   EXPECT_FALSE(fs::exists(path("no")));
 }
 
@@ -507,34 +427,6 @@ TEST_F(ConversionTest, RefusesWhatCannotBeConverted) {
   other["initialization"] = {{"type", "normal"}, {"std", 0.3}};
   make_run(other);
   EXPECT_NE(testing::error_of([&] { linearize(resuming("out")); }).find("has other weights"), std::string::npos);
-}
-
-TEST(Plateau, LowersTheRateAsTorchDoes) {
-  Plateau plateau;
-  plateau.patience = 1;
-  plateau.minimum = 2e-4;
-  std::vector<double> rates;
-  for (const double loss : {5.0, 4.0, 4.0, 3.9999, 4.5, 3.0, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6}) {
-    plateau.evaluated(loss);
-    rates.push_back(plateau.rate);
-  }
-  // torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.1, patience=1, min_lr=2e-4) on the same losses.
-  const std::vector<double> right = {1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-3, 1e-3, 2e-4, 2e-4, 2e-4, 2e-4, 2e-4};
-  for (size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(rates[i], right[i], 1e-12) << i;
-}
-
-TEST(Chunks, EveryTrainingChunkComesOnceAnEpoch) {
-  const auto tokens = tokens_in_memory(at::arange(47));
-  const Chunks chunks(tokens, 5, 2, 3);  // 9 chunks, 2 tokens left over
-  EXPECT_EQ(chunks.training(), 7);
-  EXPECT_TRUE(at::equal(chunks.held_out_chunk(1), at::arange(5, 10).unsqueeze(0)));
-  for (const int64_t epoch : {0, 1}) {
-    std::set<int64_t> seen;
-    for (int64_t i = 0; i < 7; ++i) seen.insert(chunks.batch(epoch * 7 + i, 1)[0][0].item<int64_t>());
-    EXPECT_EQ(seen, (std::set<int64_t>{10, 15, 20, 25, 30, 35, 40}));
-  }
-  const Chunks again(tokens, 5, 2, 3);
-  EXPECT_TRUE(at::equal(again.batch(3, 2), at::cat({chunks.batch(6, 1), chunks.batch(7, 1)})));
 }
 
 }  // namespace
