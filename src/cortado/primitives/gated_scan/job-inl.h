@@ -182,10 +182,14 @@ inline void read_head_gates(const Job& job, const Stretch& at) {
   for (int64_t t = 0; t < kTokens; ++t) job.enter[t] = t == 0 ? g[t] : g[t] * job.enter[t - 1];
 }
 
+// In one place where they are also transposed.
 inline void read_values(Job& job, const Stretch& at) {
-  const float* v = job.m ? nullptr : tile_in_place(job.in.v, at, job.column, job.columns, job.values);
-  if (!v) read_tile(job.in.v, at, job.column, job.columns, 1, job.v, job.values);
-  job.v_rows = v ? Rows{v, at.step * job.in.v.token} : Rows{job.v, job.values};
+  if (!job.m) {
+    job.v_rows = rows_of(job.in.v, at, job.column, job.columns, job.v, job.values);
+    return;
+  }
+  read_tile(job.in.v, at, job.column, job.columns, 1, job.v, job.values);
+  job.v_rows = {job.v, job.values};
 }
 
 // x, the gates, and x's decays to the tile's end.

@@ -25,18 +25,29 @@ enum class Terms {
   kFromRow
 };  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
 
-// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. a's elements lie at a[i·a_row +
-// k·a_column]; the others' rows are contiguous. rows is a multiple of 16, columns of the vector's length.
+// A matrix: element [i][k] at data[i·row + k·column].
+struct Matrix {
+  const float* data = nullptr;
+  int64_t row = 0, column = 1;
+
+  Matrix transposed() const { return {data, column, row}; }
+};
+
+// Rows of a matrix, contiguous, `row` apart.
+struct Rows {
+  const float* data = nullptr;
+  int64_t row = 0;
+};
+
+// out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. rows is a multiple of 16, columns of the
+// vector's length.
 struct Product {
-  const float* a;
-  int64_t a_row, a_column;
-  const float* b;
-  int64_t b_row;
+  Matrix a;
+  Rows b;
   float* out;
   int64_t out_row;
   int64_t rows, columns, depth;
-  const float* from = nullptr;
-  int64_t from_row = 0;          // 0: as out_row
+  Rows from = {};
   const float* scale = nullptr;  // one a row
   Fetcher* fetcher = nullptr;    // has something to fetch meanwhile
 };
@@ -44,9 +55,8 @@ struct Product {
 template <Start kStart, int kRows, int kVecs>
 HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, int64_t end) {
   const Floats d;
-  const int64_t a_row = p.a_row, a_column = p.a_column, b_row = p.b_row, out_row = p.out_row;
-  const int64_t from_row = p.from_row ? p.from_row : out_row;
-  const float* const from = kStart == Start::kZero ? nullptr : p.from + i * from_row + j;
+  const int64_t a_row = p.a.row, a_column = p.a.column, b_row = p.b.row, out_row = p.out_row, from_row = p.from.row;
+  const float* const from = kStart == Start::kZero ? nullptr : p.from.data + i * from_row + j;
   float* const out = p.out + i * out_row + j;
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 16
@@ -54,8 +64,8 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
 #pragma GCC unroll 4
     for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::Zero(d);
   }
-  const float* a = p.a + i * a_row + k * a_column;
-  const float* b = p.b + k * b_row + j;
+  const float* a = p.a.data + i * a_row + k * a_column;
+  const float* b = p.b.data + k * b_row + j;
   for (; k < end; ++k, a += a_column, b += b_row) {
     Vec columns[kVecs];
 #pragma GCC unroll 4
@@ -151,12 +161,6 @@ HWY_NOINLINE inline void from_token_lanes(const float* from, int64_t width, floa
 
 // --- What a scan's tile and its state give each other. ---
 
-// Rows of a matrix, `row` apart.
-struct Rows {
-  const float* data;
-  int64_t row;
-};
-
 // What all products of a scan's tiles share: the state is [keys, values], both padded, a tile [16, keys] or [16,
 // values]. A transposed tile has the tokens in its lanes.
 struct Tiling {
@@ -165,13 +169,18 @@ struct Tiling {
   Fetcher* fetcher = nullptr;
 };
 
+// A tile's rows [16, width] where they lie, or read to `tile`.
+inline Rows rows_of(const Timed& x, const Stretch& at, int64_t column, int64_t columns, float* tile, int64_t width) {
+  const float* in_place = tile_in_place(x, at, column, columns, width);
+  if (in_place) return {in_place, at.step * x.token};
+  read_tile(x, at, column, columns, 1, tile, width);
+  return {tile, width};
+}
+
 // pairs [16,16] = a bᵀ of tiles [16, width], b transposed
 inline void pair_products(const Tiling& tiling, const float* a, const float* b_lanes, int64_t width, float* pairs) {
-  multiply<Start::kZero>({.a = a,
-                          .a_row = width,
-                          .a_column = 1,
-                          .b = b_lanes,
-                          .b_row = kTokens,
+  multiply<Start::kZero>({.a = {a, width},
+                          .b = {b_lanes, kTokens},
                           .out = pairs,
                           .out_row = kTokens,
                           .rows = kTokens,
@@ -184,36 +193,29 @@ inline void pair_products(const Tiling& tiling, const float* a, const float* b_l
 template <Start kStart, Terms kTerms>
 void weigh(const Tiling& tiling, const float* weights, const Rows& tile, int64_t width, float* to, int64_t to_row) {
   static_assert(kTerms != Terms::kAll);
-  constexpr bool kTurned = kTerms == Terms::kFromRow;
-  multiply<kStart, kTerms>({.a = weights,
-                            .a_row = kTurned ? 1 : kTokens,
-                            .a_column = kTurned ? kTokens : 1,
-                            .b = tile.data,
-                            .b_row = tile.row,
+  const Matrix triangle{weights, kTokens};
+  multiply<kStart, kTerms>({.a = kTerms == Terms::kFromRow ? triangle.transposed() : triangle,
+                            .b = tile,
                             .out = to,
                             .out_row = to_row,
                             .rows = kTokens,
                             .columns = width,
                             .depth = kTokens,
-                            .from = to,
+                            .from = {to, to_row},
                             .fetcher = tiling.fetcher});
 }
 
 // to [16, values] = from + y S, y a tile [16, keys]
 inline void read_by_keys(const Tiling& tiling, const float* y, const float* state, const Rows& from, float* to,
                          int64_t to_row) {
-  multiply<Start::kAdd>({.a = y,
-                         .a_row = tiling.keys,
-                         .a_column = 1,
-                         .b = state,
-                         .b_row = tiling.values,
+  multiply<Start::kAdd>({.a = {y, tiling.keys},
+                         .b = {state, tiling.values},
                          .out = to,
                          .out_row = to_row,
                          .rows = kTokens,
                          .columns = tiling.values,
                          .depth = tiling.keys,
-                         .from = from.data,
-                         .from_row = from.row,
+                         .from = from,
                          .fetcher = tiling.fetcher});
 }
 
@@ -231,11 +233,8 @@ inline void read_tokens(const Tiling& tiling, const float* weights, const Rows& 
 
 // to_t = S values_t, a tile [16, keys], the values transposed
 inline void read_by_values(const Tiling& tiling, const float* state, const float* value_lanes, float* to) {
-  multiply<Start::kZero>({.a = state,
-                          .a_row = tiling.values,
-                          .a_column = 1,
-                          .b = value_lanes,
-                          .b_row = kTokens,
+  multiply<Start::kZero>({.a = {state, tiling.values},
+                          .b = {value_lanes, kTokens},
                           .out = tiling.lanes,
                           .out_row = kTokens,
                           .rows = tiling.keys,
@@ -248,17 +247,14 @@ inline void read_by_values(const Tiling& tiling, const float* state, const float
 // to = diag(scale) from + keysᵀ values, states; of the tiles' first `tokens` rows
 inline void advance(const Tiling& tiling, const float* keys, const Rows& values, const float* scale, const float* from,
                     float* to, int64_t tokens = kTokens) {
-  multiply<Start::kScaled>({.a = keys,
-                            .a_row = 1,
-                            .a_column = tiling.keys,
-                            .b = values.data,
-                            .b_row = values.row,
+  multiply<Start::kScaled>({.a = Matrix{keys, tiling.keys}.transposed(),
+                            .b = values,
                             .out = to,
                             .out_row = tiling.values,
                             .rows = tiling.keys,
                             .columns = tiling.values,
                             .depth = tokens,
-                            .from = from,
+                            .from = {from, tiling.values},
                             .scale = scale,
                             .fetcher = tiling.fetcher});
 }

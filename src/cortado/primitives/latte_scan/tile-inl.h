@@ -214,13 +214,6 @@ inline void score_pairs(const Job& job) {
   clear_above(job.scores);
 }
 
-inline Rows values_of(const Job& job, const Stretch& at) {
-  const float* given = tile_in_place(job.in.v, at, 0, job.in.values, job.values);
-  if (given) return {given, job.in.v.token};
-  read_tile(job.in.v, at, 0, job.in.values, 1, job.v, job.values);
-  return {job.v, job.values};
-}
-
 // Has the tile from `start` on fetched, if there is one, while the present one is worked on.
 inline void look_ahead(const Job& job, int64_t start, std::initializer_list<const Timed*> wide,
                        std::initializer_list<const Timed*> tall) {
@@ -251,7 +244,7 @@ void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, cons
   } else {
     look_ahead(job, start + n, {&job.in.theta}, {&job.in.v});
   }
-  const Rows v = values_of(job, at);
+  const Rows v = rows_of(job.in.v, at, 0, job.in.values, job.v, job.values);
   if (kRead) read_tokens(job, job.scores, v, job.entering, before.state, job.in.o, at, 0, job.in.values, job.o);
   advance(job, job.x, v, job.scale, before.state, behind.state);
 }

@@ -115,11 +115,8 @@ Packed pack(const AttentionKernel& p, int64_t b, int64_t group, Range span, bool
 
 // Columns of kStrip rows of a [64, 64] tile: rows · turned.
 void score(const float* rows, int64_t width, int64_t size, const float* turned, Range columns, float* scores) {
-  multiply<Start::kZero>({.a = rows,
-                          .a_row = width,
-                          .a_column = 1,
-                          .b = turned + columns.begin,
-                          .b_row = kTile,
+  multiply<Start::kZero>({.a = {rows, width},
+                          .b = {turned + columns.begin, kTile},
                           .out = scores + columns.begin,
                           .out_row = kTile,
                           .rows = kStrip,
@@ -127,20 +124,16 @@ void score(const float* rows, int64_t width, int64_t size, const float* turned, 
                           .depth = size});
 }
 
-// out [rows, columns] += a b, a's elements lying at a[i·a_row + k·a_column].
-void accumulate(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t rows, int64_t depth,
-                int64_t columns, float* out) {
+// out [rows, columns] += a b
+void accumulate(const Matrix& a, const float* b, int64_t rows, int64_t depth, int64_t columns, float* out) {
   multiply<Start::kAdd>({.a = a,
-                         .a_row = a_row,
-                         .a_column = a_column,
-                         .b = b,
-                         .b_row = columns,
+                         .b = {b, columns},
                          .out = out,
                          .out_row = columns,
                          .rows = rows,
                          .columns = columns,
                          .depth = depth,
-                         .from = out});
+                         .from = {out, columns}});
 }
 
 // The lanes of the vector at column j that lie in the row's range.
@@ -217,7 +210,7 @@ void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& b
     soften_row(scores + i * kTile, strip, row, rows.o + (first + i) * width, width, rows.maximum[first + i],
                rows.sum[first + i]);
   }
-  accumulate(scores + strip.begin, kTile, 1, packed.values + (tile * kTile + strip.begin) * width, kStrip, strip.size(),
+  accumulate({scores + strip.begin, kTile}, packed.values + (tile * kTile + strip.begin) * width, kStrip, strip.size(),
              width, rows.o + first * width);
 }
 
@@ -345,7 +338,7 @@ void differentiate_strip(const AttentionKernel& p, const Packed& packed, const B
     differentiate_row(p.softcap, scores + i * kTile, grads + i * kTile, strip, row, rows.maximum[r], rows.delta[r],
                       rows.grad_max[r]);
   }
-  accumulate(grads + strip.begin, kTile, 1, packed.keys + (tile + strip.begin) * kw, kStrip, strip.size(), kw,
+  accumulate({grads + strip.begin, kTile}, packed.keys + (tile + strip.begin) * kw, kStrip, strip.size(), kw,
              rows.grad_q + first * kw);
 }
 
@@ -360,9 +353,9 @@ void differentiate_tile(const AttentionKernel& p, const Packed& packed, const Bl
     const Range seeing = block.seeing(key + column);
     if (seeing.empty()) continue;
     const int64_t at = seeing.begin * kTile + column, to = packed.tile(key) * kTile + column;
-    accumulate(rows.weights + at, 1, kTile, rows.grad_o + seeing.begin * vw, kStrip, seeing.size(), vw,
-               rows.value_grads + to * vw);
-    accumulate(rows.grads + at, 1, kTile, rows.q + seeing.begin * kw, kStrip, seeing.size(), kw,
+    accumulate(Matrix{rows.weights + at, kTile}.transposed(), rows.grad_o + seeing.begin * vw, kStrip, seeing.size(),
+               vw, rows.value_grads + to * vw);
+    accumulate(Matrix{rows.grads + at, kTile}.transposed(), rows.q + seeing.begin * kw, kStrip, seeing.size(), kw,
                rows.key_grads + to * kw);
   }
 }
