@@ -29,10 +29,14 @@ Tensor right_aligned(const Tensor& x, int64_t places) {
 
 Tensor last_places(const Tensor& x, int64_t places) { return x.narrow(1, x.size(1) - places, places); }
 
-// x [g,E,H,...] at `places` [g,E',H]: [g,E',H,...]
+// x [g,E,H,...] at `places` [g,E',H]: [g,E',H,...]. Whole pairs are copied, not their numbers one by one.
 Tensor gather_pairs(const Tensor& x, const Tensor& places) {
   if (x.dim() == 3) return x.gather(1, places);
-  return x.gather(1, places.unsqueeze(3).expand({-1, -1, -1, x.size(3)}));
+  const int64_t heads = x.size(2);
+  const auto numbers = [&](int64_t count) { return at::arange(count, places.options()); };
+  const Tensor row = numbers(x.size(0)).view({-1, 1, 1}) * x.size(1);
+  const Tensor pair = (places + row) * heads + numbers(heads);
+  return x.flatten(0, 2).index_select(0, pair.flatten()).view({x.size(0), places.size(1), heads, x.size(3)});
 }
 
 // [rows] where each row's places begin, none where all are full.

@@ -1,5 +1,6 @@
-// Compiled once for each instruction set. With VNNI (here Highway's AVX3_DL) int8 products are of integers; elsewhere
-// the same integers are multiplied as float32, which is exact: sums of a group stay below 2^24.
+// Compiled once for each instruction set. A step of an int8 product takes as many inputs as an instruction multiplies and
+// adds in a 32-bit lane: four bytes with VNNI (here Highway's AVX3_DL), two 16-bit integers on other x86, elsewhere one
+// float32. All are exact, sums of a group stay below 2^24: the same numbers everywhere.
 #include "cortado/nn/narrow/kernel.h"
 
 #include <hwy/cache_control.h>
@@ -26,33 +27,59 @@ using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 using Ints = hn::RebindToSigned<Floats>;
 
+// The inputs of a step.
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
-using Quantized = uint8_t;  // value + 128
+#define CORTADO_STEP 4
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4
+#define CORTADO_STEP 2
 #else
-using Quantized = float;
+#define CORTADO_STEP 1
 #endif
+constexpr int64_t kStep = CORTADO_STEP;
+#if CORTADO_STEP == 1
+using Lane = float;
+#else
+using Lane = int32_t;  // of four, each is 128 higher
+#endif
+constexpr int64_t kSteps = kGroup / kStep;  // of a group
 
 // What a call's tasks share: the rounded rows and their scales.
 struct Rounded {
-  Quantized* values;  // [rows, groups · kGroup]
-  float* scales;      // [rows, groups]
+  Lane* values;   // [rows, groups · kSteps]
+  float* scales;  // [rows, groups]
   int64_t groups;
-  Rounded(const Int8Product& call)
-      : values(reinterpret_cast<Quantized*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
+  Rounded(const Int8Product& call) : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
     scales = call.room + call.rows * groups * kGroup;
   }
 };
 
 // --- Rounding of x. ---
 
-HWY_INLINE void store_rounded(hn::Vec<Ints> q, uint8_t* to) {
-  hn::StoreU(hn::DemoteTo(hn::Rebind<uint8_t, Floats>(), hn::Add(q, hn::Set(Ints(), 128))),
-             hn::Rebind<uint8_t, Floats>(), to);
+// Two vectors of inputs, as steps. Of every four inputs, pairs are the even and the odd ones: so they come apart from a
+// weight's four bytes.
+HWY_INLINE void store_rounded(hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
+#if CORTADO_STEP == 4
+  const Ints d;
+  const hn::Rebind<uint8_t, Floats> bytes;
+  auto* places = reinterpret_cast<uint8_t*>(to);
+  hn::StoreU(hn::DemoteTo(bytes, hn::Add(first, hn::Set(d, 128))), bytes, places);
+  hn::StoreU(hn::DemoteTo(bytes, hn::Add(second, hn::Set(d, 128))), bytes, places + kLanes);
+#elif CORTADO_STEP == 2
+  const Ints d;
+  const hn::Repartition<uint64_t, Ints> twos;
+  const auto pairs = [&](hn::Vec<Ints> q) HWY_ATTR {
+    const auto low = hn::And(q, hn::Set(d, 0xFFFF)), high = hn::ShiftLeft<16>(hn::Shuffle1032(q));
+    return hn::BitCast(twos, hn::Or(low, high));  // in the first half of every four lanes
+  };
+  hn::StoreU(hn::BitCast(d, hn::ConcatEven(twos, pairs(second), pairs(first))), d, to);
+#else
+  hn::StoreU(hn::ConvertTo(Floats(), first), Floats(), to);
+  hn::StoreU(hn::ConvertTo(Floats(), second), Floats(), to + kLanes);
+#endif
 }
-HWY_INLINE void store_rounded(hn::Vec<Ints> q, float* to) { hn::StoreU(hn::ConvertTo(Floats(), q), Floats(), to); }
 
 // One group, zeros behind its end. What is not finite gives a scale that is not.
-HWY_INLINE void round_group(const float* x, Quantized* to, float& scale) {
+HWY_INLINE void round_group(const float* x, Lane* to, float& scale) {
   const Floats d;
   Vec largest = hn::Zero(d), poison = hn::Zero(d);
   for (int64_t i = 0; i < kGroup; i += kLanes) {
@@ -63,10 +90,11 @@ HWY_INLINE void round_group(const float* x, Quantized* to, float& scale) {
   const float most = hn::GetLane(hn::MaxOfLanes(d, largest)), nan = hn::GetLane(hn::SumOfLanes(d, poison));
   scale = most / 127 + nan;
   const Vec inverse = hn::Set(d, nan == 0 && most > 1e-30f ? 127 / most : 0);
-  for (int64_t i = 0; i < kGroup; i += kLanes) {
+  const auto rounded = [&](int64_t i) HWY_ATTR {
     const Vec part = nan == 0 ? hn::LoadU(d, x + i) : hn::Zero(d);
-    store_rounded(hn::NearestInt(hn::Mul(part, inverse)), to + i);
-  }
+    return hn::NearestInt(hn::Mul(part, inverse));
+  };
+  for (int64_t i = 0; i < kGroup; i += 2 * kLanes) store_rounded(rounded(i), rounded(i + kLanes), to + i / kStep);
 }
 
 void round_rows(const Int8Product& call, int64_t block) {
@@ -82,7 +110,7 @@ void round_rows(const Int8Product& call, int64_t block) {
         memcpy(part, x + g * kGroup, static_cast<size_t>(n) * sizeof(float));
       }
       const int64_t at = row * to.groups + g;
-      round_group(n < kGroup ? part : x + g * kGroup, to.values + at * kGroup, to.scales[at]);
+      round_group(n < kGroup ? part : x + g * kGroup, to.values + at * kSteps, to.scales[at]);
     }
   }
 }
@@ -114,7 +142,7 @@ HWY_INLINE Vec scales_of(const Int8Matrix& matrix, int64_t at) {
   return load_vector(Floats(), reinterpret_cast<const BFloat16*>(matrix.scales) + at);
 }
 
-#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+#if CORTADO_STEP == 4
 
 HWY_PUSH_ATTRIBUTES("avx512vnni")  // which every AVX3_DL machine has, though this Highway does not say it
 
@@ -138,17 +166,15 @@ HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first
       const auto sums = hn::PromoteTo(di, hn::LoadU(hn::Rebind<int16_t, Ints>(), matrix.sums + at + v * kLanes));
       for (int r = 0; r < kRows; ++r) sum[r][v] = hn::Neg(hn::ShiftLeft<7>(sums));
     }
-    const uint8_t* inputs = x.values + (row * groups + g) * kGroup;
-    for (int64_t i = 0; i < kGroup; i += 4, values += 4 * kColumns) {
+    const Lane* inputs = x.values + (row * groups + g) * kSteps;
+    for (int64_t i = 0; i < kSteps; ++i, values += kStep * kColumns) {
       hn::Vec<Ints> weight[kVecs];
       for (int v = 0; v < kVecs; ++v) {
         weight[v].raw = _mm512_loadu_si512(values + v * kLanes * 4);
         if (kRows == 1) hwy::Prefetch(values + v * kLanes * 4 + 4096);
       }
       for (int r = 0; r < kRows; ++r) {
-        int32_t four;
-        memcpy(&four, inputs + r * groups * kGroup + i, 4);
-        const auto input = hn::Set(di, four);
+        const auto input = hn::Set(di, inputs[r * groups * kSteps + i]);
         for (int v = 0; v < kVecs; ++v) {
           sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, input.raw, weight[v].raw);
         }
@@ -190,45 +216,80 @@ void multiply_part(const Part& part, const Rounded& x) {
 
 #else
 
-// A group's values as float32 [kGroup, kColumns].
-HWY_INLINE void widen_group(const int8_t* values, float* to) {
+#if CORTADO_STEP == 2
+
+using Sum = hn::Vec<Ints>;
+HWY_INLINE Sum no_sum() { return hn::Zero(Ints()); }
+HWY_INLINE Vec value_of(Sum sum) { return hn::ConvertTo(Floats(), sum); }
+HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Ints(), from); }
+
+HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) {
+  const hn::Repartition<int16_t, Ints> halves;
+  Sum none = no_sum();  // only other architectures put anything there
+  const auto pair = hn::BitCast(halves, hn::Set(Ints(), input));
+  return hn::ReorderWidenMulAccumulate(Ints(), pair, hn::BitCast(halves, weight), sum, none);
+}
+
+// The four inputs of a vector of columns as two steps, kColumns apart.
+HWY_INLINE void widen_four(hn::Vec<Ints> four, Lane* to) {
+  const hn::Repartition<int16_t, Ints> halves;
+  const auto bytes = hn::BitCast(halves, four);
+  hn::Store(hn::BitCast(Ints(), hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes))), Ints(), to);
+  hn::Store(hn::BitCast(Ints(), hn::ShiftRight<8>(bytes)), Ints(), to + kColumns);
+}
+
+#else
+
+using Sum = Vec;
+HWY_INLINE Sum no_sum() { return hn::Zero(Floats()); }
+HWY_INLINE Vec value_of(Sum sum) { return sum; }
+HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Floats(), from); }
+HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) { return hn::MulAdd(hn::Set(Floats(), input), weight, sum); }
+
+HWY_INLINE void widen_four(hn::Vec<Ints> four, Lane* to) {
   const Floats d;
-  const Ints di;
-  for (int64_t i = 0; i < kGroup; i += 4, values += 4 * kColumns, to += 4 * kColumns) {
+  hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<24>(four))), d, to);
+  hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<16>(four))), d, to + kColumns);
+  hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<8>(four))), d, to + 2 * kColumns);
+  hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(four)), d, to + 3 * kColumns);
+}
+
+#endif
+
+// A group's values as [kSteps, kColumns].
+HWY_INLINE void widen_group(const int8_t* values, Lane* to) {
+  for (int64_t i = 0; i < kGroup; i += 4, values += 4 * kColumns, to += 4 / kStep * kColumns) {
     for (int64_t c = 0; c < kColumns; c += kLanes) {
-      const auto four = hn::LoadU(di, reinterpret_cast<const int32_t*>(values + 4 * c));
-      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<24>(four))), d, to + c);
-      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<16>(four))), d, to + kColumns + c);
-      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<8>(four))), d, to + 2 * kColumns + c);
-      hn::Store(hn::ConvertTo(d, hn::ShiftRight<24>(four)), d, to + 3 * kColumns + c);
+      widen_four(hn::LoadU(Ints(), reinterpret_cast<const int32_t*>(values + 4 * c)), to + c);
     }
   }
 }
 
 // totals [kRows, kColumns] += s_w s_x Σ x w over one group; kVecs vectors of columns at a time.
 template <int kRows, int kVecs>
-HWY_INLINE void float_tile(const Rounded& x, int64_t row, int64_t g, const float* wide, const float* scales,
-                           float* totals) {
+HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const Lane* wide, const float* scales,
+                          float* totals) {
   const Floats d;
-  const float* inputs = x.values + (row * x.groups + g) * kGroup;
+  const Lane* inputs = x.values + (row * x.groups + g) * kSteps;
   for (int64_t c = 0; c < kColumns; c += kVecs * kLanes) {
-    Vec sum[kRows][kVecs];
+    Sum sum[kRows][kVecs];
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = hn::Zero(d);
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = no_sum();
     }
-    for (int64_t i = 0; i < kGroup; ++i) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kSteps; ++i) {
+      Sum weight[kVecs];
+      for (int v = 0; v < kVecs; ++v) weight[v] = load_weights(wide + i * kColumns + c + v * kLanes);
       for (int r = 0; r < kRows; ++r) {
-        const Vec input = hn::Set(d, inputs[r * x.groups * kGroup + i]);
-        for (int v = 0; v < kVecs; ++v) {
-          sum[r][v] = hn::MulAdd(input, hn::Load(d, wide + i * kColumns + c + v * kLanes), sum[r][v]);
-        }
+        const Lane input = inputs[r * x.groups * kSteps + i];
+        for (int v = 0; v < kVecs; ++v) sum[r][v] = add_step(input, weight[v], sum[r][v]);
       }
     }
     for (int r = 0; r < kRows; ++r) {
       const Vec factor = hn::Set(d, x.scales[(row + r) * x.groups + g]);
       for (int v = 0; v < kVecs; ++v) {
         float* to = totals + r * kColumns + c + v * kLanes;
-        const Vec scaled = hn::Mul(sum[r][v], hn::Load(d, scales + c + v * kLanes));
+        const Vec scaled = hn::Mul(value_of(sum[r][v]), hn::Load(d, scales + c + v * kLanes));
         hn::Store(hn::MulAdd(scaled, factor, hn::Load(d, to)), d, to);
       }
     }
@@ -239,8 +300,8 @@ void multiply_part(const Part& part, const Rounded& x) {
   constexpr int kVecs = 2;
   const Floats d;
   Scratch scratch;
-  float *wide = scratch.take(kGroup * kColumns), *totals = scratch.take(part.rows * kColumns);
-  float* scales = scratch.take(kColumns);
+  auto* wide = reinterpret_cast<Lane*>(scratch.take(kSteps * kColumns));
+  float *totals = scratch.take(part.rows * kColumns), *scales = scratch.take(kColumns);
   fill(totals, part.rows * kColumns, 0);
   const Int8Matrix& matrix = part.map->matrix;
   for (int64_t g = 0; g < x.groups; ++g) {
@@ -249,10 +310,10 @@ void multiply_part(const Part& part, const Rounded& x) {
     for (int64_t c = 0; c < kColumns; c += kLanes) hn::Store(scales_of(matrix, at + c), d, scales + c);
     int64_t row = 0;
     for (; row + 4 <= part.rows; row += 4) {
-      float_tile<4, kVecs>(x, part.row + row, g, wide, scales, totals + row * kColumns);
+      wide_tile<4, kVecs>(x, part.row + row, g, wide, scales, totals + row * kColumns);
     }
     for (; row < part.rows; ++row) {
-      float_tile<1, kVecs>(x, part.row + row, g, wide, scales, totals + row * kColumns);
+      wide_tile<1, kVecs>(x, part.row + row, g, wide, scales, totals + row * kColumns);
     }
   }
   write_totals(part, 0, part.rows, totals);
@@ -326,6 +387,8 @@ void short_task(const ShortProduct& call, int64_t task) {
   if (call.type == Element::kBFloat16) return short_outputs<BFloat16>(call, from, to);
   short_outputs<hwy::float16_t>(call, from, to);
 }
+
+#undef CORTADO_STEP
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
