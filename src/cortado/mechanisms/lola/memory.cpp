@@ -45,6 +45,13 @@ std::optional<Tensor> first_places(const std::vector<int64_t>& filled, int64_t p
   return (places - at::tensor(filled, at::kLong)).to(like.device());
 }
 
+// bool [rows, places]: each row's last `filled` ones; none where all are.
+std::optional<Tensor> last_seen(const std::vector<int64_t>& filled, int64_t places, const Tensor& like) {
+  const auto first = first_places(filled, places, like);
+  if (!first) return std::nullopt;
+  return at::arange(places, first->options()).unsqueeze(0) >= first->unsqueeze(1);
+}
+
 }  // namespace
 
 LolaMemory::LolaMemory(const SequenceState& state, const LolaRule& rule, FeatureMap phi_k)
@@ -249,12 +256,12 @@ Tensor LolaMemory::attend(const Tensor& q, const Tensor& phi_q, const Tensor& wi
   options.scale = rule_.scale;
   options.softcap = rule_.softcap;
   options.first_key = first_places(kept_, keys_.size(1), q);
-  SoftmaxPart near = softmax_part(window_attention(q, keys_, values_, options), type);
   if (cache_keys_.size(1) > 0) {
-    options.causal = false;
-    options.first_key = first_places(cached_, cache_keys_.size(1), q);
-    near = join_softmax(near, softmax_part(window_attention(q, cache_keys_, cache_values_, options), type));
+    options.extra_k = cache_keys_;
+    options.extra_v = cache_values_;
+    options.extra_mask = last_seen(cached_, cache_keys_.size(1), q);
   }
+  const SoftmaxPart near = softmax_part(window_attention(q, keys_, values_, options), type);
   const Tensor far = at::matmul(phi_q.to(type).transpose(1, 2), sums_).transpose(1, 2);
   return join_linear(near, far, window_factor.to(type), rule_.mixture);
 }

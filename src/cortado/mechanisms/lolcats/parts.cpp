@@ -7,11 +7,6 @@ SoftmaxPart softmax_part(const std::tuple<Tensor, Tensor, Tensor>& attention, at
   return {o.to(type), lse.to(type), row_max.to(type)};
 }
 
-SoftmaxPart join_softmax(const SoftmaxPart& a, const SoftmaxPart& b) {
-  const Tensor share = (b.lse - a.lse).sigmoid().unsqueeze(3);  // of b
-  return {a.o + share * (b.o - a.o), at::logaddexp(a.lse, b.lse), at::maximum(a.row_max, b.row_max)};
-}
-
 Tensor join_linear(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture) {
   const c10::SymInt values = near.o.sym_size(3);
   const Tensor sums = far.narrow_symint(3, 0, values), total = far.narrow_symint(3, values, 1);

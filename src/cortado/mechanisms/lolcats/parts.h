@@ -1,4 +1,4 @@
-// Attention in parts: softmax over several sets of keys, and a linear part, under one denominator.
+// Attention in parts: softmax, and a linear part, under one denominator.
 #pragma once
 
 #include <tuple>
@@ -7,16 +7,13 @@
 
 namespace cortado {
 
-// Softmax over one set of keys: its output, the log of its sum of exponentials, and its largest score.
+// Softmax over some keys: its output, the log of its sum of exponentials, and its largest score.
 struct SoftmaxPart {
   Tensor o, lse, row_max;  // [B,T,H,V], [B,T,H], [B,T,H]
 };
 
 // What window_attention returns, in a wide type.
 SoftmaxPart softmax_part(const std::tuple<Tensor, Tensor, Tensor>& attention, at::ScalarType type);
-
-// Softmax over both sets of keys together. A part that sees nothing (lse = -inf) counts nothing, but not both may.
-SoftmaxPart join_softmax(const SoftmaxPart& a, const SoftmaxPart& b);
 
 // With the linear part: far [B,T,H,V+1], its numerator and denominator; window_factor [H]. No exponent is positive: in
 // `gated` and `plain` the linear part's share of the whole is σ(log of its weight - log of the softmax part's).

@@ -1,6 +1,6 @@
-// Compiled once for each instruction set. A step of an int8 product takes as many inputs as an instruction multiplies and
-// adds in a 32-bit lane: four bytes with VNNI (here Highway's AVX3_DL), two 16-bit integers on other x86, elsewhere one
-// float32. All are exact, sums of a group stay below 2^24: the same numbers everywhere.
+// Compiled once for each instruction set. A step of an int8 product takes as many inputs as an instruction multiplies
+// and adds in a 32-bit lane: four bytes with VNNI (here Highway's AVX3_DL), two 16-bit integers on other x86, elsewhere
+// one float32. All are exact, sums of a group stay below 2^24: the same numbers everywhere.
 #include "cortado/nn/narrow/kernel.h"
 
 #include <hwy/cache_control.h>
@@ -48,7 +48,8 @@ struct Rounded {
   Lane* values;   // [rows, groups · kSteps]
   float* scales;  // [rows, groups]
   int64_t groups;
-  Rounded(const Int8Product& call) : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
+  Rounded(const Int8Product& call)
+      : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
     scales = call.room + call.rows * groups * kGroup;
   }
 };

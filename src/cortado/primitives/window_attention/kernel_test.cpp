@@ -17,23 +17,31 @@ struct Case {
   bool causal = true;
   std::optional<double> softcap = {};
   std::vector<int64_t> bounds = {}, first_key = {};
-  bool outer_grads = true;  // of lse and row_max as well
+  int64_t extra = 0, mask_heads = -1;  // an extra set of so many keys; heads of its mask, 0: one for all, -1: none
+  bool outer_grads = true;             // of lse and row_max as well; with an extra set of lse alone
   double magnitude = 1;
 
   std::string text() const {
     return concat("Tq ", queries, " Tk ", keys, " w ", window, " K ", key_size, " V ", value_size, " groups ", groups,
                   " repeat ", repeat, causal ? " causal" : " both", softcap ? " softcap" : "",
-                  bounds.empty() ? "" : " packed");
+                  bounds.empty() ? "" : " packed", extra > 0 ? concat(" extra ", extra, " mask ", mask_heads) : "");
   }
 };
+
+int64_t sequences(const Case& c) { return c.bounds.empty() ? c.batch : static_cast<int64_t>(c.bounds.size()) - 1; }
 
 std::vector<Tensor> random_inputs(const Case& c) {
   at::manual_seed(5);
   const auto random = [&](int64_t tokens, int64_t heads, int64_t size) {
     return at::randn({c.batch, tokens, heads, size}, at::kDouble);
   };
-  return {random(c.queries, c.groups * c.repeat, c.key_size) * c.magnitude, random(c.keys, c.groups, c.key_size),
-          random(c.keys, c.groups, c.value_size)};
+  std::vector<Tensor> inputs = {random(c.queries, c.groups * c.repeat, c.key_size) * c.magnitude,
+                                random(c.keys, c.groups, c.key_size), random(c.keys, c.groups, c.value_size)};
+  if (c.extra == 0) return inputs;
+  const int64_t rows = sequences(c);  // keys by query head and values by key head: a set's heads need not be alike
+  inputs.push_back(at::randn({rows, c.extra, c.groups * c.repeat, c.key_size}, at::kDouble));
+  inputs.push_back(at::randn({rows, c.extra, c.groups, c.value_size}, at::kDouble));
+  return inputs;
 }
 
 WindowAttentionOptions options_of(const Case& c) {
@@ -43,6 +51,12 @@ WindowAttentionOptions options_of(const Case& c) {
   options.softcap = c.softcap;
   if (!c.bounds.empty()) options.cu_seqlens = at::tensor(c.bounds, at::kLong);
   if (!c.first_key.empty()) options.first_key = at::tensor(c.first_key, at::kLong);
+  if (c.mask_heads >= 0) {
+    at::manual_seed(17);
+    const Tensor by_head = at::rand({sequences(c), std::max<int64_t>(c.mask_heads, 1), c.extra}) < 0.5;
+    options.extra_mask = c.mask_heads == 0 ? by_head.squeeze(1) : by_head;
+    options.extra_mask->select(0, 0).fill_(false);  // one row sees none
+  }
   return options;
 }
 
@@ -50,13 +64,22 @@ WindowAttentionOptions options_of(const Case& c) {
 template <typename Attention>
 std::vector<Tensor> results(const Attention& attention, const Case& c, std::vector<Tensor> inputs) {
   for (Tensor& x : inputs) x = x.detach().requires_grad_();
-  const auto [o, lse, row_max] = attention(inputs[0], inputs[1], inputs[2], options_of(c));
+  WindowAttentionOptions options = options_of(c);
+  if (c.extra > 0) {
+    options.extra_k = inputs[3];
+    options.extra_v = inputs[4];
+  }
+  const auto [o, lse, row_max] = attention(inputs[0], inputs[1], inputs[2], options);
   at::manual_seed(11);
   const auto weight = [](const Tensor& x) { return at::randn(x.sizes(), at::kDouble).to(x.scalar_type()); };
   std::vector<Tensor> outputs{o}, weights{testing::awkward(weight(o), 0)};
   if (c.outer_grads) {
-    outputs.insert(outputs.end(), {lse, row_max});
-    weights.insert(weights.end(), {weight(lse), weight(row_max)});
+    outputs.push_back(lse);
+    weights.push_back(weight(lse));
+  }
+  if (c.outer_grads && c.extra == 0) {
+    outputs.push_back(row_max);
+    weights.push_back(weight(row_max));
   }
   std::vector<Tensor> all{o.detach(), lse.detach(), row_max.detach()};
   for (const Tensor& grad : torch::autograd::grad(outputs, inputs, weights)) all.push_back(grad);
@@ -66,7 +89,7 @@ std::vector<Tensor> results(const Attention& attention, const Case& c, std::vect
 void check_everywhere(const Case& c, at::ScalarType type, double tolerance, int64_t layout = -1) {
   const testing::AnyIsa restore;
   const testing::Poisoned poisoned;
-  const char* const names[] = {"o", "lse", "row_max", "dq", "dk", "dv"};
+  const char* const names[] = {"o", "lse", "row_max", "dq", "dk", "dv", "d extra_k", "d extra_v"};
   std::vector<Tensor> given = random_inputs(c), exact;
   for (Tensor& x : given) {
     x = x.to(type);
@@ -113,6 +136,26 @@ TEST(WindowAttentionKernel, PackedSequences) {
   for (const int64_t window : {1, 9, 1000}) {
     Case c{.queries = 260, .keys = 260, .window = window, .batch = 1, .repeat = 2};
     c.bounds = {0, 0, 1, 1, 70, 134, 135, 260, 260};
+    check_everywhere(c, at::kFloat, 2e-5);
+  }
+}
+
+// The extra set's keys are a call of their own, whose mask is an order of them.
+TEST(WindowAttentionKernel, ExtraSets) {
+  for (const int64_t extra : {1, 16, 70}) {
+    for (const int64_t mask_heads : {-1, 0, 1, 2, 4}) {
+      for (const int64_t queries : {1, 5, 70}) {
+        Case c{.queries = queries, .window = 9, .repeat = 2, .extra = extra, .mask_heads = mask_heads};
+        if (extra == 16) c.softcap = 2.0;
+        if (extra == 70) c.first_key = {0, 70};  // one row's window shows nothing
+        check_everywhere(c, at::kFloat, 2e-5);
+        if (extra == 16) check_everywhere(c, at::kBFloat16, 2e-2, 0);
+      }
+    }
+  }
+  for (const int64_t mask_heads : {-1, 0}) {
+    Case c{.queries = 160, .keys = 160, .batch = 1, .repeat = 2, .extra = 20, .mask_heads = mask_heads};
+    c.bounds = {0, 0, 1, 90, 160, 160};
     check_everywhere(c, at::kFloat, 2e-5);
   }
 }

@@ -1,6 +1,7 @@
 #include "cortado/primitives/window_attention/on_cpu.h"
 
 #include "cortado/primitives/kernels/tensors.h"
+#include "cortado/primitives/window_attention/extra.h"
 #include "cortado/primitives/window_attention/kernel.h"
 
 namespace cortado::window {
@@ -41,27 +42,26 @@ AttentionKernel kernel_call(const BlockedInputs& in, const Tensor& first_key, co
 
 Tensor first_keys(const BlockedInputs& in) { return in.first_key ? in.first_key->contiguous() : Tensor(); }
 
-}  // namespace
-
-bool kernel_takes(const BlockedInputs& in) {
-  return kernels::usable({in.q, in.k, in.v}) && !in.extra_k && in.k.size(2) == in.v.size(2) &&
-         in.q.size(2) % in.k.size(2) == 0 && (!few_queries(in) || in.q.size(1) <= kFewQueries);
+// What the kernel computes in one call.
+bool takes_one(const BlockedInputs& in) {
+  return kernels::usable({in.q, in.k, in.v}) && in.k.size(2) == in.v.size(2) && in.q.size(2) % in.k.size(2) == 0 &&
+         (!few_queries(in) || in.q.size(1) <= kFewQueries);
 }
 
-bool backward_kernel_takes(const BlockedInputs& in) { return kernel_takes(in) && !few_queries(in); }
-
-BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
+// o in `type`.
+BlockedOutputs forward_one(const BlockedInputs& in, at::ScalarType type) {
   const int64_t batch = in.q.size(0), queries = in.q.size(1), heads = in.q.size(2);
   const auto row = [&] { return kernels::room({batch, queries, heads}, in.q.options().dtype(at::kFloat)); };
-  const BlockedOutputs out{kernels::room({batch, queries, heads, in.v.size(3)}, in.v.options()), row(), row(), row()};
+  const Tensor o = kernels::room({batch, queries, heads, in.v.size(3)}, in.v.options().dtype(type));
+  const BlockedOutputs out{o, row(), row(), row()};
   const Tensor first_key = first_keys(in);
   const int64_t products = batch * queries * heads * in.k.size(1) * in.v.size(3);  // at most, per product of two
   (few_queries(in) ? run_few : run_forward)(kernel_call(in, first_key, out), kernels::parallel(products));
   return out;
 }
 
-BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
-                                    const Tensor& grad_lse, const Tensor& grad_row_max) {
+BlockedGradients backward_one(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
+                              const Tensor& grad_lse, const Tensor& grad_row_max) {
   const auto room = [](const Tensor& x) { return kernels::room(x.sizes(), x.options()); };
   const auto plain = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
   const auto data = [](const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; };
@@ -77,6 +77,42 @@ BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutput
                 .grad_k = kernels::timed(grads.k, call.groups),
                 .grad_v = kernels::timed(grads.v, call.groups)},
                kernels::parallel());
+  return grads;
+}
+
+}  // namespace
+
+bool kernel_takes(const BlockedInputs& in) {
+  if (!in.extra_k) return takes_one(in);
+  return takes_one(without_extra(in)) && kernels::usable({*in.extra_k, *in.extra_v}) && ExtraCall::possible(in);
+}
+
+bool backward_kernel_takes(const BlockedInputs& in, const Tensor& grad_row_max) {
+  // The maximum's gradient goes to one key of both sets.
+  return kernel_takes(in) && !few_queries(in) && !(in.extra_k && grad_row_max.defined());
+}
+
+BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
+  const auto type = in.v.scalar_type();
+  if (!in.extra_k) return forward_one(in, type);
+  const ExtraCall call(in);
+  BlockedOutputs extra = forward_one(call.inputs(), at::kFloat);
+  for (Tensor* x : {&extra.o, &extra.row_max, &extra.denominator}) *x = call.unfolded(*x);
+  return join_sets(forward_one(without_extra(in), at::kFloat), extra, type);
+}
+
+BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
+                                    const Tensor& grad_lse, const Tensor& grad_row_max) {
+  if (!in.extra_k) return backward_one(in, outputs, grad_o, grad_lse, grad_row_max);
+  // Weights are relative to both sets' maximum and denominator: each call has its own keys' share of the gradients.
+  BlockedGradients grads = backward_one(without_extra(in), outputs, grad_o, grad_lse, {});
+  const ExtraCall call(in);
+  const BlockedOutputs folded{
+      call.folded(outputs.o), {}, call.folded(outputs.row_max), call.folded(outputs.denominator)};
+  const BlockedGradients extra = backward_one(call.inputs(), folded, call.folded(grad_o), call.folded(grad_lse), {});
+  grads.q.add_(call.unfolded(extra.q));
+  grads.extra_k = call.gradient(extra.k, *in.extra_k);
+  grads.extra_v = call.gradient(extra.v, *in.extra_v);
   return grads;
 }
 

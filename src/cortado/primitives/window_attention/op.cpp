@@ -157,11 +157,11 @@ Five backward(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
   check(q, k, v, options);
   const BlockedOutputs outputs{o, {}, row_max, denominator};
   const BlockedInputs inputs = blocked_inputs(q, k, v, options);
-  const auto differentiate = window::backward_kernel_takes(inputs) && kernels::usable({grad_o})
+  const Tensor of_maximum = grad_row_max.value_or(Tensor());
+  const auto differentiate = kernels::usable({grad_o}) && window::backward_kernel_takes(inputs, of_maximum)
                                  ? window::backward_by_kernel
                                  : blocked_backward;
-  const BlockedGradients grads =
-      differentiate(inputs, outputs, grad_o, grad_lse.value_or(Tensor()), grad_row_max.value_or(Tensor()));
+  const BlockedGradients grads = differentiate(inputs, outputs, grad_o, grad_lse.value_or(Tensor()), of_maximum);
   if (extra_k) return {grads.q, grads.k, grads.v, grads.extra_k, grads.extra_v};
   return {grads.q, grads.k, grads.v, at::empty({0}, q.options()), at::empty({0}, q.options())};
 }
