@@ -111,6 +111,35 @@ TEST(Fused, RgLruGatesAtNoDecayAtAll) {
   EXPECT_TRUE(torch::autograd::grad({b.sum()}, {r})[0].isfinite().all().item<bool>());
 }
 
+TEST(Fused, RgLruStep) {
+  const AnyIsa restore;
+  const Poisoned poisoned;
+  const at::NoGradGuard no_grad;
+  for (const int64_t size : {1, 7, 33, 64, 130}) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      const int64_t blocks = 3, width = blocks * size;
+      const auto floats = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kFloat); };
+      const fused::RgLruWeights weights{floats({blocks, size, size}), floats({width}), floats({blocks, size, size}),
+                                        floats({width}), -floats({width}).exp()};
+      const Tensor x = floats({4, 1, width}).to(type), start = floats({4, width});
+      const Tensor position = at::tensor(std::vector<int64_t>{0, 5, 0, int64_t{1} << 40}, at::kLong);
+      const auto gate = [&](const Tensor& weight, const Tensor& bias) {
+        const Tensor in = x.to(at::kDouble).view({4, blocks, 1, size});
+        return (at::matmul(in, weight.to(at::kDouble)).view({4, width}) + bias.to(at::kDouble)).sigmoid();
+      };
+      const Tensor log_a = gate(weights.recurrence, weights.recurrence_bias) * weights.slope.to(at::kDouble);
+      const Tensor keep = (-at::expm1(2 * log_a)).sqrt().masked_fill(position.eq(0).unsqueeze(1), 1);
+      const Tensor input = gate(weights.input, weights.input_bias) * x.squeeze(1).to(at::kDouble);
+      const Tensor right = log_a.exp() * start.to(at::kDouble) + keep * input;
+      for (const auto& isa : available_isas()) {
+        if (isa == "aten") continue;
+        select_isa(isa);
+        expect_near({fused::rg_lru_step(x, weights, position, start)}, {right}, 3e-6, isa + " " + std::to_string(size));
+      }
+    }
+  }
+}
+
 TEST(Fused, Rotary) {
   for (const int64_t half : {1, 5, 16, 31}) {
     for (const int64_t rest : {0, 3}) {

@@ -210,6 +210,51 @@ void rg_lru_gates_block(const RgLruGates& call, int64_t block) {
   });
 }
 
+// y [d] = bias + x W for one block's d channels, W [d, d] (in, out). Columns a few vectors at a time, to whole vectors.
+void multiply_block(const float* x, const float* weight, const float* bias, int64_t size, float* y) {
+  const Floats d;
+  read_row(bias, 1, size, 1.0f, y, round_up(size, kLanes));
+  constexpr int64_t kColumns = 4 * kLanes;
+  int64_t column = 0;
+  for (; column + kColumns <= size; column += kColumns) {
+    Vec sum[4];
+    for (int v = 0; v < 4; ++v) sum[v] = hn::Load(d, y + column + v * kLanes);
+    for (int64_t i = 0; i < size; ++i) {
+      const Vec in = hn::Set(d, x[i]);
+      const float* row = weight + i * size + column;
+      for (int v = 0; v < 4; ++v) sum[v] = hn::MulAdd(in, hn::LoadU(d, row + v * kLanes), sum[v]);
+    }
+    for (int v = 0; v < 4; ++v) hn::Store(sum[v], d, y + column + v * kLanes);
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    for (int64_t j = column; j < size; ++j) y[j] += x[i] * weight[i * size + j];
+  }
+}
+
+// Tasks are the blocks of every row.
+void rg_lru_step_block(const RgLruStep& call, int64_t task) {
+  const Floats d;
+  Scratch scratch;
+  const int64_t row = task / call.blocks, block = task % call.blocks, size = call.width / call.blocks;
+  const int64_t padded = round_up(size, kLanes), at = block * size, matrix = at * size, to = row * call.width + at;
+  float *x = scratch.take(padded), *r = scratch.take(padded), *i = scratch.take(padded);
+  float *slope = scratch.take(padded), *h = scratch.take(padded);
+  read(call.x, row, at, size, x);
+  multiply_block(x, call.r_weight + matrix, call.r_bias + at, size, r);
+  multiply_block(x, call.i_weight + matrix, call.i_bias + at, size, i);
+  read_row(call.slope + at, 1, size, 1.0f, slope, padded);
+  read_row(call.start + to, 1, size, 1.0f, h, padded);
+  const bool first = call.position[row] == 0;
+  for (int64_t k = 0; k < padded; k += kLanes) {
+    const Vec log_a = hn::Mul(sigmoid_of(d, hn::Load(d, r + k)), hn::Load(d, slope + k));
+    const Vec input = hn::Mul(sigmoid_of(d, hn::Load(d, i + k)), hn::Load(d, x + k));
+    const Vec keep = hn::Sqrt(one_minus_exp(d, hn::Add(log_a, log_a)));
+    const Vec b = first ? input : hn::Mul(keep, input);
+    hn::Store(hn::MulAdd(exp_of(d, log_a), hn::Load(d, h + k), b), d, h + k);
+  }
+  write_row(h, call.h + to, 1, size);
+}
+
 // Buffers of kPart channels.
 struct RgLruParts {
   HWY_ALIGN float r[kPart], i[kPart], x[kPart], dlog_a[kPart], db[kPart], slope[kPart], dslope[kPart];
@@ -324,6 +369,7 @@ HWY_EXPORT(gated_silu_block);
 HWY_EXPORT(gated_silu_backward_block);
 HWY_EXPORT(rg_lru_gates_block);
 HWY_EXPORT(rg_lru_gates_backward_block);
+HWY_EXPORT(rg_lru_step_block);
 HWY_EXPORT(rotary_block);
 
 }  // namespace
@@ -352,6 +398,10 @@ void rg_lru_gates(const RgLruGates& call, const Parallel& parallel) {
 void rg_lru_gates_backward(const RgLruGates& call, const Parallel& parallel) {
   run(call, call.rows, parallel, &HWY_DYNAMIC_DISPATCH(rg_lru_gates_backward_block));
   add_parts(call.parts, call.rows, call.width, call.dslope);
+}
+
+void rg_lru_step(const RgLruStep& call, const Parallel& parallel) {
+  kernels::run_tasks(call, call.rows * call.blocks, parallel, &HWY_DYNAMIC_DISPATCH(rg_lru_step_block));
 }
 
 void rotary(const Rotary& call, const Parallel& parallel) {

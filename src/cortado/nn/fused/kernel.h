@@ -64,6 +64,18 @@ struct RgLruGates {
 void rg_lru_gates(const RgLruGates& call, const Parallel& parallel);
 void rg_lru_gates_backward(const RgLruGates& call, const Parallel& parallel);
 
+// One token of the whole RG-LRU: the gates' block-diagonal products, then h = a start + b as above. Weights [blocks, d, d]
+// (in, out) with width = blocks · d; biases and slope [width]; position [rows]: 0 where the token is the first.
+struct RgLruStep {
+  int64_t rows, width, blocks;
+  Rows x;
+  const float *r_weight, *r_bias, *i_weight, *i_bias, *slope;
+  const int64_t* position;
+  const float* start;  // [rows, width]
+  float* h;            // likewise
+};
+void rg_lru_step(const RgLruStep& call, const Parallel& parallel);
+
 // The first 2·half channels of every head turned by its token's angles, the others copied: pairs (i, i + half) become
 // (c x_i - s x_{i+half}, c x_{i+half} + s x_i), s times `direction`, 1 or, for the way back, -1. y is contiguous
 // [B,T,H,width]; cos and sin [B|1,T,half].

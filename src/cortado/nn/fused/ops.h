@@ -25,6 +25,13 @@ Tensor gated_silu(const Tensor& gate, const Tensor& up);
 std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope,
                                        const Tensor& first, double largest_slope);
 
+// One token of the RG-LRU, without derivatives: x [B,1,D], start [B,D] -> h [B,D], float32. Weights [H,D/H,D/H] (in, out),
+// biases and slope [D], float32 and contiguous like start; position int64 [B], 0 where the token is the first.
+struct RgLruWeights {
+  Tensor recurrence, recurrence_bias, input, input_bias, slope;
+};
+Tensor rg_lru_step(const Tensor& x, const RgLruWeights& weights, const Tensor& position, const Tensor& start);
+
 // x [B,T,H,d] turned by cos, sin [B|1,T,1,half], in x's type.
 Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
