@@ -1,4 +1,4 @@
-"""Writes docs/performance.md and its two plots from build/bench/*.json.
+"""Writes docs/performance.md and its two plots from build/bench/*.json; where the best instruction set was not AVX-512, performance-ISA.md.
 
     build/bench-venv/bin/python bench/peers/document.py
 """
@@ -15,7 +15,7 @@ INTRODUCTION = """# How fast it is
 
 Made by `make bench-peers` (`bench/peers/`), which installs the others into an environment of its own, runs everything interleaved in one
 process and pinned, and compares results before it times anything: what is wrong gets no number. Ratios count, not seconds: the machine's
-speed moves by 15 % between minutes.
+speed moves by 15 % between minutes. One document an instruction set: [AVX-512](performance.md), [AVX2](performance-avx2.md).
 
 """
 
@@ -42,8 +42,17 @@ def duration(seconds):
     return f"{number(seconds * 1e6)} us"
 
 
+def known_machine(results):
+    return next((r["machine"] for r in results.values() if r and "machine" in r), None)
+
+
+def document_name(results):
+    known = known_machine(results)
+    return f"performance-{known['isa']}" if known and known["isa"] != "avx512" else "performance"
+
+
 def machine(results):
-    known = next((r["machine"] for r in results.values() if r and "machine" in r), None)
+    known = known_machine(results)
     if not known:
         return ""
     threads = max((c["threads"] for c in (results["ops"] or {}).get("ceilings", [])), default=known["threads"])
@@ -105,7 +114,7 @@ def peer_tables(results):
     return text
 
 
-def model_table(results):
+def model_table(results, document):
     rows = []
     for name, label in (("model_macchiato", "Macchiato"), ("model_softmax", "softmax")):
         for row in (results[name] or {}).get("decode", []):
@@ -113,7 +122,7 @@ def model_table(results):
     if not rows:
         return ""
     text = "## Decoding\n\n`cortado bench model`, 6 layers of width 384, one sequence. Depths are reached by reading; the softmax model's "
-    text += "reading was ended by its time budget.\n\n![time a token against depth](performance-decode.svg)\n\n"
+    text += f"reading was ended by its time budget.\n\n![time a token against depth]({document}-decode.svg)\n\n"
     return text + table(["model", "depth", "time a token", "state", "memory of the process"], rows)
 
 
@@ -138,7 +147,7 @@ def save_plot(name, curves, labels):
     figure.savefig(DOCS / f"{name}.svg", metadata={"Date": None})
 
 
-def plots(results):
+def plots(results, document):
     length_curves, decode_curves = {}, {}
     sdpa = [row for row in (results["sdpa"] or {}).get("rows", []) if row["pass"] == "forward"]
     length_curves["SDPA (all keys)"] = {(row["tokens"], 1e3 * row["theirs"]) for row in sdpa}
@@ -147,22 +156,23 @@ def plots(results):
             length_curves.setdefault(row["case"], set()).add((row["tokens"], 1e3 * row["seconds"]))
     for name, label in (("model_macchiato", "Macchiato"), ("model_softmax", "softmax")):
         decode_curves[label] = {(row["depth"], 1e3 * row["seconds"]) for row in (results[name] or {}).get("decode", [])}
-    save_plot("performance-length", length_curves, ("tokens", "forward pass, ms"))
-    save_plot("performance-decode", decode_curves, ("tokens before", "time a token, ms"))
+    save_plot(f"{document}-length", length_curves, ("tokens", "forward pass, ms"))
+    save_plot(f"{document}-decode", decode_curves, ("tokens before", "time a token, ms"))
 
 
 def main():
     names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt llama_cpp isas".split()
     results = {name: read(name) for name in names}
+    document = document_name(results)
     text = INTRODUCTION + machine(results) + goal_table(results)
-    text += Path(__file__).with_name("bounds.md").read_text() + "\n"
-    text += "## Time against length\n\n![time of a forward pass against its length](performance-length.svg)\n\n"
+    text += Path(__file__).with_name(document.replace("performance", "bounds") + ".md").read_text() + "\n"
+    text += f"## Time against length\n\n![time of a forward pass against its length]({document}-length.svg)\n\n"
     if results["ops"]:
         text += ceilings_table(results["ops"]) + operator_table(results["ops"])
-    text += model_table(results) + peer_tables(results)
-    plots(results)
-    (DOCS / "performance.md").write_text(text.rstrip("\n") + "\n")
-    print("[bench-peers] docs/performance.md")
+    text += model_table(results, document) + peer_tables(results)
+    plots(results, document)
+    (DOCS / f"{document}.md").write_text(text.rstrip("\n") + "\n")
+    print(f"[bench-peers] docs/{document}.md")
 
 
 if __name__ == "__main__":

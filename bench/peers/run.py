@@ -1,8 +1,8 @@
-"""Runs the benchmarks and writes docs/performance.md from their results.
+"""Runs the benchmarks and writes docs/performance.md (AVX-512) or performance-ISA.md from their results.
 
     build/bench-venv/bin/python bench/peers/run.py [--only ggml sdpa ...] [--threads 2] [--document-only]
 
-Each leaves build/bench/NAME.json; the document is made of what is there, so one can be run again alone. About ten minutes in all on two
+Each leaves build/bench/NAME.json; the document is made of what is there, so one can be run again alone. About half an hour in all on two
 cores. Close other programs first. The exit code is 1 if one failed or refused a number.
 """
 

@@ -1,9 +1,11 @@
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "cortado/mechanisms/mamba/scan.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::mamba_test {
 namespace {
@@ -36,6 +38,57 @@ TEST(SelectiveScan, IsTheSameInSegments) {
     EXPECT_CLOSE(y, expected, 1e-10);
     const auto got = testing::gradients({y}, weights, leaves);
     testing::expect_gradients_close(got, wanted, 1e-9, {"x", "step", "a", "b", "c"});
+  }
+}
+
+// Outputs and gradients, the last state's too, of float32 tensors that lie awkwardly.
+std::vector<Tensor> results(const Case& given, at::ScalarType type, bool awkward) {
+  std::vector<Tensor> leaves;
+  for (const Tensor& x : given.leaves()) {
+    const Tensor narrow = x.detach().to(at::kFloat).to(type);
+    const auto layout = static_cast<int64_t>(leaves.size() % 3);
+    leaves.push_back((awkward && x.dim() == 3 ? testing::awkward(narrow, layout) : narrow.clone()).requires_grad_());
+  }
+  const auto [y, last] = selective_scan({leaves[0], leaves[1], leaves[2], leaves[3], leaves[4]}, leaves[5], {});
+  at::manual_seed(9);
+  std::vector<Tensor> weights;
+  for (const Tensor& w : testing::weights_like({y.to(at::kDouble), last.to(at::kDouble)}))
+    weights.push_back(w.to(type));
+  std::vector<Tensor> all{y.detach(), last.detach()};
+  for (const Tensor& x : testing::gradients({y, last}, weights, leaves)) all.push_back(x);
+  return all;
+}
+
+TEST(SelectiveScan, ByTheKernelOnEveryInstructionSet) {
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  const char* names[] = {"y", "last", "dx", "dstep", "da", "db", "dc", "dstart"};
+  for (const auto& [tokens, channels, states] : std::vector<std::array<int64_t, 3>>{
+           {1, 1, 1}, {31, 7, 3}, {32, 16, 16}, {33, 33, 17}, {100, 130, 4}, {65, 300, 2}}) {
+    Case given = selective_case(2, tokens, channels, states);
+    given.start = at::randn({2, channels, states}, at::kDouble);
+    const auto right = results(given, at::kDouble, false);
+    for (const std::string& isa : available_isas()) {
+      select_isa(isa);
+      const auto got = results(given, at::kFloat, true);
+      for (size_t i = 0; i < right.size(); ++i) {
+        EXPECT_LE(testing::relative_error(got[i], right[i]), 2e-5) << names[i] << " " << isa << " E " << channels;
+      }
+    }
+  }
+}
+
+TEST(SelectiveScan, TheNumberOfThreadsChangesNothing) {
+  const int threads = at::get_num_threads();
+  const Case given = selective_case(2, 200, 150, 5);
+  std::vector<std::vector<Tensor>> all;
+  for (const int n : {1, 2, 4}) {
+    at::set_num_threads(n);
+    all.push_back(results(given, at::kFloat, false));
+  }
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < all[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(all[0][i], all[1][i]) && at::equal(all[0][i], all[2][i])) << i;
   }
 }
 

@@ -3,8 +3,10 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "cortado/mechanisms/mamba/kernel.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado {
 namespace {
@@ -39,7 +41,80 @@ class RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
   }
 };
 
+// --- By the kernel. ---
+
+kernels::Channels channels(const Tensor& x) { return {x.data_ptr<float>(), x.stride(0), x.stride(1)}; }
+
+// A token's numbers side by side.
+Tensor plain(const Tensor& x) { return x.stride(2) == 1 || x.size(2) == 1 ? x : x.contiguous(); }
+
+// Points into its arguments: x, step, a, b, c, start.
+mamba_kernel::SelectiveScan kernel_call(const variable_list& all) {
+  return {.batch = all[0].size(0),
+          .tokens = all[0].size(1),
+          .channels = all[2].size(0),
+          .states = all[2].size(1),
+          .x = channels(all[0]),
+          .step = channels(all[1]),
+          .a = all[2].const_data_ptr<float>(),
+          .b = channels(all[3]),
+          .c = channels(all[4]),
+          .start = all[5].const_data_ptr<float>()};
+}
+
+class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
+                               const Tensor& b, const Tensor& c, const Tensor& start) {
+    const variable_list all{plain(x), plain(step), a.contiguous(), plain(b), plain(c), start.contiguous()};
+    const Tensor y = kernels::room(x.sizes(), x.options()), last = at::empty(start.sizes(), start.options());
+    mamba_kernel::SelectiveScan call = kernel_call(all);
+    call.y = channels(y);
+    call.last = last.data_ptr<float>();
+    mamba_kernel::selective_scan(call, kernels::parallel(kernels::kAnExponential * x.numel() * a.size(1)));
+    ctx->save_for_backward(all);
+    return {y, last};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    fail_input_if(at::GradMode::is_enabled(), "[mamba] differentiating twice is not supported");
+    const variable_list all = ctx->get_saved_variables();
+    mamba_kernel::SelectiveScan call = kernel_call(all);
+    const auto options = all[0].options();
+    const auto room = [&](at::IntArrayRef sizes) { return kernels::room(sizes, options); };
+    const Tensor dy = gradients[0].defined() ? plain(gradients[0]) : at::zeros(all[0].sizes(), options);
+    const Tensor dlast = gradients[1].defined() ? gradients[1].contiguous() : Tensor();
+    const Tensor dx = room(all[0].sizes()), dstep = room(all[0].sizes()), dstart = room(all[5].sizes());
+    const Tensor da = room(all[5].sizes());
+    const std::vector<int64_t> parts{call.batch, mamba_kernel::parts(call.channels), call.tokens, call.states};
+    const Tensor db = room(parts), dc = room(parts);
+    call.dy = channels(dy);
+    call.dlast = dlast.defined() ? dlast.const_data_ptr<float>() : nullptr;
+    call.dx = channels(dx);
+    call.dstep = channels(dstep);
+    call.da = da.data_ptr<float>();
+    call.dstart = dstart.data_ptr<float>();
+    call.db_parts = db.data_ptr<float>();
+    call.dc_parts = dc.data_ptr<float>();
+    mamba_kernel::selective_scan_backward(call, kernels::parallel());
+    return {dx, dstep, da.sum(0), db.sum(1), dc.sum(1), dstart};
+  }
+};
+
+bool kernel_takes(const SelectiveScan& in, const Tensor& start) {
+  for (const Tensor& x : {in.x, in.step, in.a, in.b, in.c, start}) {
+    if (x.scalar_type() != at::kFloat || !kernels::usable({x})) return false;
+  }
+  return true;
+}
+
+// --- By segments. ---
+
 std::tuple<Tensor, Tensor> scan_sequences(const SelectiveScan& in, Tensor state, int64_t segment_elements) {
+  if (kernel_takes(in, state)) {
+    const auto out = SelectiveScanFunction::apply(in.x, in.step, in.a, in.b, in.c, state);
+    return {out[0], out[1]};
+  }
   const int64_t tokens = in.x.size(1);
   const int64_t a_token = std::max<int64_t>(1, in.x.size(0) * in.a.numel());
   const int64_t length = std::max<int64_t>(1, segment_elements / a_token);

@@ -18,8 +18,9 @@ struct SelectiveScan {
 };
 
 // h_t = exp(Δ_t A) ⊙ h_{t-1} + Δ_t x_t ⊗ B_t, y_t = h_t C_t; start [B|rows,E,N]. Returns y [B,T,E] and the last h.
-// The states of all tokens, T·E·N numbers, are never there at once, nor kept for the backward: time is cut into
-// segments of about `segment_elements` states, each computed again when its gradient is asked for.
+// The states of all tokens, T·E·N numbers, are never there at once, nor kept for the backward: a kernel (kernel.h)
+// keeps one in 32 tokens; without it time is cut into segments of about `segment_elements` states, each computed again
+// when its gradient is asked for.
 std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor& start,
                                           const std::optional<Tensor>& cu_seqlens,
                                           int64_t segment_elements = int64_t{1} << 21);

@@ -64,8 +64,8 @@ struct RgLruGates {
 void rg_lru_gates(const RgLruGates& call, const Parallel& parallel);
 void rg_lru_gates_backward(const RgLruGates& call, const Parallel& parallel);
 
-// One token of the whole RG-LRU: the gates' block-diagonal products, then h = a start + b as above. Weights [blocks, d, d]
-// (in, out) with width = blocks · d; biases and slope [width]; position [rows]: 0 where the token is the first.
+// One token of the whole RG-LRU: the gates' block-diagonal products, then h = a start + b as above. Weights [blocks, d,
+// d] (in, out) with width = blocks · d; biases and slope [width]; position [rows]: 0 where the token is the first.
 struct RgLruStep {
   int64_t rows, width, blocks;
   Rows x;

@@ -25,8 +25,8 @@ Tensor gated_silu(const Tensor& gate, const Tensor& up);
 std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope,
                                        const Tensor& first, double largest_slope);
 
-// One token of the RG-LRU, without derivatives: x [B,1,D], start [B,D] -> h [B,D], float32. Weights [H,D/H,D/H] (in, out),
-// biases and slope [D], float32 and contiguous like start; position int64 [B], 0 where the token is the first.
+// One token of the RG-LRU, without derivatives: x [B,1,D], start [B,D] -> h [B,D], float32. Weights [H,D/H,D/H] (in,
+// out), biases and slope [D], float32 and contiguous like start; position int64 [B], 0 where the token is the first.
 struct RgLruWeights {
   Tensor recurrence, recurrence_bias, input, input_bias, slope;
 };
