@@ -79,9 +79,7 @@ void apply_learned(const ApplyRequest& request) {
   const auto tokenizer = load_tokenizer(request.source + "/tokenizer");
   const RunFolder folder{request.out};
   const RunLock lock(folder, request.use);
-  fs::create_directories(folder.tokenizer());
-  tokenizer->save(folder.tokenizer());
-  write_file(folder.config(), config.to_json().dump(2) + "\n");
+  describe_run(folder, *tokenizer, config.to_json());
   save_converted(config, weights, learned.weights, learned.adapters, learned.lora, folder.last(), {});
   save_learned(folder.learned(), learned);
 }

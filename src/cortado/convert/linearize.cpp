@@ -211,9 +211,7 @@ void Conversion::resume() {
 }
 
 void Conversion::write_description() const {
-  fs::create_directories(folder_.tokenizer());
-  tokenizer_->save(folder_.tokenizer());
-  write_file(folder_.config(), config_.to_json().dump(2) + "\n");
+  describe_run(folder_, *tokenizer_, config_.to_json());
   write_file(plan_path(folder_.path), plan_.to_json().dump(2) + "\n");
 }
 

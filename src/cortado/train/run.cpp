@@ -154,12 +154,6 @@ std::shared_ptr<LanguageModel> make_model(const Plan& plan, at::Device device, b
   return model;
 }
 
-void write_config(const Plan& plan, const RunFolder& folder) {
-  fs::create_directories(folder.tokenizer());
-  plan.dataset.tokenizer->save(folder.tokenizer());
-  write_file(folder.config(), plan.config().dump(2) + "\n");
-}
-
 void introduce(const Plan& plan, const LanguageModel& model, const TrainerState& state) {
   std::cout << "training " << (plan.model.name.empty() ? "a model" : plan.model.name) << ": "
             << with_commas(model.parameter_count()) << " parameters, " << with_commas(plan.dataset.train->size())
@@ -182,7 +176,7 @@ TrainResult train_run(const TrainRequest& request) {
   if (request.use == FolderUse::kResume) check_same_run(folder, plan.config());
   Trainer trainer(model, plan.options, batches, plan.dataset.validation, folder, plan.config());
   if (request.use == FolderUse::kResume) trainer.resume();  // looks at the data: before the config is written
-  write_config(plan, folder);
+  describe_run(folder, *plan.dataset.tokenizer, plan.config());
   if (request.progress) introduce(plan, *model, trainer.state());
 
   TrainResult result;

@@ -79,6 +79,11 @@ int open_lock(const RunFolder& folder) {
 
 }  // namespace
 
+void describe_run(const RunFolder& folder, const Tokenizer& tokenizer, const Json& config) {
+  tokenizer.save(folder.tokenizer());
+  write_file(folder.config(), config.dump(2) + "\n");
+}
+
 bool RunFolder::has_checkpoint() const { return fs::exists(trainer()) || fs::exists(last()) || fs::exists(best()); }
 
 RunLock::RunLock(const RunFolder& folder, FolderUse use) {
