@@ -1,7 +1,5 @@
 #include "cortado/nn/rg_lru.h"
 
-#include <c10/core/InferenceMode.h>
-
 #include "cortado/nn/fused/ops.h"
 #include "cortado/nn/wide.h"
 #include "cortado/primitives/elementwise_scan/op.h"
@@ -39,39 +37,27 @@ RgLru::RgLru(int64_t dim, int64_t heads) : torch::nn::Module("RgLru") {
 
 RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
   const Tensor recurrence = recurrence_gate->forward(x), input = input_gate->forward(x);
-  const Tensor slopes = slope();
-  if (fused::takes({recurrence, input, x, slopes})) {
-    auto [log_a, b] = fused::rg_lru_gates(recurrence, input, x, slopes, first, kLargestSlope);
+  const Tensor slope = -kSharpness * at::softplus(widen(lambda));
+  if (fused::takes({recurrence, input, x, slope})) {
+    auto [log_a, b] = fused::rg_lru_gates(recurrence, input, x, slope, first, kLargestSlope);
     return {log_a, b};
   }
   const Tensor r = widen(recurrence).sigmoid(), i = widen(input).sigmoid();
-  const Tensor log_a = r * slopes;
+  const Tensor log_a = r * slope;
   const Tensor keep = BoundedSqrt::apply(-at::expm1(2 * log_a));
   return {log_a, keep.masked_fill(first.unsqueeze(2), 1.0) * i * widen(x)};
-}
-
-Tensor RgLru::slope() const {
-  const auto compute = [&] { return -kSharpness * at::softplus(widen(lambda)); };
-  if (at::GradMode::is_enabled() || !lambda.is_cpu()) return compute();
-  const bool known =
-      kept_.slope.defined() && kept_.data == lambda.const_data_ptr() && kept_.version == lambda._version();
-  if (!known) {
-    const c10::InferenceMode ordinary(false);  // kept for callers in any mode
-    const at::NoGradGuard no_grad;
-    kept_ = {compute(), lambda.const_data_ptr(), lambda._version()};
-  }
-  return kept_.slope;
 }
 
 Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,
                         const std::optional<Tensor>& start) const {
   if (x.size(1) != 1 || batch.cu_seqlens || !position || !start || at::GradMode::is_enabled()) return {};
   const fused::RgLruWeights weights{recurrence_gate->weight, recurrence_gate->bias, input_gate->weight,
-                                    input_gate->bias, slope()};
-  for (const Tensor& w : {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, *start}) {
+                                    input_gate->bias, lambda};
+  for (const Tensor& w :
+       {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, lambda, *start}) {
     if (w.scalar_type() != at::kFloat || !w.is_contiguous() || !fused::takes({w, x})) return {};
   }
-  return fused::rg_lru_step(x, weights, *position, *start);
+  return fused::rg_lru_step(x, weights, kSharpness, *position, *start);
 }
 
 std::tuple<Tensor, Tensor> RgLru::forward(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,

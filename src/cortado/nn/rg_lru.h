@@ -40,18 +40,9 @@ class RgLru : public torch::nn::Module {
   };
   // `first` bool [B,T]: the tokens where the sequence begins.
   Step step(const Tensor& x, const Tensor& first) const;
-  // -8 softplus(Λ). Without derivatives it is kept until Λ changes.
-  Tensor slope() const;
   // One token a row in one call; undefined where it is not for that.
   Tensor one_token(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,
                    const std::optional<Tensor>& start) const;
-
-  struct Kept {
-    Tensor slope;
-    const void* data = nullptr;  // what it was computed from
-    int64_t version = 0;
-  };
-  mutable Kept kept_;
 };
 
 }  // namespace cortado

@@ -120,21 +120,23 @@ TEST(Fused, RgLruStep) {
       const int64_t blocks = 3, width = blocks * size;
       const auto floats = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kFloat); };
       const fused::RgLruWeights weights{floats({blocks, size, size}), floats({width}), floats({blocks, size, size}),
-                                        floats({width}), -floats({width}).exp()};
+                                        floats({width}), floats({width}) * 6};
       const Tensor x = floats({4, 1, width}).to(type), start = floats({4, width});
       const Tensor position = at::tensor(std::vector<int64_t>{0, 5, 0, int64_t{1} << 40}, at::kLong);
       const auto gate = [&](const Tensor& weight, const Tensor& bias) {
         const Tensor in = x.to(at::kDouble).view({4, blocks, 1, size});
         return (at::matmul(in, weight.to(at::kDouble)).view({4, width}) + bias.to(at::kDouble)).sigmoid();
       };
-      const Tensor log_a = gate(weights.recurrence, weights.recurrence_bias) * weights.slope.to(at::kDouble);
+      const Tensor log_a =
+          gate(weights.recurrence, weights.recurrence_bias) * (-8 * at::softplus(weights.lambda.to(at::kDouble)));
       const Tensor keep = (-at::expm1(2 * log_a)).sqrt().masked_fill(position.eq(0).unsqueeze(1), 1);
       const Tensor input = gate(weights.input, weights.input_bias) * x.squeeze(1).to(at::kDouble);
       const Tensor right = log_a.exp() * start.to(at::kDouble) + keep * input;
       for (const auto& isa : available_isas()) {
         if (isa == "aten") continue;
         select_isa(isa);
-        expect_near({fused::rg_lru_step(x, weights, position, start)}, {right}, 3e-6, isa + " " + std::to_string(size));
+        expect_near({fused::rg_lru_step(x, weights, 8, position, start)}, {right}, 3e-6,
+                    isa + " " + std::to_string(size));
       }
     }
   }

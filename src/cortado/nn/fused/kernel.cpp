@@ -59,6 +59,17 @@ HWY_INLINE Vec one_minus_exp(Floats d, Vec x) {
   return hn::IfThenElse(hn::Gt(x, hn::Set(d, -0.35f)), hn::Neg(hn::Mul(p, x)), far);
 }
 
+// log(1 + e^x) = max(x, 0) + log(1 + u) with u = e^-|x|: 2 artanh(u / (2 + u)), whose series ends soon.
+HWY_INLINE Vec softplus_of(Floats d, Vec x) {
+  const Vec u = exp_of(d, hn::Neg(hn::Abs(x)));
+  const Vec s = hn::Div(u, hn::Add(hn::Set(d, 2.0f), u)), square = hn::Mul(s, s);
+  Vec p = hn::Set(d, 1.0f / 13);
+  for (const float c : {1.0f / 11, 1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3, 1.0f}) {
+    p = hn::MulAdd(p, square, hn::Set(d, c));
+  }
+  return hn::MulAdd(hn::Add(s, s), p, hn::Max(x, hn::Zero(d)));
+}
+
 // --- RMS norm. ---
 
 // A group's weights and their gradient, padded.
@@ -238,15 +249,16 @@ void rg_lru_step_block(const RgLruStep& call, int64_t task) {
   const int64_t row = task / call.blocks, block = task % call.blocks, size = call.width / call.blocks;
   const int64_t padded = round_up(size, kLanes), at = block * size, matrix = at * size, to = row * call.width + at;
   float *x = scratch.take(padded), *r = scratch.take(padded), *i = scratch.take(padded);
-  float *slope = scratch.take(padded), *h = scratch.take(padded);
+  float *lambda = scratch.take(padded), *h = scratch.take(padded);
   read(call.x, row, at, size, x);
   multiply_block(x, call.r_weight + matrix, call.r_bias + at, size, r);
   multiply_block(x, call.i_weight + matrix, call.i_bias + at, size, i);
-  read_row(call.slope + at, 1, size, 1.0f, slope, padded);
+  read_row(call.lambda + at, 1, size, 1.0f, lambda, padded);
   read_row(call.start + to, 1, size, 1.0f, h, padded);
   const bool first = call.position[row] == 0;
   for (int64_t k = 0; k < padded; k += kLanes) {
-    const Vec log_a = hn::Mul(sigmoid_of(d, hn::Load(d, r + k)), hn::Load(d, slope + k));
+    const Vec slope = hn::Mul(hn::Set(d, -call.sharpness), softplus_of(d, hn::Load(d, lambda + k)));
+    const Vec log_a = hn::Mul(sigmoid_of(d, hn::Load(d, r + k)), slope);
     const Vec input = hn::Mul(sigmoid_of(d, hn::Load(d, i + k)), hn::Load(d, x + k));
     const Vec keep = hn::Sqrt(one_minus_exp(d, hn::Add(log_a, log_a)));
     const Vec b = first ? input : hn::Mul(keep, input);

@@ -65,11 +65,13 @@ void rg_lru_gates(const RgLruGates& call, const Parallel& parallel);
 void rg_lru_gates_backward(const RgLruGates& call, const Parallel& parallel);
 
 // One token of the whole RG-LRU: the gates' block-diagonal products, then h = a start + b as above. Weights [blocks, d,
-// d] (in, out) with width = blocks · d; biases and slope [width]; position [rows]: 0 where the token is the first.
+// d] (in, out) with width = blocks · d; biases and Λ [width], slope = -sharpness softplus(Λ); position [rows]: 0 where
+// the token is the first.
 struct RgLruStep {
   int64_t rows, width, blocks;
+  float sharpness;
   Rows x;
-  const float *r_weight, *r_bias, *i_weight, *i_bias, *slope;
+  const float *r_weight, *r_bias, *i_weight, *i_bias, *lambda;
   const int64_t* position;
   const float* start;  // [rows, width]
   float* h;            // likewise

@@ -264,18 +264,20 @@ std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const T
   return {out[0], out[1]};
 }
 
-Tensor rg_lru_step(const Tensor& x, const RgLruWeights& weights, const Tensor& position, const Tensor& start) {
+Tensor rg_lru_step(const Tensor& x, const RgLruWeights& weights, double sharpness, const Tensor& position,
+                   const Tensor& start) {
   const Tensor h = like(start), positions = position.contiguous();
   Tensor keep;
   fused::rg_lru_step({.rows = start.size(0),
                       .width = start.size(1),
                       .blocks = weights.input.size(0),
+                      .sharpness = static_cast<float>(sharpness),
                       .x = rows_of(x, keep),
                       .r_weight = floats(weights.recurrence),
                       .r_bias = floats(weights.recurrence_bias),
                       .i_weight = floats(weights.input),
                       .i_bias = floats(weights.input_bias),
-                      .slope = floats(weights.slope),
+                      .lambda = floats(weights.lambda),
                       .position = positions.const_data_ptr<int64_t>(),
                       .start = floats(start),
                       .h = floats(h)},

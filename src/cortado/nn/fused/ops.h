@@ -26,11 +26,13 @@ std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const T
                                        const Tensor& first, double largest_slope);
 
 // One token of the RG-LRU, without derivatives: x [B,1,D], start [B,D] -> h [B,D], float32. Weights [H,D/H,D/H] (in,
-// out), biases and slope [D], float32 and contiguous like start; position int64 [B], 0 where the token is the first.
+// out), biases and Λ [D], float32 and contiguous like start; slope = -sharpness softplus(Λ); position int64 [B], 0
+// where the token is the first.
 struct RgLruWeights {
-  Tensor recurrence, recurrence_bias, input, input_bias, slope;
+  Tensor recurrence, recurrence_bias, input, input_bias, lambda;
 };
-Tensor rg_lru_step(const Tensor& x, const RgLruWeights& weights, const Tensor& position, const Tensor& start);
+Tensor rg_lru_step(const Tensor& x, const RgLruWeights& weights, double sharpness, const Tensor& position,
+                   const Tensor& start);
 
 // x [B,T,H,d] turned by cos, sin [B|1,T,1,half], in x's type.
 Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin);

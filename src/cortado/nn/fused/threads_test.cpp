@@ -96,18 +96,19 @@ TEST(FusedThreads, Rotary) {
 TEST(FusedThreads, RgLruStep) {
   constexpr int64_t kBlocks = 7, kSize = kWidth / kBlocks;
   Floats x = numbers(), start = numbers(), h = room(), r = random_floats(kBlocks * kSize * kSize), i = r;
-  Floats r_bias = random_floats(kWidth), i_bias = random_floats(kWidth), slope = random_floats(kWidth, -3, 0);
+  Floats r_bias = random_floats(kWidth), i_bias = random_floats(kWidth), lambda = random_floats(kWidth, -3, 3);
   std::vector<int64_t> position(kRows);
   for (int64_t row = 0; row < kRows; ++row) position[row] = row % 3;
   const fused::RgLruStep call{.rows = kRows,
                               .width = kWidth,
                               .blocks = kBlocks,
+                              .sharpness = 8,
                               .x = rows(x),
                               .r_weight = r.data(),
                               .r_bias = r_bias.data(),
                               .i_weight = i.data(),
                               .i_bias = i_bias.data(),
-                              .slope = slope.data(),
+                              .lambda = lambda.data(),
                               .position = position.data(),
                               .start = start.data(),
                               .h = h.data()};

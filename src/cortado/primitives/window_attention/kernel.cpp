@@ -2,6 +2,7 @@
 #include "cortado/primitives/window_attention/kernel.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
@@ -419,6 +420,8 @@ namespace cortado::window {
 namespace {
 
 HWY_EXPORT(few_task);
+HWY_EXPORT(few_part_task);
+HWY_EXPORT(few_join_task);
 HWY_EXPORT(forward_task);
 HWY_EXPORT(backward_task);
 
@@ -443,7 +446,17 @@ void run_forward(const AttentionKernel& attention, const kernels::Parallel& para
 }
 
 void run_few(const AttentionKernel& attention, const kernels::Parallel& parallel) {
-  kernels::run_tasks(attention, attention.batch * attention.groups, parallel, &HWY_DYNAMIC_DISPATCH(few_task));
+  const int64_t parts = few_parts(attention), rows = attention.batch * attention.queries * attention.heads;
+  if (parts < 2) {
+    return kernels::run_tasks(attention, attention.batch * attention.groups, parallel, &HWY_DYNAMIC_DISPATCH(few_task));
+  }
+  AttentionKernel call = attention;
+  call.parts =
+      static_cast<float*>(aligned_alloc(64, static_cast<size_t>(parts * rows * few_row(call)) * sizeof(float)));
+  if (!call.parts) abort();
+  kernels::run_tasks(call, call.batch * parts, parallel, &HWY_DYNAMIC_DISPATCH(few_part_task));
+  for (int64_t i = 0; i < rows; ++i) HWY_DYNAMIC_DISPATCH(few_join_task)(call, i);
+  free(call.parts);
 }
 
 void run_backward(const AttentionKernel& attention, const AttentionGradients& gradients,

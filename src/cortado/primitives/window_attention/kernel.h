@@ -15,6 +15,7 @@ struct AttentionKernel {
   float scale = 1;
   float softcap = 0;         // 0: none
   int64_t task_queries = 0;  // queries of a task; run_forward chooses them
+  float* parts = nullptr;    // run_few's: what was gathered of every part of the keys
 
   // Given to the backward, results of the forward. o like grad_o [B,Tq,H,V], the others [B,Tq,H], contiguous.
   kernels::Timed o;
@@ -24,8 +25,12 @@ struct AttentionKernel {
 
 // Writes o, lse, row_max, denominator.
 void run_forward(const AttentionKernel& attention, const kernels::Parallel& parallel);
-// The same for at most kFewQueries queries a batch row, without turning the keys first.
-inline constexpr int64_t kFewQueries = 16;
+// The same for at most kFewQueries queries a batch row, without turning the keys first. Many keys are read in parts,
+// each of all groups as they lie in memory.
+inline constexpr int64_t kFewQueries = 16, kFewPart = 512;
+inline int64_t few_parts(const AttentionKernel& p) { return (p.keys + kFewPart - 1) / kFewPart; }
+// [B, few_parts, H, queries] rows of so many floats: o, maximum and denominator.
+inline int64_t few_row(const AttentionKernel& p) { return (p.value_size + 15) / 16 * 16 + 16; }
 void run_few(const AttentionKernel& attention, const kernels::Parallel& parallel);
 
 // grad_lse and grad_row_max may be null.

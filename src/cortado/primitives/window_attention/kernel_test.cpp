@@ -187,6 +187,13 @@ TEST(WindowAttentionKernel, FewQueries) {
       }
     }
   }
+  // Read in parts of 512 keys, of which some queries and rows see none.
+  for (const int64_t keys : {512, 513, 1300}) {
+    check_everywhere({.queries = 2, .keys = keys, .window = 5000, .repeat = 3, .first_key = {0, keys - 2}}, at::kFloat,
+                     1e-5);
+    check_everywhere({.queries = 3, .keys = keys, .window = 40, .value_size = 20, .softcap = 2.0}, at::kFloat, 1e-5, 0);
+    check_everywhere({.queries = 1, .keys = keys, .window = 5000, .magnitude = 300}, at::kFloat, 1e-3);
+  }
   check_everywhere({.queries = 1, .keys = 70, .window = 64, .softcap = 2.0}, at::kBFloat16, 2e-2);
   check_everywhere({.queries = 2, .keys = 70, .window = 64, .first_key = {30, 69}}, at::kHalf, 4e-3);
   check_everywhere({.queries = 2, .keys = 70, .window = 64, .first_key = {70, 0}, .magnitude = 30}, at::kFloat, 1e-4);
