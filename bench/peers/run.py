@@ -26,7 +26,7 @@ BRIEF_TRAINING = ["--tokens", "256", "--batch", "1"]  # gpt.py measures training
 PROGRAM = {
     "ops": ["ops", "--tokens", "4096", "--threads", "1,{threads}", "--rounds", "7"],
     "lengths": ["ops", "--op", LENGTHS, "--threads", "{threads}", "--rounds", "3"],
-    "model_macchiato": ["model", "configs/macchiato-gpu.json", *BRIEF_TRAINING, "--rounds", "5", "--budget", "150"]
+    "model_macchiato": ["model", "configs/macchiato-gpu.json", *BRIEF_TRAINING, "--rounds", "5", "--budget", "300"]
     + ["--depth", "100,1000,10000,100000,1000000", "--threads", "{threads}"],
     "model_softmax": ["model", "configs/nanogpt-gpu.json", "--set", "positions=rotary", *BRIEF_TRAINING, "--rounds", "5"]
     + ["--budget", "30", "--depth", "100,1000,10000,100000,1000000", "--threads", "{threads}"],
