@@ -17,7 +17,7 @@ struct Stream {
 }  // namespace cortado::bench
 #endif
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/bench/kernel.cpp"
 #include <hwy/foreach_target.h>

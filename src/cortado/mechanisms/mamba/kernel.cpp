@@ -1,7 +1,7 @@
 // A vector holds as many channels; their states lie one vector after the other. Compiled once for each instruction set.
 #include "cortado/mechanisms/mamba/kernel.h"
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/mechanisms/mamba/kernel.cpp"
 #include <hwy/foreach_target.h>

@@ -2,7 +2,7 @@
 // each instruction set.
 #include "cortado/nn/fused/kernel.h"
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/nn/fused/kernel.cpp"
 #include <hwy/foreach_target.h>

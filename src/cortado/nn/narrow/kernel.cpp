@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define HWY_WANT_AVX3_DL
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/nn/narrow/kernel.cpp"
 #include <hwy/foreach_target.h>

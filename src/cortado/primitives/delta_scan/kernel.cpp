@@ -1,7 +1,7 @@
 // The delta scan in tiles of 16 tokens; README.md, "The kernel". Compiled once for each instruction set.
 #include "cortado/primitives/delta_scan/kernel.h"
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/delta_scan/kernel.cpp"
 #include <hwy/foreach_target.h>

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/elementwise_scan/kernel.cpp"
 #include <hwy/foreach_target.h>

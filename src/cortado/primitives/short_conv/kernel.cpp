@@ -1,7 +1,7 @@
 // The short convolution, channels in a vector's lanes; README.md, "The kernel". Compiled once for each instruction set.
 #include "cortado/primitives/short_conv/kernel.h"
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/short_conv/kernel.cpp"
 #include <hwy/foreach_target.h>

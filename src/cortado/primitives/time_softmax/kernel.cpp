@@ -2,7 +2,7 @@
 // instruction set.
 #include "cortado/primitives/time_softmax/kernel.h"
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/time_softmax/kernel.cpp"
 #include <hwy/foreach_target.h>

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/window_attention/kernel.cpp"
 #include <hwy/foreach_target.h>
