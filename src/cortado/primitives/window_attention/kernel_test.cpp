@@ -210,9 +210,8 @@ TEST(WindowAttentionKernel, CachesThatGrow) {
   }
 }
 
-TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
+void expect_the_same_on_any_number_of_threads(const Case& c) {
   const int threads = at::get_num_threads();
-  const Case c{.queries = 2200, .keys = 2200, .window = 40, .batch = 1, .groups = 1, .repeat = 3};
   std::vector<Tensor> inputs = random_inputs(c);
   for (Tensor& x : inputs) x = x.to(at::kFloat);
   std::vector<std::vector<Tensor>> all;
@@ -221,9 +220,17 @@ TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
     all.push_back(results(window_attention, c, inputs));
   }
   for (size_t i = 0; i < all[0].size(); ++i) {
-    EXPECT_TRUE(at::equal(all[0][i], all[1][i]) && at::equal(all[0][i], all[2][i])) << i;
+    EXPECT_TRUE(at::equal(all[0][i], all[1][i]) && at::equal(all[0][i], all[2][i])) << i << " " << c.text();
   }
   at::set_num_threads(threads);
+}
+
+TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
+  expect_the_same_on_any_number_of_threads(
+      {.queries = 2200, .keys = 2200, .window = 40, .batch = 1, .groups = 1, .repeat = 3});
+  expect_the_same_on_any_number_of_threads(
+      {.queries = 300, .keys = 300, .window = 40, .batch = 1, .repeat = 3, .extra = 100, .mask_heads = 2});
+  expect_the_same_on_any_number_of_threads({.queries = 2, .keys = 2500, .window = 5000, .batch = 1, .repeat = 3});
 }
 
 }  // namespace
