@@ -196,6 +196,36 @@ TEST(KernelThreads, WindowAttention) {
                                        {&dq, &dk, &dv});
 }
 
+// A few queries against keys in parts: as many as two parts and a ragged third.
+TEST(KernelThreads, WindowAttentionOfFewQueries) {
+  constexpr int64_t kQueries = 3, kLong = 2 * window::kFewPart + 37;
+  Floats q = random_floats(kBatch * kQueries * kHeads * kKeys), o(kBatch * kQueries * kHeads * kValues);
+  Floats k = random_floats(kBatch * kLong * kHeads * kKeys), v = random_floats(kBatch * kLong * kHeads * kValues);
+  Floats maximum(kBatch * kQueries * kHeads), sum(maximum.size()), lse(maximum.size()), blocked(o.size());
+  const std::vector<int64_t> begin{0, 5, window::kFewPart + 1}, end{kLong - 2, kLong - 1, kLong};
+  window::AttentionKernel call{.batch = kBatch,
+                               .queries = kQueries,
+                               .keys = kLong,
+                               .heads = kHeads,
+                               .groups = kHeads,
+                               .key_size = kKeys,
+                               .value_size = kValues,
+                               .q = timed(q, kQueries, kHeads, kKeys),
+                               .k = timed(k, kLong, kHeads, kKeys),
+                               .v = timed(v, kLong, kHeads, kValues),
+                               .begin = begin.data(),
+                               .end = end.data(),
+                               .o = timed(blocked, kQueries, kHeads, kValues)};
+  call.row_max = maximum.data();
+  call.denominator = sum.data();
+  call.lse = lse.data();
+  window::run_forward(call, testing::std_threads<1>());
+  call.o = timed(o, kQueries, kHeads, kValues);
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_few(call, p); },
+                                       {&o, &maximum, &sum, &lse});
+  for (size_t i = 0; i < o.size(); ++i) EXPECT_NEAR(o[i], blocked[i], 1e-5);
+}
+
 TEST(KernelThreads, ElementwiseScan) {
   constexpr int64_t kChannels = 200;
   const int64_t size = kBatch * kTime * kChannels;
