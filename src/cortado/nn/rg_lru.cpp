@@ -53,10 +53,11 @@ Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const std::optional
   if (x.size(1) != 1 || batch.cu_seqlens || !position || !start || at::GradMode::is_enabled()) return {};
   const fused::RgLruWeights weights{recurrence_gate->weight, recurrence_gate->bias, input_gate->weight,
                                     input_gate->bias, lambda};
-  for (const Tensor& w :
-       {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, lambda, *start}) {
-    if (w.scalar_type() != at::kFloat || !w.is_contiguous() || !fused::takes({w, x})) return {};
+  const auto all = {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, lambda, *start};
+  for (const Tensor& w : all) {
+    if (w.scalar_type() != at::kFloat || !w.is_contiguous()) return {};
   }
+  if (!fused::takes({x}) || !fused::takes(all)) return {};
   return fused::rg_lru_step(x, weights, kSharpness, *position, *start);
 }
 

@@ -200,6 +200,17 @@ void gated_silu_backward_block(const GatedSilu& call, int64_t block) {
   });
 }
 
+// Of one vector: what the state is multiplied by, as a logarithm, and what is added to it.
+struct RgLruWrite {
+  Vec log_a, b;
+};
+HWY_INLINE RgLruWrite rg_lru_write(Vec r, Vec i, Vec x, Vec slope, bool first) {
+  const Floats d;
+  const Vec log_a = hn::Mul(sigmoid_of(d, r), slope), input = hn::Mul(sigmoid_of(d, i), x);
+  const Vec keep = hn::Sqrt(one_minus_exp(d, hn::Add(log_a, log_a)));
+  return {log_a, first ? input : hn::Mul(keep, input)};
+}
+
 void rg_lru_gates_block(const RgLruGates& call, int64_t block) {
   HWY_ALIGN float r[kPart], i[kPart], x[kPart], slope[kPart];
   for_parts(block, call.rows, call.width, [&](int64_t row, int64_t column, int64_t n) {
@@ -210,11 +221,10 @@ void rg_lru_gates_block(const RgLruGates& call, int64_t block) {
     read(call.x, row, column, n, x);
     const bool first = call.first && call.first[row];
     for (int64_t k = 0; k < n; k += kLanes) {
-      const Vec log_a = hn::Mul(sigmoid_of(d, hn::Load(d, r + k)), hn::Load(d, slope + k));
-      const Vec input = hn::Mul(sigmoid_of(d, hn::Load(d, i + k)), hn::Load(d, x + k));
-      const Vec keep = hn::Sqrt(one_minus_exp(d, hn::Add(log_a, log_a)));
+      const auto [log_a, b] =
+          rg_lru_write(hn::Load(d, r + k), hn::Load(d, i + k), hn::Load(d, x + k), hn::Load(d, slope + k), first);
       hn::Store(log_a, d, r + k);
-      hn::Store(first ? input : hn::Mul(keep, input), d, i + k);
+      hn::Store(b, d, i + k);
     }
     write(r, call.log_a, row, column, n);
     write(i, call.b, row, column, n);
@@ -258,10 +268,7 @@ void rg_lru_step_block(const RgLruStep& call, int64_t task) {
   const bool first = call.position[row] == 0;
   for (int64_t k = 0; k < padded; k += kLanes) {
     const Vec slope = hn::Mul(hn::Set(d, -call.sharpness), softplus_of(d, hn::Load(d, lambda + k)));
-    const Vec log_a = hn::Mul(sigmoid_of(d, hn::Load(d, r + k)), slope);
-    const Vec input = hn::Mul(sigmoid_of(d, hn::Load(d, i + k)), hn::Load(d, x + k));
-    const Vec keep = hn::Sqrt(one_minus_exp(d, hn::Add(log_a, log_a)));
-    const Vec b = first ? input : hn::Mul(keep, input);
+    const auto [log_a, b] = rg_lru_write(hn::Load(d, r + k), hn::Load(d, i + k), hn::Load(d, x + k), slope, first);
     hn::Store(hn::MulAdd(exp_of(d, log_a), hn::Load(d, h + k), b), d, h + k);
   }
   write_row(h, call.h + to, 1, size);

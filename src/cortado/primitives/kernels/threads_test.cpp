@@ -164,33 +164,52 @@ TEST(KernelThreads, ShortConvolution) {
   expect_same_on_any_number_of_threads([&](const Parallel& p) { convolution::run_backward(call, p); }, {&dx, &dweight});
 }
 
+// What window attention writes for so many queries a row.
+struct Attended {
+  int64_t queries;
+  Floats o, maximum, sum, lse;
+  explicit Attended(int64_t count)
+      : queries(count),
+        o(kBatch * count * kHeads * kValues),
+        maximum(kBatch * count * kHeads),
+        sum(maximum.size()),
+        lse(maximum.size()) {}
+  std::vector<Floats*> all() { return {&o, &maximum, &sum, &lse}; }
+
+  // q, k and v contiguous; query t sees keys [begin[t], end[t]).
+  window::AttentionKernel call(Floats& q, Floats& k, Floats& v, int64_t keys, const std::vector<int64_t>& begin,
+                               const std::vector<int64_t>& end) {
+    window::AttentionKernel attention{.batch = kBatch,
+                                      .queries = queries,
+                                      .keys = keys,
+                                      .heads = kHeads,
+                                      .groups = kHeads,
+                                      .key_size = kKeys,
+                                      .value_size = kValues,
+                                      .q = timed(q, queries, kHeads, kKeys),
+                                      .k = timed(k, keys, kHeads, kKeys),
+                                      .v = timed(v, keys, kHeads, kValues),
+                                      .begin = begin.data(),
+                                      .end = end.data(),
+                                      .o = timed(o, queries, kHeads, kValues)};
+    attention.row_max = maximum.data();
+    attention.denominator = sum.data();
+    attention.lse = lse.data();
+    return attention;
+  }
+};
+
 TEST(KernelThreads, WindowAttention) {
   Inputs in;
-  Floats o(in.v.size()), maximum(kBatch * kTime * kHeads), sum(maximum.size()), lse(maximum.size());
+  Attended out(kTime);
   Floats dq(in.q.size()), dk(in.k.size()), dv(in.v.size());
   std::vector<int64_t> begin(kTime), end(kTime);
   for (int64_t t = 0; t < kTime; ++t) {
     begin[t] = std::max<int64_t>(0, t - 20);
     end[t] = t + 1;
   }
-  window::AttentionKernel call{.batch = kBatch,
-                               .queries = kTime,
-                               .keys = kTime,
-                               .heads = kHeads,
-                               .groups = kHeads,
-                               .key_size = kKeys,
-                               .value_size = kValues,
-                               .q = in.key(in.q),
-                               .k = in.key(in.k),
-                               .v = in.value(in.v),
-                               .begin = begin.data(),
-                               .end = end.data(),
-                               .o = in.value(o)};
-  call.row_max = maximum.data();
-  call.denominator = sum.data();
-  call.lse = lse.data();
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_forward(call, p); },
-                                       {&o, &maximum, &sum, &lse});
+  const window::AttentionKernel call = out.call(in.q, in.k, in.v, kTime, begin, end);
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_forward(call, p); }, out.all());
   const window::AttentionGradients gradients{in.value(in.w), nullptr, nullptr, in.key(dq), in.key(dk), in.value(dv)};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_backward(call, gradients, p); },
                                        {&dq, &dk, &dv});
@@ -199,31 +218,14 @@ TEST(KernelThreads, WindowAttention) {
 // A few queries against keys in parts: as many as two parts and a ragged third.
 TEST(KernelThreads, WindowAttentionOfFewQueries) {
   constexpr int64_t kQueries = 3, kLong = 2 * window::kFewPart + 37;
-  Floats q = random_floats(kBatch * kQueries * kHeads * kKeys), o(kBatch * kQueries * kHeads * kValues);
+  Floats q = random_floats(kBatch * kQueries * kHeads * kKeys);
   Floats k = random_floats(kBatch * kLong * kHeads * kKeys), v = random_floats(kBatch * kLong * kHeads * kValues);
-  Floats maximum(kBatch * kQueries * kHeads), sum(maximum.size()), lse(maximum.size()), blocked(o.size());
   const std::vector<int64_t> begin{0, 5, window::kFewPart + 1}, end{kLong - 2, kLong - 1, kLong};
-  window::AttentionKernel call{.batch = kBatch,
-                               .queries = kQueries,
-                               .keys = kLong,
-                               .heads = kHeads,
-                               .groups = kHeads,
-                               .key_size = kKeys,
-                               .value_size = kValues,
-                               .q = timed(q, kQueries, kHeads, kKeys),
-                               .k = timed(k, kLong, kHeads, kKeys),
-                               .v = timed(v, kLong, kHeads, kValues),
-                               .begin = begin.data(),
-                               .end = end.data(),
-                               .o = timed(blocked, kQueries, kHeads, kValues)};
-  call.row_max = maximum.data();
-  call.denominator = sum.data();
-  call.lse = lse.data();
-  window::run_forward(call, testing::std_threads<1>());
-  call.o = timed(o, kQueries, kHeads, kValues);
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_few(call, p); },
-                                       {&o, &maximum, &sum, &lse});
-  for (size_t i = 0; i < o.size(); ++i) EXPECT_NEAR(o[i], blocked[i], 1e-5);
+  Attended few(kQueries), blocked(kQueries);
+  window::run_forward(blocked.call(q, k, v, kLong, begin, end), testing::std_threads<1>());
+  const window::AttentionKernel call = few.call(q, k, v, kLong, begin, end);
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_few(call, p); }, few.all());
+  for (size_t i = 0; i < few.o.size(); ++i) EXPECT_NEAR(few.o[i], blocked.o[i], 1e-5);
 }
 
 TEST(KernelThreads, ElementwiseScan) {

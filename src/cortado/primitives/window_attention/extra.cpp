@@ -82,11 +82,6 @@ Tensor ExtraCall::gradient(const Tensor& of_call, const Tensor& given) const {
   return sum_heads(rows_to_heads(rows, mask_heads_), given.size(2)).contiguous();
 }
 
-BlockedInputs without_extra(BlockedInputs all) {
-  all.extra_k = all.extra_v = all.extra_mask = std::nullopt;
-  return all;
-}
-
 BlockedOutputs join_sets(const BlockedOutputs& a, const BlockedOutputs& b, at::ScalarType type) {
   const Tensor row_max = at::maximum(a.row_max, b.row_max);
   const Tensor top = row_max.masked_fill(row_max == -kInfinity, 0.0);

@@ -28,9 +28,6 @@ class ExtraCall {
   BlockedInputs inputs_;
 };
 
-// The inputs without their extra set.
-BlockedInputs without_extra(BlockedInputs all);
-
 // Softmax over both sets of keys from the softmax over each.
 BlockedOutputs join_sets(const BlockedOutputs& a, const BlockedOutputs& b, at::ScalarType type);
 

@@ -42,7 +42,7 @@ AttentionKernel kernel_call(const BlockedInputs& in, const Tensor& first_key, co
 
 Tensor first_keys(const BlockedInputs& in) { return in.first_key ? in.first_key->contiguous() : Tensor(); }
 
-// What the kernel computes in one call.
+// Of one call's q, k and v alone, as the two below: an extra set is another call's.
 bool takes_one(const BlockedInputs& in) {
   return kernels::usable({in.q, in.k, in.v}) && in.k.size(2) == in.v.size(2) && in.q.size(2) % in.k.size(2) == 0 &&
          (!few_queries(in) || in.q.size(1) <= kFewQueries);
@@ -83,8 +83,8 @@ BlockedGradients backward_one(const BlockedInputs& in, const BlockedOutputs& out
 }  // namespace
 
 bool kernel_takes(const BlockedInputs& in) {
-  if (!in.extra_k) return takes_one(in);
-  return takes_one(without_extra(in)) && kernels::usable({*in.extra_k, *in.extra_v}) && ExtraCall::possible(in);
+  if (!takes_one(in)) return false;
+  return !in.extra_k || (kernels::usable({*in.extra_k, *in.extra_v}) && ExtraCall::possible(in));
 }
 
 bool backward_kernel_takes(const BlockedInputs& in, const Tensor& grad_row_max) {
@@ -98,14 +98,14 @@ BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
   const ExtraCall call(in);
   BlockedOutputs extra = forward_one(call.inputs(), at::kFloat);
   for (Tensor* x : {&extra.o, &extra.row_max, &extra.denominator}) *x = call.unfolded(*x);
-  return join_sets(forward_one(without_extra(in), at::kFloat), extra, type);
+  return join_sets(forward_one(in, at::kFloat), extra, type);
 }
 
 BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
                                     const Tensor& grad_lse, const Tensor& grad_row_max) {
   if (!in.extra_k) return backward_one(in, outputs, grad_o, grad_lse, grad_row_max);
   // Weights are relative to both sets' maximum and denominator: each call has its own keys' share of the gradients.
-  BlockedGradients grads = backward_one(without_extra(in), outputs, grad_o, grad_lse, {});
+  BlockedGradients grads = backward_one(in, outputs, grad_o, grad_lse, {});
   const ExtraCall call(in);
   const BlockedOutputs folded{
       call.folded(outputs.o), {}, call.folded(outputs.row_max), call.folded(outputs.denominator)};
