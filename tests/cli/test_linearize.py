@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-SMALL = {"method": "lolcats", "tokens": 640, "window": 4, "context": 32, "accumulate": 1, "batch": 2, "evaluate-every": 4, "evaluation-chunks": 2}
+SMALL = {"tokens": 640, "window": 4, "context": 32, "accumulate": 1, "batch": 2, "evaluate-every": 4, "evaluation-chunks": 2}
 
 
 @pytest.fixture(scope="module", name="softmax")

@@ -60,12 +60,12 @@ int64_t cache_bytes(const Subject& subject, int64_t tokens) {
 // Key-value pairs that a layer holds for a query head, the mean over the layers; none where one holds something else.
 std::optional<PairCount> mean_pairs(const Subject& subject, int64_t tokens) {
   PairCount mean;
-  const auto& layers = subject.config().layers;
-  for (const Json& layer : layers) {
-    const auto pairs = count_pairs(layer, subject.config(), tokens);
+  const auto& mixers = subject.model.mixers();
+  for (const auto& mixer : mixers) {
+    const auto pairs = mixer->pairs(tokens);
     if (!pairs) return std::nullopt;
-    mean.softmax += pairs->softmax / static_cast<double>(layers.size());
-    mean.state += pairs->state / static_cast<double>(layers.size());
+    mean.softmax += pairs->softmax / static_cast<double>(mixers.size());
+    mean.state += pairs->state / static_cast<double>(mixers.size());
   }
   return mean;
 }

@@ -23,7 +23,7 @@ constexpr const char* kMixerGroup = "What the layers become";
 struct LinearizeCommand {
   CLI::App* app = nullptr;
   LinearizeRequest request;
-  std::string method, layout = "terrace", mixture = "lolcats", feature_map = "lolcats", source = "conv";
+  std::string method = "lolcats", layout = "terrace", mixture = "lolcats", feature_map = "lolcats", source = "conv";
   std::optional<int64_t> window, features, latents;
   double window_logit = 20;
   std::optional<int64_t> tokens;
@@ -104,14 +104,13 @@ void choose_conversion(LinearizeCommand& command) {
     command.method = plan.conversion.mixer.value("mixer", "");
     return;
   }
-  fail_input_if(command.method.empty(), "[linearize] --method is missing: lolcats or macchiato");
   check_method(command);
   plan.conversion.mixer = mixer_settings(command);
 }
 
 void complete_plan(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
-  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --method lolcats --out DIR`");
+  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --out DIR`");
   choose_conversion(command);
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   plan.transfer.learning_rate = command.learning_rate.value_or(command.method == "lolcats" ? 1e-2 : 1e-3);
@@ -183,11 +182,11 @@ constexpr const char* kLinearizeFooter =
     "inference. DIR is then a run like any other.\n\n"
     "Examples:\n"
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
-    "  cortado linearize runs/smollm2 --method lolcats --data book.txt --tokens 1500000 --out runs/linear\n"
+    "  cortado linearize runs/smollm2 --data book.txt --tokens 1500000 --out runs/linear\n"
     "  cortado linearize runs/smollm2 --from learned.safetensors --out runs/linear    what another conversion learned\n"
     "  cortado linearize runs/smollm2 --from learned.safetensors --lora-tokens 500000 --out runs/tuned\n"
     "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
-    "  cortado linearize runs/smollm2 --method lolcats --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
+    "  cortado linearize runs/smollm2 --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
     "  cortado linearize runs/smollm2 --method macchiato --cross-entropy-tokens 500000 --out runs/macchiato\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
 
@@ -196,6 +195,7 @@ void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
   app.add_option("--method", command.method,
                  "lolcats: window softmax and feature maps in one denominator; macchiato: a window and Latte's latents")
       ->check(CLI::IsMember({"lolcats", "macchiato"}))
+      ->capture_default_str()
       ->group(kGroup);
   app.add_option("--window", command.window, "keys of the softmax part (default: lolcats 64, macchiato 129)")
       ->check(CLI::Range(1, 1 << 30))

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cortado/base/json.h"
@@ -23,6 +24,13 @@ struct MixerContext {
   bool rotary = false;  // rotary positions, where the mixer has positions
   double rope_theta = 10000.0;
   RotaryScaling rope_scaling = {};
+};
+
+// Memory in LoLA's unit: key-value pairs of one head of size d, 2d numbers, that a layer holds for a query head.
+struct PairCount {
+  double softmax = 0;  // in windows and caches, after any number of tokens
+  double state = 0;    // the linear state's F·d numbers (its normaliser is not counted, as in the paper)
+  double total() const { return softmax + state; }
 };
 
 // x [B, T, D] -> [B, T, D].
@@ -48,6 +56,12 @@ class Mixer : public torch::nn::Module {
   // Bytes of one row's state after `tokens` tokens, with float32 x: the formula, which a test holds against
   // zero_state/forward.
   virtual int64_t state_bytes(int64_t tokens) const = 0;
+
+  // What the state holds after `tokens` tokens in key-value pairs; none where the mechanism holds no such pairs.
+  virtual std::optional<PairCount> pairs(int64_t tokens) const {
+    static_cast<void>(tokens);
+    return std::nullopt;
+  }
 
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.
   virtual double flops_per_token(int64_t tokens) const = 0;

@@ -1,5 +1,6 @@
 #include "cortado/models/checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cortado/base/error.h"
@@ -34,6 +35,15 @@ void check_names(const LanguageModel& model, const std::map<std::string, Tensor>
   for (const auto& [name, tensor] : tensors) {
     fail_input_if(!parameters.contains(name), where, "it has a \"", name, "\" that the model lacks");
   }
+}
+
+// A tensor is in memory twice while it is converted, from the file and in its own type: the embedding had better be so
+// before the others are there.
+NamedTensors largest_first(const std::map<std::string, Tensor>& tensors) {
+  NamedTensors all(tensors.begin(), tensors.end());
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& one, const auto& other) { return one.second.nbytes() > other.second.nbytes(); });
+  return all;
 }
 
 bool is_folder(const std::string& path) {
@@ -103,13 +113,13 @@ std::map<std::string, std::string> load_weights_of(const ModelConfig& config, La
                 " is the checkpoint of another model: its config differs");
   const at::NoGradGuard no_grad;
   const auto matrices = model.matrices();
-  for (auto& parameter : named_weights(model)) {
-    const Tensor& tensor = tensors.at(parameter.key());
-    const auto matrix = matrices.find(parameter.key());
+  auto parameters = named_weights(model);
+  for (const auto& [name, tensor] : largest_first(tensors)) {
+    const auto matrix = matrices.find(name);
     if (matrix != matrices.end()) {
       matrix->second->assign(tensor);
-    } else {
-      parameter.value().copy_(tensor);
+    } else if (Tensor* parameter = parameters.find(name)) {
+      parameter->copy_(tensor);
     }
     file.map->release(tensor.const_data_ptr(), tensor.nbytes());
   }

@@ -109,22 +109,4 @@ ModelConfig with_memory(ModelConfig config, const Memory& memory) {
   return config;
 }
 
-std::optional<PairCount> count_pairs(const Json& mixer, const ModelConfig& config, int64_t tokens) {
-  const std::string name = mixer["mixer"].get<std::string>();
-  const double all = static_cast<double>(tokens);
-  if (name == "softmax") return PairCount{all, 0};
-  if (name == "sliding_window") return PairCount{std::min(all, mixer.value("window", 129.0)), 0};
-  if (!has_features(name)) return std::nullopt;
-  const int64_t heads = mixer.value("heads", config.heads);
-  const int64_t head_dim = mixer.value("head_dim", config.dim / std::max<int64_t>(heads, 1));
-  const int64_t columns = mixer.value("features", std::min<int64_t>(64, head_dim));
-  const bool one_sided = mixer.value("feature_map", std::string("lolcats")) == "t2r";
-  // F·d numbers, of which a pair has 2d.
-  const double state = static_cast<double>(one_sided ? columns : 2 * columns) / 2;
-  double softmax = mixer.value("window", 64.0);
-  if (name == "lolcats" && mixer.value("layout", std::string("terrace")) == "terrace") softmax *= 2;
-  if (name == "lola") softmax = 2 * mixer.value("chunk", 64.0) + mixer.value("cache", 64.0);
-  return PairCount{std::min(all, softmax), state};
-}
-
 }  // namespace cortado

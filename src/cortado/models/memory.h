@@ -30,13 +30,4 @@ const std::vector<std::string>& memory_kinds();
 // The config with that memory. InputError: an option that the kind does not have, no layer that it could change.
 ModelConfig with_memory(ModelConfig config, const Memory& memory);
 
-// Memory in LoLA's unit: key-value pairs of one head of size d, 2d numbers, that a layer holds for a query head.
-struct PairCount {
-  double softmax = 0;  // in windows and caches, after any number of tokens
-  double state = 0;    // the linear state's F·d numbers (its normaliser is not counted, as in the paper)
-  double total() const { return softmax + state; }
-};
-// Of one layer's mixer settings (with "mixer") after `tokens` tokens; none where the mechanism holds no such pairs.
-std::optional<PairCount> count_pairs(const Json& mixer, const ModelConfig& config, int64_t tokens);
-
 }  // namespace cortado

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "cortado/base/files.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/initialization.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
@@ -82,12 +84,15 @@ TEST(Memory, RefusesWhatMakesNoSense) {
 // The compression column of LoLA's Tables 1 and 2: Llama-3.1-8B's heads of 128, whose feature maps the paper takes as
 // D = 256 wide.
 TEST(Memory, CountsPairsAsThePaperDoes) {
-  const ModelConfig config = config_of(kConverted);
-  const auto compression = [&](Json mixer, int64_t tokens) {
-    mixer["head_dim"] = 128;
-    mixer["features"] = 128;
-    const auto pairs = count_pairs(mixer, config, tokens);
-    return static_cast<double>(tokens) / pairs->total();
+  const SkipInitialization skip;
+  const auto pairs = [](const Json& settings, int64_t tokens) {
+    MixerContext context;
+    context.dim = 128;
+    return make_mixer(settings, context, "test")->pairs(tokens);
+  };
+  const auto compression = [&](Json settings, int64_t tokens) {
+    settings["features"] = 128;
+    return static_cast<double>(tokens) / pairs(settings, tokens)->total();
   };
   const auto lola = [](int64_t size) { return Json{{"mixer", "lola"}, {"chunk", size}, {"cache", size}}; };
   const Json lolcats = {{"mixer", "lolcats"}, {"window", 64}, {"layout", "sliding"}};
@@ -109,8 +114,10 @@ TEST(Memory, CountsPairsAsThePaperDoes) {
                                             {512, 16384, 9.85}}) {
     EXPECT_NEAR(compression(lola(size), tokens), paper, 0.05) << size << " at " << tokens;
   }
-  EXPECT_FALSE(count_pairs({{"mixer", "latte"}}, config, 100).has_value());
-  EXPECT_EQ(count_pairs({{"mixer", "softmax"}}, config, 100)->total(), 100);
+  EXPECT_FALSE(pairs({{"mixer", "latte"}}, 100).has_value());
+  EXPECT_EQ(pairs({{"mixer", "softmax"}}, 100)->total(), 100);
+  EXPECT_EQ(pairs({{"mixer", "sliding_window"}, {"window", 30}}, 100)->total(), 30);
+  EXPECT_EQ(pairs(lolcats, 20)->softmax, 20);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/mechanisms/sequences.h"
 #include "cortado/primitives/window_attention/op.h"
@@ -262,8 +263,14 @@ Tensor LolaMemory::attend(const Tensor& q, const Tensor& phi_q, const Tensor& wi
     options.extra_mask = last_seen(cached_, cache_keys_.size(1), q);
   }
   const SoftmaxPart near = softmax_part(window_attention(q, keys_, values_, options), type);
-  const Tensor far = at::matmul(phi_q.to(type).transpose(1, 2), sums_).transpose(1, 2);
-  return join_linear(near, far, window_factor.to(type), rule_.mixture);
+  const Tensor phi = phi_q.to(type), factor = window_factor.to(type);
+  const bool fused = lolcats_fused::takes({near.o, near.lse, near.row_max, phi, sums_, factor});
+  if (fused && lolcats_fused::few(q.size(1))) {
+    return lolcats_fused::join_sums(near.o, near.lse, near.row_max, phi, sums_, factor, rule_.mixture);
+  }
+  const Tensor far = at::matmul(phi.transpose(1, 2), sums_).transpose(1, 2);
+  if (fused) return lolcats_fused::join(near.o, near.lse, near.row_max, far, factor, rule_.mixture);
+  return join_linear(near, far, factor, rule_.mixture);
 }
 
 Tensor LolaMemory::read(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q,

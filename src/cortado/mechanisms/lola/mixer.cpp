@@ -88,6 +88,11 @@ int64_t LolaMixer::state_bytes(int64_t tokens) const {
   return kept * pair_bytes() + cached * heads * 2 * d * 4 + heads * phi_k_->width() * (d + 1) * 4 + scores + 3 * 8;
 }
 
+std::optional<PairCount> LolaMixer::pairs(int64_t tokens) const {
+  const int64_t most = 2 * settings_.rule.chunk + settings_.rule.cache;
+  return PairCount{static_cast<double>(std::min(tokens, most)), static_cast<double>(phi_k_->width()) / 2};
+}
+
 double LolaMixer::flops_per_token(int64_t tokens) const {
   const LolaRule& rule = settings_.rule;
   const double reach = std::min<double>(tokens, 1.5 * rule.chunk + rule.cache);

@@ -28,6 +28,7 @@ class LolaMixer : public ProjectedMixer {
   Tensor reference(const Tensor& x) override;
   SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
   int64_t state_bytes(int64_t tokens) const override;
+  std::optional<PairCount> pairs(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:

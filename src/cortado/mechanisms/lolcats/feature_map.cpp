@@ -18,8 +18,12 @@ HeadFeatureMap::HeadFeatureMap(const HeadFeatureSettings& settings, int64_t head
 }
 
 Tensor HeadFeatureMap::forward(const Tensor& x) const {
+  const bool fused = settings_.kind == "lolcats";
+  if (fused && lolcats_fused::few(x.size(1)) && lolcats_fused::takes({x, weight})) {
+    return lolcats_fused::mapped_features(x, weight, kLeastFeature);
+  }
   Tensor y = at::matmul(x.transpose(1, 2), weight);
-  if (settings_.kind == "lolcats" && lolcats_fused::takes({y})) {
+  if (fused && lolcats_fused::takes({y})) {
     return lolcats_fused::features(y, kLeastFeature).transpose(1, 2);
   }
   y = y.transpose(1, 2);

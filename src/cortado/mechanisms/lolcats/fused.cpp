@@ -169,6 +169,25 @@ bool takes(std::initializer_list<Tensor> tensors) {
 
 Tensor features(const Tensor& y, double least) { return FeaturesFunction::apply(y, least); }
 
+bool few(int64_t tokens) { return tokens <= 4 && !at::GradMode::is_enabled(); }
+
+Tensor mapped_features(const Tensor& x_any, const Tensor& weight_any, double least) {
+  const Tensor x = dense_heads(x_any), weight = weight_any.contiguous();
+  const int64_t heads = x.size(2), inputs = x.size(3), width = weight.size(2);
+  const Tensor phi = at::empty({x.size(0), x.size(1), heads, 2 * width}, x.options());
+  lolcats_kernel::mapped_features({.batch = x.size(0),
+                                   .tokens = x.size(1),
+                                   .heads = heads,
+                                   .inputs = inputs,
+                                   .width = width,
+                                   .least = static_cast<float>(least),
+                                   .x = kernels::timed(x, heads),
+                                   .weight = weight.const_data_ptr<float>(),
+                                   .phi = phi.data_ptr<float>()},
+                                  kernels::parallel(x.numel() * (width + 2 * kernels::kAnExponential)));
+  return phi;
+}
+
 Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v) {
   return BlockSums::apply(phi_q, phi_k, v);
 }
@@ -176,6 +195,21 @@ Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v) {
 Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
             const Tensor& window_factor, LolcatsMixture mixture) {
   return JoinFunction::apply(near, lse, row_max, far, window_factor, static_cast<int64_t>(mixture));
+}
+
+Tensor join_sums(const Tensor& near_any, const Tensor& lse, const Tensor& row_max, const Tensor& phi_q,
+                 const Tensor& sums_any, const Tensor& factor_any, LolcatsMixture mixture) {
+  const Tensor near = dense_heads(near_any), phi = dense_heads(phi_q);
+  const Tensor sums = sums_any.contiguous(), factor = factor_any.contiguous();
+  const Tensor out = at::empty(near.sizes(), near.options());
+  const int64_t heads = near.size(2);
+  lolcats_kernel::JoinSums call{.join = join_call(near, lse, row_max, {}, factor, static_cast<int64_t>(mixture)),
+                                .features = phi.size(3),
+                                .phi = kernels::timed(phi, heads),
+                                .sums = sums.const_data_ptr<float>()};
+  call.join.out = kernels::timed(out, heads);
+  lolcats_kernel::join_sums(call, kernels::parallel(phi.numel() * sums.size(3)));
+  return out;
 }
 
 }  // namespace cortado::lolcats_fused

@@ -21,6 +21,39 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
+// --- A vector times a matrix. ---
+
+template <int kVectors>
+HWY_INLINE void times_columns(const float* x, const float* matrix, int64_t rows, int64_t width, float* to) {
+  const Floats d;
+  Vec sum[kVectors];
+  for (Vec& one : sum) one = hn::Zero(d);
+  for (int64_t row = 0; row < rows; ++row) {
+    const Vec factor = hn::Set(d, x[row]);
+    for (int i = 0; i < kVectors; ++i) {
+      sum[i] = hn::MulAdd(factor, hn::LoadU(d, matrix + row * width + i * kLanes), sum[i]);
+    }
+  }
+  for (int i = 0; i < kVectors; ++i) hn::StoreU(sum[i], d, to + i * kLanes);
+}
+
+// xᵀ M of x [rows] and M [rows, width], to `to` [width]. The last columns are calculated twice where vectors do not
+// divide them.
+HWY_INLINE void times_matrix(const float* x, const float* matrix, int64_t rows, int64_t width, float* to) {
+  if (width < kLanes) {
+    Vec sum = hn::Zero(Floats());
+    for (int64_t row = 0; row < rows; ++row) {
+      sum = hn::MulAdd(hn::Set(Floats(), x[row]), load_some(matrix + row * width, width), sum);
+    }
+    return store_some(sum, to, width);
+  }
+  int64_t i = 0;
+  for (; i + 8 * kLanes <= width; i += 8 * kLanes) times_columns<8>(x, matrix + i, rows, width, to + i);
+  for (; i + 4 * kLanes <= width; i += 4 * kLanes) times_columns<4>(x, matrix + i, rows, width, to + i);
+  for (; i + kLanes <= width; i += kLanes) times_columns<1>(x, matrix + i, rows, width, to + i);
+  if (i < width) times_columns<1>(x, matrix + width - kLanes, rows, width, to + width - kLanes);
+}
+
 // --- The feature map. ---
 
 // e_i = exp(sign·y_i - max) over n elements of `y` (padded), and 1 / Σ e.
@@ -42,20 +75,26 @@ HWY_INLINE Vec exponentials(const float* y, int64_t n, float sign, float* e) {
   return hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum));
 }
 
-void features_block(const Features& call, int64_t block) {
+// φ [2·n] of y [n] (padded); e: room for as much.
+HWY_INLINE void features_row(const float* y, int64_t n, float least, float* e, float* phi) {
   const Floats d;
+  for (const int half : {0, 1}) {
+    const Vec scale = exponentials(y, n, half == 0 ? 1.0f : -1.0f, e);
+    for (int64_t i = 0; i < n; i += kLanes) {
+      hn::Store(hn::Max(hn::Mul(hn::Load(d, e + i), scale), hn::Set(d, least)), d, e + i);
+    }
+    write_row(e, phi + half * n, 1, n);
+  }
+}
+
+void features_block(const Features& call, int64_t block) {
   Scratch scratch;
   const int64_t n = call.width, padded = round_up(n, kLanes);
   float *y = scratch.take(padded), *e = scratch.take(padded);
-  const Vec least = hn::Set(d, call.least);
   const int64_t end = (block + 1) * kBlockRows < call.rows ? (block + 1) * kBlockRows : call.rows;
   for (int64_t row = block * kBlockRows; row < end; ++row) {
     read_row(call.y + row * n, 1, n, 1.0f, y, padded);
-    for (const int half : {0, 1}) {
-      const Vec scale = exponentials(y, n, half == 0 ? 1.0f : -1.0f, e);
-      for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Max(hn::Mul(hn::Load(d, e + i), scale), least), d, e + i);
-      write_row(e, call.phi + row * 2 * n + half * n, 1, n);
-    }
+    features_row(y, n, call.least, e, call.phi + row * 2 * n);
   }
 }
 
@@ -87,11 +126,23 @@ void features_backward_block(const Features& call, int64_t block) {
   }
 }
 
-// --- Both parts together. ---
-
 HWY_INLINE float* place(const Timed& x, int64_t batch, int64_t token, int64_t head) {
   return static_cast<float*>(x.data) + batch * x.row + token * x.token + head / x.repeat * x.head;
 }
+
+void mapped_features_row(const MappedFeatures& call, int64_t row) {
+  Scratch scratch;
+  const int64_t n = call.width, padded = round_up(n, kLanes);
+  float *y = scratch.take(padded), *e = scratch.take(padded);
+  for (int64_t i = n; i < padded; ++i) y[i] = 0;
+  for (int64_t head = 0; head < call.heads; ++head) {
+    const float* x = place(call.x, row / call.tokens, row % call.tokens, head);
+    times_matrix(x, call.weight + head * call.inputs * n, call.inputs, n, y);
+    features_row(y, n, call.least, e, call.phi + (row * call.heads + head) * 2 * n);
+  }
+}
+
+// --- Both parts together. ---
 
 HWY_INLINE float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -128,20 +179,34 @@ HWY_INLINE void for_rows(const Join& call, int64_t block, const Body& body) {
   for (int64_t row = block * kBlockRows; row < end; ++row) body(row / call.tokens, row % call.tokens);
 }
 
-void join_block(const Join& call, int64_t block) {
+HWY_INLINE void join_head(const Join& call, int64_t batch, int64_t token, int64_t head) {
   const Floats d;
+  const Weights w = weights_of(call, batch, token, head);
+  const float *near = place(call.near, batch, token, head), *far = place(call.far, batch, token, head);
+  float* out = place(call.out, batch, token, head);
+  const Vec a = hn::Set(d, w.near), b = hn::Set(d, w.far);
+  for (int64_t i = 0; i < call.values; i += kLanes) {
+    const int64_t n = call.values - i < kLanes ? call.values - i : kLanes;
+    store_some(hn::MulAdd(a, load_some(near + i, n), hn::Mul(b, load_some(far + i, n))), out + i, n);
+  }
+}
+
+void join_block(const Join& call, int64_t block) {
   for_rows(call, block, [&](int64_t batch, int64_t token) {
-    for (int64_t head = 0; head < call.heads; ++head) {
-      const Weights w = weights_of(call, batch, token, head);
-      const float *near = place(call.near, batch, token, head), *far = place(call.far, batch, token, head);
-      float* out = place(call.out, batch, token, head);
-      const Vec a = hn::Set(d, w.near), b = hn::Set(d, w.far);
-      for (int64_t i = 0; i < call.values; i += kLanes) {
-        const int64_t n = call.values - i < kLanes ? call.values - i : kLanes;
-        store_some(hn::MulAdd(a, load_some(near + i, n), hn::Mul(b, load_some(far + i, n))), out + i, n);
-      }
-    }
+    for (int64_t head = 0; head < call.heads; ++head) join_head(call, batch, token, head);
   });
+}
+
+void join_sums_row(const JoinSums& call, int64_t row) {
+  Scratch scratch;
+  Join join = call.join;
+  const int64_t width = join.values + 1, batch = row / join.tokens, token = row % join.tokens;
+  join.far = {.data = scratch.take(round_up(width, kLanes))};  // of one head at a time
+  for (int64_t head = 0; head < join.heads; ++head) {
+    const float* sums = call.sums + (batch * join.heads + head) * call.features * width;
+    times_matrix(place(call.phi, batch, token, head), sums, call.features, width, static_cast<float*>(join.far.data));
+    join_head(join, batch, token, head);
+  }
 }
 
 // What the sums do·near and do·far mean for the numbers beside the outputs.
@@ -210,7 +275,9 @@ void run(const Call& call, int64_t rows, const Parallel& parallel, Body body) {
 
 HWY_EXPORT(features_block);
 HWY_EXPORT(features_backward_block);
+HWY_EXPORT(mapped_features_row);
 HWY_EXPORT(join_block);
+HWY_EXPORT(join_sums_row);
 HWY_EXPORT(join_backward_block);
 
 }  // namespace
@@ -223,10 +290,18 @@ void features_backward(const Features& call, const Parallel& parallel) {
   run(call, call.rows, parallel, &HWY_DYNAMIC_DISPATCH(features_backward_block));
 }
 
+void mapped_features(const MappedFeatures& call, const Parallel& parallel) {
+  kernels::run_tasks(call, call.batch * call.tokens, parallel, &HWY_DYNAMIC_DISPATCH(mapped_features_row));
+}
+
 int64_t parts_size(const Join& call) { return blocks_of(call.batch * call.tokens) * call.heads; }
 
 void join(const Join& call, const Parallel& parallel) {
   run(call, call.batch * call.tokens, parallel, &HWY_DYNAMIC_DISPATCH(join_block));
+}
+
+void join_sums(const JoinSums& call, const Parallel& parallel) {
+  kernels::run_tasks(call, call.join.batch * call.join.tokens, parallel, &HWY_DYNAMIC_DISPATCH(join_sums_row));
 }
 
 // Sums over all rows are summed within blocks and then over the blocks: the same on any number of threads.

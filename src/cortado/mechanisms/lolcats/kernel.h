@@ -25,6 +25,17 @@ struct Features {
 void features(const Features& call, const Parallel& parallel);
 void features_backward(const Features& call, const Parallel& parallel);
 
+// The same of y = x W for few tokens: x [B,T,H,inputs] with a head's numbers side by side, W [H,inputs,width] -> phi
+// [B,T,H,2·width], both contiguous.
+struct MappedFeatures {
+  int64_t batch, tokens, heads, inputs, width;
+  float least;
+  Timed x;
+  const float* weight;
+  float* phi;
+};
+void mapped_features(const MappedFeatures& call, const Parallel& parallel);
+
 enum class Mixture : int32_t { kLolcats, kGated, kPlain };
 
 // out = near's and far's outputs together, as parts.h's join_linear says. All float32; near, out and their gradients
@@ -41,6 +52,16 @@ struct Join {
 };
 int64_t parts_size(const Join& call);
 void join(const Join& call, const Parallel& parallel);
+
+// The same for few tokens that read far (not looked at in `join`) from sums [B,H,F,V+1], contiguous, with phi [B,T,H,F]
+// (a head's numbers side by side): far = φᵀ S.
+struct JoinSums {
+  Join join;
+  int64_t features;
+  Timed phi;
+  const float* sums;
+};
+void join_sums(const JoinSums& call, const Parallel& parallel);
 void join_backward(const Join& call, const Parallel& parallel);
 
 }  // namespace cortado::lolcats_kernel

@@ -7,6 +7,7 @@
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::lolcats_test {
 namespace {
@@ -214,6 +215,35 @@ TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
       const auto weights = testing::weights_like({right});
       testing::expect_gradients_close(testing::gradients({got}, weights, inputs),
                                       testing::gradients({right}, weights, wide), 2e-5);
+    }
+  }
+}
+
+// One sequence's next token or a few: what is read one by one, on every instruction set.
+TEST(LolcatsKernels, FewTokensEqualTheirDefinition) {
+  const testing::AnyIsa restore;
+  const testing::Poisoned poisoned;
+  for (const std::string& isa : available_isas()) {
+    if (isa == "aten") continue;
+    select_isa(isa);
+    for (const int64_t width : {1, 7, 31, 64, 129}) {
+      at::manual_seed(width);
+      const Tensor x = testing::awkward(at::randn({2, 3, 4, 9}), width % 2), weight = at::randn({4, 9, width});
+      const Tensor y = at::matmul(x.to(at::kDouble).transpose(1, 2), weight.to(at::kDouble)).transpose(1, 2);
+      const Tensor phi = at::cat({at::softmax(y, -1), at::softmax(-y, -1)}, -1).clamp_min(kLeastFeature);
+      EXPECT_CLOSE(lolcats_fused::mapped_features(x, weight, kLeastFeature), phi, 5e-6) << isa << " " << width;
+      const Tensor near = testing::awkward(at::randn({2, 3, 4, width}), 1 - width % 2), lse = at::randn({2, 3, 4}) + 1;
+      const Tensor row_max = at::randn({2, 3, 4}), factor = at::randn({4});
+      Tensor sums = at::rand({2, 4, 2 * width, width + 1});
+      sums[0].zero_();  // nothing is old yet
+      const Tensor far = at::matmul(phi.transpose(1, 2), sums.to(at::kDouble)).transpose(1, 2);
+      const auto wide = [](const Tensor& z) { return z.to(at::kDouble); };
+      for (const LolcatsMixture mixture : kMixtures) {
+        const Tensor phi_q = testing::awkward(phi.to(at::kFloat), 1);
+        const Tensor got = lolcats_fused::join_sums(near, lse, row_max, phi_q, sums, factor, mixture);
+        const Tensor right = join_linear({wide(near), wide(lse), wide(row_max)}, far, wide(factor), mixture);
+        EXPECT_CLOSE(got, right, 5e-6) << isa << " " << width;
+      }
     }
   }
 }

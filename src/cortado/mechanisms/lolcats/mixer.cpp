@@ -1,5 +1,8 @@
 #include "cortado/mechanisms/lolcats/mixer.h"
 
+#include "cortado/mechanisms/lolcats/fused.h"
+#include "cortado/mechanisms/ring.h"
+#include "cortado/mechanisms/sequences.h"
 #include "cortado/primitives/window_attention/op.h"
 
 namespace cortado {
@@ -82,11 +85,43 @@ std::vector<std::string> LolcatsMixer::learned() const {
   return names;
 }
 
+std::optional<Tensor> LolcatsMixer::step(const Projected& p, const Batch& batch, SequenceState& state) const {
+  const LolcatsRule& rule = settings_.rule;
+  Tensor &keys = state.at("keys"), &values = state.at("values"), &sums = state.at("scan_state");
+  if (p.q.size(1) != 1 || !appends(state, p.k, p.v, batch) || !lolcats_fused::few(1) ||
+      !lolcats_fused::takes({p.q, p.k, p.v, sums, window_factor_})) {
+    return std::nullopt;
+  }
+  Tensor& position = state.at("position");
+  const Tensor kept = lolcats_kept(position, rule), leaving = kept + 1 - lolcats_kept(position + 1, rule);
+  const int64_t places = keys.size(1), gone = leaving[0].item<int64_t>();
+  if (!(kept == places).all().item<bool>() || !(leaving == gone).all().item<bool>()) return std::nullopt;
+  const auto append = [&](const char* name, Tensor& window, const Tensor& added) {
+    const Tensor oldest = window.narrow(1, 0, gone);
+    window = state.room().append(name, window, added, kRingRoom).narrow(1, gone, places + 1 - gone);
+    return oldest;
+  };
+  const Tensor old_k = append("keys", keys, p.k), old_v = append("values", values, p.v);
+  if (gone > 0) {
+    const Tensor v1 = with_ones(expand_heads(old_v, settings_.heads), sums.scalar_type());
+    sums = sums + at::matmul(key_features(old_k).permute({0, 2, 3, 1}), v1.transpose(1, 2));
+  }
+  position = position + 1;
+  WindowAttentionOptions options;
+  options.scale = rule.scale;
+  options.softcap = rule.softcap;
+  const auto [o, lse, row_max] = window_attention(p.q, keys, values, options);
+  return lolcats_fused::join_sums(o, lse, row_max, phi_q_->forward(p.q), sums, window_factor_, rule.mixture);
+}
+
 Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
   const int64_t rows = batch.rows(x);
   const OptionalTensor position = start_of(state, "position");
   const Projected p = project(x, batch.positions(x, position));
   if (!state && !batch.cu_seqlens) return output(mix(p).to(x.scalar_type()));
+  if (state) {
+    if (const auto o = step(p, batch, *state)) return output(*o);
+  }
   const auto numbers = x.options().dtype(at::kLong).requires_grad(false);
   const auto pack = [&](const Tensor& y) { return batch.cu_seqlens ? y : y.flatten(0, 1).unsqueeze(0); };
   LolcatsCall call;
@@ -121,6 +156,11 @@ SequenceState LolcatsMixer::zero_state(int64_t rows, const at::TensorOptions& op
 int64_t LolcatsMixer::state_bytes(int64_t tokens) const {
   const int64_t kept = lolcats_kept(at::tensor({tokens}, at::kLong), settings_.rule).item<int64_t>();
   return kept * pair_bytes() + settings_.heads * phi_k_->width() * (settings_.head_dim + 1) * 4 + 8;
+}
+
+std::optional<PairCount> LolcatsMixer::pairs(int64_t tokens) const {
+  const int64_t w = settings_.rule.window, most = settings_.rule.layout == LolcatsLayout::kTerrace ? 2 * w : w;
+  return PairCount{static_cast<double>(std::min(tokens, most)), static_cast<double>(phi_k_->width()) / 2};
 }
 
 double LolcatsMixer::flops_per_token(int64_t tokens) const {

@@ -28,6 +28,7 @@ class LolcatsMixer : public ProjectedMixer, public SoftmaxStudent {
   Tensor reference(const Tensor& x) override;
   SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
   int64_t state_bytes(int64_t tokens) const override;
+  std::optional<PairCount> pairs(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
 
   Lesson lesson(const Tensor& x) const override;
@@ -43,6 +44,9 @@ class LolcatsMixer : public ProjectedMixer, public SoftmaxStudent {
   // Fills in what the linear part gets during the call; moves the state on.
   // `longest`: no sequence has more queries.
   void advance(LolcatsCall& call, int64_t longest, SequenceState* state) const;
+
+  // One token of every sequence, where all their windows are equally long; none elsewhere, and nothing has changed.
+  std::optional<Tensor> step(const Projected& p, const Batch& batch, SequenceState& state) const;
 
   LolcatsSettings settings_;
   std::shared_ptr<HeadFeatureMap> phi_q_, phi_k_;

@@ -16,6 +16,10 @@ int64_t SlidingWindowMixer::state_bytes(int64_t tokens) const {
   return std::min(tokens, *settings_.window - 1) * pair_bytes() + 8;
 }
 
+std::optional<PairCount> SlidingWindowMixer::pairs(int64_t tokens) const {
+  return PairCount{static_cast<double>(std::min(tokens, *settings_.window)), 0};
+}
+
 const Mechanism kSlidingWindow = {
     .name = "sliding_window",
     .family = "softmax attention",

@@ -15,6 +15,7 @@ class SlidingWindowMixer : public AttentionMixer {
       : AttentionMixer("sliding_window", settings, dim) {}
   SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
   int64_t state_bytes(int64_t tokens) const override;
+  std::optional<PairCount> pairs(int64_t tokens) const override;
 
  protected:
   JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override;

@@ -19,6 +19,7 @@ class SoftmaxMixer : public AttentionMixer {
       : AttentionMixer(std::move(name), settings, dim) {}
   SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
   int64_t state_bytes(int64_t tokens) const override;
+  std::optional<PairCount> pairs(int64_t tokens) const override { return PairCount{static_cast<double>(tokens), 0}; }
 
  protected:
   JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override;

@@ -1,9 +1,16 @@
 #include "cortado/primitives/window_attention/extra.h"
 
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <limits>
+
 #include "cortado/primitives/common.h"
 
 namespace cortado::window {
 namespace {
+
+constexpr int64_t kGrain = 1 << 14;  // numbers that are worth a thread
 
 // x [rows,E,H,*] with every row's entries in the order [rows,E].
 Tensor reorder(const Tensor& x, const Tensor& order) {
@@ -82,15 +89,28 @@ Tensor ExtraCall::gradient(const Tensor& of_call, const Tensor& given) const {
   return sum_heads(rows_to_heads(rows, mask_heads_), given.size(2)).contiguous();
 }
 
-BlockedOutputs join_sets(const BlockedOutputs& a, const BlockedOutputs& b, at::ScalarType type) {
-  const Tensor row_max = at::maximum(a.row_max, b.row_max);
-  const Tensor top = row_max.masked_fill(row_max == -kInfinity, 0.0);
-  // What a set weighs; one that shows nothing has the maximum -inf and weighs nothing.
-  const Tensor from_a = (a.row_max - top).exp_().mul_(a.denominator);
-  const Tensor from_b = (b.row_max - top).exp_().mul_(b.denominator);
-  const Tensor sum = from_a + from_b, denominator = sum.masked_fill(sum == 0, 1.0);
-  const Tensor o = (from_a / denominator).unsqueeze(3) * a.o + (from_b / denominator).unsqueeze(3) * b.o;
-  return {o.to(type), row_max + denominator.log(), row_max, denominator};
+void join_sets(BlockedOutputs& all, const BlockedOutputs& extra) {
+  const int64_t rows = all.row_max.numel(), width = all.o.size(3);
+  const auto numbers = [](const Tensor& x) { return x.data_ptr<float>(); };
+  float *o = numbers(all.o), *lse = numbers(all.lse), *top = numbers(all.row_max), *sum = numbers(all.denominator);
+  const Tensor extra_o = extra.o.contiguous(), extra_max = extra.row_max.contiguous(),
+               extra_sum = extra.denominator.contiguous();
+  const float *more = numbers(extra_o), *more_top = numbers(extra_max), *more_sum = numbers(extra_sum);
+  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(width, 1)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t row = begin; row < end; ++row) {
+                       const float both = more_top[row] <= top[row] || std::isnan(top[row]) ? top[row] : more_top[row];
+                       if (both == -std::numeric_limits<float>::infinity()) continue;  // neither shows anything
+                       // What a set weighs; one that shows nothing has the maximum -inf and weighs nothing.
+                       const float one = std::exp(top[row] - both) * sum[row],
+                                   other = std::exp(more_top[row] - both) * more_sum[row];
+                       sum[row] = one + other;
+                       top[row] = both;
+                       lse[row] = both + std::log(sum[row]);
+                       const float a = one / sum[row], b = other / sum[row];
+                       for (int64_t i = row * width; i < (row + 1) * width; ++i) o[i] = a * o[i] + b * more[i];
+                     }
+                   });
 }
 
 }  // namespace cortado::window

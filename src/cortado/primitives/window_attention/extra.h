@@ -28,7 +28,7 @@ class ExtraCall {
   BlockedInputs inputs_;
 };
 
-// Softmax over both sets of keys from the softmax over each.
-BlockedOutputs join_sets(const BlockedOutputs& a, const BlockedOutputs& b, at::ScalarType type);
+// Softmax over both sets of keys from the softmax over each, in place of the first's: float32, `all` contiguous.
+void join_sets(BlockedOutputs& all, const BlockedOutputs& extra);
 
 }  // namespace cortado::window

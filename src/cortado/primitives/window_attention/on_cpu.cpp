@@ -98,7 +98,10 @@ BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
   const ExtraCall call(in);
   BlockedOutputs extra = forward_one(call.inputs(), at::kFloat);
   for (Tensor* x : {&extra.o, &extra.row_max, &extra.denominator}) *x = call.unfolded(*x);
-  return join_sets(forward_one(in, at::kFloat), extra, type);
+  BlockedOutputs all = forward_one(in, at::kFloat);
+  join_sets(all, extra);
+  all.o = all.o.to(type);
+  return all;
 }
 
 BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
