@@ -343,6 +343,24 @@ TEST_P(CausalConformance, StatesSurviveEverything) {
   EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &again), expected));
 }
 
+// Generating, in float32 and without gradients: the shorter ways that mixers have for it do what float64 does, and what
+// one of them leaves behind goes on through a longer call.
+TEST_P(CausalConformance, SingleTokensInFloat32StayNear) {
+  auto exact = make();
+  auto mixer = make(at::kFloat);
+  copy_weights(*mixer, *exact);
+  at::NoGradGuard no_grad;
+  const Tensor x = inputs(2, 90).detach(), x32 = x.to(at::kFloat);
+  SequenceState state = fresh(*exact, 2, x), state32 = fresh(*mixer, 2, x32);
+  for (int64_t t = 0; t < 90;) {
+    const int64_t tokens = t == 50 ? 20 : 1;
+    EXPECT_CLOSE(mixer->forward(x32.narrow(1, t, tokens), {}, &state32),
+                 exact->forward(x.narrow(1, t, tokens), {}, &state), 1e-4)
+        << "token " << t;
+    t += tokens;
+  }
+}
+
 // What the state occupies is what the formula says (float32 inputs).
 TEST_P(CausalConformance, StateHasTheSizeOfItsFormula) {
   auto mixer = make(at::kFloat);
