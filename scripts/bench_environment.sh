@@ -4,7 +4,8 @@
 #   scripts/bench_environment.sh PYTHON FOLDER
 #
 # PYTHON is the environment that has torch: its packages come after the new one's own in the search order. llama-cpp-python is built from
-# source with ggml's own threads instead of OpenMP's, five to ten minutes on two cores; BENCH_JOBS=1 keeps that small.
+# source with ggml's own threads instead of OpenMP's, five to ten minutes on two cores; BENCH_JOBS=1 keeps that small. It is built without
+# AMX: that path of 0.3.36 ends in an illegal instruction (ldtilecfg in ggml_backend_amx_mul_mat) on a virtual machine that has AMX.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1 folder=$2
@@ -18,6 +19,11 @@ purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
 "$python" -c "$purelib" >"$("$folder/bin/python" -c "$purelib")/torch_from.pth"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 export CMAKE_BUILD_PARALLEL_LEVEL=${BENCH_JOBS:-$(nproc)} CMAKE_ARGS="-DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF"
+if [ "$(uname -m)" = x86_64 ]; then
+  CMAKE_ARGS+=" -DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8"
+fi
+# A wheel that was built with other flags must not do.
+"$folder/bin/pip" cache remove -q llama_cpp_python 2>/dev/null || true
 say "installing requirements-bench.txt (llama-cpp-python is compiled: minutes)"
 "$folder/bin/pip" install -qq -r requirements-bench.txt
 touch "$folder/stamp"

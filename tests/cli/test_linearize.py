@@ -65,11 +65,16 @@ def test_what_makes_no_sense_is_refused(linearize, tmp_path, flags, changes, mes
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_macchiato_and_adapters(linearize, tmp_path):
-    out = tmp_path / "macchiato"
-    done = linearize(out, method="macchiato", window=5, tokens=256, cross_entropy_tokens=256, lora_tokens=256, lora_rank=2)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("method", ["lolcats", "macchiato"])
+def test_every_stage_in_every_type(linearize, tmp_path, method, dtype):
+    out = tmp_path / method
+    stages = {"tokens": 256, "lora_tokens": 256, "lora_rank": 2} | ({"cross_entropy_tokens": 256} if method == "macchiato" else {})
+    done = linearize(out, method=method, window=5, dtype=dtype, **stages)
     assert done.returncode == 0, done.stderr
-    assert [stage["stage"] for stage in json.loads((out / "report.json").read_text())["stages"]] == ["transfer", "cross-entropy", "lora"]
+    reports = json.loads((out / "report.json").read_text())["stages"]
+    assert [stage["stage"] for stage in reports] == ["transfer", *["cross-entropy"] * (method == "macchiato"), "lora"]
+    assert all(0 < stage["loss_after"] <= stage["loss_before"] for stage in reports), reports
     assert (out / "lora.safetensors").exists()
 
 

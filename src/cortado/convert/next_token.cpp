@@ -1,11 +1,14 @@
 #include <c10/core/AutogradState.h>
 
 #include "cortado/convert/objective.h"
+#include "cortado/train/autocast.h"
 
 namespace cortado {
 
 NextToken::NextToken(std::shared_ptr<LanguageModel> model, NamedTensors learned)
-    : model_(std::move(model)), learned_(std::move(learned)) {
+    : model_(std::move(model)),
+      learned_(std::move(learned)),
+      frozen_type_(model_->named_parameters()["embedding.weight"].scalar_type()) {
   freeze_but(*model_, learned_);
 }
 
@@ -14,7 +17,10 @@ std::vector<double> NextToken::losses(const Tensor& tokens, double weight) {
   Tensor targets = at::full_like(tokens, -1);  // the last token's next one is not in the chunk
   const int64_t known = tokens.size(1) - 1;
   targets.narrow(1, 0, known).copy_(tokens.narrow(1, 1, known));
-  const Tensor loss = model_->loss(tokens, targets);
+  const Tensor loss = [&] {
+    const Autocast autocast(tokens.device(), frozen_type_);  // what learns is float32
+    return model_->loss(tokens, targets);
+  }();
   if (weight > 0) (loss * weight).backward();
   return {loss.item<double>()};
 }

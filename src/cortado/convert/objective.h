@@ -70,6 +70,7 @@ class NextToken : public Objective {
  private:
   std::shared_ptr<LanguageModel> model_;
   NamedTensors learned_;
+  at::ScalarType frozen_type_;
 };
 
 }  // namespace cortado

@@ -1,12 +1,12 @@
-// Autocast to bfloat16 for a block of code.
+// Autocast to a short floating-point type for a block of code.
 #pragma once
 
 #include <ATen/ATen.h>
 
 namespace cortado {
 
-// On from here to the end of the block when `dtype` is kBFloat16; nothing for float32. Weights and optimiser stay
-// float32.
+// On from here to the end of the block when `dtype` is kBFloat16 or kHalf; nothing for others. Weights and optimiser
+// stay float32.
 class Autocast {
  public:
   Autocast(at::Device device, at::ScalarType dtype);

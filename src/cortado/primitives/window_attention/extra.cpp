@@ -12,9 +12,10 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // numbers that are worth a thread
 
-// x [rows,E,H,*] with every row's entries in the order [rows,E].
+// x [rows,E,H,*] with every row's entries in the order [rows,E], whole entries at a time.
 Tensor reorder(const Tensor& x, const Tensor& order) {
-  return x.gather(1, order.unsqueeze(2).unsqueeze(3).expand({-1, -1, x.size(2), x.size(3)}));
+  const Tensor row = at::arange(x.size(0), order.options()).unsqueeze(1) * x.size(1);
+  return x.flatten(0, 1).index_select(0, (order + row).flatten()).view(x.sizes());
 }
 
 // [B,T,H,...] -> [B·count,T,H/count,...]
