@@ -161,7 +161,7 @@ def plots(results, document):
 
 
 def main():
-    names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt llama_cpp isas".split()
+    names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt llama_cpp transfer isas".split()
     results = {name: read(name) for name in names}
     document = document_name(results)
     text = INTRODUCTION + machine(results) + goal_table(results)

