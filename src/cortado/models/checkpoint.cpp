@@ -37,13 +37,19 @@ void check_names(const LanguageModel& model, const std::map<std::string, Tensor>
   }
 }
 
-// A tensor is in memory twice while it is converted, from the file and in its own type: the embedding had better be so
-// before the others are there.
-NamedTensors largest_first(const std::map<std::string, Tensor>& tensors) {
-  NamedTensors all(tensors.begin(), tensors.end());
-  std::stable_sort(all.begin(), all.end(),
-                   [](const auto& one, const auto& other) { return one.second.nbytes() > other.second.nbytes(); });
-  return all;
+// Copies and converts what lies in the file a piece at a time: a whole embedding would be in memory twice.
+void copy_from_file(const Tensor& to, const Tensor& from, const MappedFile& map) {
+  constexpr int64_t kPiece = 1 << 22;
+  if (from.dim() == 0 || from.numel() == 0) {
+    to.copy_(from);
+    return;
+  }
+  const int64_t rows = from.size(0), most = std::max<int64_t>(1, kPiece * rows / static_cast<int64_t>(from.nbytes()));
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    const Tensor piece = from.narrow(0, begin, std::min(most, rows - begin));
+    to.narrow(0, begin, piece.size(0)).copy_(piece);
+    map.release(piece.const_data_ptr(), piece.nbytes());
+  }
 }
 
 bool is_folder(const std::string& path) {
@@ -114,14 +120,14 @@ std::map<std::string, std::string> load_weights_of(const ModelConfig& config, La
   const at::NoGradGuard no_grad;
   const auto matrices = model.matrices();
   auto parameters = named_weights(model);
-  for (const auto& [name, tensor] : largest_first(tensors)) {
+  for (const auto& [name, tensor] : tensors) {
     const auto matrix = matrices.find(name);
-    if (matrix != matrices.end()) {
+    if (matrix != matrices.end() && matrix->second->int8()) {
       matrix->second->assign(tensor);
-    } else if (Tensor* parameter = parameters.find(name)) {
-      parameter->copy_(tensor);
+      file.map->release(tensor.const_data_ptr(), tensor.nbytes());
+    } else if (const Tensor* parameter = parameters.find(name)) {
+      copy_from_file(*parameter, tensor, *file.map);
     }
-    file.map->release(tensor.const_data_ptr(), tensor.nbytes());
   }
   model.set_fingerprint(metadata_entry(file, "fingerprint"));
   return file.metadata;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -12,7 +13,8 @@ namespace cortado {
 class Checksum {
  public:
   // What is added in two pieces differs from the same bytes added in one: each piece counts with its length.
-  void add(const void* bytes, size_t count);
+  // `read` is told of every few MiB that have been read.
+  void add(const void* bytes, size_t count, const std::function<void(const void*, size_t)>& read = nullptr);
   void add(std::string_view text) { add(text.data(), text.size()); }
 
   uint64_t value() const { return state_; }

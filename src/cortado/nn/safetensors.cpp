@@ -42,13 +42,16 @@ uint64_t byte_count(const at::Tensor& tensor) {
   return static_cast<uint64_t>(tensor.numel()) * static_cast<uint64_t>(tensor.element_size());
 }
 
-// Adds one tensor: name, type, shape, bytes.
-void add_tensor(Checksum& checksum, const std::string& name, const at::Tensor& tensor) {
+// Adds one tensor: name, type, shape, bytes; what lies in a mapped file does not stay in memory for it.
+void add_tensor(Checksum& checksum, const std::string& name, const at::Tensor& tensor,
+                const MappedFile* map = nullptr) {
   std::string description = type_name(name, tensor.scalar_type());
   for (const int64_t size : tensor.sizes()) description += " " + std::to_string(size);
   checksum.add(name);
   checksum.add(description);
-  checksum.add(tensor.const_data_ptr(), byte_count(tensor));
+  if (!map) return checksum.add(tensor.const_data_ptr(), byte_count(tensor));
+  checksum.add(tensor.const_data_ptr(), byte_count(tensor),
+               [&](const void* bytes, size_t count) { map->release(bytes, count); });
 }
 
 void add_metadata(Checksum& checksum, const std::map<std::string, std::string>& metadata) {
@@ -63,8 +66,7 @@ std::string checksum_of(const TensorFile& file) {
   Checksum checksum;
   add_metadata(checksum, file.metadata);
   for (const auto& [name, tensor] : file.tensors) {
-    add_tensor(checksum, name, tensor);
-    if (file.map) file.map->release(tensor.const_data_ptr(), byte_count(tensor));
+    add_tensor(checksum, name, tensor, file.map.get());
   }
   return checksum.hex();
 }
