@@ -52,6 +52,7 @@ struct Join {
 };
 int64_t parts_size(const Join& call);
 void join(const Join& call, const Parallel& parallel);
+void join_backward(const Join& call, const Parallel& parallel);
 
 // The same for few tokens that read far (not looked at in `join`) from sums [B,H,F,V+1], contiguous, with phi [B,T,H,F]
 // (a head's numbers side by side): far = φᵀ S.
@@ -62,6 +63,5 @@ struct JoinSums {
   const float* sums;
 };
 void join_sums(const JoinSums& call, const Parallel& parallel);
-void join_backward(const Join& call, const Parallel& parallel);
 
 }  // namespace cortado::lolcats_kernel
