@@ -30,16 +30,6 @@ Tensor right_aligned(const Tensor& x, int64_t places) {
 
 Tensor last_places(const Tensor& x, int64_t places) { return x.narrow(1, x.size(1) - places, places); }
 
-// x [g,E,H,...] at `places` [g,E',H]: [g,E',H,...]. Whole pairs are copied, not their numbers one by one.
-Tensor gather_pairs(const Tensor& x, const Tensor& places) {
-  if (x.dim() == 3) return x.gather(1, places);
-  const int64_t heads = x.size(2);
-  const auto numbers = [&](int64_t count) { return at::arange(count, places.options()); };
-  const Tensor row = numbers(x.size(0)).view({-1, 1, 1}) * x.size(1);
-  const Tensor pair = (places + row) * heads + numbers(heads);
-  return x.flatten(0, 2).index_select(0, pair.flatten()).view({x.size(0), places.size(1), heads, x.size(3)});
-}
-
 // [rows] where each row's places begin, none where all are full.
 std::optional<Tensor> first_places(const std::vector<int64_t>& filled, int64_t places, const Tensor& like) {
   if (std::all_of(filled.begin(), filled.end(), [&](int64_t n) { return n == places; })) return std::nullopt;
@@ -55,7 +45,7 @@ std::optional<Tensor> last_seen(const std::vector<int64_t>& filled, int64_t plac
 
 }  // namespace
 
-LolaMemory::LolaMemory(const SequenceState& state, const LolaRule& rule, FeatureMap phi_k)
+LolaMemory::LolaMemory(const SequenceState& state, const LolaRule& rule, LolaFeatures phi_k)
     : LolaMemory(rule, std::move(phi_k)) {
   keys_ = state.at("keys");
   values_ = state.at("values");
@@ -142,55 +132,24 @@ int64_t LolaMemory::room_in_chunk() const {
   return room;
 }
 
-std::pair<Tensor, Tensor> LolaMemory::choose(const Tensor& phi, const Tensor& v, const Tensor& scores,
-                                             const Tensor& sums) const {
-  const at::NoGradGuard no_grad;
-  const int64_t candidates = phi.size(1);
-  Tensor order;  // [g,E,H]: the candidates from the highest score to the lowest; of equals the older first
-  if (rule_.score == LolaScore::kRecent) {
-    order = at::arange(candidates - 1, -1, -1, phi.options().dtype(at::kLong))
-                .view({1, candidates, 1})
-                .expand({phi.size(0), candidates, phi.size(2)});
-  } else {
-    Tensor ranked = scores;
-    if (rule_.score == LolaScore::kError) {
-      const Tensor answer = at::matmul(phi.transpose(1, 2), sums);  // [g,H,E,V+1]
-      const int64_t values = v.size(3);
-      const Tensor wrong = divide_or_zero(answer.narrow(3, 0, values), answer.narrow(3, values, 1)) - v.transpose(1, 2);
-      ranked = wrong.norm(2, -1).transpose(1, 2);
-    }
-    order = at::argsort(ranked, /*stable=*/true, 1, /*descending=*/true);
-  }
-  const auto by_age = [&](int64_t first, int64_t count) { return std::get<0>(order.narrow(1, first, count).sort(1)); };
-  return {by_age(0, rule_.cache), by_age(rule_.cache, candidates - rule_.cache)};
-}
-
 void LolaMemory::evict(const Group& group, int64_t leaving, int64_t kept, int64_t cached) {
-  const int64_t heads = cache_keys_.size(2);
-  const auto candidates = [&](const Tensor& cache, const Tensor& window) {
-    const Tensor old = group.of(window).narrow(1, window.size(1) - kept, leaving);
-    return at::cat({last_places(group.of(cache), cached), expand_heads(old, heads)}, 1);
+  const auto old = [&](const Tensor& cache) { return cache.defined() ? last_places(group.of(cache), cached) : cache; };
+  const auto left = [&](const Tensor& window) {
+    if (!window.defined()) return window;
+    return expand_heads(group.of(window).narrow(1, window.size(1) - kept, leaving), cache_keys_.size(2));
   };
-  Tensor k = candidates(cache_keys_, keys_), v = candidates(cache_values_, values_), scores;
-  if (key_scores_.defined()) scores = candidates(cache_scores_, key_scores_);
-  if (cached + leaving > rule_.cache) {
-    const Tensor phi = phi_k_(k).to(sums_.scalar_type()), wide = v.to(sums_.scalar_type()), sums = group.of(sums_);
-    const auto [stay, go] = choose(phi, wide, scores, sums);
-    const Tensor gone = with_ones(gather_pairs(wide, go), sums.scalar_type());
-    const Tensor added = at::matmul(gather_pairs(phi, go).permute({0, 2, 3, 1}), gone.transpose(1, 2));
-    sums_ = group.put(sums_, sums + added);
-    k = gather_pairs(k, stay);
-    v = gather_pairs(v, stay);
-    if (scores.defined()) scores = gather_pairs(scores, stay);
-  }
-  const int64_t now = k.size(1), places = std::max(now, group.all ? 0 : cache_keys_.size(1));
-  const auto put = [&](const Tensor& cache, const Tensor& part) {
-    if (group.all) return part;
-    return group.put(right_aligned(cache, places), right_aligned(part, places));
+  const auto [pairs, sums] =
+      cortado::evict({{old(cache_keys_), old(cache_values_), old(cache_scores_)}, group.of(sums_)},
+                     {left(keys_), left(values_), left(key_scores_)}, rule_, phi_k_);
+  const int64_t now = pairs.k.size(1), places = std::max(now, group.all ? 0 : cache_keys_.size(1));
+  const auto put = [&](Tensor& cache, const Tensor& part) {
+    if (!part.defined()) return;
+    cache = group.all ? part : group.put(right_aligned(cache, places), right_aligned(part, places));
   };
-  cache_keys_ = put(cache_keys_, k);
-  cache_values_ = put(cache_values_, v);
-  if (scores.defined()) cache_scores_ = put(cache_scores_, scores);
+  put(cache_keys_, pairs.k);
+  put(cache_values_, pairs.v);
+  put(cache_scores_, pairs.scores);
+  sums_ = group.put(sums_, sums);
   for (const int64_t row : group.numbers) {
     kept_[row] -= leaving;
     cached_[row] = now;
@@ -265,7 +224,7 @@ Tensor LolaMemory::attend(const Tensor& q, const Tensor& phi_q, const Tensor& wi
   const SoftmaxPart near = softmax_part(window_attention(q, keys_, values_, options), type);
   const Tensor phi = phi_q.to(type), factor = window_factor.to(type);
   const bool fused = lolcats_fused::takes({near.o, near.lse, near.row_max, phi, sums_, factor});
-  if (fused && lolcats_fused::few(q.size(1))) {
+  if (fused && lolcats_fused::inference()) {
     return lolcats_fused::join_sums(near.o, near.lse, near.row_max, phi, sums_, factor, rule_.mixture);
   }
   const Tensor far = at::matmul(phi.transpose(1, 2), sums_).transpose(1, 2);

@@ -1,10 +1,9 @@
 // The three memories of LoLA: a window of recent pairs, a sparse cache, and the linear state.
 #pragma once
 
-#include <functional>
 #include <vector>
 
-#include "cortado/mechanisms/lola/rule.h"
+#include "cortado/mechanisms/lola/eviction.h"
 #include "cortado/nn/state.h"
 
 namespace cortado {
@@ -12,10 +11,8 @@ namespace cortado {
 // Of `rows` sequences, whose windows and caches may be filled differently. Hkv key heads, H query heads.
 class LolaMemory {
  public:
-  using FeatureMap = std::function<Tensor(const Tensor& k)>;  // φ_k of [B,T,H,K]: [B,T,H,F]
-
   // Takes what the state holds; put() leaves it there.
-  LolaMemory(const SequenceState& state, const LolaRule& rule, FeatureMap phi_k);
+  LolaMemory(const SequenceState& state, const LolaRule& rule, LolaFeatures phi_k);
   void put(SequenceState& state) &&;
 
   // One row alone, and rows of them all together again (`rows` not empty).
@@ -33,7 +30,7 @@ class LolaMemory {
               SpareRoom* room, bool by_tokens);
 
  private:
-  LolaMemory(const LolaRule& rule, FeatureMap phi_k) : rule_(rule), phi_k_(std::move(phi_k)) {}
+  LolaMemory(const LolaRule& rule, LolaFeatures phi_k) : rule_(rule), phi_k_(std::move(phi_k)) {}
 
   // Rows that do the same: all of them (no numbers), or some.
   struct Group {
@@ -46,14 +43,12 @@ class LolaMemory {
   // Each row's `leaving` oldest pairs leave the window.
   void evict(const std::vector<int64_t>& leaving);
   void evict(const Group& group, int64_t leaving, int64_t kept, int64_t cached);
-  // Which of the candidates (in order of age) stay in the cache, and which do not: [g,H,·] each, in order of age.
-  std::pair<Tensor, Tensor> choose(const Tensor& phi, const Tensor& v, const Tensor& scores, const Tensor& sums) const;
   void append(const Tensor& k, const Tensor& v, SpareRoom* room);
   void score_window(const Tensor& q, const Tensor& phi_q);
   Tensor attend(const Tensor& q, const Tensor& phi_q, const Tensor& window_factor) const;
 
   LolaRule rule_;
-  FeatureMap phi_k_;
+  LolaFeatures phi_k_;
   Tensor keys_, values_;                           // [rows,P,Hkv,·] the window, oldest first, right-aligned
   Tensor cache_keys_, cache_values_;               // [rows,Q,H,·] the cache, oldest first, right-aligned
   Tensor sums_;                                    // [rows,H,F,V+1]: Σ φ_k ⊗ [v, 1]

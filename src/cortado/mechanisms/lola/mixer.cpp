@@ -12,7 +12,7 @@ LolaMixer::LolaMixer(const LolaSettings& settings, int64_t dim)
   window_factor_ = register_parameter("window_factor", at::full({settings.heads}, kFirstWindowFactor));
 }
 
-LolaMemory::FeatureMap LolaMixer::key_features() const {
+LolaFeatures LolaMixer::key_features() const {
   return [map = phi_k_](const Tensor& k) { return map->forward(k); };
 }
 

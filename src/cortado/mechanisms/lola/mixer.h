@@ -32,7 +32,7 @@ class LolaMixer : public ProjectedMixer {
   double flops_per_token(int64_t tokens) const override;
 
  private:
-  LolaMemory::FeatureMap key_features() const;
+  LolaFeatures key_features() const;
   // Dense tokens through a memory, chunk by chunk: [B,T,H,d].
   Tensor read(LolaMemory& memory, const Projected& p, const Tensor& phi_q, SpareRoom* room) const;
 

@@ -19,7 +19,7 @@ HeadFeatureMap::HeadFeatureMap(const HeadFeatureSettings& settings, int64_t head
 
 Tensor HeadFeatureMap::forward(const Tensor& x) const {
   const bool fused = settings_.kind == "lolcats";
-  if (fused && lolcats_fused::few(x.size(1)) && lolcats_fused::takes({x, weight})) {
+  if (fused && lolcats_fused::inference() && lolcats_fused::takes({x, weight})) {
     return lolcats_fused::mapped_features(x, weight, kLeastFeature);
   }
   Tensor y = at::matmul(x.transpose(1, 2), weight);

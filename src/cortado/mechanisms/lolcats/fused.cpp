@@ -169,21 +169,23 @@ bool takes(std::initializer_list<Tensor> tensors) {
 
 Tensor features(const Tensor& y, double least) { return FeaturesFunction::apply(y, least); }
 
-bool few(int64_t tokens) { return tokens <= 4 && !at::GradMode::is_enabled(); }
+bool inference() { return !at::GradMode::is_enabled(); }
 
 Tensor mapped_features(const Tensor& x_any, const Tensor& weight_any, double least) {
   const Tensor x = dense_heads(x_any), weight = weight_any.contiguous();
-  const int64_t heads = x.size(2), inputs = x.size(3), width = weight.size(2);
-  const Tensor phi = at::empty({x.size(0), x.size(1), heads, 2 * width}, x.options());
-  lolcats_kernel::mapped_features({.batch = x.size(0),
-                                   .tokens = x.size(1),
+  const int64_t rows = x.size(0), tokens = x.size(1), heads = x.size(2), width = weight.size(2);
+  const bool few = tokens <= lolcats_kernel::kFewTokens;  // more are wanted with a head's tokens side by side
+  Tensor phi = few ? at::empty({rows, tokens, heads, 2 * width}, x.options())
+                   : kernels::room({rows, heads, tokens, 2 * width}, x.options()).transpose(1, 2);
+  lolcats_kernel::mapped_features({.batch = rows,
+                                   .tokens = tokens,
                                    .heads = heads,
-                                   .inputs = inputs,
+                                   .inputs = x.size(3),
                                    .width = width,
                                    .least = static_cast<float>(least),
                                    .x = kernels::timed(x, heads),
                                    .weight = weight.const_data_ptr<float>(),
-                                   .phi = phi.data_ptr<float>()},
+                                   .phi = kernels::timed(phi, heads)},
                                   kernels::parallel(x.numel() * (width + 2 * kernels::kAnExponential)));
   return phi;
 }

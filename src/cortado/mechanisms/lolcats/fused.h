@@ -13,9 +13,9 @@ bool takes(std::initializer_list<Tensor> tensors);
 // φ of y [..., f] -> [..., 2f], max([softmax(y), softmax(-y)], least).
 Tensor features(const Tensor& y, double least);
 
-// Whether so few tokens are read one by one faster than by batched products; nothing is differentiated.
-bool few(int64_t tokens);
-// φ of x W for few tokens: x [B,T,H,d], W [H,d,f] -> [B,T,H,2f].
+// Whether nothing is differentiated: the functions marked so have no derivative.
+bool inference();
+// φ of x W, in inference: x [B,T,H,d], W [H,d,f] -> [B,T,H,2f].
 Tensor mapped_features(const Tensor& x, const Tensor& weight, double least);
 
 // phi_q, phi_k [B,H,n,w,F], v [B,H,n,w,V] -> [B,H,n,w,V]: a query reads Σ φ_k ⊗ v of its own block and all before.
@@ -25,7 +25,7 @@ Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v);
 Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
             const Tensor& window_factor, LolcatsMixture mixture);
 
-// The same for few tokens, whose far is what phi_q [B,T,H,F] reads from sums [B,H,F,V+1].
+// The same, in inference, where far is what phi_q [B,T,H,F] reads from sums [B,H,F,V+1].
 Tensor join_sums(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& phi_q, const Tensor& sums,
                  const Tensor& window_factor, LolcatsMixture mixture);
 

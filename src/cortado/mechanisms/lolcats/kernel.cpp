@@ -8,9 +8,9 @@
 #define HWY_TARGET_INCLUDE "cortado/mechanisms/lolcats/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/products-inl.h"
 #include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/kernels/tasks.h"
-#include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cortado::lolcats_kernel {
@@ -132,14 +132,59 @@ HWY_INLINE float* place(const Timed& x, int64_t batch, int64_t token, int64_t he
 
 void mapped_features_row(const MappedFeatures& call, int64_t row) {
   Scratch scratch;
-  const int64_t n = call.width, padded = round_up(n, kLanes);
+  const int64_t n = call.width, padded = round_up(n, kLanes), batch = row / call.tokens, token = row % call.tokens;
   float *y = scratch.take(padded), *e = scratch.take(padded);
   for (int64_t i = n; i < padded; ++i) y[i] = 0;
   for (int64_t head = 0; head < call.heads; ++head) {
-    const float* x = place(call.x, row / call.tokens, row % call.tokens, head);
-    times_matrix(x, call.weight + head * call.inputs * n, call.inputs, n, y);
-    features_row(y, n, call.least, e, call.phi + (row * call.heads + head) * 2 * n);
+    times_matrix(place(call.x, batch, token, head), call.weight + head * call.inputs * n, call.inputs, n, y);
+    features_row(y, n, call.least, e, place(call.phi, batch, token, head));
   }
+}
+
+// --- Tiles of a sequence's and head's tokens times a matrix. ---
+
+// One of the tasks [B, H, blocks of tokens].
+struct BlockOfHead {
+  int64_t batch, head, first, end;
+
+  BlockOfHead(int64_t task, int64_t heads, int64_t tokens) {
+    const int64_t blocks = (tokens + kBlockRows - 1) / kBlockRows;
+    batch = task / (heads * blocks);
+    head = task / blocks % heads;
+    first = task % blocks * kBlockRows;
+    end = first + kBlockRows < tokens ? first + kBlockRows : tokens;
+  }
+};
+
+// x [tokens, depth] times `matrix` [depth, columns], contiguous: calls body(token, product of its row) for the block's.
+template <class Body>
+HWY_INLINE void for_products(const Timed& x, const BlockOfHead& at, const float* matrix, int64_t depth, int64_t columns,
+                             Scratch& scratch, const Body& body) {
+  const int64_t width = round_up(columns, kLanes), padded = round_up(depth, kLanes);
+  float *b = scratch.take(depth * width), *tile = scratch.take(kTokens * padded), *to = scratch.take(kTokens * width);
+  for (int64_t i = 0; i < depth; ++i) read_row(matrix + i * columns, 1, columns, 1.0f, b + i * width, width);
+  for (int64_t first = at.first; first < at.end; first += kTokens) {
+    const int64_t tokens = at.end - first < kTokens ? at.end - first : kTokens;
+    read_tile(x, {at.batch, at.head, first, 1, tokens}, 0, depth, 1.0f, tile, padded);
+    multiply<Start::kZero>({.a = {tile, padded},
+                            .b = {b, width},
+                            .out = to,
+                            .out_row = width,
+                            .rows = kTokens,
+                            .columns = width,
+                            .depth = depth});
+    for (int64_t i = 0; i < tokens; ++i) body(first + i, to + i * width);
+  }
+}
+
+void mapped_features_block(const MappedFeatures& call, int64_t task) {
+  Scratch scratch;
+  const BlockOfHead at(task, call.heads, call.tokens);
+  float* e = scratch.take(round_up(call.width, kLanes));
+  for_products(call.x, at, call.weight + at.head * call.inputs * call.width, call.inputs, call.width, scratch,
+               [&](int64_t token, const float* y) {
+                 features_row(y, call.width, call.least, e, place(call.phi, at.batch, token, at.head));
+               });
 }
 
 // --- Both parts together. ---
@@ -153,8 +198,8 @@ struct Weights {
   float share = 0, total = 0;              // otherwise: the linear part's share, and its denominator
 };
 
-HWY_INLINE Weights weights_of(const Join& call, int64_t batch, int64_t token, int64_t head) {
-  const float total = place(call.far, batch, token, head)[call.values], lse = *place(call.lse, batch, token, head);
+HWY_INLINE Weights weights_of(const Join& call, const float* far, int64_t batch, int64_t token, int64_t head) {
+  const float total = far[call.values], lse = *place(call.lse, batch, token, head);
   Weights w{};
   w.total = total;
   if (call.mixture == Mixture::kLolcats) {
@@ -179,10 +224,11 @@ HWY_INLINE void for_rows(const Join& call, int64_t block, const Body& body) {
   for (int64_t row = block * kBlockRows; row < end; ++row) body(row / call.tokens, row % call.tokens);
 }
 
-HWY_INLINE void join_head(const Join& call, int64_t batch, int64_t token, int64_t head) {
+// far [V+1]: of this token and head.
+HWY_INLINE void join_head(const Join& call, const float* far, int64_t batch, int64_t token, int64_t head) {
   const Floats d;
-  const Weights w = weights_of(call, batch, token, head);
-  const float *near = place(call.near, batch, token, head), *far = place(call.far, batch, token, head);
+  const Weights w = weights_of(call, far, batch, token, head);
+  const float* near = place(call.near, batch, token, head);
   float* out = place(call.out, batch, token, head);
   const Vec a = hn::Set(d, w.near), b = hn::Set(d, w.far);
   for (int64_t i = 0; i < call.values; i += kLanes) {
@@ -193,20 +239,33 @@ HWY_INLINE void join_head(const Join& call, int64_t batch, int64_t token, int64_
 
 void join_block(const Join& call, int64_t block) {
   for_rows(call, block, [&](int64_t batch, int64_t token) {
-    for (int64_t head = 0; head < call.heads; ++head) join_head(call, batch, token, head);
+    for (int64_t head = 0; head < call.heads; ++head) {
+      join_head(call, place(call.far, batch, token, head), batch, token, head);
+    }
   });
+}
+
+const float* sums_of(const JoinSums& call, int64_t batch, int64_t head) {
+  return call.sums + (batch * call.join.heads + head) * call.features * (call.join.values + 1);
 }
 
 void join_sums_row(const JoinSums& call, int64_t row) {
   Scratch scratch;
-  Join join = call.join;
+  const Join& join = call.join;
   const int64_t width = join.values + 1, batch = row / join.tokens, token = row % join.tokens;
-  join.far = {.data = scratch.take(round_up(width, kLanes))};  // of one head at a time
+  float* far = scratch.take(round_up(width, kLanes));
   for (int64_t head = 0; head < join.heads; ++head) {
-    const float* sums = call.sums + (batch * join.heads + head) * call.features * width;
-    times_matrix(place(call.phi, batch, token, head), sums, call.features, width, static_cast<float*>(join.far.data));
-    join_head(join, batch, token, head);
+    times_matrix(place(call.phi, batch, token, head), sums_of(call, batch, head), call.features, width, far);
+    join_head(join, far, batch, token, head);
   }
+}
+
+void join_sums_block(const JoinSums& call, int64_t task) {
+  Scratch scratch;
+  const Join& join = call.join;
+  const BlockOfHead at(task, join.heads, join.tokens);
+  for_products(call.phi, at, sums_of(call, at.batch, at.head), call.features, join.values + 1, scratch,
+               [&](int64_t token, const float* far) { join_head(join, far, at.batch, token, at.head); });
 }
 
 // What the sums do·near and do·far mean for the numbers beside the outputs.
@@ -232,7 +291,7 @@ void join_backward_block(const Join& call, int64_t block) {
   for (int64_t head = 0; head < call.heads; ++head) parts[head] = 0;
   for_rows(call, block, [&](int64_t batch, int64_t token) {
     for (int64_t head = 0; head < call.heads; ++head) {
-      const Weights w = weights_of(call, batch, token, head);
+      const Weights w = weights_of(call, place(call.far, batch, token, head), batch, token, head);
       const float *near = place(call.near, batch, token, head), *far = place(call.far, batch, token, head);
       const float* dout = place(call.dout, batch, token, head);
       float* dnear = call.dnear.data ? place(call.dnear, batch, token, head) : nullptr;
@@ -276,8 +335,10 @@ void run(const Call& call, int64_t rows, const Parallel& parallel, Body body) {
 HWY_EXPORT(features_block);
 HWY_EXPORT(features_backward_block);
 HWY_EXPORT(mapped_features_row);
+HWY_EXPORT(mapped_features_block);
 HWY_EXPORT(join_block);
 HWY_EXPORT(join_sums_row);
+HWY_EXPORT(join_sums_block);
 HWY_EXPORT(join_backward_block);
 
 }  // namespace
@@ -291,7 +352,11 @@ void features_backward(const Features& call, const Parallel& parallel) {
 }
 
 void mapped_features(const MappedFeatures& call, const Parallel& parallel) {
-  kernels::run_tasks(call, call.batch * call.tokens, parallel, &HWY_DYNAMIC_DISPATCH(mapped_features_row));
+  if (call.tokens <= kFewTokens) {
+    return kernels::run_tasks(call, call.batch * call.tokens, parallel, &HWY_DYNAMIC_DISPATCH(mapped_features_row));
+  }
+  kernels::run_tasks(call, call.batch * call.heads * blocks_of(call.tokens), parallel,
+                     &HWY_DYNAMIC_DISPATCH(mapped_features_block));
 }
 
 int64_t parts_size(const Join& call) { return blocks_of(call.batch * call.tokens) * call.heads; }
@@ -301,7 +366,12 @@ void join(const Join& call, const Parallel& parallel) {
 }
 
 void join_sums(const JoinSums& call, const Parallel& parallel) {
-  kernels::run_tasks(call, call.join.batch * call.join.tokens, parallel, &HWY_DYNAMIC_DISPATCH(join_sums_row));
+  const Join& join = call.join;
+  if (join.tokens <= kFewTokens) {
+    return kernels::run_tasks(call, join.batch * join.tokens, parallel, &HWY_DYNAMIC_DISPATCH(join_sums_row));
+  }
+  kernels::run_tasks(call, join.batch * join.heads * blocks_of(join.tokens), parallel,
+                     &HWY_DYNAMIC_DISPATCH(join_sums_block));
 }
 
 // Sums over all rows are summed within blocks and then over the blocks: the same on any number of threads.

@@ -11,6 +11,8 @@ using kernels::Timed;
 
 // Rows in a block, the unit of parallel work.
 inline constexpr int64_t kBlockRows = 64;
+// So few tokens of a sequence are multiplied by a matrix one by one; more of them in tiles.
+inline constexpr int64_t kFewTokens = 4;
 
 // y [rows, width] -> φ [rows, 2·width] = max([softmax(y), softmax(-y)], least), rows side by side.
 struct Features {
@@ -25,14 +27,14 @@ struct Features {
 void features(const Features& call, const Parallel& parallel);
 void features_backward(const Features& call, const Parallel& parallel);
 
-// The same of y = x W for few tokens: x [B,T,H,inputs] with a head's numbers side by side, W [H,inputs,width] -> phi
-// [B,T,H,2·width], both contiguous.
+// The same of y = x W: x [B,T,H,inputs], contiguous W [H,inputs,width] -> phi [B,T,H,2·width], both float32 with a
+// head's numbers side by side.
 struct MappedFeatures {
   int64_t batch, tokens, heads, inputs, width;
   float least;
   Timed x;
   const float* weight;
-  float* phi;
+  Timed phi;
 };
 void mapped_features(const MappedFeatures& call, const Parallel& parallel);
 
@@ -54,8 +56,8 @@ int64_t parts_size(const Join& call);
 void join(const Join& call, const Parallel& parallel);
 void join_backward(const Join& call, const Parallel& parallel);
 
-// The same for few tokens that read far (not looked at in `join`) from sums [B,H,F,V+1], contiguous, with phi [B,T,H,F]
-// (a head's numbers side by side): far = φᵀ S.
+// The same with far (not looked at in `join`) read from sums [B,H,F,V+1], contiguous, with phi [B,T,H,F] (a head's
+// numbers side by side): far = φᵀ S.
 struct JoinSums {
   Join join;
   int64_t features;

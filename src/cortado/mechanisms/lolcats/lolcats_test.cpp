@@ -219,21 +219,23 @@ TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
   }
 }
 
-// One sequence's next token or a few: what is read one by one, on every instruction set.
-TEST(LolcatsKernels, FewTokensEqualTheirDefinition) {
+// Inference: few tokens, which are read one by one, and tiles of them, on every instruction set.
+TEST(LolcatsKernels, InferenceEqualsItsDefinition) {
   const testing::AnyIsa restore;
   const testing::Poisoned poisoned;
   for (const std::string& isa : available_isas()) {
     if (isa == "aten") continue;
     select_isa(isa);
-    for (const int64_t width : {1, 7, 31, 64, 129}) {
+    for (const auto& [tokens, width] :
+         {std::pair{3, 1}, {4, 7}, {3, 31}, {1, 64}, {2, 129}, {5, 7}, {70, 64}, {37, 31}}) {
+      SCOPED_TRACE(concat(isa, ", ", tokens, " tokens of ", width));
       at::manual_seed(width);
-      const Tensor x = testing::awkward(at::randn({2, 3, 4, 9}), width % 2), weight = at::randn({4, 9, width});
+      const Tensor x = testing::awkward(at::randn({2, tokens, 4, 9}), width % 2), weight = at::randn({4, 9, width});
       const Tensor y = at::matmul(x.to(at::kDouble).transpose(1, 2), weight.to(at::kDouble)).transpose(1, 2);
       const Tensor phi = at::cat({at::softmax(y, -1), at::softmax(-y, -1)}, -1).clamp_min(kLeastFeature);
-      EXPECT_CLOSE(lolcats_fused::mapped_features(x, weight, kLeastFeature), phi, 5e-6) << isa << " " << width;
-      const Tensor near = testing::awkward(at::randn({2, 3, 4, width}), 1 - width % 2), lse = at::randn({2, 3, 4}) + 1;
-      const Tensor row_max = at::randn({2, 3, 4}), factor = at::randn({4});
+      EXPECT_CLOSE(lolcats_fused::mapped_features(x, weight, kLeastFeature), phi, 5e-6);
+      const Tensor near = testing::awkward(at::randn({2, tokens, 4, width}), 1 - width % 2);
+      const Tensor lse = at::randn({2, tokens, 4}) + 1, row_max = at::randn({2, tokens, 4}), factor = at::randn({4});
       Tensor sums = at::rand({2, 4, 2 * width, width + 1});
       sums[0].zero_();  // nothing is old yet
       const Tensor far = at::matmul(phi.transpose(1, 2), sums.to(at::kDouble)).transpose(1, 2);
@@ -241,8 +243,7 @@ TEST(LolcatsKernels, FewTokensEqualTheirDefinition) {
       for (const LolcatsMixture mixture : kMixtures) {
         const Tensor phi_q = testing::awkward(phi.to(at::kFloat), 1);
         const Tensor got = lolcats_fused::join_sums(near, lse, row_max, phi_q, sums, factor, mixture);
-        const Tensor right = join_linear({wide(near), wide(lse), wide(row_max)}, far, wide(factor), mixture);
-        EXPECT_CLOSE(got, right, 5e-6) << isa << " " << width;
+        EXPECT_CLOSE(got, join_linear({wide(near), wide(lse), wide(row_max)}, far, wide(factor), mixture), 5e-6);
       }
     }
   }

@@ -40,7 +40,7 @@ TEST(LolcatsThreads, MappedFeatures) {
                                             .least = 1e-12f,
                                             .x = timed(x, kTokens, kHeads, kSize),
                                             .weight = weight.data(),
-                                            .phi = phi.data()};
+                                            .phi = timed(phi, kTokens, kHeads, 2 * kWidth)};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { lolcats_kernel::mapped_features(call, p); }, {&phi});
 }
 

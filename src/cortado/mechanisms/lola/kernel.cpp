@@ -1,0 +1,181 @@
+// Candidates are read in tiles against one head's sums. Compiled once for each instruction set.
+#include "cortado/mechanisms/lola/kernel.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "cortado/primitives/kernels/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cortado/mechanisms/lola/kernel.cpp"
+#include <hwy/foreach_target.h>
+// after foreach_target
+#include "cortado/primitives/kernels/products-inl.h"
+#include "cortado/primitives/kernels/scratch.h"
+#include "cortado/primitives/kernels/tasks.h"
+
+namespace cortado::lola_kernel {
+namespace {
+
+// Which of n candidates have the `kept` highest scores, of equal ones the first; `order`: room for n numbers. Compiled
+// once: the library's functions must not be compiled for other machines.
+void choose(const float* scores, int64_t n, int64_t kept, int32_t* order, bool* stays);
+
+}  // namespace
+}  // namespace cortado::lola_kernel
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::lola_kernel {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace kernels;
+using namespace kernels::HWY_NAMESPACE;
+
+// One sequence's and head's part of the work.
+struct Task {
+  int64_t batch, head;
+  float *scores, *sums;  // [candidates], [F, V+1] padded
+  bool* stays;           // [candidates]
+};
+
+HWY_INLINE const float* pair(const Candidates& x, int64_t cached, const Task& task, int64_t i) {
+  const bool old = i < cached;
+  const Timed& from = old ? x.cached : x.leaving;
+  return static_cast<const float*>(from.data) + task.batch * from.row + (old ? i : i - cached) * from.token +
+         task.head / from.repeat * from.head;
+}
+
+// Sizes with their padding.
+struct Padded {
+  int64_t features, answer, tiled_features;
+
+  explicit Padded(const Evict& call)
+      : features(round_up(call.features, kLanes)),
+        answer(round_up(call.values + 1, kLanes)),
+        tiled_features(round_up(call.features, kTokens)) {}
+};
+
+// ‖answer / its last number - v‖; where that is 0 the answer is. NaN counts as infinitely wrong.
+HWY_INLINE float error(const float* answer, const float* v, int64_t n) {
+  const Floats d;
+  const float total = answer[n];
+  const Vec share = hn::Set(d, total == 0 ? 0.0f : 1.0f / total);
+  Vec sum = hn::Zero(d);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t some = n - i < kLanes ? n - i : kLanes;
+    const Vec wrong = hn::MulSub(share, load_some(answer + i, some), load_some(v + i, some));
+    sum = hn::MulAdd(wrong, wrong, sum);
+  }
+  const float square = hn::GetLane(hn::SumOfLanes(d, sum));
+  return square == square ? sqrtf(square) : INFINITY;
+}
+
+// Fills the task's sums and scores.
+void score(const Evict& call, const Task& task, Scratch& scratch) {
+  const Padded size(call);
+  const int64_t candidates = call.cached + call.leaving, width = call.values + 1;
+  const float* sums = call.sums + (task.batch * call.heads + task.head) * call.features * width;
+  for (int64_t i = 0; i < call.features; ++i) {
+    read_row(sums + i * width, 1, width, 1.0f, task.sums + i * size.answer, size.answer);
+  }
+  fill(task.sums + call.features * size.answer, (size.tiled_features - call.features) * size.answer, 0);
+  float *phi = scratch.take(kTokens * size.features), *answers = scratch.take(kTokens * size.answer);
+  fill(phi, kTokens * size.features, 0);
+  for (int64_t first = 0; first < candidates; first += kTokens) {
+    const int64_t count = candidates - first < kTokens ? candidates - first : kTokens;
+    for (int64_t i = 0; i < count; ++i) {
+      read_row(pair(call.phi, call.cached, task, first + i), 1, call.features, 1.0f, phi + i * size.features,
+               size.features);
+    }
+    multiply<Start::kZero>({.a = {phi, size.features},
+                            .b = {task.sums, size.answer},
+                            .out = answers,
+                            .out_row = size.answer,
+                            .rows = kTokens,
+                            .columns = size.answer,
+                            .depth = call.features});
+    for (int64_t i = 0; i < count; ++i) {
+      const float* v = pair(call.v, call.cached, task, first + i);
+      task.scores[first + i] = error(answers + i * size.answer, v, call.values);
+    }
+  }
+}
+
+// Moves the candidates to where they belong.
+void move(const Evict& call, const Task& task, Scratch& scratch) {
+  const Padded size(call);
+  const int64_t candidates = call.cached + call.leaving, width = call.values + 1, gone = candidates - call.kept;
+  float *phi = scratch.take(gone * size.tiled_features), *v = scratch.take(gone * size.answer);
+  const auto keep = [&](const Timed& to, int64_t place, const float* from, int64_t n) {
+    float* there = static_cast<float*>(to.data) + task.batch * to.row + place * to.token + task.head * to.head;
+    memcpy(there, from, static_cast<size_t>(n) * sizeof(float));
+  };
+  int64_t stayed = 0, went = 0;
+  for (int64_t i = 0; i < candidates; ++i) {
+    const float* value = pair(call.v, call.cached, task, i);
+    if (task.stays[i]) {
+      keep(call.new_keys, stayed, pair(call.k, call.cached, task, i), call.keys);
+      keep(call.new_values, stayed++, value, call.values);
+      continue;
+    }
+    const float* features = pair(call.phi, call.cached, task, i);
+    read_row(features, 1, call.features, 1.0f, phi + went * size.tiled_features, size.tiled_features);
+    read_row(value, 1, call.values, 1.0f, v + went * size.answer, size.answer);
+    v[went++ * size.answer + call.values] = 1.0f;
+  }
+  multiply<Start::kAdd>({.a = Matrix{phi, size.tiled_features}.transposed(),
+                         .b = {v, size.answer},
+                         .out = task.sums,
+                         .out_row = size.answer,
+                         .rows = size.tiled_features,
+                         .columns = size.answer,
+                         .depth = gone,
+                         .from = {task.sums, size.answer}});
+  float* sums = call.new_sums + (task.batch * call.heads + task.head) * call.features * width;
+  for (int64_t i = 0; i < call.features; ++i) write_row(task.sums + i * size.answer, sums + i * width, 1, width);
+}
+
+void evict_head(const Evict& call, int64_t number) {
+  Scratch scratch;
+  const Padded size(call);
+  const int64_t candidates = call.cached + call.leaving;
+  auto* order = reinterpret_cast<int32_t*>(scratch.take(candidates));
+  const Task task{.batch = number / call.heads,
+                  .head = number % call.heads,
+                  .scores = scratch.take(candidates),
+                  .sums = scratch.take(size.tiled_features * size.answer),
+                  .stays = reinterpret_cast<bool*>(scratch.take(candidates))};
+  score(call, task, scratch);
+  choose(task.scores, candidates, call.kept, order, task.stays);
+  move(call, task, scratch);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::lola_kernel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cortado::lola_kernel {
+namespace {
+
+HWY_EXPORT(evict_head);
+
+void choose(const float* scores, int64_t n, int64_t kept, int32_t* order, bool* stays) {
+  for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
+  std::nth_element(order, order + kept, order + n,
+                   [&](int32_t a, int32_t b) { return scores[a] > scores[b] || (scores[a] == scores[b] && a < b); });
+  for (int64_t i = 0; i < n; ++i) stays[order[i]] = i < kept;
+}
+
+}  // namespace
+
+void evict(const Evict& call, const Parallel& parallel) {
+  kernels::run_tasks(call, call.batch * call.heads, parallel, &HWY_DYNAMIC_DISPATCH(evict_head));
+}
+
+}  // namespace cortado::lola_kernel
+#endif
