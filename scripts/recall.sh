@@ -2,6 +2,7 @@
 # What memories find again: RULER's S-NIAH-1 asked of SmolLM2 with every memory that docs/linearize.md compares.
 #
 #   scripts/recall.sh CORTADO SOFTMAX LINEAR RESULTS [LENGTH:SAMPLES ...]
+#   HAYSTACK=english.txt TASKS=single_2 scripts/recall.sh CORTADO SOFTMAX LINEAR RESULTS 512:30       # another of its tasks
 #
 # CORTADO is the program; SOFTMAX and LINEAR are runs, the imported model and the converted one; RESULTS is the file that
 # `cortado eval niah` adds to: what it holds is not asked again. Prints the table of all of it.
@@ -12,12 +13,13 @@ linear=$3
 results=$4
 shift 4
 parts=("$@")
+questions=(--tasks "${TASKS:-single_1}" ${HAYSTACK:+--haystack "$HAYSTACK"})
 [ $# -gt 0 ] || parts=(512:100 1024:100 2048:100 4096:100)
 
 ask() {
   label=$1
   shift
-  "$cortado" eval niah "$@" --label "$label" --weights int8 --tasks single_1 --lengths "$length" --samples "$samples" --out "$results" >/dev/null
+  "$cortado" eval niah "$@" --label "$label" --weights int8 "${questions[@]}" --lengths "$length" --samples "$samples" --out "$results" >/dev/null
 }
 
 for part in "${parts[@]}"; do
@@ -33,4 +35,4 @@ for part in "${parts[@]}"; do
     ask "LoLA $chunk, $cache" "$linear" --memory lola --chunk "$chunk" --cache "$cache"
   done
 done
-"$cortado" eval niah "$softmax" --label softmax --weights int8 --lengths "${parts[0]%:*}" --samples "${parts[0]#*:}" --out "$results"
+"$cortado" eval niah "$softmax" --label softmax --weights int8 "${questions[@]}" --lengths "${parts[0]%:*}" --samples "${parts[0]#*:}" --out "$results"
