@@ -90,8 +90,12 @@ def test_what_was_learned_converts_the_model_again(cortado, linearize, softmax, 
     assert done.returncode == 0, done.stderr
     answers = [cortado("generate", run, "--prompt", "ROMEO", "--n-tokens", 20, "--temperature", 0).stdout for run in (out, again)]
     assert answers[0] == answers[1]
-    tuned = linearize_from(learned, tmp_path / "tuned", "--lora-tokens", 128, "--lora-rank", 2)
-    assert tuned.returncode == 0 and "lora" in tuned.stdout and "transfer" not in tuned.stdout
+    tuned = [linearize_from(learned, tmp_path / "tuned", "--lora-tokens", 128, "--lora-rank", 2, *flags) for flags in ([], ["--overwrite"])]
+    assert all(done.returncode == 0 and "lora" in done.stdout and "transfer" not in done.stdout for done in tuned)
+    loss = [line.split()[-3:] for line in "".join(done.stdout for done in tuned).splitlines() if line.startswith("lora ")]
+    assert len(loss) == 2 and loss[0] == loss[1], "the second time begins with the file, too"
+    refused = linearize_from(learned, tmp_path / "no", "--cross-entropy-tokens", 8)
+    assert refused.returncode == 2 and "[--cross-entropy-tokens] does not go with --method lolcats" in refused.stderr
     refused = linearize_from(learned, tmp_path / "no")
     assert refused.returncode == 2 and "trains nothing: leave --data out" in refused.stderr
     refused = linearize_from(learned, tmp_path / "no", "--lora-tokens", 128, "--window", 8)
@@ -99,3 +103,17 @@ def test_what_was_learned_converts_the_model_again(cortado, linearize, softmax, 
     learned.write_bytes(learned.read_bytes()[:-9])
     refused = cortado("linearize", softmax, "--from", learned, "--out", tmp_path / "no")
     assert refused.returncode == 2 and len(refused.stderr.strip().splitlines()) == 1 and not (tmp_path / "no").exists()
+
+
+def test_adapters_alone_leave_a_run(cortado, linearize, tmp_path):
+    out = tmp_path / "adapters"
+    done = linearize(out, tokens=0, lora_tokens=256, lora_rank=2)
+    assert done.returncode == 0, done.stderr
+    assert cortado("generate", out, "--prompt", "ROMEO", "--n-tokens", 5).returncode == 0
+
+
+def test_the_model_is_not_converted_in_place(cortado, linearize, softmax, text):
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in softmax.iterdir())
+    for done in (linearize(softmax, "--overwrite"), linearize(softmax / ".", "--overwrite")):
+        assert done.returncode == 2 and "is the model that is to be converted" in done.stderr
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in softmax.iterdir()) == before

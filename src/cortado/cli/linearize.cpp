@@ -104,6 +104,7 @@ void choose_conversion(LinearizeCommand& command) {
     plan.from = *command.from;
     plan.conversion = load_learned(plan.from).conversion;
     command.method = plan.conversion.mixer.value("mixer", "");
+    check_method(command);
     return;
   }
   check_method(command);

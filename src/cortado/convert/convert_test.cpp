@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <set>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"

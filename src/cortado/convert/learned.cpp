@@ -1,10 +1,8 @@
 #include "cortado/convert/learned.h"
 
-#include <cmath>
 #include <filesystem>
 
 #include "cortado/base/error.h"
-#include "cortado/base/files.h"
 #include "cortado/convert/weights.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/safetensors.h"
@@ -73,6 +71,7 @@ void apply_learned(const ApplyRequest& request) {
   const Learned learned = load_learned(request.learned);
   const ModelConfig source = read_config(request.source);
   fail_input_if(!fs::is_directory(request.source), "[linearize] ", request.source, " is not a run with weights");
+  check_apart(request.source, request.out);
   const ModelConfig config = converted_config(source, learned.conversion);
   TensorFile weights = source_weights(request.source, request.which, source, config);
   check_learned(learned, request.learned, config, weights.metadata["fingerprint"]);

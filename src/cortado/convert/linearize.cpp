@@ -58,7 +58,6 @@ class Conversion {
   void begin_stage(size_t number);
   void checkpoint() const;
   void save(const std::string& path) const;
-  NamedTensors all_learned() const;
   int64_t finished_steps() const;
   void introduce() const;
 
@@ -88,7 +87,10 @@ Conversion::Conversion(const LinearizeRequest& request)
   fail_input_if(!plan_.fingerprint.empty() && plan_.fingerprint != fingerprint, "[--resume] ", plan_.source,
                 " has other weights than the conversion began with");
   plan_.fingerprint = fingerprint;
-  if (!plan_.from.empty() && !fs::exists(folder_.trainer())) begin_with(plan_.from);
+  check_apart(plan_.source, request.out);
+  // What a conversion under way has made of it lies in its own checkpoint.
+  const bool under_way = request.use == FolderUse::kResume && fs::exists(folder_.trainer());
+  if (!plan_.from.empty() && !under_way) begin_with(plan_.from);
   open_data();
   fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
                 " is for the CPU, the model is to be on ", request.device);
@@ -140,7 +142,10 @@ void Conversion::open_model(WeightFormat frozen) {
 void Conversion::begin_stage(size_t number) {
   number_ = number;
   const PlannedStage& planned = stages_[number];
-  if (!model_ || frozen_ != planned.frozen) open_model(planned.frozen);
+  if (!model_ || frozen_ != planned.frozen) {
+    stage_.reset();  // holds the model
+    open_model(planned.frozen);
+  }
   stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options);
 }
 
@@ -151,9 +156,8 @@ int64_t Conversion::finished_steps() const {
 }
 
 void Conversion::save(const std::string& path) const {
-  const bool lora = stage_->name() == "lora";
-  const NamedTensors adapters = lora ? stage_->learned() : NamedTensors();
-  const NamedTensors learned = lora ? fixed_ : all_learned();
+  const NamedTensors adapters = stage_->name() == "lora" ? stage_->learned() : NamedTensors();
+  const NamedTensors learned = learned_by_students(*model_);
   save_converted(config_, source_, learned, adapters, plan_.adapters, path,
                  {{"stage", stage_->name()}, {"step", std::to_string(finished_steps() + stage_->state().step)}});
   if (path != folder_.best()) return;
@@ -225,13 +229,6 @@ void Conversion::introduce() const {
   std::cout << std::endl;
 }
 
-// By all stages up to this one; what several learned is the last one's.
-NamedTensors Conversion::all_learned() const {
-  std::map<std::string, Tensor> all(fixed_.begin(), fixed_.end());
-  for (const auto& [name, parameter] : stage_->learned()) all[name] = parameter;
-  return {all.begin(), all.end()};
-}
-
 bool Conversion::run() {
   MetricsFile metrics(folder_.metrics(), finished_steps() + stage_->state().step);
   while (true) {
@@ -248,7 +245,7 @@ bool Conversion::run() {
       save(folder_.last());
       return done;
     }
-    fixed_ = all_learned();
+    fixed_ = learned_by_students(*model_);
     finished_.push_back(report_of(*stage_));
     begin_stage(number_ + 1);
   }

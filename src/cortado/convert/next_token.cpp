@@ -1,7 +1,7 @@
 #include <c10/core/AutogradState.h>
 
 #include "cortado/convert/objective.h"
-#include "cortado/train/autocast.h"
+#include "cortado/nn/autocast.h"
 
 namespace cortado {
 
@@ -12,8 +12,9 @@ NextToken::NextToken(std::shared_ptr<LanguageModel> model, NamedTensors learned)
   freeze_but(*model_, learned_);
 }
 
-std::vector<double> NextToken::losses(const Tensor& tokens, double weight) {
+std::vector<double> NextToken::losses(const Tensor& given, double weight) {
   const c10::AutoGradMode gradients(weight > 0);
+  const Tensor tokens = given.to(model_->device());
   Tensor targets = at::full_like(tokens, -1);  // the last token's next one is not in the chunk
   const int64_t known = tokens.size(1) - 1;
   targets.narrow(1, 0, known).copy_(tokens.narrow(1, 1, known));

@@ -1,7 +1,6 @@
 #include "cortado/convert/report.h"
 
 #include "cortado/base/chart.h"
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 
 namespace cortado {

@@ -5,6 +5,7 @@
 
 #include "cortado/convert/chunks.h"
 #include "cortado/convert/plateau.h"
+#include "cortado/generate/evaluate.h"
 
 namespace cortado {
 namespace {

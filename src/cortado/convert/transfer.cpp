@@ -1,9 +1,8 @@
 #include <c10/core/AutogradState.h>
 
-#include <algorithm>
-
 #include "cortado/base/error.h"
 #include "cortado/convert/objective.h"
+#include "cortado/convert/weights.h"
 #include "cortado/mechanisms/student.h"
 
 namespace cortado {
@@ -20,14 +19,7 @@ const SoftmaxStudent* student_at(const LanguageModel& model, int64_t layer) {
 NamedTensors learned_by_students(const LanguageModel& model) {
   const auto parameters = model.named_parameters();
   NamedTensors learned;
-  for (int64_t layer = 0; layer < static_cast<int64_t>(model.mixers().size()); ++layer) {
-    const SoftmaxStudent* student = student_at(model, layer);
-    if (!student) continue;
-    for (const std::string& own : student->learned()) {
-      const std::string name = concat("layers.", layer, ".mixer.", own);
-      learned.emplace_back(name, parameters[name]);
-    }
-  }
+  for (const std::string& name : names_of_new_weights(model)) learned.emplace_back(name, parameters[name]);
   fail_input_if(learned.empty(), "[linearize] no layer of the model can learn from softmax attention");
   return learned;
 }
@@ -67,7 +59,7 @@ std::vector<double> AttentionTransfer::losses(const Tensor& tokens, double weigh
   const c10::AutoGradMode gradients(weight > 0);
   const double share = weight * kTransferScale / static_cast<double>(layers_.size());
   std::vector<Tensor> squares;
-  model_->walk(tokens, [&](int64_t layer, const Tensor& x) {
+  model_->walk(tokens.to(model_->device()), [&](int64_t layer, const Tensor& x) {
     const SoftmaxStudent* student = student_at(*model_, layer);
     if (!student) return model_->mixers()[static_cast<size_t>(layer)]->forward(x, {}, nullptr);
     const auto lesson = student->lesson(x);
@@ -77,7 +69,7 @@ std::vector<double> AttentionTransfer::losses(const Tensor& tokens, double weigh
     if (layer == layers_.back()) return Tensor();  // nobody reads what follows
     return student->project_output(lesson.teacher.to(x.scalar_type()));
   });
-  const Tensor all = at::stack(squares).to(at::kDouble);
+  const Tensor all = at::stack(squares).to(at::kCPU, at::kDouble);
   return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 

@@ -1,5 +1,6 @@
 #include "cortado/convert/weights.h"
 
+#include <filesystem>
 #include <set>
 
 #include "cortado/base/error.h"
@@ -8,20 +9,21 @@
 #include "cortado/nn/weights.h"
 
 namespace cortado {
-namespace {
 
-// Names of what the mixers have besides the layers that they replace.
-std::set<std::string> names_of_new_weights(const LanguageModel& model) {
-  std::set<std::string> names;
+void check_apart(const std::string& source, const std::string& out) {
+  fail_input_if(std::filesystem::exists(out) && std::filesystem::equivalent(source, out), "[--out] ", out,
+                " is the model that is to be converted: the result needs a folder of its own");
+}
+
+std::vector<std::string> names_of_new_weights(const LanguageModel& model) {
+  std::vector<std::string> names;
   for (size_t layer = 0; layer < model.mixers().size(); ++layer) {
     const SoftmaxStudent* student = student_of(*model.mixers()[layer]);
     if (!student) continue;
-    for (const std::string& name : student->learned()) names.insert(concat("layers.", layer, ".mixer.", name));
+    for (const std::string& name : student->learned()) names.push_back(concat("layers.", layer, ".mixer.", name));
   }
   return names;
 }
-
-}  // namespace
 
 TensorFile source_weights(const std::string& run, const std::string& which, const ModelConfig& source,
                           const ModelConfig& converted) {
@@ -46,7 +48,8 @@ std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const 
                                                const at::TensorOptions& options, WeightFormat frozen) {
   at::manual_seed(RandomStream(static_cast<uint64_t>(seed), "weights").bits(0));
   auto model = std::make_shared<LanguageModel>(config);
-  const std::set<std::string> added = names_of_new_weights(*model);
+  const auto names = names_of_new_weights(*model);
+  const std::set<std::string> added(names.begin(), names.end());
   const auto matrices = model->matrices();
   const std::map<std::string, Tensor> given(source.tensors.begin(), source.tensors.end());
   const at::NoGradGuard no_grad;

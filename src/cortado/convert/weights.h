@@ -3,11 +3,18 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cortado/models/checkpoint.h"
 #include "cortado/nn/lora.h"
 
 namespace cortado {
+
+// InputError: OUT is the folder that the weights come from.
+void check_apart(const std::string& source, const std::string& out);
+
+// Names of what the mixers have besides the softmax layers that they replace.
+std::vector<std::string> names_of_new_weights(const LanguageModel& model);
 
 // RUN's weights in their own types (map_weights), by the names that they have in the converted config.
 TensorFile source_weights(const std::string& run, const std::string& which, const ModelConfig& source,

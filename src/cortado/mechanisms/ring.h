@@ -16,13 +16,12 @@ inline PastKeys ring_past(const SequenceState& state) {
 // Tokens that a ring has room for before it is moved to new memory.
 inline constexpr int64_t kRingRoom = 256;
 
-// Dense tokens without gradients: they can be written behind the ring where it lies.
+// Dense tokens of which nothing is differentiated (not even q, whose gradient reads the ring): they can be written
+// behind the ring where it lies.
 inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch) {
   const Tensor &keys = state.at("keys"), &values = state.at("values");
-  const bool differentiated = at::GradMode::is_enabled() && (k.requires_grad() || v.requires_grad() ||
-                                                             keys.requires_grad() || values.requires_grad());
-  return !batch.cu_seqlens && !differentiated && k.size(1) <= kRingRoom && k.scalar_type() == keys.scalar_type() &&
-         v.scalar_type() == values.scalar_type();
+  return !batch.cu_seqlens && !at::GradMode::is_enabled() && k.size(1) <= kRingRoom &&
+         k.scalar_type() == keys.scalar_type() && v.scalar_type() == values.scalar_type();
 }
 
 // Joins the ring and k, v, and leaves the last w - 1 of them in the ring. The position is the caller's to move.

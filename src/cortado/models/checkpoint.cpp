@@ -84,6 +84,11 @@ TensorFile map_checkpoint(const std::string& path) {
   return file;
 }
 
+void check_hash(const TensorFile& file, const std::string& hash, const std::string& path) {
+  fail_input_if(metadata_entry(file, "config_hash") != hash, "[checkpoint] ", path,
+                " is the checkpoint of another model: its config differs");
+}
+
 }  // namespace
 
 void save_weights(const LanguageModel& model, const std::string& path,
@@ -115,8 +120,7 @@ std::map<std::string, std::string> load_weights_of(const ModelConfig& config, La
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, tensor] : file.tensors) tensors[name] = tensor;
   check_names(model, tensors, path, /*more_allowed=*/hash != model.config().architecture_hash());
-  fail_input_if(metadata_entry(file, "config_hash") != hash, "[checkpoint] ", path,
-                " is the checkpoint of another model: its config differs");
+  check_hash(file, hash, path);
   const at::NoGradGuard no_grad;
   const auto matrices = model.matrices();
   auto parameters = named_weights(model);
@@ -136,8 +140,7 @@ std::map<std::string, std::string> load_weights_of(const ModelConfig& config, La
 TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config) {
   const std::string path = weights_path(run, which);
   TensorFile file = map_checkpoint(path);
-  fail_input_if(metadata_entry(file, "config_hash") != config.architecture_hash(), "[checkpoint] ", path,
-                " is the checkpoint of another model: its config differs");
+  check_hash(file, config.architecture_hash(), path);
   return file;
 }
 

@@ -56,14 +56,16 @@ Json changed(const Json& layer, const Memory& memory) {
   }
   for (const char* key : kFeatures) copy(layer, result, key);
   if (name == kind) result = layer;
+  // As the layer was trained; the large cache of lola drowns in the mixture "lolcats".
+  std::string mixture = layer.value("mixture", name == "lola" ? "gated" : "lolcats");
+  if (kind == "lola" && mixture == "lolcats" && name != kind) mixture = "gated";
+  result["mixture"] = mixture;
   set(result, "mixture", memory.mixture);
   if (kind == "lolcats") {
-    copy(layer, result, "window");
     set(result, "window", memory.window);
     set(result, "layout", memory.layout);
     return result;
   }
-  if (name == "lolcats" && !memory.mixture) result["mixture"] = "gated";
   set(result, "chunk", memory.chunk);
   set(result, "cache", memory.cache);
   set(result, "score", memory.score);

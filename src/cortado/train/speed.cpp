@@ -6,7 +6,7 @@
 #include "cortado/base/machine.h"
 #include "cortado/base/memory.h"
 #include "cortado/base/stopwatch.h"
-#include "cortado/train/autocast.h"
+#include "cortado/nn/autocast.h"
 #include "cortado/train/optimizer.h"
 
 namespace cortado {

@@ -10,8 +10,8 @@
 #include "cortado/base/random.h"
 #include "cortado/generate/evaluate.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/autocast.h"
 #include "cortado/nn/lora.h"
-#include "cortado/train/autocast.h"
 #include "cortado/train/schedule.h"
 
 namespace cortado {

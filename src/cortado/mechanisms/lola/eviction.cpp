@@ -24,13 +24,14 @@ Tensor gather_pairs(const Tensor& x, const Tensor& places) {
   return x.flatten(0, 2).index_select(0, pair.flatten()).view({x.size(0), places.size(1), heads, x.size(3)});
 }
 
-// [B,E,H] the candidates from the highest score to the lowest; of equals the older first.
+// [B,E,H] the candidates from the highest score to the lowest; of equals the older first. `phi`: looked at for kError
+// only.
 Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const Tensor& sums, LolaScore score) {
-  const int64_t candidates = phi.size(1), values = v.size(3);
+  const int64_t candidates = v.size(1), values = v.size(3);
   if (score == LolaScore::kRecent) {
-    return at::arange(candidates - 1, -1, -1, phi.options().dtype(at::kLong))
+    return at::arange(candidates - 1, -1, -1, v.options().dtype(at::kLong))
         .view({1, candidates, 1})
-        .expand({phi.size(0), candidates, phi.size(2)});
+        .expand({v.size(0), candidates, v.size(2)});
   }
   Tensor ranked = scores;
   if (score == LolaScore::kError) {
@@ -42,8 +43,10 @@ Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const 
 }
 
 LolaCache composed(const LolaPairs& all, const Tensor& sums, const LolaRule& rule, const LolaFeatures& phi_k) {
-  const Tensor phi = phi_k(all.k).to(sums.scalar_type()), v = all.v.to(sums.scalar_type());
-  const int64_t candidates = phi.size(1);
+  const auto features = [&](const Tensor& k) { return phi_k(k).to(sums.scalar_type()); };
+  const bool by_error = rule.score == LolaScore::kError;
+  const Tensor v = all.v.to(sums.scalar_type()), phi = by_error ? features(all.k) : Tensor();
+  const int64_t candidates = v.size(1);
   Tensor order;
   {
     const at::NoGradGuard no_grad;
@@ -52,7 +55,8 @@ LolaCache composed(const LolaPairs& all, const Tensor& sums, const LolaRule& rul
   const auto by_age = [&](int64_t first, int64_t count) { return std::get<0>(order.narrow(1, first, count).sort(1)); };
   const Tensor stay = by_age(0, rule.cache), go = by_age(rule.cache, candidates - rule.cache);
   const Tensor gone = with_ones(gather_pairs(v, go), sums.scalar_type());
-  const Tensor added = at::matmul(gather_pairs(phi, go).permute({0, 2, 3, 1}), gone.transpose(1, 2));
+  const Tensor gone_phi = by_error ? gather_pairs(phi, go) : features(gather_pairs(all.k, go));
+  const Tensor added = at::matmul(gone_phi.permute({0, 2, 3, 1}), gone.transpose(1, 2));
   return {{gather_pairs(all.k, stay), gather_pairs(all.v, stay), gather_pairs(all.scores, stay)}, sums + added};
 }
 
@@ -71,7 +75,7 @@ LolaCache fused(const LolaCache& cache, const LolaPairs& leaving, const LolaRule
   };
   const auto room = [&](int64_t width) { return kernels::room({rows, rule.cache, heads, width}, sums.options()); };
   const LolaPairs &old = cache.pairs, stay{room(old.k.size(3)), room(old.v.size(3)), {}};
-  const auto features = [&](const Tensor& k) { return k.size(1) == 0 ? k : phi_k(k); };
+  const auto features = [&](const Tensor& k) { return k.size(1) == 0 ? k : phi_k(k).to(sums.scalar_type()); };
   const Tensor phi_old = features(old.k), phi_left = features(leaving.k);
   const lola_kernel::Evict call{.batch = rows,
                                 .heads = heads,

@@ -36,10 +36,12 @@ struct Inputs {
   }
 
   LolaCache evicted(int64_t kept, at::ScalarType type) const {
-    const auto as = [&](const LolaPairs& x) { return LolaPairs{x.k.to(type), x.v.to(type), {}}; };
+    const auto as = [&](const LolaPairs& x, int64_t how) {
+      return LolaPairs{testing::awkward(x.k.to(type), how), testing::awkward(x.v.to(type), (how + 1) % 3), {}};
+    };
     LolaRule rule;
     rule.cache = kept;
-    return evict({as(cache.pairs), cache.sums.to(type)}, as(leaving), rule, squares);
+    return evict({as(cache.pairs, 1), cache.sums.to(type)}, as(leaving, 2), rule, squares);
   }
 };
 

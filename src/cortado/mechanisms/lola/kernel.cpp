@@ -43,9 +43,7 @@ struct Task {
 
 HWY_INLINE const float* pair(const Candidates& x, int64_t cached, const Task& task, int64_t i) {
   const bool old = i < cached;
-  const Timed& from = old ? x.cached : x.leaving;
-  return static_cast<const float*>(from.data) + task.batch * from.row + (old ? i : i - cached) * from.token +
-         task.head / from.repeat * from.head;
+  return address<float>(old ? x.cached : x.leaving, {task.batch, task.head, old ? i : i - cached, 1, 1}, 0);
 }
 
 // Sizes with their padding.
@@ -110,8 +108,7 @@ void move(const Evict& call, const Task& task, Scratch& scratch) {
   const int64_t candidates = call.cached + call.leaving, width = call.values + 1, gone = candidates - call.kept;
   float *phi = scratch.take(gone * size.tiled_features), *v = scratch.take(gone * size.answer);
   const auto keep = [&](const Timed& to, int64_t place, const float* from, int64_t n) {
-    float* there = static_cast<float*>(to.data) + task.batch * to.row + place * to.token + task.head * to.head;
-    memcpy(there, from, static_cast<size_t>(n) * sizeof(float));
+    memcpy(address<float>(to, {task.batch, task.head, place, 1, 1}, 0), from, static_cast<size_t>(n) * sizeof(float));
   };
   int64_t stayed = 0, went = 0;
   for (int64_t i = 0; i < candidates; ++i) {

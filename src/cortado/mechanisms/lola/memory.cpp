@@ -5,14 +5,13 @@
 
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/parts.h"
+#include "cortado/mechanisms/ring.h"
 #include "cortado/mechanisms/sequences.h"
+#include "cortado/primitives/common.h"
 #include "cortado/primitives/window_attention/op.h"
 
 namespace cortado {
 namespace {
-
-// Tokens that a window has room for before it is moved to new memory.
-constexpr int64_t kWindowRoom = 256;
 
 std::vector<int64_t> numbers_of(const Tensor& x) {
   const Tensor cpu = x.to(at::kCPU).contiguous();
@@ -175,8 +174,8 @@ void LolaMemory::evict(const std::vector<int64_t>& leaving) {
 
 void LolaMemory::append(const Tensor& k, const Tensor& v, SpareRoom* room) {
   if (room) {
-    keys_ = room->append("keys", keys_, k, kWindowRoom);
-    values_ = room->append("values", values_, v, kWindowRoom);
+    keys_ = room->append("keys", keys_, k, kRingRoom);
+    values_ = room->append("values", values_, v, kRingRoom);
   } else {
     keys_ = at::cat({keys_, k}, 1);
     values_ = at::cat({values_, v}, 1);
@@ -234,6 +233,7 @@ Tensor LolaMemory::attend(const Tensor& q, const Tensor& phi_q, const Tensor& wi
 
 Tensor LolaMemory::read(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q,
                         const Tensor& window_factor, SpareRoom* room, bool by_tokens) {
+  const NoAutocast as_given;
   std::vector<int64_t> leaving(rows(), 0);
   if (!by_tokens) {
     for (int64_t n = 0; n < rows(); ++n) {

@@ -49,8 +49,7 @@ Tensor LolaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* st
     memory = LolaMemory::join(std::move(rows));
     o = at::cat(outputs, 1);
   } else {
-    const bool differentiated = at::GradMode::is_enabled() && (p.k.requires_grad() || p.v.requires_grad());
-    o = read(memory, p, phi_q, state && !differentiated ? &state->room() : nullptr);
+    o = read(memory, p, phi_q, state && !at::GradMode::is_enabled() ? &state->room() : nullptr);
   }
   if (state) std::move(memory).put(*state);
   return output(o.to(x.scalar_type()));
@@ -97,10 +96,10 @@ double LolaMixer::flops_per_token(int64_t tokens) const {
   const LolaRule& rule = settings_.rule;
   const double reach = std::min<double>(tokens, 1.5 * rule.chunk + rule.cache);
   const auto features = static_cast<double>(phi_k_->width()), width = static_cast<double>(settings_.width());
-  // A chunk's end scores λ + C candidates and moves C of them into the state.
-  const double candidates = rule.score == LolaScore::kError ? 1.0 + static_cast<double>(rule.cache) / rule.chunk : 0.0;
-  return projection_flops() + phi_q_->flops_per_token() + phi_k_->flops_per_token() * (1 + candidates) +
-         width * (4 * reach + 2 * features * (2 + candidates));
+  // A chunk's end scores λ + C candidates, by φ_k of all of them, and moves C into the state.
+  const double scored = rule.score == LolaScore::kError ? 1.0 + static_cast<double>(rule.cache) / rule.chunk : 0.0;
+  return projection_flops() + phi_q_->flops_per_token() + phi_k_->flops_per_token() * std::max(1.0, scored) +
+         width * (4 * reach + 2 * features * (2 + scored));
 }
 
 namespace {

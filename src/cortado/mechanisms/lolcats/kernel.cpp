@@ -81,7 +81,7 @@ HWY_INLINE void features_row(const float* y, int64_t n, float least, float* e, f
   for (const int half : {0, 1}) {
     const Vec scale = exponentials(y, n, half == 0 ? 1.0f : -1.0f, e);
     for (int64_t i = 0; i < n; i += kLanes) {
-      hn::Store(hn::Max(hn::Mul(hn::Load(d, e + i), scale), hn::Set(d, least)), d, e + i);
+      hn::Store(hn::Max(hn::Set(d, least), hn::Mul(hn::Load(d, e + i), scale)), d, e + i);  // NaN, being second, stays
     }
     write_row(e, phi + half * n, 1, n);
   }
@@ -127,7 +127,7 @@ void features_backward_block(const Features& call, int64_t block) {
 }
 
 HWY_INLINE float* place(const Timed& x, int64_t batch, int64_t token, int64_t head) {
-  return static_cast<float*>(x.data) + batch * x.row + token * x.token + head / x.repeat * x.head;
+  return address<float>(x, {batch, head, token, 1, 1}, 0);
 }
 
 void mapped_features_row(const MappedFeatures& call, int64_t row) {

@@ -167,6 +167,8 @@ TEST(LolcatsKernels, FeaturesEqualTheirDefinition) {
     const Tensor y = (at::randn({2, 3, 65, width}) * 12).requires_grad_(true);
     const Tensor wide = y.detach().to(at::kDouble).requires_grad_(true);
     const Tensor got = lolcats_fused::features(y, kLeastFeature);
+    const Tensor lost = lolcats_fused::features(at::full_like(y, NAN), kLeastFeature);
+    EXPECT_TRUE(lost.isnan().all().item<bool>());
     const Tensor right = at::cat({at::softmax(wide, -1), at::softmax(-wide, -1)}, -1).clamp_min(kLeastFeature);
     EXPECT_CLOSE(got, right, 2e-6) << width;
     const auto weights = testing::weights_like({right});

@@ -88,7 +88,7 @@ std::vector<std::string> LolcatsMixer::learned() const {
 std::optional<Tensor> LolcatsMixer::step(const Projected& p, const Batch& batch, SequenceState& state) const {
   const LolcatsRule& rule = settings_.rule;
   Tensor &keys = state.at("keys"), &values = state.at("values"), &sums = state.at("scan_state");
-  if (p.q.size(1) != 1 || !appends(state, p.k, p.v, batch) || !lolcats_fused::inference() ||
+  if (p.q.size(1) != 1 || !appends(state, p.k, p.v, batch) ||
       !lolcats_fused::takes({p.q, p.k, p.v, sums, window_factor_})) {
     return std::nullopt;
   }

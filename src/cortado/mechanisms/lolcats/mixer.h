@@ -6,7 +6,6 @@
 #include "cortado/mechanisms/projected.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/mechanisms/student.h"
-#include "cortado/primitives/window_attention/past.h"
 
 namespace cortado {
 

@@ -30,42 +30,49 @@ TEST(LolcatsThreads, Features) {
   expect_same_on_any_number_of_threads([&](const Parallel& p) { lolcats_kernel::features_backward(call, p); }, {&dy});
 }
 
-TEST(LolcatsThreads, MappedFeatures) {
-  Floats x = random_floats(kRows * kSize), weight = random_floats(kHeads * kSize * kWidth), phi(kRows * 2 * kWidth);
+// Few tokens, which are read one by one, and tiles of them.
+class LolcatsThreadsInference : public ::testing::TestWithParam<int64_t> {};
+
+INSTANTIATE_TEST_SUITE_P(Tokens, LolcatsThreadsInference, ::testing::Values(3, kTokens));
+
+TEST_P(LolcatsThreadsInference, MappedFeatures) {
+  const int64_t tokens = GetParam(), rows = kBatch * tokens * kHeads;
+  Floats x = random_floats(rows * kSize), weight = random_floats(kHeads * kSize * kWidth), phi(rows * 2 * kWidth);
   const lolcats_kernel::MappedFeatures call{.batch = kBatch,
-                                            .tokens = kTokens,
+                                            .tokens = tokens,
                                             .heads = kHeads,
                                             .inputs = kSize,
                                             .width = kWidth,
                                             .least = 1e-12f,
-                                            .x = timed(x, kTokens, kHeads, kSize),
+                                            .x = timed(x, tokens, kHeads, kSize),
                                             .weight = weight.data(),
-                                            .phi = timed(phi, kTokens, kHeads, 2 * kWidth)};
+                                            .phi = timed(phi, tokens, kHeads, 2 * kWidth)};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { lolcats_kernel::mapped_features(call, p); }, {&phi});
 }
 
 struct JoinNumbers {
-  Floats near = random_floats(kRows * kSize), far = random_floats(kRows * (kSize + 1), 0, 1),
-         lse = random_floats(kRows);
-  Floats row_max = random_floats(kRows), factor = random_floats(kHeads), out = Floats(kRows * kSize);
+  explicit JoinNumbers(int64_t tokens) : tokens(tokens) {}
+  int64_t tokens, rows = kBatch * tokens * kHeads;
+  Floats near = random_floats(rows * kSize), far = random_floats(rows * (kSize + 1), 0, 1), lse = random_floats(rows);
+  Floats row_max = random_floats(rows), factor = random_floats(kHeads), out = Floats(rows * kSize);
 
   lolcats_kernel::Join call() {
     return {.batch = kBatch,
-            .tokens = kTokens,
+            .tokens = tokens,
             .heads = kHeads,
             .values = kSize,
             .mixture = lolcats_kernel::Mixture::kGated,
-            .near = timed(near, kTokens, kHeads, kSize),
-            .lse = timed(lse, kTokens, kHeads, 1),
-            .row_max = timed(row_max, kTokens, kHeads, 1),
-            .far = timed(far, kTokens, kHeads, kSize + 1),
-            .out = timed(out, kTokens, kHeads, kSize),
+            .near = timed(near, tokens, kHeads, kSize),
+            .lse = timed(lse, tokens, kHeads, 1),
+            .row_max = timed(row_max, tokens, kHeads, 1),
+            .far = timed(far, tokens, kHeads, kSize + 1),
+            .out = timed(out, tokens, kHeads, kSize),
             .factor = factor.data()};
   }
 };
 
 TEST(LolcatsThreads, Join) {
-  JoinNumbers numbers;
+  JoinNumbers numbers(kTokens);
   Floats dout = random_floats(kRows * kSize), dnear(kRows * kSize), dfar(kRows * (kSize + 1)), dlse(kRows);
   Floats dfactor(kHeads), drow_max(kRows);
   lolcats_kernel::Join call = numbers.call();
@@ -82,11 +89,14 @@ TEST(LolcatsThreads, Join) {
                                        {&dnear, &dlse, &dfar, &dfactor});
 }
 
-TEST(LolcatsThreads, JoinSums) {
-  JoinNumbers numbers;
-  Floats phi = random_floats(kRows * kWidth, 0, 1), sums = random_floats(kBatch * kHeads * kWidth * (kSize + 1), 0, 1);
-  lolcats_kernel::JoinSums call{
-      .join = numbers.call(), .features = kWidth, .phi = timed(phi, kTokens, kHeads, kWidth), .sums = sums.data()};
+TEST_P(LolcatsThreadsInference, JoinSums) {
+  JoinNumbers numbers(GetParam());
+  Floats phi = random_floats(numbers.rows * kWidth, 0, 1);
+  Floats sums = random_floats(kBatch * kHeads * kWidth * (kSize + 1), 0, 1);
+  lolcats_kernel::JoinSums call{.join = numbers.call(),
+                                .features = kWidth,
+                                .phi = timed(phi, numbers.tokens, kHeads, kWidth),
+                                .sums = sums.data()};
   call.join.far = {};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { lolcats_kernel::join_sums(call, p); }, {&numbers.out});
 }

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "cortado/primitives/common.h"
+
 namespace cortado {
 
 S5Mixer::S5Mixer(int64_t dim, int64_t states, bool causal) : Mixer("s5"), dim_(dim), states_(states), causal_(causal) {
@@ -44,9 +46,10 @@ Tensor S5Mixer::output(const Tensor& x, const Tensor& y) const {
   return g * at::sigmoid(gate_->forward(g));
 }
 
-Tensor S5Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const auto wide = wide_type(x);
-  const Tensor u = x.to(wide), b = b_.to(wide);
+Tensor S5Mixer::mix(const Tensor& u, const Batch& batch, SequenceState* state) const {
+  const NoAutocast as_given;
+  const auto wide = u.scalar_type();
+  const Tensor b = b_.to(wide);
   const Discretized system = discretize(log_step_, log_decay_, frequency_, wide);
   const Tensor inputs = at::complex(at::linear(u, b.select(2, 0)), at::linear(u, b.select(2, 1))) * system.input;
   auto read = [&](const Tensor& h, const Tensor& c) {
@@ -54,7 +57,11 @@ Tensor S5Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* stat
   };
   Tensor y = read(complex_scan(system.log_a, inputs, batch, state, "state"), c_);
   if (!causal_) y = y + read(complex_scan(system.log_a, inputs, batch, nullptr, "state", /*reverse=*/true), c_back_);
-  return output(x, 2 * y + skip_.to(wide) * u);
+  return 2 * y + skip_.to(wide) * u;
+}
+
+Tensor S5Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+  return output(x, mix(x.to(wide_type(x)), batch, state));
 }
 
 SequenceState S5Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {

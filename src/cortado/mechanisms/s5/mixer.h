@@ -22,6 +22,8 @@ class S5Mixer : public Mixer {
 
  private:
   void initialize_hippo();
+  // u [B,T,D], wide: what the system makes of it, in u's type also under autocast.
+  Tensor mix(const Tensor& u, const Batch& batch, SequenceState* state) const;
   Tensor output(const Tensor& x, const Tensor& y) const;
 
   int64_t dim_, states_;

@@ -1,4 +1,4 @@
-#include "cortado/train/autocast.h"
+#include "cortado/nn/autocast.h"
 
 #include <ATen/autocast_mode.h>
 
