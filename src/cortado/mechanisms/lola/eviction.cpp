@@ -67,7 +67,7 @@ LolaCache fused(const LolaCache& cache, const LolaPairs& leaving, const LolaRule
   std::vector<Tensor> dense;  // what the call points to
   const auto timed = [&](const Tensor& x) {
     if (x.size(1) == 0) return kernels::Timed{};
-    dense.push_back(x.stride(3) == 1 ? x : x.contiguous());
+    dense.push_back(kernels::dense_rows(x));
     return kernels::timed(dense.back(), heads);
   };
   const auto candidates = [&](const Tensor& cached, const Tensor& left) {

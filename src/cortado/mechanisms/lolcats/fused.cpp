@@ -97,9 +97,6 @@ class BlockSums : public torch::autograd::Function<BlockSums> {
   }
 };
 
-// A head's numbers side by side, wherever the heads lie.
-Tensor dense_heads(const Tensor& x) { return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous(); }
-
 lolcats_kernel::Join join_call(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
                                const Tensor& factor, int64_t mixture) {
   const int64_t heads = near.size(2);
@@ -121,7 +118,8 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& near_any, const Tensor& lse, const Tensor& row_max,
                         const Tensor& far_any, const Tensor& factor_any, int64_t mixture) {
-    const Tensor near = dense_heads(near_any), far = dense_heads(far_any), factor = factor_any.contiguous();
+    const Tensor near = kernels::dense_rows(near_any), far = kernels::dense_rows(far_any),
+                 factor = factor_any.contiguous();
     const Tensor out = at::empty(near.sizes(), near.options());
     lolcats_kernel::Join call = join_call(near, lse, row_max, far, factor, mixture);
     call.out = kernels::timed(out, near.size(2));
@@ -134,7 +132,7 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     fail_if_differentiated_twice("lolcats");
     const auto saved = context->get_saved_variables();
-    const Tensor &near = saved[0], &far = saved[3], dout = dense_heads(gradients[0]);
+    const Tensor &near = saved[0], &far = saved[3], dout = kernels::dense_rows(gradients[0]);
     lolcats_kernel::Join call =
         join_call(near, saved[1], saved[2], far, saved[4], context->saved_data["mixture"].toInt());
     const auto room = [](const Tensor& x) { return at::empty_like(x); };
@@ -172,7 +170,7 @@ Tensor features(const Tensor& y, double least) { return FeaturesFunction::apply(
 bool inference() { return !at::GradMode::is_enabled(); }
 
 Tensor mapped_features(const Tensor& x_any, const Tensor& weight_any, double least) {
-  const Tensor x = dense_heads(x_any), weight = weight_any.contiguous();
+  const Tensor x = kernels::dense_rows(x_any), weight = weight_any.contiguous();
   const int64_t rows = x.size(0), tokens = x.size(1), heads = x.size(2), width = weight.size(2);
   const bool few = tokens <= lolcats_kernel::kFewTokens;  // more are wanted with a head's tokens side by side
   Tensor phi = few ? at::empty({rows, tokens, heads, 2 * width}, x.options())
@@ -201,7 +199,7 @@ Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const 
 
 Tensor join_sums(const Tensor& near_any, const Tensor& lse, const Tensor& row_max, const Tensor& phi_q,
                  const Tensor& sums_any, const Tensor& factor_any, LolcatsMixture mixture) {
-  const Tensor near = dense_heads(near_any), phi = dense_heads(phi_q);
+  const Tensor near = kernels::dense_rows(near_any), phi = kernels::dense_rows(phi_q);
   const Tensor sums = sums_any.contiguous(), factor = factor_any.contiguous();
   const Tensor out = at::empty(near.sizes(), near.options());
   const int64_t heads = near.size(2);

@@ -43,10 +43,8 @@ class RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
 
 // --- By the kernel. ---
 
-kernels::Channels channels(const Tensor& x) { return {x.data_ptr<float>(), x.stride(0), x.stride(1)}; }
-
-// A token's numbers side by side.
-Tensor plain(const Tensor& x) { return x.stride(2) == 1 || x.size(2) == 1 ? x : x.contiguous(); }
+using kernels::channels;
+using kernels::dense_rows;
 
 // Points into its arguments: x, step, a, b, c, start.
 mamba_kernel::SelectiveScan kernel_call(const variable_list& all) {
@@ -66,7 +64,8 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
                                const Tensor& b, const Tensor& c, const Tensor& start) {
-    const variable_list all{plain(x), plain(step), a.contiguous(), plain(b), plain(c), start.contiguous()};
+    const variable_list all{dense_rows(x), dense_rows(step), a.contiguous(),
+                            dense_rows(b), dense_rows(c),    start.contiguous()};
     const Tensor y = kernels::room(x.sizes(), x.options()), last = at::empty(start.sizes(), start.options());
     mamba_kernel::SelectiveScan call = kernel_call(all);
     call.y = channels(y);
@@ -82,7 +81,7 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
     mamba_kernel::SelectiveScan call = kernel_call(all);
     const auto options = all[0].options();
     const auto room = [&](at::IntArrayRef sizes) { return kernels::room(sizes, options); };
-    const Tensor dy = gradients[0].defined() ? plain(gradients[0]) : at::zeros(all[0].sizes(), options);
+    const Tensor dy = gradients[0].defined() ? dense_rows(gradients[0]) : at::zeros(all[0].sizes(), options);
     const Tensor dlast = gradients[1].defined() ? gradients[1].contiguous() : Tensor();
     const Tensor dx = room(all[0].sizes()), dstep = room(all[0].sizes()), dstart = room(all[5].sizes());
     const Tensor da = room(all[5].sizes());

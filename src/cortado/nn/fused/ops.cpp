@@ -13,10 +13,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // x [..., D] as [rows, D], every row's elements side by side: a view where it can be one.
-Tensor as_rows(const Tensor& x) {
-  const Tensor flat = x.reshape({-1, x.size(-1)});
-  return flat.stride(1) == 1 || flat.size(1) == 1 ? flat : flat.contiguous();
-}
+Tensor as_rows(const Tensor& x) { return kernels::dense_rows(x.reshape({-1, x.size(-1)})); }
 
 Element element_of(const Tensor& x) {
   const auto type = x.scalar_type();
@@ -212,7 +209,7 @@ class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
 // --- Rotary positions. ---
 
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction) {
-  const Tensor in = x.stride(3) == 1 ? x : x.contiguous(), angles = plain(cos), opposite = plain(sin);
+  const Tensor in = kernels::dense_rows(x), angles = plain(cos), opposite = plain(sin);
   const Tensor y = at::empty(x.sizes(), x.options());
   Rotary call{.batch = x.size(0),
               .tokens = x.size(1),

@@ -46,8 +46,7 @@ float* room_for(int64_t floats) {
 // x as float32 [rows, in], a row's numbers side by side; what is so already is taken as it is, whatever its shape.
 Tensor plain_rows(const Tensor& x) {
   if (x.scalar_type() == at::kFloat && x.is_contiguous()) return x;
-  const Tensor rows = x.reshape({-1, x.size(-1)}).to(at::kFloat);
-  return rows.stride(1) == 1 || rows.size(1) == 1 ? rows : rows.contiguous();
+  return kernels::dense_rows(x.reshape({-1, x.size(-1)}).to(at::kFloat));
 }
 
 std::optional<Tensor> plain(const std::optional<Tensor>& bias) {

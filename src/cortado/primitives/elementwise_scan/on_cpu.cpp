@@ -8,12 +8,7 @@ namespace cortado::elementwise {
 namespace {
 
 // Float32 with the channels side by side: a copy only where that is not so.
-Tensor plain(const Tensor& x) {
-  const Tensor y = x.to(at::kFloat).resolve_conj();
-  return y.stride(-1) == 1 || y.size(-1) == 1 ? y : y.contiguous();
-}
-
-Channels channels(const Tensor& x) { return {x.data_ptr<float>(), x.stride(0), x.stride(1)}; }
+Tensor plain(const Tensor& x) { return kernels::dense_rows(x.to(at::kFloat).resolve_conj()); }
 
 Tensor room(const Tensor& like) { return kernels::room(like.sizes(), like.options().dtype(at::kFloat)); }
 
@@ -27,7 +22,7 @@ ScanKernel kernel_call(const Tensor& log_a, const Tensor& initial, const std::ve
   call.channels = log_a.size(2);
   call.bounds = bounds ? bounds->data() : nullptr;
   call.reverse = reverse;
-  call.log_a = channels(log_a);
+  call.log_a = kernels::channels(log_a);
   call.initial = state(initial);
   return call;
 }
@@ -45,8 +40,8 @@ std::pair<Tensor, Tensor> forward_by_kernel(const Tensor& log_a, const Tensor& b
   const Tensor logs = plain(log_a), adds = plain(b), start = plain_state(initial), h = room(b);
   ScanKernel call = kernel_call(logs, start, bounds, reverse);
   const Tensor last = kernels::room({call.rows, call.channels}, h.options());
-  call.b = channels(adds);
-  call.h = channels(h);
+  call.b = kernels::channels(adds);
+  call.h = kernels::channels(h);
   call.final_state = last.data_ptr<float>();
   run_forward(call, kernels::parallel(kernels::kAnExponential * adds.numel()));
   return {h, last};
@@ -58,11 +53,11 @@ Gradients backward_by_kernel(const Tensor& grad_h, const Tensor& grad_final, con
   const Tensor start = plain_state(initial), last = plain_state(grad_final);
   ScanKernel call = kernel_call(logs, start, bounds, reverse);
   const Gradients out{room(log_a), room(log_a), kernels::room({call.rows, call.channels}, logs.options())};
-  call.h = channels(outputs);
-  call.grad_h = channels(grads);
+  call.h = kernels::channels(outputs);
+  call.grad_h = kernels::channels(grads);
   call.grad_final = state(last);
-  call.grad_log_a = channels(out.log_a);
-  call.grad_b = channels(out.b);
+  call.grad_log_a = kernels::channels(out.log_a);
+  call.grad_b = kernels::channels(out.b);
   call.grad_initial = out.initial.data_ptr<float>();
   run_backward(call, kernels::parallel());
   return out;

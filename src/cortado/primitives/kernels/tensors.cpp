@@ -42,6 +42,10 @@ Timed timed(const Tensor& x, int64_t heads) {
           .repeat = heads / x.size(2)};
 }
 
+Tensor dense_rows(const Tensor& x) { return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous(); }
+
+Channels channels(const Tensor& x) { return {x.data_ptr<float>(), x.stride(0), x.stride(1)}; }
+
 States states(const Tensor& x, int64_t heads) {
   if (!x.defined()) return {};
   return {.data = x.data_ptr<float>(), .heads = x.size(1), .repeat = heads / x.size(1)};

@@ -19,6 +19,12 @@ bool usable(std::initializer_list<Tensor> tensors);
 // row. Undefined: no data.
 Timed timed(const Tensor& x, int64_t heads);
 
+// x, or a copy where that is not so, with the last dimension's numbers side by side.
+Tensor dense_rows(const Tensor& x);
+
+// Float32 [B,T,D] with its rows dense.
+Channels channels(const Tensor& x);
+
 // Contiguous float32 [rows,h,K,V], likewise.
 States states(const Tensor& x, int64_t heads);
 

@@ -7,9 +7,6 @@ namespace cortado::convolution {
 
 namespace {
 
-// The channels side by side: a copy only where that is not so.
-Tensor plain(const Tensor& x) { return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous(); }
-
 Tensor floats(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
 
 kernels::Timed timed(const Tensor& x) { return kernels::timed(x.unsqueeze(2), 1); }
@@ -38,7 +35,7 @@ struct Operands {
   std::vector<Block> blocks;
 
   explicit Operands(const Arguments& in)
-      : x(plain(in.x)),
+      : x(kernels::dense_rows(in.x)),
         weight(floats(in.weight.t())),
         bias(floats(in.bias)),
         initial(floats(in.initial)),
@@ -80,7 +77,7 @@ std::pair<Tensor, Tensor> forward_by_kernel(const Arguments& in) {
 Gradients backward_by_kernel(const Arguments& in, const Tensor& grad_y, const Tensor& grad_final) {
   const Operands operands(in);
   ConvKernel call = operands.call(in.silu);
-  const Tensor grads = plain(grad_y.to(in.x.scalar_type())), last = floats(grad_final);
+  const Tensor grads = kernels::dense_rows(grad_y.to(in.x.scalar_type())), last = floats(grad_final);
   const Tensor first = operands.states(), grad_x = kernels::room(in.x.sizes(), in.x.options());
   const Tensor weights = kernels::room({call.taps + 1, call.channels}, first.options());
   const Tensor sums = kernels::room({call.count, call.taps + 1, call.channels}, first.options());

@@ -8,12 +8,7 @@ namespace cortado::softmax {
 namespace {
 
 // [B,T,H,L] as channels H·L side by side: a copy only where they are not.
-Tensor flat(const Tensor& x) {
-  const Tensor y = x.flatten(2);
-  return y.stride(2) == 1 || y.size(2) == 1 ? y : y.contiguous();
-}
-
-Channels channels(const Tensor& x) { return {x.data_ptr<float>(), x.stride(0), x.stride(1)}; }
+Tensor flat(const Tensor& x) { return kernels::dense_rows(x.flatten(2)); }
 
 const float* state(const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
 
@@ -35,17 +30,17 @@ TimeSoftmax softmax_by_kernel(const Tensor& theta, const Tensor& normalizer, con
                      .tokens = theta.size(1),
                      .channels = logits.size(2)};
   call.bounds = bounds ? bounds->data() : nullptr;
-  call.theta = channels(logits);
+  call.theta = kernels::channels(logits);
   call.initial_maximum = state(peak);
   call.initial_normalizer = state(alpha);
   const auto room = [&] { return kernels::room(logits.sizes(), logits.options()); };
   const Tensor keys = room(), gate = room(), seen = room(), sums = room();
   const std::vector<int64_t> rows{call.rows, theta.size(2), theta.size(3)};
   const Tensor last_alpha = kernels::room(rows, logits.options()), last_m = kernels::room(rows, logits.options());
-  call.keys = channels(keys);
-  call.gate = channels(gate);
-  call.maximum = channels(seen);
-  call.normalizer = channels(sums);
+  call.keys = kernels::channels(keys);
+  call.gate = kernels::channels(gate);
+  call.maximum = kernels::channels(seen);
+  call.normalizer = kernels::channels(sums);
   call.last_maximum = last_m.data_ptr<float>();
   call.last_normalizer = last_alpha.data_ptr<float>();
   run_softmax(call, kernels::parallel(kernels::kAnExponential * logits.numel()));
