@@ -104,10 +104,8 @@ void choose_conversion(LinearizeCommand& command) {
     plan.from = *command.from;
     plan.conversion = load_learned(plan.from).conversion;
     command.method = plan.conversion.mixer.value("mixer", "");
-    check_method(command);
     return;
   }
-  check_method(command);
   plan.conversion.mixer = mixer_settings(command);
 }
 
@@ -115,6 +113,7 @@ void complete_plan(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
   fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --out DIR`");
   choose_conversion(command);
+  check_method(command);
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   plan.transfer.learning_rate = command.learning_rate.value_or(command.method == "lolcats" ? 1e-2 : 1e-3);
   for (StageOptions* stage : {&plan.cross_entropy, &plan.lora}) {
