@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Real English from Debian packages, for converting pretrained models: python scripts/english.py OUT.txt [--held-out]
+"""Real English from Debian packages, for converting pretrained models.
 
 Downloads the packages (`apt-get download`: nothing is installed, no root needed), takes the prose out of their manuals, and writes
-one text: documents in a fixed order with an empty line between them, about 7 MB. The same packages give the same text. --held-out: other
-manuals, about 0.4 MB, to measure on.
+one text: documents in a fixed order with an empty line between them, about 7 MB. The same packages give the same text.
 """
 
+import argparse
 import gzip
 import html.parser
 import pathlib
@@ -70,9 +70,11 @@ def document(path):
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--held-out"]):
-        sys.exit(__doc__)
-    sources = HELD_OUT if sys.argv[2:] else SOURCES
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT.txt")
+    parser.add_argument("--held-out", action="store_true", help="other manuals, about 0.4 MB, to measure on")
+    arguments = parser.parse_args()
+    sources = HELD_OUT if arguments.held_out else SOURCES
     documents = []
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
@@ -87,11 +89,10 @@ def main():
                 sys.exit(f"[english] {package} has no {pattern}")
             documents += [document(path) for path in files]
     text = "\n\n".join(text.strip() for text in documents if text.strip()) + "\n"
-    out = pathlib.Path(sys.argv[1])
-    beside = out.with_suffix(".part")
+    beside = arguments.out.with_suffix(".part")
     beside.write_text(text)
-    beside.replace(out)
-    print(f"{out}: {len(text):,} characters from {len(documents)} documents of {len(packages)} Debian packages")
+    beside.replace(arguments.out)
+    print(f"{arguments.out}: {len(text):,} characters from {len(documents)} documents of {len(packages)} Debian packages")
 
 
 if __name__ == "__main__":

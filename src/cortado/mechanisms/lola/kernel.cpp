@@ -48,12 +48,10 @@ HWY_INLINE const float* pair(const Candidates& x, int64_t cached, const Task& ta
 
 // Sizes with their padding.
 struct Padded {
-  int64_t features, answer, tiled_features;
+  int64_t answer, tiled_features;
 
   explicit Padded(const Evict& call)
-      : features(round_up(call.features, kLanes)),
-        answer(round_up(call.values + 1, kLanes)),
-        tiled_features(round_up(call.features, kTokens)) {}
+      : answer(round_up(call.values + 1, kLanes)), tiled_features(round_up(call.features, kTokens)) {}
 };
 
 // ‖answer / its last number - v‖; where that is 0 the answer is. NaN counts as infinitely wrong.
@@ -76,30 +74,16 @@ void score(const Evict& call, const Task& task, Scratch& scratch) {
   const Padded size(call);
   const int64_t candidates = call.cached + call.leaving, width = call.values + 1;
   const float* sums = call.sums + (task.batch * call.heads + task.head) * call.features * width;
-  for (int64_t i = 0; i < call.features; ++i) {
-    read_row(sums + i * width, 1, width, 1.0f, task.sums + i * size.answer, size.answer);
-  }
+  pad_matrix(sums, call.features, width, task.sums);
   fill(task.sums + call.features * size.answer, (size.tiled_features - call.features) * size.answer, 0);
-  float *phi = scratch.take(kTokens * size.features), *answers = scratch.take(kTokens * size.answer);
-  fill(phi, kTokens * size.features, 0);
-  for (int64_t first = 0; first < candidates; first += kTokens) {
-    const int64_t count = candidates - first < kTokens ? candidates - first : kTokens;
+  const auto read = [&](int64_t first, int64_t count, float* tile, int64_t row) {
     for (int64_t i = 0; i < count; ++i) {
-      read_row(pair(call.phi, call.cached, task, first + i), 1, call.features, 1.0f, phi + i * size.features,
-               size.features);
+      read_row(pair(call.phi, call.cached, task, first + i), 1, call.features, 1.0f, tile + i * row, row);
     }
-    multiply<Start::kZero>({.a = {phi, size.features},
-                            .b = {task.sums, size.answer},
-                            .out = answers,
-                            .out_row = size.answer,
-                            .rows = kTokens,
-                            .columns = size.answer,
-                            .depth = call.features});
-    for (int64_t i = 0; i < count; ++i) {
-      const float* v = pair(call.v, call.cached, task, first + i);
-      task.scores[first + i] = error(answers + i * size.answer, v, call.values);
-    }
-  }
+  };
+  for_products(0, candidates, task.sums, call.features, width, scratch, read, [&](int64_t i, const float* answer) {
+    task.scores[i] = error(answer, pair(call.v, call.cached, task, i), call.values);
+  });
 }
 
 // Moves the candidates to where they belong.

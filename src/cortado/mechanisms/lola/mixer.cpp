@@ -3,14 +3,7 @@
 namespace cortado {
 
 LolaMixer::LolaMixer(const LolaSettings& settings, int64_t dim)
-    : ProjectedMixer("lola", settings, dim), settings_(settings) {
-  const auto map = [&] {
-    return std::make_shared<HeadFeatureMap>(settings.features, settings.heads, settings.head_dim);
-  };
-  phi_q_ = register_module("phi_q", map());
-  phi_k_ = register_module("phi_k", map());
-  window_factor_ = register_parameter("window_factor", at::full({settings.heads}, kFirstWindowFactor));
-}
+    : FeatureMixer("lola", settings, settings.features, dim), settings_(settings) {}
 
 LolaFeatures LolaMixer::key_features() const {
   return [map = phi_k_](const Tensor& k) { return map->forward(k); };

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "cortado/mechanisms/lola/memory.h"
-#include "cortado/mechanisms/lolcats/feature_map.h"
-#include "cortado/mechanisms/projected.h"
+#include "cortado/mechanisms/lolcats/feature_mixer.h"
 #include "cortado/mechanisms/registry.h"
 
 namespace cortado {
@@ -20,7 +19,7 @@ struct LolaSettings : ProjectionSettings {
 // [rows, Q, H, d], the cache (at most λ), each oldest first and right-aligned, "kept" and "cached" of these there;
 // "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗ [v, 1] of all others; "position" [rows]; and where queries score the pairs,
 // "key_scores" [rows,P,H] and "cache_scores" [rows,Q,H].
-class LolaMixer : public ProjectedMixer {
+class LolaMixer : public FeatureMixer {
  public:
   LolaMixer(const LolaSettings& settings, int64_t dim);
 
@@ -37,8 +36,6 @@ class LolaMixer : public ProjectedMixer {
   Tensor read(LolaMemory& memory, const Projected& p, const Tensor& phi_q, SpareRoom* room) const;
 
   LolaSettings settings_;
-  std::shared_ptr<HeadFeatureMap> phi_q_, phi_k_;
-  Tensor window_factor_;  // [H], before the sigmoid
 };
 
 }  // namespace cortado

@@ -158,33 +158,24 @@ struct BlockOfHead {
 
 // x [tokens, depth] times `matrix` [depth, columns], contiguous: calls body(token, product of its row) for the block's.
 template <class Body>
-HWY_INLINE void for_products(const Timed& x, const BlockOfHead& at, const float* matrix, int64_t depth, int64_t columns,
-                             Scratch& scratch, const Body& body) {
-  const int64_t width = round_up(columns, kLanes), padded = round_up(depth, kLanes);
-  float *b = scratch.take(depth * width), *tile = scratch.take(kTokens * padded), *to = scratch.take(kTokens * width);
-  for (int64_t i = 0; i < depth; ++i) read_row(matrix + i * columns, 1, columns, 1.0f, b + i * width, width);
-  for (int64_t first = at.first; first < at.end; first += kTokens) {
-    const int64_t tokens = at.end - first < kTokens ? at.end - first : kTokens;
-    read_tile(x, {at.batch, at.head, first, 1, tokens}, 0, depth, 1.0f, tile, padded);
-    multiply<Start::kZero>({.a = {tile, padded},
-                            .b = {b, width},
-                            .out = to,
-                            .out_row = width,
-                            .rows = kTokens,
-                            .columns = width,
-                            .depth = depth});
-    for (int64_t i = 0; i < tokens; ++i) body(first + i, to + i * width);
-  }
+HWY_INLINE void for_tokens(const Timed& x, const BlockOfHead& at, const float* matrix, int64_t depth, int64_t columns,
+                           Scratch& scratch, const Body& body) {
+  float* b = scratch.take(depth * round_up(columns, kLanes));
+  pad_matrix(matrix, depth, columns, b);
+  const auto read = [&](int64_t first, int64_t tokens, float* tile, int64_t width) {
+    read_tile(x, {at.batch, at.head, first, 1, tokens}, 0, depth, 1.0f, tile, width);
+  };
+  for_products(at.first, at.end, b, depth, columns, scratch, read, body);
 }
 
 void mapped_features_block(const MappedFeatures& call, int64_t task) {
   Scratch scratch;
   const BlockOfHead at(task, call.heads, call.tokens);
   float* e = scratch.take(round_up(call.width, kLanes));
-  for_products(call.x, at, call.weight + at.head * call.inputs * call.width, call.inputs, call.width, scratch,
-               [&](int64_t token, const float* y) {
-                 features_row(y, call.width, call.least, e, place(call.phi, at.batch, token, at.head));
-               });
+  for_tokens(call.x, at, call.weight + at.head * call.inputs * call.width, call.inputs, call.width, scratch,
+             [&](int64_t token, const float* y) {
+               features_row(y, call.width, call.least, e, place(call.phi, at.batch, token, at.head));
+             });
 }
 
 // --- Both parts together. ---
@@ -264,8 +255,8 @@ void join_sums_block(const JoinSums& call, int64_t task) {
   Scratch scratch;
   const Join& join = call.join;
   const BlockOfHead at(task, join.heads, join.tokens);
-  for_products(call.phi, at, sums_of(call, at.batch, at.head), call.features, join.values + 1, scratch,
-               [&](int64_t token, const float* far) { join_head(join, far, at.batch, token, at.head); });
+  for_tokens(call.phi, at, sums_of(call, at.batch, at.head), call.features, join.values + 1, scratch,
+             [&](int64_t token, const float* far) { join_head(join, far, at.batch, token, at.head); });
 }
 
 // What the sums do·near and do·far mean for the numbers beside the outputs.

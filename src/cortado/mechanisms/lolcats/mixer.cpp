@@ -8,14 +8,7 @@
 namespace cortado {
 
 LolcatsMixer::LolcatsMixer(const LolcatsSettings& settings, int64_t dim)
-    : ProjectedMixer("lolcats", settings, dim), settings_(settings) {
-  const auto map = [&] {
-    return std::make_shared<HeadFeatureMap>(settings.features, settings.heads, settings.head_dim);
-  };
-  phi_q_ = register_module("phi_q", map());
-  phi_k_ = register_module("phi_k", map());
-  window_factor_ = register_parameter("window_factor", at::full({settings.heads}, kFirstWindowFactor));
-}
+    : FeatureMixer("lolcats", settings, settings.features, dim), settings_(settings) {}
 
 Tensor LolcatsMixer::key_features(const Tensor& k) const { return phi_k_->forward(expand_heads(k, settings_.heads)); }
 

@@ -1,9 +1,8 @@
 // lolcats: the hybrid of LoLCATs, window softmax and feature-map linear attention in one denominator.
 #pragma once
 
-#include "cortado/mechanisms/lolcats/feature_map.h"
+#include "cortado/mechanisms/lolcats/feature_mixer.h"
 #include "cortado/mechanisms/lolcats/op.h"
-#include "cortado/mechanisms/projected.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/mechanisms/student.h"
 
@@ -19,7 +18,7 @@ struct LolcatsSettings : ProjectionSettings {
 // State: "keys", "values" [rows, P, Hkv, d]: those still in the softmax part's reach (sliding: at most w; terrace: the
 // block before and the partial block, at most 2w), oldest first, right-aligned; "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗
 // [v, 1] of the others; "position" [rows].
-class LolcatsMixer : public ProjectedMixer, public SoftmaxStudent {
+class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
  public:
   LolcatsMixer(const LolcatsSettings& settings, int64_t dim);
 
@@ -48,8 +47,6 @@ class LolcatsMixer : public ProjectedMixer, public SoftmaxStudent {
   std::optional<Tensor> step(const Projected& p, const Batch& batch, SequenceState& state) const;
 
   LolcatsSettings settings_;
-  std::shared_ptr<HeadFeatureMap> phi_q_, phi_k_;
-  Tensor window_factor_;  // [H], before the sigmoid
 };
 
 }  // namespace cortado

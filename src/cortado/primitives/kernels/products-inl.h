@@ -7,6 +7,7 @@
 #define CORTADO_KERNELS_PRODUCTS_INL_H
 #endif
 
+#include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -114,6 +115,37 @@ HWY_NOINLINE void multiply(const Product& p) {
   if constexpr (kTileRows == 8) left = multiply_columns<kStart, kTerms, 4, 4>(p, left);
   left = multiply_columns<kStart, kTerms, kTileRows, 2>(p, left);
   multiply_columns<kStart, kTerms, 2 * kTileRows, 1>(p, left);
+}
+
+// --- Many rows times one matrix. ---
+
+// A contiguous matrix [rows, columns] with every row padded to whole vectors.
+inline void pad_matrix(const float* matrix, int64_t rows, int64_t columns, float* to) {
+  const int64_t width = round_up(columns, kLanes);
+  for (int64_t i = 0; i < rows; ++i) read_row(matrix + i * columns, 1, columns, 1.0f, to + i * width, width);
+}
+
+// Rows [first, end) of some x [.., depth] times a matrix [depth, columns], padded, in tiles. read(row, count, tile,
+// width) fills a tile's first rows, `width` apart, with count of x's from `row` on; body(row, its product) takes each
+// result.
+template <class Read, class Body>
+HWY_INLINE void for_products(int64_t first, int64_t end, const float* matrix, int64_t depth, int64_t columns,
+                             Scratch& scratch, const Read& read, const Body& body) {
+  const int64_t width = round_up(columns, kLanes), padded = round_up(depth, kLanes);
+  float *tile = scratch.take(kTokens * padded), *to = scratch.take(kTokens * width);
+  fill(tile, kTokens * padded, 0);
+  for (; first < end; first += kTokens) {
+    const int64_t count = end - first < kTokens ? end - first : kTokens;
+    read(first, count, tile, padded);
+    multiply<Start::kZero>({.a = {tile, padded},
+                            .b = {matrix, width},
+                            .out = to,
+                            .out_row = width,
+                            .rows = kTokens,
+                            .columns = width,
+                            .depth = depth});
+    for (int64_t i = 0; i < count; ++i) body(first + i, to + i * width);
+  }
 }
 
 // --- Transposition of tiles, by interleaving four rows twice. `spare` holds a tile. ---

@@ -1,0 +1,14 @@
+#include "cortado/mechanisms/lolcats/feature_mixer.h"
+
+namespace cortado {
+
+FeatureMixer::FeatureMixer(std::string name, const ProjectionSettings& settings, const HeadFeatureSettings& features,
+                           int64_t dim)
+    : ProjectedMixer(std::move(name), settings, dim) {
+  const auto map = [&] { return std::make_shared<HeadFeatureMap>(features, settings.heads, settings.head_dim); };
+  phi_q_ = register_module("phi_q", map());
+  phi_k_ = register_module("phi_k", map());
+  window_factor_ = register_parameter("window_factor", at::full({settings.heads}, kFirstWindowFactor));
+}
+
+}  // namespace cortado
