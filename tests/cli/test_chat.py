@@ -1,6 +1,7 @@
 """cortado generate --chat, from outside: a tiny model that was given a tokenizer with a chat template."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -114,6 +115,35 @@ def test_interrupt_ends_the_answer_only(program, talker):
         _, errors = process.communicate(timeout=60)  # closes the input
     assert process.returncode == 0, errors
     assert b"decode" in errors
+
+
+def test_what_is_no_text_is_left_out(program, talker, tmp_path):
+    command = [program, "generate", talker, "--chat", "--n-tokens", 3, "--save-state", tmp_path / "state", *OPTIONS]
+    done = subprocess.run(list(map(str, command)), input=b"HI\nx\xff\nHO\n", capture_output=True, check=False, timeout=60)
+    assert done.returncode == 2 and done.stderr.count(b"UTF-8") == 2
+    assert figures(done.stderr.replace(b"[chat] ", b"chat ").decode())[1] == 6 and (tmp_path / "state").exists()
+
+
+def test_rows_without_a_token_are_never_written(cortado, talker, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(talker, folder)
+    size = json.loads((folder / "tokenizer" / "tokenizer.json").read_text())["vocabulary"]
+    write_tokenizer(folder / "tokenizer", size - 8, [])  # as Qwen2's embedding has more rows than tokens
+    done = cortado("generate", folder, "--prompt", "HI", "--n-tokens", 300, "--seed", 1, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    assert cortado("generate", folder, "--chat", "--prompt", "HI", "--n-tokens", 100, "--threads", 1).returncode == 0
+
+
+def test_interrupt_ends_the_reading(program, trained, tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("HI THERE " * 100_000)
+    command = [program, "generate", trained, "--prompt-file", prompt, "--n-tokens", 1, *OPTIONS]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    assert 0 < int(re.search("after ([0-9,]+) tokens", errors.decode())[1].replace(",", "")) < 900_000
 
 
 def test_refusals(refused, trained, talker):

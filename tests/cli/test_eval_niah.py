@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -147,6 +148,30 @@ def test_ctrl_c_keeps_what_is_done(program, model, ask, tmp_path):
 )
 def test_bad_usage_is_one_line(refused, model, arguments, word):
     assert word in refused("eval", "niah", model, *arguments)
+
+
+def test_what_is_named_twice_is_asked_once(cortado, model):
+    words = ["--tasks", "single_1,single_1", "--lengths", "768,768", "--samples", 1, "--json"]
+    (line,) = json.loads(cortado("eval", "niah", model, *words).stdout)
+    assert line["samples"] == 1
+
+
+def test_refused_before_anything_is_asked(refused, model, trained, text, tmp_path):
+    out = tmp_path / "niah.jsonl"
+    common = ["--lengths", 768, "--samples", 1, "--out", out]
+    assert "lola" in refused("eval", "niah", model, trained, "--memory", "lola", *common)
+    shutil.copytree(model, tmp_path / "mute")
+    shutil.rmtree(tmp_path / "mute" / "tokenizer")
+    assert "tokenizer" in refused("eval", "niah", model, tmp_path / "mute", *common)
+    assert not out.exists() or not records(out)[1]
+    assert "stands before niah" in refused("eval", "--json", "niah", model, *common)
+    assert "stands before ppl" in refused("eval", "--text", text, "ppl", model, "--data", text)
+
+
+def test_says_where_softmax_was_not_trained(cortado, train_run, text, tmp_path):
+    run = train_run(tmp_path, text, mixer={"mixer": "softmax"}, positions="rotary", training=TRAINING, context=32)
+    done = cortado("eval", "niah", run, "--lengths", 768, "--samples", 1)
+    assert done.returncode == 0 and "was trained on 32 tokens" in done.stderr
 
 
 def test_names_of_several_models(refused, model):

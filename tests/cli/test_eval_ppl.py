@@ -73,5 +73,7 @@ def test_bad_input_is_one_line(refused, trained, trained_softmax, text, tmp_path
     assert "missing.txt" in refused("eval", "ppl", trained, "--data", tmp_path / "missing.txt")
     assert "--data" in refused("eval", "ppl", trained)
     assert "lengths" in refused("eval", "ppl", trained, "--data", text, "--lengths", "1")
+    assert "tokens" in refused("eval", "ppl", trained, "--data", text, "--tokens", 2**63 - 1)
+    assert "missing/a.svg" in refused("eval", "ppl", trained, "--data", text, *LENGTHS, "--svg", tmp_path / "missing/a.svg")
     line = refused("eval", "ppl", trained_softmax, "--data", text, "--lengths", "64", "--tokens", 100)
     assert "64" in line and "position" in line

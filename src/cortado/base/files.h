@@ -46,6 +46,9 @@ void sync_directory(const std::string& directory);
 
 bool is_writable_directory(const std::string& path);
 
+// InputError: a file cannot be written there. For results that take long to make.
+void check_output_file(const std::string& path);
+
 // An output folder that a command fills: created with its parents when missing. Not writable, or a file of that name:
 // InputError. `refuse_used`: also an InputError when it already holds anything.
 void claim_output_directory(const std::string& path, bool refuse_used);

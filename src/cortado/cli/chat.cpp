@@ -10,6 +10,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/signals.h"
+#include "cortado/base/utf8.h"
 
 namespace cortado {
 namespace {
@@ -57,7 +58,7 @@ class Lines {
 void exchange_words(Conversation& conversation, const std::string& question, const GenerateOptions& options,
                     ChatTotals& totals) {
   const Stopwatch reading;
-  totals.prompt_tokens += conversation.ask(question);
+  totals.prompt_tokens += conversation.ask(question, options.cancelled);
   totals.prompt_seconds += reading.seconds();
   const Stopwatch writing;
   bool started = false;
@@ -85,6 +86,11 @@ ChatTotals run_chat(Session& session, const ChatOptions& options) {
   std::string line;
   while (lines.next(line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (const size_t valid = utf8_valid_prefix(line); valid != line.size()) {
+      std::cerr << "[chat] the question is not UTF-8 text: byte " << valid << "; it was left out" << std::endl;
+      ++totals.refused;
+      continue;
+    }
     exchange_words(conversation, line, options.generate, totals);
     clear_interrupt();  // it ended the answer
   }

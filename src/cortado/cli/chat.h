@@ -22,6 +22,7 @@ struct ChatTotals {
   double prompt_seconds = 0;
   int64_t tokens = 0;
   double decode_seconds = 0;
+  int64_t refused = 0;  // lines that were no text
 };
 
 // Answers go to the standard output. Ctrl-C ends an answer; while a line is waited for, it ends the conversation.

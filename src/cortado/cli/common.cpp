@@ -128,6 +128,12 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
   return options;
 }
 
+ModelConfig ModelOptions::config() const {
+  const auto chosen = memory->chosen();
+  const ModelConfig stored = read_config(run);
+  return chosen ? with_memory(stored, *chosen) : stored;
+}
+
 std::shared_ptr<LanguageModel> ModelOptions::open() const {
   keep_freed_memory();
   return open_model(run, {.which = checkpoint,
@@ -138,6 +144,11 @@ std::shared_ptr<LanguageModel> ModelOptions::open() const {
 }
 
 std::shared_ptr<Tokenizer> ModelOptions::tokenizer() const { return load_tokenizer(run + "/tokenizer"); }
+
+void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64_t rows) {
+  const int64_t tokens = tokenizer.vocabulary();
+  fail_input_if(tokens > rows, "[", model, "] the tokenizer has ", tokens, " tokens, the model only ", rows);
+}
 
 void exit_if_interrupted() {
   if (interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());

@@ -59,6 +59,8 @@ struct ModelOptions {
   std::optional<std::string> weights;  // of commands with --weights
   std::shared_ptr<CommonOptions> common;
 
+  // With the chosen memory.
+  ModelConfig config() const;
   // On the common options' device, with their threads and type (default float32).
   std::shared_ptr<LanguageModel> open() const;
   std::shared_ptr<Tokenizer> tokenizer() const;
@@ -67,6 +69,9 @@ struct ModelOptions {
 // Adds the positional RUN, --checkpoint, the memory's and the common options. With `runs`, several RUNs, which go
 // there.
 std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<std::string>* runs = nullptr);
+
+// InputError naming `model`: it has fewer rows than its tokenizer has tokens.
+void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64_t rows);
 
 // Ends the program with the signal's exit code if Ctrl-C or SIGTERM came. For commands that called catch_interrupts().
 void exit_if_interrupted();

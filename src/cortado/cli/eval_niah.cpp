@@ -164,7 +164,9 @@ class Asker {
     std::vector<std::vector<int32_t>> tokens;
     for (const NiahPrompt& prompt : prompts) tokens.push_back(prompt.tokens);
     const std::string state = asked_ ? concat(right_, " of ", asked_, " right") : "";
-    AnswerOptions options{.tokens = kAnswerTokens, .stops = opened_.tokenizer->special().stops};
+    AnswerOptions options{.tokens = kAnswerTokens,
+                          .stops = opened_.tokenizer->special().stops,
+                          .vocabulary = opened_.tokenizer->vocabulary()};
     options.progress = [&](int64_t count) {
       if (interrupt_requested()) bar_->finish();
       stop_if_interrupted(*command_.models);
@@ -294,7 +296,7 @@ void run_niah(const NiahCommand& command) {
   const c10::InferenceMode inference;
   // Everything that can be refused is refused before a model is read.
   const auto& models = *command.models;
-  models.names();
+  models.check();
   fail_input_if(needs_essay(command) && command.haystack.empty(),
                 "[--haystack] single_2 and single_3 hide the needle in a text: name a file");
   ResultFile file(models.out);
@@ -303,7 +305,10 @@ void run_niah(const NiahCommand& command) {
   file.require("plain", command.plain);
   const NiahMaterial material = read_material(command, file);
   catch_interrupts();
-  for (size_t i = 0; i < models.runs.size(); ++i) Asker(command, material, open_for(models, i, file), file).ask_all();
+  const int64_t longest = *std::max_element(command.lengths.begin(), command.lengths.end());
+  for (size_t i = 0; i < models.runs.size(); ++i) {
+    Asker(command, material, open_for(models, i, longest, file), file).ask_all();
+  }
   if (command.json) {
     print_json(file, summed(file));
   } else {
@@ -349,7 +354,12 @@ void add_eval_niah_command(CLI::App& eval) {
   niah.add_option("--haystack", command->haystack, "the text that single_2 and single_3 hide their needles in");
   niah.add_flag("--plain", command->plain, "no chat template, even for a model that has one");
   niah.add_flag("--json", command->json, "print a JSON list instead of the table");
-  niah.callback([command] { run_niah(*command); });
+  niah.callback([command, &eval] {
+    refuse_outer_options(eval, "niah");
+    keep_first(command->tasks);
+    keep_first(command->lengths);
+    run_niah(*command);
+  });
 }
 
 }  // namespace cortado

@@ -138,7 +138,8 @@ void draw(const ResultFile& file, const std::string& path) {
 void run_perplexity(const PerplexityCommand& command) {
   const c10::InferenceMode inference;
   const auto& models = *command.models;
-  models.names();
+  models.check();
+  if (!command.svg.empty()) check_output_file(command.svg);
   const std::string text = read_file(command.data);
   ResultFile file(models.out);
   file.require("command", "eval ppl");
@@ -147,7 +148,7 @@ void run_perplexity(const PerplexityCommand& command) {
   file.require("tokens", command.count());
   catch_interrupts();
   for (size_t i = 0; i < models.runs.size(); ++i) {
-    const OpenModel opened = open_for(models, i, file);
+    const OpenModel opened = open_for(models, i, command.longest(), file);
     const at::Tensor tokens = read_tokens(command, text, *opened.tokenizer);
     for (const int64_t length : command.lengths) {
       if (find_point(points_of(file), opened.name, length)) continue;
@@ -188,11 +189,15 @@ void add_eval_perplexity_command(CLI::App& eval) {
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
       ->capture_default_str();
   ppl.add_option("--tokens", command->tokens, "tokens to predict at least")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
   ppl.add_option("--svg", command->svg, "a picture of the curves");
   ppl.add_flag("--json", command->json, "print a JSON list instead of the table");
-  ppl.callback([command] { run_perplexity(*command); });
+  ppl.callback([command, &eval] {
+    refuse_outer_options(eval, "ppl");
+    keep_first(command->lengths);
+    run_perplexity(*command);
+  });
 }
 
 }  // namespace cortado

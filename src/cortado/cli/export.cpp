@@ -25,7 +25,7 @@ void add_export_command(CLI::App& app) {
   command.callback([model, out] {
     const at::ScalarType dtype = model->common->dtype_or(at::kFloat);
     model->common->dtype = "float32";
-    decoder_of(read_config(model->run));  // refuses before anything is read
+    decoder_of(model->config());  // refuses before anything is read
     write_output_folder(*out, [&](const std::string& folder) { export_hugging_face(*model->open(), folder, dtype); });
     std::cout << "written to " << *out << std::endl;
   });

@@ -45,12 +45,14 @@ struct Report {
   Generated generated;
   std::string text;        // collected for --json only
   bool line_open = false;  // what was printed doesn't end with a newline
+  int64_t refused = 0;     // lines of a conversation
 };
 
 // Says once that a model with softmax attention goes beyond what it was trained on.
 class ContextWarning {
  public:
-  explicit ContextWarning(const Session& session) : session_(session), longest_(session.longest()) {}
+  explicit ContextWarning(const Session& session)
+      : session_(session), longest_(trained_context(session.model().config())) {}
 
   // Before `tokens` more are read.
   void look(int64_t tokens) {
@@ -131,8 +133,7 @@ void read_text(Session& session, const GenerateCommand& command, ContextWarning&
   }
   warning.look(static_cast<int64_t>(tokens.size()));
   const Stopwatch watch;
-  session.prefill(tokens);
-  report.prompt_tokens = static_cast<int64_t>(tokens.size());
+  report.prompt_tokens = session.prefill(tokens, Session::kChunk, command.options.cancelled);
   report.prompt_seconds = watch.seconds();
 }
 
@@ -163,6 +164,7 @@ void talk(Session& session, GenerateCommand& command, Report& report) {
   report.prompt_seconds = totals.prompt_seconds;
   report.generated.tokens = totals.tokens;
   report.decode_seconds = totals.decode_seconds;
+  report.refused = totals.refused;
 }
 
 void run_generate(GenerateCommand& command) {
@@ -170,6 +172,7 @@ void run_generate(GenerateCommand& command) {
   // Everything that can be refused is refused before the model is read.
   Sampler{command.options.sampling};
   StopFilter{command.options.stops};
+  if (!command.save_state.empty()) check_output_file(command.save_state);
   const auto model = command.model->open();
   if (command.kv_type) model->set_cache_type(dtype_of(*command.kv_type));
   Session session(model, command.model->tokenizer());
@@ -194,6 +197,7 @@ void run_generate(GenerateCommand& command) {
     print_summary(session, report);
   }
   exit_if_interrupted();
+  fail_input_if(report.refused > 0, "[chat] lines that are not UTF-8 text: ", report.refused);
 }
 
 void add_sampling_options(CLI::App& app, GenerateOptions& options) {

@@ -60,19 +60,15 @@ VocabularyMetadata vocabulary_of(const GgufFile& file) {
   return vocabulary;
 }
 
-// The model's tokenizer into the run; false if the source has none.
-bool write_tokenizer(const std::string& source, const std::string& run) {
+// The model's tokenizer; nothing if the source has none.
+std::shared_ptr<Tokenizer> tokenizer_of(const std::string& source) {
   namespace fs = std::filesystem;
-  const std::string out = run + "/tokenizer";
   if (fs::is_directory(source)) {
-    if (!fs::exists(source + "/tokenizer.json") && !fs::exists(source + "/tokenizer.model")) return false;
-    import_tokenizer(source, out);
-    return true;
+    const bool there = fs::exists(source + "/tokenizer.json") || fs::exists(source + "/tokenizer.model");
+    return there ? import_tokenizer(source) : nullptr;
   }
   const GgufFile file(source);
-  if (!file.has("tokenizer.ggml.model")) return false;
-  import_vocabulary(vocabulary_of(file), source)->save(out);
-  return true;
+  return file.has("tokenizer.ggml.model") ? import_vocabulary(vocabulary_of(file), source) : nullptr;
 }
 
 void run_import(const ImportCommand& command) {
@@ -81,11 +77,12 @@ void run_import(const ImportCommand& command) {
   std::optional<at::ScalarType> dtype;
   if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
   PretrainedModel model;
-  bool speaks = false;
+  const auto tokenizer = tokenizer_of(command.source);
+  if (tokenizer) check_tokenizer(command.source, *tokenizer, source->decoder().vocabulary);
   write_output_folder(command.out, [&](const std::string& folder) {
     model = read_pretrained(*source, dtype);
     write_pretrained(model, folder, std::filesystem::path(command.source).lexically_normal().string());
-    speaks = write_tokenizer(command.source, folder);
+    if (tokenizer) tokenizer->save(folder + "/tokenizer");
   });
   int64_t parameters = 0, bytes = 0;
   for (const auto& [name, tensor] : model.weights) {
@@ -94,7 +91,7 @@ void run_import(const ImportCommand& command) {
   }
   std::cout << model.config.layers.size() << " layers, " << with_commas(parameters) << " parameters, "
             << human_bytes(static_cast<double>(bytes)) << "; written to " << command.out
-            << (speaks ? "" : "; there is no tokenizer beside it: it reads token numbers only") << std::endl;
+            << (tokenizer ? "" : "; there is no tokenizer beside it: it reads token numbers only") << std::endl;
 }
 
 }  // namespace

@@ -70,6 +70,20 @@ void check_method(const LinearizeCommand& command) {
   }
 }
 
+// Options of a stage that is left out would do nothing.
+void check_stages(const LinearizeCommand& command) {
+  const LinearizePlan& plan = command.request.plan;
+  const auto check = [&](int64_t tokens, const std::string& stage, const std::set<std::string>& options) {
+    for (const CLI::Option* option : command.app->get_options()) {
+      fail_input_if(tokens == 0 && option->count() > 0 && options.contains(option->get_name()), "[", option->get_name(),
+                    "] is of a stage of ", stage, " 0");
+    }
+  };
+  check(plan.transfer.tokens, "--tokens", {"--learning-rate", "--weights"});
+  check(plan.cross_entropy.tokens, "--cross-entropy-tokens", {"--cross-entropy-rate"});
+  check(plan.lora.tokens, "--lora-tokens", {"--lora-rank", "--lora-alpha", "--lora-targets", "--lora-rate"});
+}
+
 Json mixer_settings(const LinearizeCommand& command) {
   if (command.method == "macchiato") {
     Json mixer = {{"mixer", "macchiato"},
@@ -115,6 +129,7 @@ void complete_plan(LinearizeCommand& command) {
   choose_conversion(command);
   check_method(command);
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
+  check_stages(command);
   plan.transfer.learning_rate = command.learning_rate.value_or(command.method == "lolcats" ? 1e-2 : 1e-3);
   for (StageOptions* stage : {&plan.cross_entropy, &plan.lora}) {
     stage->batch = plan.transfer.batch;
@@ -317,7 +332,7 @@ void add_linearize_command(CLI::App& app) {
   subcommand.add_flag("--resume", command->resume, "go on with the conversion in the folder");
   subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");
   subcommand.add_option("--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::PositiveNumber);
   subcommand.add_flag("--quiet", command->quiet, "no progress bar");
   subcommand.footer(kLinearizeFooter);
   command->common = add_common_options(subcommand);

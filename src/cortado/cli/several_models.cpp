@@ -6,7 +6,9 @@
 #include <set>
 
 #include "cortado/base/error.h"
+#include "cortado/base/human.h"
 #include "cortado/base/signals.h"
+#include "cortado/generate/session.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
@@ -29,6 +31,14 @@ std::vector<std::string> SeveralModels::names() const {
   return std::set(names.begin(), names.end()).size() == names.size() ? names : runs;
 }
 
+void SeveralModels::check() const {
+  names();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const ModelOptions one = model(i);
+    check_tokenizer(one.run, *one.tokenizer(), one.config().vocabulary);
+  }
+}
+
 ModelOptions SeveralModels::model(size_t index) const {
   ModelOptions one = *options;
   one.run = runs[index];
@@ -46,14 +56,24 @@ std::shared_ptr<SeveralModels> add_several_models(CLI::App& command) {
   return models;
 }
 
-OpenModel open_for(const SeveralModels& models, size_t index, ResultFile& file) {
+OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file) {
   const ModelOptions options = models.model(index);
   OpenModel opened{models.names()[index], options.open(), options.tokenizer()};
-  const int64_t tokens = opened.tokenizer->vocabulary(), rows = opened.model->config().vocabulary;
-  fail_input_if(tokens > rows, "[", options.run, "] the tokenizer has ", tokens, " tokens, the model only ", rows);
+  check_tokenizer(options.run, *opened.tokenizer, opened.model->config().vocabulary);
+  if (const auto context = trained_context(opened.model->config()); context && longest > *context) {
+    std::cerr << "warning: " << opened.name << " was trained on " << with_commas(*context)
+              << " tokens and sees all that it has read; beyond, what it predicts soon makes no sense" << std::endl;
+  }
   file.require(concat("model ", opened.name), concat(opened.model->identity(), " ", dtype_name(opened.model->dtype()),
                                                      " ", options.weights.value_or("plain")));
   return opened;
+}
+
+void refuse_outer_options(const CLI::App& eval, const std::string& name) {
+  for (const CLI::Option* option : eval.get_options()) {
+    fail_input_if(option->count() > 0, "[eval] ", option->get_name(), " stands before ", name,
+                  ": give it after that, where ", name, " has it");
+  }
 }
 
 std::vector<std::string> models_in(const ResultFile& file) {

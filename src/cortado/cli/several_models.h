@@ -1,6 +1,7 @@
 // What the evaluations of several models share.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ struct SeveralModels {
   // The last parts of the paths, or the whole paths where two of these are alike; or the label. InputError: a label
   // for several models, a model twice.
   std::vector<std::string> names() const;
+  // InputError: what all of them will be refused for that can be seen without reading weights.
+  void check() const;
   ModelOptions model(size_t index) const;  // runs[index], with everything that is common
 };
 
@@ -32,8 +35,22 @@ struct OpenModel {
   std::shared_ptr<Tokenizer> tokenizer;
 };
 
-// Opens runs[index]. InputError when `file` has results of another model, or of another --dtype, by that name.
-OpenModel open_for(const SeveralModels& models, size_t index, ResultFile& file);
+// Opens runs[index]; says so where it was not trained to look back over `longest` tokens. InputError when `file` has
+// results of another model, or of another --dtype, by that name.
+OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file);
+
+// InputError: options of `eval` itself, which its subcommand `name` would not see.
+void refuse_outer_options(const CLI::App& eval, const std::string& name);
+
+// Leaves out what is in a list for the second time.
+template <class Item>
+void keep_first(std::vector<Item>& items) {
+  std::vector<Item> found;
+  for (const Item& item : items) {
+    if (std::find(found.begin(), found.end(), item) == found.end()) found.push_back(item);
+  }
+  items = found;
+}
 
 // The models that the results of `file` are of, in the order of their first results.
 std::vector<std::string> models_in(const ResultFile& file);

@@ -97,6 +97,7 @@ Conversion::Conversion(const LinearizeRequest& request)
   stages_ = planned_stages(plan_);
   fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
   begin_stage(0);
+  if (plan_.lora.tokens > 0) check_lora_targets(*model_, plan_.adapters);
 }
 
 // What another conversion learned counts as learned by earlier stages.

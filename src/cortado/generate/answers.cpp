@@ -91,6 +91,7 @@ class Sequences {
   void read(const at::Tensor& tokens, const Batch& batch) {
     const at::Tensor last = last_of_each(model_.hidden(tokens, batch, &state_), batch);
     logits_ = model_.logits(last.unsqueeze(1)).squeeze(1).to(at::kCPU, at::kFloat);
+    if (options_.vocabulary > 0) logits_ = logits_.narrow(1, 0, options_.vocabulary);
     count(tokens.numel());
   }
 

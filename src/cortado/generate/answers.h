@@ -12,6 +12,7 @@ namespace cortado {
 struct AnswerOptions {
   int64_t tokens = 128;             // of an answer at most
   std::vector<int32_t> stops = {};  // an answer ends before one of these
+  int64_t vocabulary = 0;           // only tokens below it are written; 0: all that the model has
   int64_t chunk = Session::kChunk;  // tokens of each prompt that are read at a time: bounds the memory
   std::function<void(int64_t tokens)> progress = {};  // tokens read and written so far, of all prompts together
 };

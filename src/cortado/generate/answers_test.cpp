@@ -130,4 +130,17 @@ TEST(Answers, RefusesWhatCannotBe) {
   EXPECT_THROW(answer_all(*model, {prompt(0, 5)}, {}), Failure);
 }
 
+// Rows beyond the tokenizer's tokens are never written.
+TEST(Answers, WriteTokensOfTheVocabularyOnly) {
+  const auto model = byte_model(R"({"mixer": "latte"})");
+  const Prompts prompts = {prompt(0, 20), prompt(3, 30)};
+  int32_t most = 0;
+  for (const int64_t vocabulary : {int64_t{0}, int64_t{20}}) {
+    const Answers answers = answer_all(*model, prompts, {.tokens = 20, .vocabulary = vocabulary});
+    most = 0;
+    for (const auto& tokens : answers.tokens) most = std::max(most, *std::max_element(tokens.begin(), tokens.end()));
+    EXPECT_EQ(most < 20, vocabulary == 20) << most;
+  }
+}
+
 }  // namespace cortado::answers_test

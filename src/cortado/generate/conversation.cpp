@@ -21,7 +21,7 @@ bool Conversation::turn_has_ended() const {
   return !recent.empty() && std::find(stops.begin(), stops.end(), recent.back()) != stops.end();
 }
 
-int64_t Conversation::ask(const std::string& question) {
+int64_t Conversation::ask(const std::string& question, const std::function<bool()>& cancelled) {
   std::string text;
   if (messages_.size() < 2) {
     auto all = messages_;
@@ -31,10 +31,10 @@ int64_t Conversation::ask(const std::string& question) {
     text = (turn_has_ended() ? "" : chat_.end_of_turn()) + chat_.next(messages_, question);
   }
   const auto tokens = session_.tokenizer()->encode(text);
-  session_.prefill(tokens);
+  const int64_t read = session_.prefill(tokens, Session::kChunk, cancelled);
   messages_.push_back({"user", question});
   messages_.push_back({"assistant", ""});
-  return static_cast<int64_t>(tokens.size());
+  return read;
 }
 
 Generated Conversation::answer(GenerateOptions options, const std::function<void(std::string_view)>& write) {

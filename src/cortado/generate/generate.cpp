@@ -58,6 +58,8 @@ Generated generate(Session& session, const GenerateOptions& options,
   Sampler sampler(options.sampling);
   StopFilter filter(options.stops);
   StreamDecoder decoder = decoder_after(session);
+  // Many models have more rows than tokens, to a round number: those never were trained.
+  const int64_t vocabulary = session.tokenizer()->vocabulary();
   const auto show = [&](const std::string& text) {
     if (!text.empty()) write(text);
   };
@@ -68,7 +70,7 @@ Generated generate(Session& session, const GenerateOptions& options,
       break;
     }
     const auto position = static_cast<uint64_t>(session.depth());
-    const int32_t token = sampler.sample(session.logits(), session.recent(), position);
+    const int32_t token = sampler.sample(session.logits().narrow(0, 0, vocabulary), session.recent(), position);
     const auto& stops = options.stop_tokens;
     const bool last = std::find(stops.begin(), stops.end(), token) != stops.end();
     if (!last) show(filter.push(decoder.push(token)));

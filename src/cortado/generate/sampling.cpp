@@ -70,7 +70,8 @@ void Sampler::read_scores(const at::Tensor& logits, std::span<const int32_t> rec
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   const std::unordered_set<int32_t> seen(recent.end() - static_cast<std::ptrdiff_t>(count), recent.end());
   for (const int32_t token : seen) {
-    float& score = scores_.at(static_cast<size_t>(token));
+    if (static_cast<size_t>(token) >= scores_.size()) continue;  // read, but not to be written
+    float& score = scores_[static_cast<size_t>(token)];
     score = score > 0 ? score / penalty : score * penalty;
   }
 }

@@ -35,13 +35,17 @@ Session::Session(std::shared_ptr<LanguageModel> model, std::shared_ptr<const Tok
   state_ = model_->zero_state(1);
 }
 
-void Session::prefill(const std::vector<int32_t>& tokens, int64_t chunk) {
+int64_t Session::prefill(const std::vector<int32_t>& tokens, int64_t chunk, const std::function<bool()>& cancelled) {
   fail_input_if(chunk < 1, "[session] a chunk must have at least one token, got ", chunk);
   const auto all = to_tensor(tokens);
-  for (int64_t begin = 0; begin < all.size(0); begin += chunk) {
-    read(all.slice(0, begin, std::min(begin + chunk, all.size(0))).unsqueeze(0));
+  int64_t done = 0;
+  while (done < all.size(0) && !(done > 0 && cancelled && cancelled())) {
+    const int64_t end = std::min(done + chunk, all.size(0));
+    read(all.slice(0, done, end).unsqueeze(0));
+    done = end;
   }
-  remember(tokens);
+  remember(std::span(tokens).first(static_cast<size_t>(done)));
+  return done;
 }
 
 void Session::step(int32_t token) {
@@ -68,8 +72,7 @@ void Session::remember(std::span<const int32_t> tokens) {
   if (recent_.size() >= 2 * kRecentTokens) recent_.erase(recent_.begin(), recent_.end() - kRecentTokens);
 }
 
-std::optional<int64_t> Session::longest() const {
-  const ModelConfig& config = model_->config();
+std::optional<int64_t> trained_context(const ModelConfig& config) {
   const bool looks_back = std::any_of(config.layers.begin(), config.layers.end(),
                                       [](const Json& layer) { return layer.value("mixer", "") == "softmax"; });
   const bool ends = config.positions == PositionKind::kLearned;  // with an error, not with nonsense

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,10 @@
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
+
+// The number of tokens beyond which a model was not trained to look back; none: it has no layer that does, or its
+// context is not known, or it ends with an error there.
+std::optional<int64_t> trained_context(const ModelConfig& config);
 
 // One sequence. No gradients are kept. Everything that the future depends on is in the session: copying it through
 // fork(), or saving and loading it, gives a sequence that goes on exactly as this one would.
@@ -26,9 +31,10 @@ class Session {
   Session(std::shared_ptr<LanguageModel> model, std::shared_ptr<const Tokenizer> tokenizer);
 
   // Reads tokens, in chunks, through the same forward pass as everything else. The same sequence cut in other places
-  // gives the same logits up to rounding. InputError: a token outside the vocabulary, more tokens than learned
-  // positions.
-  void prefill(const std::vector<int32_t>& tokens, int64_t chunk = kChunk);
+  // gives the same logits up to rounding. `cancelled` is asked before every chunk but the first; returns the number of
+  // tokens read. InputError: a token outside the vocabulary, more tokens than learned positions.
+  int64_t prefill(const std::vector<int32_t>& tokens, int64_t chunk = kChunk,
+                  const std::function<bool()>& cancelled = {});
   // The same of a text; at the beginning with the marks that the model expects there.
   void prefill_text(std::string_view text) {
     prefill(depth_ == 0 ? encode_prompt(*tokenizer_, text) : tokenizer_->encode(text));
@@ -40,10 +46,7 @@ class Session {
   // Of the token that comes next: float32 [V], on the CPU. InputError when nothing has been read yet.
   const at::Tensor& logits() const;
 
-  int64_t depth() const { return depth_; }  // tokens read
-  // The number of tokens beyond which the model was not trained to look back; none: it has no layer that does, or
-  // its context is not known.
-  std::optional<int64_t> longest() const;
+  int64_t depth() const { return depth_; }                     // tokens read
   std::span<const int32_t> recent() const { return recent_; }  // the last tokens read, oldest first
   int64_t state_bytes() const { return state_.bytes(); }
 

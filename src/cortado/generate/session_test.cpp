@@ -43,6 +43,19 @@ TEST_P(EveryMixer, AnyCutGivesTheSameLogits) {
   EXPECT_LT(relative_error(whole.logits(), direct.detach()), 2e-4);
 }
 
+TEST(Session, PrefillEndsBetweenChunksWhenCancelled) {
+  const auto model = byte_model(R"({"mixer": "latte"})");
+  const auto tokens = bytes()->encode(kText);
+  Session session(model, bytes()), part(model, bytes());
+  int asked = 0;
+  EXPECT_EQ(session.prefill(tokens, 7, [&] { return ++asked == 2; }), 14);
+  EXPECT_EQ(session.depth(), 14);
+  EXPECT_EQ(session.recent().size(), 14);
+  part.prefill({tokens.begin(), tokens.begin() + 14});
+  EXPECT_LT(relative_error(session.logits(), part.logits()), 2e-4);
+  EXPECT_EQ(part.prefill({}, 7, [] { return true; }), 0);
+}
+
 TEST_P(EveryMixer, ForkedSavedAndLoadedGoOnAlike) {
   const TemporaryDirectory folder;
   const auto model = byte_model(GetParam());

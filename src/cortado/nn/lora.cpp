@@ -62,15 +62,22 @@ Tensor Lora::forward(const Tensor& x) const {
 
 Tensor Lora::product() const { return at::mm(up, down) * scale_; }
 
+void check_lora_targets(const torch::nn::Module& module, const LoraOptions& options) {
+  std::set<std::string> names;
+  for (const auto& [name, linear] : linear_maps(module)) names.insert(last_name(name));
+  for (const std::string& target : options.targets) {
+    std::string others;
+    for (const std::string& name : names) others += (others.empty() ? "" : ", ") + name;
+    fail_input_if(!names.contains(target), "[lora] the model has no linear map \"", target, "\"; it has ", others);
+  }
+}
+
 void attach_lora(torch::nn::Module& module, const LoraOptions& options) {
-  std::set<std::string> missing(options.targets.begin(), options.targets.end());
+  check_lora_targets(module, options);
   for (const auto& [name, linear] : linear_maps(module)) {
     if (std::find(options.targets.begin(), options.targets.end(), last_name(name)) == options.targets.end()) continue;
-    missing.erase(last_name(name));
     linear->attach(std::make_shared<Lora>(linear->weight.size(1), linear->weight.size(0), options.rank, options.alpha));
   }
-  fail_input_if(!missing.empty(), "[lora] the model has no linear map \"", missing.empty() ? "" : *missing.begin(),
-                "\"");
 }
 
 NamedLora lora_weights(const torch::nn::Module& module) {

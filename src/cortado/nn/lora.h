@@ -40,6 +40,8 @@ struct LoraOptions {
 Json lora_json(const LoraOptions& options);
 LoraOptions lora_options(const Json& json, const std::string& place);  // strict
 
+// InputError: a target that no linear map is called.
+void check_lora_targets(const torch::nn::Module& module, const LoraOptions& options);
 // Gives every linear map of one of these names an adapter; their parameters are "....lora.down" and "....lora.up".
 // InputError: a target that no linear map is called, a map that has an adapter.
 void attach_lora(torch::nn::Module& module, const LoraOptions& options);

@@ -118,7 +118,7 @@ TEST(Lora, SurvivesAFile) {
 
 TEST(Lora, RefusesTargetsThatAreNotThere) {
   EXPECT_EQ(error_of([] { attach_lora(*two_maps(), {.targets = {"q", "gate"}}); }),
-            "[lora] the model has no linear map \"gate\"");
+            "[lora] the model has no linear map \"gate\"; it has o, q");
 }
 
 }  // namespace

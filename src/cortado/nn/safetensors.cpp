@@ -152,8 +152,10 @@ at::ScalarType parse_type(const Source& source, const std::string& name, const J
       if (text == entry.get<std::string>()) return type;
     }
   }
-  source.fail_if(true, "tensor \"", name, "\" has the unknown type ", entry.dump());
-  return at::kFloat;
+  std::string known;
+  for (const auto& [text, type] : type_names()) known += (known.empty() ? "" : ", ") + text;
+  throw InputError(concat("[safetensors] ", source.path, ": tensor \"", name, "\" has the unknown type ", entry.dump(),
+                          "; supported are ", known));
 }
 
 bool is_count(const Json& value) { return value.is_number_unsigned() && value.get<uint64_t>() <= kMaxElements; }

@@ -16,7 +16,6 @@ namespace cortado {
 // special_tokens_map.json, chat_template.jinja, generation_config.json and config.json, where they are. Missing, broken
 // or of a kind that is not supported: InputError in one line.
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder);
-void import_tokenizer(const std::string& folder, const std::string& out);
 
 // What a GGUF file says about its tokenizer, by the keys tokenizer.ggml.*.
 struct VocabularyMetadata {

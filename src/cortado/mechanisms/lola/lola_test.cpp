@@ -141,6 +141,20 @@ TEST(Lola, ReadsOnByChunksAfterTokens) {
   EXPECT_EQ(state.at("kept").item<int64_t>() + state.at("cached").item<int64_t>(), 60);
 }
 
+// What describe says of single tokens is what they leave.
+TEST(Lola, CountsWhatSingleTokensLeave) {
+  const at::NoGradGuard no_grad;
+  const auto mixer = make(R"({"mixer": "lola", "chunk": 4, "cache": 5, "token_window": 17})");
+  mixer->to(at::kFloat);
+  const Tensor x = some(1, 40).to(at::kFloat);
+  SequenceState state = mixer->zero_state(1, x.options());
+  for (int64_t t = 0; t < 40; ++t) {
+    mixer->forward(x.narrow(1, t, 1), {}, &state);
+    EXPECT_EQ(state.bytes(), mixer->state_bytes(t + 1)) << t + 1 << " tokens";
+  }
+  EXPECT_EQ(mixer->pairs(40)->softmax, 17 + 5);
+}
+
 // The pair that the linear state answers worst stays: among equal values the one that differs.
 TEST(Lola, KeepsWhatTheStateWouldAnswerWrongly) {
   const at::NoGradGuard no_grad;

@@ -81,16 +81,21 @@ int64_t LolaMixer::state_bytes(int64_t tokens) const {
 }
 
 std::optional<PairCount> LolaMixer::pairs(int64_t tokens) const {
-  const int64_t most = 2 * settings_.rule.chunk + settings_.rule.cache;
+  const LolaRule& rule = settings_.rule;
+  const int64_t most = rule.token_window.value_or(2 * rule.chunk) + rule.cache;
   return PairCount{static_cast<double>(std::min(tokens, most)), static_cast<double>(phi_k_->width()) / 2};
 }
 
 double LolaMixer::flops_per_token(int64_t tokens) const {
   const LolaRule& rule = settings_.rule;
-  const double reach = std::min<double>(tokens, 1.5 * rule.chunk + rule.cache);
+  const auto chunk = static_cast<double>(rule.chunk);
+  const double window = rule.token_window ? static_cast<double>(*rule.token_window) : 1.5 * chunk;
+  const double reach = std::min<double>(tokens, window + static_cast<double>(rule.cache));
   const auto features = static_cast<double>(phi_k_->width()), width = static_cast<double>(settings_.width());
-  // A chunk's end scores λ + C candidates, by φ_k of all of them, and moves C into the state.
-  const double scored = rule.score == LolaScore::kError ? 1.0 + static_cast<double>(rule.cache) / rule.chunk : 0.0;
+  // A chunk's end scores λ + C candidates, by φ_k of all of them, and moves C into the state; with token_window every
+  // token λ + 1, and moves one.
+  const double leaving = rule.token_window ? 1.0 : chunk;
+  const double scored = rule.score == LolaScore::kError ? 1.0 + static_cast<double>(rule.cache) / leaving : 0.0;
   return projection_flops() + phi_q_->flops_per_token() + phi_k_->flops_per_token() * std::max(1.0, scored) +
          width * (4 * reach + 2 * features * (2 + scored));
 }

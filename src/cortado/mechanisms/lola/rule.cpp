@@ -16,6 +16,7 @@ LolaScore lola_score(std::string_view name) {
 }
 
 int64_t lola_kept(int64_t tokens, const LolaRule& rule) {
+  if (rule.token_window) return std::min(tokens, *rule.token_window);
   const int64_t first = (std::max<int64_t>(tokens - 1, 0) / rule.chunk - 1) * rule.chunk;
   return tokens - std::max<int64_t>(first, 0);
 }

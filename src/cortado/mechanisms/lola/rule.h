@@ -39,7 +39,7 @@ struct LolaRule {
   std::optional<int64_t> token_window = {};
 };
 
-// After `tokens` tokens read by chunks: pairs in the window, and in the cache.
+// After `tokens` tokens read by chunks, with token_window one by one: pairs in the window, and in the cache.
 int64_t lola_kept(int64_t tokens, const LolaRule& rule);
 int64_t lola_cached(int64_t tokens, const LolaRule& rule);
 

@@ -5,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/base/signals.h"
 #include "cortado/base/utf8.h"
 #include "cortado/models/checkpoint.h"
 
@@ -54,6 +55,7 @@ PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at
   check_tensors(source);
   PretrainedModel model{decoder.config(), {}};
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
+    if (interrupt_requested()) throw Failure(concat("[import] ", decoder.source, ": stopped"));
     const Tensor tensor = source.read(weight);
     model.weights.emplace_back(weight.name(), dtype ? tensor.to(*dtype) : tensor);
   });

@@ -375,6 +375,4 @@ std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder) {
   return std::make_shared<BpeTokenizer>(std::move(definition), path);
 }
 
-void import_tokenizer(const std::string& folder, const std::string& out) { import_tokenizer(folder)->save(out); }
-
 }  // namespace cortado
