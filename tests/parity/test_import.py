@@ -280,6 +280,19 @@ def fixture_smollm2(imported):
     return imported(file)
 
 
+def test_smollm2_goes_back_whole(smollm2, cortado, tmp_path):
+    """Exported, it generates in transformers what it does here."""
+    done = cortado("export", smollm2, "--out", tmp_path / "back")
+    assert done.returncode == 0 and "without a tokenizer" not in done.stdout, done.stderr
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Name a colour."}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    with torch.no_grad():
+        written = model.generate(**prompt, do_sample=False, max_new_tokens=20)[0, prompt["input_ids"].size(1) :]
+    ours = cortado("generate", smollm2, "--chat", "--prompt", "Name a colour.", "--temperature", 0, "--n-tokens", 20)
+    assert tokenizer.decode(written, skip_special_tokens=True).strip() == ours.stdout.strip() != ""
+
+
 def test_int8_smollm2_is_nearly_the_same_model(smollm2, language_model):
     """The likeliest token and the logits, on what the model itself writes."""
     wide, narrow = language_model(smollm2, "float32"), language_model(smollm2, "int8")

@@ -11,6 +11,7 @@ import unicodedata
 import jinja2.sandbox
 import pytest
 import torch
+import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 LLAMA3 = (
@@ -70,6 +71,27 @@ def fixture_open_tokenizer(ops, build):
     """open_tokenizer(source, kind): ours; kind is native, huggingface (a folder) or gguf (the metadata as JSON)."""
     torch.classes.load_library(str(build / "lib" / "libcortado.so"))
     return lambda source, kind="native": torch.classes.cortado.Tokenizer(str(source), kind)
+
+
+@pytest.fixture(name="check_export")
+def fixture_check_export(open_tokenizer, tmp_path):
+    """check_export(ours, theirs, lines): what we write is theirs again, and is read back here."""
+
+    def check(ours, theirs, lines):
+        folder = tmp_path / "exported"
+        folder.mkdir()
+        assert ours.export_to(str(folder))
+        exported = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        expected, actual = theirs.encode_batch(lines), exported.encode_batch(lines)
+        wrong = [line for line, a, e in zip(lines, actual, expected) if a.ids != e.ids]
+        assert not wrong, f"{len(wrong)} lines differ, the first: {wrong[0]!r}"
+        for line in expected[::5]:
+            for skip in (False, True):
+                assert exported.decode(line.ids, skip_special_tokens=skip) == theirs.decode(line.ids, skip_special_tokens=skip)
+        assert open_tokenizer(folder, "huggingface").encode(lines) == ours.encode(lines)
+        return folder
+
+    return check
 
 
 def text_of(ours, tokens, skip_special=False):
@@ -144,13 +166,14 @@ def saved(tokenizer, folder, **changes):
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
-def test_byte_level(open_tokenizer, lines, tmp_path, name):
+def test_byte_level(open_tokenizer, check_export, lines, tmp_path, name):
     theirs = byte_level_tokenizer(name, tuple(lines))
     ours = open_tokenizer(saved(theirs, tmp_path), "huggingface")
     assert ours.vocabulary() == theirs.get_vocab_size()
     compare(ours, theirs, lines, exact=name in ("gpt2", "llama3"))
     ours.save(str(tmp_path / "native"))
     assert open_tokenizer(tmp_path / "native").encode(lines[:500]) == ours.encode(lines[:500])
+    check_export(ours, theirs, lines[:2000])
 
 
 def test_merges_as_texts(open_tokenizer, lines, tmp_path):
@@ -159,7 +182,7 @@ def test_merges_as_texts(open_tokenizer, lines, tmp_path):
     compare(open_tokenizer(saved(theirs, tmp_path, merges=merges), "huggingface"), theirs, lines[:1000])
 
 
-def test_added_tokens(open_tokenizer, lines, tmp_path):
+def test_added_tokens(open_tokenizer, check_export, lines, tmp_path):
     theirs = Tokenizer.from_str(byte_level_tokenizer("qwen2", tuple(lines)).to_str())
     theirs.add_tokens([
         AddedToken("ing", single_word=True, normalized=False),
@@ -173,7 +196,9 @@ def test_added_tokens(open_tokenizer, lines, tmp_path):
     rng = random.Random(1)
     marks = ["ing", "the", "->", "->>", "\u00e9", "e\u0301", "\u00bd x", "<|x|>", " ", "\n", "\u3000", "a", "_", "\u0301", "."]
     texts = ["".join(rng.choices(marks, k=rng.randrange(1, 15))) for _ in range(3000)]
-    compare(open_tokenizer(saved(theirs, tmp_path), "huggingface"), theirs, lines[:1000] + texts)
+    ours = open_tokenizer(saved(theirs, tmp_path), "huggingface")
+    compare(ours, theirs, lines[:1000] + texts)
+    check_export(ours, theirs, lines[:1000] + texts)
 
 
 def with_bytes(tokenizer, **changes):
@@ -213,9 +238,11 @@ def metaspace_tokenizer(name, lines):
 
 
 @pytest.mark.parametrize("name", ["llama2", "mistral", "gemma", "always", "first", "never"])
-def test_metaspace(open_tokenizer, lines, tmp_path, name):
+def test_metaspace(open_tokenizer, check_export, lines, tmp_path, name):
     theirs = metaspace_tokenizer(name, lines)
-    compare(open_tokenizer(saved(theirs, tmp_path), "huggingface"), theirs, lines, exact=False)
+    ours = open_tokenizer(saved(theirs, tmp_path), "huggingface")
+    compare(ours, theirs, lines, exact=False)
+    check_export(ours, theirs, lines[:2000])
 
 
 def metadata_of(theirs, **more):
@@ -233,7 +260,7 @@ def test_gguf_byte_level(open_tokenizer, lines, name, pre):
     compare(open_tokenizer(metadata_of(theirs, pre=pre, begin=1), "gguf"), theirs, lines)
 
 
-def test_gguf_scores(open_tokenizer, lines):
+def test_gguf_scores(open_tokenizer, check_export, lines):
     """Scores of tokens, as SentencePiece has them, against the pairs that transformers makes of them."""
     trained = json.loads(metaspace_tokenizer("llama2", lines).to_str())
     vocabulary = trained["model"]["vocab"]
@@ -253,6 +280,7 @@ def test_gguf_scores(open_tokenizer, lines):
     plain = [line for line in lines if not any(c * 3 in line.replace(" ", "\u2581") for c in set(line + "\u2581"))]
     assert len(plain) > 2000
     compare(ours, theirs, plain)
+    check_export(ours, theirs, plain[:2000])
 
 
 def read_gguf_metadata(path):
@@ -289,14 +317,21 @@ def fixture_smollm2(lines):
     return {key: data["tokenizer.ggml." + name] for key, name in names.items()}
 
 
-def test_smollm2(open_tokenizer, lines, smollm2):
+def test_smollm2(open_tokenizer, check_export, lines, smollm2):
     vocabulary = {token: i for i, token in enumerate(smollm2["tokens"])}
     merges = [tuple(merge.split(" ")) for merge in smollm2["merges"]]
     theirs = Tokenizer(models.BPE(vocabulary, merges))
     theirs.pre_tokenizer = pre_tokenizers.Sequence(PRE_TOKENIZERS["smollm"])
     theirs.decoder = decoders.ByteLevel()
     theirs.add_special_tokens([t for t, kind in zip(smollm2["tokens"], smollm2["types"]) if kind == 3])
-    compare(open_tokenizer(json.dumps(smollm2), "gguf"), theirs, lines)
+    ours = open_tokenizer(json.dumps(smollm2), "gguf")
+    compare(ours, theirs, lines)
+    folder = check_export(ours, theirs, lines[:2000])
+    whole = transformers.AutoTokenizer.from_pretrained(folder)
+    talk = [{"role": "user", "content": "What is 2+2?"}, {"role": "assistant", "content": "4."}, {"role": "user", "content": "Why?"}]
+    pieces = [part for message in talk for part in (message["role"], message["content"])]
+    assert whole.apply_chat_template(talk, tokenize=False, add_generation_prompt=True) == ours.chat(pieces, True)
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == list(ours.stops())
 
 
 # As the models' own files have them (SmolLM2, Llama 2 shortened, Mistral 0.2, Llama 3, Gemma).
@@ -331,11 +366,13 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_chat_templates(open_tokenizer, lines, name):
+def test_chat_templates(open_tokenizer, lines, tmp_path, name):
     theirs = byte_level_tokenizer("gpt2", tuple(lines))
     ours = open_tokenizer(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=TEMPLATES[name]), "gguf")
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATES[name])
+    assert ours.export_to(str(tmp_path))
+    exported = environment.from_string(json.loads((tmp_path / "tokenizer_config.json").read_text())["chat_template"])
     talk = [("user", " What is\n2+2? "), ("assistant", "4."), ("user", "And 3+3?")]
     for messages in (talk, talk[:1], talk[:2], [("system", "Be brief."), *talk]):
         if messages[0][0] == "system" and name == "gemma":
@@ -346,4 +383,8 @@ def test_chat_templates(open_tokenizer, lines, name):
                 add_generation_prompt=ask, bos_token=SPECIAL[1], eos_token=SPECIAL[2],
             )  # fmt: skip
             assert ours.chat([part for message in messages for part in message], ask) == expected
+            assert exported.render(
+                messages=[{"role": role, "content": content} for role, content in messages],
+                add_generation_prompt=ask, bos_token=SPECIAL[1], eos_token=SPECIAL[2],
+            ) == expected  # fmt: skip
     assert 2 in ours.stops()

@@ -2,12 +2,14 @@
 #include "cortado/models/pretrained/export.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/cli/output_folder.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/tokenizers/export.h"
 
 namespace cortado {
 
@@ -19,15 +21,23 @@ void add_export_command(CLI::App& app) {
       "Writes config.json and model.safetensors (--dtype, by default float32) of a Llama, Mistral, Qwen2 or Gemma-2, "
       "which "
       "every layer's\n"
-      "being softmax or sliding_window allows. The tokenizer is not written.\n\nExamples:\n"
+      "being softmax or sliding_window allows; its tokenizer (tokenizer.json, tokenizer_config.json with a chat "
+      "template, "
+      "generation_config.json),\n"
+      "where it is one of byte pairs, as those of imported models are.\n\nExamples:\n"
       "  cortado export runs/smollm2 --out models/smollm2 --dtype bfloat16");
   command.add_option("--out", *out, "folder to write; new or empty")->required()->type_name("DIR");
   command.callback([model, out] {
     const at::ScalarType dtype = model->common->dtype_or(at::kFloat);
     model->common->dtype = "float32";
     decoder_of(model->config());  // refuses before anything is read
-    write_output_folder(*out, [&](const std::string& folder) { export_hugging_face(*model->open(), folder, dtype); });
-    std::cout << "written to " << *out << std::endl;
+    bool speaks = false;
+    write_output_folder(*out, [&](const std::string& folder) {
+      if (std::filesystem::exists(model->run + "/tokenizer")) speaks = export_tokenizer(*model->tokenizer(), folder);
+      export_hugging_face(*model->open(), folder, dtype);
+    });
+    std::cout << "written to " << *out << (speaks ? "" : "; without a tokenizer: it has none of byte pairs")
+              << std::endl;
   });
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cortado/base/error.h"
+#include "cortado/base/json.h"
 
 namespace cortado {
 
@@ -136,6 +137,46 @@ std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) con
     }
   }
   return ask ? text + form_->answer_open : text;
+}
+
+namespace {
+
+// A text of a form as an expression of Jinja's.
+std::string expression(const std::string& text) {
+  std::string joined;
+  const auto add = [&](const std::string& part) { joined += (joined.empty() ? "" : " + ") + part; };
+  for (size_t at = 0; at < text.size();) {
+    const size_t mark = std::min(text.find("{bos}", at), text.find("{eos}", at));
+    if (mark != at) add(Json(text.substr(at, mark - at)).dump());
+    if (mark == std::string::npos) break;
+    add(text.substr(mark + 1, 3) + "_token");
+    at = mark + 5;
+  }
+  return joined.empty() ? "''" : joined;
+}
+
+}  // namespace
+
+std::string Chat::jinja() const {
+  const Form& form = *form_;
+  const std::string trim = form.trims ? " | trim" : "";
+  const bool always = !system_.empty() || form.default_system;
+  // The system message with its marks: at once, or before the first user's words.
+  const std::string system = expression(form.system_open) + " + " +
+                             (form.system_apart ? "(ns.system" + trim + ")" : "ns.system") + " + " +
+                             expression(form.system_close);
+  return concat(
+      "{%- set ns = namespace(system=", Json(system_).dump(), ", has=", always ? "true" : "false", ", head='') -%}\n",
+      "{%- if messages and messages[0]['role'] == 'system' -%}\n",
+      "{%- set ns.system = messages[0]['content'] -%}{%- set ns.has = true -%}{%- set turns = messages[1:] -%}\n",
+      "{%- else -%}{%- set turns = messages -%}{%- endif -%}\n", "{{- ", expression(form.begin), " -}}\n",
+      "{%- if ns.has -%}", form.system_apart ? "{{- " + system + " -}}" : "{%- set ns.head = " + system + " -%}",
+      "{%- endif -%}\n", "{%- for message in turns -%}\n", "{%- if message['role'] == 'user' -%}\n", "{{- ",
+      expression(form.user_open), " + ((ns.head + message['content'])", trim, ") + ", expression(form.user_close),
+      " -}}{%- set ns.head = '' -%}\n", "{%- else -%}\n", "{{- ",
+      expression(concat(form.answer_open, form.answer_space)), " + (message['content']", trim, ") + ",
+      expression(concat(form.answer_close, form.after_answer)), " -}}\n", "{%- endif -%}\n", "{%- endfor -%}\n",
+      "{%- if add_generation_prompt -%}{{- ", expression(form.answer_open), " -}}{%- endif -%}\n");
 }
 
 std::string Chat::next(const std::vector<ChatMessage>& messages, const std::string& question) const {

@@ -21,8 +21,8 @@ struct ChatMessage {
 //   chatml       Qwen2, SmolLM2: <|im_start|>user\n...<|im_end|>\n
 //   llama2       <s>[INST] <<SYS>>\n...\n<</SYS>>\n\n... [/INST] ... </s>
 //   mistral      <s> [INST] ... [/INST] ...</s>; mistral-v1 without the first space, mistral-v3: ...[/INST]
-//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 always has a system message with
-//   dates gemma        <start_of_turn>user\n...<end_of_turn>\n
+//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 has a system message with dates
+//   gemma        <start_of_turn>user\n...<end_of_turn>\n
 ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token);
 
 class Chat {
@@ -39,6 +39,10 @@ class Chat {
   // mark that ends the assistant's turn, which the model has written itself (or end_of_turn() has to be read first).
   std::string next(const std::vector<ChatMessage>& messages, const std::string& question) const;
   const std::string& end_of_turn() const { return end_of_turn_; }
+
+  // The same as a template of Jinja's, as tokenizer_config.json holds it: with messages, add_generation_prompt,
+  // bos_token and eos_token.
+  std::string jinja() const;
 
   struct Form;
 

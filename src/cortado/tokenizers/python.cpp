@@ -3,6 +3,7 @@
 
 #include "cortado/base/json.h"
 #include "cortado/tokenizers/chat.h"
+#include "cortado/tokenizers/export.h"
 #include "cortado/tokenizers/import.h"
 
 namespace cortado {
@@ -57,6 +58,8 @@ class PythonTokenizer : public torch::CustomClassHolder {
   }
   int64_t vocabulary() const { return tokenizer_->vocabulary(); }
   void save(const std::string& directory) const { tokenizer_->save(directory); }
+  // As Hugging Face's programs read it.
+  bool export_to(const std::string& folder) const { return export_tokenizer(*tokenizer_, folder); }
 
  private:
   static std::shared_ptr<Tokenizer> from_metadata(const nlohmann::json& json) {
@@ -99,7 +102,8 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       .def("chat", &PythonTokenizer::chat, "", {torch::arg("messages"), torch::arg("ask") = true})
       .def("stops", &PythonTokenizer::stops)
       .def("vocabulary", &PythonTokenizer::vocabulary)
-      .def("save", &PythonTokenizer::save);
+      .def("save", &PythonTokenizer::save)
+      .def("export_to", &PythonTokenizer::export_to);
 }
 
 }  // namespace cortado

@@ -1,0 +1,240 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
+#include "cortado/tokenizers/bpe/imports.h"
+#include "cortado/tokenizers/chat.h"
+#include "cortado/tokenizers/export.h"
+
+namespace cortado {
+namespace {
+
+Json hf_pattern(const Pattern& pattern) { return Json{{pattern.regex ? "Regex" : "String", pattern.text}}; }
+
+Json sequence(const char* members, const Json& steps) {
+  if (steps.empty()) return nullptr;
+  return steps.size() == 1 ? steps[0] : Json{{"type", "Sequence"}, {members, steps}};
+}
+
+std::string upper(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
+Json hf_normalizer(const NormalizerStep& step) {
+  if (step.type == "prepend") return {{"type", "Prepend"}, {"prepend", step.text}};
+  if (step.type != "replace") return {{"type", upper(step.type)}};
+  return {{"type", "Replace"}, {"pattern", hf_pattern(step.pattern)}, {"content", step.text}};
+}
+
+// "merged_with_next" -> "MergedWithNext"
+std::string behavior_name(const std::string& behavior) {
+  std::string name;
+  bool start = true;
+  for (const char c : behavior) {
+    if (c != '_') name += start ? upper(std::string(1, c)) : std::string(1, c);
+    start = c == '_';
+  }
+  return name;
+}
+
+Json byte_level(bool add_prefix_space, bool use_regex) {
+  return {
+      {"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
+}
+
+bool is_gpt2_split(const PreTokenizerStep& step) {
+  return step.type == "split" && step.pattern.regex && step.pattern.text == kGpt2Words && step.behavior == "isolated" &&
+         !step.invert;
+}
+
+// Their ByteLevel is three of ours in a row: a space in front, GPT-2's words, bytes. The space exists there only.
+Json hf_pre_tokenizer(const std::vector<PreTokenizerStep>& steps) {
+  Json json = Json::array();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const PreTokenizerStep& step = steps[i];
+    const bool space = step.type == "prefix_space";
+    const size_t words = i + space, bytes = words + (words < steps.size() && is_gpt2_split(steps[words]));
+    if (bytes < steps.size() && steps[bytes].type == "bytes") {
+      json.push_back(byte_level(space, bytes > words));
+      i = bytes;
+    } else if (step.type == "split") {
+      json.push_back({{"type", "Split"},
+                      {"pattern", hf_pattern(step.pattern)},
+                      {"behavior", behavior_name(step.behavior)},
+                      {"invert", step.invert}});
+    } else if (step.type == "metaspace") {
+      json.push_back(
+          {{"type", "Metaspace"}, {"replacement", step.mark}, {"prepend_scheme", step.prepend}, {"split", step.split}});
+    } else {
+      throw InputError(concat("[export] the tokenizer has a step that tokenizer.json lacks: ", step.type));
+    }
+  }
+  return sequence("pretokenizers", json);
+}
+
+// Theirs strip every token, unless they are made one before.
+Json hf_decoder(const std::vector<DecoderStep>& steps) {
+  Json json = Json::array();
+  for (const DecoderStep& step : steps) {
+    if (step.type == "bytes") json.push_back(byte_level(true, true));
+    if (step.type == "byte_fallback") json.push_back({{"type", "ByteFallback"}});
+    if (step.type == "replace") {
+      json.push_back({{"type", "Replace"}, {"pattern", hf_pattern(step.pattern)}, {"content", step.text}});
+    }
+    if (step.type == "strip") {
+      json.push_back({{"type", "Fuse"}});
+      json.push_back({{"type", "Strip"}, {"content", step.text}, {"start", step.start}, {"stop", step.stop}});
+    }
+    if (step.type == "metaspace") {
+      json.push_back({{"type", "Metaspace"},
+                      {"replacement", step.text},
+                      {"prepend_scheme", step.drop_first ? "always" : "never"},
+                      {"split", true}});
+    }
+  }
+  return sequence("decoders", json);
+}
+
+using Pairs = std::vector<std::pair<int32_t, int32_t>>;
+
+// The pairs that scores stand for: every way to make a token of two, the tokens of high scores first, and of a token's
+// own the pair of lower ids.
+Pairs pairs_by_score(const BpeDefinition& definition, const Tokenizer& tokenizer) {
+  const auto& scores = definition.scores;
+  std::vector<size_t> order;
+  for (size_t id = 0; id < scores.size(); ++id) {
+    if (!std::isnan(scores[id])) order.push_back(id);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  const auto part = [&](std::string_view text) {
+    const int32_t id = tokenizer.find(text);
+    return id >= 0 && !std::isnan(scores[static_cast<size_t>(id)]) ? id : -1;
+  };
+  Pairs pairs;
+  for (const size_t id : order) {
+    const std::string_view text = definition.tokens[id];
+    const size_t first = pairs.size();
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      const int32_t left = part(text.substr(0, cut)), right = left < 0 ? -1 : part(text.substr(cut));
+      if (right >= 0) pairs.emplace_back(left, right);
+    }
+    std::sort(pairs.begin() + static_cast<std::ptrdiff_t>(first), pairs.end());
+  }
+  return pairs;
+}
+
+Json hf_model(const BpeDefinition& definition, const Tokenizer& tokenizer) {
+  std::vector<bool> apart(definition.tokens.size(), false);
+  for (const AddedToken& token : definition.added) apart[static_cast<size_t>(token.id)] = token.apart;
+  nlohmann::json vocabulary = nlohmann::json::object();
+  for (size_t id = 0; id < definition.tokens.size(); ++id) {
+    if (!definition.tokens[id].empty() && !apart[id]) vocabulary[definition.tokens[id]] = id;
+  }
+  Json merges = Json::array();
+  for (const auto& [left, right] :
+       definition.scores.empty() ? definition.merges : pairs_by_score(definition, tokenizer)) {
+    merges.push_back({definition.tokens[static_cast<size_t>(left)], definition.tokens[static_cast<size_t>(right)]});
+  }
+  const bool unknown = definition.unknown >= 0;
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", unknown ? Json(definition.tokens[static_cast<size_t>(definition.unknown)]) : Json()},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", definition.fuse_unknown},
+          {"byte_fallback", definition.byte_fallback},
+          {"ignore_merges", definition.ignore_merges},
+          {"vocab", vocabulary},
+          {"merges", merges}};
+}
+
+// A token whose text is not its symbol (spaces for marks) is looked for by the symbol, where the spaces are marks
+// already.
+Json hf_added_tokens(const BpeDefinition& definition) {
+  Json json = Json::array();
+  for (const AddedToken& token : definition.added) {
+    const std::string& symbol = definition.tokens[static_cast<size_t>(token.id)];
+    json.push_back({{"id", token.id},
+                    {"content", symbol},
+                    {"single_word", token.single_word},
+                    {"lstrip", token.lstrip},
+                    {"rstrip", token.rstrip},
+                    {"normalized", token.normalized || symbol != token.text},
+                    {"special", token.special}});
+  }
+  return json;
+}
+
+// What a whole text begins and ends with.
+Json hf_post_processor(const BpeDefinition& definition) {
+  const SpecialTokens& special = definition.special;
+  if (special.prefix.empty() && special.suffix.empty()) return nullptr;
+  Json single = Json::array(), pair = Json::array(), tokens = Json::object();
+  const auto add = [&](const std::vector<int32_t>& ids) {
+    for (const int32_t id : ids) {
+      const std::string& text = definition.tokens[static_cast<size_t>(id)];
+      for (Json* list : {&single, &pair}) list->push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+      tokens[text] = {{"id", text}, {"ids", {id}}, {"tokens", {text}}};
+    }
+  };
+  add(special.prefix);
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  for (const char* name : {"A", "B"}) pair.push_back({{"Sequence", {{"id", name}, {"type_id", 0}}}});
+  add(special.suffix);
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+}
+
+Json hf_tokenizer(const BpeDefinition& definition, const Tokenizer& tokenizer) {
+  Json normalizers = Json::array();
+  for (const NormalizerStep& step : definition.normalizer) normalizers.push_back(hf_normalizer(step));
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", hf_added_tokens(definition)},
+          {"normalizer", sequence("normalizers", normalizers)},
+          {"pre_tokenizer", hf_pre_tokenizer(definition.pre_tokenizer)},
+          {"post_processor", hf_post_processor(definition)},
+          {"decoder", hf_decoder(definition.decoder)},
+          {"model", hf_model(definition, tokenizer)}};
+}
+
+Json tokenizer_config(const BpeDefinition& definition, const Tokenizer& tokenizer) {
+  const SpecialTokens& special = definition.special;
+  Json json = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  const std::pair<const char*, int32_t> roles[] = {{"bos_token", special.begin},
+                                                   {"eos_token", special.end},
+                                                   {"unk_token", special.unknown},
+                                                   {"pad_token", special.padding}};
+  for (const auto& [key, id] : roles) {
+    if (id >= 0) json[key] = definition.tokens[static_cast<size_t>(id)];
+  }
+  if (!special.chat.name.empty()) json["chat_template"] = Chat(tokenizer).jinja();
+  return json;
+}
+
+Json generation_config(const SpecialTokens& special) {
+  Json json = Json::object();
+  if (special.begin >= 0) json["bos_token_id"] = special.begin;
+  if (!special.stops.empty()) json["eos_token_id"] = special.stops;
+  if (special.padding >= 0) json["pad_token_id"] = special.padding;
+  return json;
+}
+
+}  // namespace
+
+bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
+  const auto* bpe = dynamic_cast<const BpeTokenizer*>(&tokenizer);
+  if (!bpe) return false;
+  const BpeDefinition& definition = bpe->definition();
+  const auto write = [&](const char* name, const Json& json) { write_file(folder + "/" + name, json.dump(2) + "\n"); };
+  write("tokenizer.json", hf_tokenizer(definition, tokenizer));
+  write("tokenizer_config.json", tokenizer_config(definition, tokenizer));
+  write("generation_config.json", generation_config(definition.special));
+  return true;
+}
+
+}  // namespace cortado
