@@ -225,7 +225,12 @@ def test_ctrl_c_leaves_nothing(program, tmp_path):
 def test_a_gguf_file(name, imported, language_model, close, tmp_path):
     model, architecture = make_model(name)
     write_gguf(tmp_path / "model.gguf", model, architecture)
-    check(model, language_model(imported(tmp_path / "model.gguf"), "float32"), close)
+    run = imported(tmp_path / "model.gguf")
+    check(model, language_model(run, "float32"), close)
+    model.save_pretrained(tmp_path / "source")
+    whole = imported(tmp_path / "source", name="whole")
+    positions = [json.loads(pathlib.Path(folder, "config.json").read_text()).get("rope_scaling") for folder in (run, whole)]
+    assert positions[0] == positions[1]  # Llama 3's, too, which a GGUF file only has as numbers
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])

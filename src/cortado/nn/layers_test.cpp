@@ -198,6 +198,7 @@ TEST(Rotary, StretchesItsAngles) {
   const Tensor factors = at::tensor({1.0, 2.0, 3.0, 4.0}, at::kDouble);
   EXPECT_LT(relative_error(angles(scaling(R"({"type": "factors", "factors": [1, 2, 3, 4]})")), plain / factors), 1e-12);
   EXPECT_THROW(angles(scaling(R"({"type": "factors", "factors": [1, 2]})")), InputError);
+  EXPECT_FALSE(llama3_scaling({1, 2, 3, 4}, 1e4).has_value());
   // Wavelengths 2π, 63, 628, 6283 in a context of 600: turns 95, 9.5, 0.95, 0.095; kept above 4, a fifth below 0.5.
   const RotaryScaling llama = scaling(R"({"type": "llama3", "factor": 5, "low_freq_factor": 0.5, "high_freq_factor": 4,
                   "original_context": 600})");

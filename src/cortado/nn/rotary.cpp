@@ -3,6 +3,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -70,6 +71,11 @@ Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptio
   const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // in the old context
   const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
   return plain * (kept + (1 - kept) / scaling.factor);
+}
+
+// The share of a frequency that stays as it is, of Llama 3; `turns`: of the channel in the original context.
+double llama3_kept(double turns, const RotaryScaling& scaling) {
+  return std::clamp((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0);
 }
 
 constexpr double kLargestFactor = 1e9;
@@ -175,6 +181,29 @@ Tensor rotate(const Tensor& x, const RotaryTable& table) {
   }
   if (at::GradMode::is_enabled() && x.requires_grad()) return Rotate::apply(x, table.cos, table.sin);
   return turn(x, table.cos, table.sin);
+}
+
+std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, double theta) {
+  RotaryScaling scaling;
+  scaling.type = RotaryScaling::Type::kLlama3;
+  scaling.factor = factors.empty() ? 1.0 : *std::max_element(factors.begin(), factors.end());
+  if (scaling.factor <= 1) return std::nullopt;
+  const auto frequency = [&](size_t i) {
+    return std::pow(theta, -static_cast<double>(i) / static_cast<double>(factors.size()));
+  };
+  const auto kept = [&](size_t i) { return (1 / factors[i] - 1 / scaling.factor) / (1 - 1 / scaling.factor); };
+  scaling.original_context = 0;
+  for (size_t i = 0; i < factors.size(); ++i) {  // one that is neither kept nor stretched whole says how long it was
+    if (kept(i) < 0.01 || kept(i) > 0.99) continue;
+    const double turns = scaling.low + kept(i) * (scaling.high - scaling.low);
+    scaling.original_context = std::llround(turns * 2 * M_PI / frequency(i));
+    break;
+  }
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const double turns = frequency(i) * static_cast<double>(scaling.original_context) / (2 * M_PI);
+    if (std::abs(kept(i) - llama3_kept(turns, scaling)) > 1e-4) return std::nullopt;
+  }
+  return scaling.original_context > 0 ? std::optional(scaling) : std::nullopt;
 }
 
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rotary) {

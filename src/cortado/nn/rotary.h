@@ -32,6 +32,10 @@ struct RotaryScaling {
   Json to_json() const;  // an empty object without scaling
 };
 
+// The scaling of type llama3 that has these factors, as GGUF files keep it, where it has Llama 3's own low 1 and
+// high 4.
+std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, double theta);
+
 // The angles: frequency i of K channels is theta^(-2i/K), scaled.
 struct Rotary {
   double theta;

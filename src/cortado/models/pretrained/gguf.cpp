@@ -133,6 +133,7 @@ class GgufSource : public PretrainedSource {
     const Tensor values = GgufFile::read(*factors).to(at::kDouble);
     scaling.type = RotaryScaling::Type::kFactors;
     scaling.factors.assign(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
+    if (const auto known = llama3_scaling(scaling.factors, decoder_.rotary.theta)) scaling = *known;
   }
 
   void read_caps() {
