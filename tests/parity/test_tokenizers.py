@@ -254,6 +254,23 @@ def metadata_of(theirs, **more):
     return json.dumps({"model": "gpt2", "tokens": tokens, "types": types, "merges": merges, **more})
 
 
+def test_ids_of_added_tokens_survive_the_export(open_tokenizer, lines, tmp_path):
+    """tokenizer.json gives added tokens the ids after the vocabulary's: those with others must be in it."""
+    trained = json.loads(byte_level_tokenizer("gpt2", tuple(lines)).to_str())
+    count = len(trained["model"]["vocab"])
+    for name, first in (("next", count), ("far", count + 7)):
+        folder = tmp_path / name
+        folder.mkdir()
+        marks = [{"id": first + i, "content": f"<z{i}>", "special": True} for i in range(3)]
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        changed = {**trained, "added_tokens": [*trained["added_tokens"], *({**mark, **flags} for mark in marks)]}
+        (folder / "tokenizer.json").write_text(json.dumps(changed))
+        ours = open_tokenizer(folder, "huggingface")
+        assert ours.encode(["<z0><z2>"]) == [[first, first + 2]]
+        assert ours.export_to(str(folder))
+        assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode("<z0>a<z2>").ids[::2] == [first, first + 2]
+
+
 @pytest.mark.parametrize("name, pre", [("gpt2", "gpt-2"), ("smollm", "smollm"), ("qwen2", "qwen2"), ("llama3", "llama-bpe")])
 def test_gguf_byte_level(open_tokenizer, lines, name, pre):
     theirs = byte_level_tokenizer(name, tuple(lines))
@@ -373,7 +390,7 @@ def test_chat_templates(open_tokenizer, lines, tmp_path, name):
     template = environment.from_string(TEMPLATES[name])
     assert ours.export_to(str(tmp_path))
     exported = environment.from_string(json.loads((tmp_path / "tokenizer_config.json").read_text())["chat_template"])
-    talk = [("user", " What is\n2+2? "), ("assistant", "4."), ("user", "And 3+3?")]
+    talk = [("user", " \u00a0What is\n2+2? \u3000"), ("assistant", "4."), ("user", "And 3+3?")]
     for messages in (talk, talk[:1], talk[:2], [("system", "Be brief."), *talk]):
         if messages[0][0] == "system" and name == "gemma":
             continue  # its template has no system messages: ours puts them before the first question
@@ -387,4 +404,8 @@ def test_chat_templates(open_tokenizer, lines, tmp_path, name):
                 messages=[{"role": role, "content": content} for role, content in messages],
                 add_generation_prompt=ask, bos_token=SPECIAL[1], eos_token=SPECIAL[2],
             ) == expected  # fmt: skip
+    bare = environment.from_string(json.loads((tmp_path / "tokenizer_config.json").read_text())["chat_template"])
+    assert "None" not in bare.render(messages=[{"role": "user", "content": "Hi"}])  # no bos_token, no eos_token
+    with pytest.raises(jinja2.exceptions.UndefinedError):  # raise_exception is transformers'
+        exported.render(messages=[{"role": "user", "content": "Hi"}, {"role": "tool", "content": "x"}], bos_token="", eos_token="")
     assert 2 in ours.stops()

@@ -58,8 +58,13 @@ class Lines {
 void exchange_words(Conversation& conversation, const std::string& question, const GenerateOptions& options,
                     ChatTotals& totals) {
   const Stopwatch reading;
-  totals.prompt_tokens += conversation.ask(question, options.cancelled);
+  const int64_t read = conversation.ask(question, options.cancelled);
+  totals.prompt_tokens += read;
   totals.prompt_seconds += reading.seconds();
+  if (read == 0) {
+    std::cerr << "the question was not asked" << std::endl;
+    return;
+  }
   const Stopwatch writing;
   bool started = false;
   const auto generated = conversation.answer(options, [&](std::string_view text) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "cortado/base/error.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/cli/output_folder.h"
@@ -12,6 +13,21 @@
 #include "cortado/tokenizers/export.h"
 
 namespace cortado {
+
+namespace {
+
+// Writes the tokenizer into the folder, or says why not.
+std::string without_tokenizer(const ModelOptions& model, const std::string& folder) {
+  if (!std::filesystem::exists(model.run + "/tokenizer")) return "the run has none";
+  const auto tokenizer = model.tokenizer();
+  try {
+    return export_tokenizer(*tokenizer, folder) ? "" : "the run's is none of byte pairs";
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
 
 void add_export_command(CLI::App& app) {
   auto& command = *app.add_subcommand("export", "Writes a softmax model as a Hugging Face folder");
@@ -31,13 +47,12 @@ void add_export_command(CLI::App& app) {
     const at::ScalarType dtype = model->common->dtype_or(at::kFloat);
     model->common->dtype = "float32";
     decoder_of(model->config());  // refuses before anything is read
-    bool speaks = false;
+    std::string lacking;
     write_output_folder(*out, [&](const std::string& folder) {
-      if (std::filesystem::exists(model->run + "/tokenizer")) speaks = export_tokenizer(*model->tokenizer(), folder);
+      lacking = without_tokenizer(*model, folder);
       export_hugging_face(*model->open(), folder, dtype);
     });
-    std::cout << "written to " << *out << (speaks ? "" : "; without a tokenizer: it has none of byte pairs")
-              << std::endl;
+    std::cout << "written to " << *out << (lacking.empty() ? "" : "; without a tokenizer: ") << lacking << std::endl;
   });
 }
 

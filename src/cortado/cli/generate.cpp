@@ -44,6 +44,7 @@ struct Report {
   double decode_seconds = 0;
   Generated generated;
   std::string text;        // collected for --json only
+  bool cut = false;        // stopped before the prompt was read
   bool line_open = false;  // what was printed doesn't end with a newline
   int64_t refused = 0;     // lines of a conversation
 };
@@ -134,6 +135,7 @@ void read_text(Session& session, const GenerateCommand& command, ContextWarning&
   warning.look(static_cast<int64_t>(tokens.size()));
   const Stopwatch watch;
   report.prompt_tokens = session.prefill(tokens, Session::kChunk, command.options.cancelled);
+  report.cut = report.prompt_tokens < static_cast<int64_t>(tokens.size());
   report.prompt_seconds = watch.seconds();
 }
 
@@ -190,7 +192,12 @@ void run_generate(GenerateCommand& command) {
     read_text(session, command, warning, report);
     write_text(session, command, report);
   }
-  if (!command.save_state.empty() && session.depth() > 0) session.save(command.save_state);
+  if (report.cut) {
+    std::cerr << "stopped before the prompt was read" << (command.save_state.empty() ? "" : ": no state is saved")
+              << std::endl;
+  } else if (!command.save_state.empty() && session.depth() > 0) {
+    session.save(command.save_state);
+  }
   if (command.json) {
     print_json(session, report);
   } else {

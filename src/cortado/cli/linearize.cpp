@@ -76,7 +76,7 @@ void check_stages(const LinearizeCommand& command) {
   const auto check = [&](int64_t tokens, const std::string& stage, const std::set<std::string>& options) {
     for (const CLI::Option* option : command.app->get_options()) {
       fail_input_if(tokens == 0 && option->count() > 0 && options.contains(option->get_name()), "[", option->get_name(),
-                    "] is of a stage of ", stage, " 0");
+                    "] needs ", stage, ": that stage is left out");
     }
   };
   check(plan.transfer.tokens, "--tokens", {"--learning-rate", "--weights"});

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
+#include <vector>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
@@ -28,16 +29,15 @@ void replace_folder(const fs::path& place, const std::function<void(const std::s
 }  // namespace
 
 void write_output_folder(const std::string& out, const std::function<void(const std::string&)>& write) {
-  const fs::path whole = fs::absolute(out).lexically_normal();
-  const fs::path place = whole.has_filename() ? whole : whole.parent_path();
   std::error_code ignored;
-  const bool was_there = fs::exists(place, ignored);
+  std::vector<fs::path> made;  // by claiming, the innermost first
+  for (fs::path at = out; !at.empty() && !fs::exists(at, ignored); at = at.parent_path()) made.push_back(at);
   claim_output_directory(out, /*refuse_used=*/true);
   catch_interrupts();
   try {
-    replace_folder(place, write);
+    replace_folder(fs::canonical(out), write);
   } catch (const std::exception& failure) {
-    if (!was_there) fs::remove(place, ignored);  // it is empty
+    for (const fs::path& folder : made) fs::remove(folder, ignored);  // they are empty
     if (!interrupt_requested()) throw;
     std::cerr << "cortado: " << failure.what() << std::endl;
     throw CLI::RuntimeError(interrupt_exit_code());

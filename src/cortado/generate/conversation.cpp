@@ -31,10 +31,16 @@ int64_t Conversation::ask(const std::string& question, const std::function<bool(
     text = (turn_has_ended() ? "" : chat_.end_of_turn()) + chat_.next(messages_, question);
   }
   const auto tokens = session_.tokenizer()->encode(text);
-  const int64_t read = session_.prefill(tokens, Session::kChunk, cancelled);
+  const auto count = static_cast<int64_t>(tokens.size());
+  std::optional<Session> before;  // a question that is read in one go cannot be cut
+  if (cancelled && count > Session::kChunk) before = session_.fork();
+  if (session_.prefill(tokens, Session::kChunk, cancelled) < count) {
+    session_ = std::move(*before);
+    return 0;
+  }
   messages_.push_back({"user", question});
   messages_.push_back({"assistant", ""});
-  return read;
+  return count;
 }
 
 Generated Conversation::answer(GenerateOptions options, const std::function<void(std::string_view)>& write) {

@@ -16,7 +16,8 @@ class Conversation {
   // ended after an answer, and `system` must then be empty. InputError: the tokenizer has no chat template.
   Conversation(Session& session, const std::string& system);
 
-  // Reads a question, up to where the answer begins, or until it is cancelled. Returns the number of tokens.
+  // Reads a question, up to where the answer begins. Returns the number of tokens; 0 when it was cancelled on the way:
+  // then it was never asked.
   int64_t ask(const std::string& question, const std::function<bool()>& cancelled = {});
 
   // The model's answer, until one of the tokens that end it. An answer that was cut short (by its length, by

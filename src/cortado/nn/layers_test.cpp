@@ -185,6 +185,28 @@ TEST(Rotary, TurnsPairsOfHalvesByPosition) {
   EXPECT_THROW(apply_rotary(random({1, 3, 2, 5}), positions, 100.0), InputError);
 }
 
+TEST(Rotary, KnowsLlama3ByItsFactors) {
+  constexpr int64_t kPairs = 64;
+  std::vector<double> factors;
+  for (int64_t i = 0; i < kPairs; ++i) {
+    const double turns = std::pow(5e5, -static_cast<double>(i) / kPairs) * 8192 / (2 * M_PI);
+    const double kept = std::clamp((turns - 1) / 3, 0.0, 1.0);
+    factors.push_back(static_cast<float>(1 / (kept + (1 - kept) / 32)));
+  }
+  const auto known = llama3_scaling(factors, 5e5);
+  ASSERT_TRUE(known.has_value());
+  EXPECT_EQ(known->type, RotaryScaling::Type::kLlama3);
+  EXPECT_EQ(known->factor, 32);
+  EXPECT_EQ(known->original_context, 8192);
+  for (const double wrong : {31.92, -1.0, 0.0, std::nan(""), HUGE_VAL}) {
+    auto others = factors;
+    others[60] = wrong;
+    EXPECT_FALSE(llama3_scaling(others, 5e5).has_value()) << wrong;
+  }
+  EXPECT_FALSE(llama3_scaling({}, 5e5).has_value());
+  EXPECT_FALSE(llama3_scaling({1, 1}, 5e5).has_value());
+}
+
 TEST(Rotary, StretchesItsAngles) {
   const Tensor positions = at::tensor({1}, at::kLong).unsqueeze(0);
   const auto angles = [&](const RotaryScaling& scaling) {

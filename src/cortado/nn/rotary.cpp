@@ -184,6 +184,8 @@ Tensor rotate(const Tensor& x, const RotaryTable& table) {
 }
 
 std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, double theta) {
+  const auto usual = [](double factor) { return factor > 0 && factor <= kLargestFactor; };
+  if (!std::all_of(factors.begin(), factors.end(), usual)) return std::nullopt;
   RotaryScaling scaling;
   scaling.type = RotaryScaling::Type::kLlama3;
   scaling.factor = factors.empty() ? 1.0 : *std::max_element(factors.begin(), factors.end());
@@ -193,7 +195,8 @@ std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, 
   };
   const auto kept = [&](size_t i) { return (1 / factors[i] - 1 / scaling.factor) / (1 - 1 / scaling.factor); };
   scaling.original_context = 0;
-  for (size_t i = 0; i < factors.size(); ++i) {  // one that is neither kept nor stretched whole says how long it was
+  for (size_t i = 0; i < factors.size();
+       ++i) {  // a frequency that is neither kept nor stretched whole says how long it was
     if (kept(i) < 0.01 || kept(i) > 0.99) continue;
     const double turns = scaling.low + kept(i) * (scaling.high - scaling.low);
     scaling.original_context = std::llround(turns * 2 * M_PI / frequency(i));
@@ -201,7 +204,8 @@ std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, 
   }
   for (size_t i = 0; i < factors.size(); ++i) {
     const double turns = frequency(i) * static_cast<double>(scaling.original_context) / (2 * M_PI);
-    if (std::abs(kept(i) - llama3_kept(turns, scaling)) > 1e-4) return std::nullopt;
+    const double share = llama3_kept(turns, scaling), same = factors[i] * (share + (1 - share) / scaling.factor);
+    if (std::abs(same - 1) > 1e-4) return std::nullopt;
   }
   return scaling.original_context > 0 ? std::optional(scaling) : std::nullopt;
 }

@@ -5,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/json.h"
+#include "cortado/base/utf8.h"
 
 namespace cortado {
 
@@ -56,10 +57,25 @@ std::string replaced(std::string text, std::string_view what, std::string_view w
   return text;
 }
 
+// What Python calls white space, as Jinja's trim does.
+bool is_space(uint32_t code) {
+  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
+         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
+         code == 0x205F || code == 0x3000;
+}
+
 std::string trimmed(const std::string& text) {
-  constexpr const char* kSpaces = " \t\r\n\v\f";
-  const size_t begin = text.find_first_not_of(kSpaces);
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
+  size_t begin = text.size(), end = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = utf8_char(std::string_view(text).substr(at));
+    const size_t next = at + static_cast<size_t>(std::max(c.length, 1));  // what is no UTF-8 is no space either
+    if (c.length == 0 || !is_space(c.code)) {
+      begin = std::min(begin, at);
+      end = next;
+    }
+    at = next;
+  }
+  return begin < end ? text.substr(begin, end - begin) : "";
 }
 
 // "You are ...", where a ChatML template has it as plain text after <|im_start|>system.
@@ -149,7 +165,7 @@ std::string expression(const std::string& text) {
     const size_t mark = std::min(text.find("{bos}", at), text.find("{eos}", at));
     if (mark != at) add(Json(text.substr(at, mark - at)).dump());
     if (mark == std::string::npos) break;
-    add(text.substr(mark + 1, 3) + "_token");
+    add("(" + text.substr(mark + 1, 3) + "_token or '')");
     at = mark + 5;
   }
   return joined.empty() ? "''" : joined;
@@ -173,10 +189,12 @@ std::string Chat::jinja() const {
       "{%- if ns.has -%}", form.system_apart ? "{{- " + system + " -}}" : "{%- set ns.head = " + system + " -%}",
       "{%- endif -%}\n", "{%- for message in turns -%}\n", "{%- if message['role'] == 'user' -%}\n", "{{- ",
       expression(form.user_open), " + ((ns.head + message['content'])", trim, ") + ", expression(form.user_close),
-      " -}}{%- set ns.head = '' -%}\n", "{%- else -%}\n", "{{- ",
+      " -}}{%- set ns.head = '' -%}\n", "{%- elif message['role'] == 'assistant' -%}\n", "{{- ",
       expression(concat(form.answer_open, form.answer_space)), " + (message['content']", trim, ") + ",
-      expression(concat(form.answer_close, form.after_answer)), " -}}\n", "{%- endif -%}\n", "{%- endfor -%}\n",
-      "{%- if add_generation_prompt -%}{{- ", expression(form.answer_open), " -}}{%- endif -%}\n");
+      expression(concat(form.answer_close, form.after_answer)), " -}}\n",
+      "{%- else -%}{{- raise_exception('expected the role user or assistant, or system of the first') -}}{%- endif "
+      "-%}\n",
+      "{%- endfor -%}\n", "{%- if add_generation_prompt -%}{{- ", expression(form.answer_open), " -}}{%- endif -%}\n");
 }
 
 std::string Chat::next(const std::vector<ChatMessage>& messages, const std::string& question) const {

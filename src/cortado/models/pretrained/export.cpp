@@ -6,6 +6,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/base/signals.h"
 #include "cortado/mechanisms/attention.h"
 #include "cortado/models/pretrained/source.h"
 #include "cortado/nn/dtype.h"
@@ -187,6 +188,7 @@ void export_hugging_face(const LanguageModel& model, const std::string& folder, 
   const auto weights = named_weights(model);
   TensorFile file{{}, {{"format", "pt"}}};
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
+    if (interrupt_requested()) throw Failure("[export] stopped");
     Tensor tensor = weights[weight.name()].detach();
     if (decoder.gemma && weight.is_norm()) tensor = tensor - 1;  // theirs multiply by 1 + w
     file.tensors.emplace_back(names.of(weight), tensor.to(dtype));

@@ -70,7 +70,7 @@ Json hf_pre_tokenizer(const std::vector<PreTokenizerStep>& steps) {
       json.push_back(
           {{"type", "Metaspace"}, {"replacement", step.mark}, {"prepend_scheme", step.prepend}, {"split", step.split}});
     } else {
-      throw InputError(concat("[export] the tokenizer has a step that tokenizer.json lacks: ", step.type));
+      throw InputError(concat("[export] tokenizer.json has no such step at this place: ", step.type));
     }
   }
   return sequence("pretokenizers", json);
@@ -127,13 +127,29 @@ Pairs pairs_by_score(const BpeDefinition& definition, const Tokenizer& tokenizer
   return pairs;
 }
 
-Json hf_model(const BpeDefinition& definition, const Tokenizer& tokenizer) {
+// Ids of all tokens but of those apart, which get theirs by counting on when the file is read, and are among the others
+// where that would give another number.
+nlohmann::json hf_vocabulary(const BpeDefinition& definition) {
   std::vector<bool> apart(definition.tokens.size(), false);
   for (const AddedToken& token : definition.added) apart[static_cast<size_t>(token.id)] = token.apart;
   nlohmann::json vocabulary = nlohmann::json::object();
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     if (!definition.tokens[id].empty() && !apart[id]) vocabulary[definition.tokens[id]] = id;
   }
+  const auto count = static_cast<int64_t>(vocabulary.size());
+  int64_t most = -1;
+  bool counted = true;
+  for (const AddedToken& token : definition.added) {
+    counted &= !token.apart || token.id == (most >= count ? most + 1 : count);
+    most = std::max<int64_t>(most, token.id);
+  }
+  for (const AddedToken& token : definition.added) {
+    if (!counted) vocabulary[definition.tokens[static_cast<size_t>(token.id)]] = token.id;
+  }
+  return vocabulary;
+}
+
+Json hf_model(const BpeDefinition& definition, const Tokenizer& tokenizer) {
   Json merges = Json::array();
   for (const auto& [left, right] :
        definition.scores.empty() ? definition.merges : pairs_by_score(definition, tokenizer)) {
@@ -148,16 +164,20 @@ Json hf_model(const BpeDefinition& definition, const Tokenizer& tokenizer) {
           {"fuse_unk", definition.fuse_unknown},
           {"byte_fallback", definition.byte_fallback},
           {"ignore_merges", definition.ignore_merges},
-          {"vocab", vocabulary},
+          {"vocab", hf_vocabulary(definition)},
           {"merges", merges}};
 }
 
 // A token whose text is not its symbol (spaces for marks) is looked for by the symbol, where the spaces are marks
 // already.
 Json hf_added_tokens(const BpeDefinition& definition) {
+  const bool prepends = std::any_of(definition.normalizer.begin(), definition.normalizer.end(),
+                                    [](const NormalizerStep& step) { return step.type == "prepend"; });
   Json json = Json::array();
   for (const AddedToken& token : definition.added) {
     const std::string& symbol = definition.tokens[static_cast<size_t>(token.id)];
+    fail_input_if(prepends && symbol != token.text, "[export] tokenizer.json cannot say that token ", token.id,
+                  " is spaces where a mark is put in front of every text");
     json.push_back({{"id", token.id},
                     {"content", symbol},
                     {"single_word", token.single_word},
@@ -230,10 +250,10 @@ bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   const auto* bpe = dynamic_cast<const BpeTokenizer*>(&tokenizer);
   if (!bpe) return false;
   const BpeDefinition& definition = bpe->definition();
-  const auto write = [&](const char* name, const Json& json) { write_file(folder + "/" + name, json.dump(2) + "\n"); };
-  write("tokenizer.json", hf_tokenizer(definition, tokenizer));
-  write("tokenizer_config.json", tokenizer_config(definition, tokenizer));
-  write("generation_config.json", generation_config(definition.special));
+  const std::pair<const char*, Json> files[] = {{"tokenizer.json", hf_tokenizer(definition, tokenizer)},
+                                                {"tokenizer_config.json", tokenizer_config(definition, tokenizer)},
+                                                {"generation_config.json", generation_config(definition.special)}};
+  for (const auto& [name, json] : files) write_file(folder + "/" + name, json.dump(2) + "\n");
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/base/utf8.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/bpe/imports.h"
 #include "cortado/tokenizers/chat.h"
@@ -321,7 +322,11 @@ void read_stops(const Json& config, BpeDefinition& definition) {
 
 std::string chat_template_of(const std::string& folder) {
   const std::string file = folder + "/chat_template.jinja";
-  if (std::filesystem::exists(file)) return read_file(file);
+  if (std::filesystem::exists(file)) {
+    const std::string text = read_file(file);
+    fail_input_if(utf8_valid_prefix(text) != text.size(), "[", file, "] is not UTF-8 text");
+    return text;
+  }
   const Json value = optional_json(folder + "/tokenizer_config.json").value("chat_template", Json());
   if (value.is_string()) return value.get<std::string>();
   for (const auto& item : value.is_array() ? value : Json::array()) {  // several with names
