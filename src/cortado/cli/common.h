@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -75,6 +76,8 @@ void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64
 
 // Ends the program with the signal's exit code if Ctrl-C or SIGTERM came. For commands that called catch_interrupts().
 void exit_if_interrupted();
+// The same, saying first how the work ended.
+void exit_if_interrupted(const std::exception& end);
 
 // Where a file that ships with the project lies ("data/tinyshakespeare.txt"): $CORTADO_SHARE, the installed share
 // folder beside the program, or the source tree. InputError when it is in none.

@@ -58,26 +58,25 @@ void apply(const LinearizeCommand& command) {
   std::cout << "written to " << command.request.out << std::endl;
 }
 
+void refuse(const LinearizeCommand& command, const std::set<std::string>& options, const std::string& why) {
+  for (const CLI::Option* option : command.app->get_options()) {
+    fail_input_if(option->count() > 0 && options.contains(option->get_name()), "[", option->get_name(), "] ", why);
+  }
+}
+
 // Options that belong to one method are an error with the other.
 void check_method(const LinearizeCommand& command) {
   static const std::set<std::string> lolcats = {"--layout", "--mixture", "--feature-map", "--features"};
   static const std::set<std::string> macchiato = {"--latents", "--source", "--window-logit", "--cross-entropy-tokens",
                                                   "--cross-entropy-rate"};
-  const auto& others = command.method == "lolcats" ? macchiato : lolcats;
-  for (const CLI::Option* option : command.app->get_options()) {
-    fail_input_if(option->count() > 0 && others.contains(option->get_name()), "[", option->get_name(),
-                  "] does not go with --method ", command.method);
-  }
+  refuse(command, command.method == "lolcats" ? macchiato : lolcats, "does not go with --method " + command.method);
 }
 
 // Options of a stage that is left out would do nothing.
 void check_stages(const LinearizeCommand& command) {
   const LinearizePlan& plan = command.request.plan;
   const auto check = [&](int64_t tokens, const std::string& stage, const std::set<std::string>& options) {
-    for (const CLI::Option* option : command.app->get_options()) {
-      fail_input_if(tokens == 0 && option->count() > 0 && options.contains(option->get_name()), "[", option->get_name(),
-                    "] needs ", stage, ": that stage is left out");
-    }
+    if (tokens == 0) refuse(command, options, "needs " + stage + ": that stage is left out");
   };
   check(plan.transfer.tokens, "--tokens", {"--learning-rate", "--weights"});
   check(plan.cross_entropy.tokens, "--cross-entropy-tokens", {"--cross-entropy-rate"});

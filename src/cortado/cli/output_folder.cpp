@@ -1,13 +1,12 @@
 #include "cortado/cli/output_folder.h"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
-#include <iostream>
 #include <vector>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/signals.h"
+#include "cortado/cli/common.h"
 
 namespace cortado {
 
@@ -38,9 +37,8 @@ void write_output_folder(const std::string& out, const std::function<void(const 
     replace_folder(fs::canonical(out), write);
   } catch (const std::exception& failure) {
     for (const fs::path& folder : made) fs::remove(folder, ignored);  // they are empty
-    if (!interrupt_requested()) throw;
-    std::cerr << "cortado: " << failure.what() << std::endl;
-    throw CLI::RuntimeError(interrupt_exit_code());
+    exit_if_interrupted(failure);
+    throw;
   }
 }
 

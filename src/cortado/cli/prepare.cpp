@@ -8,6 +8,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
 #include "cortado/data/token_file.h"
 
 namespace cortado {
@@ -77,9 +78,8 @@ void add_prepare_command(CLI::App& app) {
     try {
       prepare_dataset(*options);
     } catch (const Failure& failure) {
-      if (!interrupt_requested()) throw;
-      std::cerr << "cortado: " << failure.what() << std::endl;
-      throw CLI::RuntimeError(interrupt_exit_code());
+      exit_if_interrupted(failure);
+      throw;
     }
     print_summary(options->out);
   });

@@ -35,8 +35,8 @@ struct OpenModel {
   std::shared_ptr<Tokenizer> tokenizer;
 };
 
-// Opens runs[index]; says so where it was not trained to look back over `longest` tokens. InputError when `file` has
-// results of another model, or of another --dtype, by that name.
+// Opens runs[index], after check(); says so where it was not trained to look back over `longest` tokens. InputError
+// when `file` has results of another model, or of another --dtype, by that name.
 OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file);
 
 // InputError: options of `eval` itself, which its subcommand `name` would not see.

@@ -65,9 +65,9 @@ Tensor Lora::product() const { return at::mm(up, down) * scale_; }
 void check_lora_targets(const torch::nn::Module& module, const LoraOptions& options) {
   std::set<std::string> names;
   for (const auto& [name, linear] : linear_maps(module)) names.insert(last_name(name));
+  std::string others;
+  for (const std::string& name : names) others += (others.empty() ? "" : ", ") + name;
   for (const std::string& target : options.targets) {
-    std::string others;
-    for (const std::string& name : names) others += (others.empty() ? "" : ", ") + name;
     fail_input_if(!names.contains(target), "[lora] the model has no linear map \"", target, "\"; it has ", others);
   }
 }

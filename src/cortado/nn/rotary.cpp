@@ -73,11 +73,6 @@ Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptio
   return plain * (kept + (1 - kept) / scaling.factor);
 }
 
-// The share of a frequency that stays as it is, of Llama 3; `turns`: of the channel in the original context.
-double llama3_kept(double turns, const RotaryScaling& scaling) {
-  return std::clamp((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0);
-}
-
 constexpr double kLargestFactor = 1e9;
 
 RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
@@ -195,19 +190,20 @@ std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, 
   };
   const auto kept = [&](size_t i) { return (1 / factors[i] - 1 / scaling.factor) / (1 - 1 / scaling.factor); };
   scaling.original_context = 0;
-  for (size_t i = 0; i < factors.size();
-       ++i) {  // a frequency that is neither kept nor stretched whole says how long it was
+  // A frequency that is neither kept nor stretched whole says how long it was.
+  for (size_t i = 0; i < factors.size() && scaling.original_context == 0; ++i) {
     if (kept(i) < 0.01 || kept(i) > 0.99) continue;
     const double turns = scaling.low + kept(i) * (scaling.high - scaling.low);
     scaling.original_context = std::llround(turns * 2 * M_PI / frequency(i));
-    break;
   }
-  for (size_t i = 0; i < factors.size(); ++i) {
-    const double turns = frequency(i) * static_cast<double>(scaling.original_context) / (2 * M_PI);
-    const double share = llama3_kept(turns, scaling), same = factors[i] * (share + (1 - share) / scaling.factor);
-    if (std::abs(same - 1) > 1e-4) return std::nullopt;
-  }
-  return scaling.original_context > 0 ? std::optional(scaling) : std::nullopt;
+  if (scaling.original_context == 0) return std::nullopt;
+  RotaryScaling given;
+  given.type = RotaryScaling::Type::kFactors;
+  given.factors = factors;
+  const auto all = [&](const RotaryScaling& one) {
+    return frequencies(2 * static_cast<int64_t>(factors.size()), Rotary(theta, one), at::TensorOptions(at::kDouble));
+  };
+  return at::allclose(all(scaling), all(given), 1e-4, 0) ? std::optional(scaling) : std::nullopt;
 }
 
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rotary) {

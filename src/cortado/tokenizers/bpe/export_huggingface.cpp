@@ -30,15 +30,9 @@ Json hf_normalizer(const NormalizerStep& step) {
   return {{"type", "Replace"}, {"pattern", hf_pattern(step.pattern)}, {"content", step.text}};
 }
 
-// "merged_with_next" -> "MergedWithNext"
 std::string behavior_name(const std::string& behavior) {
-  std::string name;
-  bool start = true;
-  for (const char c : behavior) {
-    if (c != '_') name += start ? upper(std::string(1, c)) : std::string(1, c);
-    start = c == '_';
-  }
-  return name;
+  return std::find_if(std::begin(kBehaviors), std::end(kBehaviors), [&](const auto& b) { return behavior == b.first; })
+      ->second;
 }
 
 Json byte_level(bool add_prefix_space, bool use_regex) {
@@ -143,8 +137,9 @@ nlohmann::json hf_vocabulary(const BpeDefinition& definition) {
     counted &= !token.apart || token.id == (most >= count ? most + 1 : count);
     most = std::max<int64_t>(most, token.id);
   }
+  if (counted) return vocabulary;
   for (const AddedToken& token : definition.added) {
-    if (!counted) vocabulary[definition.tokens[static_cast<size_t>(token.id)]] = token.id;
+    vocabulary[definition.tokens[static_cast<size_t>(token.id)]] = token.id;
   }
   return vocabulary;
 }

@@ -49,10 +49,11 @@ void read_normalizer_step(JsonReader& reader, std::vector<NormalizerStep>& steps
 }
 
 std::string read_behavior(JsonReader& reader, std::optional<std::string> fallback = {}) {
-  const std::vector<std::string> theirs{"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-  const std::vector<std::string> ours{"removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"};
-  const auto at = std::find(theirs.begin(), theirs.end(), reader.choice("behavior", theirs, std::move(fallback)));
-  return ours[static_cast<size_t>(at - theirs.begin())];
+  std::vector<std::string> known;
+  for (const auto& [ours, theirs] : kBehaviors) known.emplace_back(theirs);
+  const std::string name = reader.choice("behavior", known, std::move(fallback));
+  return std::find_if(std::begin(kBehaviors), std::end(kBehaviors), [&](const auto& b) { return name == b.second; })
+      ->first;
 }
 
 // Older files say add_prefix_space instead of prepend_scheme.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "cortado/tokenizers/bpe/definition.h"
 #include "cortado/tokenizers/import.h"
@@ -11,6 +12,13 @@ namespace cortado {
 // GPT-2's words: letters with the space before them, digits, other signs, white space.
 inline constexpr const char* kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+// What becomes of a split's matches: our name, Hugging Face's.
+inline constexpr std::pair<const char*, const char*> kBehaviors[] = {{"removed", "Removed"},
+                                                                     {"isolated", "Isolated"},
+                                                                     {"merged_with_previous", "MergedWithPrevious"},
+                                                                     {"merged_with_next", "MergedWithNext"},
+                                                                     {"contiguous", "Contiguous"}};
 
 BpeDefinition define_vocabulary(const VocabularyMetadata& metadata, const std::string& place);
 
