@@ -1,5 +1,5 @@
 // cortado compare: the same model with several mixers, and one table.
-#include "cortado/train/compare.h"
+#include "cortado/compare/compare.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>

@@ -15,7 +15,7 @@
 #include "cortado/base/utf8.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
 
 namespace cortado {
 

@@ -21,7 +21,7 @@
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/several_models.h"
-#include "cortado/generate/answers.h"
+#include "cortado/evaluate/answers.h"
 #include "cortado/tasks/niah.h"
 #include "cortado/tokenizers/chat.h"
 

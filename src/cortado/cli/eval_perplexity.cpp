@@ -20,7 +20,7 @@
 #include "cortado/base/table.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/several_models.h"
-#include "cortado/generate/context_loss.h"
+#include "cortado/evaluate/context_loss.h"
 
 namespace cortado {
 

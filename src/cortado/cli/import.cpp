@@ -10,7 +10,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/cli/output_folder.h"
-#include "cortado/nn/gguf/file.h"
+#include "cortado/formats/gguf/file.h"
 #include "cortado/tokenizers/import.h"
 
 namespace cortado {

@@ -4,8 +4,8 @@
 
 #include "cortado/base/error.h"
 #include "cortado/convert/weights.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/nn/initialization.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {

@@ -5,7 +5,7 @@
 
 #include "cortado/convert/chunks.h"
 #include "cortado/convert/plateau.h"
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
 
 namespace cortado {
 namespace {

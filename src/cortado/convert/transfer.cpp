@@ -3,7 +3,7 @@
 #include "cortado/base/error.h"
 #include "cortado/convert/objective.h"
 #include "cortado/convert/weights.h"
-#include "cortado/mechanisms/student.h"
+#include "cortado/mechanisms/shared/student.h"
 
 namespace cortado {
 namespace {

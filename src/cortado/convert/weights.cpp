@@ -5,7 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/random.h"
-#include "cortado/mechanisms/student.h"
+#include "cortado/mechanisms/shared/student.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {

@@ -1,40 +1,15 @@
 // The mechanisms there are: one line each in registry.cpp.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "cortado/mechanisms/mixer.h"
+#include "cortado/mechanisms/mechanism.h"
 #include "cortado/primitives/kernels.h"
 
 namespace cortado {
-
-// One mechanism, as the rest of the program knows it. Each folder defines one such object (`extern const Mechanism
-// kLatte;` in mixer.h) and registry.cpp lists them.
-struct Mechanism {
-  std::string name;      // "latte": the config's "mixer"
-  std::string family;    // "linear attention", "softmax attention", "recurrence"
-  std::string paper;     // "Latte (2024)"
-  std::string equation;  // one line of text
-  std::string state;     // size formula in words, e.g. "L·(D/H + 2) floats"
-  // What it calls of primitives/kernels.h, in any of its settings, shared bases included: a test records the calls.
-  std::vector<std::string> primitives;
-  bool causal = true;  // has a causal form
-  bool bidirectional;  // has a bidirectional form
-  // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
-  std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
-  // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24
-  // and 4 heads).
-  std::vector<std::string> examples;
-  std::vector<std::string> causal_examples = {};  // settings that have no bidirectional form
-  // Settings whose weights over the values are a distribution, in every form the mechanism has or in the bidirectional
-  // one alone: the suite holds values of one to give ones. For maps named "v", gates named "r", token shifts "mix_v".
-  std::vector<std::string> normalized = {}, normalized_bidirectional = {};
-  std::string compare = "{}";  // settings in `cortado compare` (JSON) where the defaults are not usual
-};
 
 const std::vector<const Mechanism*>& mechanisms();
 

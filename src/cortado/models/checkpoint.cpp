@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "cortado/base/error.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/lora.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "cortado/formats/safetensors.h"
 #include "cortado/models/language_model.h"
 #include "cortado/models/memory.h"
-#include "cortado/nn/safetensors.h"
 
 namespace cortado {
 

@@ -1,7 +1,7 @@
 #include "cortado/models/config.h"
 
 #include "cortado/base/error.h"
-#include "cortado/nn/checksum.h"
+#include "cortado/formats/checksum.h"
 
 namespace cortado {
 

@@ -3,8 +3,8 @@
 #include <random>
 
 #include "cortado/base/error.h"
+#include "cortado/formats/checksum.h"
 #include "cortado/mechanisms/softmax/mixer.h"
-#include "cortado/nn/checksum.h"
 #include "cortado/nn/dropout.h"
 #include "cortado/nn/linear_cross_entropy.h"
 #include "cortado/nn/matmul.h"

@@ -4,8 +4,8 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 

@@ -3,11 +3,11 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/custom_class.h>
 
+#include "cortado/formats/gguf/file.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
 #include "cortado/models/memory.h"
 #include "cortado/nn/dtype.h"
-#include "cortado/nn/gguf/file.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "cortado/base/error.h"
-#include "cortado/nn/safetensors.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/nn/state.h"
 
 namespace cortado {

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "cortado/base/error.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/nn/linear.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "cortado/base/files.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/nn/feed_forward.h"
 #include "cortado/nn/linear.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/nn/weights.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"

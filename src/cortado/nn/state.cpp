@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cortado/base/error.h"
-#include "cortado/nn/safetensors.h"
+#include "cortado/formats/safetensors.h"
 
 namespace cortado {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cortado/nn/gguf/file.h"
+#include "cortado/formats/gguf/file.h"
 
 namespace cortado {
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "cortado/base/error.h"
-#include "cortado/nn/safetensors.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {

@@ -8,7 +8,7 @@
 #include "cortado/base/human.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/random.h"
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/lora.h"

@@ -9,9 +9,9 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/testing/errors.h"
 #include "cortado/train/run.h"
 

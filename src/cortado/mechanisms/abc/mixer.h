@@ -3,9 +3,9 @@
 #pragma once
 
 #include "cortado/mechanisms/abc/op.h"
-#include "cortado/mechanisms/convolved.h"
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/convolved.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cortado/mechanisms/blurry_window/op.h"
-#include "cortado/mechanisms/projected.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/projected.h"
 
 namespace cortado {
 

@@ -1,8 +1,8 @@
 // delta_net: DeltaNet, the delta rule without decay.
 #pragma once
 
-#include "cortado/mechanisms/delta.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
 

@@ -1,7 +1,7 @@
 // exact_chunked: softmax attention computed in chunks with a running maximum, the honest baseline.
 #pragma once
 
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 
 namespace cortado {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
 namespace {

@@ -1,8 +1,8 @@
 // gated_delta_net: the delta rule after a decay of each head.
 #pragma once
 
-#include "cortado/mechanisms/delta.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
 

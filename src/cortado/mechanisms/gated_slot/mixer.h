@@ -1,10 +1,10 @@
 // gated_slot: gated slot attention (GSA), softmax attention over M slots with a data-dependent forget gate a slot.
 #pragma once
 
-#include "cortado/mechanisms/convolved.h"
 #include "cortado/mechanisms/gated_slot/op.h"
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/convolved.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
 

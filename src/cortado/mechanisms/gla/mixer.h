@@ -1,8 +1,8 @@
 // gla: linear attention with a data-dependent decay for every key channel.
 #pragma once
 
-#include "cortado/mechanisms/gated_linear.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
 

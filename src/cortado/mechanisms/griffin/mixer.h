@@ -1,8 +1,8 @@
 // griffin: the recurrent block of Griffin and Hawk, a gelu gate on a short convolution and an RG-LRU.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/rg_lru.h"
 #include "cortado/nn/short_convolution.h"
 

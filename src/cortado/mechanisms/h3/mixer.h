@@ -1,8 +1,8 @@
 // h3: a shift SSM on the keys, times the values, a diagonal SSM, times the queries.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/short_convolution.h"
 

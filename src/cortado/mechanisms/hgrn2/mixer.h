@@ -1,9 +1,9 @@
 // hgrn2: gated linear attention whose key is what its gate forgets.
 #pragma once
 
-#include "cortado/mechanisms/convolved.h"
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/convolved.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {

@@ -1,8 +1,8 @@
 // kda: Kimi Delta Attention, the delta rule after a decay of each key channel.
 #pragma once
 
-#include "cortado/mechanisms/delta.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
 

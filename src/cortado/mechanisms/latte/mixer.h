@@ -1,9 +1,9 @@
 // latte: linear-time attention through L latent states.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
 #include "cortado/mechanisms/latte/op.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 

@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/latte/op.h"
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/time_softmax/op.h"
 

@@ -1,8 +1,8 @@
 // lightning: linear attention with fixed decays that slow down with depth (TransNormer, MiniMax-01).
 #pragma once
 
-#include "cortado/mechanisms/gated_linear.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
 

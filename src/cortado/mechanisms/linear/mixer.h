@@ -2,9 +2,9 @@
 // chapter.
 #pragma once
 
-#include "cortado/mechanisms/convolved.h"
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/convolved.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/feature_map.h"
 
 namespace cortado {

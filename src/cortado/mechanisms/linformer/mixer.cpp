@@ -1,7 +1,7 @@
 #include "cortado/mechanisms/linformer/mixer.h"
 
-#include "cortado/mechanisms/latents.h"
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/latents.h"
+#include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
 

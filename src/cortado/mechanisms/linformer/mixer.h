@@ -1,8 +1,8 @@
 // linformer: attention to keys and values projected along time to a fixed number. An encoder of fixed length.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 

@@ -3,7 +3,7 @@
 #include "cortado/mechanisms/lola/kernel.h"
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/parts.h"
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/kernels.h"
 

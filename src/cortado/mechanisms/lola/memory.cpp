@@ -5,8 +5,8 @@
 
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/parts.h"
-#include "cortado/mechanisms/ring.h"
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/window_attention/op.h"
 

@@ -3,7 +3,7 @@
 
 #include "cortado/mechanisms/lola/memory.h"
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
 
 namespace cortado {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cortado/mechanisms/lolcats/feature_map.h"
-#include "cortado/mechanisms/projected.h"
+#include "cortado/mechanisms/shared/projected.h"
 
 namespace cortado {
 

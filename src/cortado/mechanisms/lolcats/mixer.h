@@ -3,8 +3,8 @@
 
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
 #include "cortado/mechanisms/lolcats/op.h"
-#include "cortado/mechanisms/registry.h"
-#include "cortado/mechanisms/student.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/student.h"
 
 namespace cortado {
 

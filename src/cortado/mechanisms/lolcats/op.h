@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
 

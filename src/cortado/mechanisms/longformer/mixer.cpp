@@ -1,7 +1,7 @@
 #include "cortado/mechanisms/longformer/mixer.h"
 
 #include "cortado/mechanisms/exact_chunked/op.h"
-#include "cortado/mechanisms/ring.h"
+#include "cortado/mechanisms/shared/ring.h"
 
 namespace cortado {
 namespace {

@@ -1,8 +1,8 @@
 // longformer: a sliding window plus the first tokens of the sequence, which everyone sees.
 #pragma once
 
-#include "cortado/mechanisms/attention.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/attention.h"
 
 namespace cortado {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "cortado/mechanisms/latents.h"
+#include "cortado/mechanisms/shared/latents.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/op.h"
 

@@ -1,8 +1,8 @@
 // luna: tokens attend to a few latents that have attended to the tokens.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "cortado/mechanisms/latents.h"
 #include "cortado/mechanisms/luna/mixer.h"
+#include "cortado/mechanisms/shared/latents.h"
 
 namespace cortado {
 

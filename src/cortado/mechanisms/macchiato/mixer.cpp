@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/macchiato/mixer.h"
 
-#include "cortado/mechanisms/ring.h"
+#include "cortado/mechanisms/shared/ring.h"
 #include "cortado/nn/rotary.h"
 
 namespace cortado {

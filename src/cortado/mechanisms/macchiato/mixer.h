@@ -5,7 +5,7 @@
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/macchiato/op.h"
 #include "cortado/mechanisms/macchiato/source.h"
-#include "cortado/mechanisms/student.h"
+#include "cortado/mechanisms/shared/student.h"
 
 namespace cortado {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
 namespace {

@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/macchiato/source.h"
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/nn/wide.h"
 
 namespace cortado {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cortado/mechanisms/mamba/scan.h"
-#include "cortado/mechanisms/registry.h"
-#include "cortado/mechanisms/state_space.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/state_space.h"
 
 namespace cortado {
 

@@ -1,8 +1,8 @@
 // mamba2: state-space duality, a gated scan with one decay a head.
 #pragma once
 
-#include "cortado/mechanisms/registry.h"
-#include "cortado/mechanisms/state_space.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/state_space.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {

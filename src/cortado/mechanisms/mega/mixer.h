@@ -1,8 +1,8 @@
 // mega: a multi-dimensional damped moving average feeding gated single-head attention within chunks.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 

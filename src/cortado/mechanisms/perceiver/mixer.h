@@ -1,8 +1,8 @@
 // perceiver: a few latents read the sequence, think about it, and are read by the tokens. An encoder.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/feed_forward.h"
 #include "cortado/nn/norms.h"
 

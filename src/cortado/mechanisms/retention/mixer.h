@@ -1,8 +1,8 @@
 // retention: linear attention with one fixed decay a head (RetNet).
 #pragma once
 
-#include "cortado/mechanisms/gated_linear.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
 

@@ -1,8 +1,8 @@
 // rg_lru: Griffin's recurrent unit as a mixer of its own, followed by an output projection.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/rg_lru.h"
 
 namespace cortado {

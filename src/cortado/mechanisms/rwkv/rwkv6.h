@@ -1,8 +1,8 @@
 // rwkv6: linear attention with data-dependent decays and a bonus for the current token (Finch).
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 

@@ -1,7 +1,7 @@
 // RWKV's token shift.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/primitives/short_conv/op.h"
 
 namespace cortado {

@@ -1,8 +1,8 @@
 // s5: one multi-input multi-output system with a diagonal complex state, and a gated gelu.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/diagonal_ssm.h"
 
 namespace cortado {

@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/sliding_window/mixer.h"
 
-#include "cortado/mechanisms/ring.h"
+#include "cortado/mechanisms/shared/ring.h"
 
 namespace cortado {
 

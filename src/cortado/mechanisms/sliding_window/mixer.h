@@ -1,8 +1,8 @@
 // sliding_window: softmax attention over the last w tokens, with a ring of w - 1 keys and values.
 #pragma once
 
-#include "cortado/mechanisms/attention.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/attention.h"
 
 namespace cortado {
 

@@ -1,8 +1,8 @@
 // softmax: attention over every earlier token, with a cache of keys and values that grows.
 #pragma once
 
-#include "cortado/mechanisms/attention.h"
-#include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/attention.h"
 
 namespace cortado {
 

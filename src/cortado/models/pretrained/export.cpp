@@ -7,10 +7,10 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/signals.h"
-#include "cortado/mechanisms/attention.h"
+#include "cortado/formats/safetensors.h"
+#include "cortado/mechanisms/shared/attention.h"
 #include "cortado/models/pretrained/source.h"
 #include "cortado/nn/dtype.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {

@@ -3,8 +3,8 @@
 #include <set>
 
 #include "cortado/base/error.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/models/pretrained/source.h"
-#include "cortado/nn/safetensors.h"
 
 namespace cortado {
 

@@ -11,9 +11,9 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/pretrained/import.h"
-#include "cortado/nn/safetensors.h"
 #include "cortado/testing/gguf.h"
 
 namespace cortado {

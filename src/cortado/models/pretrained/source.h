@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cortado/formats/gguf/file.h"
 #include "cortado/models/pretrained/decoder.h"
-#include "cortado/nn/gguf/file.h"
 
 namespace cortado {
 

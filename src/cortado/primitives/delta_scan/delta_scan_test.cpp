@@ -1,6 +1,6 @@
-#include "cortado/primitives/delta_scan/cases.h"
 #include "cortado/primitives/delta_scan/chunked.h"
 #include "cortado/primitives/gated_scan/op.h"
+#include "cortado/testing/delta_scan_cases.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado::delta_scan_test {

@@ -1,7 +1,7 @@
 // The kernel on every instruction set this machine has, against the definition in float64.
 #include <ATen/Parallel.h>
 
-#include "cortado/primitives/delta_scan/cases.h"
+#include "cortado/testing/delta_scan_cases.h"
 
 namespace cortado::delta_scan_kernel_test {
 namespace {

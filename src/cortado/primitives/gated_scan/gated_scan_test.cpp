@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
 #include "cortado/primitives/common.h"
-#include "cortado/primitives/gated_scan/cases.h"
 #include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/gated_scan_cases.h"
 
 namespace cortado::gated_scan_test {
 namespace {

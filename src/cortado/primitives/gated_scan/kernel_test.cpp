@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cortado/base/isa.h"
-#include "cortado/primitives/gated_scan/cases.h"
+#include "cortado/testing/gated_scan_cases.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::gated_scan_kernel_test {

@@ -1,4 +1,4 @@
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "cortado/train/compare.h"
+#include "cortado/compare/compare.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cortado/generate/answers.h"
+#include "cortado/evaluate/answers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cortado/mechanisms/attention.h"
+#include "cortado/mechanisms/shared/attention.h"
 
 namespace cortado {
 

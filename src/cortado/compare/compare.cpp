@@ -1,4 +1,4 @@
-#include "cortado/train/compare.h"
+#include "cortado/compare/compare.h"
 
 #include <filesystem>
 #include <iostream>
@@ -6,7 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"

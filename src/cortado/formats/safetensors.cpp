@@ -1,4 +1,4 @@
-#include "cortado/nn/safetensors.h"
+#include "cortado/formats/safetensors.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/json.h"
-#include "cortado/nn/checksum.h"
+#include "cortado/formats/checksum.h"
 
 namespace cortado {
 

@@ -1,7 +1,7 @@
 // What the mixers with softmax attention over tokens share: soft-cap, and going on from a cache.
 #pragma once
 
-#include "cortado/mechanisms/projected.h"
+#include "cortado/mechanisms/shared/projected.h"
 #include "cortado/primitives/window_attention/past.h"
 
 namespace cortado {

@@ -1,4 +1,4 @@
-#include "cortado/mechanisms/delta.h"
+#include "cortado/mechanisms/shared/delta.h"
 
 #include "cortado/primitives/delta_scan/op.h"
 

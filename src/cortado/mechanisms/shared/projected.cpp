@@ -1,4 +1,4 @@
-#include "cortado/mechanisms/projected.h"
+#include "cortado/mechanisms/shared/projected.h"
 
 #include "cortado/nn/rotary.h"
 

@@ -1,4 +1,4 @@
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
 
 #include <c10/core/GradMode.h>
 

@@ -1,7 +1,7 @@
 // How well a model predicts the same tokens from contexts of different lengths, at a memory that its state decides.
 #pragma once
 
-#include "cortado/generate/evaluate.h"
+#include "cortado/evaluate/evaluate.h"
 
 namespace cortado {
 

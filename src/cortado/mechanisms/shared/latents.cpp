@@ -1,8 +1,8 @@
-#include "cortado/mechanisms/latents.h"
+#include "cortado/mechanisms/shared/latents.h"
 
 #include <cmath>
 
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
 

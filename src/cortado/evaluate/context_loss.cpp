@@ -1,4 +1,4 @@
-#include "cortado/generate/context_loss.h"
+#include "cortado/evaluate/context_loss.h"
 
 #include <c10/core/GradMode.h>
 

@@ -1,4 +1,4 @@
-#include "cortado/nn/checksum.h"
+#include "cortado/formats/checksum.h"
 
 #include <cstdio>
 #include <cstring>

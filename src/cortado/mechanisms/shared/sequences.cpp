@@ -1,4 +1,4 @@
-#include "cortado/mechanisms/sequences.h"
+#include "cortado/mechanisms/shared/sequences.h"
 
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"

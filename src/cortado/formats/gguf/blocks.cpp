@@ -1,4 +1,4 @@
-#include "cortado/nn/gguf/blocks.h"
+#include "cortado/formats/gguf/blocks.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,4 +1,4 @@
-#include "cortado/nn/gguf/file.h"
+#include "cortado/formats/gguf/file.h"
 
 #include <algorithm>
 #include <bit>

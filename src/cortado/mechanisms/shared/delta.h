@@ -1,9 +1,9 @@
 // What DeltaNet, Gated DeltaNet and KDA share: everything but the decay.
 #pragma once
 
-#include "cortado/mechanisms/convolved.h"
-#include "cortado/mechanisms/heads.h"
 #include "cortado/mechanisms/mixer.h"
+#include "cortado/mechanisms/shared/convolved.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
-#include "cortado/nn/gguf/file.h"
+#include "cortado/formats/gguf/file.h"
 
 namespace cortado {
 namespace {

@@ -1,7 +1,7 @@
 // Attention between the tokens of a sequence and a few latents: what `luna`, `linformer` and `perceiver` are made of.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 

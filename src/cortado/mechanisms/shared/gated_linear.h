@@ -2,8 +2,8 @@
 // gate. What each adds is its decay.
 #pragma once
 
-#include "cortado/mechanisms/convolved.h"
-#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/shared/convolved.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {

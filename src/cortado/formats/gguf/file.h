@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cortado/base/files.h"
-#include "cortado/nn/gguf/blocks.h"
+#include "cortado/formats/gguf/blocks.h"
 
 namespace cortado {
 

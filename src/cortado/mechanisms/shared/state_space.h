@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/short_convolution.h"
 
 namespace cortado {

@@ -1,4 +1,4 @@
-#include "cortado/mechanisms/gated_linear.h"
+#include "cortado/mechanisms/shared/gated_linear.h"
 
 #include "cortado/nn/rotary.h"
 #include "cortado/primitives/gated_scan/op.h"

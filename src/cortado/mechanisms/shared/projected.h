@@ -1,7 +1,7 @@
 // What the mixers with one query, key and value a token share: projections, grouped heads, rotary positions.
 #pragma once
 
-#include "cortado/mechanisms/heads.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 
