@@ -69,6 +69,14 @@ def test_trains_and_resumes_exactly(cortado, work):
     assert tensors(work / "parts" / "trainer.safetensors") == tensors(run / "trainer.safetensors")
 
 
+def test_starts_from_a_run_whose_name_is_a_number(cortado, work):
+    assert cortado(*arguments(work, out="123")).returncode == 0
+    done = cortado("train", "123", "--data", "text.txt", "--out", "next", "--set", "training.seed=4", cwd=work)
+    assert done.returncode == 0, done.stderr
+    config = json.loads((work / "next" / "config.json").read_text())
+    assert config["training"]["base"] == str(work / "123")
+
+
 @pytest.mark.parametrize("sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_go_on(cortado_program, work, sent, code):
     command = [cortado_program, *map(str, arguments(work, "--steps", 1000000))]

@@ -44,7 +44,7 @@ Json effective_config(const TrainOptions& options, std::string& name) {
   // A run in place of a config: its model, its weights.
   const bool base = std::filesystem::is_directory(name);
   Json config = read_json_file(base ? RunFolder{name}.config() : name);
-  if (base) apply_setting(config, "training.base=" + name);
+  if (base) apply_setting(config, "training.base=" + Json(name).dump());  // a text, even "123"
   if (options.lora) start_lora(config, *options.lora);
   for (const std::string& setting : options.settings) apply_setting(config, setting);
   if (options.steps) apply_setting(config, concat("training.steps=", *options.steps));

@@ -242,6 +242,20 @@ TEST(Rotary, SharesRowsOfADenseBatch) {
   EXPECT_TRUE(apply_rotary(x, positions, 1e4).equal(apply_rotary(x, positions.contiguous(), 1e4)));
 }
 
+TEST(Rotary, KeepsItsLastTableUnlessItIsLarge) {
+  const auto twice_the_same = [](int64_t count) {
+    const Tensor positions = at::arange(count, at::kLong).unsqueeze(0).contiguous();
+    const Tensor first = rotary_table(positions.clone(), 8, 1e4).cos;
+    return first.is_same(rotary_table(positions, 8, 1e4).cos);
+  };
+  EXPECT_TRUE(twice_the_same(100));
+  EXPECT_FALSE(twice_the_same((int64_t{1} << 20) + 1));
+  for (int theta = 2; theta < 200; ++theta) {  // more kinds of frequencies than are kept
+    const Tensor table = rotary_table(at::ones({1, 1}, at::kLong), 4, theta, at::kDouble).cos;
+    EXPECT_NEAR(table.flatten()[1].item<double>(), std::cos(1 / std::sqrt(theta)), 1e-12);
+  }
+}
+
 TEST(Positions, AreInterleavedSinesAndCosines) {
   const Tensor positions = at::tensor({0, 3, 70}, at::kLong).unsqueeze(0);
   const Tensor table = sinusoidal_positions(positions, 5, at::kDouble);

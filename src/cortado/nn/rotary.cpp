@@ -40,15 +40,17 @@ class Rotate : public torch::autograd::Function<Rotate> {
   }
 };
 
+constexpr size_t kMostFrequencies = 64;                // kinds of frequencies that a thread keeps
+constexpr int64_t kMostKeptAngles = int64_t{1} << 22;  // in the table that it keeps: 32 MiB in float32
+
 // theta^(-2i/channels), float64. A model asks for the same ones once a layer and token: kept.
 Tensor plain_frequencies(int64_t channels, double theta, const at::TensorOptions& options) {
   thread_local std::map<std::tuple<int64_t, double, std::string>, Tensor> known;
-  Tensor& kept = known[{channels, theta, options.device().str()}];
-  if (!kept.defined()) {
-    const c10::InferenceMode ordinary(false);  // kept for callers in any mode
-    kept = at::arange(0, channels, 2, options).mul_(-std::log(theta) / static_cast<double>(channels)).exp_();
-  }
-  return kept;
+  const std::tuple key(channels, theta, options.device().str());
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  if (known.size() >= kMostFrequencies) known.clear();
+  const c10::InferenceMode ordinary(false);  // kept for callers in any mode
+  return known[key] = at::arange(0, channels, 2, options).mul_(-std::log(theta) / static_cast<double>(channels)).exp_();
 }
 
 // Of K/2 pairs of channels, float64.
@@ -156,7 +158,9 @@ Json RotaryScaling::to_json() const {
 
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
   fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
-  if (!positions.is_cpu() || positions.stride(0) == 0) return make_table(positions, head_dim, rotary, type);
+  const bool kept = positions.is_cpu() && positions.stride(0) != 0 &&
+                    positions.numel() <= kMostKeptAngles / (head_dim / 2);  // all layers then form a longer one anew
+  if (!kept) return make_table(positions, head_dim, rotary, type);
   thread_local LastTable last;
   if (!last.serves(positions, head_dim, rotary, type)) {
     const c10::InferenceMode ordinary(false);  // the table may be asked for in any mode

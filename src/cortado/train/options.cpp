@@ -45,10 +45,15 @@ void read_optimizer(JsonReader& reader, TrainingOptions& options) {
   options.clip = reader.number("clip", 0, 1e6, defaults.clip);
 }
 
-at::ScalarType read_dtype(JsonReader& reader) {
+std::optional<at::ScalarType> read_dtype(JsonReader& reader) {
   const std::string name = reader.choice("dtype", {"auto", "float32", "bfloat16"}, "auto");
-  if (name == "auto") return fast_training_type();
+  if (name == "auto") return std::nullopt;
   return name == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+const char* name_of(std::optional<at::ScalarType> dtype) {
+  if (!dtype) return "auto";
+  return dtype == at::kBFloat16 ? "bfloat16" : "float32";
 }
 
 }  // namespace
@@ -79,6 +84,8 @@ TrainingOptions TrainingOptions::from_json(const Json& object, const std::string
   return options;
 }
 
+at::ScalarType TrainingOptions::compute_type() const { return dtype ? *dtype : fast_training_type(); }
+
 Json TrainingOptions::to_json() const {
   Json json = {{"data", data},
                {"tokenizer", tokenizer},
@@ -97,7 +104,7 @@ Json TrainingOptions::to_json() const {
                {"epsilon", epsilon},
                {"weight_decay", weight_decay},
                {"clip", clip},
-               {"dtype", dtype == at::kBFloat16 ? "bfloat16" : "float32"},
+               {"dtype", name_of(dtype)},
                {"packed", packed},
                {"evaluate_every", evaluate_every},
                {"evaluate_batches", evaluate_batches},

@@ -35,8 +35,8 @@ struct TrainingOptions {
   double weight_decay = 0.1;  // on matrices only
   double clip = 1.0;          // largest global gradient norm; 0: no clipping
 
-  // bfloat16: autocast, the weights stay float32. In JSON also "auto", the default: what this CPU multiplies faster.
-  at::ScalarType dtype = at::kFloat;
+  // bfloat16: autocast, the weights stay float32. None is "auto", JSON's default: compute_type() measures.
+  std::optional<at::ScalarType> dtype = at::kFloat;
   bool packed = false;           // whole documents one after the other instead of random crops
   int64_t evaluate_every = 250;  // steps between validations, each of which also writes a checkpoint
   int64_t evaluate_batches = 0;  // batches from the beginning of the validation split; 0: all of it
@@ -52,6 +52,7 @@ struct TrainingOptions {
   Json to_json() const;  // round trip: from_json(to_json()) is the same
 
   int64_t tokens_per_step() const { return batch * context * accumulate; }
+  at::ScalarType compute_type() const;  // where dtype says none: what this machine multiplies faster
 };
 
 }  // namespace cortado

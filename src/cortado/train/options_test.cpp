@@ -33,13 +33,17 @@ TEST(TrainingOptions, DefaultsAndRoundTrip) {
   const auto defaults = options_of("{}");
   EXPECT_EQ(defaults.steps, 2000);
   EXPECT_EQ(defaults.decay_steps, 2000);
-  EXPECT_EQ(defaults.dtype, fast_training_type());
+  EXPECT_FALSE(defaults.dtype);  // "auto": nothing was measured for it yet
+  EXPECT_EQ(defaults.to_json()["dtype"], "auto");
+  EXPECT_EQ(options_of(defaults.to_json().dump()).to_json(), defaults.to_json());
+  EXPECT_EQ(defaults.compute_type(), fast_training_type());
   const auto changed = options_of(
       R"({"steps": 7, "batch": 3, "schedule": "linear", "warmup": 2, "dtype": "bfloat16", "packed": true, "clip": 0, "seed": 9})");
   EXPECT_EQ(changed.decay_steps, 7);  // follows steps
   EXPECT_EQ(changed.to_json(), TrainingOptions::from_json(changed.to_json()).to_json());
   EXPECT_EQ(changed.to_json()["schedule"], "linear");
   EXPECT_EQ(changed.to_json()["dtype"], "bfloat16");
+  EXPECT_EQ(changed.compute_type(), at::kBFloat16);
   EXPECT_NE(changed.to_json(), defaults.to_json());
 }
 

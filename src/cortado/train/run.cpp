@@ -47,7 +47,8 @@ std::string first_difference(const Json& a, const Json& b, const std::string& pr
 TrainingOptions read_options(const ModelConfig& model) {
   Json training = model.training.is_null() ? Json::object() : model.training;
   if (training.is_object() && !training.contains("context") && model.context > 0) training["context"] = model.context;
-  const auto options = TrainingOptions::from_json(training, "training");
+  auto options = TrainingOptions::from_json(training, "training");
+  options.dtype = options.compute_type();  // the run keeps what this machine chose
   fail_input_if(model.positions == PositionKind::kLearned && options.context > model.context,
                 "[training] \"context\" is ", options.context, ", but the model has learned positions for ",
                 model.context, " tokens only");

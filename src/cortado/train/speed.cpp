@@ -99,7 +99,7 @@ bool measure_training_speeds(std::vector<SpeedContender>& contenders, const Spee
       AdamW optimizer(*contenders[i].model, options);
       const double seconds = seconds_of([&] {
         for (int step = 0; step < kTrainingSteps; ++step) {
-          train_step(*contenders[i].model, optimizer, request.next_batch(), options.dtype);
+          train_step(*contenders[i].model, optimizer, request.next_batch(), options.compute_type());
         }
       });
       if (round >= 0) times[i].push_back(seconds / kTrainingSteps);

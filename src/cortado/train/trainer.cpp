@@ -107,7 +107,7 @@ double Trainer::accumulate_gradients() {
     if (about.cu_seqlens) about.cu_seqlens = about.cu_seqlens->to(device);
     Tensor loss;
     {
-      const Autocast autocast(device, options_.dtype);
+      const Autocast autocast(device, options_.compute_type());
       loss = model_->loss(batch.tokens.to(device), batch.targets.to(device), about) / double(options_.accumulate);
     }
     loss.backward();
@@ -136,7 +136,7 @@ bool Trainer::validate(const std::function<bool()>& stop) {
   };
   double loss = 0;
   try {
-    const Autocast autocast(model_->device(), options_.dtype);
+    const Autocast autocast(model_->device(), options_.compute_type());
     loss = evaluate_loss(*model_, *validation_, evaluation).loss();
   } catch (const Interrupted&) {
     return false;
