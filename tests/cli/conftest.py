@@ -1,6 +1,12 @@
 """A small trained model that the command line's tests share."""
 
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import termios
 
 import pytest
 
@@ -49,3 +55,26 @@ def trained_softmax(train_run, tmp_path_factory, text):
     """A softmax model with learned positions for 32 tokens, after 20 steps."""
     folder = tmp_path_factory.mktemp("softmax")
     return train_run(folder, text, mixer={"mixer": "softmax"}, positions="learned", context=32)
+
+
+@pytest.fixture(scope="session")
+def at_a_terminal(program):
+    """at_a_terminal("mechanisms", columns=100): what the program prints where its standard output is a terminal."""
+
+    def run(*arguments, columns=80):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        command = [program, *map(str, arguments)]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+            os.close(theirs)
+            shown = b""
+            try:
+                while part := os.read(ours, 65536):
+                    shown += part
+            except OSError:  # how a terminal ends on Linux
+                pass
+        os.close(ours)
+        assert process.returncode == 0
+        return shown.decode().replace("\r\n", "\n")
+
+    return run

@@ -42,5 +42,17 @@ def test_tables_have_a_row_a_mixer(cortado, listed):
         assert rows[number].startswith(f"| `{name}` ")
 
 
+def test_rows_fit_the_terminal(cortado, at_a_terminal, listed):
+    for columns in (70, 100):
+        shown = at_a_terminal("mechanisms", columns=columns)
+        assert max(map(len, shown.splitlines())) <= columns
+        assert set(listed) <= {line.split()[0] for line in shown.splitlines() if line}
+        assert "--wide" in shown
+    everything = cortado("mechanisms").stdout
+    assert at_a_terminal("mechanisms", "--wide", columns=70) == everything
+    assert at_a_terminal("mechanisms", columns=1000) == everything
+
+
 def test_one_form_of_output_at_a_time(refused):
     assert "--json" in refused("mechanisms", "--json", "--markdown")
+    assert "--wide" in refused("mechanisms", "--json", "--wide")

@@ -1,6 +1,5 @@
 #include "cortado/base/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "cortado/base/human.h"
 #include "cortado/base/table.h"
+#include "cortado/base/terminal.h"
 #include "cortado/base/utf8.h"
 
 namespace cortado {
@@ -23,10 +23,9 @@ bool stderr_is_terminal() {
   return ::isatty(STDERR_FILENO) && !(kind && std::string(kind) == "dumb");
 }
 
-int terminal_columns() {
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return 80;
+int stderr_columns() {
+  const int columns = terminal_columns(STDERR_FILENO);
+  return columns > 0 ? columns : 80;
 }
 
 // A line longer than the terminal would wrap, and "\r" would no longer find its start.
@@ -102,7 +101,7 @@ void ProgressBar::update_at(double seconds, int64_t done, const std::string& ext
     out_ << line(seconds, done, extra, 0) << std::endl;
     return;
   }
-  const int columns = columns_ > 0 ? columns_ : terminal_columns();
+  const int columns = columns_ > 0 ? columns_ : stderr_columns();
   out_ << "\r\033[K" << cut_to(line(seconds, done, extra, columns), columns - 1) << std::flush;
   drawn_ = true;
 }

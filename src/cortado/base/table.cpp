@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <numeric>
+#include <sstream>
 
 #include "cortado/base/utf8.h"
 
@@ -32,6 +34,47 @@ bool looks_like_number(const std::string& cell) {
   return start < cell.size() && std::isdigit(static_cast<unsigned char>(cell[start]));
 }
 
+int total_width(const std::vector<int>& widths) {
+  return std::accumulate(widths.begin(), widths.end(), 2 * static_cast<int>(widths.size()) - 2);
+}
+
+using Lines = std::vector<std::vector<std::string>>;
+
+// Of every column.
+std::vector<int> longest_words(const Lines& lines) {
+  std::vector<int> longest(lines.front().size(), 0);
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) {
+      std::istringstream words(line[i]);
+      for (std::string word; words >> word;) longest[i] = std::max(longest[i], display_width(word));
+    }
+  }
+  return longest;
+}
+
+// Takes from the widest columns, as far as their words go, until the lines fit.
+void narrow(std::vector<int>& width, const std::vector<int>& least, int columns) {
+  while (total_width(width) > columns) {
+    size_t widest = width.size();
+    for (size_t i = 0; i < width.size(); ++i) {
+      if (width[i] > least[i] && (widest == width.size() || width[i] > width[widest])) widest = i;
+    }
+    if (widest == width.size()) return;
+    --width[widest];
+  }
+}
+
+// Bytes of the longest beginning of `text` that fits into `columns`; at least a character.
+size_t fitting(std::string_view text, int columns) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t next = at + static_cast<size_t>(std::max(1, utf8_char(text.substr(at)).length));
+    if (at > 0 && display_width(text.substr(0, next)) > columns) break;
+    at = next;
+  }
+  return at;
+}
+
 std::string pad(const std::string& cell, int width, bool right) {
   const std::string space(static_cast<size_t>(std::max(0, width - display_width(cell))), ' ');
   return right ? space + cell : cell + space;
@@ -49,6 +92,20 @@ int display_width(std::string_view text) {
   return width;
 }
 
+std::vector<std::string> fold(std::string_view text, int columns) {
+  std::vector<std::string> lines;
+  while (display_width(text) > columns) {
+    size_t length = fitting(text, columns);
+    // A word that ends here is whole; else the line ends before it, unless it is all that there is.
+    const size_t space = text.substr(0, length + 1).find_last_of(' ');
+    if (space != std::string_view::npos && space > 0) length = space;
+    lines.emplace_back(text.substr(0, length));
+    text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ', length)));
+  }
+  lines.emplace_back(text);
+  return lines;
+}
+
 Table::Table(std::vector<std::string> header) : header_(std::move(header)) {}
 
 void Table::add_row(std::vector<std::string> cells) {
@@ -61,7 +118,7 @@ bool Table::is_numeric(size_t column) const {
          std::all_of(rows_.begin(), rows_.end(), [&](const auto& row) { return looks_like_number(row[column]); });
 }
 
-std::vector<int> Table::widths(const std::vector<std::vector<std::string>>& lines) const {
+std::vector<int> Table::widths(const Lines& lines) const {
   std::vector<int> width(header_.size(), 0);
   for (const auto& line : lines) {
     for (size_t i = 0; i < line.size(); ++i) width[i] = std::max(width[i], display_width(line[i]));
@@ -69,16 +126,40 @@ std::vector<int> Table::widths(const std::vector<std::vector<std::string>>& line
   return width;
 }
 
-std::string Table::text() const {
-  std::vector<std::vector<std::string>> lines{header_};
+int Table::width() const {
+  auto lines = rows_;
+  lines.push_back(header_);
+  return total_width(widths(lines));
+}
+
+// A row, whose cells may take several lines.
+std::string Table::line(const std::vector<std::string>& cells, const std::vector<int>& width) const {
+  std::vector<std::vector<std::string>> parts;
+  size_t height = 1;
+  for (size_t i = 0; i < width.size(); ++i) {
+    parts.push_back(fold(cells[i], width[i]));
+    height = std::max(height, parts[i].size());
+  }
+  std::string out;
+  for (size_t part = 0; part < height; ++part) {
+    std::string text;
+    for (size_t i = 0; i < width.size(); ++i) {
+      text += (i ? "  " : "") + pad(part < parts[i].size() ? parts[i][part] : "", width[i], is_numeric(i));
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    out += text + "\n";
+  }
+  return out;
+}
+
+std::string Table::text(int columns) const {
+  Lines lines{header_};
   lines.insert(lines.end(), rows_.begin(), rows_.end());
-  const std::vector<int> width = widths(lines);
+  std::vector<int> width = widths(lines);
+  if (columns > 0) narrow(width, longest_words(lines), columns);
   std::string out;
   for (size_t row = 0; row < lines.size(); ++row) {
-    std::string line;
-    for (size_t i = 0; i < header_.size(); ++i) line += (i ? "  " : "") + pad(lines[row][i], width[i], is_numeric(i));
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
+    out += line(lines[row], width);
     if (row > 0) continue;
     for (size_t i = 0; i < width.size(); ++i) out += (i ? "  " : "") + std::string(static_cast<size_t>(width[i]), '-');
     out += "\n";
@@ -87,7 +168,7 @@ std::string Table::text() const {
 }
 
 std::string Table::markdown() const {
-  std::vector<std::vector<std::string>> lines{header_};
+  Lines lines{header_};
   lines.insert(lines.end(), rows_.begin(), rows_.end());
   for (auto& line : lines) {
     for (auto& cell : line) {

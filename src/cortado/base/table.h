@@ -11,19 +11,26 @@ namespace cortado {
 // else 1.
 int display_width(std::string_view utf8);
 
+// The text in lines of at most `columns`, at its spaces where there are some.
+std::vector<std::string> fold(std::string_view text, int columns);
+
 class Table {
  public:
   explicit Table(std::vector<std::string> header);
   // One cell a column; missing cells are empty. A column is right-aligned when all of its cells look like numbers.
   void add_row(std::vector<std::string> cells);
   size_t rows() const { return rows_.size(); }
+  int width() const;  // of the lines of text()
 
-  std::string text() const;      // a line of header, a rule, the rows; ends with a newline
+  // A line of header, a rule, the rows; ends with a newline. With `columns`, cells are folded where the lines would be
+  // wider, as far as that goes.
+  std::string text(int columns = 0) const;
   std::string markdown() const;  // "|" in cells is escaped
 
  private:
   std::vector<int> widths(const std::vector<std::vector<std::string>>& lines) const;
   bool is_numeric(size_t column) const;
+  std::string line(const std::vector<std::string>& cells, const std::vector<int>& width) const;
 
   std::vector<std::string> header_;
   std::vector<std::vector<std::string>> rows_;

@@ -43,6 +43,21 @@ TEST(Memory, ResidentGrowsWithWhatIsTouched) {
   EXPECT_EQ(block.back(), 1);
 }
 
+TEST(Table, FoldsCellsThatAreTooWide) {
+  Table table({"name", "what it says"});
+  table.add_row({"one", "a few words that go on"});
+  table.add_row({"two", "short"});
+  EXPECT_EQ(table.width(), 4 + 2 + 22);
+  EXPECT_EQ(table.text(28), table.text());
+  EXPECT_EQ(table.text(18),
+            "name  what it says\n----  ------------\none   a few words\n      that go on\ntwo   short\n");
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(fold("", 5), Lines{""});
+  EXPECT_EQ(fold("ab cd ef", 5), (Lines{"ab cd", "ef"}));
+  EXPECT_EQ(fold("abcdefgh ij", 3), (Lines{"abc", "def", "gh", "ij"}));
+  EXPECT_EQ(fold("\u6F22\u5B57\u6F22", 4), (Lines{"\u6F22\u5B57", "\u6F22"}));
+}
+
 TEST(Table, AlignsByDisplayWidthAndNumbersRight) {
   Table table({"name", "loss"});
   table.add_row({"naïve", "1.9"});

@@ -95,7 +95,7 @@ void bench_operators(OpsOptions& options) {
 
 void add_ops_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
-      "ops", "primitives and mechanisms: forward, with backward and by steps, beside what the machine can do");
+      "ops", "Measure primitives and mechanisms: forward, with backward and by steps, beside what the machine can do");
   auto options = std::make_shared<OpsOptions>();
   OperatorRequest& request = options->request;
   command->add_option("--op", options->operators, "which: gated_scan, gated_scan/head, latte, ... (default all)")
@@ -117,8 +117,8 @@ void add_ops_command(CLI::App& bench) {
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the random inputs")->check(CLI::NonNegativeNumber);
-  command->add_flag("--json", options->json, "as JSON");
-  command->add_flag("--quiet", options->quiet, "no progress bar");
+  command->add_flag("--json", options->json, "print JSON");
+  command->add_flag("--quiet", options->quiet, "show no progress bar");
   std::string operators;
   for (const OperatorCase& each : operator_cases()) operators += concat("\n  ", each.name, ": ", each.note);
   command->footer(concat(
@@ -132,7 +132,7 @@ void add_ops_command(CLI::App& bench) {
 }  // namespace
 
 void add_bench_command(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "measure the speed of operators and models on this machine");
+  CLI::App* bench = app.add_subcommand("bench", "Measure the speed of operators and models on this machine");
   bench->require_subcommand(0, 1);
   bench->callback([bench] {
     fail_input_if(bench->get_subcommands().empty(),

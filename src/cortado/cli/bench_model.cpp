@@ -246,8 +246,8 @@ void bench_model(ModelBench& options) {
 }  // namespace
 
 void add_bench_model_command(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("model", "a config's model: a step of training, prefill, decoding at depths, and memory");
+  CLI::App* command = bench.add_subcommand(
+      "model", "Measure a config's model: a step of training, prefill, decoding at depths, and memory");
   auto options = std::make_shared<ModelBench>();
   command->add_option("config", options->config, "a config file, or a run's folder; the weights are random")
       ->required();
@@ -270,8 +270,8 @@ void add_bench_model_command(CLI::App& bench) {
   command->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
-  command->add_flag("--json", options->json, "as JSON");
-  command->add_flag("--quiet", options->quiet, "no progress bar");
+  command->add_flag("--json", options->json, "print JSON");
+  command->add_flag("--quiet", options->quiet, "show no progress bar");
   options->memory = add_memory_options(*command);
   options->common = add_common_options(*command);
   add_weights_option(*command, options->weights);

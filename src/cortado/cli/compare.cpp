@@ -91,7 +91,7 @@ constexpr const char* kCompareFooter =
 }  // namespace
 
 void add_compare_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("compare", "Train the same model with several mixers, and compare");
+  CLI::App* command = app.add_subcommand("compare", "Train the same model with several mixers, and compare them");
   auto options = std::make_shared<CompareOptions>();
   command->add_option("--mixers", options->mixers, "which, separated by commas, or all")->delimiter(',')->required();
   command->add_option("--config", options->config, "the model; its mixer is replaced (default configs/compare.json)");
@@ -107,7 +107,7 @@ void add_compare_command(CLI::App& app) {
   command->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
-  command->add_flag("--quiet", options->quiet, "only the table");
+  command->add_flag("--quiet", options->quiet, "print only the table");
   command->footer(kCompareFooter);
   options->common = add_common_options(*command);
   command->callback([options] { run(*options); });

@@ -202,9 +202,9 @@ void examine(bool json) {
 
 void add_doctor_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "doctor", "print what this machine has and what of it is used, and try every operator against its definition");
+      "doctor", "Print what this machine has and uses, and try every operator against its definition");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "as JSON");
+  command->add_flag("--json", *json, "print JSON");
   const auto common = add_common_options(*command);
   command->footer(
       "The exit code is 0 when all is well, else 1, with a line for each thing that is not.\n"

@@ -30,17 +30,15 @@ std::string without_tokenizer(const ModelOptions& model, const std::string& fold
 }  // namespace
 
 void add_export_command(CLI::App& app) {
-  auto& command = *app.add_subcommand("export", "Writes a softmax model as a Hugging Face folder");
+  auto& command = *app.add_subcommand("export", "Write a softmax model as a Hugging Face folder");
   auto model = add_model_options(command);
   auto out = std::make_shared<std::string>();
   command.footer(
-      "Writes config.json and model.safetensors (--dtype, by default float32) of a Llama, Mistral, Qwen2 or Gemma-2, "
-      "which "
-      "every layer's\n"
-      "being softmax or sliding_window allows; its tokenizer (tokenizer.json, tokenizer_config.json with a chat "
-      "template, "
-      "generation_config.json),\n"
-      "where it is one of byte pairs, as those of imported models are.\n\nExamples:\n"
+      "The folder gets config.json and model.safetensors (--dtype, by default float32) of a Llama, Mistral, Qwen2 or "
+      "Gemma-2, which every\n"
+      "layer's being softmax or sliding_window allows; and the tokenizer (tokenizer.json, tokenizer_config.json with a "
+      "chat template,\n"
+      "generation_config.json), where it is one of byte pairs, as those of imported models are.\n\nExamples:\n"
       "  cortado export runs/smollm2 --out models/smollm2 --dtype bfloat16");
   command.add_option("--out", *out, "folder to write; new or empty")->required()->type_name("DIR");
   command.callback([model, out] {

@@ -98,11 +98,11 @@ void run_import(const ImportCommand& command) {
 
 void add_import_command(CLI::App& app) {
   auto command = std::make_shared<ImportCommand>();
-  auto& subcommand = *app.add_subcommand("import", "Reads a pretrained Llama, Mistral, Qwen2 or Gemma-2");
+  auto& subcommand =
+      *app.add_subcommand("import", "Read a pretrained Llama, Mistral, Qwen2 or Gemma-2, and write it as a run");
   subcommand.footer(
-      "Reads the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file (F32, "
-      "F16, "
-      "BF16, Q8_0,\n"
+      "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file (F32, "
+      "F16, BF16, Q8_0,\n"
       "Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K). The weights keep their type; quantised ones become float32 unless "
       "--dtype says\n"
       "otherwise.\n\nExamples:\n"

@@ -313,7 +313,7 @@ void add_later_stages(CLI::App& app, LinearizeCommand& command) {
 
 void add_linearize_command(CLI::App& app) {
   auto command = std::make_shared<LinearizeCommand>();
-  auto& subcommand = *app.add_subcommand("linearize", "Converts a softmax model to linear time");
+  auto& subcommand = *app.add_subcommand("linearize", "Convert a softmax model to linear time");
   command->app = &subcommand;
   subcommand.add_option("MODEL", command->request.plan.source, "a run with softmax layers, as `cortado import` makes");
   subcommand.add_option("--checkpoint", command->request.plan.which, "of MODEL: best or last")
@@ -332,7 +332,7 @@ void add_linearize_command(CLI::App& app) {
   subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");
   subcommand.add_option("--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would")
       ->check(CLI::PositiveNumber);
-  subcommand.add_flag("--quiet", command->quiet, "no progress bar");
+  subcommand.add_flag("--quiet", command->quiet, "show no progress bar");
   subcommand.footer(kLinearizeFooter);
   command->common = add_common_options(subcommand);
   subcommand.callback([command] { run_linearize(*command); });

@@ -80,7 +80,8 @@ void add_commands(CLI::App& app) {
 
 int run(int argc, char** argv) {
   CLI::App app("cortado: linear-time attention, from training to generation at constant memory.", "cortado");
-  app.set_version_flag("--version", concat("cortado ", kVersion));
+  app.set_help_flag("-h,--help", "print this help");
+  app.set_version_flag("--version", concat("cortado ", kVersion), "print the version");
   app.require_subcommand(0, 1);
   app.footer(
       "Examples:\n"

@@ -1,8 +1,12 @@
 // cortado mechanisms: what exists, with paper, equation, state and kernels.
+#include <unistd.h>
+
 #include <iostream>
+#include <limits>
 
 #include "cortado/base/error.h"
 #include "cortado/base/table.h"
+#include "cortado/base/terminal.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/mechanisms/registry.h"
@@ -51,34 +55,58 @@ void print_markdown() {
   std::cout << table.markdown();
 }
 
-void print_text() {
+Table wide_table() {
   Table table({"mixer", "family", "forms", "kernel", "primitives", "floats of state a sequence", "paper"});
   for (const Mechanism* m : mechanisms()) {
     table.add_row({m->name, m->family, forms(*m), kernels_of(*m), list(m->primitives), m->state, m->paper});
   }
-  std::cout << table.text() << "\n";
-  for (const Mechanism* m : mechanisms()) std::cout << m->name << ": " << m->equation << "\n";
-  std::cout
-      << "\nT tokens, D width, H heads, d head size, Hkv key heads, L latents, w window. Each has a reference, a\n"
-         "chunked form for training and prefill, and (causal ones) a step of one token. \"kernel\" names the "
-         "primitives\n"
-         "that a hand-written kernel computes; all else is ATen.\n";
+  return table;
+}
+
+Table narrow_table() {
+  Table table({"mixer", "forms", "floats of state a sequence", "paper"});
+  for (const Mechanism* m : mechanisms()) table.add_row({m->name, forms(*m), m->state, m->paper});
+  return table;
+}
+
+// `columns` of a terminal that is too narrow for all of it; 0: no end.
+void print_text(int columns) {
+  const auto print = [columns](const std::string& text) {
+    for (const std::string& line : fold(text, columns > 0 ? columns : std::numeric_limits<int>::max())) {
+      std::cout << line << "\n";
+    }
+  };
+  std::cout << (columns > 0 ? narrow_table() : wide_table()).text(columns) << "\n";
+  for (const Mechanism* m : mechanisms()) print(m->name + ": " + m->equation);
+  std::cout << "\n";
+  print("T tokens, D width, H heads, d head size, Hkv key heads, L latents, w window.");
+  print("Each has a reference, a chunked form for training and prefill, and (causal ones) a step of one token.");
+  print(columns > 0 ? "There is more: family, kernels and primitives with --wide."
+                    : "\"kernel\" names the primitives that a hand-written kernel computes; all else is ATen.");
 }
 
 }  // namespace
 
 void add_mechanisms_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("mechanisms", "list the mixers there are, with paper, equation, state and kernels");
-  auto json = std::make_shared<bool>(false), markdown = std::make_shared<bool>(false);
-  CLI::Option* as_json = command->add_flag("--json", *json, "as JSON");
-  command->add_flag("--markdown", *markdown, "as the table of README.md")->excludes(as_json);
+      app.add_subcommand("mechanisms", "List the mixers there are, with paper, equation, state and kernels");
+  struct Flags {
+    bool json = false, markdown = false, wide = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::Option* as_json = command->add_flag("--json", flags->json, "print JSON");
+  CLI::Option* as_markdown = command->add_flag("--markdown", flags->markdown, "print the table of README.md");
+  CLI::Option* wide = command->add_flag("--wide", flags->wide, "print all columns, however narrow the terminal is");
+  as_markdown->excludes(as_json)->excludes(wide);
+  as_json->excludes(wide);
   const auto common = add_common_options(*command);
   command->footer("Example:\n  cortado mechanisms --json");
-  command->callback([json, markdown, common] {
+  command->callback([flags, common] {
     common->apply();
-    if (*json) return print_json();
-    return *markdown ? print_markdown() : print_text();
+    if (flags->json) return print_json();
+    if (flags->markdown) return print_markdown();
+    const int columns = flags->wide ? 0 : terminal_columns(STDOUT_FILENO);
+    print_text(wide_table().width() > columns ? columns : 0);
   });
 }
 

@@ -48,7 +48,7 @@ std::string unescape(const std::string& text) {
 }  // namespace
 
 void add_prepare_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("prepare", "turn texts into token files for training");
+  CLI::App* command = app.add_subcommand("prepare", "Turn texts into token files for training");
   const auto options = std::make_shared<PrepareOptions>();
   const auto quiet = std::make_shared<bool>(false);
   command
@@ -69,7 +69,7 @@ void add_prepare_command(CLI::App& app) {
       ->add_option("--document-separator", options->document_separator,
                    "text between two documents of a file (\\n and \\t are understood); without it each file is one")
       ->type_name("TEXT");
-  command->add_flag("--quiet", *quiet, "no progress bar");
+  command->add_flag("--quiet", *quiet, "show no progress bar");
   command->footer(kExamples);
   command->callback([options, quiet] {
     options->progress = !*quiet;

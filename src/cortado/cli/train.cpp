@@ -134,7 +134,7 @@ void add_train_command(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   command->add_option("--stop-at", options->stop_at, "stop after this step as Ctrl-C would; the schedule stays")
       ->check(CLI::NonNegativeNumber);
-  command->add_flag("--quiet", options->quiet, "no progress bar");
+  command->add_flag("--quiet", options->quiet, "show no progress bar");
   command->footer(kTrainFooter);
   options->common = add_common_options(*command);
   command->callback([options] { train(*options); });
