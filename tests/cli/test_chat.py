@@ -19,8 +19,8 @@ def fnv(data):
     return f"{value:016x}"
 
 
-def write_tokenizer(folder, size, stops):
-    """`size` tokens: two marks and characters, ChatML."""
+def write_tokenizer(folder, size, stops, prefix=()):
+    """`size` tokens: two marks and characters, ChatML; a text begins with `prefix`."""
     characters = [c for c in map(chr, range(0x20, 0x20 + size)) if c not in "<|>"]
     tokens = ["<|im_start|>", "<|im_end|>", "\n", *characters][:size]
     pieces = json.dumps({"tokens": tokens, "merges": []})
@@ -28,7 +28,7 @@ def write_tokenizer(folder, size, stops):
         {"id": i, "text": tokens[i], "special": True} | dict.fromkeys(("normalized", "lstrip", "rstrip", "single_word", "apart"), False)
         for i in (0, 1)
     ]
-    special = {"begin": 0, "end": 1, "unknown": None, "padding": None, "prefix": [], "suffix": [], "stops": stops}
+    special = {"begin": 0, "end": 1, "unknown": None, "padding": None, "prefix": list(prefix), "suffix": [], "stops": stops}
     settings = {
         "format": "cortado tokenizer", "version": 1, "kind": "bpe", "vocabulary": size, "unknown": None,
         "byte_fallback": False, "fuse_unknown": False, "ignore_merges": False, "normalizer": [], "pre_tokenizer": [],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -25,7 +26,7 @@ def fixture_generate(cortado, trained):
 
 def test_writes_as_many_characters_as_asked(generate):
     done = generate("--prompt", "ROMEO:", "--n-tokens", 50)
-    assert len(done.stdout) in (50, 51)  # a newline is added unless the text ends with one
+    assert len(done.stdout) == 50  # no newline is added where nobody sits at a terminal
     assert "prompt   6 tokens" in done.stderr
     assert "decode   50 tokens" in done.stderr
     assert "after 56 tokens" in done.stderr
@@ -54,9 +55,8 @@ def test_json_has_text_and_figures(generate):
     assert len(result["text"]) == 30
     assert (result["prompt_tokens"], result["tokens"], result["depth"], result["end"]) == (6, 30, 36, "tokens")
     assert result["state_bytes"] > 0 and result["tokens_per_second"] > 0
-    assert result["text"] == generate("--prompt", "ROMEO:", "--n-tokens", 30).stdout.removesuffix("\n") or result[
-        "text"
-    ].endswith("\n")
+    assert result["text"] == generate("--prompt", "ROMEO:", "--n-tokens", 30).stdout
+    assert len(result["token_ids"]) == 30
 
 
 def test_state_is_constant_and_the_cache_is_not(generate, trained):
@@ -67,6 +67,26 @@ def test_state_is_constant_and_the_cache_is_not(generate, trained):
     (short, short_cache), (long, long_cache) = sizes(20), sizes(200)
     assert short == long
     assert long_cache == short_cache * 201 / 21
+
+
+def test_cache_beside_the_state_has_the_models_key_heads(cortado, train_run, tmp_path, text):
+    mixer = {"mixer": "softmax", "kv_heads": 1, "head_dim": 12}
+    run = train_run(tmp_path / "grouped", text, mixer=mixer, positions="rotary")
+
+    def read(*arguments):
+        done = cortado("generate", run, "--prompt", "a" * 255, "--n-tokens", 1, "--json", "--threads", 1, *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    whole = read()
+    # 2 layers, a key and a value, 1 head of 12, 256 tokens.
+    assert (whole["kv_cache_bytes"], whole["kv_cache_dtype"]) == (2 * 2 * 12 * 256 * 4, "float32")
+    assert 0 < whole["state_bytes"] - whole["kv_cache_bytes"] < 100  # positions
+    half = read("--kv-type", "bfloat16")
+    assert (half["kv_cache_bytes"], half["kv_cache_dtype"]) == (2 * 2 * 12 * 256 * 2, "bfloat16")
+    assert 0 < half["state_bytes"] - half["kv_cache_bytes"] < 100
+    described = json.loads(cortado("describe", run, "--json").stdout)
+    assert described["depths"][0]["kv_cache_bytes"] == 2 * 2 * 12 * 1024 * 4
 
 
 def test_stop_strings_end_the_text_unprinted(generate):
@@ -106,6 +126,18 @@ def test_state_of_another_model_is_refused(generate, refused, trained_softmax, t
     assert "state" in refused("generate", trained_softmax, "--load-state", state)
 
 
+def test_state_of_another_memory_is_refused_with_the_flags(cortado, refused, trained_softmax, tmp_path):
+    state = tmp_path / "state"
+    window = ("--memory", "window", "--window", 9)
+    done = cortado("generate", trained_softmax, "--prompt", "a", "--n-tokens", 1, "--save-state", state, *window)
+    assert done.returncode == 0, done.stderr
+    line = refused("generate", trained_softmax, "--load-state", state, "--memory", "window", "--window", 5)
+    assert "--memory window --window 9" in line and "--memory window --window 5" in line
+    line = refused("generate", trained_softmax, "--load-state", state)
+    assert "--memory window --window 9" in line and "no --memory" in line
+    assert cortado("generate", trained_softmax, "--load-state", state, "--n-tokens", 1, *window).returncode == 0
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "text"])
 def test_broken_states_are_refused(generate, refused, trained, tmp_path, damage):
     state = tmp_path / "state"
@@ -119,6 +151,38 @@ def test_broken_states_are_refused(generate, refused, trained, tmp_path, damage)
         content = b"not a state"
     state.write_bytes(content)
     assert str(state) in refused("generate", trained, "--load-state", state)
+
+
+def test_token_numbers_are_the_text(generate, trained):
+    characters = json.loads((trained / "tokenizer" / "tokenizer.json").read_text())["characters"]
+    ids = ",".join(str(characters.index(c)) for c in "ROMEO:")
+    written = json.loads(generate("--prompt", "ROMEO:", "--n-tokens", 30, "--json", *GREEDY[:2]).stdout)
+    assert generate("--prompt-tokens", ids, "--n-tokens", 30, *GREEDY[:2]).stdout == written["text"]
+
+
+def test_a_run_without_a_tokenizer_reads_and_writes_token_numbers(cortado, generate, refused, trained, tmp_path):
+    run, state = tmp_path / "run", tmp_path / "state"
+    shutil.copytree(trained, run)
+    shutil.rmtree(run / "tokenizer")
+    for arguments in [("--prompt", "a"), ("--chat",), (), ("--prompt-tokens", "1", "--stop", "a")]:
+        line = refused("generate", run, *arguments)
+        assert "has no tokenizer" in line and "--prompt-tokens 1,2,3" in line
+    expected = json.loads(generate("--prompt-tokens", "1,2,3", "--n-tokens", 9, "--json", *GREEDY[:2]).stdout)["token_ids"]
+    done = cortado("generate", run, "--prompt-tokens", "1,2,3", "--n-tokens", 5, "--save-state", state, *GREEDY)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ",".join(map(str, expected[:5]))
+    done = cortado("generate", run, "--load-state", state, "--n-tokens", 4, "--json", *GREEDY)
+    assert json.loads(done.stdout)["token_ids"] == expected[5:]
+
+
+def test_parts_make_up_the_whole_and_a_terminal_gets_a_newline(generate, at_a_terminal, trained, tmp_path):
+    state = tmp_path / "state"
+    first = generate("--prompt", "ROMEO:", "--n-tokens", 7, "--save-state", state, *GREEDY[:2]).stdout
+    second = generate("--load-state", state, "--n-tokens", 8, *GREEDY[:2]).stdout
+    whole = generate("--prompt", "ROMEO:", "--n-tokens", 15, *GREEDY[:2]).stdout
+    assert first + second == whole and len(whole) == 15
+    shown = at_a_terminal("generate", trained, "--prompt", "ROMEO:", "--n-tokens", 7, *GREEDY)
+    assert shown == first + ("" if first.endswith("\n") else "\n")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +201,11 @@ def test_broken_states_are_refused(generate, refused, trained, tmp_path, damage)
         (["--prompt-file", "/nowhere/file"], "/nowhere/file"),
         (["--prompt", "\u2603"], "\u2603"),  # a character that the tokenizer has not seen
         (["--load-state", "/nowhere/state"], "/nowhere/state"),
+        (["--prompt-tokens", "1,a"], "prompt-tokens"),
+        (["--prompt-tokens", "1,-2"], "prompt-tokens"),
+        (["--prompt-tokens", "1,100000"], "100000"),
+        (["--prompt-tokens", "1", "--prompt", "a"], "prompt"),
+        (["--prompt-tokens", "1", "--echo"], "echo"),
         (["--prompt", "a", "--temprature", "1"], "--temperature"),  # the nearest option is named
         (["--prompt", "a", "--checkpoint", "first"], "checkpoint"),
     ],

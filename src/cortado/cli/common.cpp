@@ -46,7 +46,9 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   auto options = std::make_shared<CommonOptions>();
   constexpr const char* kGroup = "Common";
   command.add_option("--device", options->device, "cpu, cuda, cuda:1 (default cpu)")->group(kGroup);
-  command.add_option("--threads", options->threads, "threads to compute with (default: one a core)")
+  command
+      .add_option("--threads", options->threads,
+                  "threads to compute with (default: one a core; 1 where other work wants the cores)")
       ->check(CLI::Range(1, 4096))
       ->group(kGroup);
   command.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")
@@ -55,7 +57,7 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   command.add_option("--seed", options->seed, "seed of every random draw")
       ->check(CLI::NonNegativeNumber)
       ->group(kGroup);
-  command.set_version_flag("--version", concat("cortado ", kVersion))->group(kGroup);
+  command.set_version_flag("--version", concat("cortado ", kVersion), "print the version")->group(kGroup);
   return options;
 }
 
@@ -73,6 +75,11 @@ void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
                   "keep the keys and values of softmax layers as float32, bfloat16 or float16 (default: as --dtype)")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->group("Common");
+}
+
+void add_bos_option(CLI::App& command, bool& bos) {
+  command.add_flag_callback(
+      "--no-bos", [&bos] { bos = false; }, "leave out the mark that a model expects at a text's beginning (BOS)");
 }
 
 WeightFormat weight_format_or_plain(const std::optional<std::string>& weights) {
@@ -101,9 +108,21 @@ std::optional<Memory> MemoryOptions::chosen() const {
   return std::nullopt;
 }
 
+constexpr const char* kMemoryGroup = "Memory";
+
+std::string MemoryOptions::flags() const {
+  std::string text;
+  for (const CLI::Option* option : command->get_options()) {
+    if (option->get_group() != kMemoryGroup || option->count() == 0) continue;
+    text += concat(text.empty() ? "" : " ", option->get_name(), " ", option->results().back());
+  }
+  return text.empty() ? "no --memory" : text;
+}
+
 std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
   auto options = std::make_shared<MemoryOptions>();
-  constexpr const char* kGroup = "Memory";
+  options->command = &command;
+  constexpr const char* kGroup = kMemoryGroup;
   Memory& memory = options->memory;
   const CLI::Range size(0, 1 << 24);
   command.add_option("--memory", memory.kind, "of a converted model: softmax, window, lolcats or lola")
@@ -145,6 +164,10 @@ std::shared_ptr<LanguageModel> ModelOptions::open() const {
 }
 
 std::shared_ptr<Tokenizer> ModelOptions::tokenizer() const { return load_tokenizer(run + "/tokenizer"); }
+
+std::vector<int32_t> ModelOptions::begin(const Tokenizer& tokenizer) const {
+  return bos ? tokenizer.special().prefix : std::vector<int32_t>();
+}
 
 void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64_t rows) {
   const int64_t tokens = tokenizer.vocabulary();

@@ -42,12 +42,16 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command);
 // without --memory) is there when its callback runs; options without --memory: InputError.
 struct MemoryOptions {
   Memory memory;
+  const CLI::App* command = nullptr;
   std::optional<Memory> chosen() const;
+  std::string flags() const;  // as they were given: "--memory lola --cache 256", or "no --memory"
 };
 std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command);
 
 // Adds --weights: what a model's matrices are kept in.
 void add_weights_option(CLI::App& command, std::optional<std::string>& weights);
+// Adds --no-bos: whether a text begins with the marks that its model expects there.
+void add_bos_option(CLI::App& command, bool& bos);
 // Adds --kv-type: the type of growing caches of keys and values.
 void add_cache_option(CLI::App& command, std::optional<std::string>& type);
 WeightFormat weight_format_or_plain(const std::optional<std::string>& weights);
@@ -58,6 +62,7 @@ struct ModelOptions {
   std::string checkpoint = "best";
   std::shared_ptr<MemoryOptions> memory;
   std::optional<std::string> weights;  // of commands with --weights
+  bool bos = true;                     // of commands with --no-bos
   std::shared_ptr<CommonOptions> common;
 
   // With the chosen memory.
@@ -65,6 +70,8 @@ struct ModelOptions {
   // On the common options' device, with their threads and type (default float32).
   std::shared_ptr<LanguageModel> open() const;
   std::shared_ptr<Tokenizer> tokenizer() const;
+  // What stands before a text and before a part of one: the tokenizer's marks, none with --no-bos.
+  std::vector<int32_t> begin(const Tokenizer& tokenizer) const;
 };
 
 // Adds the positional RUN, --checkpoint, the memory's and the common options. With `runs`, several RUNs, which go

@@ -7,6 +7,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/models/key_values.h"
 #include "cortado/models/language_model.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/initialization.h"
@@ -50,11 +51,6 @@ int64_t state_bytes(const Subject& subject, int64_t tokens) {
   int64_t bytes = 8;  // the position
   for (const auto& mixer : subject.model.mixers()) bytes += mixer_bytes(*mixer, subject, tokens);
   return bytes;
-}
-
-// Keys and values of width D in each layer.
-int64_t cache_bytes(const Subject& subject, int64_t tokens) {
-  return static_cast<int64_t>(subject.config().layers.size()) * 2 * subject.config().dim * tokens * subject.element();
 }
 
 // Key-value pairs that a layer holds for a query head, the mean over the layers; none where one holds something else.
@@ -129,7 +125,7 @@ Json as_json(const Subject& subject) {
     }
     if (config.causal) {
       entry["state_bytes"] = state_bytes(subject, depth.tokens);
-      entry["kv_cache_bytes"] = cache_bytes(subject, depth.tokens);
+      entry["kv_cache_bytes"] = key_value_bytes(config, depth.tokens, subject.dtype);
     }
     json["depths"].push_back(entry);
   }
@@ -155,7 +151,7 @@ void print_depths(const Subject& subject) {
     std::vector<std::string> row = {depth.name, human_count(subject.model.flops_per_token(depth.tokens))};
     if (causal) {
       const auto state = static_cast<double>(state_bytes(subject, depth.tokens));
-      const auto cache = static_cast<double>(cache_bytes(subject, depth.tokens));
+      const auto cache = static_cast<double>(key_value_bytes(subject.config(), depth.tokens, subject.dtype));
       row.insert(row.end(), {human_bytes(state), human_bytes(cache), fixed(cache / state, cache / state < 10 ? 2 : 0)});
     }
     table.add_row(row);
@@ -165,9 +161,12 @@ void print_depths(const Subject& subject) {
     std::cout << "Its learned positions end at " << subject.config().context
               << " tokens: beyond, the numbers are only for comparison.\n";
   }
-  std::cout << (causal ? "KV cache: of a softmax model with these layers and width, every head with keys and values of "
-                         "its own.\n"
-                       : "A bidirectional model reads whole sequences: it has no state.\n");
+  if (causal) {
+    std::cout << "KV cache: of softmax layers in the places of these, with their key heads, as "
+              << dtype_name(subject.dtype) << ".\n";
+  } else {
+    std::cout << "A bidirectional model reads whole sequences: it has no state.\n";
+  }
 }
 
 // LoLA's measure of memory (its Tables 1 and 2): key-value pairs of one head, 2d numbers each, and tokens for each
@@ -224,12 +223,12 @@ void describe(const DescribeOptions& options) {
 
 void add_describe_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("describe", "print a model's layers, parameters, FLOPs a token and the size of its state");
+      app.add_subcommand("describe", "Print a model's layers, parameters, FLOPs a token and the size of its state");
   auto options = std::make_shared<DescribeOptions>();
   command->add_option("config", options->run, "a config file, or a run's folder")->required();
   command->add_option("--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer")
       ->check(CLI::Range(1, 1 << 30));
-  command->add_flag("--json", options->json, "as JSON");
+  command->add_flag("--json", options->json, "print JSON");
   options->memory = add_memory_options(*command);
   options->common = add_common_options(*command);
   add_weights_option(*command, options->weights);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 
@@ -16,6 +17,7 @@
 #include "cortado/cli/chat.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/models/key_values.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
@@ -25,6 +27,7 @@ namespace {
 struct GenerateCommand {
   std::optional<std::string> prompt;
   std::string prompt_file;
+  std::vector<int32_t> prompt_tokens;
   std::string save_state;
   std::string load_state;
   std::string system;
@@ -43,10 +46,11 @@ struct Report {
   double prompt_seconds = 0;
   double decode_seconds = 0;
   Generated generated;
-  std::string text;        // collected for --json only
-  bool cut = false;        // stopped before the prompt was read
-  bool line_open = false;  // what was printed doesn't end with a newline
-  int64_t refused = 0;     // lines of a conversation
+  std::string text;             // collected for --json only
+  std::vector<int32_t> tokens;  // likewise
+  bool cut = false;             // stopped before the prompt was read
+  bool line_open = false;       // what was printed doesn't end with a newline
+  int64_t refused = 0;          // lines of a conversation
 };
 
 // Says once that a model with softmax attention goes beyond what it was trained on.
@@ -84,15 +88,25 @@ std::string read_prompt(const GenerateCommand& command) {
 
 double rate(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 
-// What keys and values of all layers would take at this depth in a softmax model of the same shape.
-double kv_cache_bytes(const Session& session) {
-  const auto& config = session.model().config();
-  const auto element = static_cast<double>(c10::elementSize(session.model().dtype()));
-  return 2.0 * static_cast<double>(config.layers.size()) * static_cast<double>(config.dim) * element *
-         static_cast<double>(session.depth());
+// The run's tokenizer; none where it has none and numbers do.
+std::shared_ptr<Tokenizer> tokenizer_of(const GenerateCommand& command) {
+  const std::string& run = command.model->run;
+  if (std::filesystem::exists(run + "/tokenizer")) return command.model->tokenizer();
+  const bool texts = command.prompt || !command.prompt_file.empty() || command.chat || !command.options.stops.empty();
+  fail_input_if(texts || (command.prompt_tokens.empty() && command.load_state.empty()), "[generate] ", run,
+                " has no tokenizer: it reads and writes token numbers, as --prompt-tokens 1,2,3");
+  return nullptr;
 }
 
-void print_summary(const Session& session, const Report& report) {
+at::ScalarType cache_type(const Session& session, const GenerateCommand& command) {
+  return command.kv_type ? dtype_of(*command.kv_type) : session.model().dtype();
+}
+
+int64_t kv_cache_bytes(const Session& session, const GenerateCommand& command) {
+  return key_value_bytes(session.model().config(), session.depth(), cache_type(session, command));
+}
+
+void print_summary(const Session& session, const GenerateCommand& command, const Report& report) {
   if (report.prompt_tokens > 0) {
     std::cerr << "prompt   " << with_commas(report.prompt_tokens) << " tokens, "
               << human_count(rate(report.prompt_tokens, report.prompt_seconds)) << " tokens/s\n";
@@ -102,13 +116,15 @@ void print_summary(const Session& session, const Report& report) {
               << human_count(rate(report.generated.tokens, report.decode_seconds)) << " tokens/s\n";
   }
   std::cerr << "state    " << human_bytes(static_cast<double>(session.state_bytes())) << " after "
-            << with_commas(session.depth())
-            << " tokens; keys and values of every token: " << human_bytes(kv_cache_bytes(session)) << std::endl;
+            << with_commas(session.depth()) << " tokens; keys and values of every token: "
+            << human_bytes(static_cast<double>(kv_cache_bytes(session, command))) << " as "
+            << dtype_name(cache_type(session, command)) << std::endl;
 }
 
-void print_json(const Session& session, const Report& report) {
+void print_json(const Session& session, const GenerateCommand& command, const Report& report) {
   constexpr const char* kEnds[] = {"tokens", "stop", "cancelled"};
   const Json json = {{"text", report.text},
+                     {"token_ids", report.tokens},
                      {"end", kEnds[static_cast<int>(report.generated.end)]},
                      {"prompt_tokens", report.prompt_tokens},
                      {"prompt_tokens_per_second", rate(report.prompt_tokens, report.prompt_seconds)},
@@ -116,22 +132,32 @@ void print_json(const Session& session, const Report& report) {
                      {"tokens_per_second", rate(report.generated.tokens, report.decode_seconds)},
                      {"depth", session.depth()},
                      {"state_bytes", session.state_bytes()},
-                     {"kv_cache_bytes", kv_cache_bytes(session)}};
+                     {"kv_cache_bytes", kv_cache_bytes(session, command)},
+                     {"kv_cache_dtype", dtype_name(cache_type(session, command))}};
   // A byte model may write what is not UTF-8.
   std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
-void read_text(Session& session, const GenerateCommand& command, ContextWarning& warning, Report& report) {
-  if (!command.load_state.empty()) session.load(command.load_state);
+void load_state(Session& session, const GenerateCommand& command) {
+  if (!command.load_state.empty()) session.load(command.load_state, command.model->memory->flags());
+}
+
+// What the model reads first: --prompt-tokens, or those of the text.
+std::vector<int32_t> prompt_tokens(const Session& session, const GenerateCommand& command, Report& report) {
+  if (!command.prompt_tokens.empty() || !session.tokenizer()) return command.prompt_tokens;
   const std::string prompt = read_prompt(command);
+  if (command.echo && command.json) report.text += prompt;
+  if (command.echo && !command.json) std::cout << prompt << std::flush;
   const auto& tokenizer = *session.tokenizer();
-  const auto tokens = session.depth() == 0 ? encode_prompt(tokenizer, prompt) : tokenizer.encode(prompt);
+  const bool begins = session.depth() == 0 && command.model->bos;
+  return begins ? encode_prompt(tokenizer, prompt) : tokenizer.encode(prompt);
+}
+
+void read(Session& session, const GenerateCommand& command, ContextWarning& warning, Report& report) {
+  load_state(session, command);
+  const auto tokens = prompt_tokens(session, command, report);
   fail_input_if(tokens.empty() && session.depth() == 0,
                 "[generate] the prompt is empty: the model needs a text to go on with");
-  if (command.echo) {
-    report.text += command.json ? prompt : "";
-    if (!command.json) std::cout << prompt << std::flush;
-  }
   warning.look(static_cast<int64_t>(tokens.size()));
   const Stopwatch watch;
   report.prompt_tokens = session.prefill(tokens, Session::kChunk, command.options.cancelled);
@@ -139,8 +165,16 @@ void read_text(Session& session, const GenerateCommand& command, ContextWarning&
   report.prompt_seconds = watch.seconds();
 }
 
-void write_text(Session& session, GenerateCommand& command, Report& report) {
-  command.options.stop_tokens = session.tokenizer()->special().stops;
+void write(Session& session, GenerateCommand& command, ContextWarning& warning, Report& report) {
+  const bool numbers = !session.tokenizer();  // written as --prompt-tokens takes them
+  if (!numbers) command.options.stop_tokens = session.tokenizer()->special().stops;
+  command.options.on_token = [&](int32_t token) {
+    warning.look(1);
+    if (command.json) report.tokens.push_back(token);
+    if (command.json || !numbers) return;
+    std::cout << (report.line_open ? "," : "") << token << std::flush;
+    report.line_open = true;
+  };
   const Stopwatch watch;
   report.generated = generate(session, command.options, [&](std::string_view text) {
     if (command.json) {
@@ -151,14 +185,16 @@ void write_text(Session& session, GenerateCommand& command, Report& report) {
     }
   });
   report.decode_seconds = watch.seconds();
-  if (report.line_open) std::cout << std::endl;
+  // Not into files and pipes: the parts of a text that goes on from a state make up the whole.
+  if (report.line_open && isatty(STDOUT_FILENO)) std::cout << std::endl;
   if (!std::cout) throw Failure("[generate] the standard output can't be written to");
 }
 
 // A conversation; with a prompt, its one question.
-void talk(Session& session, GenerateCommand& command, Report& report) {
-  if (!command.load_state.empty()) session.load(command.load_state);
+void talk(Session& session, GenerateCommand& command, ContextWarning& warning, Report& report) {
+  load_state(session, command);
   ChatOptions chat{command.system, {}, command.options};
+  chat.generate.on_token = [&](int32_t) { warning.look(1); };
   if (command.length->count() == 0) chat.generate.tokens = kChatTokens;
   if (command.prompt || !command.prompt_file.empty()) chat.question = read_prompt(command);
   const ChatTotals totals = run_chat(session, chat);
@@ -177,31 +213,28 @@ void run_generate(GenerateCommand& command) {
   if (!command.save_state.empty()) check_output_file(command.save_state);
   const auto model = command.model->open();
   if (command.kv_type) model->set_cache_type(dtype_of(*command.kv_type));
-  Session session(model, command.model->tokenizer());
+  Session session(model, tokenizer_of(command));
   ContextWarning warning(session);
   catch_interrupts();
   command.options.sampling.seed = command.model->common->seed_or(0);
-  command.options.cancelled = [&] {
-    warning.look(1);
-    return interrupt_requested();
-  };
+  command.options.cancelled = interrupt_requested;
   Report report;
   if (command.chat) {
-    talk(session, command, report);
+    talk(session, command, warning, report);
   } else {
-    read_text(session, command, warning, report);
-    write_text(session, command, report);
+    read(session, command, warning, report);
+    write(session, command, warning, report);
   }
   if (report.cut) {
     std::cerr << "stopped before the prompt was read" << (command.save_state.empty() ? "" : ": no state is saved")
               << std::endl;
   } else if (!command.save_state.empty() && session.depth() > 0) {
-    session.save(command.save_state);
+    session.save(command.save_state, command.model->memory->flags());
   }
   if (command.json) {
-    print_json(session, report);
+    print_json(session, command, report);
   } else {
-    print_summary(session, report);
+    print_summary(session, command, report);
   }
   exit_if_interrupted();
   fail_input_if(report.refused > 0, "[chat] lines that are not UTF-8 text: ", report.refused);
@@ -239,13 +272,15 @@ void add_sampling_options(CLI::App& app, GenerateOptions& options) {
 
 void add_generate_command(CLI::App& app) {
   auto command = std::make_shared<GenerateCommand>();
-  auto& generate = *app.add_subcommand("generate", "Goes on with a text, token by token, at constant memory");
+  auto& generate = *app.add_subcommand("generate", "Continue a text, token by token, at constant memory");
   generate.footer(
       "The text goes to the standard output, speed and state size to the standard error. The same --seed gives the "
       "same text.\n"
+      "A text begins with the mark that the model expects there (BOS), where it has one; --no-bos leaves it out, as in "
+      "`cortado eval`.\n"
       "--save-state keeps all that was read and written, a --stop text included; with --load-state it goes on from "
       "there at once, and\n"
-      "needs no prompt.\n\nExamples:\n"
+      "needs no prompt. A run without a tokenizer reads --prompt-tokens and writes token numbers.\n\nExamples:\n"
       "  cortado generate runs/first --prompt \"ROMEO:\" --temperature 0.8\n"
       "  cortado generate runs/first --prompt-file play.txt --n-tokens 0 --save-state play.state\n"
       "  cortado generate runs/first --load-state play.state --n-tokens 500\n"
@@ -255,8 +290,13 @@ void add_generate_command(CLI::App& app) {
   add_cache_option(generate, command->kv_type);
   auto* prompt =
       generate.add_option("--prompt", command->prompt, "the text to go on with (default: the standard input)");
-  generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input")
-      ->excludes(prompt);
+  auto* file =
+      generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input");
+  auto* numbers = generate.add_option("--prompt-tokens", command->prompt_tokens, "the same as token numbers: 1,2,3");
+  numbers->delimiter(',')->allow_extra_args(false)->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
+  prompt->excludes(file)->excludes(numbers);
+  file->excludes(numbers);
+  add_bos_option(generate, command->model->bos);
   command->length = generate.add_option("--n-tokens", command->options.tokens, "tokens to write at most")
                         ->check(CLI::NonNegativeNumber)
                         ->capture_default_str();
@@ -268,7 +308,8 @@ void add_generate_command(CLI::App& app) {
   auto* chat = generate.add_flag("--chat", command->chat,
                                  "talk with the model: a line is a question, Ctrl-C ends an answer, Ctrl-D the "
                                  "conversation; with a prompt only that question");
-  chat->excludes(echo)->excludes(json);
+  chat->excludes(echo)->excludes(json)->excludes(numbers);
+  echo->excludes(numbers);
   generate.add_option("--system", command->system, "what --chat tells the model first, instead of its own default")
       ->needs(chat);
   add_sampling_options(generate, command->options);

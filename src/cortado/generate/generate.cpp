@@ -12,7 +12,9 @@ namespace {
 // a character's bytes may be several tokens.
 constexpr size_t kDecoderContext = 8;
 
-StreamDecoder decoder_after(const Session& session) {
+// None without a tokenizer.
+std::optional<StreamDecoder> decoder_after(const Session& session) {
+  if (!session.tokenizer()) return std::nullopt;
   StreamDecoder decoder(session.tokenizer());
   const auto recent = session.recent();
   for (const int32_t token : recent.last(std::min(kDecoderContext, recent.size()))) decoder.push(token);
@@ -57,9 +59,9 @@ Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<void(std::string_view)>& write) {
   Sampler sampler(options.sampling);
   StopFilter filter(options.stops);
-  StreamDecoder decoder = decoder_after(session);
+  auto decoder = decoder_after(session);
   // Many models have more rows than tokens, to a round number: those never were trained.
-  const int64_t vocabulary = session.tokenizer()->vocabulary();
+  const int64_t vocabulary = decoder ? session.tokenizer()->vocabulary() : session.model().config().vocabulary;
   const auto show = [&](const std::string& text) {
     if (!text.empty()) write(text);
   };
@@ -73,7 +75,8 @@ Generated generate(Session& session, const GenerateOptions& options,
     const int32_t token = sampler.sample(session.logits().narrow(0, 0, vocabulary), session.recent(), position);
     const auto& stops = options.stop_tokens;
     const bool last = std::find(stops.begin(), stops.end(), token) != stops.end();
-    if (!last) show(filter.push(decoder.push(token)));
+    if (options.on_token) options.on_token(token);
+    if (decoder && !last) show(filter.push(decoder->push(token)));
     session.step(token);
     ++result.tokens;
     if (last || filter.stopped()) {
@@ -81,7 +84,7 @@ Generated generate(Session& session, const GenerateOptions& options,
       break;
     }
   }
-  if (!filter.stopped()) show(filter.push(decoder.finish()));
+  if (decoder && !filter.stopped()) show(filter.push(decoder->finish()));
   if (filter.stopped()) {
     result.end = Generated::End::kStop;
   } else {

@@ -33,6 +33,8 @@ struct GenerateOptions {
   std::vector<std::string> stops = {};    // ends the text, and is not part of it
   std::vector<int32_t> stop_tokens = {};  // the same by token, as special().stops has them
   std::function<bool()> cancelled = {};   // asked before every token
+  // Called with every token before the session reads it.
+  std::function<void(int32_t token)> on_token = {};
 };
 
 struct Generated {
@@ -42,8 +44,8 @@ struct Generated {
 };
 
 // Samples from the session's logits and reads every token back, so that the session ends after the last token, ready to
-// go on. `write` gets the text as it comes, in whole UTF-8 characters. What the session holds includes the stop
-// string or token that ended the text.
+// go on. `write` gets the text as it comes, in whole UTF-8 characters; nothing of a session without a tokenizer. What
+// the session holds includes the stop string or token that ended the text.
 Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<void(std::string_view)>& write);
 

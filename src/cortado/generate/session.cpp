@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cortado/base/error.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
@@ -24,6 +25,32 @@ at::Tensor take(const Extra& extra, const std::string& name, at::ScalarType type
     if (key == name && tensor.scalar_type() == type) return tensor;
   }
   throw InputError(concat("[", path, "] is not a saved session: it has no \"", name, "\""));
+}
+
+at::Tensor bytes_of(const std::string& text) {
+  auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  return bytes;
+}
+
+std::string text_of(const at::Tensor& bytes) {
+  const auto* data = bytes.const_data_ptr<uint8_t>();
+  return {data, data + bytes.numel()};
+}
+
+// A state of the same weights with another memory is refused with what the memories are, where that is known.
+void check_memory(const std::string& path, const std::string& identity, const std::string& memory) {
+  const TensorFile file = map_safetensors(path);
+  const auto owner = file.metadata.find("identity");
+  const auto weights = [](const std::string& name) { return name.substr(name.find('-') + 1); };
+  if (owner == file.metadata.end() || owner->second == identity || weights(owner->second) != weights(identity)) return;
+  std::string other;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name == "extra.memory" && tensor.scalar_type() == at::kByte) other = text_of(tensor);
+  }
+  throw InputError(concat("[state] ", path, " is of this model with another memory: it was saved with ",
+                          other.empty() ? "other flags" : other, ", here the model has ",
+                          memory.empty() ? "others" : memory));
 }
 
 }  // namespace
@@ -85,14 +112,16 @@ Session Session::fork() const {
   return copy;
 }
 
-void Session::save(const std::string& path) const {
+void Session::save(const std::string& path, const std::string& memory) const {
   const Extra extra = {{"logits", logits()},
                        {"recent", to_tensor(recent_)},
+                       {"memory", bytes_of(memory)},
                        {"dtype", at::full({1}, static_cast<int64_t>(model_->dtype()), at::kLong)}};
   state_.save(path, model_->identity(), extra);
 }
 
-void Session::load(const std::string& path) {
+void Session::load(const std::string& path, const std::string& memory) {
+  check_memory(path, model_->identity(), memory);
   Extra extra;
   const auto state = ModelState::load(path, model_->identity(), &extra);
   const auto dtype = static_cast<at::ScalarType>(take(extra, "dtype", at::kLong, path).item<int64_t>());

@@ -52,11 +52,11 @@ class Session {
 
   Session fork() const;
 
-  // A safetensors file: the model's state, the logits, the recent tokens. Loading the state of another model, or one
-  // made with another
-  // --dtype: InputError.
-  void save(const std::string& path) const;
-  void load(const std::string& path);
+  // A safetensors file: the model's state, the logits, the recent tokens. `memory` says which memory the model runs
+  // with, for the message that refuses a state of another one. Loading the state of another model or memory, or one
+  // made with another --dtype: InputError.
+  void save(const std::string& path, const std::string& memory = "") const;
+  void load(const std::string& path, const std::string& memory = "");
 
   const LanguageModel& model() const { return *model_; }
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
