@@ -2,8 +2,10 @@
 
 import json
 import math
+import shutil
 
 import pytest
+from test_chat import write_tokenizer
 
 
 @pytest.fixture(name="evaluate")
@@ -49,6 +51,42 @@ def test_documents_are_separate(evaluate, short, tmp_path):
     joined.write_text(whole[:400] + "<|end|>" + whole[400:])
     separated = evaluate("--text", joined, "--separator", "<|end|>", "--context", 64)[0]
     assert separated["loss"] == pytest.approx(both["loss"], rel=1e-5)
+
+
+def test_several_texts_behind_one_option(evaluate, cortado, trained, short, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(short.read_text()[:300])
+    expected = evaluate("--text", short, "--text", other, "--context", 64)[0]["loss"]
+    assert evaluate("--text", short, other, "--context", 64)[0]["loss"] == expected
+    done = cortado("eval", "--json", "--threads", 1, "--context", 64, "--text", short, other, trained)  # the run last
+    assert json.loads(done.stdout)[0]["loss"] == expected
+
+
+@pytest.fixture(name="marked")
+def fixture_marked(trained, tmp_path):
+    """The trained model, whose tokenizer says that a text begins with its first token."""
+    run = tmp_path / "marked"
+    shutil.copytree(trained, run)
+    size = json.loads((run / "tokenizer" / "tokenizer.json").read_text())["vocabulary"]
+    write_tokenizer(run / "tokenizer", size, [], prefix=[0])
+    return run
+
+
+def test_a_text_begins_as_the_model_expects_in_eval_and_generate(cortado, marked, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("HELLO WORLD AND ALL THAT IS IN IT\n" * 5)
+
+    def run(*arguments):
+        done = cortado(*arguments, "--json", "--threads", 1)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    for kind in (["eval", marked, "--text", text], ["eval", "ppl", marked, "--data", text, "--lengths", "8,16", "--tokens", 99]):
+        with_mark, without = run(*kind)[0], run(*kind, "--no-bos")[0]
+        assert with_mark["tokens"] == without["tokens"]
+        assert with_mark["loss"] != without["loss"]
+    generate = ["generate", marked, "--prompt", "HI", "--n-tokens", 1]
+    assert (run(*generate)["prompt_tokens"], run(*generate, "--no-bos")["prompt_tokens"]) == (3, 2)
 
 
 def test_bits_per_byte_counts_bytes_not_characters(cortado, train_run, tmp_path):

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -86,10 +87,10 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
   return {tokens_in_memory(at::cat(parts), documents), static_cast<double>(bytes) / static_cast<double>(predicted)};
 }
 
-Line evaluate(LanguageModel& model, const Text& text, int64_t context, const EvalCommand& command) {
+Line evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& base, const EvalCommand& command) {
   std::optional<ProgressBar> bar;
-  EvaluateOptions options;
-  options.context = context;
+  const int64_t context = base.context;
+  EvaluateOptions options = base;
   options.stride = command.stride > 0 ? command.stride : std::max<int64_t>(1, context / 2);
   options.limit = command.limit;
   options.tokens_per_call = std::max(options.tokens_per_call, context);
@@ -133,11 +134,12 @@ void print(const std::vector<Line>& lines, bool json) {
 }
 
 // Before any work is done, for all contexts.
-void check_contexts(const LanguageModel& model, EvalCommand& command) {
+void check_contexts(const LanguageModel& model, EvalCommand& command, size_t marks) {
   const auto& config = model.config();
   if (command.contexts.empty()) command.contexts = {config.context > 0 ? config.context : 256};
   for (const int64_t context : command.contexts) {
-    fail_input_if(config.positions == PositionKind::kLearned && context > config.context, "[--context] ", context,
+    const auto longest = context + static_cast<int64_t>(marks);
+    fail_input_if(config.positions == PositionKind::kLearned && longest > config.context, "[--context] ", longest,
                   " is beyond the model's learned positions: it has ", config.context);
     fail_input_if(command.stride > context, "[--stride] must be at most the context, ", context, ", got ",
                   command.stride);
@@ -147,36 +149,52 @@ void check_contexts(const LanguageModel& model, EvalCommand& command) {
 void run_eval(EvalCommand& command) {
   const c10::InferenceMode inference;
   const auto model = command.model->open();
-  check_contexts(*model, command);
-  const Text text = tokenize(command, *command.model->tokenizer());
+  const auto tokenizer = command.model->tokenizer();
+  const auto begin = command.model->begin(*tokenizer);
+  check_contexts(*model, command, begin.size());
+  const Text text = tokenize(command, *tokenizer);
   catch_interrupts();
   std::vector<Line> lines;
-  for (const int64_t context : command.contexts) lines.push_back(evaluate(*model, text, context, command));
+  for (const int64_t context : command.contexts) {
+    lines.push_back(evaluate(*model, text, {.context = context, .begin = begin}, command));
+  }
   print(lines, command.json);
+}
+
+// `eval --text FILE RUN` reads as if RUN were a text too.
+void take_run_from_texts(EvalCommand& command) {
+  if (!command.model->run.empty() || command.files.empty() || !std::filesystem::is_directory(command.files.back()))
+    return;
+  command.model->run = command.files.back();
+  command.files.pop_back();
 }
 
 }  // namespace
 
 void add_eval_command(CLI::App& app) {
   auto command = std::make_shared<EvalCommand>();
-  auto& eval = *app.add_subcommand(
-      "eval", "Loss, perplexity and bits per byte of a text, by context length; needles in haystacks");
+  auto& eval =
+      *app.add_subcommand("eval", "Measure how well a model predicts a text, and what it finds again in a long one");
   eval.footer(
-      "A window of --context tokens slides over each document by --stride tokens; every token but a document's first "
-      "is predicted\n"
-      "once, from at least context - stride tokens where the document has them. Each file is a document, or each part "
-      "of it between\n"
+      "Windows of --context tokens lie over each document, the first at its beginning, each next one --stride tokens "
+      "further on, the last\n"
+      "at its end. Every token but a document's first is predicted once, by the first window that reaches it: from at "
+      "least context - stride\n"
+      "tokens before it where the document has them. Before every window the model reads the mark that it expects at a "
+      "text's beginning\n"
+      "(BOS), where it has one, as `cortado generate` does; --no-bos leaves it out. Each file is a document, or each "
+      "part of it between\n"
       "--separator. Loss is in nats a token.\n\nExamples:\n"
       "  cortado eval runs/first --text validation.txt --context 256,1024,4096\n"
+      "  cortado eval runs/first --text book.txt letters.txt\n"
       "  cortado eval niah --help    needle in a haystack: what a model finds again in a long text\n"
       "  cortado eval ppl --help     perplexity against context length, as a picture");
   command->model = add_model_options(eval);
   // Required of this form alone: CLI11 would want them of the subcommands too.
   eval.get_option("run")->required(false);
   add_weights_option(eval, command->model->weights);
-  eval.add_option("--text", command->files, "a text file; may be given several times")
-      ->take_all()
-      ->allow_extra_args(false);
+  add_bos_option(eval, command->model->bos);
+  eval.add_option("--text", command->files, "text files; may be given several times")->take_all();
   eval.add_option("--separator", command->separator, "a text that separates documents inside a file");
   eval.add_option("--context", command->contexts, "window lengths, separated by commas (default: the training length)")
       ->delimiter(',')
@@ -190,6 +208,7 @@ void add_eval_command(CLI::App& app) {
   add_eval_perplexity_command(eval);
   eval.callback([command, &eval] {
     if (!eval.get_subcommands().empty()) return;
+    take_run_from_texts(*command);
     if (command->model->run.empty()) throw CLI::RequiredError("run");
     if (command->files.empty()) throw CLI::RequiredError("--text");
     run_eval(*command);

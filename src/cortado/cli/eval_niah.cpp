@@ -332,7 +332,7 @@ constexpr const char* kNiahFooter =
 
 void add_eval_niah_command(CLI::App& eval) {
   auto command = std::make_shared<NiahCommand>();
-  auto& niah = *eval.add_subcommand("niah", "Needle in a haystack: what a model finds again in a long text (RULER)");
+  auto& niah = *eval.add_subcommand("niah", "Hide needles in haystacks, and measure what a model finds again (RULER)");
   niah.footer(kNiahFooter);
   command->models = add_several_models(niah);
   niah.add_option("--tasks", command->tasks, "single_1, single_2, single_3, separated by commas")
@@ -352,7 +352,7 @@ void add_eval_niah_command(CLI::App& eval) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   niah.add_option("--haystack", command->haystack, "the text that single_2 and single_3 hide their needles in");
-  niah.add_flag("--plain", command->plain, "no chat template, even for a model that has one");
+  niah.add_flag("--plain", command->plain, "use no chat template, even for a model that has one");
   niah.add_flag("--json", command->json, "print a JSON list instead of the table");
   niah.callback([command, &eval] {
     refuse_outer_options(eval, "niah");

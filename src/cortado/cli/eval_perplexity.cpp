@@ -81,6 +81,7 @@ const PerplexityPoint* find_point(const std::vector<PerplexityPoint>& points, co
 
 Json measure(const PerplexityCommand& command, const OpenModel& opened, const at::Tensor& tokens, int64_t length) {
   ContextLossOptions options{.length = length, .first = command.first(), .count = command.count()};
+  options.begin = command.models->options->begin(*opened.tokenizer);
   std::optional<ProgressBar> reading;
   options.progress = [&](int64_t done, int64_t all) {
     if (!reading) {
@@ -169,7 +170,9 @@ constexpr const char* kPerplexityFooter =
     "a length, the first half of each only read. They begin half the longest length into the text; --tokens of them, "
     "or half the longest\n"
     "length where that is more. Long windows are read in pieces that go on from a state, so memory is that of the "
-    "model's state. Perplexities\n"
+    "model's state. Before every window\n"
+    "the model reads the mark that it expects at a text's beginning (BOS), where it has one; --no-bos leaves it out. "
+    "Perplexities\n"
     "of different tokenizers don't compare; bits_per_byte (in --out and --json) do. Table and picture show everything "
     "that --out holds.\n\nExamples:\n"
     "  cortado eval ppl models/smollm2 --data book.txt --lengths 256,1024,4096,16384\n"
@@ -179,9 +182,10 @@ constexpr const char* kPerplexityFooter =
 
 void add_eval_perplexity_command(CLI::App& eval) {
   auto command = std::make_shared<PerplexityCommand>();
-  auto& ppl = *eval.add_subcommand("ppl", "Perplexity against context length, as a table and a picture");
+  auto& ppl = *eval.add_subcommand("ppl", "Measure perplexity against context length, as a table and a picture");
   ppl.footer(kPerplexityFooter);
   command->models = add_several_models(ppl);
+  add_bos_option(ppl, command->models->options->bos);
   ppl.add_option("--data", command->data, "the text")->required();
   ppl.add_option("--lengths", command->lengths, "context lengths, separated by commas")
       ->delimiter(',')

@@ -63,8 +63,9 @@ OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, R
     std::cerr << "warning: " << opened.name << " was trained on " << with_commas(*context)
               << " tokens and sees all that it has read; beyond, what it predicts soon makes no sense" << std::endl;
   }
+  const bool marked = !options.begin(*opened.tokenizer).empty();
   file.require(concat("model ", opened.name), concat(opened.model->identity(), " ", dtype_name(opened.model->dtype()),
-                                                     " ", options.weights.value_or("plain")));
+                                                     " ", options.weights.value_or("plain"), marked ? " BOS" : ""));
   return opened;
 }
 

@@ -19,18 +19,23 @@ void check_window(const LanguageModel& model, const at::Tensor& tokens, const Co
                 ", must have half a length, ", options.length / 2, ", before it");
   fail_input_if(options.first + options.count > tokens.size(0), "[evaluate] the text has ", tokens.size(0), " tokens, ",
                 options.first + options.count, " are needed");
-  fail_input_if(config.positions == PositionKind::kLearned && options.length > config.context, "[evaluate] length ",
-                options.length, " is beyond the model's learned positions: it has ", config.context);
+  const int64_t longest = options.length + static_cast<int64_t>(options.begin.size());
+  fail_input_if(config.positions == PositionKind::kLearned && longest > config.context, "[evaluate] length ", longest,
+                " is beyond the model's learned positions: it has ", config.context);
 }
 
 // Several windows of one length at once.
 class Windows {
  public:
-  // The first predicts from `first` on; each of `rows` predicts `count` tokens after half a length of others.
-  Windows(LanguageModel& model, const at::Tensor& tokens, int64_t first, int64_t rows, int64_t count, int64_t half)
-      : model_(model), rows_(rows), half_(half), length_(half + count - 1) {
-    // [rows, half + count]: a window's input and, one further on, its targets.
-    tokens_ = tokens.slice(0, first - half, first + rows * count).unfold(0, half + count, count);
+  // The first predicts from `first` on; each of `rows` predicts `count` tokens after the marks and half a length of
+  // others.
+  Windows(LanguageModel& model, const at::Tensor& tokens, const at::Tensor& marks, int64_t first, int64_t rows,
+          int64_t count, int64_t half)
+      : model_(model), rows_(rows), half_(marks.size(0) + half), length_(half_ + count - 1) {
+    // [rows, marks + half + count]: a window's input and, one further on, its targets.
+    tokens_ = at::cat(
+        {marks.expand({rows, -1}), tokens.slice(0, first - half, first + rows * count).unfold(0, half + count, count)},
+        1);
   }
 
   // Adds the loss to `result`. `read`: called with the tokens of each piece.
@@ -56,7 +61,7 @@ class Windows {
 
  private:
   LanguageModel& model_;
-  int64_t rows_, half_, length_;
+  int64_t rows_, half_, length_;  // half_: what is only read
   at::Tensor tokens_;
 };
 
@@ -67,7 +72,9 @@ Evaluation evaluate_in_context(LanguageModel& model, const at::Tensor& tokens, c
   check_window(model, tokens, options);
   const int64_t half = options.length / 2, whole = options.count / half, rest = options.count % half;
   const int64_t most = std::max<int64_t>(1, options.tokens_per_call / (2 * half - 1));
-  const int64_t total = whole * (2 * half - 1) + (rest ? half + rest - 1 : 0);
+  const at::Tensor marks = at::tensor(options.begin, at::kLong);
+  const int64_t read_only = marks.size(0) + half - 1;
+  const int64_t total = whole * (read_only + half) + (rest ? read_only + rest : 0);
   Evaluation result;
   int64_t done = 0;
   const auto read = [&](int64_t count) {
@@ -76,11 +83,12 @@ Evaluation evaluate_in_context(LanguageModel& model, const at::Tensor& tokens, c
   };
   for (int64_t i = 0; i < whole; i += most) {
     const int64_t rows = std::min(most, whole - i);
-    Windows(model, tokens, options.first + i * half, rows, half, half).score(options.tokens_per_call, result, read);
+    Windows(model, tokens, marks, options.first + i * half, rows, half, half)
+        .score(options.tokens_per_call, result, read);
   }
   if (rest) {
     const int64_t first = options.first + whole * half;
-    Windows(model, tokens, first, 1, rest, half).score(options.tokens_per_call, result, read);
+    Windows(model, tokens, marks, first, 1, rest, half).score(options.tokens_per_call, result, read);
   }
   return result;
 }

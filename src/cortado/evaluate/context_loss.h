@@ -9,7 +9,8 @@ struct ContextLossOptions {
   int64_t length = 1024;  // of a window; at least 2
   int64_t first = 512;    // the tokens that are predicted: first .. first + count - 1
   int64_t count = 512;
-  int64_t tokens_per_call = 4096;                                  // in one forward pass, which bounds the memory
+  std::vector<int32_t> begin = {};  // read before every window, beyond its length: the model's marks (BOS)
+  int64_t tokens_per_call = 4096;   // in one forward pass, which bounds the memory
   std::function<void(int64_t done, int64_t total)> progress = {};  // tokens read so far, and in the end
 };
 

@@ -46,6 +46,24 @@ TEST_P(ContextLoss, IsTheDefinitionWhateverThePieces) {
   }
 }
 
+TEST_P(ContextLoss, ReadsMarksBeforeEveryWindow) {
+  const at::NoGradGuard no_grad;
+  const auto model = byte_model(GetParam());
+  model->to(at::kDouble);
+  const auto tokens = random_bytes(100), marks = at::tensor({9, 200}, at::kLong);
+  double expected = 0;
+  for (const auto& [begin, end] : {std::pair{32, 36}, {36, 40}, {40, 42}}) {
+    const auto window = at::cat({marks, tokens.slice(0, begin - 4, end)});
+    const auto logits = model->forward(window.slice(0, 0, -1).unsqueeze(0))[0].log_softmax(-1);
+    expected -= logits.slice(0, 5).gather(1, window.slice(0, 6).unsqueeze(1)).sum().item<double>();
+  }
+  for (const int64_t tokens_per_call : {1, 7, 4096}) {
+    const ContextLossOptions options = {
+        .length = 8, .first = 32, .count = 10, .begin = {9, 200}, .tokens_per_call = tokens_per_call};
+    EXPECT_NEAR(evaluate_in_context(*model, tokens, options).total, expected, 1e-7 * expected) << tokens_per_call;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Mixers, ContextLoss,
                          ::testing::Values(R"({"mixer": "linear"})", R"({"mixer": "softmax"})",
                                            R"({"mixer": "sliding_window", "window": 6})"));
@@ -54,7 +72,7 @@ TEST(ContextLoss, ProgressReachesItsTotal) {
   const auto model = byte_model(R"({"mixer": "linear"})");
   for (const int64_t count : {48, 50}) {
     int64_t last = 0, whole = 0;
-    ContextLossOptions options = {.length = 16, .first = 32, .count = count, .tokens_per_call = 20};
+    ContextLossOptions options = {.length = 16, .first = 32, .count = count, .begin = {1}, .tokens_per_call = 20};
     options.progress = [&](int64_t done, int64_t total) {
       EXPECT_GT(done, last);
       last = done;

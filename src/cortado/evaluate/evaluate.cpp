@@ -33,8 +33,9 @@ void check(const LanguageModel& model, const EvaluateOptions& options) {
   fail_input_if(options.stride < 0 || options.stride > options.context,
                 "[evaluate] stride must be from 1 to the context, ", options.context, ", got ", options.stride);
   fail_input_if(options.tokens_per_call < 1, "[evaluate] tokens_per_call must be >= 1");
-  fail_input_if(config.positions == PositionKind::kLearned && options.context > config.context, "[evaluate] context ",
-                options.context, " is beyond the model's learned positions: it has ", config.context);
+  const int64_t longest = options.context + static_cast<int64_t>(options.begin.size());
+  fail_input_if(config.positions == PositionKind::kLearned && longest > config.context, "[evaluate] context ", longest,
+                " is beyond the model's learned positions: it has ", config.context);
 }
 
 // Every prediction of every document in exactly one window. All windows of a document have one length, so that they can
@@ -66,16 +67,17 @@ struct Call {
   int64_t count = 0;  // how many count
 };
 
-Call make_call(const TokenFile& file, const std::vector<Window>& part) {
+Call make_call(const TokenFile& file, const std::vector<Window>& part, const std::vector<int32_t>& begin) {
+  const at::Tensor marks = at::tensor(begin, at::kLong);
   Call call;
   std::vector<at::Tensor> inputs, targets, scored;
   std::vector<int64_t> bounds = {0};
   bool equal = true;
   for (const auto& window : part) {
     const auto read = file.read(window.begin, window.length + 1);
-    inputs.push_back(read.slice(0, 0, window.length));
-    targets.push_back(read.slice(0, 1));
-    bounds.push_back(bounds.back() + window.length);
+    inputs.insert(inputs.end(), {marks, read.slice(0, 0, window.length)});
+    targets.insert(targets.end(), {marks, read.slice(0, 1)});  // what follows a mark is not scored
+    bounds.push_back(bounds.back() + marks.size(0) + window.length);
     scored.push_back(at::arange(bounds.back() - window.scored, bounds.back(), at::kLong));
     call.count += window.scored;
     equal = equal && window.length == part[0].length;
@@ -128,7 +130,7 @@ Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const Ev
     part_tokens += all[i].length;
     const bool full = i + 1 == all.size() || part_tokens + all[i + 1].length > options.tokens_per_call;
     if (!full) continue;
-    const auto call = make_call(tokens, part);
+    const auto call = make_call(tokens, part, options.begin);
     result.total += total_loss(model, call);
     result.tokens += call.count;
     if (options.progress) options.progress(result.tokens, scored);

@@ -19,8 +19,9 @@ struct EvaluateOptions {
   // predicted from little). context / 2: every token but a document's first ones is predicted from at least context / 2
   // tokens before it.
   int64_t stride = 0;
-  int64_t limit = 0;               // score about this many tokens from the file's beginning (whole windows); 0: all
-  int64_t tokens_per_call = 8192;  // tokens in one forward pass, which bounds the memory (at least one window)
+  std::vector<int32_t> begin = {};  // read before every window, beyond its length: the model's marks (BOS)
+  int64_t limit = 0;                // score about this many tokens from the file's beginning (whole windows); 0: all
+  int64_t tokens_per_call = 8192;   // tokens in one forward pass, which bounds the memory (at least one window)
   std::function<void(int64_t done, int64_t total)> progress = {};  // tokens scored so far, and in the end
 };
 
@@ -34,7 +35,8 @@ struct Evaluation {
 
 // Predicts every token of the file but the first of each document, each exactly once; documents don't see each other.
 // No gradients, no dropout, whatever mode the model is in; the same model, tokens and options give the same number.
-// InputError: context < 1, stride > context, context beyond learned positions, no document of two tokens.
+// InputError: context < 1, stride > context, context beyond learned positions (the marks are counted), no document of
+// two tokens.
 Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const EvaluateOptions& options = {});
 
 // Cross-entropy of targets [N] after hidden vectors [N, D], in nats, summed. The head runs on slices, so that a large

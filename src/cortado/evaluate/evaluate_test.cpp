@@ -81,6 +81,28 @@ TEST(Evaluate, SlidingWindowsScoreEveryTokenOnceWithEnoughContext) {
   }
 }
 
+TEST(Evaluate, MarksStandBeforeEveryWindowAndAreNotScored) {
+  const auto model = linear_model();
+  const auto tokens = random_tokens(20), marks = at::tensor({7, 3}, at::kLong);
+  double expected = 0;
+  struct Part {
+    int64_t begin, end;
+    size_t scored;
+  };
+  for (const Part& part : {Part{0, 9, 8}, Part{6, 15, 6}, Part{15, 20, 4}}) {
+    const auto window = losses(*model, at::cat({marks, tokens.slice(0, part.begin, part.end)}));
+    for (size_t i = window.size() - part.scored; i < window.size(); ++i) expected += window[i];
+  }
+  for (const int64_t tokens_per_call : {1, 1000}) {
+    const auto result = evaluate_loss(*model, *tokens_in_memory(tokens, {0, 15}),
+                                      {.context = 8, .stride = 6, .begin = {7, 3}, .tokens_per_call = tokens_per_call});
+    EXPECT_EQ(result.tokens, 14 + 4);
+    EXPECT_NEAR(result.total, expected, 1e-8) << tokens_per_call << " tokens a call";
+  }
+  EXPECT_THROW(evaluate_loss(*linear_model("learned"), *tokens_in_memory(tokens), {.context = 15, .begin = {7, 3}}),
+               InputError);
+}
+
 TEST(Evaluate, DocumentsDontSeeEachOther) {
   const auto model = linear_model();
   const auto tokens = random_tokens(40);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/models/language_model.h"
 
 namespace cortado::testing {
