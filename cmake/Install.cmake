@@ -1,13 +1,10 @@
 # `cmake --install`: program, libraries, headers, configs and corpus, and what find_package(cortado) needs.
 include(CMakePackageConfigHelpers)
 
-set_target_properties(cortado cortado_ops PROPERTIES INSTALL_RPATH "$ORIGIN;${CORTADO_TORCH_DIR}/lib")
-install(TARGETS cortado cortado_ops cortado_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-if(TARGET cortado_cli)
-  set_target_properties(cortado_cli PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${CORTADO_TORCH_DIR}/lib")
-  install(TARGETS cortado_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
+set_target_properties(cortado cortado_ops cortado_commands PROPERTIES INSTALL_RPATH "$ORIGIN;${CORTADO_TORCH_DIR}/lib")
+install(TARGETS cortado cortado_ops cortado_sentencepiece cortado_commands LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+set_target_properties(cortado_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+install(TARGETS cortado_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY src/cortado DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h" PATTERN "pch.h" EXCLUDE PATTERN "cli" EXCLUDE)
 install(DIRECTORY configs data DESTINATION ${CMAKE_INSTALL_DATADIR}/cortado)

@@ -1,4 +1,4 @@
-// cortado: the program. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 130 stopped by Ctrl-C or SIGTERM.
+// cortado: the commands. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 130 stopped by Ctrl-C or SIGTERM.
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
@@ -116,7 +116,8 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace cortado
 
-int main(int argc, char** argv) {
+// Called by program.cpp.
+extern "C" __attribute__((visibility("default"))) int cortado_main(int argc, char** argv) {
   // A limit on files' size then is an error of write(), told in one line, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   return cortado::run(argc, argv);
