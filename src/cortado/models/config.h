@@ -20,20 +20,20 @@ enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 //   "name": "macchiato-demo",
 //   "vocabulary": 256,                      absent: the tokenizer decides when training starts
 //   "dim": 128, "heads": 4,
-//   "layers": 4 with "mixer": {...}         or a list: [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer":
-//   {"mixer": "softmax"}}],
-//                                           the whole list repeated "repeat_layers" times
-//   "mixer": {"mixer": "macchiato", ...settings},
+//   "layers": 4 with "mixer": {"mixer": "macchiato", ...settings}, or a list:
+//       [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax"}}],
+//       the whole list repeated "repeat_layers" times
 //   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true (layer only), "post_norm": false,
 //   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false,
 //                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf)},
-//                                           dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated
-//                                           ones
-//   "positions": "none" | "sinusoidal" | "learned" | "rotary", "rope_theta": 10000, "rope_scaling": {...}
-//   (nn/rotary.h), "context": 256 (rows of learned positions), "embedding": {"tied": true, "scaled": false},
-//   "head_bias": false, "dropout": 0.0, "final_softcap": null, "causal": true, "initialization": {"type": "lecun"} or
-//   {"type": "normal", "std": 0.02}, both with "scale_residual": false, "training": {...}                       read by
-//   train/ (train/options.h), kept here unread
+//       dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones
+//   "positions": "none" | "sinusoidal" | "learned" | "rotary",
+//   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary.h),
+//   "context": 256 (rows of learned positions),
+//   "embedding": {"tied": true, "scaled": false}, "head_bias": false,
+//   "dropout": 0.0, "final_softcap": null, "causal": true,
+//   "initialization": {"type": "lecun"} or {"type": "normal", "std": 0.02}, both with "scale_residual": false,
+//   "training": {...}   read by train/ (train/options.h), kept here unread
 // }
 struct ModelConfig {
   std::string name;

@@ -11,7 +11,7 @@ namespace cortado {
 
 using at::Tensor;
 
-// k [B,T,H,K], v [B,T,H,V], state [B|N,H,K,V]; heads broadcast (see primitives/heads.h).
+// k [B,T,H,K], v [B,T,H,V], state [B|N,H,K,V]; heads broadcast (chunked.h).
 // g: natural log, <= 0, -inf allowed: [B,T,H,K], [B,T,H], [H], [H,K], or none.
 // read "key":   q [B,T,H,K], o_t = S_tᵀ q_t · scale  [B,T,H,V], scale default K^-1/2.
 // read "value": q [B,T,H,V], o_t = S_t q_t · scale   [B,T,H,K], scale default 1.
