@@ -1,6 +1,7 @@
 #include "cortado/base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kBuffer = 1 << 20;
+constexpr size_t kRandomLetters = 6;  // mkdtemp's
 
 // Closes on every way out.
 class Descriptor {
@@ -57,6 +59,25 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
+// Locks a new temporary file or folder for as long as this process lives. False: another process took it for a leftover
+// before the lock held. (Where there are no locks, nothing is taken for a leftover.)
+bool claim(int descriptor) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK;
+  struct stat info{};
+  return ::fstat(descriptor, &info) != 0 || info.st_nlink > 0;
+}
+
+// Removes what killed processes left of temporary files or folders whose names `is_ours` knows: those without a lock.
+void remove_leftovers(const std::string& folder, const std::function<bool(const std::string& name)>& is_ours) {
+  std::error_code error, ignored;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (!is_ours(entry->path().filename().string())) continue;
+    const Descriptor left(::open(entry->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (left.number() >= 0 && ::flock(left.number(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(entry->path(), ignored);
+  }
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path) {
@@ -85,9 +106,17 @@ void write_file(const std::string& path, std::string_view bytes) {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   static std::atomic<unsigned> serial{0};  // threads of this process
-  temporary_ = concat(path_, ".tmp-", ::getpid(), "-", serial++);
-  descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_writing(path_, errno);
+  const std::string prefix = path_ + ".tmp-", name = fs::path(prefix).filename().string();
+  remove_leftovers(parent_of(path_), [&](const std::string& found) {
+    return found.rfind(name, 0) == 0 && found.find_first_not_of("0123456789-", name.size()) == std::string::npos;
+  });
+  while (true) {
+    temporary_ = concat(prefix, ::getpid(), "-", serial++);
+    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail_writing(path_, errno);
+    if (claim(descriptor_)) return;
+    ::close(descriptor_);
+  }
 }
 
 AtomicFile::~AtomicFile() {
@@ -175,16 +204,27 @@ TemporaryDirectory::TemporaryDirectory(const std::string& parent, const std::str
   std::error_code error;
   std::string base = parent.empty() ? fs::temp_directory_path(error).string() : parent;
   if (base.empty()) base = ".";
-  std::string name = base + "/" + prefix + "XXXXXX";
-  if (!::mkdtemp(name.data())) {
-    throw Failure(concat("[", base, "] no temporary folder can be made there: ", std::strerror(errno)));
+  if (prefix.starts_with('.')) {  // a visible folder of such a name may be anybody's
+    remove_leftovers(base, [&](const std::string& found) {
+      return found.rfind(prefix, 0) == 0 && found.size() == prefix.size() + kRandomLetters;
+    });
   }
-  path_ = name;
+  while (true) {
+    std::string name = base + "/" + prefix + std::string(kRandomLetters, 'X');
+    if (!::mkdtemp(name.data())) {
+      throw Failure(concat("[", base, "] no temporary folder can be made there: ", std::strerror(errno)));
+    }
+    path_ = name;
+    lock_ = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock_ < 0 || claim(lock_)) return;
+    ::close(lock_);
+  }
 }
 
 TemporaryDirectory::~TemporaryDirectory() {
   std::error_code ignored;
   if (!path_.empty()) fs::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 MappedFile::MappedFile(const std::string& path) {

@@ -17,6 +17,9 @@ void write_file(const std::string& path, std::string_view bytes);
 
 // The same for files written piece by piece. Nothing is seen at `path` until commit(); without commit the destructor
 // removes what was written. Every operation throws Failure on trouble.
+//
+// The temporary file is locked while its process lives. What a killed process left behind is removed by the next one
+// that writes the same file.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -53,7 +56,9 @@ void check_output_file(const std::string& path);
 // InputError. `refuse_used`: also an InputError when it already holds anything.
 void claim_output_directory(const std::string& path, bool refuse_used);
 
-// A folder for temporary work, removed with everything in it at the end of life (unless released).
+// A folder for temporary work, removed with everything in it at the end of life (unless released). Locked like an
+// AtomicFile; with a hidden prefix (".cortado-..."), the next one of the same parent and prefix removes what a killed
+// process left behind.
 class TemporaryDirectory {
  public:
   explicit TemporaryDirectory(const std::string& parent = "", const std::string& prefix = "cortado-");
@@ -65,6 +70,7 @@ class TemporaryDirectory {
 
  private:
   std::string path_;
+  int lock_ = -1;
 };
 
 // A read-only memory map of a whole file. Missing or unreadable: InputError. An empty file maps to size() == 0.

@@ -92,6 +92,40 @@ TEST(Files, FullDiskIsAFailureAndKeepsTheOldFile) {
   EXPECT_EQ(entries(folder.path()), 1u);
 }
 
+// What a process that was killed leaves: files and folders without a lock.
+TEST(Files, LeftoversOfKilledProcessesGo) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() + "/kept";
+  write_file(path + ".tmp-12345-0", "half");
+  write_file(path + ".tmp-notes", "somebody's");
+  write_file(folder.path() + "/other.tmp-12345-0", "of another file");
+  AtomicFile living(path);
+  write_file(path, "new");
+  EXPECT_EQ(read_file(path), "new");
+  EXPECT_EQ(entries(folder.path()), 4u);  // the leftover is gone, the living one is not
+  living.write("newer");
+  living.commit();
+  EXPECT_EQ(read_file(path), "newer");
+  EXPECT_EQ(entries(folder.path()), 3u);
+}
+
+TEST(Files, LeftoverFoldersOfKilledProcessesGo) {
+  const TemporaryDirectory folder;
+  const auto make = [&](const std::string& name) {
+    std::filesystem::create_directories(folder.path() + "/" + name + "/inside");
+    write_file(folder.path() + "/" + name + "/inside/file", "half");
+  };
+  make(".cortado-work-abcdef");
+  make(".cortado-work-not-ours");
+  const TemporaryDirectory first(folder.path(), ".cortado-work-");
+  const TemporaryDirectory second(folder.path(), ".cortado-work-");
+  EXPECT_EQ(entries(folder.path()), 3u);
+  EXPECT_TRUE(std::filesystem::exists(first.path()));
+  make("visible-abcdef");
+  const TemporaryDirectory third(folder.path(), "visible-");
+  EXPECT_EQ(entries(folder.path()), 5u);
+}
+
 TEST(Files, WritingWhereNothingCanBe) {
   const TemporaryDirectory folder;
   EXPECT_THROW(write_file(folder.path() + "/no/such/folder", "x"), Failure);

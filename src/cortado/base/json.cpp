@@ -60,6 +60,40 @@ std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
   return {line, end - (start == std::string_view::npos ? 0 : start + 1) + 1};
 }
 
+constexpr int kDeepest = 200;
+
+// Calls see(position, character) for what lies outside of strings, until it returns false.
+template <typename See>
+void outside_strings(std::string_view text, const See& see) {
+  bool inside = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (inside && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      inside = !inside;
+    } else if (!inside && !see(i, text[i])) {
+      return;
+    }
+  }
+}
+
+std::string place_in(std::string_view text, size_t byte, const std::string& source_name) {
+  const auto [line, column] = line_and_column(text, byte);
+  return concat("[", source_name, "] line ", line, ", column ", column, ": ");
+}
+
+// nlohmann says which number is too large, as '1e999', but not where.
+[[noreturn]] void refuse_number(std::string_view text, const std::string& what, const std::string& source_name) {
+  const size_t first = what.find('\''), last = what.rfind('\'');
+  const std::string number = first < last ? what.substr(first + 1, last - first - 1) : "";
+  size_t byte = 0;
+  outside_strings(text, [&](size_t i, char) {
+    if (text.substr(i, number.size()) == number) byte = i + 1;
+    return byte == 0;
+  });
+  throw InputError(concat(place_in(text, byte, source_name), "the number ", number, " is beyond all that can be kept"));
+}
+
 // Refuses an object that has a key twice: nlohmann would silently keep one of them.
 class DuplicateKeys {
  public:
@@ -79,6 +113,7 @@ class DuplicateKeys {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& source_name) {
+  check_json_depth(text, source_name);
   DuplicateKeys keys;
   auto callback = [&](int, Json::parse_event_t event, Json& parsed) {
     keys.see(event, parsed, source_name);
@@ -87,12 +122,21 @@ Json parse_json(std::string_view text, const std::string& source_name) {
   try {
     return Json::parse(text.begin(), text.end(), callback);
   } catch (const Json::parse_error& error) {
-    const auto [line, column] = line_and_column(text, error.byte);
-    throw InputError(concat("[", source_name, "] line ", line, ", column ", column,
-                            ": not valid JSON: ", plain_reason(error.what())));
-  } catch (const Json::exception& error) {  // numbers that overflow
-    throw InputError(concat("[", source_name, "] not valid JSON: ", plain_reason(error.what())));
+    throw InputError(concat(place_in(text, error.byte, source_name), "not valid JSON: ", plain_reason(error.what())));
+  } catch (const Json::out_of_range& error) {
+    refuse_number(text, error.what(), source_name);
   }
+}
+
+void check_json_depth(std::string_view text, const std::string& source_name) {
+  int depth = 0;
+  outside_strings(text, [&](size_t i, char c) {
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    fail_input_if(depth > kDeepest, place_in(text, i + 1, source_name),
+                  "lists and objects lie in one another more than ", kDeepest, " deep");
+    return true;
+  });
 }
 
 Json read_json_file(const std::string& path) { return parse_json(read_file(path), path); }

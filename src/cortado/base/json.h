@@ -17,6 +17,10 @@ using Json = nlohmann::ordered_json;
 Json read_json_file(const std::string& path);
 Json parse_json(std::string_view text, const std::string& source_name);
 
+// InputError: lists and objects lie in one another deeper than any file of ours has them. To be asked before a text is
+// parsed by other means: nlohmann-json writes, compares and copies recursively, and a stack would end.
+void check_json_depth(std::string_view text, const std::string& source_name);
+
 // Reads one JSON object key by key, remembering which keys it was asked for; `finish` refuses the others.
 //
 //   JsonReader reader(json, "config.feed_forward");

@@ -56,6 +56,23 @@ TEST(Json, ErrorsNamePlaceKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(error_of([] { reader("[1]"); }), "[config] expected an object { ... }, got [1]");
 }
 
+TEST(Json, DepthIsBounded) {
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_EQ(parse_json(nested(200), "c.json").dump(), nested(200));
+  EXPECT_EQ(error_of([&] { parse_json("{\n\"a\": " + nested(200) + "}", "c.json"); }),
+            "[c.json] line 2, column 205: lists and objects lie in one another more than 200 deep");
+  EXPECT_NE(error_of([&] { parse_json(nested(200000), "c.json"); }), kNoError);
+  const std::string text = R"({"a": "\"[", "b": ")" + std::string(300, '{') + R"("})";  // brackets in strings are none
+  EXPECT_EQ(parse_json(text, "c.json").size(), 2u);
+}
+
+TEST(Json, NumbersBeyondADoubleNameTheirPlace) {
+  EXPECT_EQ(error_of([] { parse_json("{\n  \"a\": \"1e999\",\n  \"b\": 1e999}", "c.json"); }),
+            "[c.json] line 3, column 8: the number 1e999 is beyond all that can be kept");
+  EXPECT_EQ(error_of([] { parse_json("[-1e400]", "c.json"); }),
+            "[c.json] line 1, column 2: the number -1e400 is beyond all that can be kept");
+}
+
 TEST(Json, UnknownKeysAreRefusedWithTheNearestKnownOne) {
   JsonReader near = reader(R"({"dmi": 4})");
   near.integer("dim", 1, 8, 4);

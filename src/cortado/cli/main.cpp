@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdio>
 #include <iostream>
 
 #include "cortado/base/error.h"
@@ -113,6 +114,13 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+// What was written may still lie in a buffer, and a full disk shows only now.
+int check_output(int code) {
+  std::cout.flush();
+  if (code != 0 || (std::cout && std::fflush(stdout) == 0 && !std::ferror(stdout))) return code;
+  return complain("[stdout] the output could not be written: is the disk full?", kFailed);
+}
+
 }  // namespace
 }  // namespace cortado
 
@@ -120,5 +128,5 @@ int run(int argc, char** argv) {
 extern "C" __attribute__((visibility("default"))) int cortado_main(int argc, char** argv) {
   // A limit on files' size then is an error of write(), told in one line, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
-  return cortado::run(argc, argv);
+  return cortado::check_output(cortado::run(argc, argv));
 }

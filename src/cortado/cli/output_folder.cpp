@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void replace_folder(const fs::path& place, const std::function<void(const std::string&)>& write) {
-  TemporaryDirectory work(place.parent_path().string(), "." + place.filename().string() + ".");
+  TemporaryDirectory work(place.parent_path().string(), "." + place.filename().string() + ".cortado-");
   write(work.path());
   if (interrupt_requested()) throw Failure(concat("[", place.string(), "] stopped: nothing is written"));
   fs::permissions(work.path(), fs::status(place).permissions());

@@ -307,6 +307,18 @@ TEST_F(Data, BrokenDatasets) {
   EXPECT_NE(error_of([&] { open_dataset(path("out")); }).find("train.tokens] does not belong to"), std::string::npos);
   write("out/dataset.json", good);
   EXPECT_EQ(error_of([&] { open_dataset(path("out")); }), kNoError);
+  std::string tokens = read_file(path("out/train.tokens"));
+  tokens[48] ^= 1;  // another token of the vocabulary
+  write("out/train.tokens", tokens);
+  EXPECT_NE(error_of([&] { open_dataset(path("out")); }).find("train.tokens] is damaged: its checksum"),
+            std::string::npos);
+  json = parse_json(good, "good");
+  json["train"].erase("checksum");  // a dataset of an earlier version
+  write("out/dataset.json", json.dump());
+  EXPECT_EQ(error_of([&] { open_dataset(path("out")); }), kNoError);
+  tokens[48] ^= 1;
+  write("out/train.tokens", tokens);
+  write("out/dataset.json", good);
   make_tokenizer("byte", {})->save(path("out/tokenizer"));
   EXPECT_NE(error_of([&] { open_dataset(path("out")); }).find("tokenizer] does not belong to"), std::string::npos);
   fs::remove(path("out/validation.tokens"));

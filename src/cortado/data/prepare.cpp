@@ -17,6 +17,7 @@
 #include "cortado/data/text_stream.h"
 #include "cortado/data/token_file.h"
 #include "cortado/data/token_writer.h"
+#include "cortado/formats/checksum.h"
 
 namespace cortado {
 namespace {
@@ -137,9 +138,21 @@ void tokenize(const PrepareOptions& options, const Survey& facts, int64_t bytes,
   }
 }
 
-Json describe(const PrepareOptions& options, const Survey& facts, const TokenSink& train, const TokenSink& validation) {
-  const auto part = [](const TokenSink& sink) {
-    return Json{{"tokens", sink.size()}, {"documents", sink.documents().size()}};
+std::string checksum_of(const std::string& path) {
+  const MappedFile file(path);
+  file.expect_sequential();
+  Checksum checksum;
+  checksum.add(file.data(), file.size(), [&](const void* bytes, size_t count) { file.release(bytes, count); });
+  return checksum.hex();
+}
+
+// `folder` has both token files.
+Json describe(const PrepareOptions& options, const Survey& facts, const std::string& folder, const TokenSink& train,
+              const TokenSink& validation) {
+  const auto part = [&](const TokenSink& sink, const char* name) {
+    return Json{{"tokens", sink.size()},
+                {"documents", sink.documents().size()},
+                {"checksum", checksum_of(folder + "/" + name + ".tokens")}};
   };
   return Json{{"format", kFormat},
               {"version", kDatasetVersion},
@@ -150,8 +163,8 @@ Json describe(const PrepareOptions& options, const Survey& facts, const TokenSin
               {"characters", facts.characters},
               {"validation_share", options.validation},
               {"document_separator", options.document_separator},
-              {"train", part(train)},
-              {"validation", part(validation)}};
+              {"train", part(train, "train")},
+              {"validation", part(validation, "validation")}};
 }
 
 // `out` may be new, empty, or a dataset made before, which is replaced; anything else would be lost.
@@ -215,7 +228,7 @@ void prepare_dataset(const PrepareOptions& options) {
   train.finish();
   validation.finish();
   facts.tokenizer->save(work.path() + "/tokenizer");
-  write_file(work.path() + "/dataset.json", describe(options, facts, train, validation).dump(2) + "\n");
+  write_file(work.path() + "/dataset.json", describe(options, facts, work.path(), train, validation).dump(2) + "\n");
   move_into_place(work, out);
 }
 
@@ -234,6 +247,10 @@ Dataset open_dataset(const std::string& directory) {
     fail_input_if(tokens != file->size() || file->vocabulary() != vocabulary, "[", directory, "/", part,
                   ".tokens] does not belong to ", path, ": ", file->size(), " tokens of a vocabulary of ",
                   file->vocabulary(), ", expected ", tokens, " of ", vocabulary);
+    // Datasets of earlier versions have none.
+    const std::string checksum = sizes.text("checksum", "");
+    fail_input_if(!checksum.empty() && checksum != checksum_of(directory + "/" + part + ".tokens"), "[", directory, "/",
+                  part, ".tokens] is damaged: its checksum is not that of ", path);
   }
   fail_input_if(dataset.tokenizer->vocabulary() != vocabulary, "[", directory, "/tokenizer] does not belong to ", path,
                 ": a vocabulary of ", dataset.tokenizer->vocabulary(), ", expected ", vocabulary);

@@ -130,6 +130,7 @@ Json parse_header(const Source& source) {
     }
     return true;
   };
+  check_json_depth(source.header, source.path);
   const Json header = Json::parse(source.header, watch, false);
   source.fail_if(!header.is_object(), "the header is no JSON object");
   source.fail_if(twice.has_value(), "two tensors are named \"", twice.value_or(""), "\"");

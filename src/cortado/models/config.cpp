@@ -252,6 +252,7 @@ void apply_setting(Json& config, const std::string& assignment) {
     begin = end + 1;
   }
   const std::string text = assignment.substr(equals + 1);
+  check_json_depth(text, "set");
   const Json value = Json::parse(text, nullptr, false);
   *node = value.is_discarded() ? Json(text) : value;
 }

@@ -16,7 +16,10 @@ class PythonTokenizer : public torch::CustomClassHolder {
   PythonTokenizer(const std::string& source, const std::string& kind) {
     if (kind == "native") tokenizer_ = load_tokenizer(source);
     if (kind == "huggingface") tokenizer_ = import_tokenizer(source);
-    if (kind == "gguf") tokenizer_ = from_metadata(nlohmann::json::parse(source));
+    if (kind == "gguf") {
+      check_json_depth(source, "metadata");
+      tokenizer_ = from_metadata(nlohmann::json::parse(source));
+    }
     TORCH_CHECK(tokenizer_, "expected the kind native, huggingface or gguf, got ", kind);
   }
 

@@ -225,6 +225,7 @@ bool bytes_of_letters(std::string_view text, std::string& bytes) {
 }
 
 nlohmann::json parse_large_json(const std::string& text, const std::string& source_name) {
+  check_json_depth(text, source_name);
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception&) {
