@@ -25,12 +25,18 @@ std::string shape_text(c10::SymIntArrayRef shape) {
 }
 
 void expect_shape(std::string_view op, std::string_view name, const Tensor& x, std::vector<c10::SymInt> shape) {
-  bool fits = x.dim() == static_cast<int64_t>(shape.size());
+  fail_input_if(x.layout() != at::kStrided, "[", op, "] ", name, " must be a dense tensor, got the layout ",
+                x.layout());
+  bool fits = x.dim() == static_cast<int64_t>(shape.size()), empty = false;
   for (size_t i = 0; fits && i < shape.size(); ++i) {
     const bool any = !shape[i].is_heap_allocated() && shape[i].expect_int() < 0;
-    fits = any || x.sym_size(static_cast<int64_t>(i)) == shape[i];
+    const c10::SymInt size = x.sym_size(static_cast<int64_t>(i));
+    fits = any || size == shape[i];
+    empty = empty || (i >= 2 && size == 0);
   }
-  if (fits) return;  // before the texts are made: this runs at every decoded token
+  if (fits && !empty) return;  // before the texts are made: this runs at every decoded token
+  fail_input_if(fits, "[", op, "] ", name, " has a size of 0: ", shape_text(x.sym_sizes()),
+                "; only batch and time may be empty");
   throw InputError(
       concat("[", op, "] expected ", name, " of shape ", shape_text(shape), ", got ", shape_text(x.sym_sizes())));
 }

@@ -26,7 +26,8 @@ at::ScalarType accumulation_type(std::initializer_list<OptionalTensor> tensors);
 // "[2, 16, 4, *]" for an error message; -1 prints as *.
 std::string shape_text(c10::SymIntArrayRef shape);
 
-// Throws "[op] expected NAME of shape [...], got [...]" unless x has that shape; a negative entry fits any size.
+// Throws "[op] expected NAME of shape [...], got [...]" unless x has that shape; a negative entry fits any size. Also
+// refused: what is not dense, and dimensions of size 0 but for the first two (batch or rows, and time).
 void expect_shape(std::string_view op, std::string_view name, const Tensor& x, std::vector<c10::SymInt> shape);
 
 // --- Heads. Head i of a tensor with h heads serves the consecutive heads from i·H/h, as repeat_interleave. ---
