@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 
 #include "cortado/base/error.h"
@@ -79,6 +80,14 @@ void add_commands(CLI::App& app) {
   add_bench_command(app);
 }
 
+// Options are read as strictly as ever, but no command does its work: for the test of the documents' commands.
+void only_parse(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    command->callback([] {});
+    only_parse(*command);
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app("cortado: linear-time attention, from training to generation at constant memory.", "cortado");
   app.set_help_flag("-h,--help", "print this help");
@@ -90,6 +99,7 @@ int run(int argc, char** argv) {
       "  cortado generate runs/first --prompt \"ROMEO:\"\n"
       "`cortado COMMAND --help` has the options and examples of each.");
   add_commands(app);
+  if (std::getenv("CORTADO_PARSE_ONLY")) only_parse(app);
   if (argc < 2) {
     std::cout << app.help();
     return 0;

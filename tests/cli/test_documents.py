@@ -1,0 +1,70 @@
+"""The commands that the README and docs/ show still parse: each is given to the program, which reads its options and
+stops there (CORTADO_PARSE_ONLY)."""
+
+import os
+import re
+import shlex
+
+import pytest
+
+PROGRAM = re.compile(r"(?:\S*/)?cortado$")
+FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
+INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
+
+
+def commands_of(text):
+    """The `cortado ...` commands in a document's code, as lists of words without the program's name."""
+    found = []
+    for block in [match.group(1) for match in FENCED.finditer(text)] + INDENTED.findall(FENCED.sub("", text)):
+        for line in block.replace("\\\n", " ").splitlines():
+            if "cortado" not in line:
+                continue
+            try:
+                words = shlex.split(line, comments=True)
+            except ValueError:  # prose or code with an apostrophe
+                continue
+            words = [word for word in words if not re.fullmatch(r"\$|[A-Z_]+=\S*|nice|time", word)]
+            if words and PROGRAM.match(words[0]):
+                end = next((i for i, word in enumerate(words) if word in ("|", "&&", ";", ">", "2>", "<")), len(words))
+                found.append(words[1:end])
+    return found
+
+
+def documents(root):
+    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def complaint(cortado, words, folder):
+    """What the program says against a command, "" if it takes it. Numbers stand in for names like N and SEED."""
+    words = ["1" if re.fullmatch(r"[A-Z]", word) else re.sub(r"=[A-Z]$", "=1", word) for word in words]
+    words = ["float32" if word == "TYPE" else word for word in words]
+    for word in words:
+        if re.fullmatch(r"[\w/.-]+\.\w+", word) and not word.startswith("/"):  # a file that a check looks for
+            (folder / word).parent.mkdir(parents=True, exist_ok=True)
+            (folder / word).touch()
+    done = cortado(*words, cwd=folder, env={**os.environ, "CORTADO_PARSE_ONLY": "1"})
+    return "" if done.returncode == 0 else done.stderr.strip()
+
+
+def test_every_command_of_the_documents_parses(cortado, root, tmp_path):
+    found, wrong = 0, []
+    for document in documents(root):
+        for words in commands_of(document.read_text()):
+            found += 1
+            message = complaint(cortado, words, tmp_path)
+            if message:
+                wrong.append(f"{document.relative_to(root)}: cortado {shlex.join(words)}\n    {message}")
+    assert not wrong, "\n".join(wrong)
+    assert found >= 50, f"only {found} commands found: are the documents read rightly?"
+
+
+@pytest.mark.parametrize(
+    "command", ["genrate run", "generate run --promt x", "train --steps 3 --out", "eval run --context many", "bench x"]
+)
+def test_what_does_not_parse_is_found(cortado, tmp_path, command):
+    assert complaint(cortado, command.split(), tmp_path)
+
+
+def test_commands_are_found_in_code_alone():
+    text = "cortado is prose\n\n    cortado eval x --text y   # why\n\n```\n$ A=1 bin/cortado train \\\n  c.json | tail\n```\n"
+    assert commands_of(text) == [["train", "c.json"], ["eval", "x", "--text", "y"]]
