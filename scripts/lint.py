@@ -1,4 +1,4 @@
-"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500.
+"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500, layers.
 
     python scripts/lint.py [--fix]
 
@@ -7,11 +7,13 @@ Exceptions are in lint-exceptions.txt. Ends with 1 and one line for each finding
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXCEPTIONS = "lint-exceptions.txt"
+ARCHITECTURE = "docs/architecture.md"
 FUNCTION_LINES = 60
 FILE_LINES = 500
 CPP = {".h", ".cpp", ".cu"}
@@ -117,6 +119,33 @@ def size_findings(files):
     return findings
 
 
+def layers():
+    """The folders of src/cortado/ in their order, as docs/architecture.md lists them."""
+    text = (ROOT / ARCHITECTURE).read_text(encoding="utf-8")
+    block = text.partition("```\nsrc/cortado/\n")[2].partition("```")[0]
+    return re.findall(r"^  (\w+)/ ", block, re.MULTILINE)
+
+
+def layer_findings(files):
+    """Includes of a layer that stands further down in docs/architecture.md; tests may use `testing` too."""
+    inside = [f for f in files if re.fullmatch(r"src/cortado/\w+/.*\.(h|cpp|cu)", f)]
+    if not inside:
+        return []
+    order = layers()
+    findings = []
+    for path in inside:
+        own = path.split("/")[2]
+        if own not in order:
+            findings.append(f"{path}:1: {ARCHITECTURE} does not list the layer {own}/")
+        elif own != "testing":
+            below = set(order[order.index(own) + 1 :]) - ({"testing"} if path.endswith("_test.cpp") else set())
+            for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+                included = re.match(r'#include "cortado/(\w+)/', line)
+                if included and included[1] in below:
+                    findings.append(f"{path}:{number}: {own}/ includes {included[1]}/, a layer below it ({ARCHITECTURE})")
+    return findings
+
+
 def main():
     parser = argparse.ArgumentParser(description="Checks the form of the sources.")
     parser.add_argument("--fix", action="store_true", help="apply clang-format instead of checking it")
@@ -124,7 +153,7 @@ def main():
     files = source_files()
     findings = format_findings(files, fix)
     if not fix:
-        findings += size_findings(files)
+        findings += size_findings(files) + layer_findings(files)
     for finding in findings:
         print(finding)
     if findings:

@@ -19,6 +19,7 @@ def fixture_lint(tmp_path, root):
         shutil.copy(root / ".clang-format", tmp_path)
         (tmp_path / "lint-exceptions.txt").write_text(exceptions)
         for name, content in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(content)
         command = [sys.executable, tmp_path / "scripts/lint.py"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -46,6 +47,28 @@ def test_findings(lint, name, content, finding):
     code, output = lint({name: content})
     assert code == 1
     assert finding in output
+
+
+LAYERS = "Layers:\n\n```\nsrc/cortado/\n  base/    no torch\n  nn/      norms\n  testing/ for tests\n```\n"
+
+
+@pytest.mark.parametrize(
+    "path, include, finding",
+    [
+        ("nn/norm.h", "base/error.h", None),
+        ("nn/norm.h", "nn/other.h", None),
+        ("base/file.cpp", "nn/norm.h", "src/cortado/base/file.cpp:1: base/ includes nn/, a layer below it"),
+        ("base/file_test.cpp", "nn/norm.h", "base/ includes nn/"),
+        ("base/file_test.cpp", "testing/compare.h", None),
+        ("base/file.cpp", "testing/compare.h", "base/ includes testing/"),
+        ("testing/compare.h", "nn/norm.h", None),
+        ("serve/queue.h", "base/error.h", "docs/architecture.md does not list the layer serve/"),
+    ],
+)
+def test_layers(lint, path, include, finding):
+    code, output = lint({"docs/architecture.md": LAYERS, f"src/cortado/{path}": f'#include "cortado/{include}"\n'})
+    assert code == (1 if finding else 0), output
+    assert finding is None or finding in output
 
 
 def test_exceptions_need_a_cause_and_a_reason(lint):

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "cortado/generate/session.h"
+#include "cortado/models/language_model.h"
 
 namespace cortado {
 
@@ -13,7 +13,7 @@ struct AnswerOptions {
   int64_t tokens = 128;             // of an answer at most
   std::vector<int32_t> stops = {};  // an answer ends before one of these
   int64_t vocabulary = 0;           // only tokens below it are written; 0: all that the model has
-  int64_t chunk = Session::kChunk;  // tokens of each prompt that are read at a time: bounds the memory
+  int64_t chunk = kReadChunk;       // tokens of each prompt that are read at a time: bounds the memory
   std::function<void(int64_t tokens)> progress = {};  // tokens read and written so far, of all prompts together
 };
 

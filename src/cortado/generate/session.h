@@ -24,7 +24,7 @@ std::optional<int64_t> trained_context(const ModelConfig& config);
 // fork(), or saving and loading it, gives a sequence that goes on exactly as this one would.
 class Session {
  public:
-  static constexpr int64_t kChunk = 512;         // tokens that prefill reads at a time: bounds its memory
+  static constexpr int64_t kChunk = kReadChunk;  // tokens that prefill reads at a time: bounds its memory
   static constexpr size_t kRecentTokens = 4096;  // how far back recent() reaches, at least
 
   // No tokenizer: it reads tokens only, never text.

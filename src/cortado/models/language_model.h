@@ -19,6 +19,9 @@
 
 namespace cortado {
 
+// Tokens of a prompt that are read at a time: bounds the memory.
+inline constexpr int64_t kReadChunk = 512;
+
 class LanguageModel;
 
 // Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for

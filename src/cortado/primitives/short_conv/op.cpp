@@ -113,7 +113,8 @@ Padded pad(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, co
   padded.layout = packed_layout(*cu_seqlens, x.size(1), padded.tail, x.device());
   padded.rows = at::zeros({1, padded.layout->length, x.size(2)}, inputs.options());
   padded.rows.index_copy_(1, padded.layout->tokens, inputs);
-  if (initial_state) padded.rows.index_copy_(1, padded.layout->tails, initial_state->to(type).reshape({1, -1, x.size(2)}));
+  if (initial_state)
+    padded.rows.index_copy_(1, padded.layout->tails, initial_state->to(type).reshape({1, -1, x.size(2)}));
   return padded;
 }
 
