@@ -1,12 +1,10 @@
 // delta_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/delta_scan/op.h"
 
-#include <torch/library.h>
-
 #include "cortado/primitives/delta_scan/chunked.h"
 #include "cortado/primitives/delta_scan/on_cpu.h"
-#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gates.h"
+#include "cortado/primitives/operator.h"
 
 namespace cortado {
 
@@ -14,10 +12,12 @@ namespace {
 
 constexpr std::string_view kName = "delta_scan";
 
+// In the order of the schema.
 struct Arguments {
   const Tensor &q, &k, &v, &beta;
-  const OptionalTensor &g, &initial_state, &cu_seqlens;
+  const OptionalTensor& g;
   std::optional<double> scale;
+  const OptionalTensor &initial_state, &cu_seqlens;
 
   at::ScalarType type() const { return accumulation_type({q, k, v, beta, g, initial_state}); }
   double factor() const { return scale.value_or(1 / std::sqrt(static_cast<double>(k.size(3)))); }
@@ -30,12 +30,9 @@ struct Shape {
 };
 
 Shape check(const Arguments& in) {
-  const std::pair<const char*, OptionalTensor> inputs[] = {
-      {"q", in.q}, {"k", in.k}, {"v", in.v}, {"beta", in.beta}, {"g", in.g}, {"initial_state", in.initial_state}};
-  for (const auto& [name, x] : inputs) {
-    fail_input_if(x && !x->is_floating_point(), "[", kName, "] ", name, " must be a floating-point tensor, got ",
-                  x ? x->scalar_type() : at::kFloat);
-  }
+  expect_floating(
+      kName,
+      {{"q", in.q}, {"k", in.k}, {"v", in.v}, {"beta", in.beta}, {"g", in.g}, {"initial_state", in.initial_state}});
   expect_shape(kName, "k", in.k, {-1, -1, -1, -1});
   Shape shape{};
   shape.batch = in.k.sym_size(0);
@@ -56,13 +53,10 @@ Shape check(const Arguments& in) {
   return shape;
 }
 
-std::tuple<Tensor, Tensor> scan_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                     const OptionalTensor& g, std::optional<double> scale,
-                                     const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
-  const Arguments in{q, k, v, beta, g, initial_state, cu_seqlens, scale};
+std::tuple<Tensor, Tensor> scan_meta(const Arguments& in) {
   const Shape shape = check(in);
-  return {at::empty_symint({shape.batch, shape.tokens, shape.heads, shape.values}, v.options()),
-          at::empty_symint({shape.rows, shape.state_heads, shape.keys, shape.values}, v.options().dtype(in.type()))};
+  return {at::empty_symint({shape.batch, shape.tokens, shape.heads, shape.values}, in.v.options()),
+          at::empty_symint({shape.rows, shape.state_heads, shape.keys, shape.values}, in.v.options().dtype(in.type()))};
 }
 
 // --- The step: one token, no chunks. ---
@@ -93,10 +87,7 @@ delta::ScanInputs scan_inputs(const Arguments& in) {
   return {in.q, in.k, in.v, in.beta, timed_gate(in.g, in.k.size(1)), in.initial_state.value_or(Tensor())};
 }
 
-// Those of packed sequences; none of a plain batch.
-std::vector<int64_t> bounds_of(const Arguments& in) {
-  return in.cu_seqlens ? sequence_bounds(kName, *in.cu_seqlens, in.k.size(1)) : std::vector<int64_t>();
-}
+Bounds bounds_of(const Arguments& in) { return {kName, in.cu_seqlens, in.k.size(1)}; }
 
 // --- The chunked form: inputs and results in the operator's shapes. ---
 
@@ -109,38 +100,35 @@ PackedResult run(const Arguments& in, const Shape& shape, const Tensor& grad_o, 
   const int64_t heads = shape.heads.expect_int();
   const Tensor initial = in.initial_state ? expand_heads(*in.initial_state, heads, 1) : Tensor();
   const delta::ScanInputs inputs{in.q, in.k, in.v, in.beta, timed_gate(in.g, in.k.size(1)), initial};
-  if (!in.cu_seqlens) return part(inputs, grad_o, grad_state);
+  const Bounds bounds = bounds_of(in);
+  if (!bounds.get()) return part(inputs, grad_o, grad_state);
   return for_each_sequence(
-      bounds_of(in), {inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, grad_o}, {initial, grad_state},
+      *bounds.get(), {inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, grad_o}, {initial, grad_state},
       [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
         return part({timed[0], timed[1], timed[2], timed[3], timed[4], rows[0]}, timed[5], rows[1]);
       });
 }
 
-std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                       const OptionalTensor& g, std::optional<double> scale,
-                                       const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+std::tuple<Tensor, Tensor> scan_kernel(const Arguments& in) {
   const NoAutocast exact;
-  const Arguments in{q, k, v, beta, g, initial_state, cu_seqlens, scale};
   const Shape shape = check(in);
   const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
   const delta::ScanOptions options{.heads = heads, .type = in.type()};
   const delta::ScanInputs inputs = scan_inputs(in);
-  if (k.size(1) == 1 && !cu_seqlens) {
+  if (in.k.size(1) == 1 && !in.cu_seqlens) {
     if (!delta::step_kernel_takes(inputs, options)) return step(in, heads, state_heads);
     const auto out = delta::step_by_kernel(inputs, options, in.factor());
     return {out.o, out.final_state};
   }
   if (delta::kernel_takes(inputs, options)) {
-    const auto bounds = bounds_of(in);
-    const auto out = delta::scan_by_kernel(inputs, options, in.factor(), cu_seqlens ? &bounds : nullptr);
+    const auto out = delta::scan_by_kernel(inputs, options, in.factor(), bounds_of(in).get());
     return {out.o, out.final_state};
   }
   const auto result = run(in, shape, {}, {}, [&](const delta::ScanInputs& inputs, const Tensor&, const Tensor&) {
     const auto out = delta::scan(inputs, options);
     return PackedResult{{out.o}, {out.final_state}};
   });
-  const Tensor o = result.timed[0].mul(in.factor()).to(v.scalar_type());
+  const Tensor o = result.timed[0].mul(in.factor()).to(in.v.scalar_type());
   return {o, first_of_copies(result.rows[0], state_heads)};
 }
 
@@ -148,14 +136,16 @@ std::tuple<Tensor, Tensor> scan_kernel(const Tensor& q, const Tensor& k, const T
 
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;  // of q, k, v, beta, g, initial_state
 
-// The arguments in the order of the schema. A gradient that is not wanted, or of what was not given, has shape [0].
+// The arguments in the order of the schema.
 Gradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& beta, const OptionalTensor& g, const OptionalTensor& initial_state,
                         const OptionalTensor&, std::optional<double>, bool need_gate) {
-  const auto like = [&](const OptionalTensor& x, bool wanted) {
-    return x && wanted ? at::empty_symint(x->sym_sizes(), x->options()) : at::empty({0}, q.options());
-  };
-  return {like(q, true), like(k, true), like(v, true), like(beta, true), like(g, need_gate), like(initial_state, true)};
+  return {gradient_meta(q, q),
+          gradient_meta(k, q),
+          gradient_meta(v, q),
+          gradient_meta(beta, q),
+          gradient_meta(g, q, need_gate),
+          gradient_meta(initial_state, q)};
 }
 
 // With all heads, by the kernel if it takes this. A missing incoming gradient is zero.
@@ -164,8 +154,7 @@ delta::ScanGradients gradients(const Arguments& in, const Shape& shape, const Op
   const delta::ScanInputs inputs = scan_inputs(in);
   const delta::ScanOutputs given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor())};
   if (delta::kernel_takes(inputs, options, {given.o, given.final_state})) {
-    const auto bounds = bounds_of(in);
-    return delta::scan_backward_by_kernel(inputs, given, options, in.factor(), in.cu_seqlens ? &bounds : nullptr);
+    return delta::scan_backward_by_kernel(inputs, given, options, in.factor(), bounds_of(in).get());
   }
   const Tensor scaled = grad_o ? grad_o->to(options.type) * in.factor()
                                : at::zeros({1}, in.k.options().dtype(options.type))
@@ -184,62 +173,42 @@ Gradients backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& gr
                           const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                           std::optional<double> scale, bool need_gate) {
   const NoAutocast exact;
-  const Arguments in{q, k, v, beta, g, initial_state, cu_seqlens, scale};
+  const Arguments in{q, k, v, beta, g, scale, initial_state, cu_seqlens};
   const Shape shape = check(in);
   const int64_t heads = shape.heads.expect_int();
   const delta::ScanOptions options{.heads = heads, .type = in.type(), .want_gate = g && need_gate};
   const delta::ScanGradients out = gradients(in, shape, grad_o, grad_state, options);
-  const Tensor none = at::empty({0}, q.options());
-  const auto back = [](const Tensor& gradient, const Tensor& x, int64_t dim) {
-    return sum_heads(gradient, x.size(dim), dim).to(x.scalar_type());
-  };
-  return {back(out.q, q, 2),
-          back(out.k, k, 2),
-          back(out.v, v, 2),
-          back(out.beta, beta, 2),
-          options.want_gate ? gate_gradient(out.g, *g) : none,
-          initial_state ? back(out.initial, *initial_state, 1) : none};
-}
-
-const auto& scan_operator() {
-  static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::delta_scan", "").typed<decltype(scan_kernel)>();
-  return handle;
+  return {gradient_of(q, out.q),
+          gradient_of(k, out.k),
+          gradient_of(v, out.v),
+          gradient_of(beta, out.beta),
+          options.want_gate ? gate_gradient(out.g, *g) : no_gradient(q),
+          initial_state ? gradient_of(*initial_state, out.initial, 1) : no_gradient(q)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def(
+  define_operator(
+      m,
       "delta_scan(Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? g=None, *, float? scale=None, "
-      "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)");
-  m.def(
+      "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)",
+      gathered<decltype(delta_scan), scan_kernel>, gathered<decltype(delta_scan), scan_meta>,
+      differentiable_by("cortado::delta_scan_backward", {"q", "k", "v", "beta", "g", "initial_state"}, "g"));
+  define_operator(
+      m,
       "delta_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? g, "
       "Tensor? initial_state, Tensor? cu_seqlens, float? scale, bool need_gate) "
-      "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbeta, Tensor dg, Tensor dinitial_state)");
-}
-
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("delta_scan", &scan_kernel);
-  m.impl("delta_scan_backward", &backward_kernel);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("delta_scan", &scan_meta);
-  m.impl("delta_scan_backward", &backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("delta_scan",
-         differentiable_by("cortado::delta_scan_backward", {"q", "k", "v", "beta", "g", "initial_state"}, "g"));
-  m.impl("delta_scan_backward", once_differentiable());
+      "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbeta, Tensor dg, Tensor dinitial_state)",
+      backward_kernel, backward_meta, once_differentiable());
 }
 
 std::tuple<Tensor, Tensor> delta_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                       const std::optional<Tensor>& g, std::optional<double> scale,
                                       const std::optional<Tensor>& initial_state,
                                       const std::optional<Tensor>& cu_seqlens) {
-  return scan_operator().call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
+  static const auto op = find_operator<decltype(delta_scan)>("cortado::delta_scan");
+  return op.call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
 }
 
 }  // namespace cortado

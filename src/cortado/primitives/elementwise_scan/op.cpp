@@ -1,9 +1,8 @@
 #include "cortado/primitives/elementwise_scan/op.h"
 
-#include "cortado/primitives/common.h"
-#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/elementwise_scan/on_cpu.h"
 #include "cortado/primitives/elementwise_scan/scan.h"
+#include "cortado/primitives/operator.h"
 
 namespace cortado {
 namespace {
@@ -30,16 +29,13 @@ Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
   return h.select(1, reverse ? 0 : h.size(1) - 1).clone();
 }
 
-std::optional<std::vector<int64_t>> bounds_of(const OptionalTensor& bounds, int64_t tokens) {
-  return bounds ? std::optional(sequence_bounds(kName, *bounds, tokens)) : std::nullopt;
-}
-
 // Dense or packed, all of one type. Returns (h, final state) in that type.
 std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const Tensor& initial,
                                    const OptionalTensor& bounds, bool reverse) {
-  const auto sequences = bounds_of(bounds, b.size(1));
+  const Bounds packed(kName, bounds, b.size(1));
+  const auto* sequences = packed.get();
   if (elementwise::kernel_takes(b.scalar_type(), log_a, b)) {
-    return elementwise::forward_by_kernel(log_a, b, initial, sequences ? &*sequences : nullptr, reverse);
+    return elementwise::forward_by_kernel(log_a, b, initial, sequences, reverse);
   }
   auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
     const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
@@ -103,12 +99,12 @@ std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tenso
   const Tensor start = initial ? initial->to(type) : Tensor(), logs = log_a.to(type);
   // h was rounded on output if b is of a short type: then it is computed again.
   const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
-  const auto sequences = bounds_of(bounds, b.size(1));
+  const Bounds packed(kName, bounds, b.size(1));
+  const auto* sequences = packed.get();
   if (elementwise::kernel_takes(type, logs, dh)) {
-    const auto grads =
-        elementwise::backward_by_kernel(dh, dfinal, logs, h, start, sequences ? &*sequences : nullptr, reverse);
+    const auto grads = elementwise::backward_by_kernel(dh, dfinal, logs, h, start, sequences, reverse);
     return {grads.log_a.to(log_a.scalar_type()), grads.b.to(b.scalar_type()),
-            initial ? grads.initial.to(initial->scalar_type()) : at::empty({0}, b.options())};
+            initial ? grads.initial.to(initial->scalar_type()) : no_gradient(b)};
   }
   auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
     return backward_dense(timed, rows, reverse);
@@ -116,20 +112,13 @@ std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tenso
   const std::vector<Tensor> timed = {dh.to(type), logs, h}, rows = {dfinal.to(type), start};
   const PackedResult result = sequences ? for_each_sequence(*sequences, timed, rows, dense) : dense(timed, rows);
   return {to_type_of(result.timed[0], log_a), to_type_of(result.timed[1], b),
-          initial ? to_type_of(result.rows[0], *initial) : at::empty({0}, b.options())};
+          initial ? to_type_of(result.rows[0], *initial) : no_gradient(b)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor& log_a, const Tensor& b,
                                                  const Tensor&, const OptionalTensor& initial, const OptionalTensor&,
                                                  bool) {
-  return {at::empty_symint(log_a.sym_sizes(), log_a.options()), at::empty_symint(b.sym_sizes(), b.options()),
-          initial ? at::empty_symint(initial->sym_sizes(), initial->options()) : at::empty({0}, b.options())};
-}
-
-auto forward_op() {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::elementwise_scan", "").typed<decltype(forward_kernel)>();
-  return op;
+  return {gradient_meta(log_a, b), gradient_meta(b, b), gradient_meta(initial, b)};
 }
 
 }  // namespace
@@ -137,31 +126,20 @@ auto forward_op() {
 std::tuple<Tensor, Tensor> elementwise_scan(const Tensor& log_a, const Tensor& b,
                                             const std::optional<Tensor>& initial_state,
                                             const std::optional<Tensor>& cu_seqlens, bool reverse) {
-  return forward_op().call(log_a, b, initial_state, cu_seqlens, reverse);
+  static const auto op = find_operator<decltype(elementwise_scan)>("cortado::elementwise_scan");
+  return op.call(log_a, b, initial_state, cu_seqlens, reverse);
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def(
-      "elementwise_scan(Tensor log_a, Tensor b, *, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
-      "bool reverse=False) -> (Tensor h, Tensor final_state)");
-  m.def(
-      "elementwise_scan_backward(Tensor grad_h, Tensor grad_final_state, Tensor log_a, Tensor b, Tensor h, "
-      "Tensor? initial_state, Tensor? cu_seqlens, bool reverse) -> (Tensor, Tensor, Tensor)");
-}
-
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("elementwise_scan", forward_kernel);
-  m.impl("elementwise_scan_backward", backward_kernel);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("elementwise_scan", forward_meta);
-  m.impl("elementwise_scan_backward", backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("elementwise_scan", differentiable_by("cortado::elementwise_scan_backward", {"log_a", "b", "initial_state"}));
-  m.impl("elementwise_scan_backward", once_differentiable());
+  define_operator(m,
+                  "elementwise_scan(Tensor log_a, Tensor b, *, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
+                  "bool reverse=False) -> (Tensor h, Tensor final_state)",
+                  forward_kernel, forward_meta,
+                  differentiable_by("cortado::elementwise_scan_backward", {"log_a", "b", "initial_state"}));
+  define_operator(m,
+                  "elementwise_scan_backward(Tensor grad_h, Tensor grad_final_state, Tensor log_a, Tensor b, Tensor h, "
+                  "Tensor? initial_state, Tensor? cu_seqlens, bool reverse) -> (Tensor, Tensor, Tensor)",
+                  backward_kernel, backward_meta, once_differentiable());
 }
 
 }  // namespace cortado

@@ -1,7 +1,7 @@
 // _running_max: the running maximum that keeps Latte's, ABC's and (decayed) RWKV-4's exponentials at most 1.
-#include "cortado/primitives/common.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/elementwise_scan/scan.h"
+#include "cortado/primitives/operator.h"
 
 namespace cortado {
 namespace {
@@ -60,19 +60,16 @@ Maxima meta(const Tensor& x, const OptionalTensor& initial, const OptionalTensor
 Maxima running_max(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
                    const OptionalTensor& decay) {
   const auto detached = [](const OptionalTensor& y) { return y ? OptionalTensor(y->detach()) : y; };
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_running_max", "").typed<decltype(kernel)>();
+  static const auto op = find_operator<decltype(kernel)>("cortado::_running_max");
   return op.call(x.detach(), detached(initial), cu_seqlens, detached(decay));
 }
 
-TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def(
-      "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None, Tensor? decay=None) -> (Tensor maximum, "
-      "Tensor before, Tensor final_maximum)");
-}
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) { m.impl("_running_max", kernel); }
-TORCH_LIBRARY_IMPL(cortado, Meta, m) { m.impl("_running_max", meta); }
 // No gradient: the results that use a maximum do not depend on it.
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) { m.impl("_running_max", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  define_operator(m,
+                  "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None, Tensor? decay=None) -> "
+                  "(Tensor maximum, Tensor before, Tensor final_maximum)",
+                  kernel, meta, torch::CppFunction::makeFallthrough());
+}
 
 }  // namespace cortado

@@ -1,12 +1,9 @@
 // latte_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/latte_scan/op.h"
 
-#include <torch/library.h>
-
-#include "cortado/primitives/common.h"
-#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/latte_scan/on_cpu.h"
+#include "cortado/primitives/operator.h"
 #include "cortado/primitives/time_softmax/op.h"
 
 namespace cortado {
@@ -80,19 +77,11 @@ LatteResult latte_by_scans(const LatteArguments& in, const LatteSizes& sizes) {
 
 // --- By the kernel. ---
 
-// The sequences of a call, if it has any.
-class Bounds {
- public:
-  explicit Bounds(const LatteArguments& in) {
-    if (in.cu_seqlens) bounds_ = sequence_bounds(kLatteScan, *in.cu_seqlens, in.v.size(1));
-  }
-  latent::Arguments arguments(const LatteArguments& in) const {
-    return {in.query, in.theta, in.v, in.start, in.cu_seqlens ? &bounds_ : nullptr, in.softmax};
-  }
+Bounds bounds_of(const LatteArguments& in) { return {kLatteScan, in.cu_seqlens, in.v.size(1)}; }
 
- private:
-  std::vector<int64_t> bounds_;
-};
+latent::Arguments plain_arguments(const LatteArguments& in, const Bounds& bounds) {
+  return {in.query, in.theta, in.v, in.start, bounds.get(), in.softmax};
+}
 
 // --- The operator and its gradient. ---
 
@@ -105,8 +94,8 @@ LatteOutputs forward(const Tensor& query, const Tensor& theta, const Tensor& v, 
   const LatteState start{state, normalizer, maximum};
   const LatteArguments in{query, theta, v, start, cu_seqlens, softmax};
   const LatteSizes sizes = check(in);
-  const Bounds bounds(in);
-  const latent::Arguments plain = bounds.arguments(in);
+  const Bounds bounds = bounds_of(in);
+  const latent::Arguments plain = plain_arguments(in, bounds);
   const LatteResult out =
       latent::kernel_takes(in.type(), plain) ? latent::latte_by_kernel(plain) : latte_by_scans(in, sizes);
   return {out.o, out.state, out.normalizer, out.maximum};
@@ -128,40 +117,28 @@ LatteOutputs forward_meta(const Tensor& query, const Tensor& theta, const Tensor
 
 using LatteGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;  // of query, key_logits, v, and two states
 
-auto scan_backward_operator() {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("cortado::gated_scan_backward", "")
-                             .typed<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
-                                 const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor&,
-                                 const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                 const OptionalTensor&, std::string_view, std::optional<double>, bool, bool)>();
-  return op;
-}
-
-auto softmax_backward_operator() {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("cortado::_time_softmax_backward", "")
-          .typed<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                            const Tensor&, const OptionalTensor&, const OptionalTensor&)>();
-  return op;
-}
-
 LatteGradients backward_by_scans(const LatteArguments& in, const LatteSizes& sizes, const OptionalTensor& grad_o,
                                  const OptionalTensor& grad_state, const Tensor& grad_normalizer) {
   const auto type = in.type();
   const auto& [state, normalizer, maximum] = in.start;
   const Reads made = make_reads(in, sizes);
   const TimeSoftmax& keys = made.keys;
-  const auto [dreads, dkeys, dv, dgate, dbonus, dstate] = scan_backward_operator().call(
+  static const auto scan_backward = find_operator<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
+      const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+      const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, std::string_view, std::optional<double>,
+      bool, bool)>("cortado::gated_scan_backward");
+  static const auto softmax_backward = find_operator<std::tuple<Tensor, Tensor>(
+      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+      const OptionalTensor&)>("cortado::_time_softmax_backward");
+  const auto [dreads, dkeys, dv, dgate, dbonus, dstate] = scan_backward.call(
       grad_o, grad_state, made.reads, keys.keys, in.v, keys.gate, {}, state, in.cu_seqlens, "key", 1.0, false, false);
   const Tensor dweights = dreads * made.inverse;
   const Tensor dalpha = sum_heads(dweights * made.reads, sizes.state_heads.expect_int()).neg_();
   const Tensor dp = sum_heads(dweights, in.query.size(2));
   const Tensor dquery = in.softmax ? made.p * (dp - (made.p * dp).sum(-1, true)) : dp;
   const OptionalTensor sums = normalizer ? OptionalTensor(normalizer->to(type)) : std::nullopt;
-  const auto [dtheta, dnormalizer] = softmax_backward_operator().call(
-      dkeys, dalpha, grad_normalizer.to(type), keys.keys, keys.gate, keys.normalizer, sums, in.cu_seqlens);
+  const auto [dtheta, dnormalizer] = softmax_backward.call(dkeys, dalpha, grad_normalizer.to(type), keys.keys,
+                                                           keys.gate, keys.normalizer, sums, in.cu_seqlens);
   return {dquery, dtheta, dv, dstate, dnormalizer};
 }
 
@@ -179,68 +156,49 @@ LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad
   const LatteState start{state, normalizer, maximum};
   const LatteArguments in{query, theta, v, start, cu_seqlens, softmax};
   const LatteSizes sizes = check(in);
-  const Bounds bounds(in);
-  const latent::Arguments plain = bounds.arguments(in);
+  const Bounds bounds = bounds_of(in);
+  const latent::Arguments plain = plain_arguments(in, bounds);
   const latent::OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
   const auto [dquery, dtheta, dv, dstate, dnormalizer] =
       latent::kernel_takes(in.type(), plain, given) ? backward_by_kernel(plain, given)
                                                     : backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer);
-  const Tensor none = at::empty({0}, query.options());
-  const auto timed = [](const Tensor& x, const Tensor& like) {
-    return sum_heads(x, like.size(2)).to(like.scalar_type());
-  };
-  const auto initial = [&](const Tensor& x, const OptionalTensor& like) {
-    return like ? sum_heads(x, like->size(1), 1).to(like->scalar_type()) : none;
-  };
-  return {timed(dquery, query), timed(dtheta, theta), timed(dv, v), initial(dstate, state),
-          initial(dnormalizer, normalizer)};
+  return {gradient_of(query, dquery), gradient_of(theta, dtheta), gradient_of(v, dv),
+          state ? gradient_of(*state, dstate, 1) : no_gradient(query),
+          normalizer ? gradient_of(*normalizer, dnormalizer, 1) : no_gradient(query)};
 }
 
 LatteGradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor& query,
                              const Tensor& theta, const Tensor& v, const OptionalTensor& state,
                              const OptionalTensor& normalizer, const OptionalTensor&, const OptionalTensor&, bool) {
-  const auto like = [&](const OptionalTensor& x) {
-    return x ? at::empty_symint(x->sym_sizes(), x->options()) : at::empty({0}, query.options());
-  };
-  return {like(query), like(theta), like(v), like(state), like(normalizer)};
+  return {gradient_meta(query, query), gradient_meta(theta, query), gradient_meta(v, query),
+          gradient_meta(state, query), gradient_meta(normalizer, query)};
 }
 
 }  // namespace
 
 LatteResult latte_scan(const Tensor& query, const Tensor& key_logits, const Tensor& v, bool softmax,
                        const LatteState& start, const OptionalTensor& cu_seqlens) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_latte_scan", "").typed<decltype(forward)>();
+  static const auto op = find_operator<decltype(forward)>("cortado::_latte_scan");
   const auto [o, state, normalizer, maximum] =
       op.call(query, key_logits, v, softmax, start.state, start.normalizer, start.maximum, cu_seqlens);
   return {o, state, normalizer, maximum};
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def(
-      "_latte_scan(Tensor query, Tensor key_logits, Tensor v, bool softmax, Tensor? initial_state=None, Tensor? "
-      "initial_normalizer=None, Tensor? initial_maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor state, "
-      "Tensor normalizer, Tensor maximum)");
-  m.def(
-      "_latte_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor grad_normalizer, Tensor query, Tensor "
-      "key_logits, Tensor v, Tensor? initial_state, Tensor? initial_normalizer, Tensor? initial_maximum, Tensor? "
-      "cu_seqlens, bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-}
-
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("_latte_scan", forward);
-  m.impl("_latte_scan_backward", backward);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("_latte_scan", forward_meta);
-  m.impl("_latte_scan_backward", backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("_latte_scan", differentiable_by("cortado::_latte_scan_backward",
-                                          {"query", "key_logits", "v", "initial_state", "initial_normalizer"}));
-  m.impl("_latte_scan_backward", once_differentiable());
+  define_operator(
+      m,
+      "_latte_scan(Tensor query, Tensor key_logits, Tensor v, bool softmax, Tensor? initial_state=None, "
+      "Tensor? initial_normalizer=None, Tensor? initial_maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, "
+      "Tensor state, Tensor normalizer, Tensor maximum)",
+      forward, forward_meta,
+      differentiable_by("cortado::_latte_scan_backward",
+                        {"query", "key_logits", "v", "initial_state", "initial_normalizer"}));
+  define_operator(
+      m,
+      "_latte_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor grad_normalizer, Tensor query, "
+      "Tensor key_logits, Tensor v, Tensor? initial_state, Tensor? initial_normalizer, Tensor? initial_maximum, "
+      "Tensor? cu_seqlens, bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+      backward, backward_meta, once_differentiable());
 }
 
 }  // namespace cortado

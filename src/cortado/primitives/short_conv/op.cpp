@@ -1,7 +1,6 @@
 #include "cortado/primitives/short_conv/op.h"
 
-#include "cortado/primitives/common.h"
-#include "cortado/primitives/differentiable.h"
+#include "cortado/primitives/operator.h"
 #include "cortado/primitives/short_conv/on_cpu.h"
 
 namespace cortado {
@@ -9,21 +8,31 @@ namespace {
 
 constexpr const char* kOp = "short_conv";
 
+// In the order of the schema.
+struct Arguments {
+  const Tensor &x, &weight;
+  const OptionalTensor& bias;
+  std::string_view activation;
+  const OptionalTensor &initial_state, &cu_seqlens;
+
+  bool silu() const { return activation == "silu"; }
+  at::ScalarType type() const { return accumulation_type({x, weight, bias, initial_state}); }
+};
+
 // Shapes and types only, so that it also runs on Meta and fake tensors. Returns the rows of the state.
-c10::SymInt check(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::string_view activation,
-                  const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
-  expect_shape(kOp, "x", x, {-1, -1, -1});
-  const c10::SymInt width = x.sym_size(2);
-  expect_shape(kOp, "weight", weight, {width, -1});
-  const c10::SymInt taps = weight.sym_size(1);
+c10::SymInt check(const Arguments& in) {
+  expect_shape(kOp, "x", in.x, {-1, -1, -1});
+  const c10::SymInt width = in.x.sym_size(2);
+  expect_shape(kOp, "weight", in.weight, {width, -1});
+  const c10::SymInt taps = in.weight.sym_size(1);
   fail_input_if(taps < 1, "[", kOp, "] weight must have at least one tap");
-  if (bias) expect_shape(kOp, "bias", *bias, {width});
-  fail_input_if(activation != "none" && activation != "silu", "[", kOp,
-                "] activation must be \"none\" or \"silu\", got \"", activation, "\"");
-  const c10::SymInt rows = packed_rows(kOp, cu_seqlens, x.sym_size(0));
-  if (initial_state) expect_shape(kOp, "initial_state", *initial_state, {rows, taps - 1, width});
+  if (in.bias) expect_shape(kOp, "bias", *in.bias, {width});
+  fail_input_if(in.activation != "none" && !in.silu(), "[", kOp, "] activation must be \"none\" or \"silu\", got \"",
+                in.activation, "\"");
+  const c10::SymInt rows = packed_rows(kOp, in.cu_seqlens, in.x.sym_size(0));
+  if (in.initial_state) expect_shape(kOp, "initial_state", *in.initial_state, {rows, taps - 1, width});
   const std::pair<const char*, OptionalTensor> inputs[] = {
-      {"x", x}, {"weight", weight}, {"bias", bias}, {"initial_state", initial_state}};
+      {"x", in.x}, {"weight", in.weight}, {"bias", in.bias}, {"initial_state", in.initial_state}};
   for (const auto& [name, tensor] : inputs) {
     if (tensor && !at::isFloatingType(tensor->scalar_type())) {
       throw InputError(concat("[", kOp, "] ", name, " must be of a floating-point type, got ", tensor->scalar_type()));
@@ -32,25 +41,14 @@ c10::SymInt check(const Tensor& x, const Tensor& weight, const OptionalTensor& b
   return rows;
 }
 
-at::ScalarType type_of(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                       const OptionalTensor& initial_state) {
-  return accumulation_type({x, weight, bias, initial_state});
-}
-
 // Calls compute(arguments) if the kernel takes them. Returns whether it does.
 template <class Compute>
-bool by_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::string_view activation,
-               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens, const Compute& compute) {
-  std::vector<int64_t> bounds;
-  if (cu_seqlens) bounds = sequence_bounds(kOp, *cu_seqlens, x.size(1));
-  const convolution::Arguments in{x,
-                                  weight,
-                                  bias.value_or(Tensor()),
-                                  initial_state.value_or(Tensor()),
-                                  activation == "silu",
-                                  cu_seqlens ? &bounds : nullptr};
-  const bool taken = convolution::kernel_takes(type_of(x, weight, bias, initial_state), in);
-  if (taken) compute(in);
+bool by_kernel(const Arguments& in, const Compute& compute) {
+  const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
+  const convolution::Arguments plain{
+      in.x, in.weight, in.bias.value_or(Tensor()), in.initial_state.value_or(Tensor()), in.silu(), bounds.get()};
+  const bool taken = convolution::kernel_takes(in.type(), plain);
+  if (taken) compute(plain);
   return taken;
 }
 
@@ -95,9 +93,9 @@ struct Padded {
   }
 };
 
-Padded pad(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& initial_state,
-           const OptionalTensor& cu_seqlens) {
-  const auto type = type_of(x, weight, bias, initial_state);
+Padded pad(const Arguments& in) {
+  const auto type = in.type();
+  const auto& [x, weight, bias, activation, initial_state, cu_seqlens] = in;
   Padded padded;
   padded.tokens = x.size(1);
   padded.tail = weight.size(1) - 1;
@@ -145,24 +143,19 @@ Tensor sums_of_tokens(const Padded& padded, const Tensor& y) {
   return at::zeros({1, length, y.size(2)}, y.options()).index_copy_(1, padded.layout->tokens - padded.tail, y);
 }
 
-std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                                   std::string_view activation, const OptionalTensor& initial_state,
-                                   const OptionalTensor& cu_seqlens) {
+std::tuple<Tensor, Tensor> forward(const Arguments& in) {
   NoAutocast types_as_given;
-  check(x, weight, bias, activation, initial_state, cu_seqlens);
+  check(in);
   std::pair<Tensor, Tensor> found;
-  if (by_kernel(x, weight, bias, activation, initial_state, cu_seqlens,
-                [&](const auto& in) { found = convolution::forward_by_kernel(in); })) {
-    return found;
-  }
-  const Padded padded = pad(x, weight, bias, initial_state, cu_seqlens);
+  if (by_kernel(in, [&](const auto& plain) { found = convolution::forward_by_kernel(plain); })) return found;
+  const Padded padded = pad(in);
   Tensor y = correlate(padded);
-  if (activation == "silu") at::silu_(y);
+  if (in.silu()) at::silu_(y);
   y = tokens_of_sums(padded, y);
   const Tensor places = padded.layout ? padded.layout->ends : Tensor();
   Tensor state = padded.tails_of(padded.rows, places, padded.tokens);
-  if (padded.layout && padded.tail == 0) state = state.new_empty({cu_seqlens->size(0) - 1, 0, x.size(2)});
-  return {y.to(x.scalar_type()).contiguous(), state.clone(at::MemoryFormat::Contiguous)};
+  if (padded.layout && padded.tail == 0) state = state.new_empty({in.cu_seqlens->size(0) - 1, 0, in.x.size(2)});
+  return {y.to(in.x.scalar_type()).contiguous(), state.clone(at::MemoryFormat::Contiguous)};
 }
 
 using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
@@ -172,23 +165,23 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
               const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
               const OptionalTensor& cu_seqlens) {
   NoAutocast types_as_given;
-  check(x, weight, bias, activation, initial_state, cu_seqlens);
-  const auto none = [&] { return at::empty({0}, x.options()); };
+  const Arguments in{x, weight, bias, activation, initial_state, cu_seqlens};
+  check(in);
   const auto like = [](const Tensor& gradient, const Tensor& input) {
     const Tensor own = gradient.to(input.scalar_type()).reshape(input.sizes()).contiguous();
     return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
   };
   convolution::Gradients found;
-  if (by_kernel(x, weight, bias, activation, initial_state, cu_seqlens, [&](const auto& in) {
-        found = convolution::backward_by_kernel(in, grad_y, grad_state.value_or(Tensor()));
+  if (by_kernel(in, [&](const auto& plain) {
+        found = convolution::backward_by_kernel(plain, grad_y, grad_state.value_or(Tensor()));
       })) {
-    return {found.x, like(found.weight, weight), bias ? like(found.bias, *bias) : none(),
-            initial_state ? like(found.initial, *initial_state) : none()};
+    return {found.x, like(found.weight, weight), bias ? like(found.bias, *bias) : no_gradient(x),
+            initial_state ? like(found.initial, *initial_state) : no_gradient(x)};
   }
-  const auto type = type_of(x, weight, bias, initial_state);
-  const Padded padded = pad(x, weight, bias, initial_state, cu_seqlens);
+  const auto type = in.type();
+  const Padded padded = pad(in);
   Tensor grad_z = sums_of_tokens(padded, grad_y.to(type));
-  if (activation == "silu") grad_z = at::silu_backward(grad_z, correlate(padded));
+  if (in.silu()) grad_z = at::silu_backward(grad_z, correlate(padded));
   const Tensor grad_rows = at::zeros_like(padded.rows);
   const Tensor grad_weight = at::zeros_like(padded.weight);
   for (int64_t j = 0; j <= padded.tail && grad_z.size(1) > 0; ++j) {
@@ -204,41 +197,25 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
   }
   const Tensor places = padded.layout ? padded.layout->tails : Tensor();
   return {like(padded.tokens_of(grad_rows), x), like(grad_weight.t(), weight),
-          bias ? like(grad_z.sum({0, 1}), *bias) : none(),
-          initial_state ? like(padded.tails_of(grad_rows, places, 0), *initial_state) : none()};
+          bias ? like(grad_z.sum({0, 1}), *bias) : no_gradient(x),
+          initial_state ? like(padded.tails_of(grad_rows, places, 0), *initial_state) : no_gradient(x)};
 }
 
 // --- Meta: the shapes. ---
 
-std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                                        std::string_view activation, const OptionalTensor& initial_state,
-                                        const OptionalTensor& cu_seqlens) {
-  const c10::SymInt rows = check(x, weight, bias, activation, initial_state, cu_seqlens);
-  const auto states = x.options().dtype(type_of(x, weight, bias, initial_state));
-  return {at::empty_symint(x.sym_sizes(), x.options()),
-          at::empty_symint({rows, weight.sym_size(1) - 1, x.sym_size(2)}, states)};
+std::tuple<Tensor, Tensor> forward_meta(const Arguments& in) {
+  const c10::SymInt rows = check(in);
+  return {at::empty_symint(in.x.sym_sizes(), in.x.options()),
+          at::empty_symint({rows, in.weight.sym_size(1) - 1, in.x.sym_size(2)}, in.x.options().dtype(in.type()))};
 }
 
 Four backward_meta(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
                    const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
                    const OptionalTensor& cu_seqlens) {
-  const c10::SymInt rows = check(x, weight, bias, activation, initial_state, cu_seqlens);
+  const c10::SymInt rows = check({x, weight, bias, activation, initial_state, cu_seqlens});
   expect_shape(kOp, "grad_y", grad_y, x.sym_sizes().vec());
   if (grad_state) expect_shape(kOp, "grad_state", *grad_state, {rows, weight.sym_size(1) - 1, x.sym_size(2)});
-  const auto like = [&](const OptionalTensor& input) {
-    return input ? at::empty_symint(input->sym_sizes(), input->options()) : at::empty({0}, x.options());
-  };
-  return {like(x), like(weight), like(bias), like(initial_state)};
-}
-
-// --- Dispatch. ---
-
-std::tuple<Tensor, Tensor> call_forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                                        std::string_view activation, const OptionalTensor& initial_state,
-                                        const OptionalTensor& cu_seqlens) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::short_conv", "").typed<decltype(forward)>();
-  return op.call(x, weight, bias, activation, initial_state, cu_seqlens);
+  return {gradient_meta(x, x), gradient_meta(weight, x), gradient_meta(bias, x), gradient_meta(initial_state, x)};
 }
 
 }  // namespace
@@ -246,32 +223,21 @@ std::tuple<Tensor, Tensor> call_forward(const Tensor& x, const Tensor& weight, c
 std::tuple<Tensor, Tensor> short_conv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
                                       std::string_view activation, const std::optional<Tensor>& initial_state,
                                       const std::optional<Tensor>& cu_seqlens) {
-  return call_forward(x, weight, bias, activation, initial_state, cu_seqlens);
+  static const auto op = find_operator<decltype(short_conv)>("cortado::short_conv");
+  return op.call(x, weight, bias, activation, initial_state, cu_seqlens);
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def(
-      "short_conv(Tensor x, Tensor weight, Tensor? bias=None, *, str activation=\"none\", Tensor? initial_state=None, "
-      "Tensor? cu_seqlens=None) -> (Tensor y, Tensor final_state)");
-  m.def(
-      "short_conv_backward(Tensor grad_y, Tensor? grad_state, Tensor x, Tensor weight, Tensor? bias=None, *, "
-      "str activation=\"none\", Tensor? initial_state=None, Tensor? cu_seqlens=None) "
-      "-> (Tensor x, Tensor weight, Tensor bias, Tensor initial_state)");
-}
-
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("short_conv", &forward);
-  m.impl("short_conv_backward", &backward);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("short_conv", &forward_meta);
-  m.impl("short_conv_backward", &backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("short_conv", differentiable_by("cortado::short_conv_backward", {"x", "weight", "bias", "initial_state"}));
-  m.impl("short_conv_backward", once_differentiable());
+  define_operator(m,
+                  "short_conv(Tensor x, Tensor weight, Tensor? bias=None, *, str activation=\"none\", "
+                  "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor y, Tensor final_state)",
+                  gathered<decltype(short_conv), forward>, gathered<decltype(short_conv), forward_meta>,
+                  differentiable_by("cortado::short_conv_backward", {"x", "weight", "bias", "initial_state"}));
+  define_operator(m,
+                  "short_conv_backward(Tensor grad_y, Tensor? grad_state, Tensor x, Tensor weight, Tensor? bias=None, "
+                  "*, str activation=\"none\", Tensor? initial_state=None, Tensor? cu_seqlens=None) "
+                  "-> (Tensor x, Tensor weight, Tensor bias, Tensor initial_state)",
+                  backward, backward_meta, once_differentiable());
 }
 
 }  // namespace cortado

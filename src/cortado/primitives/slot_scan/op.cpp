@@ -2,12 +2,9 @@
 // their second kind: factors instead of logs.
 #include "cortado/primitives/slot_scan/op.h"
 
-#include <torch/library.h>
-
-#include "cortado/primitives/common.h"
-#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/gated_scan/on_cpu.h"
 #include "cortado/primitives/gates.h"
+#include "cortado/primitives/operator.h"
 
 namespace cortado {
 
@@ -18,11 +15,12 @@ constexpr std::string_view kSlotScan = "slot_scan";
 // Tokens a chunk: products of so many decays have to be finite (README.md).
 constexpr int64_t kSlotChunk = 32;
 
+// In the order of the schema.
 struct SlotArguments {
   const Tensor &q, &w, &x, &decay;
-  const OptionalTensor &initial_state, &cu_seqlens;
   std::string_view read;
   std::optional<double> scale;
+  const OptionalTensor &initial_state, &cu_seqlens;
 
   bool read_slots() const { return read == "slot"; }
   at::ScalarType type() const { return accumulation_type({q, w, x, decay, initial_state}); }
@@ -46,12 +44,8 @@ c10::SymInt check_slots(const char* name, const Tensor& y, const SlotShape& shap
 SlotShape check(const SlotArguments& in) {
   fail_input_if(in.read != "slot" && in.read != "channel", "[slot_scan] read must be \"slot\" or \"channel\", got \"",
                 in.read, "\"");
-  const std::pair<const char*, OptionalTensor> inputs[] = {
-      {"q", in.q}, {"w", in.w}, {"x", in.x}, {"decay", in.decay}, {"initial_state", in.initial_state}};
-  for (const auto& [name, y] : inputs) {
-    fail_input_if(y && !y->is_floating_point(), "[slot_scan] ", name, " must be a floating-point tensor, got ",
-                  y ? y->scalar_type() : at::kFloat);
-  }
+  expect_floating(kSlotScan,
+                  {{"q", in.q}, {"w", in.w}, {"x", in.x}, {"decay", in.decay}, {"initial_state", in.initial_state}});
   expect_shape(kSlotScan, "x", in.x, {-1, -1, -1, -1});
   SlotShape shape{};
   shape.batch = in.x.sym_size(0);
@@ -70,14 +64,12 @@ SlotShape check(const SlotArguments& in) {
   return shape;
 }
 
-std::tuple<Tensor, Tensor> slot_meta(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
-                                     std::string_view read, std::optional<double> scale,
-                                     const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
-  const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
+std::tuple<Tensor, Tensor> slot_meta(const SlotArguments& in) {
   const SlotShape shape = check(in);
-  return {at::empty_symint({shape.batch, shape.tokens, shape.heads, in.read_slots() ? shape.channels : shape.slots},
-                           x.options()),
-          at::empty_symint({shape.rows, shape.state_heads, shape.slots, shape.channels}, x.options().dtype(in.type()))};
+  return {
+      at::empty_symint({shape.batch, shape.tokens, shape.heads, in.read_slots() ? shape.channels : shape.slots},
+                       in.x.options()),
+      at::empty_symint({shape.rows, shape.state_heads, shape.slots, shape.channels}, in.x.options().dtype(in.type()))};
 }
 
 // [T,M] -> [rows,T,1,M], a view; anything else as it is.
@@ -114,9 +106,7 @@ gated::FormInputs slot_form(const SlotArguments& in) {
 
 gated::FormOutputs run_slots(const SlotArguments& in, const gated::FormInputs& form,
                              const gated::FormOptions& options) {
-  std::vector<int64_t> bounds;
-  if (in.cu_seqlens) bounds = sequence_bounds(kSlotScan, *in.cu_seqlens, in.x.size(1));
-  return gated::compute_form(form, options, in.factor(), in.cu_seqlens ? &bounds : nullptr);
+  return gated::compute_form(form, options, in.factor(), Bounds(kSlotScan, in.cu_seqlens, in.x.size(1)).get());
 }
 
 gated::FormOptions slot_options(const SlotArguments& in, int64_t heads) {
@@ -125,25 +115,22 @@ gated::FormOptions slot_options(const SlotArguments& in, int64_t heads) {
   return options;
 }
 
-std::tuple<Tensor, Tensor> slot_kernel(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
-                                       std::string_view read, std::optional<double> scale,
-                                       const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
+std::tuple<Tensor, Tensor> slot_kernel(const SlotArguments& in) {
   const NoAutocast exact;
-  const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
   const SlotShape shape = check(in);
   const int64_t heads = shape.heads.expect_int(), state_heads = shape.state_heads.expect_int();
   gated::FormInputs form = slot_form(in);
   gated::FormOptions options = slot_options(in, heads);
   (in.read_slots() ? options.want_w : options.want_y) = true;
-  if (x.size(1) == 1 && !cu_seqlens) {
-    if (initial_state) form.initial = *initial_state;
+  if (in.x.size(1) == 1 && !in.cu_seqlens) {
+    if (in.initial_state) form.initial = *in.initial_state;
     if (!gated::step_kernel_takes(form, options)) return slot_step(in, heads, state_heads);
     const auto out = gated::step_by_kernel(form, options, in.factor());
     return {in.read_slots() ? out.w : out.y, out.final_state};
   }
-  if (initial_state) form.initial = expand_heads(*initial_state, heads, 1);
+  if (in.initial_state) form.initial = expand_heads(*in.initial_state, heads, 1);
   const auto out = run_slots(in, form, options);
-  const Tensor o = (in.read_slots() ? out.w : out.y).to(x.scalar_type());
+  const Tensor o = (in.read_slots() ? out.w : out.y).to(in.x.scalar_type());
   return {o, first_of_copies(out.final_state, state_heads)};
 }
 
@@ -151,20 +138,16 @@ std::tuple<Tensor, Tensor> slot_kernel(const Tensor& q, const Tensor& w, const T
 
 using SlotGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;  // of q, w, x, decay, initial_state
 
-// A gradient that is not wanted, or of what was not given, has shape [0].
 SlotGradients slot_backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& q, const Tensor& w,
                                  const Tensor& x, const Tensor& decay, const OptionalTensor& initial_state,
                                  const OptionalTensor&, std::string_view, std::optional<double>, bool need_decay) {
-  const auto like = [&](const OptionalTensor& y, bool wanted) {
-    return y && wanted ? at::empty_symint(y->sym_sizes(), y->options()) : at::empty({0}, q.options());
-  };
-  return {like(q, true), like(w, true), like(x, true), like(decay, need_decay), like(initial_state, true)};
+  return {gradient_meta(q, q), gradient_meta(w, q), gradient_meta(x, q), gradient_meta(decay, q, need_decay),
+          gradient_meta(initial_state, q)};
 }
 
 // [B,T,H,*] -> the shape and type of w, x, q or decay.
 Tensor gradient_like(const Tensor& wide, const Tensor& y) {
-  const Tensor sum = y.dim() == 2 ? wide.sum(at::IntArrayRef{0, 2}) : sum_heads(wide, y.size(2));
-  return sum.to(y.scalar_type());
+  return y.dim() == 2 ? wide.sum(at::IntArrayRef{0, 2}).to(y.scalar_type()) : gradient_of(y, wide);
 }
 
 SlotGradients slot_backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
@@ -172,7 +155,7 @@ SlotGradients slot_backward_kernel(const OptionalTensor& grad_o, const OptionalT
                                    const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                                    std::string_view read, std::optional<double> scale, bool need_decay) {
   const NoAutocast exact;
-  const SlotArguments in{q, w, x, decay, initial_state, cu_seqlens, read, scale};
+  const SlotArguments in{q, w, x, decay, read, scale, initial_state, cu_seqlens};
   const SlotShape shape = check(in);
   const int64_t heads = shape.heads.expect_int();
   gated::FormOptions options = slot_options(in, heads);
@@ -184,51 +167,32 @@ SlotGradients slot_backward_kernel(const OptionalTensor& grad_o, const OptionalT
   if (grad_state) form.final_grad = spread_to_copies(*grad_state, heads);
   if (grad_o) (in.read_slots() ? form.w : form.y) = *grad_o;
   const auto out = run_slots(in, form, options);
-  const Tensor none = at::empty({0}, q.options());
   return {gradient_like(in.read_slots() ? out.y : out.w, q), gradient_like(out.x, w), gradient_like(out.v, x),
-          need_decay ? gradient_like(out.g, decay) : none,
-          initial_state ? sum_heads(out.initial, initial_state->size(1), 1).to(initial_state->scalar_type()) : none};
-}
-
-const auto& slot_operator() {
-  static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::slot_scan", "").typed<decltype(slot_kernel)>();
-  return handle;
+          need_decay ? gradient_like(out.g, decay) : no_gradient(q),
+          initial_state ? gradient_of(*initial_state, out.initial, 1) : no_gradient(q)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def(
-      "slot_scan(Tensor q, Tensor w, Tensor x, Tensor decay, *, str read=\"slot\", float? scale=None, "
-      "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)");
-  m.def(
-      "slot_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor w, Tensor x, Tensor decay, "
-      "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool need_decay) "
-      "-> (Tensor dq, Tensor dw, Tensor dx, Tensor ddecay, Tensor dinitial_state)");
-}
-
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("slot_scan", &slot_kernel);
-  m.impl("slot_scan_backward", &slot_backward_kernel);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("slot_scan", &slot_meta);
-  m.impl("slot_scan_backward", &slot_backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("slot_scan",
-         differentiable_by("cortado::slot_scan_backward", {"q", "w", "x", "decay", "initial_state"}, "decay"));
-  m.impl("slot_scan_backward", once_differentiable());
+  define_operator(m,
+                  "slot_scan(Tensor q, Tensor w, Tensor x, Tensor decay, *, str read=\"slot\", float? scale=None, "
+                  "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)",
+                  gathered<decltype(slot_scan), slot_kernel>, gathered<decltype(slot_scan), slot_meta>,
+                  differentiable_by("cortado::slot_scan_backward", {"q", "w", "x", "decay", "initial_state"}, "decay"));
+  define_operator(m,
+                  "slot_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor w, Tensor x, Tensor decay, "
+                  "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool need_decay) "
+                  "-> (Tensor dq, Tensor dw, Tensor dx, Tensor ddecay, Tensor dinitial_state)",
+                  slot_backward_kernel, slot_backward_meta, once_differentiable());
 }
 
 std::tuple<Tensor, Tensor> slot_scan(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
                                      std::string_view read, std::optional<double> scale,
                                      const std::optional<Tensor>& initial_state,
                                      const std::optional<Tensor>& cu_seqlens) {
-  return slot_operator().call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
+  static const auto op = find_operator<decltype(slot_scan)>("cortado::slot_scan");
+  return op.call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
 }
 
 }  // namespace cortado

@@ -1,11 +1,8 @@
 // time_softmax as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/time_softmax/op.h"
 
-#include <torch/library.h>
-
-#include "cortado/primitives/common.h"
-#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/operator.h"
 #include "cortado/primitives/time_softmax/on_cpu.h"
 
 namespace cortado {
@@ -47,9 +44,7 @@ SoftmaxParts forward(const Tensor& theta, const OptionalTensor& normalizer, cons
   const Tensor start = normalizer.value_or(Tensor()), peak = maximum.value_or(Tensor());
   TimeSoftmax p;
   if (softmax::kernel_takes(theta, start, peak)) {
-    std::vector<int64_t> bounds;
-    if (cu_seqlens) bounds = sequence_bounds(kTimeSoftmax, *cu_seqlens, theta.size(1));
-    p = softmax::softmax_by_kernel(theta, start, peak, cu_seqlens ? &bounds : nullptr);
+    p = softmax::softmax_by_kernel(theta, start, peak, Bounds(kTimeSoftmax, cu_seqlens, theta.size(1)).get());
   } else {
     p = softmax_by_scans(theta, normalizer, maximum, cu_seqlens);
   }
@@ -69,11 +64,9 @@ std::tuple<Tensor, Tensor> backward(const Tensor& grad_keys, const Tensor& grad_
                                     const Tensor& grad_last_normalizer, const Tensor& keys, const Tensor& gate,
                                     const Tensor& normalizer, const OptionalTensor& initial_normalizer,
                                     const OptionalTensor& cu_seqlens) {
-  static const auto scan_backward = c10::Dispatcher::singleton()
-                                        .findSchemaOrThrow("cortado::elementwise_scan_backward", "")
-                                        .typed<std::tuple<Tensor, Tensor, Tensor>(
-                                            const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                            const OptionalTensor&, const OptionalTensor&, bool)>();
+  static const auto scan_backward = find_operator<std::tuple<Tensor, Tensor, Tensor>(
+      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+      const OptionalTensor&, bool)>("cortado::elementwise_scan_backward");
   const OptionalTensor start = initial_normalizer ? OptionalTensor(initial_normalizer->flatten(1)) : std::nullopt;
   const auto [gates, added, initial] =
       scan_backward.call(grad_normalizer.flatten(2), grad_last_normalizer.flatten(1), gate.flatten(2), keys.flatten(2),
@@ -85,45 +78,30 @@ std::tuple<Tensor, Tensor> backward(const Tensor& grad_keys, const Tensor& grad_
 std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor& keys, const Tensor&,
                                          const Tensor&, const OptionalTensor& initial_normalizer,
                                          const OptionalTensor&) {
-  return {at::empty_symint(keys.sym_sizes(), keys.options()),
-          initial_normalizer ? at::empty_symint(initial_normalizer->sym_sizes(), initial_normalizer->options())
-                             : at::empty({0}, keys.options())};
+  return {gradient_meta(keys, keys), gradient_meta(initial_normalizer, keys)};
 }
 
 }  // namespace
 
 TimeSoftmax time_softmax(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
                          const OptionalTensor& cu_seqlens) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_time_softmax", "").typed<decltype(forward)>();
+  static const auto op = find_operator<decltype(forward)>("cortado::_time_softmax");
   const auto [keys, alpha, last_alpha, gate, m, last_m] = op.call(theta, normalizer, maximum, cu_seqlens);
   return {keys, gate, m, alpha, last_alpha, last_m};
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def(
-      "_time_softmax(Tensor theta, Tensor? initial_normalizer=None, Tensor? initial_maximum=None, Tensor? "
-      "cu_seqlens=None) -> (Tensor keys, Tensor normalizer, Tensor last_normalizer, Tensor gate, Tensor maximum, "
-      "Tensor "
-      "last_maximum)");
-  m.def(
-      "_time_softmax_backward(Tensor grad_keys, Tensor grad_normalizer, Tensor grad_last_normalizer, Tensor keys, "
-      "Tensor gate, Tensor normalizer, Tensor? initial_normalizer, Tensor? cu_seqlens) -> (Tensor, Tensor)");
-}
-
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("_time_softmax", forward);
-  m.impl("_time_softmax_backward", backward);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("_time_softmax", forward_meta);
-  m.impl("_time_softmax_backward", backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("_time_softmax", differentiable_by("cortado::_time_softmax_backward", {"theta", "initial_normalizer"}));
-  m.impl("_time_softmax_backward", once_differentiable());
+  define_operator(m,
+                  "_time_softmax(Tensor theta, Tensor? initial_normalizer=None, Tensor? initial_maximum=None, "
+                  "Tensor? cu_seqlens=None) -> (Tensor keys, Tensor normalizer, Tensor last_normalizer, Tensor gate, "
+                  "Tensor maximum, Tensor last_maximum)",
+                  forward, forward_meta,
+                  differentiable_by("cortado::_time_softmax_backward", {"theta", "initial_normalizer"}));
+  define_operator(m,
+                  "_time_softmax_backward(Tensor grad_keys, Tensor grad_normalizer, Tensor grad_last_normalizer, "
+                  "Tensor keys, Tensor gate, Tensor normalizer, Tensor? initial_normalizer, Tensor? cu_seqlens) -> "
+                  "(Tensor, Tensor)",
+                  backward, backward_meta, once_differentiable());
 }
 
 }  // namespace cortado

@@ -1,8 +1,7 @@
 #include "cortado/primitives/window_attention/op.h"
 
-#include "cortado/primitives/common.h"
-#include "cortado/primitives/differentiable.h"
 #include "cortado/primitives/kernels/tensors.h"
+#include "cortado/primitives/operator.h"
 #include "cortado/primitives/window_attention/blocked.h"
 #include "cortado/primitives/window_attention/on_cpu.h"
 
@@ -163,7 +162,7 @@ Five backward(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
                                  : blocked_backward;
   const BlockedGradients grads = differentiate(inputs, outputs, grad_o, grad_lse.value_or(Tensor()), of_maximum);
   if (extra_k) return {grads.q, grads.k, grads.v, grads.extra_k, grads.extra_v};
-  return {grads.q, grads.k, grads.v, at::empty({0}, q.options()), at::empty({0}, q.options())};
+  return {grads.q, grads.k, grads.v, no_gradient(q), no_gradient(q)};
 }
 
 Five backward_meta(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
@@ -174,16 +173,14 @@ Five backward_meta(CORTADO_WINDOW_SAVED, CORTADO_WINDOW_OPTIONS) {
     if (x) expect_shape(kOp, "a row's gradient", *x, {q.sym_size(0), q.sym_size(1), heads});
   }
   expect_shape(kOp, "o", o, {q.sym_size(0), q.sym_size(1), heads, v.sym_size(3)});
-  const auto like = [](const Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); };
-  const auto optional = [&](const OptionalTensor& x) { return x ? like(*x) : at::empty({0}, q.options()); };
-  return {like(q), like(k), like(v), optional(extra_k), optional(extra_v)};
+  return {gradient_meta(q, q), gradient_meta(k, q), gradient_meta(v, q), gradient_meta(extra_k, q),
+          gradient_meta(extra_v, q)};
 }
 
 // --- Dispatch. ---
 
 Four call_forward(const Tensor& q, const Tensor& k, const Tensor& v, CORTADO_WINDOW_OPTIONS) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_window_attention", "").typed<decltype(forward)>();
+  static const auto op = find_operator<decltype(forward)>("cortado::_window_attention");
   return op.call(q, k, v, CORTADO_WINDOW_NAMES);
 }
 
@@ -213,35 +210,23 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "window_attention(Tensor q, Tensor k, Tensor v, *, int? window=None, bool causal=True, float? scale=None, "
       "float? softcap=None, Tensor? extra_k=None, Tensor? extra_v=None, Tensor? extra_mask=None, "
       "Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None) -> (Tensor o, Tensor lse, Tensor row_max)");
-  m.def(
+  m.impl("window_attention", torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, public_form));
+  define_operator(
+      m,
       "_window_attention(Tensor q, Tensor k, Tensor v, *, int? window=None, bool causal=True, float? scale=None, "
       "float? softcap=None, Tensor? extra_k=None, Tensor? extra_v=None, Tensor? extra_mask=None, "
       "Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None, Tensor? first_key=None) "
-      "-> (Tensor o, Tensor lse, Tensor row_max, Tensor denominator)");
-  m.def(
+      "-> (Tensor o, Tensor lse, Tensor row_max, Tensor denominator)",
+      forward, forward_meta,
+      differentiable_by("cortado::window_attention_backward", {"q", "k", "v", "extra_k", "extra_v"}));
+  define_operator(
+      m,
       "window_attention_backward(Tensor grad_o, Tensor? grad_lse, Tensor? grad_row_max, Tensor q, Tensor k, Tensor v, "
       "Tensor o, Tensor row_max, Tensor denominator, *, int? window=None, bool causal=True, float? scale=None, "
       "float? softcap=None, Tensor? extra_k=None, Tensor? extra_v=None, Tensor? extra_mask=None, "
       "Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None, Tensor? first_key=None) "
-      "-> (Tensor q, Tensor k, Tensor v, Tensor extra_k, Tensor extra_v)");
-}
-
-TORCH_LIBRARY_IMPL(cortado, CompositeImplicitAutograd, m) { m.impl("window_attention", &public_form); }
-
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("_window_attention", &forward);
-  m.impl("window_attention_backward", &backward);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("_window_attention", &forward_meta);
-  m.impl("window_attention_backward", &backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("_window_attention",
-         differentiable_by("cortado::window_attention_backward", {"q", "k", "v", "extra_k", "extra_v"}));
-  m.impl("window_attention_backward", once_differentiable());
+      "-> (Tensor q, Tensor k, Tensor v, Tensor extra_k, Tensor extra_v)",
+      backward, backward_meta, once_differentiable());
 }
 
 }  // namespace cortado
