@@ -235,8 +235,10 @@ bool Conversion::run() {
   while (true) {
     if (request_.progress) introduce();
     StageControl control;
-    control.stop = request_.stop;
-    if (request_.stop_at >= 0) control.stop_at = request_.stop_at - finished_steps();
+    control.place = folder_.path;
+    control.stop = [this] {
+      return finished_steps() + stage_->state().step == request_.stop_at || (request_.stop && request_.stop());
+    };
     control.progress = request_.progress;
     control.first_step = finished_steps();
     control.improved = [this] { save(folder_.best()); };

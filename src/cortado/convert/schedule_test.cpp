@@ -4,7 +4,7 @@
 #include <set>
 
 #include "cortado/convert/chunks.h"
-#include "cortado/convert/plateau.h"
+#include "cortado/train/plateau.h"
 #include "cortado/evaluate/evaluate.h"
 
 namespace cortado {

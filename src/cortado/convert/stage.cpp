@@ -1,35 +1,71 @@
 #include "cortado/convert/stage.h"
 
-#include <chrono>
 #include <map>
 
 #include "cortado/base/error.h"
-#include "cortado/base/human.h"
-#include "cortado/base/progress.h"
 
 namespace cortado {
 namespace {
 
-using StageClock = std::chrono::steady_clock;
-
-double seconds_from(StageClock::time_point start) {
-  return std::chrono::duration<double>(StageClock::now() - start).count();
-}
-
-TrainingOptions optimizer_options(const StageOptions& options) {
+TrainingOptions training_options(const StageOptions& options, int64_t context) {
   TrainingOptions result;
-  result.learning_rate = options.learning_rate;
+  result.batch = options.batch;
+  result.context = context;
+  result.accumulate = options.accumulate;
+  result.steps = options.steps(context);
+  result.evaluate_every = options.evaluate_every;
+  result.log_every = 1;
   result.beta1 = 0.9;
   result.beta2 = 0.999;
   result.epsilon = 1e-8;
   result.weight_decay = 0;
+  result.clip = 0;
   return result;
 }
 
-void add_to(std::vector<double>& sums, const std::vector<double>& losses) {
-  if (sums.empty()) sums.assign(losses.size(), 0.0);
-  for (size_t i = 0; i < losses.size(); ++i) sums[i] += losses[i];
-}
+// An objective on a text's chunks, as a task.
+class StageTask : public Task {
+ public:
+  StageTask(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
+            const StageOptions& options)
+      : name_(std::move(name)), objective_(std::move(objective)), chunks_(std::move(chunks)), options_(options) {}
+
+  const std::string& name() const override { return name_; }
+  NamedTensors learned() const override { return objective_->learned(); }
+  bool validates() const override { return true; }
+
+  // The losses of the parts, float64; loss() divides them.
+  Tensor learn(DataPosition& position) override {
+    const Tensor tokens = chunks_->batch(position.batches++, options_.batch);
+    return at::tensor(objective_->losses(tokens, 1.0 / static_cast<double>(options_.accumulate)), at::kDouble);
+  }
+
+  double loss(const Tensor& shares) const override { return objective_->total(mean(shares, options_.accumulate)); }
+
+  Validation validate(const Progress& progress) override {
+    const int64_t count = chunks_->held_out();
+    Tensor sums;
+    for (int64_t i = 0; i < count; ++i) {
+      progress(i * chunks_->length(), count * chunks_->length());
+      const Tensor losses = at::tensor(objective_->losses(chunks_->held_out_chunk(i), 0), at::kDouble);
+      sums = sums.defined() ? sums + losses : losses;
+    }
+    const std::vector<double> parts = mean(sums, count);
+    const double total = objective_->total(parts);
+    return {total, parts, {{"evaluation_loss", total}, {"losses", parts}}};
+  }
+
+ private:
+  static std::vector<double> mean(const Tensor& sums, int64_t count) {
+    const Tensor means = sums / static_cast<double>(count);
+    return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + means.numel()};
+  }
+
+  std::string name_;
+  std::shared_ptr<Objective> objective_;
+  std::shared_ptr<const Chunks> chunks_;
+  StageOptions options_;
+};
 
 void copy_values(const NamedTensors& from, NamedTensors& to) {
   const at::NoGradGuard no_grad;
@@ -83,121 +119,48 @@ Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared
              const StageOptions& options)
     : name_(std::move(name)),
       objective_(std::move(objective)),
-      chunks_(std::move(chunks)),
-      options_(options),
-      optimizer_(objective_->learned(), optimizer_options(options)) {
-  state_.plateau.rate = options.learning_rate;
-  state_.plateau.minimum = options.minimum_rate;
+      options_(training_options(options, chunks->length())),
+      trainer_(std::make_shared<StageTask>(name_, objective_, chunks, options), options_) {
+  TrainerState state;
+  state.validated_step = state.best_step = -1;  // evaluated before the first step, too
+  state.plateau = Plateau{.minimum = options.minimum_rate, .rate = options.learning_rate};
+  trainer_.begin_with(state);
   for (const auto& [key, parameter] : learned()) best_.emplace_back(key, parameter.detach().clone());
 }
 
 bool Stage::run(MetricsFile& metrics, const StageControl& control) {
-  ProgressBar bar({.label = name_,
-                   .total = steps(),
-                   .unit = "tokens",
-                   .units_per_count = static_cast<double>(options_.tokens_per_step(chunks_->length())),
-                   .quiet = !control.progress});
-  bar.start_at(state_.step);
-  bool stopping = false;
-  while (true) {
-    const bool finished = state_.step >= steps();
-    const bool due = finished || state_.step % options_.evaluate_every == 0;
-    if (due && !stopping && state_.evaluated_step != state_.step) {
-      bar.clear();
-      stopping = !evaluate(metrics, control);
-      if (!stopping && control.checkpoint) control.checkpoint();
-    }
-    if (done()) {
-      use_best();
-      return true;
-    }
-    if (stopping) {
-      if (control.checkpoint) control.checkpoint();
-      return false;
-    }
-    const auto start = StageClock::now();
-    const double loss = step();
-    const double seconds = seconds_from(start);
-    state_.seconds += seconds;
-    state_.step += 1;
-    metrics.write({{"step", control.first_step + state_.step},
-                   {"stage", name_},
-                   {"loss", loss},
-                   {"rate", state_.plateau.rate},
-                   {"tokens_per_second", double(options_.tokens_per_step(chunks_->length())) / seconds},
-                   {"seconds", state_.seconds}});
-    bar.update(state_.step, concat("loss ", fixed(loss, 3)));
-    stopping = state_.step == control.stop_at || (control.stop && control.stop());
-  }
-}
-
-double Stage::step() {
-  std::vector<double> sums;
-  for (int64_t i = 0; i < options_.accumulate; ++i) {
-    const Tensor tokens = chunks_->batch(state_.step * options_.accumulate + i, options_.batch);
-    add_to(sums, objective_->losses(tokens, 1.0 / static_cast<double>(options_.accumulate)));
-  }
-  for (double& sum : sums) sum /= static_cast<double>(options_.accumulate);
-  const double loss = objective_->total(sums);
-  if (!std::isfinite(loss)) {
-    throw Failure(concat("[", name_, "] the loss is not finite at step ", state_.step + 1, "; the best of ",
-                         state_.best_step, " steps is kept. A smaller --learning-rate may help"));
-  }
-  optimizer_.step(state_.plateau.rate);
-  optimizer_.clear_gradients();
-  return loss;
-}
-
-// False: interrupted, and still due.
-bool Stage::evaluate(MetricsFile& metrics, const StageControl& control) {
-  ProgressBar bar({.label = "evaluate",
-                   .total = chunks_->held_out(),
-                   .unit = "tokens",
-                   .units_per_count = static_cast<double>(chunks_->length()),
-                   .quiet = !control.progress});
-  std::vector<double> losses;
-  for (int64_t i = 0; i < chunks_->held_out(); ++i) {
-    if (control.stop && control.stop()) return false;
-    add_to(losses, objective_->losses(chunks_->held_out_chunk(i), 0));
-    bar.update(i + 1);
-  }
-  for (double& loss : losses) loss /= static_cast<double>(chunks_->held_out());
-  const double total = objective_->total(losses);
-  if (!std::isfinite(total)) {
-    throw Failure(concat("[", name_, "] the evaluation loss is not finite after step ", state_.step));
-  }
-  if (state_.step == 0) {
-    state_.before = losses;
-  } else {
-    state_.plateau.evaluated(total);
-  }
-  state_.evaluated_step = state_.step;
-  const bool better = state_.best_step < 0 || total < objective_->total(state_.best);
-  if (better) {
-    state_.best = losses;
-    state_.best_step = state_.step;
+  RunKeeper keeper;
+  keeper.place = control.place;
+  keeper.checkpoint = control.checkpoint;
+  keeper.log = [&](Json line) {
+    line.erase("step");
+    Json whole = {{"step", control.first_step + trainer_.state().step}, {"stage", name_}};
+    whole.update(line);
+    metrics.write(whole);
+  };
+  keeper.validated = [&](const Validation& found, bool best) {
+    if (trainer_.state().step == 0) before_ = found.parts;
+    if (!best) return;
+    best_losses_ = found.parts;
     copy_values(learned(), best_);
-  }
-  metrics.write({{"step", control.first_step + state_.step},
-                 {"stage", name_},
-                 {"evaluation_loss", total},
-                 {"losses", losses},
-                 {"rate", state_.plateau.rate},
-                 {"seconds", state_.seconds}});
-  if (better && control.improved) control.improved();
+    if (control.improved) control.improved();
+  };
+  if (!trainer_.run(keeper, {.stop = control.stop, .progress = control.progress})) return false;
+  NamedTensors current = learned();
+  copy_values(best_, current);
   return true;
 }
 
-void Stage::use_best() {
-  NamedTensors current = learned();
-  copy_values(best_, current);
+StageState Stage::state() const {
+  const TrainerState& state = trainer_.state();
+  return {state.step, state.seconds, *state.plateau, state.validated_step, state.best_step, before_, best_losses_};
 }
 
 NamedTensors Stage::tensors() const {
   NamedTensors all;
   for (const auto& [name, parameter] : learned()) all.emplace_back("learned." + name, parameter.detach());
   for (const auto& [name, values] : best_) all.emplace_back("best." + name, values);
-  for (const auto& moment : optimizer_.moments()) all.push_back(moment);
+  for (const auto& moment : trainer_.optimizer().moments()) all.push_back(moment);
   return all;
 }
 
@@ -214,10 +177,20 @@ void Stage::restore(const NamedTensors& tensors, const StageState& state) {
   };
   for (const auto& [name, parameter] : learned()) take("learned." + name, parameter);
   for (const auto& [name, values] : best_) take("best." + name, values);
-  optimizer_.restore({given.begin(), given.end()}, state.step);
-  const Plateau own = state_.plateau;
-  state_ = state;
-  state_.plateau.minimum = own.minimum;
+  trainer_.optimizer().restore({given.begin(), given.end()}, state.step);
+  before_ = state.before;
+  best_losses_ = state.best;
+  TrainerState resumed = trainer_.state();
+  resumed.plateau = state.plateau;
+  resumed.plateau->minimum = trainer_.state().plateau->minimum;
+  resumed.step = state.step;
+  resumed.tokens = state.step * options_.tokens_per_step();
+  resumed.data.batches = state.step * options_.accumulate;
+  resumed.seconds = state.seconds;
+  resumed.validated_step = state.evaluated_step;
+  resumed.best_step = state.best_step;
+  if (!state.best.empty()) resumed.best_loss = objective_->total(state.best);
+  trainer_.resume(resumed);
 }
 
 }  // namespace cortado

@@ -1,4 +1,4 @@
-// The loop of a conversion's stage: gradient steps, evaluations, the plateau schedule, resuming.
+// A stage of a conversion: an objective, the text and the training loop, with the values of the best evaluation.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,8 @@
 #include "cortado/base/json.h"
 #include "cortado/convert/chunks.h"
 #include "cortado/convert/objective.h"
-#include "cortado/convert/plateau.h"
 #include "cortado/train/metrics.h"
-#include "cortado/train/optimizer.h"
+#include "cortado/train/trainer.h"
 
 namespace cortado {
 
@@ -42,16 +41,14 @@ struct StageState {
 
 // What a stage tells whoever runs it.
 struct StageControl {
-  std::function<bool()> stop = {};        // asked after every step and evaluation chunk: true ends it well
-  int64_t stop_at = -1;                   // a step after which to end as if asked
+  std::string place = {};                 // where checkpoints are, for messages
+  std::function<bool()> stop = {};        // asked after every step and in evaluations: true ends it well
   bool progress = true;                   // a bar
   int64_t first_step = 0;                 // steps of the stages before, for the metrics
   std::function<void()> improved = {};    // after an evaluation that is the best so far
   std::function<void()> checkpoint = {};  // after every evaluation, and when stopped
 };
 
-// What a step does depends on nothing but what learns, the moments, the plateau and the step's number: a resumed stage
-// equals one that was never stopped, bit for bit on the same machine with the same number of threads.
 class Stage {
  public:
   Stage(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
@@ -62,28 +59,22 @@ class Stage {
   bool run(MetricsFile& metrics, const StageControl& control);
 
   const std::string& name() const { return name_; }
-  const StageState& state() const { return state_; }
+  StageState state() const;
   const Objective& objective() const { return *objective_; }
-  int64_t steps() const { return options_.steps(chunks_->length()); }
-  int64_t tokens() const { return state_.step * options_.tokens_per_step(chunks_->length()); }
-  bool done() const { return state_.step >= steps() && state_.evaluated_step == state_.step; }
+  int64_t steps() const { return options_.steps; }
+  int64_t tokens() const { return trainer_.state().step * options_.tokens_per_step(); }
 
   NamedTensors learned() const { return objective_->learned(); }
   // "learned.NAME", "best.NAME" and the optimiser's moments. restore wants exactly these.
   NamedTensors tensors() const;
   void restore(const NamedTensors& tensors, const StageState& state);
-  void use_best();
 
  private:
-  double step();
-  bool evaluate(MetricsFile& metrics, const StageControl& control);
-
   std::string name_;
   std::shared_ptr<Objective> objective_;
-  std::shared_ptr<const Chunks> chunks_;
-  StageOptions options_;
-  AdamW optimizer_;
-  StageState state_;
+  TrainingOptions options_;
+  Trainer trainer_;
+  std::vector<double> before_, best_losses_;
   NamedTensors best_;
 };
 

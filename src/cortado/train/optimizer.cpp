@@ -7,8 +7,6 @@
 
 namespace cortado {
 
-namespace {
-
 AdamW::NamedParameters trainable(const torch::nn::Module& module) {
   AdamW::NamedParameters parameters;
   for (const auto& entry : module.named_parameters()) {
@@ -16,10 +14,6 @@ AdamW::NamedParameters trainable(const torch::nn::Module& module) {
   }
   return parameters;
 }
-
-}  // namespace
-
-AdamW::AdamW(const torch::nn::Module& module, const TrainingOptions& options) : AdamW(trainable(module), options) {}
 
 AdamW::AdamW(const NamedParameters& parameters, const TrainingOptions& options) : options_(options) {
   groups_[0].weight_decay = options.weight_decay;

@@ -1,4 +1,4 @@
-// AdamW over a module's parameters, or a list of them, with torch's fused update.
+// AdamW over a list of parameters, with torch's fused update.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,8 +23,6 @@ class AdamW {
  public:
   using NamedParameters = std::vector<std::pair<std::string, Tensor>>;
 
-  // The module's parameters that require gradients.
-  AdamW(const torch::nn::Module& module, const TrainingOptions& options);
   AdamW(const NamedParameters& parameters, const TrainingOptions& options);
 
   // Euclidean norm of all gradients together. Waits for the device.
@@ -54,6 +52,9 @@ class AdamW {
   Group groups_[2];  // decayed, not decayed
   int64_t steps_ = 0;
 };
+
+// The module's parameters that require gradients.
+AdamW::NamedParameters trainable(const torch::nn::Module& module);
 
 // What the gradients are divided by so that their norm is at most `clip` (0: no limit).
 double clip_divisor(double norm, double clip);

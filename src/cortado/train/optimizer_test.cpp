@@ -32,7 +32,7 @@ TrainingOptions toy_options() {
 
 TEST(AdamW, EqualsTorchsOwn) {
   Toy ours, theirs;
-  AdamW optimizer(ours, toy_options());
+  AdamW optimizer(trainable(ours), toy_options());
   const auto settings = torch::optim::AdamWOptions(1.0).betas({0.9, 0.99}).eps(1e-8);
   auto decayed = std::make_unique<torch::optim::AdamWOptions>(settings);
   decayed->weight_decay(0.3);
@@ -60,12 +60,12 @@ TEST(AdamW, EqualsTorchsOwn) {
 
 TEST(AdamW, DecaysMatricesOnly) {
   const Toy toy;
-  EXPECT_EQ(AdamW(toy, toy_options()).decayed(), (std::vector<std::string>{"matrix", "idle"}));
+  EXPECT_EQ(AdamW(trainable(toy), toy_options()).decayed(), (std::vector<std::string>{"matrix", "idle"}));
 }
 
 TEST(AdamW, ClipsByTheGlobalNorm) {
   Toy toy;
-  AdamW optimizer(toy, toy_options());
+  AdamW optimizer(trainable(toy), toy_options());
   toy.differentiate(0);
   const double norm =
       std::sqrt(toy.matrix.grad().pow(2).sum().item<double>() + toy.vector.grad().pow(2).sum().item<double>());
@@ -84,7 +84,7 @@ TEST(AdamW, ClipsByTheGlobalNorm) {
 
 TEST(AdamW, RestoresExactly) {
   Toy a, b;
-  AdamW first(a, toy_options()), second(b, toy_options());
+  AdamW first(trainable(a), toy_options()), second(trainable(b), toy_options());
   const auto step = [](Toy& toy, AdamW& optimizer, int64_t number) {
     toy.differentiate(number);
     optimizer.step(0.01);

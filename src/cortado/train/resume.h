@@ -2,12 +2,14 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "cortado/base/json.h"
 #include "cortado/models/language_model.h"
 #include "cortado/train/data.h"
 #include "cortado/train/optimizer.h"
+#include "cortado/train/plateau.h"
 
 namespace cortado {
 
@@ -24,6 +26,7 @@ struct TrainerState {
   double validation_loss = std::numeric_limits<double>::infinity();  // the latest
   int64_t validated_step = 0;                                        // when
   double seconds = 0;                                                // spent training, all sessions together
+  std::optional<Plateau> plateau;  // gives the learning rate in place of the options' schedule; not in to_json()
 
   Json to_json() const;
   static TrainerState from_json(const Json& json, const std::string& place);

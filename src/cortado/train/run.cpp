@@ -9,6 +9,8 @@
 #include "cortado/base/random.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/train/data.h"
+#include "cortado/train/language_task.h"
+#include "cortado/train/metrics.h"
 #include "cortado/train/trainer.h"
 
 namespace cortado {
@@ -164,6 +166,44 @@ void introduce(const Plan& plan, const LanguageModel& model, const TrainerState&
   std::cout << std::endl;
 }
 
+// Goes on from the folder's checkpoint; from the start where there is none.
+void resume(Trainer& trainer, LanguageModel& model, const BatchSource& batches, const RunFolder& folder) {
+  if (!fs::exists(folder.trainer())) return;
+  const TrainerState state = load_trainer(folder.trainer(), model, trainer.optimizer());
+  fail_input_if(state.data_tokens != batches.tokens(), "[--resume] the data has changed: the run began with ",
+                state.data_tokens, " tokens, now there are ", batches.tokens());
+  fail_input_if(state.data_fingerprint != batches.fingerprint(),
+                "[--resume] the data has changed: as many tokens as the run began with, but others");
+  trainer.resume(state);
+}
+
+// The trainer's file first: it alone decides where a resumed run starts.
+void checkpoint(const Trainer& trainer, const LanguageModel& model, const Plan& plan, const RunFolder& folder) {
+  const TrainerState& state = trainer.state();
+  save_trainer(folder.trainer(), model, trainer.optimizer(), state, plan.config());
+  save_weights(model, folder.last(), {{"step", std::to_string(state.step)}});
+  if (plan.options.lora) save_lora(folder.adapters(), lora_weights(model), *plan.options.lora);
+  Json summary = state.to_json();
+  summary["steps"] = plan.options.steps;
+  summary["about"] = plan.config();
+  write_file(folder.summary(), summary.dump(2) + "\n");
+}
+
+bool train(Trainer& trainer, const LanguageModel& model, const Plan& plan, const TrainRequest& request) {
+  const RunFolder folder{request.out};
+  MetricsFile metrics(folder.metrics(), trainer.state().step);
+  RunKeeper keeper;
+  keeper.place = folder.path;
+  keeper.log = [&](const Json& line) { metrics.write(line); };
+  keeper.checkpoint = [&] { checkpoint(trainer, model, plan, folder); };
+  keeper.validated = [&](const Validation& found, bool best) {
+    if (!best) return;
+    save_weights(model, folder.best(),
+                 {{"step", std::to_string(trainer.state().step)}, {"validation_loss", concat(found.loss)}});
+  };
+  return trainer.run(keeper, {.stop = request.stop, .stop_at = request.stop_at, .progress = request.progress});
+}
+
 }  // namespace
 
 TrainResult train_run(const TrainRequest& request) {
@@ -175,13 +215,18 @@ TrainResult train_run(const TrainRequest& request) {
 
   const RunLock lock(folder, request.use);
   if (request.use == FolderUse::kResume) check_same_run(folder, plan.config());
-  Trainer trainer(model, plan.options, batches, plan.dataset.validation, folder, plan.config());
-  if (request.use == FolderUse::kResume) trainer.resume();  // looks at the data: before the config is written
+  Trainer trainer(std::make_shared<LanguageTask>(model, plan.options, batches, plan.dataset.validation), plan.options);
+  TrainerState fresh;
+  fresh.data_tokens = batches->tokens();
+  fresh.data_fingerprint = batches->fingerprint();
+  trainer.begin_with(fresh);
+  // Looks at the data: before the config is written.
+  if (request.use == FolderUse::kResume) resume(trainer, *model, *batches, folder);
   describe_run(folder, *plan.dataset.tokenizer, plan.config());
   if (request.progress) introduce(plan, *model, trainer.state());
 
   TrainResult result;
-  result.done = trainer.run({.stop = request.stop, .stop_at = request.stop_at, .progress = request.progress});
+  result.done = train(trainer, *model, plan, request);
   result.state = trainer.state();
   result.steps = plan.options.steps;
   result.parameters = model->parameter_count();

@@ -96,7 +96,7 @@ bool measure_training_speeds(std::vector<SpeedContender>& contenders, const Spee
   for (int round = -1; round < request.rounds; ++round) {  // round -1 warms up
     for (size_t i = 0; i < contenders.size(); ++i) {
       if (stopped(request)) return false;
-      AdamW optimizer(*contenders[i].model, options);
+      AdamW optimizer(trainable(*contenders[i].model), options);
       const double seconds = seconds_of([&] {
         for (int step = 0; step < kTrainingSteps; ++step) {
           train_step(*contenders[i].model, optimizer, request.next_batch(), options.compute_type());

@@ -1,17 +1,11 @@
 #include "cortado/train/trainer.h"
 
 #include <chrono>
-#include <filesystem>
 
 #include "cortado/base/error.h"
-#include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/random.h"
-#include "cortado/evaluate/evaluate.h"
-#include "cortado/models/checkpoint.h"
-#include "cortado/nn/autocast.h"
-#include "cortado/nn/lora.h"
 #include "cortado/train/schedule.h"
 
 namespace cortado {
@@ -25,155 +19,129 @@ struct Interrupted {};
 
 }  // namespace
 
-Trainer::Trainer(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
-                 std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation, RunFolder folder,
-                 Json about)
-    : model_(std::move(model)),
-      options_(options),
-      batches_(std::move(batches)),
-      validation_(std::move(validation)),
-      folder_(std::move(folder)),
-      about_(std::move(about)),
-      optimizer_(*model_, options_) {
-  if (validation_ && validation_->size() < 2) validation_ = nullptr;
-  state_.data_tokens = batches_->tokens();
-  state_.data_fingerprint = batches_->fingerprint();
+Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options)
+    : task_(std::move(task)), options_(options), optimizer_(task_->learned(), options_) {}
+
+void Trainer::resume(const TrainerState& state) {
+  state_ = state;
+  saved_step_ = state.step;
+  unsaved_ = false;
 }
 
-void Trainer::resume() {
-  if (!std::filesystem::exists(folder_.trainer())) return;
-  state_ = load_trainer(folder_.trainer(), *model_, optimizer_);
-  fail_input_if(state_.data_tokens != batches_->tokens(), "[--resume] the data has changed: the run began with ",
-                state_.data_tokens, " tokens, now there are ", batches_->tokens());
-  fail_input_if(state_.data_fingerprint != batches_->fingerprint(),
-                "[--resume] the data has changed: as many tokens as the run began with, but others");
-  saved_step_ = state_.step;
-}
-
-bool Trainer::run(const RunControl& control) {
-  metrics_ = std::make_unique<MetricsFile>(folder_.metrics(), state_.step);
-  ProgressBar bar({.label = "train",
+bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
+  ProgressBar bar({.label = task_->name(),
                    .total = options_.steps,
                    .unit = "tokens",
                    .units_per_count = double(options_.tokens_per_step()),
                    .quiet = !control.progress});
   bar.start_at(state_.step);
-  if (saved_step_ < 0) checkpoint();  // from now on the folder holds a run that can be read and resumed
-
   bool stopping = false;
   while (true) {
-    if (validation_due() && !validate(control.stop)) stopping = true;
     const bool finished = state_.step >= options_.steps;
-    const bool due = state_.step % options_.evaluate_every == 0;
-    if ((due || finished || stopping) && saved_step_ != state_.step) checkpoint();
+    if (validation_due()) {
+      bar.clear();
+      if (!validate(keeper, control)) stopping = true;
+    }
+    // Also before the first step: from now on there is a run that can be read and resumed.
+    if (unsaved_ && (finished || stopping || state_.step % options_.evaluate_every == 0)) {
+      keeper.checkpoint();
+      saved_step_ = state_.step;
+      unsaved_ = false;
+    }
     if (finished || stopping) return finished && !validation_due();
 
-    const auto start = Clock::now();
-    const Step step = take_step();
-    const double seconds = seconds_since(start);
-    state_.step += 1;
-    state_.tokens += options_.tokens_per_step();
-    state_.seconds += seconds;
-    interval_seconds_ += seconds;
-    interval_tokens_ += options_.tokens_per_step();
-
-    if (state_.step % options_.log_every == 0 || state_.step == options_.steps) log(step);
+    const Step step = take_step(keeper);
+    if (state_.step % options_.log_every == 0 || state_.step == options_.steps) log(step, keeper);
     bar.update(state_.step, concat("loss ", fixed(step.loss, 3)));
     stopping = state_.step == control.stop_at || (control.stop && control.stop());
   }
 }
 
-Trainer::Step Trainer::take_step() {
+Trainer::Step Trainer::take_step(const RunKeeper& keeper) {
+  const auto start = Clock::now();
   Step step;
-  step.rate = learning_rate(options_, state_.step);
+  step.rate = state_.plateau ? state_.plateau->rate : learning_rate(options_, state_.step);
   step.loss = accumulate_gradients();
-  require_finite("loss", step.loss);
+  require_finite("loss", step.loss, state_.step + 1, keeper);
   step.gradient_norm = optimizer_.gradient_norm();
-  require_finite("gradient", step.gradient_norm);
+  require_finite("gradient", step.gradient_norm, state_.step + 1, keeper);
   optimizer_.step(step.rate, clip_divisor(step.gradient_norm, options_.clip));
   optimizer_.clear_gradients();
+  const double seconds = seconds_since(start);
+  unsaved_ = true;
+  state_.step += 1;
+  state_.tokens += options_.tokens_per_step();
+  state_.seconds += seconds;
+  interval_seconds_ += seconds;
+  interval_tokens_ += options_.tokens_per_step();
   return step;
 }
 
-// Forward and backward of the step's batches; returns their mean loss.
+// Forward and backward of the step's batches; returns its loss.
 double Trainer::accumulate_gradients() {
   // Dropout draws from torch's generator: seeded by the step, so that a resumed run draws the same.
   at::manual_seed(RandomStream(uint64_t(options_.seed), "dropout").bits(uint64_t(state_.step)));
-  Tensor total;
-  for (int64_t i = 0; i < options_.accumulate; ++i) {
-    const TrainingBatch batch = batches_->next(state_.data);
-    const at::Device device = model_->device();
-    Batch about{.cu_seqlens = batch.cu_seqlens, .training = true};
-    if (about.cu_seqlens) about.cu_seqlens = about.cu_seqlens->to(device);
-    Tensor loss;
-    {
-      const Autocast autocast(device, options_.compute_type());
-      loss = model_->loss(batch.tokens.to(device), batch.targets.to(device), about) / double(options_.accumulate);
-    }
-    loss.backward();
-    total = total.defined() ? total + loss.detach() : loss.detach();
-  }
-  return total.item<double>();
+  Tensor shares = task_->learn(state_.data);
+  for (int64_t i = 1; i < options_.accumulate; ++i) shares = shares + task_->learn(state_.data);
+  return task_->loss(shares);
 }
 
-void Trainer::require_finite(const char* what, double value) const {
+void Trainer::require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const {
   if (std::isfinite(value)) return;
-  throw Failure(concat("[train] the ", what, " is ", std::isnan(value) ? "nan" : "inf", " at step ", state_.step + 1,
-                       "; stopped, the checkpoint of step ", saved_step_, " is kept in ", folder_.path));
+  throw Failure(concat("[", task_->name(), "] the ", what, " is ", std::isnan(value) ? "nan" : "inf", " at step ", step,
+                       "; stopped, the checkpoint of step ", saved_step_, " is kept in ", keeper.place));
 }
 
 bool Trainer::validation_due() const {
-  if (!validation_ || state_.step == 0 || state_.validated_step == state_.step) return false;
+  if (!task_->validates() || state_.validated_step == state_.step) return false;
   return state_.step % options_.evaluate_every == 0 || state_.step >= options_.steps;
 }
 
-// Validates, and keeps the weights if they are the best so far. False: interrupted, and still due.
-bool Trainer::validate(const std::function<bool()>& stop) {
-  EvaluateOptions evaluation{.context = options_.context,
-                             .limit = options_.evaluate_batches * options_.batch * options_.context};
-  evaluation.progress = [&stop](int64_t done, int64_t total) {
-    if (done < total && stop && stop()) throw Interrupted{};
+// False: interrupted, and still due.
+bool Trainer::validate(const RunKeeper& keeper, const RunControl& control) {
+  std::unique_ptr<ProgressBar> bar;
+  const auto progress = [&](int64_t done, int64_t total) {
+    if (done < total && control.stop && control.stop()) throw Interrupted{};
+    if (!bar) {
+      bar = std::make_unique<ProgressBar>(
+          ProgressBar::Options{.label = "evaluate", .total = total, .unit = "tokens", .quiet = !control.progress});
+    }
+    bar->update(done);
   };
-  double loss = 0;
+  Validation found;
   try {
-    const Autocast autocast(model_->device(), options_.compute_type());
-    loss = evaluate_loss(*model_, *validation_, evaluation).loss();
+    found = task_->validate(progress);
   } catch (const Interrupted&) {
     return false;
   }
-  require_finite("validation loss", loss);
-  state_.validation_loss = loss;
+  require_finite("validation loss", found.loss, state_.step, keeper);
+  if (state_.plateau && state_.step > 0) state_.plateau->evaluated(found.loss);
+  state_.validation_loss = found.loss;
   state_.validated_step = state_.step;
-  if (loss < state_.best_loss) {
-    state_.best_loss = loss;
+  const bool best = found.loss < state_.best_loss;
+  if (best) {
+    state_.best_loss = found.loss;
     state_.best_step = state_.step;
-    save_weights(*model_, folder_.best(), {{"step", std::to_string(state_.step)}, {"validation_loss", concat(loss)}});
   }
-  metrics_->write({{"step", state_.step}, {"validation_loss", loss}, {"seconds", state_.seconds}});
+  unsaved_ = true;
+  keeper.validated(found, best);
+  Json line = {{"step", state_.step}};
+  line.update(found.metrics);
+  if (state_.plateau) line["rate"] = state_.plateau->rate;
+  line["seconds"] = state_.seconds;
+  keeper.log(line);
   return true;
 }
 
-void Trainer::log(const Step& step) {
-  metrics_->write({{"step", state_.step},
-                   {"loss", step.loss},
-                   {"rate", step.rate},
-                   {"gradient_norm", step.gradient_norm},
-                   {"tokens_per_second", double(interval_tokens_) / interval_seconds_},
-                   {"seconds", state_.seconds}});
+void Trainer::log(const Step& step, const RunKeeper& keeper) {
+  keeper.log({{"step", state_.step},
+              {"loss", step.loss},
+              {"rate", step.rate},
+              {"gradient_norm", step.gradient_norm},
+              {"tokens_per_second", double(interval_tokens_) / interval_seconds_},
+              {"seconds", state_.seconds}});
   interval_tokens_ = 0;
   interval_seconds_ = 0;
-}
-
-// The trainer's file first: it alone decides where a resumed run starts.
-void Trainer::checkpoint() {
-  save_trainer(folder_.trainer(), *model_, optimizer_, state_, about_);
-  save_weights(*model_, folder_.last(), {{"step", std::to_string(state_.step)}});
-  if (options_.lora) save_lora(folder_.adapters(), lora_weights(*model_), *options_.lora);
-  Json summary = state_.to_json();
-  summary["steps"] = options_.steps;
-  summary["about"] = about_;
-  write_file(folder_.summary(), summary.dump(2) + "\n");
-  saved_step_ = state_.step;
 }
 
 }  // namespace cortado

@@ -1,16 +1,15 @@
-// The training loop.
+// The training loop: learning rates, accumulation, clipping, validation, checkpoints, stopping. Every task goes through
+// it.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
 
-#include "cortado/models/language_model.h"
-#include "cortado/train/data.h"
-#include "cortado/train/metrics.h"
 #include "cortado/train/optimizer.h"
 #include "cortado/train/options.h"
 #include "cortado/train/resume.h"
-#include "cortado/train/run_folder.h"
+#include "cortado/train/task.h"
 
 namespace cortado {
 
@@ -20,52 +19,50 @@ struct RunControl {
   bool progress = true;        // a bar
 };
 
-// Trains a model and keeps its run's folder up to date.
-//
-//   Trainer trainer(model, options, batches, validation, folder, about);
-//   trainer.resume();                       // or not
-//   bool done = trainer.run();
-//
-// What a step does depends on nothing but the weights, the moments, the seed and the step's number, so a resumed run
-// equals one that was never stopped, bit for bit on the same machine with the same number of threads.
+// Whoever writes down what a loop does.
+struct RunKeeper {
+  std::string place;                                                  // where checkpoints are, for messages
+  std::function<void(const Json& line)> log;                          // a line of metrics.jsonl
+  std::function<void(const Validation& found, bool best)> validated;  // best: so far
+  std::function<void()> checkpoint;  // keeps what learns, the optimiser's moments and the state
+};
+
+// What a step does depends on nothing but what learns, the moments, the seed and the state, so a resumed run equals
+// one that was never stopped, bit for bit on the same machine with the same number of threads.
 class Trainer {
  public:
-  // `validation` may be null or too short to predict anything: then nothing is validated and "best" is the last.
-  // `about`: the run's settings, kept in the checkpoints. Its folder must exist and be locked.
-  Trainer(std::shared_ptr<LanguageModel> model, const TrainingOptions& options, std::shared_ptr<BatchSource> batches,
-          std::shared_ptr<const TokenFile> validation, RunFolder folder, Json about);
+  // Read from the options: steps, accumulate, the rates, AdamW's numbers, clip, when to validate and to log, seed.
+  Trainer(std::shared_ptr<Task> task, const TrainingOptions& options);
 
-  // Goes on from the folder's checkpoint; from the start where there is none.
-  void resume();
+  // To begin with: another state than a fresh one. To go on: the checkpoint's, and then optimizer() has its moments.
+  void begin_with(const TrainerState& state) { state_ = state; }
+  void resume(const TrainerState& state);
 
-  // Trains up to options.steps, or until told to stop. Either way the folder then holds where it stands. True: all
-  // steps are done. A loss or gradient that is not finite: Failure that names the step; the last good checkpoint stays.
-  bool run(const RunControl& control = {});
+  // Trains up to options.steps, or until told to stop. Either way the keeper then has where it stands. True: all steps
+  // are done. A loss or gradient that is not finite: Failure that names the step; the last good checkpoint stays.
+  bool run(const RunKeeper& keeper, const RunControl& control = {});
 
   const TrainerState& state() const { return state_; }
+  const AdamW& optimizer() const { return optimizer_; }
+  AdamW& optimizer() { return optimizer_; }
 
  private:
   struct Step {
     double loss = 0, rate = 0, gradient_norm = 0;
   };
-  Step take_step();
+  Step take_step(const RunKeeper& keeper);
   double accumulate_gradients();
-  void require_finite(const char* what, double value) const;
+  void require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const;
   bool validation_due() const;
-  bool validate(const std::function<bool()>& stop);
-  void log(const Step& step);
-  void checkpoint();
+  bool validate(const RunKeeper& keeper, const RunControl& control);
+  void log(const Step& step, const RunKeeper& keeper);
 
-  std::shared_ptr<LanguageModel> model_;
+  std::shared_ptr<Task> task_;
   TrainingOptions options_;
-  std::shared_ptr<BatchSource> batches_;
-  std::shared_ptr<const TokenFile> validation_;
-  RunFolder folder_;
-  Json about_;
   AdamW optimizer_;
   TrainerState state_;
-  std::unique_ptr<MetricsFile> metrics_;
-  int64_t saved_step_ = -1;
+  int64_t saved_step_ = 0;
+  bool unsaved_ = true;
   double interval_seconds_ = 0;
   int64_t interval_tokens_ = 0;
 };

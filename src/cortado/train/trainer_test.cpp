@@ -155,6 +155,21 @@ TEST_F(TrainRunTest, Learns) {
   EXPECT_EQ(model->parameter_count(), result.parameters);
 }
 
+// A change of the loop, of batches, dropout, schedule, clipping or the optimiser shows here, where two runs of one
+// build would agree.
+TEST_F(TrainRunTest, LossesAreThoseOfEarlierVersions) {
+  train_run(
+      request(config_with(kMacchiato, R"({"accumulate": 3, "clip": 0.5, "steps": 6, "evaluate_every": 3})"), "run"));
+  const std::vector<double> recorded = {3.0037513, 3.1773112, 3.0475342, 2.7928719,
+                                        2.9390399, 2.8006473, 2.7255516, 2.5960385};
+  std::vector<double> losses;
+  for (const Json& line : metrics("run")) {
+    losses.push_back(line[line.contains("loss") ? "loss" : "validation_loss"].get<double>());
+  }
+  ASSERT_EQ(losses.size(), recorded.size());
+  for (size_t i = 0; i < recorded.size(); ++i) EXPECT_NEAR(losses[i], recorded[i], 1e-5) << i;
+}
+
 TEST_F(TrainRunTest, AStopDuringValidationIsMadeUpFor) {
   const Json config = config_with(kSoftmax);
   train_run(request(config, "whole"));

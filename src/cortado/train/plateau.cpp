@@ -1,4 +1,4 @@
-#include "cortado/convert/plateau.h"
+#include "cortado/train/plateau.h"
 
 #include <algorithm>
 

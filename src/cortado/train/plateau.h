@@ -1,4 +1,4 @@
-// The learning rate of a conversion: smaller when the evaluation loss stops falling.
+// A learning rate that gets smaller when the validation loss stops falling: that of conversions.
 #pragma once
 
 #include <limits>

@@ -1,0 +1,35 @@
+// Language modelling: the next token of a text.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cortado/train/optimizer.h"
+#include "cortado/train/options.h"
+#include "cortado/train/task.h"
+
+namespace cortado {
+
+class LanguageTask : public Task {
+ public:
+  // What requires gradients in the model learns. `validation` may be null or too short to predict anything: then
+  // nothing is validated.
+  LanguageTask(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
+               std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation);
+
+  const std::string& name() const override { return name_; }
+  NamedTensors learned() const override { return trainable(*model_); }
+  Tensor learn(DataPosition& position) override;
+  bool validates() const override { return validation_ != nullptr; }
+  Validation validate(const Progress& progress) override;
+
+ private:
+  const std::string name_ = "train";
+  std::shared_ptr<LanguageModel> model_;
+  TrainingOptions options_;
+  at::ScalarType type_;  // of products
+  std::shared_ptr<BatchSource> batches_;
+  std::shared_ptr<const TokenFile> validation_;
+};
+
+}  // namespace cortado
