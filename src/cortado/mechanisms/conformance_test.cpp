@@ -188,10 +188,21 @@ double distance(const Tensor& actual, const Tensor& expected, double largest) {
   return (actual.to(at::kDouble) - expected).norm().item<double>() / std::max({length, 1e-2 * largest, 1e-30});
 }
 
+// How much of `expected` is in `actual`: 1 if it is the same, 0 if it is zero, -1 if the sign is wrong, whatever stands
+// across.
+double share_along(const Tensor& actual, const Tensor& expected) {
+  return ((actual.to(at::kDouble) * expected).sum() / expected.square().sum()).item<double>();
+}
+
+// How far a gradient may be off in its norm, and its share along the right one from 1.
+struct GradientBound {
+  double distance, share = 0.1;
+};
+
 // y of x, and all gradients, against `exact` on the same weights and inputs, which bfloat16 can hold: what is left is
 // its own rounding. Returns the exact y.
 Tensor expect_gradients_near_in_bfloat16(Mixer& mixer, const Tensor& x, const Tensor& y, Mixer& exact,
-                                         double tolerance) {
+                                         const GradientBound& bound) {
   copy_weights(exact, mixer);
   const Tensor wide_x = x.detach().to(at::kDouble).requires_grad_(true), wide_y = exact.forward(wide_x, {}, nullptr);
   const auto weights = weights_like({wide_y});
@@ -201,7 +212,10 @@ Tensor expect_gradients_near_in_bfloat16(Mixer& mixer, const Tensor& x, const Te
   double largest = 0;
   for (const Tensor& wide : wanted) largest = std::max(largest, wide.norm().item<double>());
   for (size_t i = 0; i < wanted.size(); ++i) {
-    EXPECT_LE(distance(got[i], wanted[i], largest), tolerance) << "gradient of " << (i < names.size() ? names[i] : "x");
+    const std::string name = "gradient of " + (i < names.size() ? names[i] : "x");
+    EXPECT_LE(distance(got[i], wanted[i], largest), bound.distance) << name;
+    if (wanted[i].norm().item<double>() < 1e-9 * largest) continue;  // zero but for rounding
+    EXPECT_NEAR(share_along(got[i], wanted[i]), 1, bound.share) << name;
   }
   return wide_y.detach();
 }
@@ -222,11 +236,18 @@ TEST_P(Conformance, ShortTypesStayNear) {
   mixer->to(at::kBFloat16);
   const Tensor x16 = x.detach().to(at::kBFloat16).requires_grad_(true), y16 = mixer->forward(x16, {}, nullptr);
   EXPECT_EQ(y16.scalar_type(), at::kBFloat16);
-  EXPECT_CLOSE(y16, expect_gradients_near_in_bfloat16(*mixer, x16, y16, *exact, 0.1), 0.05);
+  EXPECT_CLOSE(y16, expect_gradients_near_in_bfloat16(*mixer, x16, y16, *exact, {.distance = 0.1}), 0.05);
 }
 
-// Training in bfloat16 is autocast over float32 weights, and what is not differentiated may go other ways. In norms,
-// and loosely: at the kinks of relu and where LoLA chooses, the last of eight bits decides.
+// What autocast may do to the gradients. The exception: where relu cuts off nearly all of a token's few features, what is
+// divided by is as small as its rounding, and such tokens outweigh the others.
+GradientBound autocast_bound(const Subject& subject) {
+  const Json settings = parse_json(subject.settings, "example");
+  const bool few_features = settings.value("feature_map", "") == "t2r" && settings.value("features", 64) < 8;
+  return few_features ? GradientBound{.distance = 10, .share = 0.95} : GradientBound{.distance = 0.25};
+}
+
+// Training in bfloat16 is autocast over float32 weights, and what is not differentiated may go other ways.
 TEST_P(Conformance, AutocastStaysNear) {
   auto exact = make(), short_weights = make(at::kBFloat16), mixer = make(at::kFloat);
   copy_weights(*short_weights, *exact);
@@ -239,7 +260,7 @@ TEST_P(Conformance, AutocastStaysNear) {
     const at::NoGradGuard no_grad;
     undifferentiated = mixer->forward(x32, {}, nullptr);
   }
-  const Tensor right = expect_gradients_near_in_bfloat16(*mixer, x32, y32, *exact, 10);
+  const Tensor right = expect_gradients_near_in_bfloat16(*mixer, x32, y32, *exact, autocast_bound(GetParam()));
   for (const Tensor& y : {y32, undifferentiated}) EXPECT_LE(distance(y, right, 0), 0.1);
 }
 
@@ -293,7 +314,7 @@ TEST_P(BidirectionalConformance, LooksAhead) {
   auto mixer = make();
   const Tensor x = inputs(1, 6), y = mixer->forward(x, {}, nullptr);
   const Tensor dx = gradients({y.select(1, 2)}, weights_like({y.select(1, 2)}), {x})[0];
-  const bool alone = GetParam().settings.find("\"window\": 1}") != std::string::npos;  // sees itself only
+  const bool alone = parse_json(GetParam().settings, "example") == Json{{"window", 1}};  // sees itself only
   EXPECT_EQ(dx.select(1, 3).abs().max().item<double>() > 0, !alone);
 }
 
