@@ -1,83 +1,345 @@
-"""Can the tests fail? Flips a sign or drops a term in one place of the mechanisms at a time, and runs the tests that ought to notice.
+"""Can the tests fail? Draws small changes of the mechanisms' and primitives' code, one a test run, and lists those that no
+test notices.
 
-    python scripts/mutate.py [--build build/release] [--only NAME]
+    python scripts/mutate.py --seed 1 --count 100           # draws, builds, runs; goes on where it was stopped
+    python scripts/mutate.py --seed 1 --count 100 --report  # what is known so far
 
-Every mutation must turn the suite red; ends with 1 when one survives. The sources are put back after each, also on Ctrl-C; they must be
-unchanged in git before. Takes about half a minute a mutation: each is compiled."""
+A copy of the sources in build/mutants holds all changes at once (scripts/mutants.py says how); CORTADO_MUTANT=N chooses one
+when a program runs. What does not compile is dropped before it counts. Every mutant is run against the tests of its own
+folder, then its layer's, then everything; results are lines of build/mutants/results-SEED.jsonl, and a mutant that has one is
+not run again. Changes that cannot be told from the original, in scripts/mutants-explained.json with a reason each, count
+apart. Ends with 1 when another survives."""
 
 import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
 import pathlib
+import random
+import re
+import resource
+import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MECHANISMS = "src/cortado/mechanisms"
+import mutants
 
-# name, file, what stands there (once), what is put in its place, tests
-MUTATIONS = [
-    ("latte: the running maximum's decay changes its sign", f"{MECHANISMS}/latte/op.cpp",
-     "gate = before - seen", "gate = seen - before", "*latte_*"),
-    ("macchiato: the window loses its weight p(0|t)", f"{MECHANISMS}/macchiato/op.cpp",
-     "expand_heads(p.narrow_symint(3, 0, 1), heads) * expand_heads(local, heads)", "expand_heads(local, heads)", "*macchiato_*"),
-    ("linear: epsilon is subtracted from the denominator", f"{MECHANISMS}/linear/op.cpp",
-     "sums.narrow_symint(3, values, 1) + eps", "sums.narrow_symint(3, values, 1) - eps", "*linear_*"),
-    ("gla, retention, lightning: the scan's state is not carried on", f"{MECHANISMS}/gated_linear.cpp",
-     'if (state) state->at("scan_state") = last;', "(void)last;", "*gla_*:*retention_*:*lightning_*"),
-    ("delta family: no decay", f"{MECHANISMS}/delta.cpp",
-     "beta(x), log_decay(x), {}, start", "beta(x), {}, {}, start", "*gated_delta_net_*:*kda_*"),
-    ("rwkv4: the current token is not read", f"{MECHANISMS}/rwkv/wkv.cpp",
-     "+ of_now * v) / (", ") / (", "*rwkv4_*"),
-    ("griffin: the position does not move", f"{MECHANISMS}/griffin/mixer.cpp",
-     'state->at("position") + batch.lengths(x)', 'state->at("position")', "*griffin_*"),
-    ("h3: the input is not skipped to the output", f"{MECHANISMS}/h3/mixer.cpp",
-     " + skip_.to(u.scalar_type()) * u", "", "*h3_*"),
-    ("lolcats: the gate of the softmax part is forgotten", f"{MECHANISMS}/lolcats/parts.cpp",
-     "factor.sigmoid() * (lse", "(lse", "*lolcats_*"),
-    ("sliding window: the ring keeps one key too few", f"{MECHANISMS}/ring.h",
-     "keep_last(joined, window - 1)", "keep_last(joined, window - 2)", "*sliding_window_*"),
-]
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "mutants"
+COPY, BUILD = WORK / "source", WORK / "build"
+EXPLAINED = ROOT / "scripts" / "mutants-explained.json"
+MUTATED = re.compile(r"src/cortado/(mechanisms|primitives)/.*\.(cpp|h)")
+NOT_MUTATED = re.compile(r"(_test|/reference|/registry|/python)\.(cpp|h)$")
+PROGRAMS = ["primitives_tests", "mechanisms_tests", "nn_tests", "models_tests", "convert_tests"]
+MEMORY = 24 << 30  # a wrong size must not take the machine down
 
 
 def run(command, **options):
-    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+    options.setdefault("cwd", ROOT)
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
 
 
-def attempt(build, path, old, new, tests):
-    """What became of one mutation: "caught", "survived", or a complaint."""
-    source = ROOT / path
-    text = source.read_text()
-    if text.count(old) != 1:
-        return f"the text to mutate occurs {text.count(old)} times in {path}"
-    source.write_text(text.replace(old, new))
+def listed_files():
+    return run(["git", "ls-files", "-co", "--exclude-standard"]).stdout.splitlines()
+
+
+def mutated_files(files, only):
+    return [f for f in files if MUTATED.fullmatch(f) and not NOT_MUTATED.search(f) and re.search(only, f)]
+
+
+# --- Drawing. ---
+
+
+def draw(texts, seed, count):
+    """Number -> (file, change): `count` of them, of places drawn at random, none within another."""
+    everywhere = [(file, changes) for file in sorted(texts) for changes in mutants.places(texts[file]).values()]
+    chooser = random.Random(seed)
+    chooser.shuffle(everywhere)
+    drawn, taken = {}, {}
+    for file, changes in everywhere:
+        change = chooser.choice(changes)
+        if any(change.start < end and start < change.end for start, end in taken.setdefault(file, [])):
+            continue
+        taken[file].append((change.start, change.end))
+        drawn[len(drawn) + 1] = (file, change)
+        if len(drawn) == count:
+            break
+    return drawn
+
+
+def write_if_new(path, text):
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def write_sources(texts, drawn):
+    """Writes the mutated files; returns file -> number -> lines."""
+    lines = {}
+    for file, text in texts.items():
+        own = {number: change for number, (at, change) in drawn.items() if at == file}
+        if own:
+            text, lines[file] = mutants.with_mutants(text, own)
+        write_if_new(COPY / file, text)
+    return lines
+
+
+def copy_tree(files):
+    for file in files:
+        source, to = ROOT / file, COPY / file
+        if not MUTATED.fullmatch(file) and source.is_file():
+            data = source.read_bytes()
+            if not to.exists() or to.read_bytes() != data:
+                to.parent.mkdir(parents=True, exist_ok=True)
+                to.write_bytes(data)
+    write_if_new(COPY / "src" / "cortado_mutant.h", mutants.HEADER)
+
+
+# --- Dropping what does not compile. ---
+
+
+def includes_of(path, known):
+    """Every file of the copy that a file includes, itself too."""
+    if path not in known:
+        known[path] = {path}
+        for name in re.findall(r'^\s*#include "([^"]+)"', path.read_text(encoding="utf-8"), re.M):
+            target = pathlib.Path(name) if name.startswith("/") else COPY / "src" / name
+            if target.is_file():
+                known[path] |= includes_of(target, known)
+    return known[path]
+
+
+def units(files):
+    """The compilations that see one of the files: (command, folder, which files)."""
+    wanted, known, found = {COPY / f for f in files}, {}, []
+    for entry in json.loads((BUILD / "compile_commands.json").read_text()):
+        seen = wanted & includes_of(pathlib.Path(entry["file"]), known)
+        if not seen:
+            continue
+        words = shlex.split(entry["command"])
+        for option in ("-o", "-c"):
+            del words[words.index(option) : words.index(option) + 2]
+        found.append(([*words, "-fsyntax-only", entry["file"]], entry["directory"], seen))
+    return found
+
+
+def broken(output, seen, lines):
+    """The mutants that a compiler's complaints are about."""
+    for pattern in (r":(\d+):\d+: (?:fatal )?error", r":(\d+)[:,]"):
+        found = set()
+        for path in seen:
+            file = path.relative_to(COPY).as_posix()
+            for line in re.findall(re.escape(str(path)) + pattern, output):
+                found |= {number for number, at in lines.get(file, {}).items() if int(line) in at}
+        if found:
+            return found
+    files = {path.relative_to(COPY).as_posix() for path in seen}
+    print(f"a complaint that names no mutant; all of {sorted(files)} are dropped:\n{output[:1500]}")
+    return {number for file in files for number in lines.get(file, {})}
+
+
+def drop_broken(texts, drawn, jobs):
+    """Compiles without making code until every mutant left does; returns those."""
+    changed = {file for file, _ in drawn.values()}
+    while True:
+        lines = write_sources(texts, drawn)
+        todo = units(changed)
+        print(f"{len(drawn)} mutants; compiling {len(todo)} units", flush=True)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            done = list(pool.map(lambda unit: run(unit[0], cwd=unit[1]), todo))
+        bad = set()
+        for result, (_, _, seen) in zip(done, todo):
+            if result.returncode:
+                bad |= broken(result.stdout, seen, lines)
+        if not bad:
+            return drawn
+        changed = {drawn[number][0] for number in bad}
+        drawn = {number: found for number, found in drawn.items() if number not in bad}
+
+
+# --- Building. ---
+
+
+def must(command, **options):
+    done = run(command, **options)
+    if done.returncode:
+        sys.exit(f"{shlex.join(map(str, command))}\n{done.stdout[-4000:]}")
+
+
+def prepare(args):
+    """Draws and builds, unless that is done; returns number -> (file, change)."""
+    files = listed_files()
+    texts = {f: (ROOT / f).read_text(encoding="utf-8") for f in files if MUTATED.fullmatch(f)}
+    drawn_from = {f: texts[f] for f in mutated_files(files, args.only)}
+    key = hashlib.sha256(json.dumps([args.seed, args.count, args.only, texts]).encode()).hexdigest()
+    plan = WORK / f"plan-{args.seed}.json"
+    if plan.exists() and (known := json.loads(plan.read_text()))["key"] == key:
+        drawn = {int(n): (file, mutants.Change(**change)) for n, (file, change) in known["mutants"].items()}
+    elif args.report:
+        sys.exit(f"[mutate] nothing is known of seed {args.seed} and these sources")
+    else:
+        (WORK / f"results-{args.seed}.jsonl").unlink(missing_ok=True)
+        copy_tree(files)
+        write_sources(texts, {})
+        configure()
+        drawn = drop_broken(texts, draw(drawn_from, args.seed, args.count * args.spare), args.jobs)
+        drawn = dict(list(drawn.items())[: args.count])
+        plan.write_text(json.dumps({"key": key, "mutants": {n: (f, vars(c)) for n, (f, c) in drawn.items()}}, indent=1))
+    if not args.report:
+        write_sources(texts, drawn)
+        print(f"building with {len(drawn)} mutants", flush=True)
+        must(["cmake", "--build", BUILD, "-j", str(args.jobs), "--target", *args.programs])
+    return drawn
+
+
+def configure():
+    python = os.environ.get("CORTADO_MUTANTS_PYTHON", str(ROOT / ".venv/bin/python"))
+    must(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS=-w",
+          f"-DCORTADO_PYTHON:FILEPATH={python}"])  # fmt: skip
+    must(["cmake", "--build", BUILD, "--target", "cortado_pch"])
+
+
+# --- Running. ---
+
+
+def run_tests(command, number, seconds):
+    """(whether they passed, how they ended)"""
+    environment = {**os.environ, "CORTADO_MUTANT": str(number), "OMP_NUM_THREADS": "1", "GTEST_FAIL_FAST": "1",
+                   "GTEST_BRIEF": "1", "CORTADO_BUILD": str(BUILD), "CORTADO_SOURCE": str(COPY),
+                   "CORTADO_BIN": str(BUILD / "bin" / "cortado")}  # fmt: skip
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # noqa: E731
+    process = subprocess.Popen(command, cwd=COPY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, errors="replace", start_new_session=True, preexec_fn=limit)  # fmt: skip
     try:
-        built = run(["cmake", "--build", str(build), "--target", "mechanisms_tests"])
-        if built.returncode:
-            return "does not compile:\n" + built.stdout[-2000:]
-        tested = run([str(build / "bin" / "mechanisms_tests"), f"--gtest_filter={tests}", "--gtest_brief=1"], env=None)
-        return "caught" if tested.returncode else "survived"
-    finally:
-        source.write_text(text)
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return False, f"no end after {seconds:.0f} s"
+    failed = re.findall(r"^(?:\[  FAILED  \]|FAILED) (\S+)", output, re.M)
+    return process.returncode == 0, failed[0] if failed else f"exit code {process.returncode}"
+
+
+def stages(file, programs):
+    """(name, command) of the tests of a file, those that most likely notice first."""
+    _, _, layer, *rest = file.split("/")
+    stem = rest[0] if len(rest) > 1 else ""
+    camel = "".join(word.capitalize() for word in stem.split("_"))
+    own = f"{layer}_tests"
+    found = [(f"{own} {stem}", [BUILD / "bin" / own, f"--gtest_filter=*{stem}_*:*{camel}*"])] if stem else []
+    order = [own, *(p for p in programs if p != own)]
+    found += [(program, [BUILD / "bin" / program]) for program in order if program in programs]
+    python = os.environ.get("CORTADO_MUTANTS_PYTHON", str(ROOT / ".venv/bin/python"))
+    return [*found, ("tests/python", [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/python"])]
+
+
+def baseline(programs):
+    """Program -> seconds without a mutant; all must pass."""
+    times = {}
+    for name, command in stages("src/cortado/primitives/common.h", programs):
+        start = time.monotonic()
+        passed, how = run_tests(command, 0, 7200)
+        times[name] = time.monotonic() - start
+        if not passed:
+            sys.exit(f"[{name}] fails without any mutant: {how}")
+        print(f"{times[name]:6.0f} s  {name} without a mutant", flush=True)
+    return times
+
+
+def attempt(number, file, change, programs, times):
+    """One mutant's line of the results."""
+    start = time.monotonic()
+    result = {"mutant": number, "file": file, "line": line_of(file, change), **vars(change)}
+    for name, command in stages(file, programs):
+        passed, how = run_tests(command, number, 60 + 8 * times[name.split(" ")[0]])
+        if not passed:
+            return {**result, "result": "killed", "by": f"{name}: {how}", "seconds": round(time.monotonic() - start)}
+    return {**result, "result": "survived", "by": "", "seconds": round(time.monotonic() - start)}
+
+
+def line_of(file, change):
+    return (ROOT / file).read_text(encoding="utf-8").count("\n", 0, change.start) + 1
+
+
+def known_results(path):
+    return {r["mutant"]: r for r in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
+
+
+def run_all(drawn, args, path):
+    left = {n: found for n, found in drawn.items() if n not in known_results(path)}
+    if not left:
+        return
+    times, lock = baseline(args.programs), threading.Lock()
+
+    def one(item):
+        number, (file, change) = item
+        result = attempt(number, file, change, args.programs, times)
+        with lock, path.open("a") as lines:
+            lines.write(json.dumps(result) + "\n")
+            print(f"{result['seconds']:5} s  {describe(result)}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(one, left.items()))
+
+
+# --- Reporting. ---
+
+
+def one_line(text):
+    return re.sub(r"\s+", " ", text)
+
+
+def describe(r):
+    what = f"{one_line(r['before'])}  =>  {one_line(r['after']) or '(nothing)'}"
+    return f"{r['result']:8} {r['file']}:{r['line']}  [{r['kind']}] {what}" + (f"   {r['by']}" if r["by"] else "")
+
+
+def explanation(result, explained):
+    """Why a mutant cannot be told from the original, or ""."""
+    for entry in explained:
+        same = all(one_line(result[key]) == entry[key] for key in ("file", "before", "after"))
+        if same:
+            return entry["why"]
+    return ""
+
+
+def report(results):
+    """Prints the score; returns the number of survivors without an explanation."""
+    explained = json.loads(EXPLAINED.read_text())
+    alive = [r for r in results if r["result"] == "survived"]
+    open_ones = [r for r in alive if not explanation(r, explained)]
+    for r in alive:
+        why = explanation(r, explained)
+        print(describe(r) + (f"\n         the same: {why}" if why else ""))
+    same = len(alive) - len(open_ones)
+    counted = len(results) - same
+    killed = counted - len(open_ones)
+    print(f"{killed} of {counted} caught" + (f" ({killed / counted:.1%})" if counted else "")
+          + f"; {same} more are the same program in other words")  # fmt: skip
+    return len(open_ones)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build/release")
-    parser.add_argument("--only", default="", help="mutations whose name contains this")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--spare", type=int, default=2, help="draw this many times the count: some do not compile")
+    parser.add_argument("--only", default="", help="of files whose path matches this expression")
+    parser.add_argument("--programs", nargs="+", default=PROGRAMS, help="the test programs")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--report", action="store_true", help="print what is known, run nothing")
     args = parser.parse_args()
-    build = ROOT / args.build
-    if run(["git", "diff", "--quiet", "--", "src"]).returncode:
-        sys.exit("src/ has changes that are not committed: commit or stash them first")
-    failed = 0
-    for name, path, old, new, tests in MUTATIONS:
-        if args.only not in name:
-            continue
-        start = time.monotonic()
-        result = attempt(build, path, old, new, tests)
-        failed += result != "caught"
-        print(f"{result:9} {time.monotonic() - start:5.0f} s  {name}", flush=True)
-    run(["cmake", "--build", str(build), "--target", "mechanisms_tests"])
-    sys.exit(1 if failed else 0)
+    WORK.mkdir(parents=True, exist_ok=True)
+    path = WORK / f"results-{args.seed}.jsonl"
+    drawn = prepare(args)
+    if not args.report:
+        run_all(drawn, args, path)
+    results = [r for r in known_results(path).values() if r["mutant"] in drawn]
+    sys.exit(1 if report(results) or len(results) < len(drawn) else 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,132 @@
+"""scripts/mutants.py: which changes it finds in C++ text, and that what it writes compiles and does what it says."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+CODE = """\
+#include "cortado/a.h"
+#define TWICE(x) ((x) + (x))
+namespace cortado {
+constexpr int kSize = 3 + 4;
+// a - b in a comment
+int changed(int a, int b, const std::vector<int64_t>& list) {
+  constexpr int64_t kLocal = 1 + 2;
+  fail_input_if(a < b, "[op] a must be at least b - ", 1 + 1);
+  const int64_t difference = at::clamp(a, b) - static_cast<int64_t>(b) * 2;
+  for (int i = 0; i < a; ++i) {
+    state.total += f(difference, -i);
+  }
+  if (!list.empty() && a == b) return std::max(a, b);
+  throw Failure(concat("a - b", a - b));
+}
+}  // namespace cortado
+"""
+
+PROGRAM = """\
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+int f(int a, int b) {
+  int sum = a - b;
+  for (int i = 0; i < 3; ++i) {
+    sum += std::max(a, i);
+  }
+  return sum;
+}
+int main() {
+  std::printf("%d\\n", f(5, 2));
+  return 0;
+}
+"""
+
+
+@pytest.fixture(name="mutants")
+def fixture_mutants(root):
+    sys.path.insert(0, str(root / "scripts"))
+    try:
+        import mutants
+    finally:
+        sys.path.pop(0)
+    return mutants
+
+
+def found(mutants, text):
+    return {(re.sub(r"\s+", " ", c.before), re.sub(r"\s+", " ", c.after)) for cs in mutants.places(text).values() for c in cs}
+
+
+def test_every_kind_of_change_is_found(mutants):
+    pairs = found(mutants, CODE)
+    for pair in [
+        ("at::clamp(a, b) - static_cast<int64_t>(b) * 2", "at::clamp(a, b) + static_cast<int64_t>(b) * 2"),  # sign
+        ("at::clamp(a, b) - static_cast<int64_t>(b) * 2", "at::clamp(a, b)"),  # dropped term
+        ("static_cast<int64_t>(b) * 2", "static_cast<int64_t>(b) / 2"),
+        ("at::clamp(a, b)", "at::clamp(b, a)"),  # swapped arguments
+        ("i < a", "i <= a"),  # comparison
+        ("a < b", "a <= b"),  # of a check too, whose message stays
+        ("2", "3"),  # off by one
+        ("state.total += f(difference, -i)", "state.total -= f(difference, -i)"),
+        ("state.total += f(difference, -i);", ""),
+        ("-i", "i"),
+        ("!list.empty()", "bool(list.empty())"),
+        ("!list.empty() && a == b", "!list.empty() || a == b"),
+        ("a == b", "a != b"),
+        ("std::max(a, b)", "std::min(a, b)"),
+    ]:
+        assert pair in pairs, pair
+
+
+def test_what_is_no_computation_is_left_alone(mutants):
+    befores = {before for before, _ in found(mutants, CODE)}
+    assert not befores & {"3 + 4", "1 + 2", "1 + 1", "a - b", "(x) + (x)"}
+    assert not any("concat" in before or "int64_t>& " in before for before in befores)
+
+
+def test_one_build_holds_them_all(mutants, tmp_path):
+    """Compiled and run: each change is chosen by CORTADO_MUTANT, and none without it."""
+    wanted = {"a - b": "a + b", "i < 3": "i <= 3", "std::max(a, i)": "std::min(a, i)"}
+    changes = [c for cs in mutants.places(PROGRAM).values() for c in cs if wanted.get(c.before) == c.after]
+    assert len(changes) == 3
+    text, lines = mutants.with_mutants(PROGRAM, dict(enumerate(changes, 1)))
+    assert all("cortado_mutant(" in text.splitlines()[line - 1] for n in lines for line in [lines[n][1]])
+    (tmp_path / "cortado_mutant.h").write_text(mutants.HEADER)
+    (tmp_path / "a.cpp").write_text(text)
+    subprocess.run(["g++", "-std=c++20", f"-I{tmp_path}", tmp_path / "a.cpp", "-o", tmp_path / "a"], check=True)
+
+    def printed(number):
+        environment = {**os.environ, "CORTADO_MUTANT": str(number)}
+        return int(subprocess.run([tmp_path / "a"], env=environment, capture_output=True, check=True).stdout)
+
+    results = {c.before: printed(number) for number, c in enumerate(changes, 1)}
+    assert (printed(0), results) == (18, {"a - b": 22, "i < 3": 23, "std::max(a, i)": 6})
+
+
+def test_kernels_take_mutants(mutants, root, tmp_path):
+    """A real kernel, compiled once for every instruction set, with every second of its changes that do not overlap."""
+    text = (root / "src/cortado/primitives/time_softmax/kernel.cpp").read_text()
+    chosen, end = {}, 0
+    for changes in list(mutants.places(text).values())[::2]:
+        change = next((c for c in changes if c.kind != "swapped arguments"), None)
+        if change and change.start >= end:
+            chosen[len(chosen) + 1], end = change, change.end
+    assert len(chosen) >= 20
+    (tmp_path / "cortado_mutant.h").write_text(mutants.HEADER)
+    written, lines = mutants.with_mutants(text, chosen)
+    copy = tmp_path / "kernel.cpp"
+    # foreach_target includes the file by this name again, once for each instruction set
+    copy.write_text(written.replace('"cortado/primitives/time_softmax/kernel.cpp"', f'"{copy}"'))
+    command = ["g++", "-std=c++20", "-w", "-fsyntax-only", f"-I{tmp_path}", f"-I{root}/src", copy]
+    complaints = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    at = {int(n) for n in re.findall(r"kernel\.cpp:(\d+):\d+: error", complaints)}
+    broken = {number for number, own in lines.items() if at & set(own)}
+    everywhere = {line for own in lines.values() for line in own}
+    assert at <= everywhere, complaints[:3000]
+    assert len(broken) <= len(chosen) // 4, complaints[:3000]
+
+
+def test_the_sources_have_enough_places(mutants, root):
+    files = [*root.glob("src/cortado/primitives/*/op.cpp"), *root.glob("src/cortado/mechanisms/*/mixer.cpp")]
+    assert sum(len(mutants.places(f.read_text())) for f in files) > 1500
