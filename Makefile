@@ -18,7 +18,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo demo-lola test lint format asan tsan neon bench-peers install clean
+.PHONY: help setup configure build demo demo-lola test lint format asan tsan neon check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -67,13 +67,16 @@ asan: ## every C++ test under the address and undefined-behaviour sanitizers
 	$(MAKE) PRESET=asan build
 	OMP_NUM_THREADS=1 ctest --preset asan -j $(JOBS)
 
-tsan: ## the kernels' tests under the thread sanitizer
+tsan: ## every kernel on threads of our own, under the thread sanitizer
 	$(MAKE) PRESET=tsan configure
 	cmake --build build/tsan -j $(JOBS) --target threads_tests
 	build/tsan/bin/threads_tests
 
 neon: setup ## the kernels compiled for 64-bit ARM
 	@JOBS=$(JOBS) scripts/neon.sh
+
+check-all: build $(VENV)/test.stamp ## everything too long for `make test`, and a table of the results (hours); STEPS="asan mutants": those
+	@JOBS=$(JOBS) scripts/check_all.sh $(STEPS)
 
 # In an environment of its own, which finds the .venv's torch and numpy behind what it has itself.
 build/bench-venv/stamp: requirements-bench.txt scripts/bench_environment.sh | setup

@@ -92,6 +92,21 @@ TEST(KernelThreads, DeltaScan) {
                                        {&dy, &dx, &dv, &dg, &dbeta, &dstate});
 }
 
+// One token.
+TEST(KernelThreads, GatedAndDeltaSteps) {
+  Inputs in;
+  Floats beta = random_floats(kBatch * kTime * kHeads, 0, 1);
+  Floats o(kBatch * kHeads * kValues), last(in.state.size());
+  delta::ScanKernel call;
+  static_cast<gated::ScanKernel&>(call) = gated_call(in, kHeads);
+  call.tokens = 1;
+  call.beta = timed(beta, kTime, kHeads, 1);
+  call.dw = timed(o, 1, kHeads, kValues);
+  call.final_state = {last.data(), kHeads, 1};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_step(call, p); }, {&o, &last});
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_step(call, p); }, {&o, &last});
+}
+
 TEST(KernelThreads, LatteScan) {
   Inputs in;
   Floats o(in.v.size()), last(in.state.size()), normalizer(kBatch * kHeads * kKeys), maximum(normalizer.size());

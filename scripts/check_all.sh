@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Everything that is too long for `make test`, one step after the other, and a table at the end; goes on after a step that fails.
+#   scripts/check_all.sh [STEP...]      all of them, or those named
+# What a step prints is in build/check-all/STEP.log. Ends with 1 when one failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+JOBS=${JOBS:-$(nproc)}
+MUTANT_SEED=${MUTANT_SEED:-1}
+MUTANTS=${MUTANTS:-20}
+logs=build/check-all
+mkdir -p "$logs"
+
+asan() { make asan; }
+tsan() { make tsan; }
+neon() { make neon; }
+clang() { # every file by another compiler, warnings being errors
+  cmake --preset release -B build/clang -DCMAKE_CXX_COMPILER="${CLANG:-clang++-16}" -DCORTADO_PYTHON:FILEPATH="$PWD/.venv/bin/python" &&
+    cmake --build build/clang -j "$JOBS"
+}
+newest_torch() { # PyPI's newest torch: build and tests
+  local venv=build/newest-torch
+  { [ -x $venv/bin/python ] || python3 -m venv $venv; } &&
+    $venv/bin/python -m pip install -q --upgrade --disable-pip-version-check torch numpy &&
+    make test PYTHON_TORCH="$PWD/$venv/bin/python"
+}
+mutants() { # a sample; docs/results.md has the score of a hundred
+  .venv/bin/python scripts/mutate.py --seed "$MUTANT_SEED" --count "$MUTANTS" --jobs "$JOBS"
+}
+deletions() { scripts/check_deletions.sh; } # mechanisms deleted, the rest built and tested
+same_bits() { scripts/same_bits.sh; }      # this version's losses, checkpoints and states against the version before
+
+all=(asan tsan neon clang newest_torch mutants deletions same_bits)
+(($#)) || set -- "${all[@]}"
+failed=0
+table=$(printf '%-14s %-8s %8s\n' step result seconds)
+for step; do
+  if ! declare -F "$step" >/dev/null; then
+    echo "[check-all] no step \"$step\"; there are: ${all[*]}" >&2
+    exit 2
+  fi
+  script=$(declare -f "$step" | grep -o 'scripts/[a-z_]*\.sh' | head -1)
+  if [ -n "$script" ] && [ ! -x "$script" ]; then
+    table+=$'\n'$(printf '%-14s %-8s %8s   %s' "$step" "not run" - "$script is not there")
+    continue
+  fi
+  echo "[check-all] $step: $logs/$step.log"
+  start=$SECONDS result=passed
+  "$step" >"$logs/$step.log" 2>&1 || result=FAILED failed=1
+  table+=$'\n'$(printf '%-14s %-8s %8d   %s' "$step" $result $((SECONDS - start)) "$(tail -n 1 "$logs/$step.log" | cut -c1-100)")
+done
+echo "$table"
+exit $failed
