@@ -65,7 +65,7 @@ class Contest {
     row.bytes = 3 * in + 2 * out;
     row.exps = 0;
     all.push_back({row, [this] { operator_gradients(which_.forward(leaves_).front(), grad_o_, leaves_); }});
-    if (with_step && which_.step) all.push_back(step(threads));
+    if (with_step && which_.steps) all.push_back(step(threads));
   }
 
  private:
@@ -81,7 +81,7 @@ class Contest {
                 (all_keys ? 1 : 2) * bytes_of(carried_);
     return {row, [this, in, carried = carried_]() mutable {
               const at::NoGradGuard no_grad;
-              Tensors results = which_.step(in, carried);
+              Tensors results = which_.call(in, carried);
               carried.assign(results.begin() + 1, results.end());
             }};
   }

@@ -70,12 +70,11 @@ OperatorCase gated_case(const std::string& gate, const std::string& read) {
                          : gate == "head"  ? gate_of({1, s.tokens, s.heads})
                                            : gate_of({s.heads})});
   };
-  c.forward = [read](const Tensors& in) { return from(gated_scan(in[0], in[1], in[2], part(in, 3), read)); };
+  c.call = [read](const Tensors& in, const Tensors& carried) {
+    return from(gated_scan(in[0], in[1], in[2], part(in, 3), read, {}, {}, part(carried, 0)));
+  };
   c.reference = [read](const Tensors& in) {
     return from(gated_scan_reference(in[0], in[1], in[2], part(in, 3), read));
-  };
-  c.step = [read](const Tensors& in, const Tensors& carried) {
-    return from(gated_scan(in[0], in[1], in[2], part(in, 3), read, {}, {}, carried[0]));
   };
   c.work = [gate](const OperatorSizes& s) {
     const double exps = gate == "channel" ? channels(s) : gate == "head" ? static_cast<double>(s.heads) : 0;
@@ -87,11 +86,10 @@ OperatorCase gated_case(const std::string& gate, const std::string& read) {
 OperatorCase slot_case(const std::string& read) {
   OperatorCase c{.name = "slot_scan/" + read, .operation = "slot_scan", .note = "read along the " + read + "s"};
   c.inputs = [](const OperatorSizes& s) { return join(qkv(s), {gate_of({1, s.tokens, s.heads, s.size}).exp()}); };
-  c.forward = [read](const Tensors& in) { return from(slot_scan(in[0], in[1], in[2], in[3], read)); };
-  c.reference = [read](const Tensors& in) { return from(slot_scan_reference(in[0], in[1], in[2], in[3], read)); };
-  c.step = [read](const Tensors& in, const Tensors& carried) {
-    return from(slot_scan(in[0], in[1], in[2], in[3], read, {}, carried[0]));
+  c.call = [read](const Tensors& in, const Tensors& carried) {
+    return from(slot_scan(in[0], in[1], in[2], in[3], read, {}, part(carried, 0)));
   };
+  c.reference = [read](const Tensors& in) { return from(slot_scan_reference(in[0], in[1], in[2], in[3], read)); };
   c.work = [](const OperatorSizes& s) { return Work{4 * state_elements(s), 0}; };
   return c;
 }
@@ -105,11 +103,10 @@ OperatorCase delta_case(const std::string& gate) {
     if (gate == "channel") in.push_back(gate_of({1, s.tokens, s.heads, s.size}));
     return in;
   };
-  c.forward = [](const Tensors& in) { return from(delta_scan(in[0], in[1], in[2], in[3], part(in, 4))); };
-  c.reference = [](const Tensors& in) { return from(delta_scan_reference(in[0], in[1], in[2], in[3], part(in, 4))); };
-  c.step = [](const Tensors& in, const Tensors& carried) {
-    return from(delta_scan(in[0], in[1], in[2], in[3], part(in, 4), {}, carried[0]));
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return from(delta_scan(in[0], in[1], in[2], in[3], part(in, 4), {}, part(carried, 0)));
   };
+  c.reference = [](const Tensors& in) { return from(delta_scan_reference(in[0], in[1], in[2], in[3], part(in, 4))); };
   c.work = [gate](const OperatorSizes& s) {
     const double exps = gate == "channel" ? channels(s) : gate == "head" ? static_cast<double>(s.heads) : 0;
     return Work{6 * state_elements(s), exps};
@@ -125,14 +122,12 @@ OperatorCase window_case(int64_t window) {
   WindowAttentionOptions options;
   if (window) options.window = window;
   c.inputs = qkv;
-  c.forward = [options](const Tensors& in) {
-    return Tensors{std::get<0>(window_attention(in[0], in[1], in[2], options)), in[1], in[2]};
+  c.call = [options](const Tensors& in, const Tensors& carried) {
+    const Tensor &k = carried.empty() ? in[1] : carried[0], &v = carried.empty() ? in[2] : carried[1];
+    return Tensors{std::get<0>(window_attention(in[0], k, v, options)), k, v};
   };
   c.reference = [options](const Tensors& in) {
     return Tensors{std::get<0>(window_attention_reference(in[0], in[1], in[2], options))};
-  };
-  c.step = [options](const Tensors& in, const Tensors& carried) {
-    return Tensors{std::get<0>(window_attention(in[0], carried[0], carried[1], options)), carried[0], carried[1]};
   };
   c.work = [window](const OperatorSizes& s) { return window_work(s, window ? window : s.tokens); };
   c.most_tokens = window ? 0 : 16384;
@@ -145,9 +140,10 @@ OperatorCase elementwise_case() {
     const int64_t width = s.heads * s.size;
     return Tensors{gate_of({1, s.tokens, width}), at::randn({1, s.tokens, width})};
   };
-  c.forward = [](const Tensors& in) { return from(elementwise_scan(in[0], in[1])); };
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return from(elementwise_scan(in[0], in[1], part(carried, 0)));
+  };
   c.reference = [](const Tensors& in) { return from(elementwise_scan_reference(in[0], in[1])); };
-  c.step = [](const Tensors& in, const Tensors& carried) { return from(elementwise_scan(in[0], in[1], carried[0])); };
   c.work = [](const OperatorSizes& s) { return Work{2 * channels(s), channels(s)}; };
   return c;
 }
@@ -159,11 +155,10 @@ OperatorCase convolution_case() {
     const int64_t width = s.heads * s.size;
     return Tensors{at::randn({1, s.tokens, width}), at::randn({width, kTaps}) / 2};
   };
-  c.forward = [](const Tensors& in) { return from(short_conv(in[0], in[1], {}, "silu")); };
-  c.reference = [](const Tensors& in) { return from(short_conv_reference(in[0], in[1], {}, "silu")); };
-  c.step = [](const Tensors& in, const Tensors& carried) {
-    return from(short_conv(in[0], in[1], {}, "silu", carried[0]));
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return from(short_conv(in[0], in[1], {}, "silu", part(carried, 0)));
   };
+  c.reference = [](const Tensors& in) { return from(short_conv_reference(in[0], in[1], {}, "silu")); };
   c.work = [](const OperatorSizes& s) { return Work{2.0 * kTaps * channels(s), channels(s)}; };
   return c;
 }
@@ -173,11 +168,10 @@ OperatorCase convolution_case() {
 OperatorCase latte_case() {
   OperatorCase c{.name = "latte", .operation = "latte", .note = "as many latents as channels"};
   c.inputs = qkv;
-  c.forward = [](const Tensors& in) { return from(latte(in[0], in[1], in[2])); };
-  c.reference = [](const Tensors& in) { return Tensors{latte_reference(at::softmax(in[0], -1), in[1], in[2], true)}; };
-  c.step = [](const Tensors& in, const Tensors& carried) {
-    return from(latte(in[0], in[1], in[2], true, {carried[0], carried[1], carried[2]}));
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return from(latte(in[0], in[1], in[2], true, {part(carried, 0), part(carried, 1), part(carried, 2)}));
   };
+  c.reference = [](const Tensors& in) { return Tensors{latte_reference(at::softmax(in[0], -1), in[1], in[2], true)}; };
   c.work = [](const OperatorSizes& s) { return Work{4 * state_elements(s), 3 * channels(s)}; };
   return c;
 }
@@ -205,12 +199,11 @@ OperatorCase macchiato_case() {
     return Tensors{heads_of(s, s.size + 1), heads_of(s, s.size), heads_of(s, s.size), heads_of(s, s.size),
                    heads_of(s, s.size)};
   };
-  c.forward = [](const Tensors& in) { return macchiato_call(in, {}); };
+  c.call = macchiato_call;
   c.reference = [](const Tensors& in) {
     const double scale = 1 / std::sqrt(static_cast<double>(in[3].size(3)));
     return Tensors{macchiato_reference(in[0], in[1], in[2], in[3], in[4], kWindow, scale, true)};
   };
-  c.step = macchiato_call;
   c.work = [](const OperatorSizes& s) {
     return Work{4 * state_elements(s), 3 * channels(s)} + window_work(s, kWindow);
   };
@@ -222,24 +215,19 @@ BlurrySizes blurry_sizes(int64_t size) { return {.slots = size | 1, .period = 2 
 
 OperatorCase blurry_case() {
   OperatorCase c{.name = "blurry_window", .operation = "blurry_window", .note = "size + 1 slots of two tokens each"};
-  const auto call = [](const Tensors& in, const Tensors& carried) {
+  c.inputs = qkv;
+  c.call = [](const Tensors& in, const Tensors& carried) {
     BlurryOptions options{.sizes = blurry_sizes(in[0].size(3))};
-    const bool resumed = !carried.empty();
-    if (resumed) {
-      options.key_state = carried[0];
-      options.value_state = carried[1];
-      options.position = at::full({1}, kCheckedTokens, at::kLong);
-    }
+    options.key_state = part(carried, 0);
+    options.value_state = part(carried, 1);
+    if (!carried.empty()) options.position = at::full({1}, kCheckedTokens, at::kLong);
     return from(blurry_window(in[0], in[1], in[2], options));
   };
-  c.inputs = qkv;
-  c.forward = [call](const Tensors& in) { return call(in, {}); };
   c.reference = [](const Tensors& in) {
     const int64_t size = in[0].size(3);
     const double scale = 1 / std::sqrt(static_cast<double>(size));
     return Tensors{blurry_window_reference(in[0], in[1], in[2], blurry_sizes(size), true, scale)};
   };
-  c.step = call;
   c.work = [](const OperatorSizes& s) {
     const auto slots = static_cast<double>(s.heads * blurry_sizes(s.size).slots);
     return Work{8 * slots * static_cast<double>(s.size), slots};
@@ -249,19 +237,17 @@ OperatorCase blurry_case() {
 
 OperatorCase gated_slot_case() {
   OperatorCase c{.name = "gated_slot", .operation = "gated_slot", .note = "as many slots as channels"};
-  const auto call = [](const Tensors& in, const Tensors& carried) {
-    return from(gated_slot(in[0], in[1], in[2], in[3], in[4], {}, part(carried, 0), part(carried, 1)));
-  };
   c.inputs = [](const OperatorSizes& s) {
     const Tensor gate = gate_of({1, s.tokens, s.heads, s.size});
     return join(qkv(s), {1 - gate.exp(), gate});
   };
-  c.forward = [call](const Tensors& in) { return call(in, {}); };
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return from(gated_slot(in[0], in[1], in[2], in[3], in[4], {}, part(carried, 0), part(carried, 1)));
+  };
   c.reference = [](const Tensors& in) {
     const double scale = 1 / std::sqrt(static_cast<double>(in[0].size(3)));
     return Tensors{gated_slot_reference(in[0], in[1], in[2], in[3], in[4], scale)};
   };
-  c.step = call;
   c.work = [](const OperatorSizes& s) { return Work{8 * state_elements(s), 2 * channels(s)}; };
   return c;
 }
@@ -269,12 +255,12 @@ OperatorCase gated_slot_case() {
 OperatorCase abc_case() {
   OperatorCase c{.name = "abc", .operation = "abc", .note = "as many slots as channels"};
   c.inputs = [](const OperatorSizes& s) { return join(qkv(s), {heads_of(s, s.size)}); };
-  c.forward = [](const Tensors& in) { return from(abc(in[0], in[1], in[2], in[3])); };
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    const AbcState start{part(carried, 0), part(carried, 1), part(carried, 2), part(carried, 3)};
+    return from(abc(in[0], in[1], in[2], in[3], {}, start));
+  };
   c.reference = [](const Tensors& in) {
     return Tensors{abc_reference(in[0], in[1], in[2], in[3], 1 / std::sqrt(static_cast<double>(in[0].size(3))))};
-  };
-  c.step = [](const Tensors& in, const Tensors& carried) {
-    return from(abc(in[0], in[1], in[2], in[3], {}, {carried[0], carried[1], carried[2], carried[3]}));
   };
   c.work = [](const OperatorSizes& s) { return Work{8 * state_elements(s), 3 * channels(s)}; };
   return c;
@@ -283,11 +269,10 @@ OperatorCase abc_case() {
 OperatorCase linear_case() {
   OperatorCase c{.name = "normalized_linear", .operation = "normalized_linear", .note = "queries and keys positive"};
   c.inputs = [](const OperatorSizes& s) { return Tensors{positive(s), positive(s), heads_of(s, s.size)}; };
-  c.forward = [](const Tensors& in) { return from(normalized_linear(in[0], in[1], in[2])); };
-  c.reference = [](const Tensors& in) { return Tensors{linear_reference(in[0], in[1], in[2], true, 0)}; };
-  c.step = [](const Tensors& in, const Tensors& carried) {
-    return from(normalized_linear(in[0], in[1], in[2], true, 0, carried[0], carried[1]));
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return from(normalized_linear(in[0], in[1], in[2], true, 0, part(carried, 0), part(carried, 1)));
   };
+  c.reference = [](const Tensors& in) { return Tensors{linear_reference(in[0], in[1], in[2], true, 0)}; };
   c.work = [](const OperatorSizes& s) { return Work{4 * state_elements(s) + 4 * channels(s), 0}; };
   return c;
 }
@@ -297,7 +282,10 @@ OperatorCase lolcats_case() {
   c.note = concat("a window of ", kWindow, " keys, as many features as channels");
   const LolcatsRule rule{.window = kWindow};
   c.inputs = [](const OperatorSizes& s) { return join(qkv(s), {positive(s), positive(s), at::randn({s.heads})}); };
-  c.forward = [rule](const Tensors& in) { return Tensors{lolcats(in[0], in[1], in[2], in[3], in[4], in[5], rule)}; };
+  c.steps = false;
+  c.call = [rule](const Tensors& in, const Tensors&) {
+    return Tensors{lolcats(in[0], in[1], in[2], in[3], in[4], in[5], rule)};
+  };
   c.reference = [rule](const Tensors& in) {
     return Tensors{lolcats_reference(in[0], in[1], in[2], in[3], in[4], in[5], rule)};
   };

@@ -29,15 +29,16 @@ struct OperatorCase {
   std::string operation = {};                                // "gated_scan"
   std::string note = {};                                     // what it is, for the table's legend
   std::function<Tensors(const OperatorSizes&)> inputs = {};  // float32
-  // The output first, then what the next call goes on from.
-  std::function<Tensors(const Tensors&)> forward = {};
-  // The definition's results, as many of the former as it has.
+  // The output first, then what the next call goes on from. Of whole sequences if nothing is `carried`, else of one
+  // token after those that it stands for (at first: what the whole gave after its output).
+  std::function<Tensors(const Tensors& in, const Tensors& carried)> call = {};
+  bool steps = true;  // false: the operator takes whole sequences only
+  // The definition's results, as many of a whole call's as it has.
   std::function<Tensors(const Tensors&)> reference = {};
-  // One token after those that `carried` stands for (at first: what `forward` gave after its output); returns what
-  // `forward` would. Null: the operator takes whole sequences only.
-  std::function<Tensors(const Tensors& in, const Tensors& carried)> step = {};
   std::function<Work(const OperatorSizes&)> work = {};
   int64_t most_tokens = 0;  // more are not worth the wait; 0: no limit
+
+  Tensors forward(const Tensors& in) const { return call(in, {}); }
 };
 
 const std::vector<OperatorCase>& operator_cases();

@@ -2,6 +2,7 @@
 
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
+#include "cortado/primitives/operator.h"
 
 namespace cortado {
 
@@ -42,15 +43,14 @@ Tensor checked_integers_meta(const Tensor& x, std::string_view, int64_t, c10::Sy
 }
 
 Tensor once_backward_kernel(const Tensor& gradient) { return gradient.clone(); }
+Tensor once_backward_meta(const Tensor& gradient) { return at::empty_like(gradient); }
 
 class Once : public torch::autograd::Function<Once> {
  public:
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x; }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  const torch::autograd::variable_list& gradients) {
-    static const auto op = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow("cortado::_once_backward", "")
-                               .typed<decltype(once_backward_kernel)>();
+    static const auto op = find_operator<decltype(once_backward_kernel)>("cortado::_once_backward");
     return {op.call(gradients[0])};
   }
 };
@@ -60,9 +60,7 @@ class Once : public torch::autograd::Function<Once> {
 Tensor checked_integers(const Tensor& x, const std::string& what, int64_t low, const c10::SymInt& high) {
   fail_input_if(!at::isIntegralType(x.scalar_type(), /*includeBool=*/false), what, " must be integers, got ",
                 x.scalar_type());
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("cortado::_checked_integers", "")
-                             .typed<decltype(checked_integers_kernel)>();
+  static const auto op = find_operator<decltype(checked_integers_kernel)>("cortado::_checked_integers");
   return op.call(x, what, low, high);
 }
 
@@ -71,20 +69,10 @@ Tensor differentiable_once(const Tensor& x) {
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  m.def("_checked_integers(Tensor x, str what, int low, SymInt high) -> Tensor");
-  m.def("_once_backward(Tensor gradient) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(cortado, CompositeExplicitAutograd, m) {
-  m.impl("_checked_integers", checked_integers_kernel);
-  m.impl("_once_backward", once_backward_kernel);
-}
-TORCH_LIBRARY_IMPL(cortado, Meta, m) {
-  m.impl("_checked_integers", checked_integers_meta);
-  m.impl("_once_backward", [](const Tensor& gradient) { return at::empty_like(gradient); });
-}
-TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
-  m.impl("_checked_integers", torch::CppFunction::makeFallthrough());
-  m.impl("_once_backward", once_differentiable());
+  define_operator(m, "_checked_integers(Tensor x, str what, int low, SymInt high) -> Tensor", checked_integers_kernel,
+                  checked_integers_meta, torch::CppFunction::makeFallthrough());
+  define_operator(m, "_once_backward(Tensor gradient) -> Tensor", once_backward_kernel, once_backward_meta,
+                  once_differentiable());
 }
 
 Tensor divide_or_zero(const Tensor& x, const Tensor& by) {
