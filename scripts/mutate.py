@@ -1,14 +1,14 @@
-"""Can the tests fail? Draws small changes of the mechanisms' and primitives' code, one a test run, and lists those that no
-test notices.
+"""Can the tests fail? Draws small changes of the mechanisms' and primitives' code, one a test run, and lists those that
+no test notices.
 
     python scripts/mutate.py --seed 1 --count 100           # draws, builds, runs; goes on where it was stopped
     python scripts/mutate.py --seed 1 --count 100 --report  # what is known so far
 
-A copy of the sources in build/mutants holds all changes at once (scripts/mutants.py says how); CORTADO_MUTANT=N chooses one
-when a program runs. What does not compile is dropped before it counts. Every mutant is run against the tests of its own
-folder, then its layer's, then everything; results are lines of build/mutants/results-SEED.jsonl, and a mutant that has one is
-not run again. Changes that cannot be told from the original, in scripts/mutants-explained.json with a reason each, count
-apart. Ends with 1 when another survives."""
+A copy of the sources in build/mutants holds all changes at once (scripts/mutants.py says how); CORTADO_MUTANT=N chooses
+one when a program runs. What does not compile is dropped before it counts. Every mutant is run against the tests of its
+own folder, then its layer's, then everything; results are lines of build/mutants/results-SEED.jsonl, and a mutant that
+has one is not run again. Changes that cannot be told from the original, in scripts/mutants-explained.json with a reason
+each, count apart. Ends with 1 when another survives. When a source changed, the draw is made anew."""
 
 import argparse
 import concurrent.futures
@@ -44,7 +44,8 @@ def run(command, **options):
 
 
 def listed_files():
-    return run(["git", "ls-files", "-co", "--exclude-standard"]).stdout.splitlines()
+    listed = run(["git", "ls-files", "-co", "--exclude-standard"]).stdout.splitlines()
+    return [file for file in listed if (ROOT / file).is_file()]
 
 
 def mutated_files(files, only):
@@ -89,9 +90,12 @@ def write_sources(texts, drawn):
 
 
 def copy_tree(files):
+    for path in [p for p in (COPY / "src").rglob("*") if p.is_file()]:
+        if path.relative_to(COPY).as_posix() not in files:  # gone since: it would be compiled
+            path.unlink()
     for file in files:
         source, to = ROOT / file, COPY / file
-        if not MUTATED.fullmatch(file) and source.is_file():
+        if not MUTATED.fullmatch(file):
             data = source.read_bytes()
             if not to.exists() or to.read_bytes() != data:
                 to.parent.mkdir(parents=True, exist_ok=True)
@@ -188,12 +192,31 @@ def prepare(args):
         configure()
         drawn = drop_broken(texts, draw(drawn_from, args.seed, args.count * args.spare), args.jobs)
         drawn = dict(list(drawn.items())[: args.count])
-        plan.write_text(json.dumps({"key": key, "mutants": {n: (f, vars(c)) for n, (f, c) in drawn.items()}}, indent=1))
+        save_plan(plan, key, drawn)
     if not args.report:
-        write_sources(texts, drawn)
-        print(f"building with {len(drawn)} mutants", flush=True)
-        must(["cmake", "--build", BUILD, "-j", str(args.jobs), "--target", *args.programs])
+        drawn = build(texts, drawn, args)
+        save_plan(plan, key, drawn)
     return drawn
+
+
+def save_plan(plan, key, drawn):
+    listed = {number: (file, vars(change)) for number, (file, change) in drawn.items()}
+    plan.write_text(json.dumps({"key": key, "mutants": listed}, indent=1))
+
+
+def build(texts, drawn, args):
+    """Builds the programs; drops what only the making of code finds wrong. Returns the mutants left."""
+    command = ["cmake", "--build", BUILD, "-j", str(args.jobs), "--target", "cortado_ops", *args.programs]
+    while True:
+        lines = write_sources(texts, drawn)
+        print(f"building with {len(drawn)} mutants", flush=True)
+        done = run(command)
+        if done.returncode == 0:
+            return drawn
+        bad = broken(done.stdout, {COPY / file for file in lines}, lines)
+        if not bad or len(bad) == len(drawn):
+            sys.exit(f"the build fails:\n{done.stdout[-4000:]}")
+        drawn = {number: found for number, found in drawn.items() if number not in bad}
 
 
 def configure():
@@ -230,7 +253,9 @@ def stages(file, programs):
     stem = rest[0] if len(rest) > 1 else ""
     camel = "".join(word.capitalize() for word in stem.split("_"))
     own = f"{layer}_tests"
-    found = [(f"{own} {stem}", [BUILD / "bin" / own, f"--gtest_filter=*{stem}_*:*{camel}*"])] if stem else []
+    found = []
+    if stem and own in programs:
+        found = [(f"{own} {stem}", [BUILD / "bin" / own, f"--gtest_filter=*{stem}_*:*{camel}*"])]
     order = [own, *(p for p in programs if p != own)]
     found += [(program, [BUILD / "bin" / program]) for program in order if program in programs]
     python = os.environ.get("CORTADO_MUTANTS_PYTHON", str(ROOT / ".venv/bin/python"))
@@ -329,7 +354,7 @@ def main():
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--spare", type=int, default=2, help="draw this many times the count: some do not compile")
     parser.add_argument("--only", default="", help="of files whose path matches this expression")
-    parser.add_argument("--programs", nargs="+", default=PROGRAMS, help="the test programs")
+    parser.add_argument("--programs", nargs="*", default=PROGRAMS, help="test programs; none: Python's tests alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--report", action="store_true", help="print what is known, run nothing")
     args = parser.parse_args()

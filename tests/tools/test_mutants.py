@@ -55,7 +55,8 @@ def fixture_mutants(root):
 
 
 def found(mutants, text):
-    return {(re.sub(r"\s+", " ", c.before), re.sub(r"\s+", " ", c.after)) for cs in mutants.places(text).values() for c in cs}
+    changes = [change for there in mutants.places(text).values() for change in there]
+    return {(re.sub(r"\s+", " ", c.before), re.sub(r"\s+", " ", c.after)) for c in changes}
 
 
 def test_every_kind_of_change_is_found(mutants):
