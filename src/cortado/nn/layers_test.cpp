@@ -92,7 +92,7 @@ TEST(RmsNorm, IsTheFormulaAndSoIsItsGradient) {
   EXPECT_LT(gradient_error([&](const Tensor& v) { return norm.forward(v * 1e-2); }, x), 1e-7);  // eps matters
   norm.zero_grad();
   norm.forward(x).sum().backward();
-  EXPECT_LT(relative_error(norm.weight.grad(), (expected / norm.weight).sum({0, 1}).detach()), 1e-12);
+  EXPECT_LT(relative_error(norm.weight.grad(), (expected / norm.weight).sum(at::IntArrayRef{0, 1}).detach()), 1e-12);
 }
 
 TEST(RmsNorm, CastsBeforeTheWeight) {

@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "cortado/primitives/autograd_node.h"
+
 namespace cortado {
 
 at::ScalarType accumulation_type(std::initializer_list<OptionalTensor> tensors) {
@@ -177,7 +179,7 @@ void run_once_differentiable(const c10::OperatorHandle& op, c10::DispatchKeySet 
   }
   if (!wanted) return;
   // Hung between the results and the inputs, so that it is met on every way from one to the other.
-  const auto error = c10::make_intrusive<torch::autograd::Error>(
+  const auto error = make_node<torch::autograd::Error>(
       concat("[", schema.name(), "] differentiating twice is not supported: this gradient has no gradient of its own"),
       torch::autograd::collect_next_edges(inputs));
   for (const Tensor& output : tensors_on_top(*stack, schema.returns().size())) {

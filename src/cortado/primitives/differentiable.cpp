@@ -1,11 +1,11 @@
 #include "cortado/primitives/differentiable.h"
 
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
 
+#include "cortado/primitives/autograd_node.h"
 #include "cortado/primitives/common.h"
 
 namespace cortado {
@@ -107,7 +107,7 @@ class Differentiable : public c10::OperatorKernel {
     return static_cast<std::ptrdiff_t>(schema.arguments().size());
   }
 
-  static void set_gradient(c10::IValue& result, const variable_list& inputs, const c10::intrusive_ptr<Node>& node) {
+  static void set_gradient(c10::IValue& result, const variable_list& inputs, const NodePointer& node) {
     // A result that is an input itself, as over no tokens, must not get the input's place in the graph.
     for (const Tensor& x : inputs) {
       const at::AutoDispatchBelowADInplaceOrView below;
@@ -124,7 +124,7 @@ class Differentiable : public c10::OperatorKernel {
     for (size_t i = 0; i < inputs.size(); ++i) {
       ignored.push_back(!inputs[i].defined() || (inputs_[i] == optional_work_ && !inputs[i].requires_grad()));
     }
-    const auto node = c10::make_intrusive<GradientNode>(gradient, std::move(ignored));
+    const auto node = make_node<GradientNode>(gradient, std::move(ignored));
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
     const auto results = stack.end() - static_cast<std::ptrdiff_t>(schema.returns().size());
     const auto& wanted = gradient.schema().arguments();

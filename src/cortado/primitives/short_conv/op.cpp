@@ -186,7 +186,7 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
   const Tensor grad_weight = at::zeros_like(padded.weight);
   for (int64_t j = 0; j <= padded.tail && grad_z.size(1) > 0; ++j) {
     grad_rows.narrow(1, j, grad_z.size(1)).addcmul_(grad_z, padded.weight[j]);
-    grad_weight[j].copy_((grad_z * padded.rows.narrow(1, j, grad_z.size(1))).sum({0, 1}));
+    grad_weight[j].copy_((grad_z * padded.rows.narrow(1, j, grad_z.size(1))).sum(at::IntArrayRef{0, 1}));
   }
   if (grad_state && padded.tail > 0) {
     if (padded.layout) {
@@ -197,7 +197,7 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
   }
   const Tensor places = padded.layout ? padded.layout->tails : Tensor();
   return {like(padded.tokens_of(grad_rows), x), like(grad_weight.t(), weight),
-          bias ? like(grad_z.sum({0, 1}), *bias) : no_gradient(x),
+          bias ? like(grad_z.sum(at::IntArrayRef{0, 1}), *bias) : no_gradient(x),
           initial_state ? like(padded.tails_of(grad_rows, places, 0), *initial_state) : no_gradient(x)};
 }
 
