@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "cortado/base/descriptor.h"
 #include "cortado/base/error.h"
 
 namespace cortado {
@@ -23,31 +24,14 @@ namespace fs = std::filesystem;
 constexpr size_t kBuffer = 1 << 20;
 constexpr size_t kRandomLetters = 6;  // mkdtemp's
 
-// Closes on every way out.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
 // Opens an existing regular file (or a pipe) for reading and says how long it is.
-int open_for_reading(const std::string& path, struct stat& info) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  fail_input_if(descriptor < 0, "[", path, "] cannot be read: ", std::strerror(errno));
-  if (::fstat(descriptor, &info) != 0 || S_ISDIR(info.st_mode)) {
-    const std::string reason = S_ISDIR(info.st_mode) ? "is a folder, not a file" : "cannot be read";
-    ::close(descriptor);
-    throw InputError(concat("[", path, "] ", reason));
-  }
-  return descriptor;
+Descriptor open_for_reading(const std::string& path, struct stat& info) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  fail_input_if(file.number() < 0, "[", path, "] cannot be read: ", std::strerror(errno));
+  const bool known = ::fstat(file.number(), &info) == 0;
+  fail_input_if(!known || S_ISDIR(info.st_mode), "[", path, "] ",
+                S_ISDIR(info.st_mode) ? "is a folder, not a file" : "cannot be read");
+  return file;
 }
 
 [[noreturn]] void fail_writing(const std::string& path, int error) {
@@ -82,7 +66,7 @@ void remove_leftovers(const std::string& folder, const std::function<bool(const 
 
 std::string read_file(const std::string& path) {
   struct stat info{};
-  const Descriptor file(open_for_reading(path, info));
+  const Descriptor file = open_for_reading(path, info);
   std::string bytes;
   size_t done = 0;
   bytes.resize(static_cast<size_t>(info.st_size) + 1);  // one more, to see the end in one go; pipes grow it
@@ -229,7 +213,7 @@ TemporaryDirectory::~TemporaryDirectory() {
 
 MappedFile::MappedFile(const std::string& path) {
   struct stat info{};
-  const Descriptor file(open_for_reading(path, info));
+  const Descriptor file = open_for_reading(path, info);
   fail_input_if(!S_ISREG(info.st_mode), "[", path, "] is not a regular file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;

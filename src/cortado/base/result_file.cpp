@@ -15,19 +15,10 @@ namespace cortado {
 
 ResultFile::ResultFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
-  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  fail_input_if(descriptor_ < 0, "[", path_, "] cannot be written: ", std::strerror(errno));
-  try {
-    fail_input_if(::flock(descriptor_, LOCK_EX | LOCK_NB) != 0, "[", path_, "] another program is writing to it");
-    read();
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
-  }
-}
-
-ResultFile::~ResultFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  fail_input_if(file_.number() < 0, "[", path_, "] cannot be written: ", std::strerror(errno));
+  fail_input_if(::flock(file_.number(), LOCK_EX | LOCK_NB) != 0, "[", path_, "] another program is writing to it");
+  read();
 }
 
 void ResultFile::read() {
@@ -45,7 +36,7 @@ void ResultFile::read() {
     take(parse_json(std::string_view(text).substr(begin, end - begin), concat(path_, ":", number)), number);
     begin = end + 1;
   }
-  if (size_ < text.size() && ::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) {
+  if (size_ < text.size() && ::ftruncate(file_.number(), static_cast<off_t>(size_)) != 0) {
     throw Failure(concat("[", path_, "] cannot be written: ", std::strerror(errno)));
   }
 }
@@ -82,15 +73,15 @@ void ResultFile::append(const std::vector<Json>& results) {
 }
 
 void ResultFile::write(const std::string& text) {
-  if (descriptor_ < 0) return;
+  if (file_.number() < 0) return;
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t count = ::write(descriptor_, text.data() + done, text.size() - done);
+    const ssize_t count = ::write(file_.number(), text.data() + done, text.size() - done);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       const std::string reason = std::strerror(errno);
       // Best effort: what is left of a line is cut off when the file is next opened.
-      [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(size_));
+      [[maybe_unused]] const int cut = ::ftruncate(file_.number(), static_cast<off_t>(size_));
       throw Failure(concat("[", path_, "] cannot be written: ", reason));
     }
     done += static_cast<size_t>(count);

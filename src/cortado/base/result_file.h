@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/base/descriptor.h"
 #include "cortado/base/json.h"
 
 namespace cortado {
@@ -16,9 +17,6 @@ class ResultFile {
   // lives, no other program can open the file so. An empty path: results are only kept in memory. InputError: it cannot
   // be opened, it holds something else, another program has it.
   explicit ResultFile(std::string path);
-  ~ResultFile();
-  ResultFile(const ResultFile&) = delete;
-  ResultFile& operator=(const ResultFile&) = delete;
 
   // InputError when the file was made with another value of that setting; written down when it had none.
   void require(const std::string& setting, const Json& value);
@@ -34,7 +32,7 @@ class ResultFile {
   void write(const std::string& text);
 
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor file_;
   uint64_t size_ = 0;
   std::vector<std::pair<std::string, Json>> settings_;
   std::vector<Json> results_;

@@ -19,16 +19,12 @@ constexpr size_t kPiece = 1 << 20;
 }  // namespace
 
 TextReader::TextReader(const std::string& path, bool any_bytes)
-    : path_(path), any_bytes_(any_bytes), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  fail_input_if(descriptor_ < 0, "[", path, "] cannot be read: ", std::strerror(errno));
+    : path_(path), any_bytes_(any_bytes), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  fail_input_if(file_.number() < 0, "[", path, "] cannot be read: ", std::strerror(errno));
   struct stat info{};
-  if (::fstat(descriptor_, &info) == 0 && S_ISDIR(info.st_mode)) {
-    ::close(descriptor_);  // no destructor after a throwing constructor
-    throw InputError(concat("[", path, "] is a folder, not a text file"));
-  }
+  const bool folder = ::fstat(file_.number(), &info) == 0 && S_ISDIR(info.st_mode);
+  fail_input_if(folder, "[", path, "] is a folder, not a text file");
 }
-
-TextReader::~TextReader() { ::close(descriptor_); }
 
 bool TextReader::read(std::string& text) {
   std::string piece(kPiece + rest_.size(), '\0');
@@ -36,7 +32,7 @@ bool TextReader::read(std::string& text) {
   rest_.clear();
   bool at_end = false;
   while (filled < piece.size() && !at_end) {
-    const ssize_t count = ::read(descriptor_, piece.data() + filled, piece.size() - filled);
+    const ssize_t count = ::read(file_.number(), piece.data() + filled, piece.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     fail_input_if(count < 0, "[", path_, "] cannot be read: ", std::strerror(errno));
     filled += static_cast<size_t>(count);

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "cortado/base/descriptor.h"
+
 namespace cortado {
 
 // Reads a file in pieces of about 1 MiB, each of whole UTF-8 characters. InputError naming the file (and the byte
@@ -12,9 +14,6 @@ namespace cortado {
 class TextReader {
  public:
   TextReader(const std::string& path, bool any_bytes);
-  ~TextReader();
-  TextReader(const TextReader&) = delete;
-  TextReader& operator=(const TextReader&) = delete;
 
   // Appends the next piece to `text`; false at the end of the file.
   bool read(std::string& text);
@@ -25,7 +24,7 @@ class TextReader {
 
   std::string path_;
   bool any_bytes_;
-  int descriptor_;
+  Descriptor file_;
   int64_t offset_ = 0;  // of the end of what was handed out
   std::string rest_;    // the start of a character whose end is in the next piece
 };
