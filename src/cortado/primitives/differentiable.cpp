@@ -23,8 +23,6 @@ int64_t place_of(const Entries& entries, const std::string& name) {
   return found == entries.end() ? -1 : found - entries.begin();
 }
 
-bool starts_with(const std::string& name, const char* beginning) { return name.rfind(beginning, 0) == 0; }
-
 Tensor tensor_or_undefined(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : Tensor(); }
 
 // Calls the gradient's operator.
@@ -131,9 +129,9 @@ class Differentiable : public c10::OperatorKernel {
     for (size_t i = 0; i < wanted.size(); ++i) {
       const std::string& name = wanted[i].name();
       const int64_t argument = place_of(schema.arguments(), name), result = place_of(schema.returns(), name);
-      if (starts_with(name, "grad_")) {
+      if (name.starts_with("grad_")) {
         set_gradient(*(results + static_cast<std::ptrdiff_t>(i)), inputs, node);
-      } else if (starts_with(name, "need_")) {
+      } else if (name.starts_with("need_")) {
         const auto needed = arguments[place_of(schema.arguments(), optional_work_)];
         node->keep(tensor_or_undefined(needed).defined() && needed.toTensor().requires_grad(), false);
       } else if (argument >= 0) {
