@@ -21,7 +21,7 @@ std::string shape_of(const Tensor& tensor) { return concat(tensor.sizes()); }
 
 // The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name
 // of.
-void check_names(const LanguageModel& model, const std::map<std::string, Tensor>& tensors, const std::string& path,
+void check_names(const Backbone& model, const std::map<std::string, Tensor>& tensors, const std::string& path,
                  bool more_allowed) {
   const auto parameters = named_weights(model);
   const std::string where = concat("[checkpoint] ", path, " is the checkpoint of another model: ");
@@ -91,8 +91,7 @@ void check_hash(const TensorFile& file, const std::string& hash, const std::stri
 
 }  // namespace
 
-void save_weights(const LanguageModel& model, const std::string& path,
-                  const std::map<std::string, std::string>& metadata) {
+void save_weights(const Backbone& model, const std::string& path, const std::map<std::string, std::string>& metadata) {
   fail_input_if(model.weight_format() != WeightFormat::kPlain, "[checkpoint] the model's weights are kept as ",
                 weight_format_name(model.weight_format()), ", which is not what they were trained as: not saved");
   model.set_fingerprint(save_weights(model.config(), merged_weights(model), path, metadata));
@@ -109,11 +108,11 @@ std::string save_weights(const ModelConfig& config, NamedTensors weights, const 
   return fingerprint;
 }
 
-std::map<std::string, std::string> load_weights(LanguageModel& model, const std::string& path) {
+std::map<std::string, std::string> load_weights(Backbone& model, const std::string& path) {
   return load_weights_of(model.config(), model, path);
 }
 
-std::map<std::string, std::string> load_weights_of(const ModelConfig& config, LanguageModel& model,
+std::map<std::string, std::string> load_weights_of(const ModelConfig& config, Backbone& model,
                                                    const std::string& path) {
   const std::string hash = config.architecture_hash();
   const TensorFile file = map_checkpoint(path);

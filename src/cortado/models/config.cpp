@@ -24,6 +24,9 @@ const Names<PositionKind> kPositions = {{"none", PositionKind::kNone},
                                         {"sinusoidal", PositionKind::kSinusoidal},
                                         {"learned", PositionKind::kLearned},
                                         {"rotary", PositionKind::kRotary}};
+const Names<HeadKind> kHeads = {
+    {"language", HeadKind::kLanguage}, {"classes", HeadKind::kClasses}, {"pairs", HeadKind::kPairs}};
+const Names<Pooling> kPoolings = {{"mean", Pooling::kMean}, {"class", Pooling::kClass}};
 const Names<Activation> kGelus = {{"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}};
 
 template <typename Enum>
@@ -123,6 +126,28 @@ void read_positions(JsonReader& reader, ModelConfig& config) {
   }
 }
 
+// Absent: tokens.
+int64_t read_channels(const Json& json, const std::string& place) {
+  JsonReader reader(json, place);
+  const bool numbers = reader.choice("type", {"tokens", "numbers"}, "tokens") == "numbers";
+  const int64_t channels = numbers ? reader.integer("channels", 1, kWide, 1) : 0;
+  reader.finish();
+  return channels;
+}
+
+HeadConfig read_head(const Json& json, const std::string& place) {
+  JsonReader reader(json, place);
+  HeadConfig head;
+  head.kind = choose(reader, "type", kHeads, "language");
+  if (head.kind != HeadKind::kLanguage) {
+    head.classes = reader.integer("classes", 2, kWide);
+    head.pooling = choose(reader, "pooling", kPoolings, "mean");
+    head.hidden = reader.integer("hidden", 0, kWide, 0);
+  }
+  reader.finish();
+  return head;
+}
+
 Json training_object(JsonReader& reader) {
   const Json training = reader.any("training");
   if (training.is_null()) return Json::object();
@@ -178,6 +203,11 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& source_n
   config.scaled_embedding = embedding.boolean("scaled", false);
   embedding.finish();
   config.head_bias = reader.boolean("head_bias", false);
+  config.channels = read_channels(reader.object("input"), source_name + ".input");
+  config.head = read_head(reader.object("head"), source_name + ".head");
+  if (config.channels > 0 && config.head.kind == HeadKind::kLanguage) {
+    reader.fail("\"input\" is numbers: that needs a \"head\" of classes or pairs");
+  }
   config.dropout = reader.number("dropout", 0.0, 0.99, 0.0);
   config.final_softcap = reader.optional_number("final_softcap", 1e-3, 1e6);
   config.causal = reader.boolean("causal", true);
@@ -211,6 +241,14 @@ Json ModelConfig::to_json() const {
   json["context"] = context;
   json["embedding"] = {{"tied", tied}, {"scaled", scaled_embedding}};
   json["head_bias"] = head_bias;
+  // Language models' files and hashes are as they were before there was anything else.
+  if (channels > 0) json["input"] = {{"type", "numbers"}, {"channels", channels}};
+  if (head.kind != HeadKind::kLanguage) {
+    json["head"] = {{"type", name_of(kHeads, head.kind)},
+                    {"classes", head.classes},
+                    {"pooling", name_of(kPoolings, head.pooling)},
+                    {"hidden", head.hidden}};
+  }
   json["dropout"] = dropout;
   json["final_softcap"] = final_softcap ? Json(*final_softcap) : Json(nullptr);
   json["causal"] = causal;

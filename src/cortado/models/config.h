@@ -13,6 +13,8 @@ namespace cortado {
 
 enum class NormKind { kLayer, kRms };
 enum class FeedForwardKind { kNone, kMlp, kSwiglu, kGeglu };
+enum class HeadKind { kLanguage, kClasses, kPairs };
+enum class Pooling { kMean, kClass };
 enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 
 // The JSON form (every key but dim and layers has a default; unknown keys are errors):
@@ -31,10 +33,20 @@ enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 //   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary.h),
 //   "context": 256 (rows of learned positions),
 //   "embedding": {"tied": true, "scaled": false}, "head_bias": false,
+//   "input": {"type": "tokens"} or {"type": "numbers", "channels": 1} (no vocabulary then),
+//   "head": {"type": "language"}, or {"type": "classes" | "pairs", "classes": 10, "pooling": "mean" | "class",
+//            "hidden": 0} (models/classifier.h),
 //   "dropout": 0.0, "final_softcap": null, "causal": true,
 //   "initialization": {"type": "lecun"} or {"type": "normal", "std": 0.02}, both with "scale_residual": false,
 //   "training": {...}   read by train/ (train/options.h), kept here unread
 // }
+struct HeadConfig {
+  HeadKind kind = HeadKind::kLanguage;
+  int64_t classes = 0;
+  Pooling pooling = Pooling::kMean;
+  int64_t hidden = 0;  // of a layer between the pooled vector and the classes; 0: none
+};
+
 struct ModelConfig {
   std::string name;
   int64_t vocabulary = 0;  // 0: not decided yet
@@ -56,6 +68,8 @@ struct ModelConfig {
   bool tied = true;
   bool scaled_embedding = false;  // × √D
   bool head_bias = false;
+  int64_t channels = 0;  // numbers of one place, where numbers and not tokens go in
+  HeadConfig head;
   double dropout = 0.0;
   std::optional<double> final_softcap;
   bool causal = true;

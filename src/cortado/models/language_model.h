@@ -1,118 +1,36 @@
-// The one decoder: embedding, residual blocks of a mixer and a feed-forward, final norm, head.
+// The language model: a backbone that reads tokens, and a head that gives every token of the vocabulary a logit.
 #pragma once
 
-#include <torch/nn/module.h>
-
-#include <functional>
-#include <map>
-#include <memory>
-#include <vector>
-
-#include "cortado/mechanisms/mixer.h"
-#include "cortado/models/block.h"
-#include "cortado/models/config.h"
-#include "cortado/nn/batch.h"
-#include "cortado/nn/embedding.h"
-#include "cortado/nn/linear.h"
-#include "cortado/nn/norms.h"
-#include "cortado/nn/state.h"
+#include "cortado/models/backbone.h"
 
 namespace cortado {
 
 // Tokens of a prompt that are read at a time: bounds the memory.
 inline constexpr int64_t kReadChunk = 512;
 
-class LanguageModel;
-
-// Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for
-// learned/sinusoidal positions.
-struct ModelState {
-  std::vector<SequenceState> layers;
-  Tensor position;
-
-  int64_t rows() const { return position.size(0); }
-  ModelState clone() const;
-  ModelState index(const Tensor& rows) const;
-  ModelState to(const at::TensorOptions& options) const;
-  ModelState detach() const;
-  int64_t bytes() const;
-  // `identity`: LanguageModel::identity(), so that a state of another model is refused with one line.
-  void save(const std::string& path, const std::string& identity,
-            const std::vector<std::pair<std::string, Tensor>>& extra = {}) const;
-  static ModelState load(const std::string& path, const std::string& identity,
-                         std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
-  // The same for a model that is there: checked against its identity and mixers, and moved to its device and types.
-  static ModelState load(const std::string& path, const LanguageModel& model,
-                         std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
-};
-
-class LanguageModel : public torch::nn::Module {
+class LanguageModel : public Backbone {
  public:
   // Random weights from torch's default generator. config.vocabulary must be set.
   explicit LanguageModel(ModelConfig config);
 
-  // tokens int64 [B, T] -> logits [B, T, vocabulary]. State as in Mixer::forward. Learned positions past the context,
-  // or token ids outside the vocabulary, are InputErrors.
+  // tokens int64 [B, T] -> logits [B, T, vocabulary]: hidden(), and on it the head. Generation needs only the last
+  // position's logits.
   Tensor forward(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
-
-  // The last hidden vectors (after the final norm), [B, T, D]; logits(hidden) is the head. Generation needs only the
-  // last position's logits.
-  Tensor hidden(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden) const;
 
-  // Runs whole sequences through the layers with something else in the mixers' places: `mix(i, x)` gets layer i's
-  // normalised x [B, T, D] and returns what goes on in place of the mixer's output, or nothing (an undefined tensor) to
-  // end there.
-  void walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const;
-
-  // Mean cross-entropy in nats a token; targets int64 [B, T], -1 = not counted. Float32 whatever the weights' type.
+  // Mean cross-entropy in nats a token; targets int64 [B, T], below 0 = not counted (-1, or -100 as data sets of tasks
+  // have it). Float32 whatever the weights' type.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const Batch& batch = {});
 
-  ModelState zero_state(int64_t rows) const;
-
-  const ModelConfig& config() const { return config_; }
-  int64_t parameter_count() const;              // tied weights counted once
-  int64_t weight_bytes() const;                 // what they take in memory
-  double flops_per_token(int64_t depth) const;  // forward, 2 per multiply-add, head included
-  int64_t state_bytes(int64_t tokens) const;    // one row, by the mixers' formulas
-  // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes,
-  // and of the weights' "fingerprint" (set when a checkpoint is saved or loaded; random for a fresh model).
-  std::string identity() const;
-  void set_fingerprint(std::string fingerprint) const { fingerprint_ = std::move(fingerprint); }
-  const std::vector<std::shared_ptr<Mixer>>& mixers() const { return mixers_; }
-
-  at::Device device() const;
-  at::ScalarType dtype() const;  // of activations; the matrices may be kept in less
-
-  // Keeps the matrices of all linear maps and of the embedding in a narrower format, for inference
-  // (MatrixModule::set_format). Small parameters stay as they are. Such a model is not saved again.
-  void set_weight_format(WeightFormat format, bool keep_values = true);
-  WeightFormat weight_format() const { return weight_format_; }
-  // The type of the softmax layers' growing caches in the states to come; the activations' unless set.
-  void set_cache_type(at::ScalarType type) { cache_type_ = type; }
-  // The modules with a matrix by the names of their parameters "....weight".
-  std::map<std::string, MatrixModule*> matrices() const;
+  double flops_per_token(int64_t depth) const override;
 
  private:
-  void check_tokens(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
-  // int64 [B, T]; InputError where learned positions end.
-  Tensor checked_positions(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
-  Tensor embed(const Tensor& tokens, const Batch& batch, const ModelState* state) const;
   const Tensor& head_weight() const;
   Tensor loss_by_logits(const Tensor& hidden, const Tensor& targets) const;
   std::optional<Tensor> head_bias() const;
 
-  ModelConfig config_;
-  std::shared_ptr<Embedding> embedding_;
-  std::shared_ptr<Embedding> positions_;  // learned ones
-  std::vector<std::shared_ptr<Block>> blocks_;
-  std::vector<std::shared_ptr<Mixer>> mixers_;  // the blocks'
-  std::shared_ptr<Norm> norm_;
   std::shared_ptr<Linear> head_;  // when not tied
   Tensor tied_bias_;              // the head's bias when tied
-  WeightFormat weight_format_ = WeightFormat::kPlain;
-  std::optional<at::ScalarType> cache_type_;
-  mutable std::string fingerprint_;
 };
 
 }  // namespace cortado

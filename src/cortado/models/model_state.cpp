@@ -1,5 +1,5 @@
 #include "cortado/base/error.h"
-#include "cortado/models/language_model.h"
+#include "cortado/models/backbone.h"
 
 namespace cortado {
 
@@ -87,7 +87,7 @@ ModelState ModelState::load(const std::string& path, const std::string& identity
   return state;
 }
 
-ModelState ModelState::load(const std::string& path, const LanguageModel& model,
+ModelState ModelState::load(const std::string& path, const Backbone& model,
                             std::vector<std::pair<std::string, Tensor>>* extra) {
   ModelState state = load(path, model.identity(), extra);
   const ModelState zero = model.zero_state(state.rows());

@@ -27,8 +27,9 @@ Tensor Batch::lengths(const Tensor& x) const {
 }
 
 Packed pack_padded(const Tensor& tokens, const Tensor& lengths) {
-  fail_input_if(tokens.dim() != 2 || lengths.dim() != 1 || lengths.size(0) != tokens.size(0),
-                "[pack_padded] expected tokens [B, T] and lengths [B], got ", tokens.sizes(), " and ", lengths.sizes());
+  fail_input_if(tokens.dim() < 2 || lengths.dim() != 1 || lengths.size(0) != tokens.size(0),
+                "[pack_padded] expected tokens [B, T] or numbers [B, T, C] and lengths [B], got ", tokens.sizes(),
+                " and ", lengths.sizes());
   const Tensor counts = lengths.to(tokens.device(), at::kLong);
   if (counts.numel() > 0) {
     const int64_t low = counts.min().item<int64_t>();
@@ -38,7 +39,7 @@ Packed pack_padded(const Tensor& tokens, const Tensor& lengths) {
   }
   const Tensor valid = at::arange(tokens.size(1), counts.options()).unsqueeze(0) < counts.unsqueeze(1);
   Packed packed;
-  packed.tokens = tokens.masked_select(valid).unsqueeze(0);
+  packed.tokens = tokens.index({valid}).unsqueeze(0);
   packed.batch.cu_seqlens = at::cat({at::zeros({1}, counts.options()), counts.cumsum(0)});
   return packed;
 }

@@ -31,7 +31,7 @@ struct Packed {
   Batch batch;
 };
 
-// tokens [B, T] with row b's tokens in its first lengths[b] places (0 <= lengths[b] <= T; int64 [B]), the padding
+// tokens [B, T] (or numbers [B, T, C]) with row b's tokens in its first lengths[b] places (0 <= lengths[b] <= T; int64 [B]), the padding
 // behind them. A packed prefill gives every sequence its own row of the state, also the empty ones, so that decoding
 // goes on as a dense batch [B, 1]. Lengths out of range are an InputError.
 Packed pack_padded(const Tensor& tokens, const Tensor& lengths);

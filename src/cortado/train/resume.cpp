@@ -20,7 +20,7 @@ double number_or_infinity(const Json& value) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::infinity();
 }
 
-void check_finite(const LanguageModel& model, int64_t step) {
+void check_finite(const Backbone& model, int64_t step) {
   for (const auto& entry : model.named_parameters()) {
     if (!at::isfinite(entry.value()).all().item<bool>()) {
       throw Failure(concat("[train] the weights \"", entry.key(), "\" are not finite after step ", step,
@@ -35,7 +35,7 @@ std::string metadata(const TensorFile& file, const std::string& key, const std::
   return found->second;
 }
 
-void load_parameters(const TensorFile& file, const std::string& path, LanguageModel& model) {
+void load_parameters(const TensorFile& file, const std::string& path, Backbone& model) {
   const at::NoGradGuard no_grad;
   std::map<std::string, Tensor> given;
   for (const auto& [name, tensor] : file.tensors) {
@@ -85,8 +85,8 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& place)
   return state;
 }
 
-void save_trainer(const std::string& path, const LanguageModel& model, const AdamW& optimizer,
-                  const TrainerState& state, const Json& about) {
+void save_trainer(const std::string& path, const Backbone& model, const AdamW& optimizer, const TrainerState& state,
+                  const Json& about) {
   check_finite(model, state.step);
   TensorFile file;
   for (const auto& entry : named_weights(model)) {
@@ -98,7 +98,7 @@ void save_trainer(const std::string& path, const LanguageModel& model, const Ada
   write_safetensors(path, file);
 }
 
-TrainerState load_trainer(const std::string& path, LanguageModel& model, AdamW& optimizer) {
+TrainerState load_trainer(const std::string& path, Backbone& model, AdamW& optimizer) {
   const TensorFile file = read_safetensors(path);
   fail_input_if(metadata(file, "format", path) != kFormat, "[", path, "] is not a trainer checkpoint");
   fail_input_if(metadata(file, "version", path) != kTrainerVersion, "[", path, "] has version ",

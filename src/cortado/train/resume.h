@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cortado/base/json.h"
-#include "cortado/models/language_model.h"
+#include "cortado/models/backbone.h"
 #include "cortado/train/data.h"
 #include "cortado/train/optimizer.h"
 #include "cortado/train/plateau.h"
@@ -35,10 +35,10 @@ struct TrainerState {
 // Weights ("model.NAME"), moments and state (metadata "state") in one safetensors file, written beside its place and
 // renamed: a kill at any moment leaves either the former checkpoint or this one, never a mixture. `about` is kept as
 // metadata "about" (the run's settings). Weights that are not finite: Failure, nothing is written.
-void save_trainer(const std::string& path, const LanguageModel& model, const AdamW& optimizer,
-                  const TrainerState& state, const Json& about);
+void save_trainer(const std::string& path, const Backbone& model, const AdamW& optimizer, const TrainerState& state,
+                  const Json& about);
 
 // Fills model and optimiser; InputError when the file is broken or of another model.
-TrainerState load_trainer(const std::string& path, LanguageModel& model, AdamW& optimizer);
+TrainerState load_trainer(const std::string& path, Backbone& model, AdamW& optimizer);
 
 }  // namespace cortado

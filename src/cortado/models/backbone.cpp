@@ -1,0 +1,186 @@
+#include "cortado/models/backbone.h"
+
+#include <random>
+
+#include "cortado/base/error.h"
+#include "cortado/formats/checksum.h"
+#include "cortado/mechanisms/softmax/mixer.h"
+#include "cortado/nn/dropout.h"
+#include "cortado/nn/matmul.h"
+#include "cortado/nn/positions.h"
+
+namespace cortado {
+
+namespace {
+
+// Not from torch's generator: making a model must not depend on how it is named.
+std::string random_fingerprint() {
+  std::random_device device;
+  const uint64_t words[2] = {device(), device()};
+  Checksum checksum;
+  checksum.add(words, sizeof words);
+  return checksum.hex();
+}
+
+InitializationOptions initialization_options(const ModelConfig& config) {
+  InitializationOptions options;
+  const Json& json = config.initialization;
+  options.layers = static_cast<int64_t>(config.layers.size());
+  options.redraw = json.value("type", "lecun") == "normal";
+  options.std = json.value("std", 0.02);
+  options.scale_residual = json.value("scale_residual", false);
+  return options;
+}
+
+}  // namespace
+
+Backbone::Backbone(const char* name, ModelConfig config)
+    : torch::nn::Module(name), config_(std::move(config)), fingerprint_(random_fingerprint()) {
+  if (config_.channels > 0) {
+    input_ = register_module("input", std::make_shared<Linear>(config_.channels, config_.dim, /*with_bias=*/true));
+  } else {
+    fail_input_if(config_.vocabulary < 1, "[model] the config names no \"vocabulary\", and no tokenizer has set it");
+    embedding_ = register_module(
+        "embedding", std::make_shared<Embedding>(config_.vocabulary, config_.dim, config_.scaled_embedding));
+  }
+  if (config_.positions == PositionKind::kLearned) {
+    positions_ = register_module("positions", std::make_shared<Embedding>(config_.context, config_.dim));
+  }
+  auto stack = register_module("layers", std::make_shared<torch::nn::Module>("layers"));
+  for (size_t i = 0; i < config_.layers.size(); ++i) {
+    blocks_.push_back(std::make_shared<Block>(config_, static_cast<int64_t>(i)));
+    stack->register_module(std::to_string(i), blocks_.back());
+    mixers_.push_back(blocks_.back()->mixer());
+  }
+  norm_ = register_module("norm", make_norm(config_));
+}
+
+void Backbone::initialize_weights() { initialize(*this, initialization_options(config_)); }
+
+at::Device Backbone::device() const { return norm_->weight.device(); }
+at::ScalarType Backbone::dtype() const { return norm_->weight.scalar_type(); }
+
+std::map<std::string, MatrixModule*> Backbone::matrices() const {
+  std::map<std::string, MatrixModule*> found;
+  for (const auto& module : named_modules("", /*include_self=*/false)) {
+    auto* matrix = dynamic_cast<MatrixModule*>(module.value().get());
+    if (matrix && matrix != positions_.get()) found[module.key() + ".weight"] = matrix;
+  }
+  return found;
+}
+
+void Backbone::set_weight_format(WeightFormat format, bool keep_values) {
+  for (const auto& [name, matrix] : matrices()) matrix->set_format(format, keep_values);
+  weight_format_ = format;
+}
+
+int64_t Backbone::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& parameter : parameters())
+    bytes += parameter.is_meta() ? 0 : static_cast<int64_t>(parameter.nbytes());
+  for (const auto& [name, matrix] : matrices()) bytes += matrix->int8() ? matrix->weight_bytes() : 0;
+  return bytes;
+}
+
+void Backbone::check_state(const Tensor& inputs, const Batch& batch, const ModelState& state) const {
+  fail_input_if(!config_.causal, "[model] a model with \"causal\": false reads whole sequences and has no state");
+  fail_input_if(state.layers.size() != blocks_.size(), "[model] the state has ", state.layers.size(),
+                " layers, the model ", blocks_.size());
+  fail_input_if(state.rows() != batch.rows(inputs), "[model] the state has ", state.rows(), " rows, the batch ",
+                batch.rows(inputs));
+}
+
+void Backbone::check_inputs(const Tensor& inputs, const Batch& batch, const ModelState* state) const {
+  if (input_) {
+    fail_input_if(inputs.dim() != 3 || inputs.size(2) != config_.channels || !inputs.is_floating_point(),
+                  "[model] expected numbers [B, T, ", config_.channels, "], got ", c10::toString(inputs.scalar_type()),
+                  " ", inputs.sizes());
+  } else {
+    fail_input_if(inputs.dim() != 2 || inputs.scalar_type() != at::kLong, "[model] expected int64 tokens [B, T], got ",
+                  c10::toString(inputs.scalar_type()), " ", inputs.sizes());
+  }
+  fail_input_if(batch.cu_seqlens && inputs.size(0) != 1, "[model] packed tokens need a batch of one, got ",
+                inputs.size(0));
+  if (state) check_state(inputs, batch, *state);
+  // On another device the look would make every training step wait for the one before.
+  if (input_ || inputs.numel() == 0 || (batch.training && !inputs.is_cpu())) return;
+  const auto [low, high] = at::aminmax(inputs);
+  const int64_t worst = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
+  fail_input_if(worst < 0 || worst >= config_.vocabulary, "[model] token ", worst, " is outside the vocabulary 0..",
+                config_.vocabulary - 1);
+}
+
+Tensor Backbone::checked_positions(const Tensor& inputs, const Batch& batch, const ModelState* state) const {
+  const auto start = state ? std::optional<Tensor>(state->position) : std::nullopt;
+  const Tensor positions = batch.positions(inputs, start);
+  if (!positions_ || inputs.numel() == 0) return positions;
+  const bool plain = !start && !batch.cu_seqlens;
+  const int64_t reached = plain ? inputs.size(1) : positions.max().item<int64_t>() + 1;
+  fail_input_if(reached > config_.context, "[model] the model has learned positions for ", config_.context,
+                " tokens, the sequence reaches ", reached);
+  return positions;
+}
+
+Tensor Backbone::embed(const Tensor& inputs, const Batch& batch, const ModelState* state) const {
+  check_inputs(inputs, batch, state);
+  Tensor x = input_ ? input_->forward(inputs.to(dtype())) : embedding_->forward(inputs, dtype());
+  if (positions_) {
+    x = x + positions_->forward(checked_positions(inputs, batch, state), dtype());
+  } else if (config_.positions == PositionKind::kSinusoidal) {
+    x = x + sinusoidal_positions(checked_positions(inputs, batch, state), config_.dim, x.scalar_type());
+  }
+  return drop(x, config_.dropout, batch.training);
+}
+
+Tensor Backbone::run_blocks(Tensor x, const Batch& batch, ModelState* state) const {
+  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->forward(x, batch, state ? &state->layers[i] : nullptr);
+  return norm_->forward(x);
+}
+
+Tensor Backbone::hidden(const Tensor& inputs, const Batch& batch, ModelState* state) const {
+  const Tensor last = run_blocks(embed(inputs, batch, state), batch, state);
+  if (state) state->position = state->position + batch.lengths(inputs);
+  return last;
+}
+
+void Backbone::walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const {
+  Tensor x = embed(tokens, {}, nullptr);
+  for (size_t i = 0; i < blocks_.size() && x.defined(); ++i) {
+    x = blocks_[i]->forward_with(x, {}, [&](const Tensor& y) { return mix(static_cast<int64_t>(i), y); });
+  }
+}
+
+ModelState Backbone::zero_state(int64_t rows) const {
+  fail_input_if(!config_.causal, "[model] a model with \"causal\": false reads whole sequences and has no state");
+  const auto options = at::TensorOptions().dtype(dtype()).device(device());
+  ModelState state;
+  for (const auto& mixer : mixers_) {
+    state.layers.push_back(mixer->zero_state(rows, options));
+    SequenceState& layer = state.layers.back();
+    if (cache_type_ && layer.mechanism() == kSoftmax.name) layer = layer.to(at::TensorOptions().dtype(*cache_type_));
+  }
+  state.position = at::zeros({rows}, options.dtype(at::kLong));
+  return state;
+}
+
+int64_t Backbone::parameter_count() const {
+  int64_t count = 0;
+  for (const Tensor& parameter : parameters()) count += parameter.numel();
+  return count;
+}
+
+double Backbone::flops_per_token(int64_t depth) const {
+  double flops = 2.0 * static_cast<double>(config_.channels) * static_cast<double>(config_.dim);
+  for (const auto& block : blocks_) flops += block->flops_per_token(depth);
+  return flops;
+}
+
+int64_t Backbone::state_bytes(int64_t tokens) const {
+  int64_t bytes = 8;  // the position
+  for (const auto& mixer : mixers_) bytes += mixer->state_bytes(tokens);
+  return bytes;
+}
+
+std::string Backbone::identity() const { return concat(config_.architecture_hash().substr(0, 8), "-", fingerprint_); }
+
+}  // namespace cortado
