@@ -34,7 +34,7 @@ void expect_shape(std::string_view op, std::string_view name, const Tensor& x, s
     const bool any = !shape[i].is_heap_allocated() && shape[i].expect_int() < 0;
     const c10::SymInt size = x.sym_size(static_cast<int64_t>(i));
     fits = any || size == shape[i];
-    empty = empty || (i >= 2 && size == 0);
+    empty = empty || (shape.size() == 4 && i >= 2 && size == 0);
   }
   if (fits && !empty) return;  // before the texts are made: this runs at every decoded token
   fail_input_if(fits, "[", op, "] ", name, " has a size of 0: ", shape_text(x.sym_sizes()),

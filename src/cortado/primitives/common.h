@@ -27,7 +27,7 @@ at::ScalarType accumulation_type(std::initializer_list<OptionalTensor> tensors);
 std::string shape_text(c10::SymIntArrayRef shape);
 
 // Throws "[op] expected NAME of shape [...], got [...]" unless x has that shape; a negative entry fits any size. Also
-// refused: what is not dense, and dimensions of size 0 but for the first two (batch or rows, and time).
+// refused: what is not dense, and heads and head sizes of 0 (without them, as without rows and tokens, results are empty).
 void expect_shape(std::string_view op, std::string_view name, const Tensor& x, std::vector<c10::SymInt> shape);
 
 // --- Heads. Head i of a tensor with h heads serves the consecutive heads from i·H/h, as repeat_interleave. ---
