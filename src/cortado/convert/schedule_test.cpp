@@ -4,8 +4,8 @@
 #include <set>
 
 #include "cortado/convert/chunks.h"
-#include "cortado/train/plateau.h"
 #include "cortado/evaluate/evaluate.h"
+#include "cortado/train/plateau.h"
 
 namespace cortado {
 namespace {

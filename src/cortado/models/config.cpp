@@ -1,6 +1,7 @@
 #include "cortado/models/config.h"
 
 #include "cortado/base/error.h"
+#include "cortado/base/words.h"
 #include "cortado/formats/checksum.h"
 
 namespace cortado {
@@ -11,42 +12,19 @@ constexpr int64_t kManyLayers = 10000;
 constexpr int64_t kWide = 1 << 20;
 constexpr int64_t kLong = int64_t{1} << 40;
 
-// Enumerations and their names in the JSON.
-template <typename Enum>
-using Names = std::vector<std::pair<std::string, Enum>>;
-
-const Names<NormKind> kNorms = {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}};
-const Names<FeedForwardKind> kFeedForwards = {{"none", FeedForwardKind::kNone},
+const Words<NormKind> kNorms = {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}};
+const Words<FeedForwardKind> kFeedForwards = {{"none", FeedForwardKind::kNone},
                                               {"mlp", FeedForwardKind::kMlp},
                                               {"swiglu", FeedForwardKind::kSwiglu},
                                               {"geglu", FeedForwardKind::kGeglu}};
-const Names<PositionKind> kPositions = {{"none", PositionKind::kNone},
+const Words<PositionKind> kPositions = {{"none", PositionKind::kNone},
                                         {"sinusoidal", PositionKind::kSinusoidal},
                                         {"learned", PositionKind::kLearned},
                                         {"rotary", PositionKind::kRotary}};
-const Names<HeadKind> kHeads = {
+const Words<HeadKind> kHeads = {
     {"language", HeadKind::kLanguage}, {"classes", HeadKind::kClasses}, {"pairs", HeadKind::kPairs}};
-const Names<Pooling> kPoolings = {{"mean", Pooling::kMean}, {"class", Pooling::kClass}};
-const Names<Activation> kGelus = {{"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}};
-
-template <typename Enum>
-Enum choose(JsonReader& reader, const std::string& key, const Names<Enum>& names, const std::string& fallback) {
-  std::vector<std::string> allowed;
-  for (const auto& [name, value] : names) allowed.push_back(name);
-  const std::string chosen = reader.choice(key, allowed, fallback);
-  for (const auto& [name, value] : names) {
-    if (name == chosen) return value;
-  }
-  reader.fail(concat("no such ", key, ": ", chosen));
-}
-
-template <typename Enum>
-std::string name_of(const Names<Enum>& names, Enum wanted) {
-  for (const auto& [name, value] : names) {
-    if (value == wanted) return name;
-  }
-  return "";
-}
+const Words<Pooling> kPoolings = {{"mean", Pooling::kMean}, {"class", Pooling::kClass}};
+const Words<Activation> kGelus = {{"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}};
 
 void check_mixer(const JsonReader& reader, const Json& mixer, const std::string& key) {
   if (!mixer.is_object() || !mixer.contains("mixer")) {

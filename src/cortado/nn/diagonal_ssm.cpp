@@ -29,6 +29,11 @@ Tensor log_uniform(at::IntArrayRef shape, double low, double high) {
   return at::empty(shape).uniform_(std::log(low), std::log(high));
 }
 
+Tensor initial_step_bias(at::IntArrayRef shape) {
+  const Tensor step = log_uniform(shape, 0.001, 0.1).exp();
+  return step + (-at::expm1(-step)).log();
+}
+
 Tensor convolve_reference(const Tensor& kernel, const Tensor& u) {
   std::vector<Tensor> outputs;
   for (int64_t t = 0; t < u.size(1); ++t) {

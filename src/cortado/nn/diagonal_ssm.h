@@ -28,6 +28,8 @@ Tensor complex_scan(const Tensor& log_a, const Tensor& b, const Batch& batch, Se
 
 // A parameter's logarithm uniform between log(low) and log(high).
 Tensor log_uniform(at::IntArrayRef shape, double low, double high);
+// The bias before a softplus that makes step sizes Δ start log-uniform in [0.001, 0.1]: softplus⁻¹(Δ).
+Tensor initial_step_bias(at::IntArrayRef shape);
 
 // Σ_{s<=t} kernel[t-s] ⊙ u_s: for definitions. kernel [T,D], u [B,T,D].
 Tensor convolve_reference(const Tensor& kernel, const Tensor& u);

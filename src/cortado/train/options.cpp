@@ -1,6 +1,7 @@
 #include "cortado/train/options.h"
 
 #include "cortado/base/error.h"
+#include "cortado/base/words.h"
 #include "cortado/nn/matmul.h"
 
 namespace cortado {
@@ -8,23 +9,8 @@ namespace {
 
 constexpr int64_t kMany = int64_t{1} << 40;
 
-const char* schedule_name(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::kCosine:
-      return "cosine";
-    case ScheduleKind::kLinear:
-      return "linear";
-    default:
-      return "constant";
-  }
-}
-
-ScheduleKind schedule_kind(const std::string& name) {
-  for (const auto kind : {ScheduleKind::kCosine, ScheduleKind::kLinear}) {
-    if (name == schedule_name(kind)) return kind;
-  }
-  return ScheduleKind::kConstant;
-}
+const Words<ScheduleKind> kSchedules = {
+    {"cosine", ScheduleKind::kCosine}, {"linear", ScheduleKind::kLinear}, {"constant", ScheduleKind::kConstant}};
 
 void read_optimizer(JsonReader& reader, TrainingOptions& options) {
   const TrainingOptions defaults;
@@ -32,7 +18,7 @@ void read_optimizer(JsonReader& reader, TrainingOptions& options) {
   options.minimum_rate =
       reader.number("minimum_rate", 0, options.learning_rate, std::min(defaults.minimum_rate, options.learning_rate));
   options.warmup = reader.integer("warmup", 0, kMany, defaults.warmup);
-  options.schedule = schedule_kind(reader.choice("schedule", {"cosine", "linear", "constant"}, "cosine"));
+  options.schedule = choose(reader, "schedule", kSchedules, "cosine");
   options.decay_steps = reader.integer("decay_steps", 1, kMany, options.steps);
   if (reader.has("decay_steps") && options.decay_steps <= options.warmup) {
     reader.fail(
@@ -97,7 +83,7 @@ Json TrainingOptions::to_json() const {
                {"learning_rate", learning_rate},
                {"minimum_rate", minimum_rate},
                {"warmup", warmup},
-               {"schedule", schedule_name(schedule)},
+               {"schedule", name_of(kSchedules, schedule)},
                {"decay_steps", decay_steps},
                {"beta1", beta1},
                {"beta2", beta2},

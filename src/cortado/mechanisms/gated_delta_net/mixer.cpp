@@ -6,7 +6,7 @@ GatedDeltaNetMixer::GatedDeltaNetMixer(const DeltaSettings& settings, int64_t di
     : DeltaMixer("gated_delta_net", settings, dim) {
   decay_ = register_module("decay", std::make_shared<Linear>(dim, settings.heads));
   a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 0.01));
-  dt_bias_ = register_parameter("dt_bias", draw_dt_bias({settings.heads}));
+  dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads}));
 }
 
 std::optional<Tensor> GatedDeltaNetMixer::log_decay(const Tensor& x) const {

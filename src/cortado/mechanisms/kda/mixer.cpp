@@ -6,7 +6,7 @@ KdaMixer::KdaMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("kda
   decay_in_ = register_module("decay_in", std::make_shared<Linear>(dim, settings.gate_rank));
   decay_ = register_module("decay", std::make_shared<Linear>(settings.gate_rank, settings.heads * settings.head_dim));
   a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 1.0));
-  dt_bias_ = register_parameter("dt_bias", draw_dt_bias({settings.heads, settings.head_dim}));
+  dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads, settings.head_dim}));
 }
 
 std::optional<Tensor> KdaMixer::log_decay(const Tensor& x) const {

@@ -109,8 +109,7 @@ std::shared_ptr<Mixer> make_lola(JsonReader& settings, const MixerContext& conte
   rule.cache = settings.integer("cache", 0, 1 << 24, 64);
   rule.mixture = lolcats_mixture(settings.choice("mixture", lolcats_mixtures(), "gated"));
   rule.score = lola_score(settings.choice("score", lola_scores(), "error"));
-  rule.scale = settings.optional_number("scale", 1e-9, 1e9);
-  rule.softcap = settings.optional_number("softcap", 1e-6, 1e9);
+  read_scores(settings, rule);
   rule.token_window = settings.optional_integer("token_window", 1, 1 << 24);
   read.features = HeadFeatureSettings::read(settings, read.head_dim);
   return std::make_shared<LolaMixer>(read, context.dim);

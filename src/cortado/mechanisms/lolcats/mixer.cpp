@@ -168,8 +168,7 @@ namespace {
 
 std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& context) {
   LolcatsSettings read{ProjectionSettings::read(settings, context)};
-  read.rule.scale = settings.optional_number("scale", 1e-9, 1e9);
-  read.rule.softcap = settings.optional_number("softcap", 1e-6, 1e9);
+  read_scores(settings, read.rule);
   read.rule.window = settings.integer("window", 1, 1 << 30, 64);
   read.rule.layout = lolcats_layout(settings.choice("layout", lolcats_layouts(), "terrace"));
   read.rule.mixture = lolcats_mixture(settings.choice("mixture", lolcats_mixtures(), "lolcats"));

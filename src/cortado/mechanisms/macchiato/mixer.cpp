@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/macchiato/mixer.h"
 
+#include "cortado/base/words.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/nn/rotary.h"
 
@@ -190,19 +191,19 @@ void read_head_sizes(JsonReader& settings, const MixerContext& context, Macchiat
   read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
   read.bias = settings.boolean("bias", false);
   read.output_bias = settings.boolean("output_bias", read.bias);
-  read.scale = settings.optional_number("scale", 1e-9, 1e9);
-  read.softcap = settings.optional_number("softcap", 1e-6, 1e9);
+  read_scores(settings, read);
 }
 
 std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& context) {
+  static const Words<SourceKind> sources = {
+      {"x", SourceKind::kX}, {"conv", SourceKind::kConv}, {"rg_lru", SourceKind::kRgLru}};
   MacchiatoSettings read{};
   read_head_sizes(settings, context, read);
   read.latents = settings.integer("latents", 0, 1 << 20, context.dim);
   if (read.latents % read.heads != 0) {
     settings.fail(concat("latents (", read.latents, ") is not divisible by heads (", read.heads, ")"));
   }
-  const std::string source = settings.choice("source", {"x", "conv", "rg_lru"}, "rg_lru");
-  read.source = source == "x" ? SourceKind::kX : source == "conv" ? SourceKind::kConv : SourceKind::kRgLru;
+  read.source = choose(settings, "source", sources, "rg_lru");
   read.taps = settings.integer("taps", 1, 64, 3);
   // Absent: 129 keys, the paper's 128 and the token itself. null: no window.
   const Json window = settings.any("window");

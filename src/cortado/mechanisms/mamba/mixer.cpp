@@ -10,7 +10,7 @@ MambaMixer::MambaMixer(const MambaSettings& settings, int64_t dim) : Mixer("mamb
   }
   select_ = register_module("select", std::make_shared<Linear>(inner, settings.rank + 2 * settings.state));
   step_ = register_module("step", std::make_shared<Linear>(settings.rank, inner));
-  step_bias_ = register_parameter("step_bias", initial_step_bias(inner));
+  step_bias_ = register_parameter("step_bias", initial_step_bias({inner}));
   const Tensor count = at::arange(1, settings.state + 1, at::TensorOptions().dtype(at::kFloat));
   a_log_ = register_parameter("a_log", count.log().repeat({inner, 1}));
   skip_ = register_parameter("skip", at::ones({inner}));

@@ -4,6 +4,7 @@
 #include "cortado/mechanisms/mamba/scan.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/state_space.h"
+#include "cortado/nn/diagonal_ssm.h"
 
 namespace cortado {
 

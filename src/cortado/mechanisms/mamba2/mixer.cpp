@@ -12,7 +12,7 @@ Mamba2Mixer::Mamba2Mixer(const Mamba2Settings& settings, int64_t dim) : Mixer("m
   }
   a_log_ = register_parameter("a_log", at::empty({heads}).uniform_(1, 16).log());
   skip_ = register_parameter("skip", at::ones({heads}));
-  step_bias_ = register_parameter("step_bias", initial_step_bias(heads));
+  step_bias_ = register_parameter("step_bias", initial_step_bias({heads}));
   norm_ = register_module("norm", std::make_shared<RmsNorm>(inner, settings.norm_eps, settings.groups));
   out_ = register_module("out", make_output_linear(inner, dim, settings.bias));
 }

@@ -3,6 +3,7 @@
 
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/state_space.h"
+#include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {

@@ -4,8 +4,7 @@ namespace cortado {
 
 AttentionSettings AttentionSettings::read(JsonReader& settings, const MixerContext& context) {
   AttentionSettings read{ProjectionSettings::read(settings, context)};
-  read.softcap = settings.optional_number("softcap", 1e-6, 1e9);
-  read.scale = settings.optional_number("scale", 1e-9, 1e9);
+  read_scores(settings, read);
   read.causal = context.causal;
   return read;
 }

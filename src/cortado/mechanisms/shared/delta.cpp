@@ -120,9 +120,4 @@ Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& d
 
 Tensor draw_a_log(int64_t heads, double least) { return at::empty({heads}).uniform_(least, 16.0).log(); }
 
-Tensor draw_dt_bias(at::IntArrayRef shape) {
-  const Tensor dt = at::empty(shape).uniform_(std::log(0.001), std::log(0.1)).exp();
-  return dt + (-(-dt).expm1()).log();  // the inverse of softplus
-}
-
 }  // namespace cortado

@@ -4,6 +4,7 @@
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {
@@ -61,7 +62,5 @@ class DeltaMixer : public Mixer {
 Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& dt_bias);
 // log of A uniform in [least, 16], [heads].
 Tensor draw_a_log(int64_t heads, double least);
-// Such that softplus(dt_bias) is spread evenly in log over [0.001, 0.1].
-Tensor draw_dt_bias(at::IntArrayRef shape);
 
 }  // namespace cortado

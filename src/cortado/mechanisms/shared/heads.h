@@ -28,6 +28,13 @@ inline double linear_flops(std::initializer_list<const Linear*> maps) {
   return flops;
 }
 
+// "scale" and "softcap" of the settings, for the scores of softmax attention: none is 1/√d, and no cap.
+template <typename Scores>
+void read_scores(JsonReader& settings, Scores& scores) {
+  scores.scale = settings.optional_number("scale", 1e-9, 1e9);
+  scores.softcap = settings.optional_number("softcap", 1e-6, 1e9);
+}
+
 // "conv" of the settings: the taps of a short convolution, null for none.
 inline std::optional<int64_t> read_taps(JsonReader& settings, std::optional<int64_t> fallback) {
   return settings.says("conv") ? settings.optional_integer("conv", 1, 64) : fallback;

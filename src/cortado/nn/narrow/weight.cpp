@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "cortado/base/error.h"
+#include "cortado/base/words.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/narrow/kernel.h"
 #include "cortado/primitives/kernels/tensors.h"
@@ -17,8 +18,8 @@ using narrow::Int8Matrix;
 using narrow::kColumns;
 using narrow::kGroup;
 
-const std::vector<std::pair<std::string, WeightFormat>>& formats() {
-  static const std::vector<std::pair<std::string, WeightFormat>> known = {
+const Words<WeightFormat>& formats() {
+  static const Words<WeightFormat> known = {
       {"bfloat16", WeightFormat::kBFloat16}, {"float16", WeightFormat::kFloat16}, {"int8", WeightFormat::kInt8}};
   return known;
 }
@@ -80,27 +81,15 @@ Tensor widened_linear(const Tensor& x, const Tensor& weight, const std::optional
 
 }  // namespace
 
-WeightFormat weight_format_of(const std::string& name) {
-  for (const auto& [known, format] : formats()) {
-    if (known == name) return format;
-  }
-  throw InputError(concat("[weights] expected bfloat16, float16 or int8, got \"", name, "\""));
-}
+WeightFormat weight_format_of(const std::string& name) { return value_of(formats(), name, "[weights] the format"); }
 
 const std::vector<std::string>& weight_format_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const auto& [name, format] : formats()) all.push_back(name);
-    return all;
-  }();
+  static const std::vector<std::string> names = names_in(formats());
   return names;
 }
 
 std::string weight_format_name(WeightFormat format) {
-  for (const auto& [name, known] : formats()) {
-    if (known == format) return name;
-  }
-  return "plain";
+  return format == WeightFormat::kPlain ? "plain" : name_of(formats(), format);
 }
 
 Int8Weight::Int8Weight(int64_t out, int64_t in) : out_(out), in_(in) {
