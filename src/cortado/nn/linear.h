@@ -25,10 +25,6 @@ class Linear : public MatrixModule {
     lora->to(weight.device());
     lora_ = register_module("lora", std::move(lora));
   }
-  void detach_lora() {
-    unregister_module("lora");
-    lora_ = nullptr;
-  }
   const std::shared_ptr<Lora>& lora() const { return lora_; }
 
   std::optional<Tensor> bias;

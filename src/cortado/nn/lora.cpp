@@ -6,6 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
 #include "cortado/nn/linear.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {
@@ -86,15 +87,6 @@ NamedLora lora_weights(const torch::nn::Module& module) {
     if (is_adapter(entry.key())) found.emplace_back(entry.key(), entry.value());
   }
   return found;
-}
-
-void merge_lora(torch::nn::Module& module) {
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, linear] : linear_maps(module)) {
-    if (!linear->lora()) continue;
-    linear->weight.copy_(linear->weight.to(at::kFloat) + linear->lora()->product().to(at::kFloat));
-    linear->detach_lora();
-  }
 }
 
 NamedLora merged_weights(const torch::nn::Module& module) {

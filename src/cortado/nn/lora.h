@@ -50,9 +50,7 @@ using NamedLora = std::vector<std::pair<std::string, Tensor>>;
 
 // The adapters' parameters alone, by their names in the module.
 NamedLora lora_weights(const torch::nn::Module& module);
-// Adds every adapter to its map's weight and removes it.
-void merge_lora(torch::nn::Module& module);
-// named_weights() as they would be after merge_lora; the module stays as it is.
+// named_weights() without the adapters, each of which is added to its map's weight; the module stays as it is.
 NamedLora merged_weights(const torch::nn::Module& module);
 
 // `weights` with the adapters among `adapters` ("X.lora.down" and "X.lora.up") added to "X.weight" in float32, in the
