@@ -170,11 +170,12 @@ constexpr const char* kPerplexityFooter =
     "a length, the first half of each only read. They begin half the longest length into the text; --tokens of them, "
     "or half the longest\n"
     "length where that is more. Long windows are read in pieces that go on from a state, so memory is that of the "
-    "model's state. Before every window\n"
-    "the model reads the mark that it expects at a text's beginning (BOS), where it has one; --no-bos leaves it out. "
-    "Perplexities\n"
-    "of different tokenizers don't compare; bits_per_byte (in --out and --json) do. Table and picture show everything "
-    "that --out holds.\n\nExamples:\n"
+    "model's state. Before\n"
+    "every window the model reads the mark that it expects at a text's beginning (BOS), where it has one; --no-bos "
+    "leaves it out.\n"
+    "Perplexities of different tokenizers don't compare; bits_per_byte (in --out and --json) do. Table and picture show "
+    "everything that\n"
+    "--out holds.\n\nExamples:\n"
     "  cortado eval ppl models/smollm2 --data book.txt --lengths 256,1024,4096,16384\n"
     "  cortado eval ppl models/smollm2 runs/converted --data book.txt --out ppl.jsonl --svg ppl.svg";
 
