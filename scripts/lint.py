@@ -1,4 +1,5 @@
-"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500, layers.
+"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500, layers; documents'
+lines of at most 120 columns.
 
     python scripts/lint.py [--fix]
 
@@ -16,19 +17,20 @@ EXCEPTIONS = "lint-exceptions.txt"
 ARCHITECTURE = "docs/architecture.md"
 FUNCTION_LINES = 60
 FILE_LINES = 500
+PROSE_COLUMNS = 120
 CPP = {".h", ".cpp", ".cu"}
 CODE = CPP | {".py", ".sh", ".cmake"}
 SKIP = {"build", ".venv", ".git", "out", "runs"}
 
 
-def source_files():
-    """Every source file of the repository, by its path from the root: tracked, or new and not ignored."""
+def source_files(kinds=frozenset(CODE)):
+    """Every file of these kinds in the repository, by its path from the root: tracked, or new and not ignored."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode == 0:
         paths = listed.stdout.splitlines()
     else:  # a source archive without git
         paths = [p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*") if not SKIP & set(p.relative_to(ROOT).parts)]
-    return sorted(p for p in paths if pathlib.Path(p).suffix in CODE and (ROOT / p).is_file())
+    return sorted(p for p in paths if pathlib.Path(p).suffix in kinds and (ROOT / p).is_file())
 
 
 def run(command, **options):
@@ -146,6 +148,21 @@ def layer_findings(files):
     return findings
 
 
+def wide_prose_findings(paths):
+    """Lines of documents over the limit; what cannot be folded apart: code, tables, pictures."""
+    findings = []
+    for path in paths:
+        fenced = indented = False
+        before = ""
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+            indented = line.startswith("    ") and (indented or not before.strip())
+            fenced ^= line.lstrip().startswith("```")
+            before = line
+            if len(line) > PROSE_COLUMNS and not (fenced or indented or line.lstrip().startswith(("|", "!["))):
+                findings.append(f"{path}:{number}: {len(line)} columns, at most {PROSE_COLUMNS} are allowed")
+    return findings
+
+
 def main():
     parser = argparse.ArgumentParser(description="Checks the form of the sources.")
     parser.add_argument("--fix", action="store_true", help="apply clang-format instead of checking it")
@@ -153,7 +170,7 @@ def main():
     files = source_files()
     findings = format_findings(files, fix)
     if not fix:
-        findings += size_findings(files) + layer_findings(files)
+        findings += size_findings(files) + layer_findings(files) + wide_prose_findings(source_files({".md"}))
     for finding in findings:
         print(finding)
     if findings:

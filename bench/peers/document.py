@@ -4,6 +4,7 @@
 """
 
 import json
+import textwrap
 from pathlib import Path
 
 from goals import goals
@@ -13,9 +14,10 @@ RESULTS, DOCS = ROOT / "build/bench", ROOT / "docs"
 
 INTRODUCTION = """# How fast it is
 
-Made by `make bench-peers` (`bench/peers/`), which installs the others into an environment of its own, runs everything interleaved in one
-process and pinned, and compares results before it times anything: what is wrong gets no number. Ratios count, not seconds: the machine's
-speed moves by 15 % between minutes. One document an instruction set: [AVX-512](performance.md), [AVX2](performance-avx2.md).
+Made by `make bench-peers` (`bench/peers/`), which installs the others into an environment of its own, runs everything
+interleaved in one process and pinned, and compares results before it times anything: what is wrong gets no number.
+Ratios count, not seconds: the machine's speed moves by 15 % between minutes. One document an instruction set:
+[AVX-512](performance.md), [AVX2](performance-avx2.md).
 
 """
 
@@ -94,7 +96,7 @@ def operator_table(ops):
         )
     header = ["operator", "pass", "time", "k tokens/s", "GFLOP/s", "of the best matmul", "of streaming", f"{threads} threads against 1"]
     text = "## Operators at T = 4096\n\n`cortado bench ops`. Counted are 4 K V a token and head for a scan (6 for the delta scan, 8 for the "
-    text += "two passes over slots), 4 K a key seen,\n3.5 times that with backward; and every input and output once. A step is one token.\n\n"
+    text += "two passes over slots), 4 K a key seen, 3.5 times that with backward; and every input and output once. A step is one token.\n\n"
     return text + table(header, rows)
 
 
@@ -160,6 +162,15 @@ def plots(results, document):
     save_plot(f"{document}-decode", decode_curves, ("tokens before", "time a token, ms"))
 
 
+def folded(text):
+    """Prose in lines of at most 120 columns."""
+    lines = []
+    for line in text.splitlines():
+        wide = len(line) > 120 and not line.startswith(("|", "!", " "))
+        lines += textwrap.wrap(line, 120, break_long_words=False, break_on_hyphens=False) if wide else [line]
+    return "\n".join(lines)
+
+
 def main():
     names = "ops lengths model_macchiato model_softmax model_tiny ggml sdpa pytorch_chunked slots transformers jax gpt llama_cpp transfer isas".split()
     results = {name: read(name) for name in names}
@@ -171,7 +182,7 @@ def main():
         text += ceilings_table(results["ops"]) + operator_table(results["ops"])
     text += model_table(results, document) + peer_tables(results)
     plots(results, document)
-    (DOCS / f"{document}.md").write_text(text.rstrip("\n") + "\n")
+    (DOCS / f"{document}.md").write_text(folded(text).rstrip("\n") + "\n")
     print(f"[bench-peers] docs/{document}.md")
 
 

@@ -71,6 +71,16 @@ def test_layers(lint, path, include, finding):
     assert finding is None or finding in output
 
 
+def test_wide_prose_is_found_and_what_cannot_be_folded_is_not(lint):
+    wide = "word " * 25
+    prose = f"# A title\n\n{wide}\n\n- a list\n    {wide}\n"
+    code = f"```\n{wide}\n```\n\n    {wide}\n    {wide}\n\n| {wide} |\n\n![{wide}](a.svg)\n"
+    status, output = lint({"a.md": prose, "b.md": code})
+    assert status == 1
+    assert "a.md:3: 125 columns" in output and "a.md:6: 129 columns" in output
+    assert "b.md" not in output
+
+
 def test_exceptions_need_a_cause_and_a_reason(lint):
     code, output = lint({"a.cpp": LONG, "b.cpp": "int x;\n"}, "function a.cpp f one table\nfile b.cpp was long once\n")
     assert code == 1
