@@ -4,7 +4,7 @@ PRESET ?= release
 PREFIX ?= /usr/local
 DEMO_STEPS ?= 600
 LOLA_TOKENS ?= 150000
-# Another torch 2.13 (CPU or CUDA) than the .venv's: make PYTHON_TORCH=/path/to/python ...
+# Another torch, 2.11 or newer (CPU or CUDA), than the .venv's: make PYTHON_TORCH=/path/to/python ...
 PYTHON_TORCH ?=
 
 ifeq ($(PYTHON_TORCH),)
