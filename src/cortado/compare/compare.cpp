@@ -156,21 +156,26 @@ std::vector<std::string> comparable_mixers() {
   std::vector<std::string> names;
   for (const Mechanism* mechanism : mechanisms()) {
     if (!mechanism->causal) continue;
-    if (mechanism->name == "macchiato") names.insert(names.end(), {"macchiato-x", "macchiato-conv"});
+    for (const auto& [name, settings] : mechanism->variants) names.push_back(name);
     names.push_back(mechanism->name);
   }
   return names;
 }
 
 Json mixer_settings(const std::string& name, int64_t latents) {
-  const bool variant = name == "macchiato-x" || name == "macchiato-conv";
-  const Mechanism& mechanism = find_mechanism(variant ? "macchiato" : name);
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const auto& [variant, changes] : mechanism->variants) {
+      if (variant != name) continue;
+      Json settings = mixer_settings(mechanism->name, latents);
+      settings.update(parse_json(changes, name));
+      return settings;
+    }
+  }
+  const Mechanism& mechanism = find_mechanism(name);
   fail_input_if(!mechanism.causal, "[compare] ", name, " has no causal form: it can't be a language model");
   Json settings = {{"mixer", mechanism.name}};
   settings.update(parse_json(mechanism.compare, name));
-  if (mechanism.name == "latte" || mechanism.name == "macchiato") settings["latents"] = latents;
-  if (name == "macchiato-x") settings["source"] = "x";
-  if (name == "macchiato-conv") settings.update({{"source", "conv"}, {"taps", 3}});
+  if (mechanism.latents) settings["latents"] = latents;
   return settings;
 }
 

@@ -3,18 +3,17 @@
 #include <algorithm>
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/registry.h"
 
 namespace cortado {
 namespace {
 
-constexpr int64_t kLatentsOfAHead = 16;
-
 bool is_softmax(const Json& layer) { return layer.value("mixer", "") == "softmax"; }
 
-// Its defaults are those of a model that is trained from the start.
-void complete_macchiato(Json& layer, const ModelConfig& source) {
-  if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * layer.value("heads", source.heads);
-  if (!layer.contains("rotary")) layer["rotary"] = source.positions == PositionKind::kRotary;
+void complete(Json& layer, const ModelConfig& source) {
+  const auto& substitute = find_mechanism(layer["mixer"]).substitute;
+  if (!substitute || !substitute->complete) return;
+  substitute->complete(layer, layer.value("heads", source.heads), source.positions == PositionKind::kRotary);
 }
 
 void check_kept(const ModelConfig& source, const std::vector<int64_t>& keep) {
@@ -52,7 +51,7 @@ ModelConfig converted_config(const ModelConfig& source, const ConversionSettings
     ++softmax;
     if (std::find(settings.keep.begin(), settings.keep.end(), static_cast<int64_t>(i)) != settings.keep.end()) continue;
     for (const auto& [key, value] : settings.mixer.items()) layer[key] = value;
-    if (layer["mixer"] == "macchiato") complete_macchiato(layer, source);
+    complete(layer, source);
     ++converted;
   }
   fail_input_if(softmax == 0, "[linearize] the model has no softmax layers: there is nothing to convert");

@@ -5,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/random.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/mechanisms/shared/student.h"
 #include "cortado/nn/weights.h"
 
@@ -28,13 +29,13 @@ std::vector<std::string> names_of_new_weights(const LanguageModel& model) {
 TensorFile source_weights(const std::string& run, const std::string& which, const ModelConfig& source,
                           const ModelConfig& converted) {
   TensorFile file = map_weights(run, which, source);
-  // Macchiato calls softmax attention's q and k its window's.
   std::vector<std::pair<std::string, std::string>> renamed;
   for (size_t i = 0; i < source.layers.size(); ++i) {
-    if (source.layers[i]["mixer"] != "softmax" || converted.layers[i]["mixer"] != "macchiato") continue;
-    for (const char* map : {"q", "k"}) {
-      renamed.emplace_back(concat("layers.", i, ".mixer.", map, "."), concat("layers.", i, ".mixer.window_", map, "."));
-    }
+    if (source.layers[i]["mixer"] == converted.layers[i]["mixer"]) continue;
+    const auto& substitute = find_mechanism(converted.layers[i]["mixer"]).substitute;
+    if (!substitute) continue;
+    const std::string place = concat("layers.", i, ".mixer.");
+    for (const auto& [from, to] : substitute->renamed) renamed.emplace_back(place + from + ".", place + to + ".");
   }
   for (auto& [name, tensor] : file.tensors) {
     for (const auto& [from, to] : renamed) {

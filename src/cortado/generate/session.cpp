@@ -6,6 +6,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
@@ -101,7 +102,7 @@ void Session::remember(std::span<const int32_t> tokens) {
 
 std::optional<int64_t> trained_context(const ModelConfig& config) {
   const bool looks_back = std::any_of(config.layers.begin(), config.layers.end(),
-                                      [](const Json& layer) { return layer.value("mixer", "") == "softmax"; });
+                                      [](const Json& layer) { return find_mechanism(layer["mixer"]).grows; });
   const bool ends = config.positions == PositionKind::kLearned;  // with an error, not with nonsense
   return looks_back && !ends && config.context > 0 ? std::optional(config.context) : std::nullopt;
 }

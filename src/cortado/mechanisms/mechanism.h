@@ -3,12 +3,23 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cortado/mechanisms/mixer.h"
 
 namespace cortado {
+
+// How a mechanism stands in for softmax attention in a pretrained model (convert/).
+struct SoftmaxSubstitute {
+  // Softmax's linear maps that have another name here: {"q", "window_q"}.
+  std::vector<std::pair<std::string, std::string>> renamed = {};
+  // Settings that differ from those of a model that is trained from the start, where the layer does not say:
+  // `heads` of the layer, and whether its model has rotary positions.
+  std::function<void(Json& layer, int64_t heads, bool rotary)> complete = {};
+};
 
 // One mechanism, as the rest of the program knows it. Each folder defines one such object (`extern const Mechanism
 // kLatte;` in mixer.h) and registry.cpp lists them.
@@ -22,6 +33,8 @@ struct Mechanism {
   std::vector<std::string> primitives;
   bool causal = true;  // has a causal form
   bool bidirectional;  // has a bidirectional form
+  // Keeps all tokens and sees them all: nothing was learned about more of them than the model was trained with.
+  bool grows = false;
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
   // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24
@@ -32,6 +45,10 @@ struct Mechanism {
   // one alone: the suite holds values of one to give ones. For maps named "v", gates named "r", token shifts "mix_v".
   std::vector<std::string> normalized = {}, normalized_bidirectional = {};
   std::string compare = "{}";  // settings in `cortado compare` (JSON) where the defaults are not usual
+  bool latents = false;        // and as many "latents" there as the model is wide
+  // Others beside them there, by a name of their own: {"macchiato-x", R"({"source": "x"})"}.
+  std::vector<std::pair<std::string, std::string>> variants = {};
+  std::optional<SoftmaxSubstitute> substitute = {};
 };
 
 }  // namespace cortado

@@ -23,6 +23,7 @@ const Mechanism kExactChunked = {
     .state = "2 T Hkv d",
     .primitives = {},
     .bidirectional = true,
+    .grows = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           const AttentionSettings read = AttentionSettings::read(settings, context);

@@ -3,6 +3,7 @@
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/nn/rotary.h"
+#include "cortado/primitives/common.h"
 
 namespace cortado {
 
@@ -221,6 +222,13 @@ std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& 
   return std::make_shared<MacchiatoMixer>(read, context.dim);
 }
 
+constexpr int64_t kLatentsOfAHead = 16;
+
+void complete_layer(Json& layer, int64_t heads, bool rotary) {
+  if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * heads;
+  if (!layer.contains("rotary")) layer["rotary"] = rotary;
+}
+
 }  // namespace
 
 const Mechanism kMacchiato = {
@@ -247,6 +255,9 @@ const Mechanism kMacchiato = {
     .normalized = {R"({"latents": 8, "window": 7})", R"({"latents": 8, "window": null, "source": "conv"})",
                    R"({"latents": 0, "window": 9})"},
     .compare = R"({"window": 129, "source": "rg_lru"})",
+    .latents = true,
+    .variants = {{"macchiato-x", R"({"source": "x"})"}, {"macchiato-conv", R"({"source": "conv", "taps": 3})"}},
+    .substitute = SoftmaxSubstitute{.renamed = {{"q", "window_q"}, {"k", "window_k"}}, .complete = complete_layer},
 };
 
 }  // namespace cortado

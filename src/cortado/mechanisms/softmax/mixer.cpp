@@ -61,6 +61,7 @@ const Mechanism kSoftmax = {
     .state = "2 T Hkv d",
     .primitives = {"window_attention"},
     .bidirectional = true,
+    .grows = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           return std::make_shared<SoftmaxMixer>(AttentionSettings::read(settings, context), context.dim);

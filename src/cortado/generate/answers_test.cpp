@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cortado/base/error.h"
+#include "cortado/generate/session.h"
 #include "cortado/testing/models.h"
 
 namespace cortado::answers_test {
