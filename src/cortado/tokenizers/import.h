@@ -40,4 +40,7 @@ struct VocabularyMetadata {
 // `place` names the file in messages.
 std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata, const std::string& place);
 
+// The tokenizer of a pretrained model, a Hugging Face folder or a GGUF file; null if there is none.
+std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source);
+
 }  // namespace cortado

@@ -1,0 +1,210 @@
+#include "cortado/evaluate/needles.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <span>
+#include <tuple>
+
+#include "cortado/base/error.h"
+#include "cortado/base/progress.h"
+#include "cortado/base/signals.h"
+#include "cortado/base/stopwatch.h"
+#include "cortado/evaluate/answers.h"
+#include "cortado/tokenizers/chat.h"
+
+namespace cortado {
+
+namespace {
+
+constexpr int64_t kAnswerTokens = 128;
+
+// Questions of one task and length that have no answer yet.
+struct NiahPart {
+  NiahTask task;
+  int64_t length;
+  std::vector<int64_t> indices;
+};
+
+// A question as a model reads it.
+struct NiahPrompt {
+  int64_t index;
+  NiahQuestion question;
+  std::string input;  // with the chat template, without the answer's prefix
+  std::vector<int32_t> tokens;
+};
+
+// A line of the file of results, as far as it is read back.
+struct NiahRecord {
+  std::string model, task;
+  int64_t length, index, prompt_tokens;
+  bool correct;
+  double state_bytes, seconds;
+};
+
+std::vector<NiahRecord> records_of(const ResultFile& file) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  std::vector<NiahRecord> records;
+  for (const Json& result : file.results()) {
+    JsonReader reader(result, "--out");
+    records.push_back({.model = reader.text("model"),
+                       .task = reader.text("task"),
+                       .length = reader.integer("length", 1, kMost),
+                       .index = reader.integer("index", 0, kMost),
+                       .prompt_tokens = reader.integer("prompt_tokens", 1, kMost),
+                       .correct = reader.boolean("correct"),
+                       .state_bytes = reader.number("state_bytes", 0, 1e30),
+                       .seconds = reader.number("seconds", 0, 1e30)});
+  }
+  return records;
+}
+
+class Asker {
+ public:
+  Asker(const NiahRequest& request, const NiahMaterial& material, const NiahSubject& subject, ResultFile& file)
+      : request_(request), material_(material), subject_(subject), file_(file) {
+    if (!request.plain && !subject.tokenizer->special().chat.name.empty()) chat_.emplace(*subject.tokenizer);
+  }
+
+  void ask_all() {
+    const auto all = pending();
+    const auto& config = subject_.model->config();
+    for (const auto& part : all) {
+      fail_input_if(config.positions == PositionKind::kLearned && part.length > config.context, "[--lengths] ",
+                    part.length, " is beyond the model's learned positions: it has ", config.context);
+    }
+    for (const auto& part : all) total_ += part.length * static_cast<int64_t>(part.indices.size());
+    bar_.emplace(ProgressBar::Options{.label = subject_.name, .total = total_, .unit = "tokens"});
+    for (const auto& part : all) {
+      const NiahQuestions questions({part.task, part.length, kAnswerTokens, request_.seed}, material_.words,
+                                    material_.essay,
+                                    [&](const NiahQuestion& q) { return static_cast<int64_t>(encode(q).size()); });
+      const auto prompts = prompts_of(part, questions);
+      const auto batch = static_cast<size_t>(request_.batch);
+      for (size_t begin = 0; begin < prompts.size(); begin += batch) {
+        ask(part, std::span(prompts).subspan(begin, std::min(batch, prompts.size() - begin)));
+      }
+    }
+  }
+
+ private:
+  void poll() const {
+    if (request_.poll) request_.poll();
+  }
+
+  std::vector<NiahPart> pending() const {
+    std::set<std::tuple<std::string, int64_t, int64_t>> done;
+    for (const NiahRecord& record : records_of(file_)) {
+      if (record.model == subject_.name) done.emplace(record.task, record.length, record.index);
+    }
+    std::vector<NiahPart> found;
+    for (const auto& name : request_.tasks) {
+      for (const int64_t length : request_.lengths) {
+        NiahPart part{niah_task(name), length, {}};
+        for (int64_t i = 0; i < request_.samples; ++i) {
+          if (!done.contains({name, length, i})) part.indices.push_back(i);
+        }
+        if (!part.indices.empty()) found.push_back(std::move(part));
+      }
+    }
+    return found;
+  }
+
+  std::string rendered(const NiahQuestion& question) const {
+    return chat_ ? chat_->render({{"user", question.text}}, true) : question.text;
+  }
+
+  std::vector<int32_t> encode(const NiahQuestion& question) const {
+    const std::string text = rendered(question) + question.answer_prefix;
+    return chat_ ? subject_.tokenizer->encode(text) : encode_prompt(*subject_.tokenizer, text);
+  }
+
+  // In the order of their tokens, so that those of a batch begin alike for as long as possible: that is read once.
+  std::vector<NiahPrompt> prompts_of(const NiahPart& part, const NiahQuestions& questions) const {
+    std::vector<NiahPrompt> prompts;
+    for (const int64_t index : part.indices) {
+      poll();
+      const auto question = questions.make(index);
+      prompts.push_back({index, question, rendered(question), encode(question)});
+    }
+    std::sort(prompts.begin(), prompts.end(), [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
+    return prompts;
+  }
+
+  // A batch: all of its results are written together.
+  void ask(const NiahPart& part, std::span<const NiahPrompt> prompts) {
+    const Stopwatch watch;
+    std::vector<std::vector<int32_t>> tokens;
+    for (const NiahPrompt& prompt : prompts) tokens.push_back(prompt.tokens);
+    const std::string state = asked_ ? concat(right_, " of ", asked_, " right") : "";
+    AnswerOptions options{.tokens = kAnswerTokens,
+                          .stops = subject_.tokenizer->special().stops,
+                          .vocabulary = subject_.tokenizer->vocabulary()};
+    options.progress = [&](int64_t count) {
+      if (interrupt_requested()) bar_->finish();
+      poll();
+      bar_->update(done_ + count, state);
+    };
+    const auto answers = answer_all(*subject_.model, tokens, options);
+    std::vector<Json> results;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      results.push_back(result_of(part, prompts[i], answers.tokens[i]));
+      results.back()["state_bytes"] = static_cast<int64_t>(answers.state_bytes);
+      results.back()["seconds"] = watch.seconds() / static_cast<double>(prompts.size());
+    }
+    file_.append(results);
+    done_ += part.length * static_cast<int64_t>(prompts.size());
+    bar_->update(done_, concat(right_, " of ", asked_, " right"));
+  }
+
+  Json result_of(const NiahPart& part, const NiahPrompt& prompt, const std::vector<int32_t>& answer) {
+    const std::string text = subject_.tokenizer->decode(answer);
+    const bool correct = niah_correct(text, prompt.question.value);
+    ++asked_;
+    right_ += correct;
+    return {{"model", subject_.name},
+            {"task", part.task.name},
+            {"length", part.length},
+            {"index", prompt.index},
+            {"input", prompt.input},
+            {"answer_prefix", prompt.question.answer_prefix},
+            {"outputs", Json::array({prompt.question.value})},
+            {"pred", text},
+            {"correct", correct},
+            {"depth", prompt.question.depth},
+            {"haystack", prompt.question.size},
+            {"prompt_tokens", prompt.tokens.size()},
+            {"answer_tokens", answer.size()}};
+  }
+
+  const NiahRequest& request_;
+  const NiahMaterial& material_;
+  const NiahSubject& subject_;
+  ResultFile& file_;
+  std::optional<Chat> chat_;
+  std::optional<ProgressBar> bar_;
+  int64_t total_ = 0, done_ = 0, asked_ = 0, right_ = 0;
+};
+
+}  // namespace
+
+void ask_needles(const NiahRequest& request, const NiahMaterial& material, const NiahSubject& subject,
+                 ResultFile& file) {
+  Asker(request, material, subject, file).ask_all();
+}
+
+NiahCells summed(const ResultFile& file) {
+  NiahCells cells;
+  for (const NiahRecord& record : records_of(file)) {
+    NiahCell& cell = cells[record.model][{record.task, record.length}];
+    ++cell.samples;
+    cell.correct += record.correct;
+    cell.prompt_tokens += record.prompt_tokens;
+    cell.seconds += record.seconds;
+    cell.state_bytes += record.state_bytes;
+  }
+  return cells;
+}
+
+}  // namespace cortado
