@@ -133,8 +133,10 @@ void check_json_depth(std::string_view text, const std::string& source_name) {
   outside_strings(text, [&](size_t i, char c) {
     if (c == '[' || c == '{') ++depth;
     if (c == ']' || c == '}') --depth;
-    fail_input_if(depth > kDeepest, place_in(text, i + 1, source_name),
-                  "lists and objects lie in one another more than ", kDeepest, " deep");
+    if (depth > kDeepest) {
+      throw InputError(concat(place_in(text, i + 1, source_name), "lists and objects lie in one another more than ",
+                              kDeepest, " deep"));
+    }
     return true;
   });
 }
