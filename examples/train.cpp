@@ -25,7 +25,7 @@ int main(int argc, char** argv) try {
                              "train.cpp");
   settings["vocabulary"] = tokenizer->vocabulary();
   LanguageModel model(ModelConfig::from_json(settings, "train.cpp"));
-  AdamW optimizer(model, TrainingOptions{});
+  AdamW optimizer(trainable(model), TrainingOptions{});
 
   for (int64_t step = 1; step <= steps; ++step) {
     const at::Tensor starts = at::randint(tokens.size(0) - context, {batch, 1}, at::kLong);
