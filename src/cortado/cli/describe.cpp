@@ -38,21 +38,6 @@ struct Subject {
   std::string weights() const { return narrow() ? weight_format_name(model.weight_format()) : dtype_name(dtype); }
 };
 
-int64_t mixer_bytes(const Mixer& mixer, const Subject& subject, int64_t tokens) {
-  // state_bytes is for float32. What grows with the tokens is keys and values, which have the type of the activations;
-  // the state before the first token says by itself how large it is.
-  const auto options = at::TensorOptions().dtype(subject.dtype);
-  const int64_t start = mixer.zero_state(1, at::TensorOptions().dtype(at::kFloat)).bytes();
-  const int64_t growth = mixer.state_bytes(tokens) - start;
-  return mixer.zero_state(1, options).bytes() + growth * subject.element() / 4;
-}
-
-int64_t state_bytes(const Subject& subject, int64_t tokens) {
-  int64_t bytes = 8;  // the position
-  for (const auto& mixer : subject.model.mixers()) bytes += mixer_bytes(*mixer, subject, tokens);
-  return bytes;
-}
-
 // Key-value pairs that a layer holds for a query head, the mean over the layers; none where one holds something else.
 std::optional<PairCount> mean_pairs(const Subject& subject, int64_t tokens) {
   PairCount mean;
@@ -124,7 +109,7 @@ Json as_json(const Subject& subject) {
       entry["compression"] = static_cast<double>(depth.tokens) / pairs->total();
     }
     if (config.causal) {
-      entry["state_bytes"] = state_bytes(subject, depth.tokens);
+      entry["state_bytes"] = subject.model.state_bytes(depth.tokens, subject.dtype);
       entry["kv_cache_bytes"] = key_value_bytes(config, depth.tokens, subject.dtype);
     }
     json["depths"].push_back(entry);
@@ -150,7 +135,7 @@ void print_depths(const Subject& subject) {
   for (const Depth& depth : kDepths) {
     std::vector<std::string> row = {depth.name, human_count(subject.model.flops_per_token(depth.tokens))};
     if (causal) {
-      const auto state = static_cast<double>(state_bytes(subject, depth.tokens));
+      const auto state = static_cast<double>(subject.model.state_bytes(depth.tokens, subject.dtype));
       const auto cache = static_cast<double>(key_value_bytes(subject.config(), depth.tokens, subject.dtype));
       row.insert(row.end(), {human_bytes(state), human_bytes(cache), fixed(cache / state, cache / state < 10 ? 2 : 0)});
     }

@@ -56,8 +56,7 @@ struct Report {
 // Says once that a model with softmax attention goes beyond what it was trained on.
 class ContextWarning {
  public:
-  explicit ContextWarning(const Session& session)
-      : session_(session), longest_(trained_context(session.model().config())) {}
+  explicit ContextWarning(const Session& session) : session_(session), longest_(trained_context(session.model())) {}
 
   // Before `tokens` more are read.
   void look(int64_t tokens) {

@@ -59,7 +59,7 @@ std::shared_ptr<SeveralModels> add_several_models(CLI::App& command) {
 OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file) {
   const ModelOptions options = models.model(index);
   OpenModel opened{models.names()[index], options.open(), options.tokenizer()};
-  if (const auto context = trained_context(opened.model->config()); context && longest > *context) {
+  if (const auto context = trained_context(*opened.model); context && longest > *context) {
     std::cerr << "warning: " << opened.name << " was trained on " << with_commas(*context)
               << " tokens and sees all that it has read; beyond, what it predicts soon makes no sense" << std::endl;
   }

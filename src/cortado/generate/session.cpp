@@ -6,7 +6,6 @@
 
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
-#include "cortado/mechanisms/registry.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
@@ -100,9 +99,10 @@ void Session::remember(std::span<const int32_t> tokens) {
   if (recent_.size() >= 2 * kRecentTokens) recent_.erase(recent_.begin(), recent_.end() - kRecentTokens);
 }
 
-std::optional<int64_t> trained_context(const ModelConfig& config) {
-  const bool looks_back = std::any_of(config.layers.begin(), config.layers.end(),
-                                      [](const Json& layer) { return find_mechanism(layer["mixer"]).grows; });
+std::optional<int64_t> trained_context(const LanguageModel& model) {
+  const ModelConfig& config = model.config();
+  const bool looks_back = std::any_of(model.mixers().begin(), model.mixers().end(),
+                                      [](const auto& mixer) { return mixer->state_layout().grows(); });
   const bool ends = config.positions == PositionKind::kLearned;  // with an error, not with nonsense
   return looks_back && !ends && config.context > 0 ? std::optional(config.context) : std::nullopt;
 }

@@ -18,7 +18,7 @@ namespace cortado {
 
 // The number of tokens beyond which a model was not trained to look back; none: it has no layer that does, or its
 // context is not known, or it ends with an error there.
-std::optional<int64_t> trained_context(const ModelConfig& config);
+std::optional<int64_t> trained_context(const LanguageModel& model);
 
 // One sequence. No gradients are kept. Everything that the future depends on is in the session: copying it through
 // fork(), or saving and loading it, gives a sequence that goes on exactly as this one would.

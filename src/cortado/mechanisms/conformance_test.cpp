@@ -389,6 +389,61 @@ TEST_P(CausalConformance, StatesSurviveEverything) {
   EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &again), expected));
 }
 
+// Rows that read different numbers of tokens become one batch, of which some leave and to which others come, and each
+// goes on as it would alone.
+TEST_P(CausalConformance, RowsJoinAndLeave) {
+  auto mixer = make();
+  const std::vector<int64_t> lengths = {9, 40, 40, 1, 0};
+  const Tensor x = inputs(5, 70);
+  const StateLayout layout = mixer->state_layout();
+  const auto read = [&](int64_t row, int64_t count) {
+    const Tensor part = x.narrow(0, row, count);
+    SequenceState state = fresh(*mixer, count, x);
+    if (lengths[row]) mixer->forward(part.narrow(1, 0, lengths[row]), {}, &state);
+    return state;
+  };
+  std::vector<int64_t> rows = {3, 0, 1, 2}, places = {1, 9, 40, 40};
+  std::vector<Tensor> got(5), expected(5);
+  SequenceState state = layout.join({read(3, 1), read(0, 1), read(1, 2)});
+  const auto go_on = [&](int64_t tokens) {
+    std::vector<Tensor> parts;
+    for (size_t i = 0; i < rows.size(); ++i) parts.push_back(x.narrow(0, rows[i], 1).narrow(1, places[i], tokens));
+    const Tensor y = mixer->forward(at::cat(parts), {}, &state);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      Tensor& all = got[rows[i]];
+      all = all.defined() ? at::cat({all, y.narrow(0, i, 1)}, 1) : y.narrow(0, i, 1);
+      places[i] += tokens;
+    }
+  };
+  go_on(1);
+  go_on(6);
+  state = layout.join({state.index(at::tensor({1, 0}, at::kLong)), read(4, 1)});
+  rows = {0, 3, 4};
+  places = {16, 8, 0};
+  go_on(1);
+  go_on(1);
+  go_on(12);
+  for (int64_t n = 0; n < 5; ++n) {
+    const Tensor whole = mixer->forward(x.narrow(0, n, 1).narrow(1, 0, lengths[n] + got[n].size(1)), {}, nullptr);
+    expected[n] = whole.narrow(1, lengths[n], got[n].size(1));
+  }
+  expect_same(*mixer, x, at::cat(got, 1), at::cat(expected, 1), 1e-9);
+}
+
+// What nobody needs any more goes when rows leave: a batch does not grow by those that were in it.
+TEST_P(CausalConformance, JoiningForgetsWhatNoRowNeeds) {
+  auto mixer = make(at::kFloat);
+  const at::NoGradGuard no_grad;
+  const Tensor x = at::randn({2, 300, kWidth});
+  const StateLayout layout = mixer->state_layout();
+  SequenceState longer = mixer->zero_state(1, x.options()), shorter = longer.clone();
+  mixer->forward(x.narrow(0, 0, 1), {}, &longer);
+  mixer->forward(x.narrow(0, 1, 1).narrow(1, 0, 3), {}, &shorter);
+  SequenceState both = layout.join({longer, shorter});
+  const SequenceState left = layout.join({both.index(at::tensor({1}, at::kLong))});
+  EXPECT_LE(left.bytes(), mixer->state_bytes(3));
+}
+
 // Generating, in float32 and without gradients: the shorter ways that mixers have for it do what float64 does, and what
 // one of them leaves behind goes on through a longer call.
 TEST_P(CausalConformance, SingleTokensInFloat32StayNear) {

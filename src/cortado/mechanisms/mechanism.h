@@ -33,8 +33,6 @@ struct Mechanism {
   std::vector<std::string> primitives;
   bool causal = true;  // has a causal form
   bool bidirectional;  // has a bidirectional form
-  // Keeps all tokens and sees them all: nothing was learned about more of them than the model was trained with.
-  bool grows = false;
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
   // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24

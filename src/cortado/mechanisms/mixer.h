@@ -10,7 +10,7 @@
 #include "cortado/base/json.h"
 #include "cortado/nn/batch.h"
 #include "cortado/nn/rotary.h"
-#include "cortado/nn/state.h"
+#include "cortado/nn/state_layout.h"
 
 namespace cortado {
 
@@ -43,19 +43,26 @@ class Mixer : public torch::nn::Module {
 
   // Without a state: the whole sequence, from zero. With one: goes on from it and leaves it updated, for any T >= 1
   // (prefill is T > 1, decoding is T = 1). Gradients flow through the state. Bidirectional mixers take no state.
-  virtual Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) = 0;
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state);
 
   // The definition, quadratic or token by token, from the mathematics and not from the fast code: dense x from zero,
   // same parameters.
   virtual Tensor reference(const Tensor& x) = 0;
 
-  // The state before the first token, for `rows` sequences. `options` gives device and the type of x: scan states are
-  // float32 (float64 for float64), caches of keys and values have x's type.
-  virtual SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const = 0;
+  // What a state of it holds; nothing where there is none.
+  virtual StateLayout state_layout() const { return {}; }
 
-  // Bytes of one row's state after `tokens` tokens, with float32 x: the formula, which a test holds against
-  // zero_state/forward.
-  virtual int64_t state_bytes(int64_t tokens) const = 0;
+  // The state before the first token, for `rows` sequences. `options` gives device and the type of x, `cache` that of
+  // growing caches, if it is another.
+  SequenceState zero_state(int64_t rows, const at::TensorOptions& options,
+                           std::optional<at::ScalarType> cache = {}) const {
+    return state_layout().zeros(name(), rows, options, cache);
+  }
+
+  // Bytes of one row's state after `tokens` tokens of this type.
+  int64_t state_bytes(int64_t tokens, at::ScalarType type = at::kFloat) const {
+    return state_layout().bytes(tokens, type);
+  }
 
   // What the state holds after `tokens` tokens in key-value pairs; none where the mechanism holds no such pairs.
   virtual std::optional<PairCount> pairs(int64_t tokens) const {
@@ -65,6 +72,15 @@ class Mixer : public torch::nn::Module {
 
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.
   virtual double flops_per_token(int64_t tokens) const = 0;
+
+ protected:
+  // forward, but for the position in the state, which is still that of the first token of x.
+  virtual Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) = 0;
+
+  // Two for every number of its matrices, convolutions and feature maps: what a token is multiplied by.
+  double weight_flops() const;
+  // `each` for every number of its scans.
+  double scan_flops(double each) const { return each * static_cast<double>(state_layout().scan_numbers()); }
 };
 
 }  // namespace cortado

@@ -4,7 +4,6 @@
 
 #include "cortado/base/error.h"
 #include "cortado/formats/checksum.h"
-#include "cortado/mechanisms/softmax/mixer.h"
 #include "cortado/nn/dropout.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/positions.h"
@@ -155,12 +154,28 @@ ModelState Backbone::zero_state(int64_t rows) const {
   const auto options = at::TensorOptions().dtype(dtype()).device(device());
   ModelState state;
   for (const auto& mixer : mixers_) {
-    state.layers.push_back(mixer->zero_state(rows, options));
-    SequenceState& layer = state.layers.back();
-    if (cache_type_ && layer.mechanism() == kSoftmax.name) layer = layer.to(at::TensorOptions().dtype(*cache_type_));
+    state.layers.push_back(mixer->zero_state(rows, options, cache_type_));
   }
   state.position = at::zeros({rows}, options.dtype(at::kLong));
   return state;
+}
+
+ModelState Backbone::join(const std::vector<ModelState>& states) const {
+  fail_input_if(states.empty(), "[state] there are no states to join");
+  ModelState all;
+  std::vector<Tensor> positions;
+  for (const ModelState& state : states) {
+    fail_input_if(state.layers.size() != mixers_.size(), "[state] join: a state has ", state.layers.size(),
+                  " layers, the model ", mixers_.size());
+    positions.push_back(state.position);
+  }
+  for (size_t i = 0; i < mixers_.size(); ++i) {
+    std::vector<SequenceState> layers;
+    for (const ModelState& state : states) layers.push_back(state.layers[i]);
+    all.layers.push_back(mixers_[i]->state_layout().join(layers));
+  }
+  all.position = at::cat(positions);
+  return all;
 }
 
 int64_t Backbone::parameter_count() const {
@@ -175,9 +190,9 @@ double Backbone::flops_per_token(int64_t depth) const {
   return flops;
 }
 
-int64_t Backbone::state_bytes(int64_t tokens) const {
+int64_t Backbone::state_bytes(int64_t tokens, at::ScalarType type) const {
   int64_t bytes = 8;  // the position
-  for (const auto& mixer : mixers_) bytes += mixer->state_bytes(tokens);
+  for (const auto& mixer : mixers_) bytes += mixer->state_bytes(tokens, type);
   return bytes;
 }
 

@@ -57,12 +57,16 @@ class Backbone : public torch::nn::Module {
   void walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const;
 
   ModelState zero_state(int64_t rows) const;
+  // The rows of all of them as one batch, each of which goes on as it would alone, whatever it has read. Rows leave by
+  // ModelState::index; what only they needed goes at the next join.
+  ModelState join(const std::vector<ModelState>& states) const;
 
   const ModelConfig& config() const { return config_; }
   int64_t parameter_count() const;                      // tied weights counted once
   int64_t weight_bytes() const;                         // what they take in memory
   virtual double flops_per_token(int64_t depth) const;  // forward, 2 per multiply-add, head included
-  int64_t state_bytes(int64_t tokens) const;            // one row, by the mixers' formulas
+  // Of one row, with activations of this type.
+  int64_t state_bytes(int64_t tokens, at::ScalarType type = at::kFloat) const;
   // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes,
   // and of the weights' "fingerprint" (set when a checkpoint is saved or loaded; random for a fresh model).
   std::string identity() const;

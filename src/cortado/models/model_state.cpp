@@ -15,18 +15,14 @@ ModelState transform(const ModelState& state, const Tensor& position, const Chan
   return result;
 }
 
-// `read` with the types and the device of `model_layer`, which it must match name by name.
-SequenceState fit(const SequenceState& read, const SequenceState& model_layer, const std::string& path, size_t layer) {
-  fail_input_if(read.mechanism() != model_layer.mechanism() || read.tensors().size() != model_layer.tensors().size(),
-                "[state] ", path, " holds a ", read.mechanism(), " state for layer ", layer, ", the model needs ",
-                model_layer.mechanism());
+// `read` with the types and the device of `zero`, the mixer's own state.
+SequenceState fit(const SequenceState& read, const SequenceState& zero, const StateLayout& layout,
+                  const std::string& place) {
+  fail_input_if(read.mechanism() != zero.mechanism(), place, " is a state of ", read.mechanism(), ", the model needs ",
+                zero.mechanism());
+  layout.check(read, place);
   SequenceState result(read.mechanism());
-  for (const auto& [name, wanted] : model_layer.tensors()) {
-    const Tensor& tensor = read.at(name);
-    fail_input_if(tensor.dim() != wanted.dim(), "[state] ", path, ": \"", name, "\" of layer ", layer, " has ",
-                  tensor.dim(), " dimensions, the model needs ", wanted.dim());
-    result.add(name, tensor.to(wanted.options()));
-  }
+  for (const auto& [name, wanted] : zero.tensors()) result.add(name, read.at(name).to(wanted.options()));
   return result;
 }
 
@@ -93,7 +89,10 @@ ModelState ModelState::load(const std::string& path, const Backbone& model,
   const ModelState zero = model.zero_state(state.rows());
   fail_input_if(state.layers.size() != zero.layers.size(), "[state] ", path, " has ", state.layers.size(),
                 " layers, the model ", zero.layers.size());
-  for (size_t i = 0; i < zero.layers.size(); ++i) state.layers[i] = fit(state.layers[i], zero.layers[i], path, i);
+  for (size_t i = 0; i < zero.layers.size(); ++i) {
+    const auto place = concat("[state] ", path, ": layer ", i);
+    state.layers[i] = fit(state.layers[i], zero.layers[i], model.mixers()[i]->state_layout(), place);
+  }
   state.position = state.position.to(zero.position.device());
   return state;
 }

@@ -28,8 +28,6 @@ class BlockDiagonal : public torch::nn::Module {
     return y + bias;
   }
 
-  double flops_per_token() const { return 2.0 * static_cast<double>(weight.numel()); }
-
   Tensor weight;
   Tensor bias;
 

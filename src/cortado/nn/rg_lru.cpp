@@ -71,6 +71,13 @@ std::tuple<Tensor, Tensor> RgLru::forward(const Tensor& x, const Batch& batch, c
   return {h.to(x.scalar_type()), last};
 }
 
+Tensor RgLru::forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {
+  if (!state) return std::get<0>(forward(x, batch));
+  auto [h, last] = forward(x, batch, state->at(StateLayout::kPosition), state->at(name));
+  state->at(name) = last;
+  return h;
+}
+
 Tensor RgLru::bidirectional(const Tensor& x, const Batch& batch) const {
   const Tensor position = batch.positions(x);
   Tensor length = batch.lengths(x);
@@ -95,10 +102,6 @@ Tensor RgLru::reference(const Tensor& x, bool causal) const {
   return causal ? run(x) : run(x) + run(x.flip(1)).flip(1);
 }
 
-double RgLru::flops_per_token() const {
-  // two gates, and about 12 operations a channel for sigmoids, decay and recurrence
-  return recurrence_gate->flops_per_token() + input_gate->flops_per_token() +
-         12.0 * static_cast<double>(lambda.numel());
-}
+double RgLru::flops_per_token() const { return 12.0 * static_cast<double>(lambda.numel()); }
 
 }  // namespace cortado

@@ -8,6 +8,7 @@
 
 #include "cortado/nn/batch.h"
 #include "cortado/nn/block_diagonal.h"
+#include "cortado/nn/state_layout.h"
 
 namespace cortado {
 
@@ -23,13 +24,18 @@ class RgLru : public torch::nn::Module {
   std::tuple<Tensor, Tensor> forward(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position = {},
                                      const std::optional<Tensor>& start = {}) const;
 
+  // The same with what the state has as `name` and its position; from zero without a state.
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const;
+  void declare(StateLayout& layout, const std::string& name) const { layout.scan(name, {lambda.size(0)}); }
+
   // Forward plus backward in time, with the same parameters; whole sequences only.
   Tensor bidirectional(const Tensor& x, const Batch& batch) const;
 
   // Token by token, dense, from zero.
   Tensor reference(const Tensor& x, bool causal) const;
 
-  double flops_per_token() const;
+  double flops_per_token()
+      const;  // about 12 operations a channel for sigmoids, decay and recurrence; its matrices apart
 
   Tensor lambda;  // Λ [D]
   std::shared_ptr<BlockDiagonal> recurrence_gate, input_gate;

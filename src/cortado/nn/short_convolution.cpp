@@ -1,7 +1,6 @@
 #include "cortado/nn/short_convolution.h"
 
 #include "cortado/nn/initialization.h"
-#include "cortado/nn/wide.h"
 #include "cortado/primitives/short_conv/op.h"
 
 namespace cortado {
@@ -24,13 +23,8 @@ Tensor ShortConvolution::reference(const Tensor& x) const {
   return std::get<0>(short_conv_reference(x, weight, bias, activation_));
 }
 
-void ShortConvolution::add_state(SequenceState& state, const std::string& name, int64_t rows,
-                                 const at::TensorOptions& options) const {
-  state.add(name, at::zeros({rows, weight.size(1) - 1, weight.size(0)}, scan_options(options)));
+void ShortConvolution::declare(StateLayout& layout, const std::string& name) const {
+  layout.tail(name, {weight.size(1) - 1, weight.size(0)});
 }
-
-int64_t ShortConvolution::state_bytes() const { return (weight.size(1) - 1) * weight.size(0) * 4; }
-
-double ShortConvolution::flops_per_token() const { return 2.0 * static_cast<double>(weight.numel()); }
 
 }  // namespace cortado

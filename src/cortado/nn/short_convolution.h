@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cortado/nn/batch.h"
-#include "cortado/nn/state.h"
+#include "cortado/nn/state_layout.h"
 
 namespace cortado {
 
@@ -20,9 +20,7 @@ class ShortConvolution : public torch::nn::Module {
   // By the definition, dense, from zero.
   Tensor reference(const Tensor& x) const;
 
-  void add_state(SequenceState& state, const std::string& name, int64_t rows, const at::TensorOptions& options) const;
-  int64_t state_bytes() const;
-  double flops_per_token() const;
+  void declare(StateLayout& layout, const std::string& name) const;
 
   Tensor weight;
   std::optional<Tensor> bias;

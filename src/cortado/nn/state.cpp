@@ -51,16 +51,20 @@ void SequenceState::add(const std::string& name, Tensor tensor) {
   tensors_.emplace_back(name, std::move(tensor));
 }
 
-const Tensor& SequenceState::at(const std::string& name) const {
-  for (const auto& [known, tensor] : tensors_) {
-    if (known == name) return tensor;
+Tensor* SequenceState::find(const std::string& name) {
+  for (auto& [known, tensor] : tensors_) {
+    if (known == name) return &tensor;
   }
-  throw InputError(concat("[state] the state of ", mechanism_, " has no tensor \"", name, "\""));
+  return nullptr;
 }
 
 Tensor& SequenceState::at(const std::string& name) {
-  return const_cast<Tensor&>(static_cast<const SequenceState*>(this)->at(name));
+  Tensor* const found = find(name);
+  fail_input_if(!found, "[state] the state of ", mechanism_, " has no tensor \"", name, "\"");
+  return *found;
 }
+
+const Tensor& SequenceState::at(const std::string& name) const { return const_cast<SequenceState*>(this)->at(name); }
 
 int64_t SequenceState::rows() const { return tensors_.empty() ? 0 : tensors_.front().second.size(0); }
 
@@ -82,6 +86,10 @@ SequenceState SequenceState::clone() const {
 
 SequenceState SequenceState::index(const Tensor& rows) const {
   return transform(*this, [&](const Tensor& t) { return t.index_select(0, rows.to(t.device())); });
+}
+
+SequenceState SequenceState::row(int64_t number) const {
+  return transform(*this, [&](const Tensor& t) { return t.narrow(0, number, 1); });
 }
 
 SequenceState SequenceState::to(const at::TensorOptions& options) const {

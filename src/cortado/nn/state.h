@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,11 +49,14 @@ class SequenceState {
   // The tensor of that name; InputError if there is none.
   Tensor& at(const std::string& name);
   const Tensor& at(const std::string& name) const;
+  // The same; null if there is none.
+  Tensor* find(const std::string& name);
   const std::vector<std::pair<std::string, Tensor>>& tensors() const { return tensors_; }
 
   int64_t rows() const;                                      // batch rows; 0 when empty
   SequenceState clone() const;                               // deep copy: a fork of the sequence
   SequenceState index(const Tensor& rows) const;             // int64 row numbers, repeats allowed
+  SequenceState row(int64_t number) const;                   // one of them, in the same memory
   SequenceState to(const at::TensorOptions& options) const;  // device, and type of floating-point tensors
   SequenceState detach() const;
   int64_t bytes() const;  // what it occupies, spare room apart
@@ -67,6 +71,12 @@ class SequenceState {
 // The tensor that a call goes on from; none without a state.
 inline std::optional<Tensor> start_of(const SequenceState* state, const std::string& name) {
   return state ? std::optional<Tensor>(state->at(name)) : std::nullopt;
+}
+
+// Leaves these tensors in the state, if there is one.
+inline void keep(SequenceState* state, std::initializer_list<std::pair<const char*, Tensor>> parts) {
+  if (!state) return;
+  for (const auto& [name, tensor] : parts) state->at(name) = tensor;
 }
 
 // A stack's states, one a layer. Written as safetensors with a version, each mechanism's name, and `identity` (what

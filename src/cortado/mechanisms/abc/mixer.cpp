@@ -39,23 +39,17 @@ Tensor AbcMixer::output(const Tensor& x, const Tensor& o) const {
   return o_->forward(merge_heads(norm_->forward(o)) * at::silu(g_->forward(x)));
 }
 
-Tensor AbcMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor AbcMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   Tensor positions;
-  if (settings_.rotary) {
-    const OptionalTensor start = start_of(state, "position");
-    positions = batch.positions(x, start);
-    if (state) state->at("position") = *start + batch.lengths(x);
-  }
+  if (settings_.rotary) positions = batch.positions(x, start_of(state, "position"));
   const auto in = operands(positions, [&](const ConvolvedLinear& map) { return map.forward(x, batch, state); });
   const AbcState start{start_of(state, "key_state"), start_of(state, "value_state"), start_of(state, "normalizer"),
                        start_of(state, "maximum")};
   const AbcResult result = abc(in.q, in.k, in.v, slot_logits(x), {}, start, batch.cu_seqlens);
-  if (state) {
-    state->at("key_state") = result.key_state;
-    state->at("value_state") = result.value_state;
-    state->at("normalizer") = result.normalizer;
-    state->at("maximum") = result.maximum;
-  }
+  keep(state, {{"key_state", result.key_state},
+               {"value_state", result.value_state},
+               {"normalizer", result.normalizer},
+               {"maximum", result.maximum}});
   return output(x, result.o);
 }
 
@@ -64,25 +58,19 @@ Tensor AbcMixer::reference(const Tensor& x) {
   return output(x, abc_reference(in.q, in.k, in.v, slot_logits(x), 1 / std::sqrt(static_cast<double>(head_dim_))));
 }
 
-SequenceState AbcMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  const auto wide = scan_options(options);
-  add_slot_state(state, rows, settings_.heads, settings_.slots, head_dim_, options);
-  state.add("normalizer", at::zeros({rows, settings_.heads, settings_.slots}, wide));
-  state.add("maximum", at::full({rows, settings_.heads, settings_.slots}, -kInfinity, wide));
-  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
-  if (settings_.rotary) state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
-}
-
-int64_t AbcMixer::state_bytes(int64_t) const {
-  return settings_.heads * settings_.slots * (2 * head_dim_ + 2) * 4 + q_.state_bytes() + k_.state_bytes() +
-         v_.state_bytes() + (settings_.rotary ? 8 : 0);
+StateLayout AbcMixer::state_layout() const {
+  StateLayout layout;
+  const int64_t heads = settings_.heads, slots = settings_.slots;
+  declare_slots(layout, heads, slots, head_dim_);
+  layout.scan("normalizer", {heads, slots});
+  layout.scan("maximum", {heads, slots}, -kInfinity);
+  for (const auto* part : {&q_, &k_, &v_}) part->declare(layout);
+  if (settings_.rotary) layout.position();
+  return layout;
 }
 
 double AbcMixer::flops_per_token(int64_t) const {
-  return linear_flops({s_.get(), g_.get(), o_.get()}) + q_.flops_per_token() + k_.flops_per_token() +
-         v_.flops_per_token() + slot_flops(settings_.heads, settings_.slots, head_dim_);
+  return weight_flops() + 8.0 * static_cast<double>(settings_.heads * settings_.slots * head_dim_);  // written and read
 }
 
 const Mechanism kAbc = {

@@ -11,7 +11,7 @@ BlurryWindowMixer::BlurryWindowMixer(const BlurrySettings& settings, int64_t dim
   table_ = blurry_weights(at::arange(settings.sizes.period), settings.sizes, at::kDouble);
 }
 
-Tensor BlurryWindowMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor BlurryWindowMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   BlurryOptions options{.sizes = settings_.sizes, .decay = settings_.decay, .cu_seqlens = batch.cu_seqlens};
   options.key_state = start_of(state, "key_state");
   options.value_state = start_of(state, "value_state");
@@ -21,7 +21,6 @@ Tensor BlurryWindowMixer::forward(const Tensor& x, const Batch& batch, SequenceS
   const Projected p = project(x, batch.positions(x, options.position));
   const SlotResult result = blurry_window(p.q, p.k, p.v, options);
   keep_slots(state, result);
-  if (state) state->at("position") = *options.position + batch.lengths(x);
   return output(result.o);
 }
 
@@ -31,19 +30,15 @@ Tensor BlurryWindowMixer::reference(const Tensor& x) {
                                         1 / std::sqrt(static_cast<double>(head_dim_))));
 }
 
-SequenceState BlurryWindowMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  add_slot_state(state, rows, settings_.heads, settings_.sizes.slots, head_dim_, options);
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
-}
-
-int64_t BlurryWindowMixer::state_bytes(int64_t) const {
-  return settings_.heads * settings_.sizes.slots * 2 * head_dim_ * 4 + 8;
+StateLayout BlurryWindowMixer::state_layout() const {
+  StateLayout layout;
+  declare_slots(layout, settings_.heads, settings_.sizes.slots, head_dim_);
+  layout.position();
+  return layout;
 }
 
 double BlurryWindowMixer::flops_per_token(int64_t) const {
-  return projection_flops() + slot_flops(settings_.heads, settings_.sizes.slots, head_dim_);
+  return weight_flops() + scan_flops(4);  // written and read
 }
 
 const Mechanism kBlurryWindow = {

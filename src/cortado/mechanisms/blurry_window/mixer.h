@@ -22,13 +22,13 @@ class BlurryWindowMixer : public ProjectedMixer {
  public:
   BlurryWindowMixer(const BlurrySettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   BlurrySettings settings_;
   int64_t head_dim_;
   Tensor table_;  // one period of w, [P,N] float64; not a parameter: it follows from the settings

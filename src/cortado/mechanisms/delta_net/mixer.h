@@ -14,7 +14,6 @@ class DeltaNetMixer : public DeltaMixer {
 
  protected:
   std::optional<Tensor> log_decay(const Tensor&) const override { return {}; }
-  double decay_flops() const override { return 0; }
 };
 
 }  // namespace cortado

@@ -23,7 +23,6 @@ const Mechanism kExactChunked = {
     .state = "2 T Hkv d",
     .primitives = {},
     .bidirectional = true,
-    .grows = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           const AttentionSettings read = AttentionSettings::read(settings, context);

@@ -14,7 +14,6 @@ class GatedDeltaNetMixer : public DeltaMixer {
 
  protected:
   std::optional<Tensor> log_decay(const Tensor& x) const override;
-  double decay_flops() const override { return linear_flops({decay_.get()}); }
 
  private:
   std::shared_ptr<Linear> decay_;

@@ -2,20 +2,13 @@
 
 namespace cortado {
 
-void add_slot_state(SequenceState& state, int64_t rows, int64_t heads, int64_t slots, int64_t head_dim,
-                    const at::TensorOptions& options) {
-  state.add("key_state", at::zeros({rows, heads, slots, head_dim}, scan_options(options)));
-  state.add("value_state", at::zeros({rows, heads, slots, head_dim}, scan_options(options)));
+void declare_slots(StateLayout& layout, int64_t heads, int64_t slots, int64_t head_dim) {
+  layout.scan("key_state", {heads, slots, head_dim});
+  layout.scan("value_state", {heads, slots, head_dim});
 }
 
 void keep_slots(SequenceState* state, const SlotResult& result) {
-  if (!state) return;
-  state->at("key_state") = result.key_state;
-  state->at("value_state") = result.value_state;
-}
-
-double slot_flops(int64_t heads, int64_t slots, int64_t head_dim) {
-  return 8.0 * static_cast<double>(heads * slots * head_dim);
+  keep(state, {{"key_state", result.key_state}, {"value_state", result.value_state}});
 }
 
 GatedSlotMixer::GatedSlotMixer(const GatedSlotSettings& settings, int64_t dim)
@@ -40,7 +33,7 @@ Tensor GatedSlotMixer::log_gate(const Tensor& x) const {
 
 Tensor GatedSlotMixer::output(const Tensor& o) const { return o_->forward(norm_->forward(at::silu(merge_heads(o)))); }
 
-Tensor GatedSlotMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor GatedSlotMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const auto project = [&](const ConvolvedLinear& linear) {
     return split_heads(at::silu(linear.forward(x, batch, state)), settings_.heads);
   };
@@ -59,20 +52,15 @@ Tensor GatedSlotMixer::reference(const Tensor& x) {
   return output(gated_slot_reference(project(q_), project(k_), project(v_), 1 - g.exp(), g, 1.0));
 }
 
-SequenceState GatedSlotMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  add_slot_state(state, rows, settings_.heads, settings_.slots, head_dim_, options);
-  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
-  return state;
-}
-
-int64_t GatedSlotMixer::state_bytes(int64_t) const {
-  return settings_.heads * settings_.slots * 2 * head_dim_ * 4 + q_.state_bytes() + k_.state_bytes() + v_.state_bytes();
+StateLayout GatedSlotMixer::state_layout() const {
+  StateLayout layout;
+  declare_slots(layout, settings_.heads, settings_.slots, head_dim_);
+  for (const auto* part : {&q_, &k_, &v_}) part->declare(layout);
+  return layout;
 }
 
 double GatedSlotMixer::flops_per_token(int64_t) const {
-  return linear_flops({f_.get(), o_.get()}) + q_.flops_per_token() + k_.flops_per_token() + v_.flops_per_token() +
-         slot_flops(settings_.heads, settings_.slots, head_dim_);
+  return weight_flops() + scan_flops(4);  // written and read
 }
 
 const Mechanism kGatedSlotAttention = {

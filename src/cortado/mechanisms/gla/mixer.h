@@ -15,7 +15,6 @@ class GlaMixer : public GatedLinearMixer {
 
  protected:
   Tensor decay(const Tensor& x) const override;
-  double decay_flops() const override { return linear_flops({down_.get(), up_.get()}); }
 
  private:
   double temperature_;

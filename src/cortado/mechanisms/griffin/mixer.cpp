@@ -14,32 +14,25 @@ Tensor GriffinMixer::output(const Tensor& x, const Tensor& h) const {
   return o_->forward(h * at::gelu(y_->forward(x), "tanh"));
 }
 
-Tensor GriffinMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor GriffinMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const Tensor u = conv_->forward(x_->forward(x), batch, state, "tail");
-  if (!state) return output(x, std::get<0>(rg_lru_->forward(u, batch)));
-  auto [h, last] = rg_lru_->forward(u, batch, state->at("position"), state->at("h"));
-  state->at("h") = last;
-  state->at("position") = state->at("position") + batch.lengths(x);
-  return output(x, h);
+  return output(x, rg_lru_->forward(u, batch, state, "h"));
 }
 
 Tensor GriffinMixer::reference(const Tensor& x) {
   return output(x, rg_lru_->reference(conv_->reference(x_->forward(x)), /*causal=*/true));
 }
 
-SequenceState GriffinMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  conv_->add_state(state, "tail", rows, options);
-  state.add("h", at::zeros({rows, width_}, scan_options(options)));
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
+StateLayout GriffinMixer::state_layout() const {
+  StateLayout layout;
+  conv_->declare(layout, "tail");
+  rg_lru_->declare(layout, "h");
+  layout.position();
+  return layout;
 }
 
-int64_t GriffinMixer::state_bytes(int64_t) const { return conv_->state_bytes() + width_ * 4 + 8; }
-
 double GriffinMixer::flops_per_token(int64_t) const {
-  return linear_flops({x_.get(), y_.get(), o_.get()}) + conv_->flops_per_token() + rg_lru_->flops_per_token() +
-         10.0 * static_cast<double>(width_);  // the gate
+  return weight_flops() + rg_lru_->flops_per_token() + 10.0 * static_cast<double>(width_);  // the gate
 }
 
 const Mechanism kGriffin = {

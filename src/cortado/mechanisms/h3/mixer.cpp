@@ -30,26 +30,23 @@ Tensor H3Mixer::diagonal_ssm(const Tensor& u, const Batch& batch, SequenceState*
   return channel_ssm({system.log_a, {}, read}, u, batch, state, "ssm") + skip_.to(u.scalar_type()) * u;
 }
 
-Tensor H3Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor H3Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const auto wide = wide_type(x);
   const Tensor shifted = shift_->forward(k_->forward(x), batch, state, "shift");
   const Tensor y = diagonal_ssm(shifted.to(wide) * v_->forward(x).to(wide), batch, state);
   return o_->forward((q_->forward(x).to(wide) * y).to(x.scalar_type()));
 }
 
-SequenceState H3Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  shift_->add_state(state, "shift", rows, options);
-  state.add("ssm", at::zeros({rows, dim_ * states_, 2}, scan_options(options)));
-  return state;
+StateLayout H3Mixer::state_layout() const {
+  StateLayout layout;
+  shift_->declare(layout, "shift");
+  layout.scan("ssm", {dim_ * states_, 2});
+  return layout;
 }
-
-int64_t H3Mixer::state_bytes(int64_t) const { return shift_->state_bytes() + dim_ * states_ * 2 * 4; }
 
 double H3Mixer::flops_per_token(int64_t) const {
   // A complex multiply-add is 8 operations: one in the recurrence, one in the reading.
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + shift_->flops_per_token() +
-         16.0 * static_cast<double>(dim_ * states_);
+  return weight_flops() + scan_flops(8);
 }
 
 const Mechanism kH3 = {

@@ -15,13 +15,13 @@ class H3Mixer : public Mixer {
  public:
   H3Mixer(int64_t dim, int64_t states, int64_t taps);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   Tensor diagonal_ssm(const Tensor& u, const Batch& batch, SequenceState* state) const;
 
   int64_t dim_, states_;

@@ -19,7 +19,7 @@ Hgrn2Mixer::Hgrn2Mixer(const Hgrn2Settings& settings, int64_t dim) : Mixer("hgrn
   o_ = register_module("o", make_output_linear(dim, dim));
 }
 
-Tensor Hgrn2Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor Hgrn2Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const double bound = settings_.lower_bound;
   const Tensor q = at::silu(q_.forward(x, batch, state)), i = i_.forward(x, batch, state);
   const Tensor logits = heads(widen(f_.forward(x, batch, state)));
@@ -41,22 +41,15 @@ Tensor Hgrn2Mixer::reference(const Tensor& x) {
   return output(std::get<0>(gated_scan_reference(heads(q * q.sigmoid()), 1 - f, heads(i), f.log())));
 }
 
-SequenceState Hgrn2Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  const int64_t heads = settings_.heads;
-  state.add("scan_state", at::zeros({rows, heads, settings_.key_dim / heads, dim_ / heads}, scan_options(options)));
-  for (const ConvolvedLinear* part : {&q_, &f_, &i_}) part->add_state(state, rows, options);
-  return state;
-}
-
-int64_t Hgrn2Mixer::state_bytes(int64_t) const {
-  return state_numbers() * 4 + q_.state_bytes() + f_.state_bytes() + i_.state_bytes();
+StateLayout Hgrn2Mixer::state_layout() const {
+  StateLayout layout;
+  layout.scan("scan_state", {settings_.heads, settings_.key_dim / settings_.heads, dim_ / settings_.heads});
+  for (const ConvolvedLinear* part : {&q_, &f_, &i_}) part->declare(layout);
+  return layout;
 }
 
 double Hgrn2Mixer::flops_per_token(int64_t) const {
-  // decay, write and read: five operations for each number of the state
-  return q_.flops_per_token() + f_.flops_per_token() + i_.flops_per_token() + linear_flops({o_.get()}) +
-         5.0 * static_cast<double>(state_numbers());
+  return weight_flops() + scan_flops(5);  // decay, write and read
 }
 
 const Mechanism kHgrn2 = {

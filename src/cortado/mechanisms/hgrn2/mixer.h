@@ -23,16 +23,15 @@ class Hgrn2Mixer : public Mixer {
  public:
   Hgrn2Mixer(const Hgrn2Settings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   Tensor heads(const Tensor& x) const { return split_heads(x, settings_.heads); }
   Tensor output(const Tensor& o) const { return o_->forward(norm_->forward(merge_heads(o))); }
-  int64_t state_numbers() const { return settings_.key_dim * dim_ / settings_.heads; }
 
   const Hgrn2Settings settings_;
   const int64_t dim_;

@@ -14,7 +14,6 @@ class KdaMixer : public DeltaMixer {
 
  protected:
   std::optional<Tensor> log_decay(const Tensor& x) const override;
-  double decay_flops() const override { return linear_flops({decay_in_.get(), decay_.get()}); }
 
  private:
   std::shared_ptr<Linear> decay_in_, decay_;

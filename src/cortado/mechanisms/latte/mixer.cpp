@@ -4,12 +4,10 @@
 
 namespace cortado {
 
-void add_latte_state(SequenceState& state, int64_t rows, int64_t heads, int64_t latents_per_head, int64_t head_dim,
-                     const at::TensorOptions& options) {
-  const auto wide = scan_options(options);
-  state.add("latte_state", at::zeros({rows, heads, latents_per_head, head_dim}, wide));
-  state.add("latte_normalizer", at::zeros({rows, heads, latents_per_head}, wide));
-  state.add("latte_maximum", at::full({rows, heads, latents_per_head}, -std::numeric_limits<double>::infinity(), wide));
+void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim) {
+  layout.scan("latte_state", {heads, latents_per_head, head_dim});
+  layout.scan("latte_normalizer", {heads, latents_per_head});
+  layout.scan("latte_maximum", {heads, latents_per_head}, -std::numeric_limits<double>::infinity());
 }
 
 LatteState latte_start(const SequenceState* state) {
@@ -18,14 +16,8 @@ LatteState latte_start(const SequenceState* state) {
 }
 
 void keep_latte(SequenceState* state, const LatteResult& result) {
-  if (!state) return;
-  state->at("latte_state") = result.state;
-  state->at("latte_normalizer") = result.normalizer;
-  state->at("latte_maximum") = result.maximum;
-}
-
-int64_t latte_state_bytes(int64_t heads, int64_t latents_per_head, int64_t head_dim) {
-  return heads * latents_per_head * (head_dim + 2) * 4;
+  keep(state,
+       {{"latte_state", result.state}, {"latte_normalizer", result.normalizer}, {"latte_maximum", result.maximum}});
 }
 
 LatteMixer::LatteMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
@@ -36,7 +28,7 @@ LatteMixer::LatteMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
   o_ = register_module("o", make_output_linear(dim, dim));
 }
 
-Tensor LatteMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor LatteMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const LatteResult result = latte(split_heads(q_->forward(x), heads_), split_heads(k_->forward(x), heads_),
                                    split_heads(v_->forward(x), heads_), causal_, latte_start(state), batch.cu_seqlens);
   keep_latte(state, result);
@@ -49,18 +41,13 @@ Tensor LatteMixer::reference(const Tensor& x) {
       latte_reference(p, split_heads(k_->forward(x), heads_), split_heads(v_->forward(x), heads_), causal_)));
 }
 
-SequenceState LatteMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  add_latte_state(state, rows, heads_, latents_, head_dim_, options);
-  return state;
+StateLayout LatteMixer::state_layout() const {
+  StateLayout layout;
+  declare_latte(layout, heads_, latents_, head_dim_);
+  return layout;
 }
 
-int64_t LatteMixer::state_bytes(int64_t) const { return latte_state_bytes(heads_, latents_, head_dim_); }
-
-double LatteMixer::flops_per_token(int64_t) const {
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) +
-         static_cast<double>(heads_ * latents_) * (4.0 * static_cast<double>(head_dim_) + 8.0);
-}
+double LatteMixer::flops_per_token(int64_t) const { return weight_flops() + scan_flops(4); }
 
 const Mechanism kLatte = {
     .name = "latte",

@@ -10,23 +10,21 @@ namespace cortado {
 extern const Mechanism kLatte;
 
 // The parts of a SequenceState that are Latte's: "latte_state", "latte_normalizer", "latte_maximum".
-void add_latte_state(SequenceState& state, int64_t rows, int64_t heads, int64_t latents_per_head, int64_t head_dim,
-                     const at::TensorOptions& options);
+void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim);
 LatteState latte_start(const SequenceState* state);
 void keep_latte(SequenceState* state, const LatteResult& result);
-int64_t latte_state_bytes(int64_t heads, int64_t latents_per_head, int64_t head_dim);
 
 class LatteMixer : public Mixer {
  public:
   LatteMixer(int64_t dim, int64_t heads, int64_t latents, bool causal);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   int64_t heads_, latents_, head_dim_;  // latents_: per head
   bool causal_;
   std::shared_ptr<Linear> q_, k_, v_, o_;

@@ -82,19 +82,16 @@ Tensor LinearMixer::mix(const Tensor& q, const Tensor& k, const Tensor& v, const
   const std::optional<Tensor> scan = start_of(state, "scan_state");
   if (!settings_.normalize) {
     auto [o, last] = gated_scan(q, k, v, {}, "key", 1.0, {}, scan, batch.cu_seqlens);
-    if (state) state->at("scan_state") = last;
+    keep(state, {{"scan_state", last}});
     return o;
   }
   const LinearResult result = normalized_linear(q, k, v, settings_.causal, settings_.epsilon, scan,
                                                 start_of(state, "normalizer"), batch.cu_seqlens);
-  if (state) {
-    state->at("scan_state") = result.state;
-    state->at("normalizer") = result.normalizer;
-  }
+  keep(state, {{"scan_state", result.state}, {"normalizer", result.normalizer}});
   return result.o;
 }
 
-Tensor LinearMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor LinearMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const auto [q, k, v] = operands([&](const ConvolvedLinear& map) { return map.forward(x, batch, state); });
   return output(x, logits_ ? mix_logits(q, k, v, batch, state) : mix(q, k, v, batch, state));
 }
@@ -105,32 +102,23 @@ Tensor LinearMixer::reference(const Tensor& x) {
   return output(x, linear_reference(q, k, v, settings_.causal, settings_.epsilon, settings_.normalize));
 }
 
-SequenceState LinearMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  const auto wide = scan_options(options);
-  const int64_t features = q_map_->size();
+StateLayout LinearMixer::state_layout() const {
+  StateLayout layout;
+  const int64_t heads = settings_.heads, features = q_map_->size();
   if (logits_) {
-    add_latte_state(state, rows, settings_.heads, features, head_dim_, options);
+    declare_latte(layout, heads, features, head_dim_);
   } else {
-    state.add("scan_state", at::zeros({rows, settings_.heads, features, head_dim_}, wide));
-    if (settings_.normalize) state.add("normalizer", at::zeros({rows, settings_.heads, features}, wide));
+    layout.scan("scan_state", {heads, features, head_dim_});
+    if (settings_.normalize) layout.scan("normalizer", {heads, features});
   }
-  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
-  return state;
-}
-
-int64_t LinearMixer::state_bytes(int64_t) const {
-  int64_t bytes = logits_ ? latte_state_bytes(settings_.heads, q_map_->size(), head_dim_)
-                          : settings_.heads * q_map_->size() * (head_dim_ + (settings_.normalize ? 1 : 0)) * 4;
-  for (const auto* part : {&q_, &k_, &v_}) bytes += part->state_bytes();
-  return bytes;
+  for (const auto* part : {&q_, &k_, &v_}) part->declare(layout);
+  return layout;
 }
 
 double LinearMixer::flops_per_token(int64_t) const {
-  double flops = linear_flops({g_.get(), o_.get()});
-  flops += q_map_->flops_per_token() + k_map_->flops_per_token();
-  for (const auto* part : {&q_, &k_, &v_}) flops += part->flops_per_token();
-  return flops + 4.0 * static_cast<double>(settings_.heads * q_map_->size() * (head_dim_ + 1));
+  // Random features are the same map for queries and keys, and made twice.
+  const double again = q_map_ == k_map_ ? q_map_->flops_per_token() : 0.0;
+  return weight_flops() + again + 4.0 * static_cast<double>(settings_.heads * q_map_->size() * (head_dim_ + 1));
 }
 
 const Mechanism kLinear = {

@@ -33,13 +33,13 @@ class LinearMixer : public Mixer {
  public:
   LinearMixer(std::string name, const LinearSettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   struct Operands {
     Tensor q, k, v;  // q and k mapped to features
   };

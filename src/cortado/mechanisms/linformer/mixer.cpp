@@ -17,7 +17,7 @@ LinformerMixer::LinformerMixer(int64_t dim, int64_t heads, int64_t latents, int6
   lecun_normal(f_, latents);
 }
 
-Tensor LinformerMixer::forward(const Tensor& x, const Batch& batch, SequenceState*) {
+Tensor LinformerMixer::mix(const Tensor& x, const Batch& batch, SequenceState*) {
   const Tensor lengths = batch.lengths(x);
   const int64_t longest = lengths.numel() ? lengths.max().item<int64_t>() : 0;
   fail_input_if(longest > length_, "[linformer] a sequence of ", longest, " tokens is longer than \"length\" (",
@@ -42,13 +42,8 @@ Tensor LinformerMixer::reference(const Tensor& x) {
       attention_reference(split_heads(q_->forward(x), heads_), split_heads(k, heads_), split_heads(v, heads_))));
 }
 
-SequenceState LinformerMixer::zero_state(int64_t, const at::TensorOptions&) const { return SequenceState(name()); }
-
-int64_t LinformerMixer::state_bytes(int64_t) const { return 0; }
-
 double LinformerMixer::flops_per_token(int64_t) const {
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) +
-         8.0 * static_cast<double>(heads_ * head_dim_ * latents_);
+  return weight_flops() + 8.0 * static_cast<double>(heads_ * head_dim_ * latents_);
 }
 
 const Mechanism kLinformer = {

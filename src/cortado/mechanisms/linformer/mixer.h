@@ -13,13 +13,12 @@ class LinformerMixer : public Mixer {
  public:
   LinformerMixer(int64_t dim, int64_t heads, int64_t latents, int64_t length);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   int64_t heads_, head_dim_, latents_, length_;
   std::shared_ptr<Linear> q_, k_, v_, o_;
   Tensor e_, f_;  // E, F [L, length]

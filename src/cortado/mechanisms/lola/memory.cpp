@@ -44,85 +44,28 @@ std::optional<Tensor> last_seen(const std::vector<int64_t>& filled, int64_t plac
 
 }  // namespace
 
-LolaMemory::LolaMemory(const SequenceState& state, const LolaRule& rule, LolaFeatures phi_k)
-    : LolaMemory(rule, std::move(phi_k)) {
-  keys_ = state.at("keys");
-  values_ = state.at("values");
-  cache_keys_ = state.at("cache_keys");
-  cache_values_ = state.at("cache_values");
-  sums_ = state.at("scan_state");
-  if (scored_by_queries(rule.score)) {
-    key_scores_ = state.at("key_scores");
-    cache_scores_ = state.at("cache_scores");
-  }
-  position_ = numbers_of(state.at("position"));
-  kept_ = numbers_of(state.at("kept"));
-  cached_ = numbers_of(state.at("cached"));
-}
+LolaMemory::LolaMemory(SequenceState& state, const LolaRule& rule, LolaFeatures phi_k)
+    : state_(state),
+      rule_(rule),
+      phi_k_(std::move(phi_k)),
+      keys_(state.at("keys")),
+      values_(state.at("values")),
+      cache_keys_(state.at("cache_keys")),
+      cache_values_(state.at("cache_values")),
+      sums_(state.at("scan_state")),
+      key_scores_(scored_by_queries(rule.score) ? state.at("key_scores") : none_),
+      cache_scores_(scored_by_queries(rule.score) ? state.at("cache_scores") : none_),
+      position_(numbers_of(state.at("position"))),
+      kept_(numbers_of(state.at("kept"))),
+      cached_(numbers_of(state.at("cached"))) {}
 
-void LolaMemory::put(SequenceState& state) && {
-  state.at("keys") = std::move(keys_);
-  state.at("values") = std::move(values_);
-  state.at("cache_keys") = std::move(cache_keys_);
-  state.at("cache_values") = std::move(cache_values_);
-  state.at("scan_state") = std::move(sums_);
-  if (scored_by_queries(rule_.score)) {
-    state.at("key_scores") = std::move(key_scores_);
-    state.at("cache_scores") = std::move(cache_scores_);
-  }
-  const auto numbers = [&](const char* name, const std::vector<int64_t>& values) {
-    Tensor& place = state.at(name);
-    place = at::tensor(values, at::kLong).to(place.device());
+void LolaMemory::finish() {
+  const auto put = [&](const char* name, const std::vector<int64_t>& numbers) {
+    Tensor& place = state_.at(name);
+    place = at::tensor(numbers, at::kLong).to(place.device());
   };
-  numbers("position", position_);
-  numbers("kept", kept_);
-  numbers("cached", cached_);
-}
-
-LolaMemory LolaMemory::row(int64_t n) const {
-  LolaMemory one(rule_, phi_k_);
-  const auto take = [&](const Tensor& x, int64_t places) { return last_places(x.narrow(0, n, 1), places); };
-  one.keys_ = take(keys_, kept_[n]);
-  one.values_ = take(values_, kept_[n]);
-  one.cache_keys_ = take(cache_keys_, cached_[n]);
-  one.cache_values_ = take(cache_values_, cached_[n]);
-  one.sums_ = sums_.narrow(0, n, 1);
-  if (key_scores_.defined()) {
-    one.key_scores_ = take(key_scores_, kept_[n]);
-    one.cache_scores_ = take(cache_scores_, cached_[n]);
-  }
-  one.position_ = {position_[n]};
-  one.kept_ = {kept_[n]};
-  one.cached_ = {cached_[n]};
-  return one;
-}
-
-LolaMemory LolaMemory::join(std::vector<LolaMemory> rows) {
-  LolaMemory all(rows.front().rule_, rows.front().phi_k_);
-  for (const LolaMemory& one : rows) {
-    all.position_.push_back(one.position_[0]);
-    all.kept_.push_back(one.kept_[0]);
-    all.cached_.push_back(one.cached_[0]);
-  }
-  const int64_t kept = *std::max_element(all.kept_.begin(), all.kept_.end());
-  const int64_t cached = *std::max_element(all.cached_.begin(), all.cached_.end());
-  const auto stack = [&](Tensor LolaMemory::* part, int64_t places) {
-    std::vector<Tensor> parts;
-    for (const LolaMemory& one : rows) parts.push_back(right_aligned(one.*part, places));
-    return at::cat(parts);
-  };
-  all.keys_ = stack(&LolaMemory::keys_, kept);
-  all.values_ = stack(&LolaMemory::values_, kept);
-  all.cache_keys_ = stack(&LolaMemory::cache_keys_, cached);
-  all.cache_values_ = stack(&LolaMemory::cache_values_, cached);
-  std::vector<Tensor> sums;
-  for (const LolaMemory& one : rows) sums.push_back(one.sums_);
-  all.sums_ = at::cat(sums);
-  if (rows.front().key_scores_.defined()) {
-    all.key_scores_ = stack(&LolaMemory::key_scores_, kept);
-    all.cache_scores_ = stack(&LolaMemory::cache_scores_, cached);
-  }
-  return all;
+  put("kept", kept_);
+  put("cached", cached_);
 }
 
 int64_t LolaMemory::room_in_chunk() const {
@@ -172,10 +115,10 @@ void LolaMemory::evict(const std::vector<int64_t>& leaving) {
   }
 }
 
-void LolaMemory::append(const Tensor& k, const Tensor& v, SpareRoom* room) {
-  if (room) {
-    keys_ = room->append("keys", keys_, k, kRingRoom);
-    values_ = room->append("values", values_, v, kRingRoom);
+void LolaMemory::append(const Tensor& k, const Tensor& v, bool in_place) {
+  if (in_place) {
+    keys_ = state_.room().append("keys", keys_, k, kRingRoom);
+    values_ = state_.room().append("values", values_, v, kRingRoom);
   } else {
     keys_ = at::cat({keys_, k}, 1);
     values_ = at::cat({values_, v}, 1);
@@ -232,7 +175,7 @@ Tensor LolaMemory::attend(const Tensor& q, const Tensor& phi_q, const Tensor& wi
 }
 
 Tensor LolaMemory::read(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q,
-                        const Tensor& window_factor, SpareRoom* room, bool by_tokens) {
+                        const Tensor& window_factor, bool in_place, bool by_tokens) {
   const NoAutocast as_given;
   std::vector<int64_t> leaving(rows(), 0);
   if (!by_tokens) {
@@ -242,7 +185,7 @@ Tensor LolaMemory::read(const Tensor& q, const Tensor& k, const Tensor& v, const
     }
     evict(leaving);
   }
-  append(k, v, room);
+  append(k, v, in_place);
   if (by_tokens) {
     const auto too_long = [&](int64_t kept) { return kept > *rule_.token_window; };
     while (std::any_of(kept_.begin(), kept_.end(), too_long)) {

@@ -11,27 +11,22 @@ namespace cortado {
 // Of `rows` sequences, whose windows and caches may be filled differently. Hkv key heads, H query heads.
 class LolaMemory {
  public:
-  // Takes what the state holds; put() leaves it there.
-  LolaMemory(const SequenceState& state, const LolaRule& rule, LolaFeatures phi_k);
-  void put(SequenceState& state) &&;
-
-  // One row alone, and rows of them all together again (`rows` not empty).
-  LolaMemory row(int64_t n) const;
-  static LolaMemory join(std::vector<LolaMemory> rows);
+  // Works on the tensors of `state`, which must live as long.
+  LolaMemory(SequenceState& state, const LolaRule& rule, LolaFeatures phi_k);
+  // Leaves "kept" and "cached" there.
+  void finish();
 
   int64_t rows() const { return static_cast<int64_t>(position_.size()); }
   // Tokens that can be read before some row's chunk ends.
   int64_t room_in_chunk() const;
 
   // Reads n tokens, at most room_in_chunk(), or one by rule.token_window: q, phi_q [rows,n,H,..], k, v [rows,n,Hkv,..].
-  // `room`: of the state that this came from, to write new pairs behind the window where it lies; null copies.
+  // `in_place`: new pairs may be written behind the window where it lies.
   // Returns what the queries see: [rows,n,H,V].
   Tensor read(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& window_factor,
-              SpareRoom* room, bool by_tokens);
+              bool in_place, bool by_tokens);
 
  private:
-  LolaMemory(const LolaRule& rule, LolaFeatures phi_k) : rule_(rule), phi_k_(std::move(phi_k)) {}
-
   // Rows that do the same: all of them (no numbers), or some.
   struct Group {
     Tensor rows;
@@ -43,16 +38,18 @@ class LolaMemory {
   // Each row's `leaving` oldest pairs leave the window.
   void evict(const std::vector<int64_t>& leaving);
   void evict(const Group& group, int64_t leaving, int64_t kept, int64_t cached);
-  void append(const Tensor& k, const Tensor& v, SpareRoom* room);
+  void append(const Tensor& k, const Tensor& v, bool in_place);
   void score_window(const Tensor& q, const Tensor& phi_q);
   Tensor attend(const Tensor& q, const Tensor& phi_q, const Tensor& window_factor) const;
 
+  SequenceState& state_;
   LolaRule rule_;
   LolaFeatures phi_k_;
-  Tensor keys_, values_;                           // [rows,P,Hkv,·] the window, oldest first, right-aligned
-  Tensor cache_keys_, cache_values_;               // [rows,Q,H,·] the cache, oldest first, right-aligned
-  Tensor sums_;                                    // [rows,H,F,V+1]: Σ φ_k ⊗ [v, 1]
-  Tensor key_scores_, cache_scores_;               // [rows,P,H], [rows,Q,H]: where scored_by_queries
+  Tensor none_;
+  Tensor &keys_, &values_;                         // [rows,P,Hkv,·] the window, oldest first, right-aligned
+  Tensor &cache_keys_, &cache_values_;             // [rows,Q,H,·] the cache, oldest first, right-aligned
+  Tensor& sums_;                                   // [rows,H,F,V+1]: Σ φ_k ⊗ [v, 1]
+  Tensor &key_scores_, &cache_scores_;             // [rows,P,H], [rows,Q,H]: where scored_by_queries
   std::vector<int64_t> position_, kept_, cached_;  // tokens read, pairs in the window, pairs in the cache
 };
 

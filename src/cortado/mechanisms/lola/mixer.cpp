@@ -5,46 +5,47 @@ namespace cortado {
 LolaMixer::LolaMixer(const LolaSettings& settings, int64_t dim)
     : FeatureMixer("lola", settings, settings.features, dim), settings_(settings) {}
 
-LolaFeatures LolaMixer::key_features() const {
-  return [map = phi_k_](const Tensor& k) { return map->forward(k); };
-}
-
-Tensor LolaMixer::read(LolaMemory& memory, const Projected& p, const Tensor& phi_q, SpareRoom* room) const {
+Tensor LolaMixer::read(SequenceState& state, const Projected& p, const Tensor& phi_q, bool in_place) const {
+  LolaMemory memory(state, settings_.rule, [map = phi_k_](const Tensor& k) { return map->forward(k); });
   const int64_t tokens = p.q.size(1);
   const bool by_tokens = settings_.rule.token_window && tokens == 1;
   std::vector<Tensor> outputs;
   for (int64_t first = 0, count = 0; first < tokens; first += count) {
     count = by_tokens ? 1 : std::min(tokens - first, memory.room_in_chunk());
     const auto part = [&](const Tensor& x) { return x.narrow(1, first, count); };
-    outputs.push_back(memory.read(part(p.q), part(p.k), part(p.v), part(phi_q), window_factor_, room, by_tokens));
+    outputs.push_back(memory.read(part(p.q), part(p.k), part(p.v), part(phi_q), window_factor_, in_place, by_tokens));
   }
+  memory.finish();
   if (outputs.empty()) return at::zeros_like(p.q);
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
 }
 
-Tensor LolaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+// One sequence after the other: their chunks end at different places.
+Tensor LolaMixer::read_packed(SequenceState& state, const Projected& p, const Tensor& phi_q,
+                              const Tensor& cu_seqlens) const {
+  const Tensor bounds = cu_seqlens.to(at::kCPU, at::kLong);
+  const StateLayout layout = state_layout();
+  std::vector<SequenceState> rows;
+  std::vector<Tensor> outputs;
+  for (int64_t n = 0; n < state.rows(); ++n) {
+    const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
+    const auto part = [&](const Tensor& y) { return y.narrow(1, first, count); };
+    rows.push_back(layout.join({state.row(n)}));
+    outputs.push_back(read(rows.back(), {part(p.q), part(p.k), part(p.v)}, part(phi_q), /*in_place=*/false));
+  }
+  state = layout.join(rows);
+  return at::cat(outputs, 1);
+}
+
+Tensor LolaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const Projected p = project(x, batch.positions(x, start_of(state, "position")));
   const Tensor phi_q = phi_q_->forward(p.q);
+  const bool in_place = state && !at::GradMode::is_enabled();
   SequenceState nothing;
   if (!state) nothing = zero_state(batch.rows(x), x.options().requires_grad(false));
-  LolaMemory memory(state ? *state : nothing, settings_.rule, key_features());
-  Tensor o;
-  if (batch.cu_seqlens && memory.rows() > 0) {  // one sequence after the other: their chunks end at different places
-    const Tensor bounds = batch.cu_seqlens->to(at::kCPU, at::kLong);
-    std::vector<LolaMemory> rows;
-    std::vector<Tensor> outputs;
-    for (int64_t n = 0; n < memory.rows(); ++n) {
-      const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
-      const auto part = [&](const Tensor& y) { return y.narrow(1, first, count); };
-      rows.push_back(memory.row(n));
-      outputs.push_back(read(rows.back(), {part(p.q), part(p.k), part(p.v)}, part(phi_q), nullptr));
-    }
-    memory = LolaMemory::join(std::move(rows));
-    o = at::cat(outputs, 1);
-  } else {
-    o = read(memory, p, phi_q, state && !at::GradMode::is_enabled() ? &state->room() : nullptr);
-  }
-  if (state) std::move(memory).put(*state);
+  SequenceState& memory = state ? *state : nothing;
+  const Tensor o = batch.cu_seqlens && memory.rows() > 0 ? read_packed(memory, p, phi_q, *batch.cu_seqlens)
+                                                         : read(memory, p, phi_q, in_place);
   return output(o.to(x.scalar_type()));
 }
 
@@ -55,29 +56,22 @@ Tensor LolaMixer::reference(const Tensor& x) {
                                /*chunked=*/x.size(1)));
 }
 
-SequenceState LolaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  add_cache(state, rows, options);
-  const int64_t heads = settings_.heads, d = settings_.head_dim;
-  const Tensor no_pairs = at::zeros({rows, 0, heads, d}, options);
-  state.add("cache_keys", no_pairs);
-  state.add("cache_values", no_pairs);
-  state.add("scan_state", at::zeros({rows, heads, phi_k_->width(), d + 1}, scan_options(options)));
-  if (scored_by_queries(settings_.rule.score)) {
-    state.add("key_scores", at::zeros({rows, 0, heads}, scan_options(options)));
-    state.add("cache_scores", at::zeros({rows, 0, heads}, scan_options(options)));
+StateLayout LolaMixer::state_layout() const {
+  StateLayout layout;
+  const LolaRule& rule = settings_.rule;
+  const int64_t heads = settings_.heads;
+  const bool scored = scored_by_queries(rule.score);
+  const auto kept = [rule](int64_t tokens) { return lola_kept(tokens, rule); };
+  const auto cached = [rule](int64_t tokens) { return lola_cached(tokens, rule); };
+  for (const char* name : {"keys", "values"}) layout.ring(name, pair_shape(), kept, "kept");
+  for (const char* name : {"cache_keys", "cache_values"}) {
+    layout.ring(name, {heads, settings_.head_dim}, cached, "cached");
   }
-  for (const char* number : {"position", "kept", "cached"}) {
-    state.add(number, at::zeros({rows}, position_options(options)));
-  }
-  return state;
-}
-
-int64_t LolaMixer::state_bytes(int64_t tokens) const {
-  const int64_t kept = lola_kept(tokens, settings_.rule), cached = lola_cached(tokens, settings_.rule);
-  const int64_t heads = settings_.heads, d = settings_.head_dim;
-  const int64_t scores = scored_by_queries(settings_.rule.score) ? (kept + cached) * heads * 4 : 0;
-  return kept * pair_bytes() + cached * heads * 2 * d * 4 + heads * phi_k_->width() * (d + 1) * 4 + scores + 3 * 8;
+  layout.scan("scan_state", {heads, phi_k_->width(), settings_.head_dim + 1});
+  if (scored) layout.scan_ring("key_scores", {heads}, kept, "kept");
+  if (scored) layout.scan_ring("cache_scores", {heads}, cached, "cached");
+  for (const char* number : {StateLayout::kPosition, "kept", "cached"}) layout.counter(number);
+  return layout;
 }
 
 std::optional<PairCount> LolaMixer::pairs(int64_t tokens) const {
@@ -96,7 +90,7 @@ double LolaMixer::flops_per_token(int64_t tokens) const {
   // token λ + 1, and moves one.
   const double leaving = rule.token_window ? 1.0 : chunk;
   const double scored = rule.score == LolaScore::kError ? 1.0 + static_cast<double>(rule.cache) / leaving : 0.0;
-  return projection_flops() + phi_q_->flops_per_token() + phi_k_->flops_per_token() * std::max(1.0, scored) +
+  return weight_flops() + phi_k_->flops_per_token() * std::max(0.0, scored - 1) +
          width * (4 * reach + 2 * features * (2 + scored));
 }
 

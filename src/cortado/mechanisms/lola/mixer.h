@@ -23,17 +23,17 @@ class LolaMixer : public FeatureMixer {
  public:
   LolaMixer(const LolaSettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   std::optional<PairCount> pairs(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
-  LolaFeatures key_features() const;
-  // Dense tokens through a memory, chunk by chunk: [B,T,H,d].
-  Tensor read(LolaMemory& memory, const Projected& p, const Tensor& phi_q, SpareRoom* room) const;
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
+  // Dense tokens through the memory in `state`, chunk by chunk: [B,T,H,d].
+  Tensor read(SequenceState& state, const Projected& p, const Tensor& phi_q, bool in_place) const;
+  Tensor read_packed(SequenceState& state, const Projected& p, const Tensor& phi_q, const Tensor& cu_seqlens) const;
 
   LolaSettings settings_;
 };

@@ -45,7 +45,6 @@ void LolcatsMixer::advance(LolcatsCall& call, int64_t longest, SequenceState* st
   const PastKeys ring = keep_last(joined, rows.size(0) ? kept.max().item<int64_t>() : 0);
   state->at("keys") = *ring.k;
   state->at("values") = *ring.v;
-  state->at("position") = end;
 }
 
 Tensor LolcatsMixer::mix(const Projected& p) const {
@@ -85,7 +84,7 @@ std::optional<Tensor> LolcatsMixer::step(const Projected& p, const Batch& batch,
       !lolcats_fused::takes({p.q, p.k, p.v, sums, window_factor_})) {
     return std::nullopt;
   }
-  Tensor& position = state.at("position");
+  const Tensor& position = state.at("position");
   const Tensor kept = lolcats_kept(position, rule), leaving = kept + 1 - lolcats_kept(position + 1, rule);
   const int64_t places = keys.size(1), gone = leaving[0].item<int64_t>();
   if (!(kept == places).all().item<bool>() || !(leaving == gone).all().item<bool>()) return std::nullopt;
@@ -99,7 +98,6 @@ std::optional<Tensor> LolcatsMixer::step(const Projected& p, const Batch& batch,
     const Tensor v1 = with_ones(expand_heads(old_v, settings_.heads), sums.scalar_type());
     sums = sums + at::matmul(key_features(old_k).permute({0, 2, 3, 1}), v1.transpose(1, 2));
   }
-  position = position + 1;
   WindowAttentionOptions options;
   options.scale = rule.scale;
   options.softcap = rule.softcap;
@@ -107,7 +105,7 @@ std::optional<Tensor> LolcatsMixer::step(const Projected& p, const Batch& batch,
   return lolcats_fused::join_sums(o, lse, row_max, phi_q_->forward(p.q), sums, window_factor_, rule.mixture);
 }
 
-Tensor LolcatsMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor LolcatsMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const int64_t rows = batch.rows(x);
   const OptionalTensor position = start_of(state, "position");
   const Projected p = project(x, batch.positions(x, position));
@@ -137,18 +135,14 @@ Tensor LolcatsMixer::reference(const Tensor& x) {
                                   phi_q_->forward(p.q), key_features(p.k), window_factor_, settings_.rule));
 }
 
-SequenceState LolcatsMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  add_cache(state, rows, options);
-  state.add("scan_state",
-            at::zeros({rows, settings_.heads, phi_k_->width(), settings_.head_dim + 1}, scan_options(options)));
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
-}
-
-int64_t LolcatsMixer::state_bytes(int64_t tokens) const {
-  const int64_t kept = lolcats_kept(at::tensor({tokens}, at::kLong), settings_.rule).item<int64_t>();
-  return kept * pair_bytes() + settings_.heads * phi_k_->width() * (settings_.head_dim + 1) * 4 + 8;
+StateLayout LolcatsMixer::state_layout() const {
+  StateLayout layout;
+  declare_ring(layout, [rule = settings_.rule](int64_t tokens) {
+    return lolcats_kept(at::tensor({tokens}, at::kLong), rule).item<int64_t>();
+  });
+  layout.scan("scan_state", {settings_.heads, phi_k_->width(), settings_.head_dim + 1});
+  layout.position();
+  return layout;
 }
 
 std::optional<PairCount> LolcatsMixer::pairs(int64_t tokens) const {
@@ -160,8 +154,7 @@ double LolcatsMixer::flops_per_token(int64_t tokens) const {
   const int64_t w = settings_.rule.window;  // terraces are 1.5 w deep on average
   const double reach = settings_.rule.layout == LolcatsLayout::kSliding ? static_cast<double>(std::min(tokens, w))
                                                                         : std::min<double>(tokens, 1.5 * w);
-  return projection_flops() + phi_q_->flops_per_token() + phi_k_->flops_per_token() +
-         4.0 * static_cast<double>(settings_.width()) * (reach + static_cast<double>(phi_k_->width()));
+  return weight_flops() + 4.0 * static_cast<double>(settings_.width()) * (reach + static_cast<double>(phi_k_->width()));
 }
 
 namespace {

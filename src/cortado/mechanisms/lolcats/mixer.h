@@ -22,10 +22,8 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
  public:
   LolcatsMixer(const LolcatsSettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   std::optional<PairCount> pairs(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
 
@@ -35,6 +33,8 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   std::vector<std::string> learned() const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   // Whole dense sequences from zero, [B,T,H,d].
   Tensor mix(const Projected& p) const;
   // φ_k of every query head's copy of its keys.

@@ -35,15 +35,11 @@ JoinedKeys LongformerMixer::advance(const Tensor& k, const Tensor& v, const Batc
   return advance_ring(state, k, v, *settings_.window, batch);
 }
 
-Tensor LongformerMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const std::optional<Tensor> start = start_of(state, "position");
-  const Tensor positions = batch.positions(x, start);
+Tensor LongformerMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const Tensor positions = batch.positions(x, start_of(state, "position"));
   const Projected p = project(x, positions);
   JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
-  if (state) {
-    keys = advance(p.k, p.v, batch, *state);
-    state->at("position") = *start + batch.lengths(x);
-  }
+  if (state) keys = advance(p.k, p.v, batch, *state);
   const int64_t window = *settings_.window;
   const KeyPlaces places = key_places(p.q, keys, batch.cu_seqlens);
   IntervalOptions local;
@@ -90,22 +86,19 @@ Tensor LongformerMixer::with_global_queries(const Tensor& mixed, const Tensor& x
   return mixed.index_copy(1, tokens, std::get<0>(interval_attention(p.q.index_select(1, tokens), p.k, p.v, whole)));
 }
 
-SequenceState LongformerMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state = empty_cache(rows, options);
-  const std::vector<int64_t> shape = {rows, globals_, settings_.kv_heads, settings_.head_dim};
-  state.add("global_keys", at::zeros(shape, options));
-  state.add("global_values", at::zeros(shape, options));
-  return state;
-}
-
-int64_t LongformerMixer::state_bytes(int64_t tokens) const {
-  return (std::min(tokens, *settings_.window - 1) + globals_) * pair_bytes() + 8;
+StateLayout LongformerMixer::state_layout() const {
+  StateLayout layout;
+  declare_ring(layout, StateLayout::last(*settings_.window - 1));
+  layout.position();
+  for (const char* name : {"global_keys", "global_values"}) {
+    layout.kept(name, {globals_, settings_.kv_heads, settings_.head_dim});
+  }
+  return layout;
 }
 
 double LongformerMixer::flops_per_token(int64_t tokens) const {
   const int64_t seen = std::min(tokens, *settings_.window + globals_);
-  return projection_flops() + linear_flops({q_global_.get(), k_global_.get(), v_global_.get()}) +
-         4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
+  return weight_flops() + 4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
 }
 
 const Mechanism kLongformer = {

@@ -13,13 +13,13 @@ class LongformerMixer : public AttentionMixer {
  public:
   LongformerMixer(const AttentionSettings& settings, int64_t globals, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  protected:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override;
 
  private:

@@ -47,7 +47,6 @@ Tensor LunaMixer::causal(const Tensor& x, const Batch& batch, SequenceState* sta
   if (state) {
     state->at("keys") = last_keys;
     state->at("values") = last_values;
-    state->at("position") = *start + batch.lengths(x);
   }
   return o.to(x.scalar_type());
 }
@@ -59,20 +58,17 @@ Tensor LunaMixer::bidirectional(const Tensor& x, const Batch& batch) const {
                      latent_heads(v_latent_->forward(y), heads_), batch);
 }
 
-Tensor LunaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor LunaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   return o_->forward(merge_heads(causal_ ? causal(x, batch, state) : bidirectional(x, batch)));
 }
 
-SequenceState LunaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  const auto wide = scan_options(options);
-  state.add("keys", at::zeros({rows, heads_, latents_, head_dim_}, wide));
-  state.add("values", at::zeros({rows, heads_, latents_, head_dim_}, wide));
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
+StateLayout LunaMixer::state_layout() const {
+  StateLayout layout;
+  layout.scan("keys", {heads_, latents_, head_dim_});
+  layout.scan("values", {heads_, latents_, head_dim_});
+  layout.position();
+  return layout;
 }
-
-int64_t LunaMixer::state_bytes(int64_t) const { return 2 * heads_ * latents_ * head_dim_ * 4 + 8; }
 
 double LunaMixer::flops_per_token(int64_t) const {
   // Scores against the latents, two sums (or means), reading each.

@@ -13,13 +13,13 @@ class LunaMixer : public Mixer {
  public:
   LunaMixer(int64_t dim, int64_t heads, int64_t latents, bool causal);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   Tensor causal(const Tensor& x, const Batch& batch, SequenceState* state) const;
   Tensor bidirectional(const Tensor& x, const Batch& batch) const;
   Tensor reference_causal(const Tensor& q, const Tensor& k, const Tensor& v) const;

@@ -103,15 +103,11 @@ LatteResult MacchiatoMixer::mix(const Projected& p, const Batch& batch, Sequence
   return {attend_joined(p.window_q, keys, call), {}, {}, {}};
 }
 
-Tensor MacchiatoMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const std::optional<Tensor> start = start_of(state, "position");
+Tensor MacchiatoMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const Tensor y = source_->forward(x, batch, state);
-  const Projected p = project(x, y, batch.positions(x, start));
+  const Projected p = project(x, y, batch.positions(x, start_of(state, "position")));
   const LatteResult result = mix(p, batch, state);
-  if (state) {
-    if (latents_ > 0) keep_latte(state, result);
-    state->at("position") = *start + batch.lengths(x);
-  }
+  if (latents_ > 0) keep_latte(state, result);
   return project_output(result.o);
 }
 
@@ -152,30 +148,22 @@ std::vector<std::string> MacchiatoMixer::learned() const {
   return names;
 }
 
-SequenceState MacchiatoMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  source_->add_state(state, rows, options);
-  if (latents_ > 0) add_latte_state(state, rows, settings_.heads, latents_, settings_.head_dim, options);
+StateLayout MacchiatoMixer::state_layout() const {
+  StateLayout layout;
+  source_->declare(layout);
+  if (latents_ > 0) declare_latte(layout, settings_.heads, latents_, settings_.head_dim);
   if (settings_.window) {
-    const std::vector<int64_t> shape = {rows, 0, settings_.kv_heads, settings_.head_dim};
-    state.add("keys", at::zeros(shape, options));
-    state.add("values", at::zeros(shape, options));
+    const std::vector<int64_t> pair = {settings_.kv_heads, settings_.head_dim};
+    for (const char* name : {"keys", "values"}) layout.ring(name, pair, StateLayout::last(*settings_.window - 1));
   }
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
-}
-
-int64_t MacchiatoMixer::state_bytes(int64_t tokens) const {
-  const int64_t pair = 2 * settings_.kv_heads * settings_.head_dim * 4;
-  const int64_t ring = settings_.window ? std::min(tokens, *settings_.window - 1) * pair : 0;
-  const int64_t latents = latents_ > 0 ? latte_state_bytes(settings_.heads, latents_, settings_.head_dim) : 0;
-  return source_->state_bytes() + latents + ring + 8;
+  layout.position();
+  return layout;
 }
 
 double MacchiatoMixer::flops_per_token(int64_t tokens) const {
   const double seen = settings_.window ? static_cast<double>(std::min(tokens, *settings_.window)) : 0.0;
-  return linear_flops({latent_q_.get(), latent_k_.get(), window_q_.get(), window_k_.get(), v_.get(), o_.get()}) +
-         source_->flops_per_token() + 4.0 * seen * static_cast<double>(settings_.heads * settings_.head_dim) +
+  return weight_flops() + source_->flops_per_token() +
+         4.0 * seen * static_cast<double>(settings_.heads * settings_.head_dim) +
          static_cast<double>(settings_.latents) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
 }
 

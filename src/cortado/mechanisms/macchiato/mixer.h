@@ -38,10 +38,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
  public:
   MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
   Lesson lesson(const Tensor& x) const override;
@@ -49,6 +47,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   std::vector<std::string> learned() const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   // What the output rule needs, [B,T,H,·] each; undefined where the variant has no such part.
   struct Projected {
     Tensor query_logits, key_logits, v, window_q, window_k;

@@ -6,7 +6,7 @@
 namespace cortado {
 namespace {
 
-constexpr const char* kTail = "source_tail";
+constexpr const char *kTail = "source_tail", *kHidden = "source_h";
 
 // Every sequence of the batch backwards in time.
 Tensor reverse_time(const Tensor& x, const Batch& batch) {
@@ -37,10 +37,7 @@ Tensor Source::forward(const Tensor& x, const Batch& batch, SequenceState* state
     return causal_ ? y : y + reverse_time(conv_->forward(reverse_time(x, batch), batch, nullptr, kTail), batch);
   }
   if (!causal_) return norm_->forward(rg_lru_->bidirectional(x, batch));
-  if (!state) return norm_->forward(std::get<0>(rg_lru_->forward(x, batch)));
-  auto [h, last] = rg_lru_->forward(x, batch, state->at("position"), state->at("source_h"));
-  state->at("source_h") = last;
-  return norm_->forward(h);
+  return norm_->forward(rg_lru_->forward(x, batch, state, kHidden));
 }
 
 Tensor Source::reference(const Tensor& x) const {
@@ -50,19 +47,14 @@ Tensor Source::reference(const Tensor& x) const {
   return causal_ ? y : y + conv_->reference(x.flip(1)).flip(1);
 }
 
-void Source::add_state(SequenceState& state, int64_t rows, const at::TensorOptions& options) const {
-  if (kind_ == SourceKind::kConv) conv_->add_state(state, kTail, rows, options);
-  if (kind_ == SourceKind::kRgLru) state.add("source_h", at::zeros({rows, dim_}, scan_options(options)));
-}
-
-int64_t Source::state_bytes() const {
-  if (kind_ == SourceKind::kConv) return conv_->state_bytes();
-  return kind_ == SourceKind::kRgLru ? dim_ * 4 : 0;
+void Source::declare(StateLayout& layout) const {
+  if (conv_) conv_->declare(layout, kTail);
+  if (rg_lru_) rg_lru_->declare(layout, kHidden);
 }
 
 double Source::flops_per_token() const {
-  if (kind_ == SourceKind::kConv) return conv_->flops_per_token();
-  return kind_ == SourceKind::kRgLru ? rg_lru_->flops_per_token() : 0.0;
+  if (conv_) return 2.0 * static_cast<double>(conv_->weight.numel());
+  return rg_lru_ ? rg_lru_->flops_per_token() : 0.0;
 }
 
 }  // namespace cortado

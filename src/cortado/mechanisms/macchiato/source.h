@@ -20,9 +20,8 @@ class Source : public torch::nn::Module {
   // The state's "source_tail" (convolution) or "source_h" (RG-LRU) and "position" are read; the first two are moved on.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const;
   Tensor reference(const Tensor& x) const;
-  void add_state(SequenceState& state, int64_t rows, const at::TensorOptions& options) const;
-  int64_t state_bytes() const;
-  double flops_per_token() const;
+  void declare(StateLayout& layout) const;
+  double flops_per_token() const;  // but for the weights of its modules
 
  private:
   SourceKind kind_;

@@ -29,7 +29,7 @@ Tensor MambaMixer::output(const Tensor& y, const Tensor& x, const Tensor& z) con
   return out_->forward(((y + widen(skip_) * x) * at::silu(z)).to(z.scalar_type()));
 }
 
-Tensor MambaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor MambaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const auto halves = in_->forward(x).chunk(2, -1);
   const Tensor convolved = convolve(conv_, halves[0], batch, state);
   const Tensor start =
@@ -46,21 +46,14 @@ Tensor MambaMixer::reference(const Tensor& x) {
   return output(selective_scan_reference(operands(convolved)), convolved, halves[1]);
 }
 
-SequenceState MambaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  state.add("scan_state", at::zeros({rows, settings_.inner, settings_.state}, scan_options(options)));
-  if (conv_) conv_->add_state(state, "conv", rows, options);
-  return state;
+StateLayout MambaMixer::state_layout() const {
+  StateLayout layout;
+  layout.scan("scan_state", {settings_.inner, settings_.state});
+  if (conv_) conv_->declare(layout, "conv");
+  return layout;
 }
 
-int64_t MambaMixer::state_bytes(int64_t) const {
-  return settings_.inner * settings_.state * 4 + (conv_ ? conv_->state_bytes() : 0);
-}
-
-double MambaMixer::flops_per_token(int64_t) const {
-  return linear_flops({in_.get(), select_.get(), step_.get(), out_.get()}) + (conv_ ? conv_->flops_per_token() : 0.0) +
-         7.0 * static_cast<double>(settings_.inner * settings_.state);
-}
+double MambaMixer::flops_per_token(int64_t) const { return weight_flops() + scan_flops(7); }
 
 const Mechanism kMamba = {
     .name = "mamba",

@@ -38,7 +38,7 @@ Tensor Mamba2Mixer::output(const Tensor& o, const Tensor& x, const Tensor& z) co
   return out_->forward(norm_->forward((y * at::silu(z)).to(z.scalar_type())));
 }
 
-Tensor Mamba2Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor Mamba2Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const Projected in = project(x);
   const Operands now = operands(convolve(conv_, in.mixed, batch, state), in.step);
   std::optional<Tensor> start;
@@ -54,22 +54,14 @@ Tensor Mamba2Mixer::reference(const Tensor& x) {
   return output(std::get<0>(gated_scan_reference(now.q, now.k, now.v, now.g, "key", 1.0)), now.x, in.z);
 }
 
-SequenceState Mamba2Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  state.add("scan_state", at::zeros({rows, settings_.heads, settings_.state, settings_.inner / settings_.heads},
-                                    scan_options(options)));
-  if (conv_) conv_->add_state(state, "conv", rows, options);
-  return state;
+StateLayout Mamba2Mixer::state_layout() const {
+  StateLayout layout;
+  layout.scan("scan_state", {settings_.heads, settings_.state, settings_.inner / settings_.heads});
+  if (conv_) conv_->declare(layout, "conv");
+  return layout;
 }
 
-int64_t Mamba2Mixer::state_bytes(int64_t) const {
-  return settings_.inner * settings_.state * 4 + (conv_ ? conv_->state_bytes() : 0);
-}
-
-double Mamba2Mixer::flops_per_token(int64_t) const {
-  return linear_flops({in_.get(), out_.get()}) + (conv_ ? conv_->flops_per_token() : 0.0) +
-         5.0 * static_cast<double>(settings_.inner * settings_.state);
-}
+double Mamba2Mixer::flops_per_token(int64_t) const { return weight_flops() + scan_flops(5); }
 
 const Mechanism kMamba2 = {
     .name = "mamba2",

@@ -77,20 +77,16 @@ Tensor MegaMixer::output(const Tensor& x, const Tensor& average, const Tensor& a
   return update * (candidate - x);
 }
 
-Tensor MegaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor MegaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const Tensor wide = x.to(wide_type(x));
   Tensor average = average_->forward(wide, batch, state, false);
   if (average_back_) average = average + average_back_->forward(wide, batch, nullptr, true);
   average = average.to(x.scalar_type());
-  const std::optional<Tensor> start = state ? std::optional<Tensor>(state->at("position")) : std::nullopt;
-  const Tensor positions = batch.positions(x, start);
+  const Tensor positions = batch.positions(x, start_of(state, "position"));
   const auto [q, k] = queries_and_keys(average, positions);
   const Tensor v = values(x);
   JoinedKeys keys{k, v, std::nullopt, batch.cu_seqlens};
-  if (state) {
-    keys = advance_ring(*state, k, v, settings_.chunk, batch);
-    state->at("position") = *start + batch.lengths(x);
-  }
+  if (state) keys = advance_ring(*state, k, v, settings_.chunk, batch);
   const KeyPlaces places = key_places(q, keys, batch.cu_seqlens);
   IntervalOptions chunk;
   chunk.scale = 1.0;
@@ -99,23 +95,18 @@ Tensor MegaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* st
   return output(x, average, std::get<0>(interval_attention(q, keys.k, keys.v, chunk)));
 }
 
-SequenceState MegaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  state.add("average", at::zeros({rows, dim_ * settings_.average}, scan_options(options)));
-  state.add("keys", at::zeros({rows, 0, 1, key_size()}, options));
-  state.add("values", at::zeros({rows, 0, 1, settings_.values}, options));
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
-}
-
-int64_t MegaMixer::state_bytes(int64_t tokens) const {
-  return (dim_ * settings_.average + std::min(tokens, settings_.chunk - 1) * (key_size() + settings_.values)) * 4 + 8;
+StateLayout MegaMixer::state_layout() const {
+  StateLayout layout;
+  layout.scan("average", {dim_ * settings_.average});
+  layout.ring("keys", {1, key_size()}, StateLayout::last(settings_.chunk - 1));
+  layout.ring("values", {1, settings_.values}, StateLayout::last(settings_.chunk - 1));
+  layout.position();
+  return layout;
 }
 
 double MegaMixer::flops_per_token(int64_t tokens) const {
   const int64_t seen = std::min(tokens, settings_.chunk);
-  return linear_flops({z_.get(), v_.get(), reset_.get(), update_.get(), h_.get(), u_.get()}) +
-         6.0 * static_cast<double>(dim_ * settings_.average) * (settings_.causal ? 1 : 2) +
+  return weight_flops() + 6.0 * static_cast<double>(dim_ * settings_.average) * (settings_.causal ? 1 : 2) +
          2.0 * static_cast<double>((key_size() + settings_.values) * seen);
 }
 

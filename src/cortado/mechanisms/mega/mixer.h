@@ -39,13 +39,13 @@ class MegaMixer : public Mixer {
  public:
   MegaMixer(const MegaSettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   // Queries, already scaled, and keys [B,T,1,*]: the score is their product.
   std::pair<Tensor, Tensor> queries_and_keys(const Tensor& average, const Tensor& positions) const;
   Tensor values(const Tensor& x) const;

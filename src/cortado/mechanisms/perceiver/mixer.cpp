@@ -48,7 +48,7 @@ PerceiverMixer::PerceiverMixer(int64_t dim, int64_t heads, int64_t latents, int6
   o_ = register_module("o", make_output_linear(dim, dim));
 }
 
-Tensor PerceiverMixer::forward(const Tensor& x, const Batch& batch, SequenceState*) {
+Tensor PerceiverMixer::mix(const Tensor& x, const Batch& batch, SequenceState*) {
   const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
   const Tensor read = latents_read(latent_heads(latents_, heads_), k, v, batch).to(x.scalar_type());
   Tensor z = mix_->forward(merge_latent_heads(read));
@@ -68,10 +68,6 @@ Tensor PerceiverMixer::reference(const Tensor& x) {
       merge_heads(attention_reference(split_heads(q_->forward(x), heads_), split_heads(k_latent_->forward(z), heads_),
                                       split_heads(v_latent_->forward(z), heads_))));
 }
-
-SequenceState PerceiverMixer::zero_state(int64_t, const at::TensorOptions&) const { return SequenceState(name()); }
-
-int64_t PerceiverMixer::state_bytes(int64_t) const { return 0; }
 
 // The latents' own work is shared by the tokens of the sequence.
 double PerceiverMixer::flops_per_token(int64_t tokens) const {

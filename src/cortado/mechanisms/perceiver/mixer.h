@@ -29,13 +29,12 @@ class PerceiverMixer : public Mixer {
  public:
   PerceiverMixer(int64_t dim, int64_t heads, int64_t latents, int64_t blocks);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   int64_t heads_, count_, dim_;
   Tensor latents_;                       // Q̂ [L, D]
   std::shared_ptr<Linear> k_, v_, mix_;  // encoding: keys and values of tokens, and the heads' output

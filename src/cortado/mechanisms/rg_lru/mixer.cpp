@@ -7,27 +7,21 @@ RgLruMixer::RgLruMixer(int64_t dim, int64_t heads, bool causal) : Mixer("rg_lru"
   o_ = register_module("o", make_output_linear(dim, dim));
 }
 
-Tensor RgLruMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor RgLruMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   if (!causal_) return o_->forward(rg_lru_->bidirectional(x, batch));
-  if (!state) return o_->forward(std::get<0>(rg_lru_->forward(x, batch)));
-  auto [h, last] = rg_lru_->forward(x, batch, state->at("position"), state->at("h"));
-  state->at("h") = last;
-  state->at("position") = state->at("position") + batch.lengths(x);
-  return o_->forward(h);
+  return o_->forward(rg_lru_->forward(x, batch, state, "h"));
 }
 
 Tensor RgLruMixer::reference(const Tensor& x) { return o_->forward(rg_lru_->reference(x, causal_)); }
 
-SequenceState RgLruMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  state.add("h", at::zeros({rows, dim_}, scan_options(options)));
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
+StateLayout RgLruMixer::state_layout() const {
+  StateLayout layout;
+  rg_lru_->declare(layout, "h");
+  layout.position();
+  return layout;
 }
 
-int64_t RgLruMixer::state_bytes(int64_t) const { return dim_ * 4 + 8; }
-
-double RgLruMixer::flops_per_token(int64_t) const { return rg_lru_->flops_per_token() + linear_flops({o_.get()}); }
+double RgLruMixer::flops_per_token(int64_t) const { return weight_flops() + rg_lru_->flops_per_token(); }
 
 const Mechanism kRgLru = {
     .name = "rg_lru",

@@ -14,13 +14,13 @@ class RgLruMixer : public Mixer {
  public:
   RgLruMixer(int64_t dim, int64_t heads, bool causal);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   int64_t dim_;
   bool causal_;
   std::shared_ptr<RgLru> rg_lru_;

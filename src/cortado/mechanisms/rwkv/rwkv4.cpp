@@ -32,7 +32,7 @@ Tensor Rwkv4Mixer::output(const Tensor& r, const Tensor& mean) const {
   return o_->forward(r * mean.to(r.scalar_type()));
 }
 
-Tensor Rwkv4Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor Rwkv4Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const Operands in = operands(x, previous(x, batch, state));
   if (!state) return output(in.r, wkv(in.k, in.v, rate(), widen(bonus_), nullptr, batch.cu_seqlens));
   WkvState sums{state->at("numerator"), state->at("denominator"), state->at("maximum")};
@@ -48,21 +48,18 @@ Tensor Rwkv4Mixer::reference(const Tensor& x) {
   return output(in.r, wkv_reference(in.k, in.v, rate(), widen(bonus_)));
 }
 
-SequenceState Rwkv4Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  add_shift_state(state, rows, dim_, options);
-  state.add("numerator", at::zeros({rows, width_}, scan_options(options)));
-  state.add("denominator", at::zeros({rows, width_}, scan_options(options)));
-  state.add("maximum", at::full({rows, width_}, -INFINITY, scan_options(options)));
-  return state;
+StateLayout Rwkv4Mixer::state_layout() const {
+  StateLayout layout;
+  declare_shift(layout, dim_);
+  layout.scan("numerator", {width_});
+  layout.scan("denominator", {width_});
+  layout.scan("maximum", {width_}, -INFINITY);
+  return layout;
 }
-
-int64_t Rwkv4Mixer::state_bytes(int64_t) const { return (dim_ + 3 * width_) * 4; }
 
 double Rwkv4Mixer::flops_per_token(int64_t) const {
   // three mixes of the shift, and about 20 operations a channel for the two sums and their quotient
-  return linear_flops({k_.get(), v_.get(), r_.get(), o_.get()}) + 9.0 * static_cast<double>(dim_) +
-         20.0 * static_cast<double>(width_);
+  return weight_flops() + 9.0 * static_cast<double>(dim_) + 20.0 * static_cast<double>(width_);
 }
 
 const Mechanism kRwkv4 = {

@@ -13,13 +13,13 @@ class Rwkv4Mixer : public Mixer {
  public:
   Rwkv4Mixer(int64_t dim, int64_t width, const MixerContext& context);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   struct Operands {
     Tensor k, v, r;
   };

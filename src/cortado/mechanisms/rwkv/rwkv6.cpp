@@ -57,7 +57,7 @@ Tensor Rwkv6Mixer::output(const Tensor& o, const Tensor& gate) const {
   return o_->forward((normed * norm_weight_ + norm_bias_) * gate);
 }
 
-Tensor Rwkv6Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor Rwkv6Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const Operands in = operands(x, previous(x, batch, state));
   std::optional<Tensor> start;
   if (state) start = state->at("scan_state");
@@ -71,23 +71,17 @@ Tensor Rwkv6Mixer::reference(const Tensor& x) {
   return output(std::get<0>(gated_scan_reference(in.r, in.k, in.v, in.g, "key", 1.0, bonus_)), in.gate);
 }
 
-SequenceState Rwkv6Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  const int64_t heads = settings_.heads;
-  add_shift_state(state, rows, dim_, options);
-  state.add("scan_state",
-            at::zeros({rows, heads, settings_.key_dim / heads, settings_.value_dim / heads}, scan_options(options)));
-  return state;
-}
-
-int64_t Rwkv6Mixer::state_bytes(int64_t) const {
-  return (dim_ + settings_.key_dim * settings_.value_dim / settings_.heads) * 4;
+StateLayout Rwkv6Mixer::state_layout() const {
+  StateLayout layout;
+  declare_shift(layout, dim_);
+  layout.scan("scan_state",
+              {settings_.heads, settings_.key_dim / settings_.heads, settings_.value_dim / settings_.heads});
+  return layout;
 }
 
 double Rwkv6Mixer::flops_per_token(int64_t) const {
   const int64_t low_rank = mix_down_.numel() + mix_up_.numel() + decay_down_.numel() + decay_up_.numel();
-  return linear_flops({r_.get(), k_.get(), v_.get(), g_.get(), o_.get()}) + 2.0 * static_cast<double>(low_rank) +
-         6.0 * static_cast<double>(settings_.key_dim * settings_.value_dim / settings_.heads);
+  return weight_flops() + 2.0 * static_cast<double>(low_rank) + scan_flops(6);
 }
 
 const Mechanism kRwkv6 = {

@@ -28,9 +28,7 @@ inline Tensor previous_reference(const Tensor& x) {
   return at::cat({at::zeros_like(x.narrow(1, 0, 1)), x.narrow(1, 0, x.size(1) - 1)}, 1);
 }
 
-inline void add_shift_state(SequenceState& state, int64_t rows, int64_t dim, const at::TensorOptions& options) {
-  state.add("shift", at::zeros({rows, 1, dim}, scan_options(options)));
-}
+inline void declare_shift(StateLayout& layout, int64_t dim) { layout.tail("shift", {1, dim}); }
 
 // How deep a layer is, for the initial values: 0 to 1, and 1 to nearly 0.
 struct Depth {

@@ -46,35 +46,33 @@ Tensor S5Mixer::output(const Tensor& x, const Tensor& y) const {
   return g * at::sigmoid(gate_->forward(g));
 }
 
-Tensor S5Mixer::mix(const Tensor& u, const Batch& batch, SequenceState* state) const {
+Tensor S5Mixer::system(const Tensor& u, const Batch& batch, SequenceState* state) const {
   const NoAutocast as_given;
   const auto wide = u.scalar_type();
   const Tensor b = b_.to(wide);
-  const Discretized system = discretize(log_step_, log_decay_, frequency_, wide);
-  const Tensor inputs = at::complex(at::linear(u, b.select(2, 0)), at::linear(u, b.select(2, 1))) * system.input;
+  const Discretized steps = discretize(log_step_, log_decay_, frequency_, wide);
+  const Tensor inputs = at::complex(at::linear(u, b.select(2, 0)), at::linear(u, b.select(2, 1))) * steps.input;
   auto read = [&](const Tensor& h, const Tensor& c) {
     return at::linear(at::real(h), c.select(2, 0).to(wide)) - at::linear(at::imag(h), c.select(2, 1).to(wide));
   };
-  Tensor y = read(complex_scan(system.log_a, inputs, batch, state, "state"), c_);
-  if (!causal_) y = y + read(complex_scan(system.log_a, inputs, batch, nullptr, "state", /*reverse=*/true), c_back_);
+  Tensor y = read(complex_scan(steps.log_a, inputs, batch, state, "state"), c_);
+  if (!causal_) y = y + read(complex_scan(steps.log_a, inputs, batch, nullptr, "state", /*reverse=*/true), c_back_);
   return 2 * y + skip_.to(wide) * u;
 }
 
-Tensor S5Mixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  return output(x, mix(x.to(wide_type(x)), batch, state));
+Tensor S5Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
+  return output(x, system(x.to(wide_type(x)), batch, state));
 }
 
-SequenceState S5Mixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  state.add("state", at::zeros({rows, states_, 2}, scan_options(options)));
-  return state;
+StateLayout S5Mixer::state_layout() const {
+  StateLayout layout;
+  layout.scan("state", {states_, 2});
+  return layout;
 }
-
-int64_t S5Mixer::state_bytes(int64_t) const { return states_ * 2 * 4; }
 
 double S5Mixer::flops_per_token(int64_t) const {
   const double directions = causal_ ? 1 : 2;
-  return linear_flops({gate_.get()}) + 4.0 * static_cast<double>(states_ * dim_) * (1 + directions) +
+  return weight_flops() + 4.0 * static_cast<double>(states_ * dim_) * (1 + directions) +
          16.0 * static_cast<double>(states_) * directions + 12.0 * static_cast<double>(dim_);
 }
 

@@ -14,16 +14,16 @@ class S5Mixer : public Mixer {
  public:
   S5Mixer(int64_t dim, int64_t states, bool causal);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   void initialize_hippo();
   // u [B,T,D], wide: what the system makes of it, in u's type also under autocast.
-  Tensor mix(const Tensor& u, const Batch& batch, SequenceState* state) const;
+  Tensor system(const Tensor& u, const Batch& batch, SequenceState* state) const;
   Tensor output(const Tensor& x, const Tensor& y) const;
 
   int64_t dim_, states_;

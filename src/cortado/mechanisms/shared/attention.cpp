@@ -21,16 +21,12 @@ WindowAttentionOptions AttentionMixer::options() const {
   return options;
 }
 
-Tensor AttentionMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const std::optional<Tensor> start = start_of(state, "position");
-  const Projected p = project(x, batch.positions(x, start));
+Tensor AttentionMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
+  const Projected p = project(x, batch.positions(x, start_of(state, "position")));
   WindowAttentionOptions attention = options();
   attention.cu_seqlens = batch.cu_seqlens;
   JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
-  if (state) {
-    keys = advance(p.k, p.v, batch, *state);
-    state->at("position") = batch.cu_seqlens ? *start + batch.lengths(x) : *start + x.size(1);
-  }
+  if (state) keys = advance(p.k, p.v, batch, *state);
   return output(attend(p.q, keys, attention).to(x.scalar_type()));
 }
 
@@ -39,16 +35,9 @@ Tensor AttentionMixer::reference(const Tensor& x) {
   return output(std::get<0>(window_attention_reference(p.q, p.k, p.v, options())));
 }
 
-SequenceState AttentionMixer::empty_cache(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  add_cache(state, rows, options);
-  state.add("position", at::zeros({rows}, position_options(options)));
-  return state;
-}
-
 double AttentionMixer::flops_per_token(int64_t tokens) const {
   const int64_t seen = settings_.window ? std::min(tokens, *settings_.window) : tokens;
-  return projection_flops() + 4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
+  return weight_flops() + 4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
 }
 
 }  // namespace cortado

@@ -21,21 +21,19 @@ class AttentionMixer : public ProjectedMixer {
  public:
   AttentionMixer(std::string name, const AttentionSettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
   double flops_per_token(int64_t tokens) const override;
 
  protected:
-  // The keys to attend to, old and new; leaves the state updated (but for the position).
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
+  // The keys to attend to, old and new; leaves them in the state.
   virtual JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) = 0;
 
   // Softmax over those keys, [B,T,H,d].
   virtual Tensor attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const {
     return attend_joined(q, keys, options);
   }
-
-  // {"keys", "values"} [rows, 0, Hkv, d] and "position" [rows].
-  SequenceState empty_cache(int64_t rows, const at::TensorOptions& options) const;
 
   AttentionSettings settings_;
 

@@ -37,12 +37,8 @@ class ConvolvedLinear {
     return conv_ ? conv_->reference(y) : y;
   }
 
-  void add_state(SequenceState& state, int64_t rows, const at::TensorOptions& options) const {
-    if (conv_) conv_->add_state(state, tail_, rows, options);
-  }
-  int64_t state_bytes() const { return conv_ ? conv_->state_bytes() : 0; }
-  double flops_per_token() const {
-    return 2.0 * static_cast<double>(linear_->weight.numel()) + (conv_ ? conv_->flops_per_token() : 0.0);
+  void declare(StateLayout& layout) const {
+    if (conv_) conv_->declare(layout, tail_);
   }
 
  private:

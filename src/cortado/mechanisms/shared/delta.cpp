@@ -70,7 +70,7 @@ Tensor DeltaMixer::output(const Tensor& x, const Tensor& mixed) const {
   return o_->forward(y);
 }
 
-Tensor DeltaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+Tensor DeltaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   const auto branch = [&](const ConvolvedLinear& of, int64_t heads) {
     const Tensor y = of.forward(x, batch, state);
     return split_heads(of.convolved() ? y : at::silu(y), heads);
@@ -78,7 +78,7 @@ Tensor DeltaMixer::forward(const Tensor& x, const Batch& batch, SequenceState* s
   auto [o, last] = delta_scan(l2_normalized(branch(q_, settings_.key_heads)),
                               l2_normalized(branch(k_, settings_.key_heads)), branch(v_, settings_.heads), beta(x),
                               log_decay(x), {}, start_of(state, "scan_state"), batch.cu_seqlens);
-  if (state) state->at("scan_state") = last;
+  keep(state, {{"scan_state", last}});
   return output(x, o);
 }
 
@@ -93,25 +93,15 @@ Tensor DeltaMixer::reference(const Tensor& x) {
                                           branch(v_, settings_.heads), beta(x), log_decay(x))));
 }
 
-SequenceState DeltaMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
-  state.add("scan_state",
-            at::zeros({rows, settings_.heads, settings_.head_dim, settings_.value_head_dim}, scan_options(options)));
-  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
-  return state;
-}
-
-int64_t DeltaMixer::state_bytes(int64_t) const {
-  int64_t bytes = settings_.heads * settings_.head_dim * settings_.value_head_dim * 4;
-  for (const auto* part : {&q_, &k_, &v_}) bytes += part->state_bytes();
-  return bytes;
+StateLayout DeltaMixer::state_layout() const {
+  StateLayout layout;
+  layout.scan("scan_state", {settings_.heads, settings_.head_dim, settings_.value_head_dim});
+  for (const auto* part : {&q_, &k_, &v_}) part->declare(layout);
+  return layout;
 }
 
 double DeltaMixer::flops_per_token(int64_t) const {
-  double flops = linear_flops({beta_.get(), gate_in_.get(), gate_.get(), o_.get()}) + decay_flops();
-  for (const auto* part : {&q_, &k_, &v_}) flops += part->flops_per_token();
-  // decay, the answer to k, the correction and the answer to q
-  return flops + 7.0 * static_cast<double>(settings_.heads * settings_.head_dim * settings_.value_head_dim);
+  return weight_flops() + scan_flops(7);  // decay, the answer to k, the correction and the answer to q
 }
 
 Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& dt_bias) {

@@ -33,18 +33,17 @@ DeltaSettings read_delta_settings(JsonReader& settings, const MixerContext& cont
 // State: "scan_state" [rows,H,K,V]; with convolutions "q_tail", "k_tail", "v_tail" [rows,taps-1,width].
 class DeltaMixer : public Mixer {
  public:
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  protected:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   DeltaMixer(const std::string& name, const DeltaSettings& settings, int64_t dim);
 
   // Natural log, <= 0: [B,T,H] or [B,T,H,K]; none = no decay.
   virtual std::optional<Tensor> log_decay(const Tensor& x) const = 0;
-  virtual double decay_flops() const = 0;
   const DeltaSettings& settings() const { return settings_; }
 
  private:

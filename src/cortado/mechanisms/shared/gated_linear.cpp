@@ -60,18 +60,13 @@ Tensor GatedLinearMixer::output(const Tensor& x, const Tensor& o) const {
   return o_->forward(normed * (settings_.swish ? at::silu(gate) : at::sigmoid(gate)));
 }
 
-Tensor GatedLinearMixer::forward(const Tensor& x, const Batch& batch, SequenceState* state) {
-  std::optional<Tensor> position;
+Tensor GatedLinearMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
   Tensor positions;
-  if (settings_.rotary) {
-    position = start_of(state, "position");
-    positions = batch.positions(x, position);
-  }
+  if (settings_.rotary) positions = batch.positions(x, start_of(state, "position"));
   const auto in = operands(positions, [&](const ConvolvedLinear& map) { return map.forward(x, batch, state); });
   auto [o, last] = gated_scan(in.q, in.k, in.v, decay(x), "key", settings_.scale, {}, start_of(state, "scan_state"),
                               batch.cu_seqlens);
-  if (state) state->at("scan_state") = last;
-  if (position) state->at("position") = *position + batch.lengths(x);
+  keep(state, {{"scan_state", last}});
   return output(x, o);
 }
 
@@ -81,29 +76,17 @@ Tensor GatedLinearMixer::reference(const Tensor& x) {
   return output(x, std::get<0>(gated_scan_reference(in.q, in.k, in.v, decay(x), "key", settings_.scale)));
 }
 
-SequenceState GatedLinearMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state(name());
+StateLayout GatedLinearMixer::state_layout() const {
+  StateLayout layout;
   const int64_t heads = settings_.heads;
-  state.add("scan_state",
-            at::zeros({rows, heads, settings_.key_dim / heads, settings_.value_dim / heads}, scan_options(options)));
-  if (settings_.rotary) state.add("position", at::zeros({rows}, position_options(options)));
-  for (const auto* part : {&q_, &k_, &v_}) part->add_state(state, rows, options);
-  return state;
-}
-
-int64_t GatedLinearMixer::state_bytes(int64_t) const {
-  int64_t bytes = settings_.key_dim * settings_.value_dim / settings_.heads * 4;
-  if (settings_.rotary) bytes += 8;
-  for (const auto* part : {&q_, &k_, &v_}) bytes += part->state_bytes();
-  return bytes;
+  layout.scan("scan_state", {heads, settings_.key_dim / heads, settings_.value_dim / heads});
+  if (settings_.rotary) layout.position();
+  for (const auto* part : {&q_, &k_, &v_}) part->declare(layout);
+  return layout;
 }
 
 double GatedLinearMixer::flops_per_token(int64_t) const {
-  // decay, write and read: five operations for each number of the state
-  double flops = linear_flops({g_.get(), o_.get()}) + decay_flops() +
-                 5.0 * static_cast<double>(settings_.key_dim * settings_.value_dim / settings_.heads);
-  for (const auto* part : {&q_, &k_, &v_}) flops += part->flops_per_token();
-  return flops;
+  return weight_flops() + scan_flops(5);  // decay, write and read
 }
 
 Tensor constant_decay(const std::vector<double>& logs, const Tensor& x) {

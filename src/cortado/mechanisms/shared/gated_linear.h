@@ -32,17 +32,15 @@ class GatedLinearMixer : public Mixer {
  public:
   GatedLinearMixer(std::string name, const GatedLinearSettings& settings, int64_t dim);
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) override;
   Tensor reference(const Tensor& x) override;
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   double flops_per_token(int64_t tokens) const override;
 
  protected:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+
   // Natural logs, <= 0, float32 or float64: [B,T,H,K] or [H].
   virtual Tensor decay(const Tensor& x) const = 0;
-  // Of `decay`, for one token.
-  virtual double decay_flops() const { return 0; }
 
   const GatedLinearSettings settings_;
 

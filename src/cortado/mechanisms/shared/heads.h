@@ -65,6 +65,4 @@ inline std::optional<Rotary> read_rotary(JsonReader& settings, const MixerContex
   return angles;
 }
 
-inline at::TensorOptions position_options(const at::TensorOptions& options) { return options.dtype(at::kLong); }
-
 }  // namespace cortado

@@ -44,10 +44,8 @@ ProjectedMixer::Projected ProjectedMixer::project(const Tensor& x, const Tensor&
   return p;
 }
 
-void ProjectedMixer::add_cache(SequenceState& state, int64_t rows, const at::TensorOptions& options) const {
-  const std::vector<int64_t> shape = {rows, 0, projections_.kv_heads, projections_.head_dim};
-  state.add("keys", at::zeros(shape, options));
-  state.add("values", at::zeros(shape, options));
+void ProjectedMixer::declare_ring(StateLayout& layout, const StateLayout::Places& places) const {
+  for (const char* name : {"keys", "values"}) layout.ring(name, pair_shape(), places);
 }
 
 }  // namespace cortado

@@ -32,11 +32,10 @@ class ProjectedMixer : public Mixer {
   Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const;
   Tensor output(const Tensor& mixed) const { return o_->forward(merge_heads(mixed)); }
 
-  // Adds "keys" and "values" [rows, 0, Hkv, d].
-  void add_cache(SequenceState& state, int64_t rows, const at::TensorOptions& options) const;
-  // Bytes of one key and its value in float32.
-  int64_t pair_bytes() const { return 2 * projections_.kv_width() * 4; }
-  double projection_flops() const { return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}); }
+  // [Hkv, d], a key or a value.
+  std::vector<int64_t> pair_shape() const { return {projections_.kv_heads, projections_.head_dim}; }
+  // "keys" and "values".
+  void declare_ring(StateLayout& layout, const StateLayout::Places& places) const;
 
  private:
   ProjectionSettings projections_;

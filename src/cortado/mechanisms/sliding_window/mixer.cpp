@@ -4,16 +4,15 @@
 
 namespace cortado {
 
-SequenceState SlidingWindowMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  return empty_cache(rows, options);
+StateLayout SlidingWindowMixer::state_layout() const {
+  StateLayout layout;
+  declare_ring(layout, StateLayout::last(*settings_.window - 1));
+  layout.position();
+  return layout;
 }
 
 JoinedKeys SlidingWindowMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
   return advance_ring(state, k, v, *settings_.window, batch);
-}
-
-int64_t SlidingWindowMixer::state_bytes(int64_t tokens) const {
-  return std::min(tokens, *settings_.window - 1) * pair_bytes() + 8;
 }
 
 std::optional<PairCount> SlidingWindowMixer::pairs(int64_t tokens) const {

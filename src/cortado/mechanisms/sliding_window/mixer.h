@@ -13,8 +13,7 @@ class SlidingWindowMixer : public AttentionMixer {
  public:
   SlidingWindowMixer(const AttentionSettings& settings, int64_t dim)
       : AttentionMixer("sliding_window", settings, dim) {}
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   std::optional<PairCount> pairs(int64_t tokens) const override;
 
  protected:

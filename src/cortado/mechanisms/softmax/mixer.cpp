@@ -17,10 +17,12 @@ Tensor with_room(const Tensor& cache, int64_t used, int64_t places) {
 
 }  // namespace
 
-SequenceState SoftmaxMixer::zero_state(int64_t rows, const at::TensorOptions& options) const {
-  SequenceState state = empty_cache(rows, options);
-  state.add("used", at::zeros({rows}, position_options(options)));
-  return state;
+StateLayout SoftmaxMixer::state_layout() const {
+  StateLayout layout;
+  for (const char* name : {"keys", "values"}) layout.growing(name, pair_shape(), kCacheBlock, "used");
+  layout.position();
+  layout.counter("used");
+  return layout;
 }
 
 JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
@@ -49,10 +51,6 @@ JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& 
   return {keys.narrow(1, 0, total), values.narrow(1, 0, total), first, std::nullopt};
 }
 
-int64_t SoftmaxMixer::state_bytes(int64_t tokens) const {
-  return (tokens + kCacheBlock - 1) / kCacheBlock * kCacheBlock * pair_bytes() + 2 * 8;
-}
-
 const Mechanism kSoftmax = {
     .name = "softmax",
     .family = "softmax attention",
@@ -61,7 +59,6 @@ const Mechanism kSoftmax = {
     .state = "2 T Hkv d",
     .primitives = {"window_attention"},
     .bidirectional = true,
-    .grows = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           return std::make_shared<SoftmaxMixer>(AttentionSettings::read(settings, context), context.dim);

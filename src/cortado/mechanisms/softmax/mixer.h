@@ -17,8 +17,7 @@ class SoftmaxMixer : public AttentionMixer {
 
   SoftmaxMixer(const AttentionSettings& settings, int64_t dim, std::string name = "softmax")
       : AttentionMixer(std::move(name), settings, dim) {}
-  SequenceState zero_state(int64_t rows, const at::TensorOptions& options) const override;
-  int64_t state_bytes(int64_t tokens) const override;
+  StateLayout state_layout() const override;
   std::optional<PairCount> pairs(int64_t tokens) const override { return PairCount{static_cast<double>(tokens), 0}; }
 
  protected:

@@ -1,0 +1,73 @@
+// What a mixer carries from call to call, as a declaration. The state before the first token, its bytes, whether it
+// grows, and how rows of different states become one batch follow from it.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+
+#include "cortado/nn/state.h"
+
+namespace cortado {
+
+// Tensors in the order in which they were declared; shapes are those of one row.
+class StateLayout {
+ public:
+  // Tokens read -> places that a row then has in a cache.
+  using Places = std::function<int64_t(int64_t tokens)>;
+  // The counter of the tokens read, which Mixer::forward moves.
+  static constexpr const char* kPosition = "position";
+
+  // Sums, averages, tails of convolutions: of one size, float32 (float64 where x is).
+  void scan(const std::string& name, std::vector<int64_t> shape, double fill = 0);
+  // The same in the type of x: keys and values of chosen tokens.
+  void kept(const std::string& name, std::vector<int64_t> shape);
+  // The last W - 1 inputs of a convolution: as a scan, but no part of what a token reads and writes.
+  void tail(const std::string& name, std::vector<int64_t> shape);
+  // [rows, places, shape...] in the type of x: keys or values, right-aligned, never more than some number of them. How
+  // many a row has is told by its position, or by the counter `held`.
+  void ring(const std::string& name, std::vector<int64_t> shape, Places places, const std::string& held = {});
+  // A ring in the type of scans: scores of its keys.
+  void scan_ring(const std::string& name, std::vector<int64_t> shape, Places places, const std::string& held);
+  // Of a ring of the last `most` tokens.
+  static Places last(int64_t most);
+  // As a ring, but of all tokens, with memory for whole blocks of them: the counter `used` says how many places from
+  // the left on, the same in every row, hold tokens (right-aligned among those).
+  void growing(const std::string& name, std::vector<int64_t> shape, int64_t block, const std::string& used);
+  // int64, one number.
+  void counter(const std::string& name);
+  void position() { counter(kPosition); }
+
+  // Before the first token, for `rows` sequences; `options` gives device and the type of x, `cache` the type of growing
+  // caches, if it is another.
+  SequenceState zeros(const std::string& mechanism, int64_t rows, const at::TensorOptions& options,
+                      std::optional<at::ScalarType> cache = {}) const;
+  // Of one row after `tokens` tokens, x being of this type.
+  int64_t bytes(int64_t tokens, at::ScalarType type) const;
+  // Numbers in its scans, which a token reads and writes.
+  int64_t scan_numbers() const;
+  bool grows() const;
+
+  // The rows of all of them, one after the other, as a batch that goes on as each would alone. Places that no row has
+  // use for any more go. InputError if one is another mechanism's.
+  SequenceState join(const std::vector<SequenceState>& states) const;
+  // InputError, which begins with `place`, unless the state has these tensors with these shapes.
+  void check(const SequenceState& state, const std::string& place) const;
+
+ private:
+  enum class Type { kScan, kTail, kInput, kCounter };
+  static at::ScalarType type_of(Type type, at::ScalarType input);
+  struct Entry {
+    std::string name;
+    Type type;
+    std::vector<int64_t> shape;
+    double fill = 0;
+    Places places = {};     // memory of a cache; none: no cache
+    std::string held = {};  // the counter of a row's places
+    bool grows = false;
+  };
+
+  std::pair<int64_t, int64_t> filled(const Entry& entry, const SequenceState& state) const;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace cortado
