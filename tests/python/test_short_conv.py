@@ -63,6 +63,22 @@ def test_gradients_are_finite_differences(tokens, activation):
     assert torch.autograd.gradcheck(lambda *x: call(*x, activation=activation), inputs(tokens=tokens, width=2))
 
 
+@pytest.mark.parametrize("width", [3, 8, 21])
+def test_the_kernels_gradients(width):
+    """float32 takes the kernel, whose channels lie in vectors and a rest; float64 does not."""
+    bounds = torch.tensor([0, 1, 1, 40])
+    given = inputs(batch=1, tokens=40, width=width, rows=3, dtype=torch.float32)
+    exact = [x.detach().double().requires_grad_() for x in given]
+
+    def gradients(x):
+        y, last = call(*x, activation="silu", cu_seqlens=bounds)
+        weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).reshape(y.shape).to(y.dtype)
+        return torch.autograd.grad((y * weights).sum() + last.square().sum(), x)
+
+    for got, want in zip(gradients(given), gradients(exact)):
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
 def test_packed_gradients():
     bounds = torch.tensor([0, 1, 1, 7])
     given = inputs(batch=1, tokens=7, width=2, rows=3)

@@ -233,7 +233,7 @@ TEST(SlotScanKernel, EverySizeOnEveryInstructionSet) {
       c.shared_w = number % 5 == 1;
       c.shared_decay = number % 3 == 1;
       c.channels = channels;
-      check_kernel(c, kDecays, at::kFloat, 2e-5, number % 4 - 1);
+      check_kernel(c, kDecays, at::kFloat, 2e-5, (number + 1) % 4);
       ++number;
     }
   }
