@@ -1,9 +1,11 @@
-"""scripts/mutants.py: which changes it finds in C++ text, and that what it writes compiles and does what it says."""
+"""scripts/mutants.py: which changes it finds in C++ text, and that what it writes compiles and does what it says.
+scripts/mutate.py: what it draws, drops, runs first and counts."""
 
+import importlib
+import json
 import os
 import re
 import subprocess
-import sys
 
 import pytest
 
@@ -45,13 +47,15 @@ int main() {
 
 
 @pytest.fixture(name="mutants")
-def fixture_mutants(root):
-    sys.path.insert(0, str(root / "scripts"))
-    try:
-        import mutants
-    finally:
-        sys.path.pop(0)
-    return mutants
+def fixture_mutants(root, monkeypatch):
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    return importlib.import_module("mutants")
+
+
+@pytest.fixture(name="mutate")
+def fixture_mutate(root, monkeypatch):
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    return importlib.import_module("mutate")
 
 
 def found(mutants, text):
@@ -131,3 +135,57 @@ def test_kernels_take_mutants(mutants, root, tmp_path):
 def test_the_sources_have_enough_places(mutants, root):
     files = [*root.glob("src/cortado/primitives/*/op.cpp"), *root.glob("src/cortado/mechanisms/*/mixer.cpp")]
     assert sum(len(mutants.places(f.read_text())) for f in files) > 1500
+
+
+def test_seeds_in_one_build_do_not_meet(mutate, root):
+    files = [str(f.relative_to(root)) for f in root.glob("src/cortado/primitives/short_conv/*.cpp")]
+    texts = {f: (root / f).read_text() for f in files}
+    drawn = mutate.draw(texts, [1, 2], 60)
+    assert sorted(drawn) == [*range(10_001, 10_061), *range(20_001, 20_061)]
+    places = sorted((file, c.start, c.end) for file, c in drawn.values())
+    assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(places, places[1:]))
+    first = mutate.of_seed(drawn, 1, 40)
+    assert first == mutate.draw(texts, [1], 40) and len(first) == 40
+    assert first != mutate.draw(texts, [3], 40)
+
+
+def test_a_compilers_complaint_names_its_mutants(mutate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mutate, "COPY", tmp_path)
+    lines = {"src/a.h": {1: range(5, 8), 2: range(9, 10)}, "src/b.cpp": {3: range(1, 4)}}
+    note = f"{tmp_path}/src/b.cpp:2:7: required from here\n"
+    assert mutate.broken(f"{note}{tmp_path}/src/a.h:6:3: error: no", lines) == {1}
+    assert mutate.broken(f"{note}/usr/include/vector:6:3: error: no", lines) == {3}
+    assert mutate.broken(f"In file {tmp_path}/src/a.h, somewhere: error", lines) == {1, 2}
+    assert "all of ['src/a.h'] are dropped" in capsys.readouterr().out
+
+
+def test_own_tests_come_first(mutate):
+    def order(file):
+        return [name for name, _ in mutate.stages(file, ["primitives_tests", "mechanisms_tests", "nn_tests"])]
+
+    rest = ["nn_tests", "tests/python"]
+    assert order("src/cortado/mechanisms/rg_lru/mixer.cpp") == [
+        "mechanisms_tests rg_lru", "mechanisms_tests", "primitives_tests", *rest]  # fmt: skip
+    assert order("src/cortado/primitives/kernels/tiles-inl.h") == ["primitives_tests", "mechanisms_tests", *rest]
+    assert order("src/cortado/primitives/gates.cpp") == ["primitives_tests", "mechanisms_tests", *rest]
+
+
+def test_an_endless_mutant_is_ended(mutate, tmp_path, monkeypatch):
+    monkeypatch.setattr(mutate, "COPY", tmp_path)
+    passed, how, took = mutate.run_tests(["bash", "-c", "while :; do :; done"], 1, 1)
+    assert not passed and how == "no end in 1 s" and took > 0.5
+    assert mutate.run_tests(["bash", "-c", "exit $((CORTADO_MUTANT - 7))"], 7, 5)[:2] == (True, "exit code 0")
+    failing = mutate.run_tests(["bash", "-c", "echo '[  FAILED  ] A.B (0 ms)'; exit 1"], 7, 5)
+    assert failing[:2] == (False, "A.B")
+
+
+def test_only_unexplained_survivors_count(mutate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mutate, "EXPLAINED", tmp_path / "explained.json")
+    (tmp_path / "explained.json").write_text(
+        json.dumps([{"file": "a.cpp", "before": "x < y", "after": "x <= y", "why": "both are 0 where x = y"}])
+    )
+    result = {"file": "a.cpp", "line": 1, "kind": "", "by": "", "before": "x  <\ny", "after": "x <= y"}
+    same, alive, killed = {**result, "result": "survived"}, {**result, "result": "survived"}, {**result}
+    alive["before"], killed["result"] = "x < z", "killed"
+    assert mutate.report(1, [same, alive, killed]) == 1
+    assert "1 of 2 caught (50.0%); 1 more are the same program" in capsys.readouterr().out
