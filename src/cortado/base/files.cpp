@@ -25,8 +25,8 @@ constexpr size_t kBuffer = 1 << 20;
 constexpr size_t kRandomLetters = 6;  // mkdtemp's
 
 // Opens an existing regular file (or a pipe) for reading and says how long it is.
-Descriptor open_for_reading(const std::string& path, struct stat& info) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+Descriptor open_for_reading(const std::string& path, struct stat& info, int flags = 0) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   fail_input_if(file.number() < 0, "[", path, "] cannot be read: ", std::strerror(errno));
   const bool known = ::fstat(file.number(), &info) == 0;
   fail_input_if(!known || S_ISDIR(info.st_mode), "[", path, "] ",
@@ -213,7 +213,7 @@ TemporaryDirectory::~TemporaryDirectory() {
 
 MappedFile::MappedFile(const std::string& path) {
   struct stat info{};
-  const Descriptor file = open_for_reading(path, info);
+  const Descriptor file = open_for_reading(path, info, O_NONBLOCK);  // a pipe is refused, not waited for
   fail_input_if(!S_ISREG(info.st_mode), "[", path, "] is not a regular file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "cortado/convert/chunks.h"
-#include "cortado/evaluate/evaluate.h"
 #include "cortado/train/plateau.h"
 
 namespace cortado {

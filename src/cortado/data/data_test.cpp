@@ -13,12 +13,14 @@
 #include "cortado/data/token_file.h"
 #include "cortado/data/token_writer.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/tokenizers.h"
 
 namespace cortado {
 namespace {
 
 using testing::error_of;
 using testing::kNoError;
+using testing::make_tokenizer;
 
 namespace fs = std::filesystem;
 
@@ -142,6 +144,37 @@ TEST_F(Data, StreamsLongTexts) {
   EXPECT_EQ(count_characters("aé拿😀"), 4);
   EXPECT_EQ(bytes_of_characters("aé拿😀", 2), 3u);
   EXPECT_EQ(bytes_of_characters("aé", 9), 3u);
+}
+
+TEST_F(Data, StreamsAreOfWholeCharacters) {
+  std::string text;
+  while (text.size() < (3 << 20)) text += "a\u00e9\u20ac\U0001F600";  // across the bounds of what is read at once
+  int64_t read = 0;
+  const auto all = [&](const std::string& bytes) {
+    DocumentStream stream({write("t.txt", bytes)}, "", false, [&](int64_t count) { read = count; });
+    DocumentStream::Piece piece;
+    std::string found;
+    while (stream.next(piece)) {
+      EXPECT_EQ(utf8_valid_prefix(piece.text), piece.text.size());
+      found += piece.text;
+    }
+    return found;
+  };
+  EXPECT_EQ(all(text), text);
+  EXPECT_EQ(read, static_cast<int64_t>(text.size()));
+  const std::string place = "[" + path("t.txt") + "] ";
+  const auto fails = [&](const std::string& bytes) { return error_of([&] { all(bytes); }); };
+  EXPECT_EQ(fails(std::string("ab\0c", 4)),
+            place + "is binary, not text: NUL byte at byte offset 2; only the byte tokenizer takes it");
+  EXPECT_EQ(fails(text + "\xff"), place + "is not UTF-8: invalid byte 0xFF at byte offset " +
+                                      std::to_string(text.size()) + "; only the byte tokenizer takes it");
+  EXPECT_EQ(fails("ab\xE2\x82"),
+            place + "is not UTF-8: a character is cut off at byte offset 2; only the byte tokenizer takes it");
+  EXPECT_NE(error_of([&] {
+              DocumentStream::Piece piece;
+              DocumentStream({path("none")}, "", false).next(piece);
+            }).find("cannot be read"),
+            std::string::npos);
 }
 
 TEST_F(Data, AnExistingTokenizerIsUsed) {

@@ -28,17 +28,13 @@ constexpr int64_t kInMemory = 64 << 20;  // bytes of text; its tokens take four 
 constexpr const char* kFormat = "cortado dataset";
 constexpr int64_t kDatasetVersion = 1;
 
+// Texts are read twice, which only files can.
 int64_t total_bytes(const std::vector<std::string>& files) {
   int64_t bytes = 0;
   for (const auto& file : files) {
-    struct stat info{};
-    const bool missing = ::stat(file.c_str(), &info) != 0;  // before errno is looked at
-    fail_input_if(missing, "[", file, "] cannot be read: ", std::strerror(errno));
-    fail_input_if(S_ISDIR(info.st_mode), "[", file, "] is a folder, not a text file");
-    // Texts are read twice, which a pipe cannot.
-    fail_input_if(!S_ISREG(info.st_mode), "[", file, "] is not a regular file");
-    fail_input_if(info.st_size == 0, "[", file, "] is empty: there is no text in it");
-    bytes += info.st_size;
+    const MappedFile map(file);
+    fail_input_if(map.size() == 0, "[", file, "] is empty: there is no text in it");
+    bytes += static_cast<int64_t>(map.size());
   }
   return bytes;
 }

@@ -1,15 +1,39 @@
 #include "cortado/data/text_stream.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "cortado/base/error.h"
+#include "cortado/base/utf8.h"
 
 namespace cortado {
 namespace {
 
-constexpr size_t kPiece = 1 << 20;  // pieces are about as long as what TextReader gives at once
+constexpr size_t kPiece = 1 << 20;  // pieces are about as long as what is read at once
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+// `text` [begin, end), of which `valid` bytes are UTF-8, must be text; its last character may go on behind it.
+void check_text(const std::string& path, std::string_view text, size_t begin, size_t end, size_t valid) {
+  constexpr const char* kByteTakesIt = "; only the byte tokenizer takes it";
+  const size_t nul = text.substr(begin, valid).find('\0');
+  fail_input_if(nul != std::string_view::npos, "[", path, "] is binary, not text: NUL byte at byte offset ",
+                begin + nul, kByteTakesIt);
+  if (begin + valid == end) return;
+  const bool unfinished = utf8_char(text.substr(begin + valid, end - begin - valid)).unfinished;
+  if (unfinished && end < text.size()) return;
+  char invalid[32];
+  std::snprintf(invalid, sizeof invalid, "invalid byte 0x%02X", static_cast<unsigned>(text[begin + valid]) & 0xFF);
+  throw InputError(concat("[", path, "] is not UTF-8: ", unfinished ? "a character is cut off" : invalid,
+                          " at byte offset ", begin + valid, kByteTakesIt));
+}
+
+// Where a piece ends best: behind a line, before a word, at a character.
+size_t end_of_piece(std::string_view text, bool any_bytes) {
+  if (const size_t line = text.rfind('\n'); line != std::string_view::npos) return line + 1;
+  if (const size_t space = text.rfind(' '); space != std::string_view::npos && space > 0) return space;
+  return any_bytes ? text.size() : utf8_valid_prefix(text);
+}
 
 }  // namespace
 
@@ -35,20 +59,19 @@ DocumentStream::DocumentStream(std::vector<std::string> files, std::string separ
   fail_input_if(files_.empty(), "[text] no files to read");
 }
 
-// Reads on in the current file; false at its end.
-bool DocumentStream::fill() {
-  if (!reader_) reader_ = std::make_unique<TextReader>(files_[file_], any_bytes_);
-  buffer_.erase(0, begin_);
-  scanned_ -= std::min(scanned_, begin_);
-  begin_ = 0;
-  const bool more = reader_->read(buffer_);
-  if (progress_) progress_(bytes_before_ + reader_->bytes_read());
-  return more;
+// To the next multiple of kPiece, or the last whole character before it.
+void DocumentStream::read_on(std::string_view text) {
+  constexpr size_t kLongestRest = 3;  // of a character that goes on behind that
+  const size_t end = std::min(text.size(), ((read_ + kLongestRest) / kPiece + 1) * kPiece);
+  const size_t valid = any_bytes_ ? end - read_ : utf8_valid_prefix(text.substr(read_, end - read_));
+  if (!any_bytes_) check_text(files_[file_], text, read_, end, valid);
+  read_ += valid;
+  map_->release(text.data(), begin_);
+  if (progress_) progress_(bytes_before_ + static_cast<int64_t>(read_));
 }
 
 bool DocumentStream::take(Piece& piece, size_t count) {
-  piece.text.assign(buffer_, begin_, count);
-  piece.starts_document = !document_open_;
+  piece = {map_->text().substr(begin_, count), !document_open_};
   document_open_ = true;
   begin_ += count;
   return true;
@@ -56,34 +79,31 @@ bool DocumentStream::take(Piece& piece, size_t count) {
 
 bool DocumentStream::next(Piece& piece) {
   while (file_ < files_.size()) {
-    scanned_ = std::max(scanned_, begin_);
-    const size_t found = separator_.empty() ? std::string::npos : buffer_.find(separator_, scanned_);
-    if (found != std::string::npos) {
-      const size_t count = found - begin_;
-      if (count > 0) return take(piece, count);  // the separator is found again, at once, by the next call
-      begin_ += separator_.size();
-      document_open_ = false;
-      continue;
+    if (!map_) {
+      map_ = std::make_unique<const MappedFile>(files_[file_]);
+      begin_ = read_ = 0;
     }
+    const std::string_view text = map_->text();
     // The start of a separator may stand at the end of what is read.
     const size_t kept_back = separator_.empty() ? 0 : separator_.size() - 1;
-    scanned_ = std::max(begin_, buffer_.size() - std::min(buffer_.size(), kept_back));
-    if (scanned_ - begin_ >= kPiece) {
-      size_t end = buffer_.rfind('\n', scanned_ - 1) + 1;  // npos + 1 = 0
-      if (end <= begin_) end = buffer_.rfind(' ', scanned_ - 1);
-      if (end == std::string::npos || end <= begin_) end = scanned_;
-      if (!any_bytes_) {
-        while (end > begin_ && end < buffer_.size() && continues_character(buffer_[end])) --end;
-      }
-      return take(piece, end - begin_);
+    while (read_ < text.size() && read_ < begin_ + kPiece + kept_back) read_on(text);
+    const std::string_view ahead = text.substr(begin_, read_ - begin_);
+    const size_t found = separator_.empty() ? std::string_view::npos : ahead.find(separator_);
+    if (found == 0) {
+      begin_ += separator_.size();
+      document_open_ = false;
+    } else if (found != std::string_view::npos) {
+      return take(piece, found);
+    } else if (ahead.size() >= kPiece + kept_back) {
+      return take(piece, end_of_piece(ahead.substr(0, ahead.size() - kept_back), any_bytes_));
+    } else if (!ahead.empty()) {
+      return take(piece, ahead.size());
+    } else {
+      bytes_before_ += static_cast<int64_t>(text.size());
+      map_.reset();
+      ++file_;
+      document_open_ = false;
     }
-    if (fill()) continue;
-    const size_t rest = buffer_.size() - begin_;
-    if (rest > 0) return take(piece, rest);
-    bytes_before_ += reader_->bytes_read();
-    reader_.reset();
-    ++file_;
-    document_open_ = false;
   }
   return false;
 }

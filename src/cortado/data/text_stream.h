@@ -5,9 +5,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "cortado/tokenizers/text_reader.h"
+#include "cortado/base/files.h"
 
 namespace cortado {
 
@@ -15,30 +16,30 @@ namespace cortado {
 // between two separators (which belong to no document; empty documents are left out). Memory: a few MiB.
 class DocumentStream {
  public:
-  // any_bytes: as TextReader. progress: called with the bytes read so far, now and then.
+  // InputError where it comes to a file that is missing, or, unless `any_bytes`, has a NUL byte (binary) or is not
+  // UTF-8. progress: called with the bytes read so far, now and then.
   DocumentStream(std::vector<std::string> files, std::string separator, bool any_bytes,
                  std::function<void(int64_t)> progress = {});
 
   struct Piece {
-    std::string text;  // never empty; ends at a line where it can, always at a whole character (unless any_bytes)
+    std::string_view text;  // never empty; ends at a line where it can, always at a whole character (unless any_bytes)
     bool starts_document = false;  // the first piece of a document
   };
-  bool next(Piece& piece);  // false at the end of the last file
+  bool next(Piece& piece);  // false at the end of the last file; the piece lives until the next call
 
  private:
-  bool fill();
+  void read_on(std::string_view text);
   bool take(Piece& piece, size_t count);
 
   std::vector<std::string> files_;
   std::string separator_;
   bool any_bytes_;
   std::function<void(int64_t)> progress_;
-  std::unique_ptr<TextReader> reader_;
+  std::unique_ptr<const MappedFile> map_;  // of the current file
   size_t file_ = 0;
   int64_t bytes_before_ = 0;  // of the files that are done
-  std::string buffer_;
-  size_t begin_ = 0;    // buffer_[begin_..] is not handed out yet
-  size_t scanned_ = 0;  // no separator begins before buffer_[scanned_]
+  size_t begin_ = 0;          // what lies before has been handed out
+  size_t read_ = 0;           // what lies before has been checked
   bool document_open_ = false;
 };
 

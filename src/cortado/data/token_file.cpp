@@ -15,102 +15,39 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// Copies a range of tokens into an int64 tensor, refusing what is not in the vocabulary: it would read beyond the
-// embedding.
-template <typename T>
-at::Tensor copy_tokens(const T* tokens, int64_t begin, int64_t count, int64_t vocabulary, const std::string& name) {
-  at::Tensor out = at::empty({count}, at::kLong);
-  int64_t* to = out.data_ptr<int64_t>();
-  for (int64_t i = 0; i < count; ++i) {
-    to[i] = static_cast<int64_t>(tokens[begin + i]);
-    fail_input_if(to[i] < 0 || to[i] >= vocabulary, "[", name, "] is damaged: token ", to[i], " at ", begin + i,
-                  " is not in the vocabulary of ", vocabulary);
-  }
-  return out;
+TokenFileHeader read_header(const MappedFile& file, const std::string& path) {
+  TokenFileHeader header{};
+  fail_input_if(file.size() < sizeof header, "[", path, "] is not a token file: too short");
+  std::memcpy(&header, file.data(), sizeof header);
+  fail_input_if(std::memcmp(header.magic, kTokenFileMagic, sizeof header.magic) != 0, "[", path,
+                "] is not a token file");
+  fail_input_if(header.hash != header_hash(header), "[", path, "] is damaged: the header's checksum is wrong");
+  fail_input_if(header.version != kTokenFileVersion, "[", path, "] is a token file of version ", header.version,
+                "; this program reads version ", kTokenFileVersion);
+  // Against overflow of what follows; no such file exists.
+  constexpr uint64_t kMost = uint64_t{1} << 56;
+  fail_input_if((header.token_bytes != 2 && header.token_bytes != 4) || header.tokens > kMost ||
+                    header.documents > header.tokens || header.vocabulary == 0 || header.vocabulary > kMost,
+                "[", path, "] is damaged: impossible sizes in the header");
+  const uint64_t expected =
+      sizeof header + padded(header.tokens * header.token_bytes) + header.documents * sizeof(uint64_t);
+  fail_input_if(file.size() != expected, "[", path, "] is ", file.size() < expected ? "truncated" : "damaged",
+                ": expected ", expected, " bytes, got ", file.size());
+  return header;
 }
 
-void check_range(int64_t begin, int64_t count, int64_t size, const std::string& name) {
-  fail_input_if(begin < 0 || count < 0 || begin > size - count, "[", name, "] has ", size, " tokens; asked for ", count,
-                " from ", begin);
+std::vector<int64_t> read_documents(const MappedFile& file, const TokenFileHeader& header, const std::string& path) {
+  std::vector<int64_t> documents(header.documents);
+  const size_t bytes = documents.size() * sizeof(int64_t);
+  if (bytes > 0) std::memcpy(documents.data(), file.data() + file.size() - bytes, bytes);
+  bool good = documents.empty() == (header.tokens == 0);
+  for (size_t i = 0; good && i < documents.size(); ++i) {
+    good = i == 0 ? documents[i] == 0
+                  : documents[i] > documents[i - 1] && documents[i] < static_cast<int64_t>(header.tokens);
+  }
+  fail_input_if(!good, "[", path, "] is damaged: the offsets of the documents are wrong");
+  return documents;
 }
-
-class MappedTokens : public TokenFile {
- public:
-  explicit MappedTokens(const std::string& path) : path_(path), file_(path) {
-    read_header();
-    read_documents();
-  }
-
-  int64_t size() const override { return static_cast<int64_t>(header_.tokens); }
-  int64_t vocabulary() const override { return static_cast<int64_t>(header_.vocabulary); }
-  const std::vector<int64_t>& documents() const override { return documents_; }
-
-  at::Tensor read(int64_t begin, int64_t count) const override {
-    check_range(begin, count, size(), path_);
-    const std::byte* tokens = file_.data() + sizeof header_;
-    if (header_.token_bytes == 2) {
-      return copy_tokens(reinterpret_cast<const uint16_t*>(tokens), begin, count, vocabulary(), path_);
-    }
-    return copy_tokens(reinterpret_cast<const uint32_t*>(tokens), begin, count, vocabulary(), path_);
-  }
-
- private:
-  void read_header() {
-    fail_input_if(file_.size() < sizeof header_, "[", path_, "] is not a token file: too short");
-    std::memcpy(&header_, file_.data(), sizeof header_);
-    fail_input_if(std::memcmp(header_.magic, kTokenFileMagic, sizeof header_.magic) != 0, "[", path_,
-                  "] is not a token file");
-    fail_input_if(header_.hash != header_hash(header_), "[", path_, "] is damaged: the header's checksum is wrong");
-    fail_input_if(header_.version != kTokenFileVersion, "[", path_, "] is a token file of version ", header_.version,
-                  "; this program reads version ", kTokenFileVersion);
-    // Against overflow of what follows; no such file exists.
-    constexpr uint64_t kMost = uint64_t{1} << 56;
-    fail_input_if((header_.token_bytes != 2 && header_.token_bytes != 4) || header_.tokens > kMost ||
-                      header_.documents > header_.tokens || header_.vocabulary == 0 || header_.vocabulary > kMost,
-                  "[", path_, "] is damaged: impossible sizes in the header");
-    const uint64_t expected =
-        sizeof header_ + padded(header_.tokens * header_.token_bytes) + header_.documents * sizeof(uint64_t);
-    fail_input_if(file_.size() != expected, "[", path_, "] is ", file_.size() < expected ? "truncated" : "damaged",
-                  ": expected ", expected, " bytes, got ", file_.size());
-  }
-
-  void read_documents() {
-    documents_.resize(header_.documents);
-    if (!documents_.empty()) {
-      std::memcpy(documents_.data(), file_.data() + sizeof header_ + padded(header_.tokens * header_.token_bytes),
-                  documents_.size() * sizeof(int64_t));
-    }
-    bool good = documents_.empty() == (header_.tokens == 0);
-    for (size_t i = 0; good && i < documents_.size(); ++i) {
-      good = i == 0 ? documents_[i] == 0 : documents_[i] > documents_[i - 1] && documents_[i] < size();
-    }
-    fail_input_if(!good, "[", path_, "] is damaged: the offsets of the documents are wrong");
-  }
-
-  std::string path_;
-  MappedFile file_;
-  TokenFileHeader header_{};
-  std::vector<int64_t> documents_;
-};
-
-class HeldTokens : public TokenFile {
- public:
-  HeldTokens(std::vector<int32_t> tokens, std::vector<int64_t> documents, int64_t vocabulary)
-      : tokens_(std::move(tokens)), documents_(std::move(documents)), vocabulary_(vocabulary) {}
-
-  int64_t size() const override { return static_cast<int64_t>(tokens_.size()); }
-  int64_t vocabulary() const override { return vocabulary_; }
-  const std::vector<int64_t>& documents() const override { return documents_; }
-  at::Tensor read(int64_t begin, int64_t count) const override {
-    check_range(begin, count, size(), "tokens");
-    return copy_tokens(tokens_.data(), begin, count, vocabulary_, "tokens");
-  }
-
- private:
-  std::vector<int32_t> tokens_;
-  std::vector<int64_t> documents_;
-  int64_t vocabulary_;
-};
 
 }  // namespace
 
@@ -129,7 +66,37 @@ uint64_t header_hash(const TokenFileHeader& header) {
   return hash_bytes({reinterpret_cast<const char*>(&header), offsetof(TokenFileHeader, hash)});
 }
 
-std::shared_ptr<TokenFile> TokenFile::open(const std::string& path) { return std::make_shared<MappedTokens>(path); }
+std::shared_ptr<TokenFile> TokenFile::open(const std::string& path) {
+  const auto map = std::make_shared<const MappedFile>(path);
+  const TokenFileHeader header = read_header(*map, path);
+  const auto tokens = at::from_blob(
+      const_cast<std::byte*>(map->data()) + sizeof header, {static_cast<int64_t>(header.tokens)}, [map](void*) {},
+      header.token_bytes == 2 ? at::kUInt16 : at::kUInt32);
+  return std::make_shared<TokenFile>(tokens, read_documents(*map, header, path),
+                                     static_cast<int64_t>(header.vocabulary), path);
+}
+
+TokenFile::TokenFile(at::Tensor tokens, std::vector<int64_t> documents, int64_t vocabulary, std::string name)
+    : tokens_(std::move(tokens)), documents_(std::move(documents)), vocabulary_(vocabulary), name_(std::move(name)) {}
+
+at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
+  fail_input_if(begin < 0 || count < 0 || begin > size() - count, "[", name_, "] has ", size(), " tokens; asked for ",
+                count, " from ", begin);
+  const at::Tensor found = tokens_.narrow(0, begin, count).to(at::kLong);
+  if (count == 0) return found;
+  // What is not in the vocabulary would be read beyond the embedding.
+  const auto [low, high] = at::aminmax(found);
+  if (low.item<int64_t>() >= 0 && high.item<int64_t>() < vocabulary_) return found;
+  const int64_t bad = found.lt(0).logical_or(found.ge(vocabulary_)).nonzero()[0].item<int64_t>();
+  throw InputError(concat("[", name_, "] is damaged: token ", found[bad].item<int64_t>(), " at ", begin + bad,
+                          " is not in the vocabulary of ", vocabulary_));
+}
+
+std::shared_ptr<TokenFile> tokens_in_memory(const at::Tensor& tokens, std::vector<int64_t> documents) {
+  fail_input_if(tokens.dim() != 1 || tokens.scalar_type() != at::kLong, "[data] tokens must be int64 [T]");
+  const int64_t vocabulary = tokens.numel() > 0 ? tokens.max().item<int64_t>() + 1 : 1;
+  return std::make_shared<TokenFile>(tokens, std::move(documents), vocabulary);
+}
 
 void TokenSink::start_document() { pending_document_ = true; }
 
@@ -175,7 +142,9 @@ void MemoryTokens::write(const std::vector<int32_t>& tokens) {
 }
 
 std::shared_ptr<TokenFile> MemoryTokens::finish() {
-  return std::make_shared<HeldTokens>(std::move(tokens_), documents(), vocabulary_);
+  const auto held = std::make_shared<std::vector<int32_t>>(std::move(tokens_));
+  const auto tokens = at::from_blob(held->data(), {static_cast<int64_t>(held->size())}, [held](void*) {}, at::kInt);
+  return std::make_shared<TokenFile>(tokens, documents(), vocabulary_);
 }
 
 }  // namespace cortado

@@ -11,16 +11,28 @@
 
 namespace cortado {
 
-// A memory-mapped, read-only file of tokens (uint16 or uint32) and the offsets where documents start.
+// Tokens and the offsets where documents start: a memory-mapped, read-only file, or what is in memory.
 class TokenFile {
  public:
   static std::shared_ptr<TokenFile> open(const std::string& path);  // InputError when truncated, foreign, ...
-  virtual ~TokenFile() = default;
-  virtual int64_t size() const = 0;                                 // tokens
-  virtual int64_t vocabulary() const = 0;                           // all tokens are smaller
-  virtual at::Tensor read(int64_t begin, int64_t count) const = 0;  // int64 [count]; InputError beyond the end
-  virtual const std::vector<int64_t>& documents() const = 0;        // first token of each document, ascending, first 0
+  // tokens [N] of any integer type; `name` for messages.
+  TokenFile(at::Tensor tokens, std::vector<int64_t> documents, int64_t vocabulary, std::string name = "tokens");
+
+  int64_t size() const { return tokens_.size(0); }                      // tokens
+  int64_t vocabulary() const { return vocabulary_; }                    // all tokens are smaller
+  const std::vector<int64_t>& documents() const { return documents_; }  // first token of each, ascending, first 0
+  // int64 [count], not to be written to. InputError: beyond the end, a token that is not in the vocabulary.
+  at::Tensor read(int64_t begin, int64_t count) const;
+
+ private:
+  at::Tensor tokens_;
+  std::vector<int64_t> documents_;
+  int64_t vocabulary_;
+  std::string name_;
 };
+
+// int64 [N] of documents that begin at these tokens.
+std::shared_ptr<TokenFile> tokens_in_memory(const at::Tensor& tokens, std::vector<int64_t> documents = {0});
 
 // Tells one text from another: a hash of the length and of up to 64 stretches of 1024 tokens, spread evenly.
 std::string fingerprint(const TokenFile& tokens);

@@ -13,20 +13,6 @@ struct Window {
   int64_t begin, length, scored;
 };
 
-class MemoryTokens final : public TokenFile {
- public:
-  MemoryTokens(at::Tensor tokens, std::vector<int64_t> documents)
-      : tokens_(std::move(tokens)), documents_(std::move(documents)) {}
-  int64_t size() const override { return tokens_.size(0); }
-  int64_t vocabulary() const override { return tokens_.numel() ? tokens_.max().item<int64_t>() + 1 : 1; }
-  at::Tensor read(int64_t begin, int64_t count) const override { return tokens_.slice(0, begin, begin + count); }
-  const std::vector<int64_t>& documents() const override { return documents_; }
-
- private:
-  at::Tensor tokens_;
-  std::vector<int64_t> documents_;
-};
-
 void check(const LanguageModel& model, const EvaluateOptions& options) {
   const auto& config = model.config();
   fail_input_if(options.context < 1, "[evaluate] context must be >= 1, got ", options.context);
@@ -138,11 +124,6 @@ Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const Ev
     part_tokens = 0;
   }
   return result;
-}
-
-std::shared_ptr<TokenFile> tokens_in_memory(at::Tensor tokens, std::vector<int64_t> documents) {
-  fail_input_if(tokens.dim() != 1 || tokens.scalar_type() != at::kLong, "[evaluate] tokens must be int64 [T]");
-  return std::make_shared<MemoryTokens>(std::move(tokens), std::move(documents));
 }
 
 }  // namespace cortado

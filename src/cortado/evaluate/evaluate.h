@@ -43,7 +43,4 @@ Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const Ev
 // vocabulary's logits never exist all at once.
 double summed_loss(const LanguageModel& model, const at::Tensor& hidden, const at::Tensor& targets);
 
-// Tokens in memory, as a TokenFile: int64 [T], and where documents start.
-std::shared_ptr<TokenFile> tokens_in_memory(at::Tensor tokens, std::vector<int64_t> documents = {0});
-
 }  // namespace cortado

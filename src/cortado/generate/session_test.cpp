@@ -11,6 +11,7 @@
 #include "cortado/models/checkpoint.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/models.h"
+#include "cortado/testing/tokenizers.h"
 
 namespace cortado {
 namespace {
@@ -20,7 +21,7 @@ using testing::causal_mixers;
 using testing::relative_error;
 
 std::shared_ptr<Tokenizer> bytes() {
-  static const auto tokenizer = make_tokenizer("byte", {});
+  static const auto tokenizer = testing::make_tokenizer("byte", {});
   return tokenizer;
 }
 
@@ -65,7 +66,7 @@ TEST_P(EveryMixer, ForkedSavedAndLoadedGoOnAlike) {
     return std::vector<int32_t>(session.recent().begin(), session.recent().end());
   };
   Session session(model, bytes());
-  session.prefill_text(kText);
+  session.prefill(bytes()->encode(kText));
   Session whole = session.fork();
   const auto expected = write(whole, 30);
 
@@ -95,7 +96,7 @@ TEST(Session, RefusesTheStateOfAnotherModel) {
   const TemporaryDirectory folder;
   const std::string path = folder.path() + "/state";
   Session session(byte_model(R"({"mixer": "linear"})"), bytes());
-  session.prefill_text("Hear me.");
+  session.prefill(bytes()->encode("Hear me."));
   session.save(path);
   Session other(byte_model(R"({"mixer": "softmax"})"), bytes());
   EXPECT_THROW(other.load(path), InputError);
@@ -108,7 +109,7 @@ TEST(Session, RefusesTheStateOfAnotherType) {
   const TemporaryDirectory folder;
   const auto model = byte_model(R"({"mixer": "softmax"})");
   Session session(model, bytes());
-  session.prefill_text("Hear me.");
+  session.prefill(bytes()->encode("Hear me."));
   session.save(folder.path() + "/state");
   model->to(at::kBFloat16);
   Session other(model, bytes());

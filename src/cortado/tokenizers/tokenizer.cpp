@@ -9,7 +9,6 @@
 #include "cortado/base/utf8.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/kinds.h"
-#include "cortado/tokenizers/text_reader.h"
 
 namespace cortado {
 namespace {
@@ -96,20 +95,6 @@ std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSo
   if (spec == "byte") return std::make_shared<ByteTokenizer>();
   if (spec == "char") return CharTokenizer::learn(source);
   return SentencePieceTokenizer::learn(source, pieces);
-}
-
-std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files) {
-  fail_input_if(files.empty() && spec != "byte", "[tokenizer] ", spec, " needs a text to learn from");
-  size_t next = 0;
-  std::unique_ptr<TextReader> reader;
-  return learn_tokenizer(spec, [&](std::string& piece) {
-    while (true) {
-      if (!reader && next == files.size()) return false;
-      if (!reader) reader = std::make_unique<TextReader>(files[next++], false);
-      if (reader->read(piece)) return true;
-      reader.reset();
-    }
-  });
 }
 
 StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}

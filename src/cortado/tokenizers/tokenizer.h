@@ -56,17 +56,14 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view 
 // Reads what save wrote; missing, broken or unknown: InputError.
 std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
-// spec: "byte", "char", "sentencepiece:8000". `files` are the texts to learn from (char, sentencepiece), read in
-// pieces: they may be larger than memory.
-std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files);
-
 // Gives the next piece of a text (of whole characters, appended to the string); false at the end.
 using TextSource = std::function<bool(std::string& piece)>;
 
-// The same, learning from a text that comes in pieces. A wrong spec: InputError. The byte tokenizer reads nothing.
+// spec: "byte", "char", "sentencepiece:8000". Learns from a text that comes in pieces (char, sentencepiece): it may be
+// larger than memory. A wrong spec, no text: InputError.
 std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source);
 
-// Throws InputError unless `spec` is one that make_tokenizer takes.
+// Throws InputError unless `spec` is one that learn_tokenizer takes.
 void check_tokenizer_spec(const std::string& spec);
 
 // Decodes a stream token by token: returns only whole UTF-8 characters, holding an unfinished one back (tokens may

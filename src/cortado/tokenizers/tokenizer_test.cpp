@@ -8,13 +8,14 @@
 #include "cortado/base/random.h"
 #include "cortado/base/utf8.h"
 #include "cortado/testing/errors.h"
-#include "cortado/tokenizers/text_reader.h"
+#include "cortado/testing/tokenizers.h"
 
 namespace cortado {
 namespace {
 
 using testing::error_of;
 using testing::kNoError;
+using testing::make_tokenizer;
 
 const char* source_folder() {
   const char* folder = std::getenv("CORTADO_SOURCE");
@@ -272,43 +273,6 @@ TEST(StreamDecoder, HoldsBackAndReplaces) {
   EXPECT_EQ(decoder.push(0xF0), "");
   EXPECT_EQ(decoder.finish(), "\uFFFD");
   EXPECT_EQ(decoder.finish(), "");
-}
-
-TEST(TextReader, PiecesAndErrors) {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path() + "/t.txt";
-  std::string text;
-  while (text.size() < (3 << 20)) text += "a\u00e9\u20ac\U0001F600";  // characters across the bounds of pieces
-  write_file(path, text);
-  TextReader reader(path, false);
-  std::string all, piece;
-  while (piece.clear(), reader.read(piece)) {
-    EXPECT_EQ(utf8_valid_prefix(piece), piece.size());
-    all += piece;
-  }
-  EXPECT_EQ(all, text);
-  EXPECT_EQ(reader.bytes_read(), static_cast<int64_t>(text.size()));
-
-  const auto fails = [&](const std::string& bytes) {
-    write_file(path, bytes);
-    return error_of([&] {
-      TextReader broken(path, false);
-      std::string out;
-      while (broken.read(out)) {
-      }
-    });
-  };
-  const std::string place = "[" + path + "] ";
-  EXPECT_EQ(fails(""), place + "is empty: there is no text in it");
-  EXPECT_EQ(fails(std::string("ab\0c", 4)),
-            place + "is binary, not text: NUL byte at byte offset 2; only the byte tokenizer takes it");
-  EXPECT_EQ(fails(text + "\xff"), place + "is not UTF-8: invalid byte 0xFF at byte offset " +
-                                      std::to_string(text.size()) + "; only the byte tokenizer takes it");
-  EXPECT_EQ(fails("ab\xE2\x82"),
-            place + "is not UTF-8: a character is cut off at byte offset 2; only the byte tokenizer takes it");
-  EXPECT_NE(error_of([&] { TextReader missing(folder.path() + "/none", false); }).find("cannot be read"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] { TextReader is_folder(folder.path(), false); }).find("is a folder"), std::string::npos);
 }
 
 }  // namespace
