@@ -109,7 +109,7 @@ void look_for_files(Findings& findings) {
   files["libcortado_ops"] = library(reinterpret_cast<const void*>(&selected_isa));
   files["libtorch"] = library(reinterpret_cast<const void*>(&at::get_cpu_capability));
   files["sentencepiece"] =
-      found(findings, [] { return library_of(reinterpret_cast<const void*>(sentencepiece_functions().size)); });
+      found(findings, [] { return library_of(reinterpret_cast<const void*>(sentencepiece_trainer())); });
   const char* share = std::getenv("CORTADO_SHARE");
   files["CORTADO_SHARE"] = share ? Json(share) : Json(nullptr);
   files["configs"] = found(findings, [] { return shipped_file("configs"); });

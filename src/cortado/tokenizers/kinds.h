@@ -1,15 +1,13 @@
 // The tokenizers behind tokenizer.h.
 #pragma once
 
-#include <array>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cortado/base/json.h"
 #include "cortado/base/utf8.h"
-#include "cortado/tokenizers/tokenizer.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 
 namespace cortado {
 
@@ -43,30 +41,24 @@ class CharTokenizer : public Tokenizer {
   std::vector<int32_t> rank_;  // code point -> token, -1 where absent; up to the last character
 };
 
-// Byte-pair pieces by the SentencePiece library, bytes for what no piece covers.
+// Byte-pair pieces, bytes for what no piece covers. The SentencePiece library learns them, and is needed for nothing
+// else.
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model_bytes, const std::string& source_name);
-  ~SentencePieceTokenizer() override;
-  SentencePieceTokenizer(const SentencePieceTokenizer&) = delete;
-  SentencePieceTokenizer& operator=(const SentencePieceTokenizer&) = delete;
   static std::shared_ptr<Tokenizer> learn(const TextSource& source, int64_t vocabulary);
   static std::shared_ptr<Tokenizer> load(JsonReader& reader, const std::string& directory);
 
   std::string kind() const override { return "sentencepiece"; }
-  int64_t vocabulary() const override { return static_cast<int64_t>(pieces_.size()); }
+  int64_t vocabulary() const override { return pieces_.vocabulary(); }
   std::vector<int32_t> encode(std::string_view text) const override;
-  std::string decode(const std::vector<int32_t>& tokens) const override;
+  std::string decode(const std::vector<int32_t>& tokens) const override { return pieces_.decode(tokens); }
   void save(const std::string& directory) const override;
 
  private:
-  void encode_segment(std::string_view text, std::vector<int32_t>& tokens) const;
-  void append_bytes(std::string_view text, std::vector<int32_t>& tokens) const;
-
   std::string model_bytes_;
-  void* model_ = nullptr;
-  std::vector<std::string> pieces_;      // what each token decodes to
-  std::array<int32_t, 256> byte_token_;  // the fallback token of each byte
+  BpeTokenizer pieces_;
+  std::vector<int32_t> space_mark_;  // its bytes' tokens
 };
 
 // Writes DIR/tokenizer.json: the common keys and those of `settings`.

@@ -1,11 +1,11 @@
-#include <cstring>
-#include <exception>
+#include <cstdio>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/hash.h"
 #include "cortado/base/random.h"
 #include "cortado/base/utf8.h"
+#include "cortado/tokenizers/bpe/imports.h"
 #include "cortado/tokenizers/kinds.h"
 #include "cortado/tokenizers/sentencepiece/loader.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 // SentencePiece writes a space as this character (U+2581), so the character itself needs care.
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-constexpr size_t kLongestSegment = 1 << 14;   // bytes given to SentencePiece at once
+constexpr size_t kLongestSegment = 1 << 14;   // bytes encoded at once
 constexpr size_t kLongestSentence = 1 << 12;  // the same in training
 constexpr size_t kTrainingBytes = 32 << 20;   // more text changes the pieces little and costs memory and minutes
 
@@ -117,47 +117,36 @@ std::string plain_reason(const std::string& reason, int64_t vocabulary) {
   return end == std::string::npos ? reason : reason.substr(end + 2);
 }
 
+BpeDefinition definition_of(const std::string& model, const std::string& source_name) {
+  BpeDefinition definition = define_vocabulary(read_sentencepiece_model(model, source_name), source_name);
+  // Marks (<unk>, <s>, </s>) decode to nothing, and what looks like one in a text is text.
+  for (const AddedToken& mark : definition.added) definition.tokens[static_cast<size_t>(mark.id)].clear();
+  definition.added.clear();
+  definition.special = {};
+  definition.unknown = -1;
+  // No piece has a space but at its beginning: most words between two are met again, and found in the cache.
+  definition.pre_tokenizer = {{"split", {std::string(kSpaceMark)}, "merged_with_next"}};
+  return definition;
+}
+
 }  // namespace
 
 SentencePieceTokenizer::SentencePieceTokenizer(std::string model_bytes, const std::string& source_name)
-    : model_bytes_(std::move(model_bytes)) {
-  const CortadoSentencePiece& library = sentencepiece_functions();
-  std::string error;
-  model_ = library.load(model_bytes_.data(), model_bytes_.size(), append_to, &error);
-  fail_input_if(!model_, "[", source_name, "] is not a SentencePiece model: ", error);
-  byte_token_.fill(-1);
-  const int32_t count = library.size(model_);
-  for (int32_t id = 0; id < count; ++id) {
-    std::string piece, bytes;
-    const CortadoPieceKind kind = library.piece(model_, id, append_to, &piece);
-    if (kind == kCortadoByte) {  // "<0x41>"
-      const auto byte = static_cast<unsigned char>(std::strtol(piece.c_str() + 3, nullptr, 16));
-      bytes = static_cast<char>(byte);
-      byte_token_[byte] = id;
-    } else if (kind == kCortadoPlain) {
-      for (size_t at = 0; at < piece.size();) {
-        const bool space = std::string_view(piece).substr(at, kSpaceMark.size()) == kSpaceMark;
-        bytes += space ? ' ' : piece[at];
-        at += space ? kSpaceMark.size() : 1;
-      }
-    }
-    pieces_.push_back(bytes);  // marks (<unk>, <s>, </s>) decode to nothing
+    : model_bytes_(std::move(model_bytes)), pieces_(definition_of(model_bytes_, source_name), source_name) {
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", byte);
+    fail_input_if(pieces_.find(name) < 0, "[", source_name, "] is a SentencePiece model without byte fallback");
   }
-  for (const int32_t token : byte_token_) {
-    if (token >= 0) continue;
-    library.unload(model_);  // no destructor after a throwing constructor
-    throw InputError(concat("[", source_name, "] is a SentencePiece model without byte fallback"));
-  }
+  for (const char* name : {"<0xE2>", "<0x96>", "<0x81>"}) space_mark_.push_back(pieces_.find(name));
 }
-
-SentencePieceTokenizer::~SentencePieceTokenizer() { sentencepiece_functions().unload(model_); }
 
 std::shared_ptr<Tokenizer> SentencePieceTokenizer::learn(const TextSource& source, int64_t vocabulary) {
   TrainingSentences sentences(source);
   fail_input_if(sentences.empty(), "[tokenizer] sentencepiece: there is no text to learn from");
   std::string result;
-  const bool learnt = sentencepiece_functions().train(TrainingSentences::next, &sentences,
-                                                      static_cast<int32_t>(vocabulary), append_to, &result);
+  const bool learnt = sentencepiece_trainer()(TrainingSentences::next, &sentences, static_cast<int32_t>(vocabulary),
+                                              append_to, &result);
   fail_input_if(!learnt, "[tokenizer] sentencepiece: ", plain_reason(result, vocabulary));
   return std::make_shared<SentencePieceTokenizer>(std::move(result), "tokenizer");
 }
@@ -166,26 +155,9 @@ std::shared_ptr<Tokenizer> SentencePieceTokenizer::load(JsonReader& reader, cons
   const std::string checksum = reader.text("model_hash");
   const std::string path = directory + "/tokenizer.model";
   std::string bytes = read_file(path);
-  // Before the library sees it: a model with a flipped bit could make it end the process.
   fail_input_if(hash_text(bytes) != checksum, "[", path,
                 "] is damaged, or not the model that tokenizer.json belongs to");
   return std::make_shared<SentencePieceTokenizer>(std::move(bytes), path);
-}
-
-void SentencePieceTokenizer::append_bytes(std::string_view text, std::vector<int32_t>& tokens) const {
-  for (const char c : text) tokens.push_back(byte_token_[static_cast<unsigned char>(c)]);
-}
-
-void SentencePieceTokenizer::encode_segment(std::string_view text, std::vector<int32_t>& tokens) const {
-  if (text.empty()) return;
-  const auto append = [](void* context, const char* bytes, size_t count) {
-    auto& out = *static_cast<std::vector<int32_t>*>(context);
-    const size_t before = out.size();
-    out.resize(before + count / sizeof(int32_t));
-    std::memcpy(out.data() + before, bytes, count);
-  };
-  const bool done = sentencepiece_functions().encode(model_, text.data(), text.size(), append, &tokens);
-  if (!done) throw Failure("[tokenizer] sentencepiece: the library could not encode a text");
 }
 
 std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const {
@@ -193,28 +165,19 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const
   fail_input_if(valid < text.size(), "[tokenizer] the text is not UTF-8 at byte offset ", valid);
   std::vector<int32_t> tokens;
   tokens.reserve(text.size() / 3);
+  const auto append = [&](const std::vector<int32_t>& more) { tokens.insert(tokens.end(), more.begin(), more.end()); };
   while (!text.empty()) {
     std::string_view segment = text.substr(0, segment_end(text, kLongestSegment));
     text.remove_prefix(segment.size());
-    while (!segment.empty()) {  // the space mark itself goes as bytes: its token would decode to a space
-      const size_t mark = std::min(segment.find(kSpaceMark), segment.size());
-      encode_segment(segment.substr(0, mark), tokens);
-      segment.remove_prefix(mark);
-      if (segment.empty()) break;
-      append_bytes(kSpaceMark, tokens);
-      segment.remove_prefix(kSpaceMark.size());
+    for (size_t mark = 0; mark != std::string_view::npos;) {  // the space mark's token would decode to a space
+      mark = segment.find(kSpaceMark);
+      append(pieces_.encode(segment.substr(0, mark)));
+      if (mark == std::string_view::npos) continue;
+      append(space_mark_);
+      segment.remove_prefix(mark + kSpaceMark.size());
     }
   }
   return tokens;
-}
-
-std::string SentencePieceTokenizer::decode(const std::vector<int32_t>& tokens) const {
-  std::string text;
-  for (const int32_t token : tokens) {
-    check_token(token, vocabulary());
-    text += pieces_[static_cast<size_t>(token)];
-  }
-  return text;
 }
 
 void SentencePieceTokenizer::save(const std::string& directory) const {

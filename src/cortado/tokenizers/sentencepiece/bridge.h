@@ -17,20 +17,8 @@ using CortadoSink = void (*)(void* context, const char* bytes, size_t count);
 // Gives the next training sentence, valid until the next call; false at the end. Must not throw.
 using CortadoSentences = bool (*)(void* context, const char** text, size_t* count);
 
-enum CortadoPieceKind : int32_t { kCortadoPlain = 0, kCortadoByte = 1, kCortadoControl = 2, kCortadoUnknown = 3 };
-
-struct CortadoSentencePiece {
-  // Learns a byte-pair model with byte fallback, no normalisation. True: `result` got the model; false: the reason.
-  bool (*train)(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSink result, void* context);
-  // A model of its serialised bytes; null: `error` got the reason.
-  void* (*load)(const char* bytes, size_t count, CortadoSink error, void* context);
-  void (*unload)(void* model);
-  int32_t (*size)(const void* model);
-  CortadoPieceKind (*piece)(const void* model, int32_t id, CortadoSink result, void* context);
-  // Appends the ids as int32 bytes to `result`, in one call.
-  bool (*encode)(const void* model, const char* text, size_t count, CortadoSink result, void* context);
-};
-
-// The only exported function.
-const CortadoSentencePiece* cortado_sentencepiece();
+// The only exported function. Learns a byte-pair model with byte fallback, no normalisation. True: `result` got the
+// model; false: the reason.
+bool cortado_sentencepiece(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSink result,
+                           void* context);
 }

@@ -1,12 +1,9 @@
 // libcortado_sentencepiece.so: see bridge.h. No torch, no cortado, no output: std::cerr may not be ours to use under
 // RTLD_DEEPBIND.
-#include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
 #include <exception>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "cortado/tokenizers/sentencepiece/bridge.h"
 
@@ -16,8 +13,6 @@ void SetMinLogLevel(int level);
 }
 
 namespace {
-
-using sentencepiece::SentencePieceProcessor;
 
 constexpr int kSilent = 3;  // fatal only
 
@@ -41,13 +36,13 @@ class Sentences : public sentencepiece::SentenceIterator {
   bool done_ = false;
 };
 
-const SentencePieceProcessor& processor(const void* model) {
-  return *static_cast<const SentencePieceProcessor*>(model);
-}
-
 void put(CortadoSink sink, void* context, const std::string& text) { sink(context, text.data(), text.size()); }
 
-bool train(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSink result, void* context) {
+}  // namespace
+
+bool cortado_sentencepiece(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSink result,
+                           void* context) {
+  sentencepiece::logging::SetMinLogLevel(kSilent);
   try {
     Sentences iterator(next, sentences);
     std::string model;
@@ -70,48 +65,4 @@ bool train(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSi
     put(result, context, error.what());
     return false;
   }
-}
-
-void* load(const char* bytes, size_t count, CortadoSink error, void* context) {
-  try {
-    auto model = std::make_unique<SentencePieceProcessor>();
-    const auto status = model->LoadFromSerializedProto({bytes, count});
-    if (status.ok()) return model.release();
-    put(error, context, status.message());
-  } catch (const std::exception& caught) {
-    put(error, context, caught.what());
-  }
-  return nullptr;
-}
-
-void unload(void* model) { delete static_cast<SentencePieceProcessor*>(model); }
-
-int32_t size(const void* model) { return processor(model).GetPieceSize(); }
-
-CortadoPieceKind piece(const void* model, int32_t id, CortadoSink result, void* context) {
-  const SentencePieceProcessor& p = processor(model);
-  put(result, context, p.IdToPiece(id));
-  return p.IsByte(id)      ? kCortadoByte
-         : p.IsControl(id) ? kCortadoControl
-         : p.IsUnknown(id) ? kCortadoUnknown
-                           : kCortadoPlain;
-}
-
-bool encode(const void* model, const char* text, size_t count, CortadoSink result, void* context) {
-  try {
-    std::vector<int> ids;
-    if (!processor(model).Encode({text, count}, &ids).ok()) return false;
-    result(context, reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int));
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-}  // namespace
-
-const CortadoSentencePiece* cortado_sentencepiece() {
-  static const CortadoSentencePiece functions{train, load, unload, size, piece, encode};
-  sentencepiece::logging::SetMinLogLevel(kSilent);
-  return &functions;
 }

@@ -21,13 +21,13 @@ namespace {
 // The folder that libcortado itself was loaded from: the two are built and installed side by side.
 std::string own_folder() {
   Dl_info info{};
-  if (!::dladdr(reinterpret_cast<const void*>(&sentencepiece_functions), &info) || !info.dli_fname) return "";
+  if (!::dladdr(reinterpret_cast<const void*>(&sentencepiece_trainer), &info) || !info.dli_fname) return "";
   const std::string path = info.dli_fname;
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
-const CortadoSentencePiece& open_library() {
+decltype(&cortado_sentencepiece) open_library() {
   int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
 #ifdef __SANITIZE_ADDRESS__
   if (::dlsym(RTLD_DEFAULT, "FLAGS_minloglevel") != static_cast<void*>(FLAGS_minloglevel)) {
@@ -41,14 +41,14 @@ const CortadoSentencePiece& open_library() {
   if (!library) throw Failure(concat("[sentencepiece] cannot be loaded: ", ::dlerror()));
   const auto entry = reinterpret_cast<decltype(&cortado_sentencepiece)>(::dlsym(library, "cortado_sentencepiece"));
   if (!entry) throw Failure(concat("[sentencepiece] ", path, " is not of this version"));
-  return *entry();
+  return entry;
 }
 
 }  // namespace
 
-const CortadoSentencePiece& sentencepiece_functions() {
-  static const CortadoSentencePiece& functions = open_library();
-  return functions;
+decltype(&cortado_sentencepiece) sentencepiece_trainer() {
+  static const auto trainer = open_library();
+  return trainer;
 }
 
 }  // namespace cortado

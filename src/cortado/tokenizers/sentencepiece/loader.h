@@ -6,6 +6,6 @@
 namespace cortado {
 
 // Missing or unreadable library: Failure. Safe to call from several threads; stays open to the end of the process.
-const CortadoSentencePiece& sentencepiece_functions();
+decltype(&cortado_sentencepiece) sentencepiece_trainer();
 
 }  // namespace cortado
