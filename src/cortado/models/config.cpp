@@ -1,7 +1,7 @@
 #include "cortado/models/config.h"
 
 #include "cortado/base/error.h"
-#include "cortado/base/words.h"
+#include "cortado/base/fields.h"
 #include "cortado/formats/checksum.h"
 
 namespace cortado {
@@ -66,20 +66,18 @@ std::vector<Json> read_layers(JsonReader& reader) {
   return std::vector<Json>(count, mixer);
 }
 
-void read_feed_forward(const Json& json, const std::string& place, ModelConfig& config) {
-  JsonReader reader(json, place);
-  config.feed_forward = choose(reader, "type", kFeedForwards, "swiglu");
-  if (config.feed_forward == FeedForwardKind::kNone) return reader.finish();
+void feed_forward_fields(JsonFields& json, ModelConfig& config) {
+  json.word("type", config.feed_forward, kFeedForwards);
+  if (config.feed_forward == FeedForwardKind::kNone) return;
   const bool gated = config.feed_forward != FeedForwardKind::kMlp;
-  const int64_t natural = gated ? (8 * config.dim + 23) / 24 * 8 : 4 * config.dim;
-  config.feed_forward_dim = reader.integer("dim", 1, kWide, natural);
-  config.feed_forward_bias = reader.boolean("bias", false);
-  if (config.feed_forward == FeedForwardKind::kSwiglu) {
-    config.feed_forward_activation = Activation::kSilu;
-  } else {
-    config.feed_forward_activation = choose(reader, "activation", kGelus, "gelu_tanh");
+  const bool swiglu = config.feed_forward == FeedForwardKind::kSwiglu;
+  if (json.reading()) {
+    config.feed_forward_dim = gated ? (8 * config.dim + 23) / 24 * 8 : 4 * config.dim;
+    config.feed_forward_activation = swiglu ? Activation::kSilu : Activation::kGeluTanh;
   }
-  reader.finish();
+  json.integer("dim", config.feed_forward_dim, 1, kWide);
+  json.boolean("bias", config.feed_forward_bias);
+  if (!swiglu) json.word("activation", config.feed_forward_activation, kGelus);
 }
 
 Json read_initialization(const Json& json, const std::string& place) {
@@ -91,39 +89,38 @@ Json read_initialization(const Json& json, const std::string& place) {
   return result;
 }
 
-void read_positions(JsonReader& reader, ModelConfig& config) {
-  config.positions = choose(reader, "positions", kPositions, "none");
-  config.rope_theta = reader.number("rope_theta", 1.0, 1e12, 10000.0);
-  const bool scaled = reader.has("rope_scaling");
-  const Json scaling = reader.object("rope_scaling");
-  if (scaled) config.rope_scaling = RotaryScaling::from_json(scaling, reader.place() + ".rope_scaling");
-  if (config.positions == PositionKind::kLearned) {
-    config.context = reader.integer("context", 1, kLong);
-  } else {
-    config.context = reader.integer("context", 0, kLong, 0);
+void position_fields(JsonFields& json, ModelConfig& config) {
+  json.word("positions", config.positions, kPositions);
+  json.number("rope_theta", config.rope_theta, 1.0, 1e12);
+  if (json.reading() ? json.has("rope_scaling") : config.rope_scaling.type != RotaryScaling::Type::kNone) {
+    Json scaling = config.rope_scaling.to_json();
+    json.field("rope_scaling", scaling, [&](JsonReader& reader) {
+      const std::string place = reader.place() + ".rope_scaling";
+      config.rope_scaling = RotaryScaling::from_json(reader.object("rope_scaling"), place);
+      return Json();
+    });
   }
+  json.field("context", config.context, [&](JsonReader& reader) {
+    const bool needed = config.positions == PositionKind::kLearned;
+    return reader.integer("context", needed ? 1 : 0, kLong, needed ? std::nullopt : std::optional<int64_t>(0));
+  });
+}
+
+void head_fields(JsonFields& json, HeadConfig& head) {
+  json.word("type", head.kind, kHeads);
+  if (head.kind == HeadKind::kLanguage) return;
+  json.field("classes", head.classes, [](JsonReader& reader) { return reader.integer("classes", 2, kWide); });
+  json.word("pooling", head.pooling, kPoolings);
+  json.integer("hidden", head.hidden, 0, kWide);
 }
 
 // Absent: tokens.
-int64_t read_channels(const Json& json, const std::string& place) {
-  JsonReader reader(json, place);
-  const bool numbers = reader.choice("type", {"tokens", "numbers"}, "tokens") == "numbers";
-  const int64_t channels = numbers ? reader.integer("channels", 1, kWide, 1) : 0;
-  reader.finish();
-  return channels;
-}
-
-HeadConfig read_head(const Json& json, const std::string& place) {
-  JsonReader reader(json, place);
-  HeadConfig head;
-  head.kind = choose(reader, "type", kHeads, "language");
-  if (head.kind != HeadKind::kLanguage) {
-    head.classes = reader.integer("classes", 2, kWide);
-    head.pooling = choose(reader, "pooling", kPoolings, "mean");
-    head.hidden = reader.integer("hidden", 0, kWide, 0);
-  }
-  reader.finish();
-  return head;
+void input_fields(JsonFields& json, int64_t& channels) {
+  std::string type = channels > 0 ? "numbers" : "tokens";
+  json.choice("type", type, {"tokens", "numbers"});
+  if (type == "tokens") return;
+  channels = std::max<int64_t>(channels, 1);
+  json.integer("channels", channels, 1, kWide);
 }
 
 Json training_object(JsonReader& reader) {
@@ -146,93 +143,68 @@ Json layers_to_json(const std::vector<Json>& layers) {
   return list;
 }
 
-Json feed_forward_to_json(const ModelConfig& config) {
-  Json json = {{"type", name_of(kFeedForwards, config.feed_forward)}};
-  if (config.feed_forward == FeedForwardKind::kNone) return json;
-  json["dim"] = config.feed_forward_dim;
-  json["bias"] = config.feed_forward_bias;
-  if (config.feed_forward != FeedForwardKind::kSwiglu) {
-    json["activation"] = name_of(kGelus, config.feed_forward_activation);
+void layers_field(JsonFields& json, std::vector<Json>& layers) {
+  Json list = layers_to_json(layers);
+  const bool alike = list.size() == 1;
+  if (alike) list = static_cast<int64_t>(layers.size());
+  json.field("layers", list, [&](JsonReader& reader) {
+    layers = read_layers(reader);
+    return Json();
+  });
+  if (!json.reading() && alike) json.field("mixer", layers.front(), [](JsonReader&) { return Json(); });
+}
+
+void config_fields(JsonFields& json, ModelConfig& config) {
+  const bool reading = json.reading();
+  if (reading || !config.name.empty()) json.text("name", config.name);
+  if (reading ? json.has("vocabulary") : config.vocabulary > 0) {
+    json.integer("vocabulary", config.vocabulary, 1, int64_t{1} << 31);
   }
-  return json;
+  json.field("dim", config.dim, [](JsonReader& reader) { return reader.integer("dim", 1, kWide); });
+  json.integer("heads", config.heads, 1, 65536);
+  json.fail_if(config.dim % config.heads != 0, "\"dim\" = ", config.dim,
+               " is not divisible by \"heads\" = ", config.heads);
+  layers_field(json, config.layers);
+  json.word("norm", config.norm, kNorms);
+  json.number("norm_eps", config.norm_eps, 0.0, 1.0);
+  if (config.norm == NormKind::kLayer) json.boolean("norm_bias", config.norm_bias);
+  json.boolean("post_norm", config.post_norm);
+  json.object("feed_forward", [&](JsonFields& inner) { feed_forward_fields(inner, config); });
+  position_fields(json, config);
+  json.object("embedding", [&](JsonFields& embedding) {
+    embedding.boolean("tied", config.tied);
+    embedding.boolean("scaled", config.scaled_embedding);
+  });
+  json.boolean("head_bias", config.head_bias);
+  // Language models' files and hashes are as they were before there was anything else.
+  if (reading || config.channels > 0) {
+    json.object("input", [&](JsonFields& input) { input_fields(input, config.channels); });
+  }
+  if (reading || config.head.kind != HeadKind::kLanguage) {
+    json.object("head", [&](JsonFields& head) { head_fields(head, config.head); });
+  }
+  json.fail_if(config.channels > 0 && config.head.kind == HeadKind::kLanguage,
+               "\"input\" is numbers: that needs a \"head\" of classes or pairs");
+  json.number("dropout", config.dropout, 0.0, 0.99);
+  json.optional_number("final_softcap", config.final_softcap, 1e-3, 1e6);
+  json.boolean("causal", config.causal);
+  json.field("initialization", config.initialization, [](JsonReader& reader) {
+    return read_initialization(reader.object("initialization"), reader.place() + ".initialization");
+  });
+  json.field("training", config.training, training_object);
 }
 
 }  // namespace
 
 ModelConfig ModelConfig::from_json(const Json& json, const std::string& source_name) {
-  JsonReader reader(json, source_name);
   ModelConfig config;
-  config.name = reader.text("name", "");
-  config.vocabulary = reader.optional_integer("vocabulary", 1, int64_t{1} << 31).value_or(0);
-  config.dim = reader.integer("dim", 1, kWide);
-  config.heads = reader.integer("heads", 1, 65536, 1);
-  if (config.dim % config.heads != 0) {
-    reader.fail(concat("\"dim\" = ", config.dim, " is not divisible by \"heads\" = ", config.heads));
-  }
-  config.layers = read_layers(reader);
-  config.norm = choose(reader, "norm", kNorms, "rms");
-  config.norm_eps = reader.number("norm_eps", 0.0, 1.0, 1e-6);
-  if (config.norm == NormKind::kLayer) config.norm_bias = reader.boolean("norm_bias", true);
-  config.post_norm = reader.boolean("post_norm", false);
-  read_feed_forward(reader.object("feed_forward"), source_name + ".feed_forward", config);
-  read_positions(reader, config);
-  JsonReader embedding(reader.object("embedding"), source_name + ".embedding");
-  config.tied = embedding.boolean("tied", true);
-  config.scaled_embedding = embedding.boolean("scaled", false);
-  embedding.finish();
-  config.head_bias = reader.boolean("head_bias", false);
-  config.channels = read_channels(reader.object("input"), source_name + ".input");
-  config.head = read_head(reader.object("head"), source_name + ".head");
-  if (config.channels > 0 && config.head.kind == HeadKind::kLanguage) {
-    reader.fail("\"input\" is numbers: that needs a \"head\" of classes or pairs");
-  }
-  config.dropout = reader.number("dropout", 0.0, 0.99, 0.0);
-  config.final_softcap = reader.optional_number("final_softcap", 1e-3, 1e6);
-  config.causal = reader.boolean("causal", true);
-  config.initialization = read_initialization(reader.object("initialization"), source_name + ".initialization");
-  config.training = training_object(reader);
-  reader.finish();
+  JsonFields::read(json, source_name, [&](JsonFields& all) { config_fields(all, config); });
   return config;
 }
 
 Json ModelConfig::to_json() const {
-  Json json = Json::object();
-  if (!name.empty()) json["name"] = name;
-  if (vocabulary > 0) json["vocabulary"] = vocabulary;
-  json["dim"] = dim;
-  json["heads"] = heads;
-  const Json list = layers_to_json(layers);
-  if (list.size() == 1) {
-    json["layers"] = static_cast<int64_t>(layers.size());
-    json["mixer"] = layers.front();
-  } else {
-    json["layers"] = list;
-  }
-  json["norm"] = name_of(kNorms, norm);
-  json["norm_eps"] = norm_eps;
-  if (norm == NormKind::kLayer) json["norm_bias"] = norm_bias;
-  json["post_norm"] = post_norm;
-  json["feed_forward"] = feed_forward_to_json(*this);
-  json["positions"] = name_of(kPositions, positions);
-  json["rope_theta"] = rope_theta;
-  if (rope_scaling.type != RotaryScaling::Type::kNone) json["rope_scaling"] = rope_scaling.to_json();
-  json["context"] = context;
-  json["embedding"] = {{"tied", tied}, {"scaled", scaled_embedding}};
-  json["head_bias"] = head_bias;
-  // Language models' files and hashes are as they were before there was anything else.
-  if (channels > 0) json["input"] = {{"type", "numbers"}, {"channels", channels}};
-  if (head.kind != HeadKind::kLanguage) {
-    json["head"] = {{"type", name_of(kHeads, head.kind)},
-                    {"classes", head.classes},
-                    {"pooling", name_of(kPoolings, head.pooling)},
-                    {"hidden", head.hidden}};
-  }
-  json["dropout"] = dropout;
-  json["final_softcap"] = final_softcap ? Json(*final_softcap) : Json(nullptr);
-  json["causal"] = causal;
-  json["initialization"] = initialization;
-  json["training"] = training;
-  return json;
+  ModelConfig config = *this;
+  return JsonFields::written([&](JsonFields& all) { config_fields(all, config); });
 }
 
 std::string ModelConfig::architecture_hash() const {

@@ -5,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/base/hash.h"
 #include "cortado/base/random.h"
 #include "cortado/base/utf8.h"
 #include "cortado/testing/errors.h"
@@ -141,6 +142,19 @@ TEST(SentencePiece, RoundTripsEveryCharacter) {
     if (code < 0xD800 || code > 0xDFFF) append_utf8(text, code);
   }
   expect_round_trip(*small_sentencepiece(), text);
+}
+
+// What the library itself (0.1.97) made of this text with the model that it learnt, recorded.
+TEST(SentencePiece, EncodesAsTheLibrary) {
+  const TemporaryDirectory folder;
+  small_sentencepiece()->save(folder.path());
+  if (hash_text(read_file(folder.path() + "/tokenizer.model")) != "4aef79a3b2022f5f") GTEST_SKIP() << "another model";
+  const std::vector<int32_t> tokens =
+      small_sentencepiece()->encode(read_file(corpus()).substr(0, 60000) +
+                                    " \u2581x na\u00efve \u4f60\u597d <s>\u2581\u2581 </s><0x41>  \t\U0001F600\n\n x");
+  EXPECT_EQ(tokens.size(), 30368u);
+  EXPECT_EQ(hash_text({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(int32_t)}),
+            "250ce3db7f74bf3e");
 }
 
 TEST(SentencePiece, CutsDoNotChangeTokensAtLinesAndWords) {

@@ -289,18 +289,18 @@ std::string corpus() {
   return std::string(folder ? folder : ".") + "/data/tinyshakespeare.txt";
 }
 
-// A SentencePiece model becomes a byte-pair definition: the same tokens as the library's.
-TEST(SentencePieceImport, EqualsTheLibrary) {
+// A model that was learnt here, imported as somebody else's: the same tokens, but for the marks.
+TEST(SentencePieceImport, EqualsTheLearntTokenizer) {
   const TemporaryDirectory learnt, folder;
-  const auto library = make_tokenizer("sentencepiece:600", {corpus()});
-  library->save(learnt.path());
+  const auto native = make_tokenizer("sentencepiece:600", {corpus()});
+  native->save(learnt.path());
   std::filesystem::copy_file(learnt.path() + "/tokenizer.model", folder.path() + "/tokenizer.model");
   const auto imported = import_tokenizer(folder.path());
   EXPECT_EQ(imported->vocabulary(), 600);
   const std::string text = read_file(corpus()).substr(0, 60000);
-  EXPECT_EQ(imported->encode(text), library->encode(text));
+  EXPECT_EQ(imported->encode(text), native->encode(text));
   for (const std::string hard : {"na\u00efve \u4f60\u597d  \t\U0001F600\n\n x", "   ", "", "<unk", "\u00a0\u3000"}) {
-    EXPECT_EQ(imported->encode(hard), library->encode(hard)) << hard;
+    EXPECT_EQ(imported->encode(hard), native->encode(hard)) << hard;
     EXPECT_EQ(imported->decode(imported->encode(hard)), hard);
   }
   // Control symbols are marks: found in the text, hidden by the stream.

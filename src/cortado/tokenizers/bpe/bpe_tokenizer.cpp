@@ -49,7 +49,8 @@ BpeTokenizer::BpeTokenizer(BpeDefinition definition, const std::string& place)
 
 std::shared_ptr<Tokenizer> BpeTokenizer::load(JsonReader& reader, const std::string& directory) {
   BpeDefinition definition;
-  read_settings(reader, definition);
+  JsonFields settings(reader, /*required=*/true);
+  settings_fields(settings, definition);
   const std::string checksum = reader.text("pieces_hash");
   const std::string path = directory + kPiecesFile;
   const std::string text = read_file(path);
@@ -61,7 +62,8 @@ std::shared_ptr<Tokenizer> BpeTokenizer::load(JsonReader& reader, const std::str
 
 void BpeTokenizer::save(const std::string& directory) const {
   const std::string pieces = pieces_json(definition_);
-  Json settings = settings_json(definition_);
+  BpeDefinition definition = definition_;
+  Json settings = JsonFields::written([&](JsonFields& json) { settings_fields(json, definition); });
   settings["pieces_hash"] = hash_text(pieces);
   save_tokenizer_json(*this, directory, settings);
   write_file(directory + kPiecesFile, pieces);

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <unordered_map>
 
 #include "cortado/base/error.h"
 #include "cortado/base/utf8.h"
@@ -33,176 +32,87 @@ const std::vector<int>& bytes_by_code() {
   return table;
 }
 
-Json pattern_json(const Pattern& pattern) { return Json{{pattern.regex ? "regex" : "text", pattern.text}}; }
-
-Pattern read_pattern(JsonReader& reader) {
-  JsonReader inner(reader.object("pattern"), reader.place() + ".pattern");
-  Pattern pattern;
-  pattern.regex = inner.has("regex");
-  pattern.text = inner.text(pattern.regex ? "regex" : "text");
-  inner.finish();
-  return pattern;
+void pattern_field(JsonFields& json, Pattern& pattern) {
+  json.object("pattern", [&](JsonFields& inner) {
+    if (inner.reading()) pattern.regex = inner.has("regex");
+    inner.text(pattern.regex ? "regex" : "text", pattern.text);
+  });
 }
 
-// Reads an array of objects, each by `read`.
-template <typename Item>
-std::vector<Item> read_list(JsonReader& reader, const std::string& key, Item (*read)(JsonReader&)) {
-  std::vector<Item> items;
-  const Json list = reader.any(key);
-  if (!list.is_array()) reader.fail(concat("key \"", key, "\": expected a list"));
-  for (size_t i = 0; i < list.size(); ++i) {
-    JsonReader inner(list[i], concat(reader.place(), ".", key, "[", i, "]"));
-    items.push_back(read(inner));
-    inner.finish();
-  }
-  return items;
+void normalizer_fields(JsonFields& json, NormalizerStep& step) {
+  json.choice("type", step.type, {"nfc", "nfd", "nfkc", "nfkd", "replace", "prepend"});
+  if (step.type == "replace") pattern_field(json, step.pattern);
+  if (step.type == "replace" || step.type == "prepend") json.text("text", step.text);
 }
 
-Json normalizer_json(const NormalizerStep& step) {
-  Json json{{"type", step.type}};
-  if (step.type == "replace") json["pattern"] = pattern_json(step.pattern);
-  if (step.type == "replace" || step.type == "prepend") json["text"] = step.text;
-  return json;
-}
-
-NormalizerStep read_normalizer(JsonReader& reader) {
-  NormalizerStep step{reader.choice("type", {"nfc", "nfd", "nfkc", "nfkd", "replace", "prepend"})};
-  if (step.type == "replace") step.pattern = read_pattern(reader);
-  if (step.type == "replace" || step.type == "prepend") step.text = reader.text("text");
-  return step;
-}
-
-Json pre_tokenizer_json(const PreTokenizerStep& step) {
-  Json json{{"type", step.type}};
+void pre_tokenizer_fields(JsonFields& json, PreTokenizerStep& step) {
+  json.choice("type", step.type, {"split", "metaspace", "prefix_space", "bytes"});
   if (step.type == "split") {
-    json["pattern"] = pattern_json(step.pattern);
-    json["behavior"] = step.behavior;
-    json["invert"] = step.invert;
+    pattern_field(json, step.pattern);
+    json.choice("behavior", step.behavior,
+                {"removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"});
+    json.boolean("invert", step.invert);
   } else if (step.type == "metaspace") {
-    json["mark"] = step.mark;
-    json["prepend"] = step.prepend;
-    json["split"] = step.split;
+    json.text("mark", step.mark);
+    json.choice("prepend", step.prepend, {"always", "first", "never"});
+    json.boolean("split", step.split);
   }
-  return json;
 }
 
-PreTokenizerStep read_pre_tokenizer(JsonReader& reader) {
-  PreTokenizerStep step{reader.choice("type", {"split", "metaspace", "prefix_space", "bytes"})};
-  if (step.type == "split") {
-    step.pattern = read_pattern(reader);
-    step.behavior =
-        reader.choice("behavior", {"removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"});
-    step.invert = reader.boolean("invert");
-  } else if (step.type == "metaspace") {
-    step.mark = reader.text("mark");
-    step.prepend = reader.choice("prepend", {"always", "first", "never"});
-    step.split = reader.boolean("split");
-  }
-  return step;
-}
-
-Json decoder_json(const DecoderStep& step) {
-  Json json{{"type", step.type}};
-  if (step.type == "replace") json["pattern"] = pattern_json(step.pattern);
-  if (step.type != "bytes" && step.type != "byte_fallback") json["text"] = step.text;
-  if (step.type == "metaspace") json["drop_first"] = step.drop_first;
+void decoder_fields(JsonFields& json, DecoderStep& step) {
+  json.choice("type", step.type, {"replace", "byte_fallback", "bytes", "metaspace", "strip"});
+  if (step.type == "replace") pattern_field(json, step.pattern);
+  if (step.type != "bytes" && step.type != "byte_fallback") json.text("text", step.text);
+  if (step.type == "metaspace") json.boolean("drop_first", step.drop_first);
   if (step.type == "strip") {
-    json["start"] = step.start;
-    json["stop"] = step.stop;
+    json.integer("start", step.start, 0, 1 << 20);
+    json.integer("stop", step.stop, 0, 1 << 20);
   }
-  return json;
 }
 
-DecoderStep read_decoder(JsonReader& reader) {
-  DecoderStep step{reader.choice("type", {"replace", "byte_fallback", "bytes", "metaspace", "strip"})};
-  if (step.type == "replace") step.pattern = read_pattern(reader);
-  if (step.type != "bytes" && step.type != "byte_fallback") step.text = reader.text("text");
-  if (step.type == "metaspace") step.drop_first = reader.boolean("drop_first");
-  if (step.type == "strip") {
-    step.start = reader.integer("start", 0, 1 << 20);
-    step.stop = reader.integer("stop", 0, 1 << 20);
-  }
-  return step;
+void added_fields(JsonFields& json, AddedToken& token) {
+  json.integer("id", token.id, 0, kMostTokens);
+  json.text("text", token.text);
+  json.boolean("special", token.special);
+  json.boolean("normalized", token.normalized);
+  json.boolean("lstrip", token.lstrip);
+  json.boolean("rstrip", token.rstrip);
+  json.boolean("single_word", token.single_word);
+  json.boolean("apart", token.apart);
 }
 
-Json added_json(const AddedToken& token) {
-  return Json{{"id", token.id},
-              {"text", token.text},
-              {"special", token.special},
-              {"normalized", token.normalized},
-              {"lstrip", token.lstrip},
-              {"rstrip", token.rstrip},
-              {"single_word", token.single_word},
-              {"apart", token.apart}};
+// null: -1.
+void id_field(JsonFields& json, const std::string& key, int32_t& id) {
+  Json value = id < 0 ? Json() : Json(id);
+  json.field(key, value, [&](JsonReader& reader) { return reader.optional_integer(key, 0, kMostTokens).value_or(-1); });
+  if (json.reading()) id = value.get<int32_t>();
 }
 
-AddedToken read_added(JsonReader& reader) {
-  AddedToken token;
-  token.id = static_cast<int32_t>(reader.integer("id", 0, kMostTokens));
-  token.text = reader.text("text");
-  token.special = reader.boolean("special");
-  token.normalized = reader.boolean("normalized");
-  token.lstrip = reader.boolean("lstrip");
-  token.rstrip = reader.boolean("rstrip");
-  token.single_word = reader.boolean("single_word");
-  token.apart = reader.boolean("apart");
-  return token;
-}
-
-Json id_json(int32_t id) { return id < 0 ? Json() : Json(id); }
-
-int32_t read_id(JsonReader& reader, const std::string& key) {
-  return static_cast<int32_t>(reader.optional_integer(key, 0, kMostTokens).value_or(-1));
-}
-
-std::vector<int32_t> read_ids(JsonReader& reader, const std::string& key) {
-  const Json list = reader.any(key);
-  std::vector<int32_t> ids;
-  for (const auto& item : list.is_array() ? list : Json::array({Json()})) {
-    if (!item.is_number_integer() || item < 0 || item > kMostTokens) {
-      reader.fail(concat("key \"", key, "\": expected a list of token ids"));
+void ids_field(JsonFields& json, const std::string& key, std::vector<int32_t>& ids) {
+  json.field(key, ids, [&](JsonReader& reader) {
+    const Json list = reader.any(key);
+    for (const auto& item : list.is_array() ? list : Json::array({Json()})) {
+      if (!item.is_number_integer() || item < 0 || item > kMostTokens) {
+        reader.fail(concat("key \"", key, "\": expected a list of token ids"));
+      }
     }
-    ids.push_back(item.get<int32_t>());
-  }
-  return ids;
+    return list.get<std::vector<int32_t>>();
+  });
 }
 
-Json special_json(const SpecialTokens& special) {
-  Json json{{"begin", id_json(special.begin)},
-            {"end", id_json(special.end)},
-            {"unknown", id_json(special.unknown)},
-            {"padding", id_json(special.padding)},
-            {"prefix", special.prefix},
-            {"suffix", special.suffix},
-            {"stops", special.stops}};
-  if (!special.chat.name.empty()) json["chat"] = Json{{"name", special.chat.name}, {"system", special.chat.system}};
-  return json;
-}
-
-SpecialTokens read_special(JsonReader reader) {
-  SpecialTokens special;
-  special.begin = read_id(reader, "begin");
-  special.end = read_id(reader, "end");
-  special.unknown = read_id(reader, "unknown");
-  special.padding = read_id(reader, "padding");
-  special.prefix = read_ids(reader, "prefix");
-  special.suffix = read_ids(reader, "suffix");
-  special.stops = read_ids(reader, "stops");
-  if (reader.has("chat")) {
-    JsonReader chat(reader.object("chat"), reader.place() + ".chat");
-    special.chat.name = chat.text("name");
-    special.chat.system = chat.text("system");
-    chat.finish();
-  }
-  reader.finish();
-  return special;
-}
-
-template <typename Step>
-Json list_json(const std::vector<Step>& steps, Json (*to_json)(const Step&)) {
-  Json list = Json::array();
-  for (const auto& step : steps) list.push_back(to_json(step));
-  return list;
+void special_fields(JsonFields& json, SpecialTokens& special) {
+  id_field(json, "begin", special.begin);
+  id_field(json, "end", special.end);
+  id_field(json, "unknown", special.unknown);
+  id_field(json, "padding", special.padding);
+  ids_field(json, "prefix", special.prefix);
+  ids_field(json, "suffix", special.suffix);
+  ids_field(json, "stops", special.stops);
+  if (json.reading() ? !json.has("chat") : special.chat.name.empty()) return;
+  json.object("chat", [&](JsonFields& chat) {
+    chat.text("name", special.chat.name);
+    chat.text("system", special.chat.system);
+  });
 }
 
 }  // namespace
@@ -234,28 +144,16 @@ nlohmann::json parse_large_json(const std::string& text, const std::string& sour
   }
 }
 
-Json settings_json(const BpeDefinition& definition) {
-  return Json{{"unknown", id_json(definition.unknown)},
-              {"byte_fallback", definition.byte_fallback},
-              {"fuse_unknown", definition.fuse_unknown},
-              {"ignore_merges", definition.ignore_merges},
-              {"normalizer", list_json(definition.normalizer, normalizer_json)},
-              {"pre_tokenizer", list_json(definition.pre_tokenizer, pre_tokenizer_json)},
-              {"decoder", list_json(definition.decoder, decoder_json)},
-              {"special", special_json(definition.special)},
-              {"added", list_json(definition.added, added_json)}};
-}
-
-void read_settings(JsonReader& reader, BpeDefinition& definition) {
-  definition.unknown = read_id(reader, "unknown");
-  definition.byte_fallback = reader.boolean("byte_fallback");
-  definition.fuse_unknown = reader.boolean("fuse_unknown");
-  definition.ignore_merges = reader.boolean("ignore_merges");
-  definition.normalizer = read_list(reader, "normalizer", read_normalizer);
-  definition.pre_tokenizer = read_list(reader, "pre_tokenizer", read_pre_tokenizer);
-  definition.decoder = read_list(reader, "decoder", read_decoder);
-  definition.special = read_special(JsonReader(reader.object("special"), reader.place() + ".special"));
-  definition.added = read_list(reader, "added", read_added);
+void settings_fields(JsonFields& json, BpeDefinition& definition) {
+  id_field(json, "unknown", definition.unknown);
+  json.boolean("byte_fallback", definition.byte_fallback);
+  json.boolean("fuse_unknown", definition.fuse_unknown);
+  json.boolean("ignore_merges", definition.ignore_merges);
+  json.list("normalizer", definition.normalizer, normalizer_fields);
+  json.list("pre_tokenizer", definition.pre_tokenizer, pre_tokenizer_fields);
+  json.list("decoder", definition.decoder, decoder_fields);
+  json.object("special", [&](JsonFields& special) { special_fields(special, definition.special); });
+  json.list("added", definition.added, added_fields);
 }
 
 // One line each: pieces in their order, then the flat list of pairs or the scores.

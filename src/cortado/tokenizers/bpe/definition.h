@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cortado/base/json.h"
+#include "cortado/base/fields.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
@@ -88,9 +88,8 @@ struct BpeDefinition {
 };
 
 // The settings (tokenizer.json) and the tables (pieces.json) of a definition.
-Json settings_json(const BpeDefinition& definition);
+void settings_fields(JsonFields& json, BpeDefinition& definition);
 std::string pieces_json(const BpeDefinition& definition);
-void read_settings(JsonReader& reader, BpeDefinition& definition);
 void read_pieces(const std::string& text, const std::string& path, BpeDefinition& definition);
 
 // Throws InputError("[place] ...") unless every id is one of a token, and texts are UTF-8.

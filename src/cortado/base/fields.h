@@ -1,0 +1,129 @@
+// The fields of a struct as a JSON object, said once for both ways: to read it and to write it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cortado/base/error.h"
+#include "cortado/base/json.h"
+#include "cortado/base/words.h"
+
+namespace cortado {
+
+//   void fields(JsonFields& json, Embedding& embedding) {
+//     json.boolean("tied", embedding.tied);
+//     json.integer("rows", embedding.rows, 1, 1 << 20);
+//   }
+//
+// Reading is as strict as JsonReader. What a field holds before is its default; with `required` there are none.
+class JsonFields {
+ public:
+  explicit JsonFields(JsonReader& from, bool required = false) : from_(&from), required_(required) {}
+  explicit JsonFields(Json& to) : to_(&to) {}
+
+  bool reading() const { return from_ != nullptr; }
+  // Reading: whether it is there and not null. Writing: never.
+  bool has(const std::string& key) { return from_ && !from_->any(key).is_null(); }
+  // Reading: what is wrong, after the object's place.
+  template <typename... Parts>
+  void fail_if(bool bad, const Parts&... parts) const {
+    if (bad && from_) from_->fail(concat(parts...));
+  }
+
+  // The object at `place` whose fields are `members(json)`; and such an object, written.
+  template <typename Members>
+  static void read(const Json& object, const std::string& place, const Members& members, bool required = false) {
+    JsonReader reader(object, place);
+    JsonFields json(reader, required);
+    members(json);
+    reader.finish();
+  }
+  template <typename Members>
+  static Json written(const Members& members) {
+    Json object = Json::object();
+    JsonFields json(object);
+    members(json);
+    return object;
+  }
+
+  // By `read`, which gets the JsonReader.
+  template <typename Value, typename Read>
+  void field(const std::string& key, Value& value, const Read& read) {
+    if (from_) {
+      value = read(*from_);
+    } else {
+      (*to_)[key] = value;
+    }
+  }
+
+  template <typename Integer>
+  void integer(const std::string& key, Integer& value, int64_t low, int64_t high) {
+    field(key, value, [&](JsonReader& reader) {
+      return static_cast<Integer>(reader.integer(key, low, high, fallback(static_cast<int64_t>(value))));
+    });
+  }
+  void number(const std::string& key, double& value, double low, double high) {
+    field(key, value, [&](JsonReader& reader) { return reader.number(key, low, high, fallback(value)); });
+  }
+  // null or absent: none.
+  void optional_number(const std::string& key, std::optional<double>& value, double low, double high) {
+    if (from_) {
+      value = from_->optional_number(key, low, high);
+    } else {
+      (*to_)[key] = value ? Json(*value) : Json();
+    }
+  }
+  void boolean(const std::string& key, bool& value) {
+    field(key, value, [&](JsonReader& reader) { return reader.boolean(key, fallback(value)); });
+  }
+  void text(const std::string& key, std::string& value) {
+    field(key, value, [&](JsonReader& reader) { return reader.text(key, fallback(value)); });
+  }
+  void choice(const std::string& key, std::string& value, const std::vector<std::string>& allowed) {
+    field(key, value, [&](JsonReader& reader) { return reader.choice(key, allowed, fallback(value)); });
+  }
+  template <typename Enum>
+  void word(const std::string& key, Enum& value, const Words<Enum>& words) {
+    std::string name = name_of(words, value);
+    choice(key, name, names_in(words));
+    value = value_of(words, name, key);
+  }
+
+  // An object of its own, whose fields are `members(inner)`.
+  template <typename Members>
+  void object(const std::string& key, const Members& members) {
+    if (from_) {
+      read(from_->object(key), from_->place() + "." + key, members, required_);
+    } else {
+      (*to_)[key] = written(members);
+    }
+  }
+  // A list of objects, each with the fields `members(inner, item)`.
+  template <typename Item, typename Members>
+  void list(const std::string& key, std::vector<Item>& items, const Members& members) {
+    const auto of = [&](Item& item) { return [&](JsonFields& inner) { members(inner, item); }; };
+    Json all = from_ ? from_->any(key) : Json::array();
+    fail_if(!all.is_array(), "key \"", key, "\": expected a list");
+    if (from_) items.resize(all.size());
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (from_) {
+        read(all[i], concat(from_->place(), ".", key, "[", i, "]"), of(items[i]), required_);
+      } else {
+        all.push_back(written(of(items[i])));
+      }
+    }
+    if (!from_) (*to_)[key] = std::move(all);
+  }
+
+ private:
+  template <typename Value>
+  std::optional<Value> fallback(const Value& value) const {
+    return required_ ? std::nullopt : std::optional(value);
+  }
+  JsonReader* from_ = nullptr;
+  Json* to_ = nullptr;
+  bool required_ = false;
+};
+
+}  // namespace cortado
