@@ -111,7 +111,7 @@ def copy_tree(files):
         if path.relative_to(COPY).as_posix() not in [*files, header]:  # gone since: it would be compiled
             path.unlink()
     for file in files:
-        if not mutated_files([file], ""):
+        if not mutated_files([file], "") and not file.startswith("scripts/"):  # no program's tests read those
             write_if_new(COPY / file, (ROOT / file).read_bytes())
     write_if_new(COPY / header, mutants.HEADER.encode())
 
@@ -213,14 +213,19 @@ def run_tests(command, number, seconds):
 
 
 def stages(file, programs):
-    """(name, command) of the tests of a file, those that most likely notice first."""
+    """(name, command) of the tests of a file, those that most likely notice first: of its own folder, of the
+    mechanisms that use it, and the others."""
     _, _, layer, *rest = file.split("/")
     own, found = f"{layer}_tests", []
-    left = {program: [BUILD / "bin" / program] for program in [own, *programs] if program in programs}
+    below = ("primitives_tests", "nn_tests") if layer == "mechanisms" else ()
+    order = ["mechanisms_tests", own, *programs]
+    left = {name: [BUILD / "bin" / name] for name in order if name in programs and name not in below}
     if len(rest) > 1 and rest[0] not in ("kernels", "shared") and own in programs:  # those have no tests of their own
         camel = "".join(word.capitalize() for word in rest[0].split("_"))
-        found.append((f"{own} {rest[0]}", [*left[own], f"--gtest_filter=*{rest[0]}_*:*{camel}*"]))
-        left[own].append(f"--gtest_filter=-*{rest[0]}_*:*{camel}*")
+        found.append((f"{own} {rest[0]}", [*left[own], f"--gtest_filter=*{rest[0]}*:*{camel}*"]))
+        left[own].append(f"--gtest_filter=-*{rest[0]}*:*{camel}*")
+    elif own in left:
+        found.append((own, left.pop(own)))
     found += left.items()
     python = os.environ.get("CORTADO_MUTANTS_PYTHON", str(ROOT / ".venv/bin/python"))
     pytest = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/python"]
@@ -258,8 +263,12 @@ def killer(number, todo, seconds):
     return ""
 
 
-def line_of(file, change):
-    return (ROOT / file).read_text(encoding="utf-8").count("\n", 0, change.start) + 1
+def place_of(file, change):
+    """A change's line, and its code, the change in angles."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    first, last = text.rfind("\n", 0, change.start) + 1, text.find("\n", change.end)
+    code = f"{text[first:change.start]}«{change.before}»{text[change.end:last]}"
+    return {"line": text.count("\n", 0, change.start) + 1, "code": one_line(code).strip()}
 
 
 def results_of(seed):
@@ -274,13 +283,16 @@ def known_results(seed, drawn):
 
 
 def run_all(left, args, seed, seconds):
-    """Every mutant against its own tests; then those that are left against all others."""
-    lock = threading.Lock()
+    """Every mutant against its own tests; then those that are left, and are not explained, against all others."""
+    lock, explained = threading.Lock(), json.loads(EXPLAINED.read_text())
+
+    def result_of(number, by):
+        file, change = left[number]
+        return {"mutant": number, "file": file, **place_of(file, change), **vars(change),
+                "result": "killed" if by else "survived", "by": by}  # fmt: skip
 
     def note(number, by):
-        file, change = left[number]
-        result = {"mutant": number, "file": file, "line": line_of(file, change), **vars(change),
-                  "result": "killed" if by else "survived", "by": by}  # fmt: skip
+        result = result_of(number, by)
         with lock, results_of(seed).open("a") as lines:
             lines.write(json.dumps(result) + "\n")
         print(describe(result), flush=True)
@@ -288,11 +300,12 @@ def run_all(left, args, seed, seconds):
     def own_tests(number):
         file, change = left[number]
         by = killer(number, stages(file, args.programs)[:1], seconds)
-        if by:
+        alive = result_of(number, by)
+        if by or explanation(alive, explained):
             note(number, by)
-        else:
-            print(f"not yet  {file}:{line_of(file, change)}  {number}", flush=True)
-        return not by
+            return False
+        print(f"not yet  {describe(alive)[9:]}  {number}", flush=True)
+        return True
 
     def other_tests(number):
         note(number, killer(number, stages(left[number][0], args.programs)[1:], seconds))
@@ -317,7 +330,7 @@ def describe(r):
 def explanation(result, explained):
     """Why a mutant cannot be told from the original, or ""."""
     for entry in explained:
-        same = all(one_line(result[key]) == entry[key] for key in ("file", "before", "after"))
+        same = all(one_line(result[key]) == entry[key] for key in ("file", "code", "after"))
         if same:
             return entry["why"]
     return ""

@@ -160,14 +160,18 @@ def test_a_compilers_complaint_names_its_mutants(mutate, tmp_path, monkeypatch, 
 
 
 def test_own_tests_come_first(mutate):
+    """Then those of the mechanisms; never those of what lies below."""
+
     def order(file):
         return [name for name, _ in mutate.stages(file, ["primitives_tests", "mechanisms_tests", "nn_tests"])]
 
-    rest = ["nn_tests", "tests/python"]
     assert order("src/cortado/mechanisms/rg_lru/mixer.cpp") == [
-        "mechanisms_tests rg_lru", "mechanisms_tests", "primitives_tests", *rest]  # fmt: skip
-    assert order("src/cortado/primitives/kernels/tiles-inl.h") == ["primitives_tests", "mechanisms_tests", *rest]
-    assert order("src/cortado/primitives/gates.cpp") == ["primitives_tests", "mechanisms_tests", *rest]
+        "mechanisms_tests rg_lru", "mechanisms_tests", "tests/python"]  # fmt: skip
+    assert order("src/cortado/primitives/slot_scan/op.cpp") == [
+        "primitives_tests slot_scan", "mechanisms_tests", "primitives_tests", "nn_tests", "tests/python"]  # fmt: skip
+    for file in ("kernels/tiles-inl.h", "gates.cpp"):
+        assert order(f"src/cortado/primitives/{file}") == [
+            "primitives_tests", "mechanisms_tests", "nn_tests", "tests/python"]  # fmt: skip
 
 
 def test_an_endless_mutant_is_ended(mutate, tmp_path, monkeypatch):
@@ -179,13 +183,20 @@ def test_an_endless_mutant_is_ended(mutate, tmp_path, monkeypatch):
     assert failing[:2] == (False, "A.B")
 
 
-def test_only_unexplained_survivors_count(mutate, tmp_path, monkeypatch, capsys):
+def test_only_unexplained_survivors_count(mutate, mutants, tmp_path, monkeypatch, capsys):
+    """An explanation is of one place: the line's code, the change in angles."""
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
     monkeypatch.setattr(mutate, "EXPLAINED", tmp_path / "explained.json")
-    (tmp_path / "explained.json").write_text(
-        json.dumps([{"file": "a.cpp", "before": "x < y", "after": "x <= y", "why": "both are 0 where x = y"}])
-    )
-    result = {"file": "a.cpp", "line": 1, "kind": "", "by": "", "before": "x  <\ny", "after": "x <= y"}
-    same, alive, killed = {**result, "result": "survived"}, {**result, "result": "survived"}, {**result}
-    alive["before"], killed["result"] = "x < z", "killed"
-    assert mutate.report(1, [same, alive, killed]) == 1
+    text = "int f() {\n  return g(0,\n           0);\n}\n"
+    (tmp_path / "a.cpp").write_text(text)
+    entry = {"file": "a.cpp", "code": "return g(«0»,", "after": "1", "why": "g takes no notice of it"}
+    (tmp_path / "explained.json").write_text(json.dumps([entry]))
+
+    def result(at, how):
+        change = mutants.Change(at, at + 1, "0", "1", "off by one")
+        return {"file": "a.cpp", **mutate.place_of("a.cpp", change), **vars(change), "by": "", "result": how}
+
+    first, second = text.index("0"), text.rindex("0")
+    assert result(second, "")["line"] == 3 and result(second, "")["code"] == "«0»);"
+    assert mutate.report(1, [result(first, "survived"), result(second, "survived"), result(second, "killed")]) == 1
     assert "1 of 2 caught (50.0%); 1 more are the same program" in capsys.readouterr().out

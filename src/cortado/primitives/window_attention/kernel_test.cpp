@@ -200,6 +200,17 @@ TEST(WindowAttentionKernel, FewQueries) {
   check_everywhere({.queries = 5, .keys = 5, .window = 2, .batch = 1, .bounds = {0, 1, 1, 4, 5}}, at::kFloat, 1e-5);
 }
 
+// What the kernel leaves to ATen.
+TEST(WindowAttentionKernel, KeysWithMoreHeadsThanQueries) {
+  at::manual_seed(8);
+  const Tensor k = at::randn({2, 40, 3, 8}), v = at::randn({2, 40, 3, 5});
+  for (const int64_t queries : {1, 40}) {
+    const Tensor q = at::randn({2, queries, 1, 8});
+    const Tensor right = std::get<0>(window_attention_reference(q, k, v, {.window = 20}));
+    EXPECT_CLOSE(std::get<0>(window_attention(q, k, v, {.window = 20})), right, 1e-5) << queries;
+  }
+}
+
 // A prompt read in pieces: every piece needs a little more memory than the last.
 TEST(WindowAttentionKernel, CachesThatGrow) {
   const Tensor k = at::randn({1, 18400, 1, 16});
