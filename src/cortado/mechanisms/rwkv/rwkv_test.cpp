@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "cortado/mechanisms/registry.h"
 #include "cortado/mechanisms/rwkv/wkv.h"
 #include "cortado/testing/compare.h"
 
@@ -45,6 +46,25 @@ TEST(Wkv, OffsetsDoNotMatter) {
   for (const double offset : {100.0, -100.0, 1e4, -1e4}) {
     EXPECT_CLOSE(wkv(k + offset, at::ones_like(v), w, u, nullptr, {}), at::ones_like(v), 2e-6) << offset;
     EXPECT_CLOSE(wkv(k + offset, v, w, u, nullptr, {}), plain, 5e-6) << offset;
+  }
+}
+
+// The first token has none before it: what takes all from the token before is zero, and with it the output. Conformance
+// cannot see this: the definition has the same operands.
+TEST(Rwkv6, EveryProjectionHasItsMix) {
+  at::manual_seed(1);
+  MixerContext context;
+  context.dim = 24;
+  context.heads = 4;
+  const auto mixer = make_mixer(parse_json(R"({"mixer": "rwkv6"})", "test"), context, "test");
+  const at::NoGradGuard no_grad;
+  const Tensor x = at::randn({1, 1, 24});
+  Tensor mix = mixer->named_parameters()["mix"];
+  for (const int64_t own : {0, 1, 2, 3, 4}) {  // r, w, k, v, g
+    mix.zero_();
+    mix.select(0, own).fill_(1);
+    const bool zero = mixer->forward(x, {}, nullptr).eq(0).all().item<bool>();
+    EXPECT_EQ(zero, own != 1) << own;  // decays act from the second token on
   }
 }
 
