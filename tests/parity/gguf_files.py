@@ -77,6 +77,23 @@ def write_metadata(writer, config, architecture):
         writer.add_sliding_window(config.sliding_window)
 
 
+def write_vocabulary(path, vocabulary):
+    """A file that has nothing but a tokenizer, {"model": "gpt2", "tokens": [...], "begin": 1, ...}; gives its path."""
+    writer = gguf.GGUFWriter(path, "llama")
+    put = {
+        "model": writer.add_tokenizer_model, "pre": writer.add_tokenizer_pre, "tokens": writer.add_token_list,
+        "merges": writer.add_token_merges, "scores": writer.add_token_scores, "types": writer.add_token_types,
+        "begin": writer.add_bos_token_id, "end": writer.add_eos_token_id, "unknown": writer.add_unk_token_id,
+        "add_begin": writer.add_add_bos_token, "add_space": writer.add_add_space_prefix, "chat_template": writer.add_chat_template,
+    }  # fmt: skip
+    for key, value in vocabulary.items():
+        put[key](value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
 def write_gguf(path, model, architecture, kind=gguf.GGMLQuantizationType.F32):
     """Writes the model, its matrices as `kind`, and gives it the weights that the file then holds."""
     writer = gguf.GGUFWriter(path, architecture)

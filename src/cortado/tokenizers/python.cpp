@@ -1,7 +1,6 @@
 // torch.classes.cortado.Tokenizer: tokenizers for Python, once libcortado.so is loaded with torch.classes.load_library.
 #include <torch/custom_class.h>
 
-#include "cortado/base/json.h"
 #include "cortado/tokenizers/chat.h"
 #include "cortado/tokenizers/export.h"
 #include "cortado/tokenizers/import.h"
@@ -9,17 +8,13 @@
 namespace cortado {
 namespace {
 
-// A tokenizer folder (`kind` "native"), a Hugging Face folder ("huggingface"), or a GGUF file's metadata as JSON
-// ("gguf": {"model": "gpt2", "tokens": [...], ...}, by the names of VocabularyMetadata).
+// A tokenizer folder (`kind` "native"), a Hugging Face folder ("huggingface") or a GGUF file ("gguf").
 class PythonTokenizer : public torch::CustomClassHolder {
  public:
   PythonTokenizer(const std::string& source, const std::string& kind) {
     if (kind == "native") tokenizer_ = load_tokenizer(source);
     if (kind == "huggingface") tokenizer_ = import_tokenizer(source);
-    if (kind == "gguf") {
-      check_json_depth(source, "metadata");
-      tokenizer_ = from_metadata(nlohmann::json::parse(source));
-    }
+    if (kind == "gguf") tokenizer_ = pretrained_tokenizer(source);
     TORCH_CHECK(tokenizer_, "expected the kind native, huggingface or gguf, got ", kind);
   }
 
@@ -65,31 +60,6 @@ class PythonTokenizer : public torch::CustomClassHolder {
   bool export_to(const std::string& folder) const { return export_tokenizer(*tokenizer_, folder); }
 
  private:
-  static std::shared_ptr<Tokenizer> from_metadata(const nlohmann::json& json) {
-    VocabularyMetadata metadata;
-    const auto take = [&](const char* key, auto& value) {
-      if (json.contains(key)) value = json[key].get<std::decay_t<decltype(value)>>();
-    };
-    const auto take_optional = [&]<typename T>(const char* key, std::optional<T>& value) {
-      if (json.contains(key)) value = json[key].get<T>();
-    };
-    take("model", metadata.model);
-    take("pre", metadata.pre);
-    take("tokens", metadata.tokens);
-    take("merges", metadata.merges);
-    take("scores", metadata.scores);
-    take("types", metadata.types);
-    take("chat_template", metadata.chat_template);
-    take_optional("begin", metadata.begin);
-    take_optional("end", metadata.end);
-    take_optional("unknown", metadata.unknown);
-    take_optional("padding", metadata.padding);
-    take_optional("add_begin", metadata.add_begin);
-    take_optional("add_end", metadata.add_end);
-    take_optional("add_space", metadata.add_space);
-    return import_vocabulary(metadata, "metadata");
-  }
-
   std::shared_ptr<Tokenizer> tokenizer_;
 };
 

@@ -30,30 +30,8 @@ constexpr uint64_t kAlignment = 32;
 // The fewest bytes that an entry takes: length of the name, kind, value; name, dimensions, type, offset.
 constexpr uint64_t kSmallestEntry = 8 + 4 + 1, kSmallestTensor = 8 + 4 + 8 + 4 + 8;
 
-// Bytes of one element; 0: a text or a list.
-uint64_t size_of(GgufKind kind) {
-  switch (kind) {
-    case GgufKind::kUint8:
-    case GgufKind::kInt8:
-    case GgufKind::kBool:
-      return 1;
-    case GgufKind::kUint16:
-    case GgufKind::kInt16:
-      return 2;
-    case GgufKind::kUint32:
-    case GgufKind::kInt32:
-    case GgufKind::kFloat32:
-      return 4;
-    case GgufKind::kUint64:
-    case GgufKind::kInt64:
-    case GgufKind::kFloat64:
-      return 8;
-    case GgufKind::kText:
-    case GgufKind::kList:
-      break;
-  }
-  return 0;
-}
+// Bytes of one element, by GgufKind; 0: a text or a list.
+constexpr uint64_t kSizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
 template <typename T>
 T number_at(std::string_view bytes, uint64_t i = 0) {
@@ -62,8 +40,8 @@ T number_at(std::string_view bytes, uint64_t i = 0) {
   return value;
 }
 
-// Element i of a value that holds integers; none: it does not, or the number is above int64.
-std::optional<int64_t> integer_at(const GgufValue& value, uint64_t i) {
+// Element i; of texts only the first.
+Json element(const GgufValue& value, uint64_t i) {
   switch (value.kind) {
     case GgufKind::kUint8:
       return number_at<uint8_t>(value.bytes, i);
@@ -77,23 +55,19 @@ std::optional<int64_t> integer_at(const GgufValue& value, uint64_t i) {
       return number_at<uint32_t>(value.bytes, i);
     case GgufKind::kInt32:
       return number_at<int32_t>(value.bytes, i);
+    case GgufKind::kUint64:
+      return number_at<uint64_t>(value.bytes, i);
     case GgufKind::kInt64:
       return number_at<int64_t>(value.bytes, i);
-    case GgufKind::kUint64: {
-      const auto wide = number_at<uint64_t>(value.bytes, i);
-      if (wide > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
-      return static_cast<int64_t>(wide);
-    }
+    case GgufKind::kFloat32:
+      return number_at<float>(value.bytes, i);
+    case GgufKind::kFloat64:
+      return number_at<double>(value.bytes, i);
+    case GgufKind::kBool:
+      return value.bytes[i] != 0;
     default:
-      return std::nullopt;
+      return std::string(value.bytes.substr(8));
   }
-}
-
-std::optional<double> number_of(const GgufValue& value, uint64_t i) {
-  if (value.kind == GgufKind::kFloat32) return number_at<float>(value.bytes, i);
-  if (value.kind == GgufKind::kFloat64) return number_at<double>(value.bytes, i);
-  const auto whole = integer_at(value, i);
-  return whole ? std::optional<double>(static_cast<double>(*whole)) : std::nullopt;
 }
 
 }  // namespace
@@ -151,7 +125,7 @@ class GgufCursor {
       fail_if(value.kind == GgufKind::kList, "a list of lists");
       value.count = number<uint64_t>("a list's length");
     }
-    const uint64_t size = size_of(value.kind), smallest = size ? size : 8;
+    const uint64_t size = kSizes[static_cast<uint32_t>(value.kind)], smallest = size ? size : 8;
     fail_if(value.count > left() / smallest, "a list of ", value.count, " elements at byte ", place_, " of ",
             bytes_.size());
     if (size) {
@@ -264,60 +238,38 @@ const GgufTensor* GgufFile::find(const std::string& name) const {
   return found == places_.end() ? nullptr : &tensors_[found->second];
 }
 
-const GgufValue* GgufFile::value(const std::string& key, bool needed) const {
+JsonReader GgufFile::value(const std::string& key) const {
+  Json object = Json::object();
   const auto found = metadata_.find(key);
-  if (found == metadata_.end()) {
-    if (needed) fail(concat("has no metadata ", printable(key)));
-    return nullptr;
-  }
-  if (found->second.list) fail(concat("has a list as metadata ", printable(key), ", expected one value"));
-  return &found->second;
+  if (found != metadata_.end()) object[key] = found->second.list ? Json("a list") : element(found->second, 0);
+  return {object, name_ + " (metadata)"};
 }
 
 int64_t GgufFile::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) const {
-  const GgufValue* found = value(key, !fallback);
-  if (!found) return *fallback;
-  const auto number = integer_at(*found, 0);
-  if (!number) fail(concat("metadata ", printable(key), ": expected an integer"));
-  if (*number < low || *number > high) {
-    fail(concat("metadata ", printable(key), ": expected an integer from ", low, " to ", high, ", got ", *number));
-  }
-  return *number;
+  return value(key).integer(key, low, high, fallback);
 }
 
 double GgufFile::number(const std::string& key, double low, double high, std::optional<double> fallback) const {
-  const GgufValue* found = value(key, !fallback);
-  if (!found) return *fallback;
-  const auto number = number_of(*found, 0);
-  if (!number) fail(concat("metadata ", printable(key), ": expected a number"));
-  if (!std::isfinite(*number) || *number < low || *number > high) {
-    fail(concat("metadata ", printable(key), ": expected a number from ", low, " to ", high, ", got ", *number));
-  }
-  return *number;
+  return value(key).number(key, low, high, fallback);
 }
 
 bool GgufFile::boolean(const std::string& key, std::optional<bool> fallback) const {
-  const GgufValue* found = value(key, !fallback);
-  if (!found) return *fallback;
-  if (found->kind != GgufKind::kBool) fail(concat("metadata ", printable(key), ": expected true or false"));
-  return found->bytes[0] != 0;
+  return value(key).boolean(key, fallback);
 }
 
 std::string GgufFile::text(const std::string& key, std::optional<std::string> fallback) const {
-  const GgufValue* found = value(key, !fallback);
-  if (!found) return *fallback;
-  if (found->kind != GgufKind::kText) fail(concat("metadata ", printable(key), ": expected a text"));
-  return std::string(found->bytes.substr(8));
+  return value(key).text(key, std::move(fallback));
 }
 
 const GgufValue& GgufFile::list(const std::string& key) const {
-  const GgufValue& found = metadata_.at(key);
-  if (!found.list) fail(concat("metadata ", printable(key), ": expected a list"));
-  return found;
+  static const GgufValue none{.kind = GgufKind::kText, .list = true, .count = 0, .bytes = {}};
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) return none;
+  if (!found->second.list) fail(concat("metadata ", printable(key), ": expected a list"));
+  return found->second;
 }
 
 std::vector<std::string_view> GgufFile::texts(const std::string& key) const {
-  if (!has(key)) return {};
   const GgufValue& found = list(key);
   if (found.count > 0 && found.kind != GgufKind::kText) fail(concat("metadata ", printable(key), ": expected texts"));
   std::vector<std::string_view> all;
@@ -331,26 +283,15 @@ std::vector<std::string_view> GgufFile::texts(const std::string& key) const {
   return all;
 }
 
-std::vector<double> GgufFile::numbers(const std::string& key) const {
-  if (!has(key)) return {};
+std::vector<double> GgufFile::numbers(const std::string& key, bool whole) const {
   const GgufValue& found = list(key);
   std::vector<double> all;
   for (uint64_t i = 0; i < found.count; ++i) {
-    const auto number = number_of(found, i);
-    if (!number) fail(concat("metadata ", printable(key), ": expected numbers"));
-    all.push_back(*number);
-  }
-  return all;
-}
-
-std::vector<int64_t> GgufFile::integers(const std::string& key) const {
-  if (!has(key)) return {};
-  const GgufValue& found = list(key);
-  std::vector<int64_t> all;
-  for (uint64_t i = 0; i < found.count; ++i) {
-    const auto number = integer_at(found, i);
-    if (!number) fail(concat("metadata ", printable(key), ": expected integers"));
-    all.push_back(*number);
+    const Json number = element(found, i);
+    if (whole ? !number.is_number_integer() : !number.is_number()) {
+      fail(concat("metadata ", printable(key), ": expected ", whole ? "whole " : "", "numbers"));
+    }
+    all.push_back(number.get<double>());
   }
   return all;
 }

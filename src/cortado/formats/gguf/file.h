@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cortado/base/files.h"
+#include "cortado/base/json.h"
 #include "cortado/formats/gguf/blocks.h"
 
 namespace cortado {
@@ -67,8 +68,7 @@ class GgufFile {
   std::string text(const std::string& key, std::optional<std::string> fallback = {}) const;
   // Lists, empty where absent. The texts are views of the file.
   std::vector<std::string_view> texts(const std::string& key) const;
-  std::vector<double> numbers(const std::string& key) const;
-  std::vector<int64_t> integers(const std::string& key) const;
+  std::vector<double> numbers(const std::string& key, bool whole = false) const;
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(const std::string& name) const;
@@ -81,7 +81,7 @@ class GgufFile {
  private:
   void parse(std::string_view bytes);
   void parse_tensors(class GgufCursor& cursor, uint64_t count, std::string_view bytes);
-  const GgufValue* value(const std::string& key, bool needed) const;
+  JsonReader value(const std::string& key) const;  // an object of this key alone, if it is there
   const GgufValue& list(const std::string& key) const;
 
   std::string name_;
