@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
-#include <set>
 #include <string_view>
 
 #include "cortado/base/error.h"
@@ -122,19 +120,7 @@ Source open_source(const std::string& path, std::string_view bytes) {
 
 Json parse_header(const Source& source) {
   source.fail_if(source.header.empty() || source.header[0] != '{', "the header is no JSON object");
-  std::set<std::string> names;
-  std::optional<std::string> twice;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
-      twice = value.get<std::string>();
-    }
-    return true;
-  };
-  check_json_depth(source.header, source.path);
-  const Json header = Json::parse(source.header, watch, false);
-  source.fail_if(!header.is_object(), "the header is no JSON object");
-  source.fail_if(twice.has_value(), "two tensors are named \"", twice.value_or(""), "\"");
-  return header;
+  return parse_json(source.header, source.path);
 }
 
 std::map<std::string, std::string> parse_metadata(const Source& source, const Json& object) {
@@ -185,29 +171,29 @@ at::Tensor view_of(const std::shared_ptr<const MappedFile>& map, const char* byt
   return copy;
 }
 
-// Reads one tensor, which must start where the one before it ended; moves `offset` to its end.
-at::Tensor read_tensor(const Source& source, const std::shared_ptr<const MappedFile>& map, const std::string& name,
-                       const Json& entry, uint64_t& offset) {
+struct Entry {
+  std::string name;
+  at::ScalarType type;
+  std::vector<int64_t> shape;
+  uint64_t begin, end;  // of its bytes
+};
+
+Entry parse_entry(const Source& source, const std::string& name, const Json& entry) {
   source.fail_if(!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") || !entry.contains("shape") ||
                      !entry.contains("data_offsets"),
                  "tensor \"", name, "\" needs exactly dtype, shape and data_offsets");
-  const at::ScalarType type = parse_type(source, name, entry["dtype"]);
-  const std::vector<int64_t> shape = parse_shape(source, name, entry["shape"]);
   const Json& offsets = entry["data_offsets"];
   source.fail_if(!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) || !is_count(offsets[1]),
                  "tensor \"", name, "\" has no valid data_offsets");
-  const uint64_t begin = offsets[0].get<uint64_t>();
-  const uint64_t end = offsets[1].get<uint64_t>();
-  source.fail_if(begin != offset, "tensor \"", name, "\" starts at byte ", begin, ", the one before it ended at ",
-                 offset);
-  source.fail_if(end < begin || end > source.data_size, "tensor \"", name, "\" ends at byte ", end, " of ",
-                 source.data_size);
-  uint64_t bytes = c10::elementSize(type);
-  for (const int64_t size : shape) bytes *= static_cast<uint64_t>(size);
-  source.fail_if(bytes != end - begin, "tensor \"", name, "\" of shape [", at::IntArrayRef(shape), "] needs ", bytes,
-                 " bytes and has ", end - begin);
-  offset = end;
-  return bytes > 0 ? view_of(map, source.data + begin, shape, type) : at::empty(shape, type);
+  const Entry found{name, parse_type(source, name, entry["dtype"]), parse_shape(source, name, entry["shape"]),
+                    offsets[0].get<uint64_t>(), offsets[1].get<uint64_t>()};
+  source.fail_if(found.end < found.begin || found.end > source.data_size, "tensor \"", name, "\" ends at byte ",
+                 found.end, " of ", source.data_size);
+  uint64_t bytes = c10::elementSize(found.type);
+  for (const int64_t size : found.shape) bytes *= static_cast<uint64_t>(size);
+  source.fail_if(bytes != found.end - found.begin, "tensor \"", name, "\" of shape [", at::IntArrayRef(found.shape),
+                 "] needs ", bytes, " bytes and has ", found.end - found.begin);
+  return found;
 }
 
 }  // namespace
@@ -244,25 +230,25 @@ TensorFile map_safetensors(const std::string& path) {
   const Json header = parse_header(source);
   TensorFile file{{}, {}, map};
   // Writers may list tensors in any order: they are read in the order of their bytes.
-  std::vector<std::pair<std::string, const Json*>> entries;
+  std::vector<Entry> entries;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
       file.metadata = parse_metadata(source, entry);
     } else {
-      entries.emplace_back(name, &entry);
+      entries.push_back(parse_entry(source, name, entry));
     }
   }
-  const auto place = [](const Json& entry, size_t i) -> uint64_t {
-    if (!entry.is_object() || !entry.contains("data_offsets")) return 0;
-    const Json& offsets = entry["data_offsets"];
-    return offsets.is_array() && offsets.size() == 2 && is_count(offsets[i]) ? offsets[i].get<uint64_t>() : 0;
-  };
-  std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) {
-    return std::pair(place(*a.second, 0), place(*a.second, 1)) < std::pair(place(*b.second, 0), place(*b.second, 1));
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   uint64_t offset = 0;
-  for (const auto& [name, entry] : entries) {
-    file.tensors.emplace_back(name, read_tensor(source, map, name, *entry, offset));
+  for (const Entry& entry : entries) {
+    source.fail_if(entry.begin != offset, "tensor \"", entry.name, "\" starts at byte ", entry.begin,
+                   ", the one before it ended at ", offset);
+    offset = entry.end;
+    const bool empty = entry.begin == entry.end;
+    file.tensors.emplace_back(entry.name, empty ? at::empty(entry.shape, entry.type)
+                                                : view_of(map, source.data + entry.begin, entry.shape, entry.type));
   }
   source.fail_if(offset != source.data_size, "the tensors end at byte ", offset, " of ", source.data_size);
   const auto checksum = file.metadata.find(kChecksum);

@@ -28,11 +28,8 @@ Sampler::Sampler(const SamplingOptions& options)
 }
 
 int32_t Sampler::sample(const at::Tensor& logits, std::span<const int32_t> recent, uint64_t position) {
-  read_scores(logits, recent);
-  if (options_.temperature == 0) return likeliest();
-  collect();
   double total = 0;
-  for (const auto& c : candidates_) total += c.weight;
+  for (const auto& c : candidates(logits, recent)) total += c.weight;
   double left = random_.uniform(position) * total;
   for (const auto& c : candidates_) {
     left -= c.weight;
@@ -41,18 +38,6 @@ int32_t Sampler::sample(const at::Tensor& logits, std::span<const int32_t> recen
   // Rounding can leave a hair at the end: the last one that has any weight.
   const auto last = std::find_if(candidates_.rbegin(), candidates_.rend(), [](const auto& c) { return c.weight > 0; });
   return last->token;
-}
-
-std::vector<std::pair<int32_t, double>> Sampler::distribution(const at::Tensor& logits,
-                                                              std::span<const int32_t> recent) {
-  read_scores(logits, recent);
-  if (options_.temperature == 0) return {{likeliest(), 1.0}};
-  collect();
-  double total = 0;
-  for (const auto& c : candidates_) total += c.weight;
-  std::vector<std::pair<int32_t, double>> result;
-  for (const auto& c : candidates_) result.emplace_back(c.token, c.weight / total);
-  return result;
 }
 
 void Sampler::read_scores(const at::Tensor& logits, std::span<const int32_t> recent) {
@@ -80,7 +65,9 @@ int32_t Sampler::likeliest() const {
   return static_cast<int32_t>(std::max_element(scores_.begin(), scores_.end()) - scores_.begin());
 }
 
-void Sampler::collect() {
+const std::vector<Sampler::Candidate>& Sampler::candidates(const at::Tensor& logits, std::span<const int32_t> recent) {
+  read_scores(logits, recent);
+  if (options_.temperature == 0) return candidates_ = {{0, likeliest(), 1.0}};
   candidates_.clear();
   for (size_t token = 0; token < scores_.size(); ++token) {
     candidates_.push_back({scores_[token], static_cast<int32_t>(token), 0.0});
@@ -95,6 +82,7 @@ void Sampler::collect() {
   if (options_.top_p < 1) keep_top_p(total);
   // The likeliest has weight exp(0) = 1.
   if (options_.min_p > 0) std::erase_if(candidates_, [&](const auto& c) { return c.weight < options_.min_p; });
+  return candidates_;
 }
 
 void Sampler::keep_top_k() {

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "cortado/base/random.h"
@@ -36,19 +35,17 @@ class Sampler {
   // before this one. Failure when a logit is NaN or infinite upwards, or none is finite.
   int32_t sample(const at::Tensor& logits, std::span<const int32_t> recent, uint64_t position);
 
-  // The tokens that may be drawn and their probabilities, which sum to one. (One token with probability 1 at
-  // temperature 0.)
-  std::vector<std::pair<int32_t, double>> distribution(const at::Tensor& logits, std::span<const int32_t> recent);
-
- private:
   struct Candidate {
     float score;
     int32_t token;
-    double weight;
+    double weight;  // its probability, times the sum of all weights
   };
+  // The tokens that may be drawn; at temperature 0 one.
+  const std::vector<Candidate>& candidates(const at::Tensor& logits, std::span<const int32_t> recent);
+
+ private:
   void read_scores(const at::Tensor& logits, std::span<const int32_t> recent);
   int32_t likeliest() const;
-  void collect();  // fills candidates_ with everything that may be drawn
   void keep_top_k();
   void keep_top_p(double total);
 

@@ -14,8 +14,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 std::map<int32_t, double> distribution(const SamplingOptions& options, const std::vector<float>& logits,
                                        const std::vector<int32_t>& recent = {}) {
   Sampler sampler(options);
-  const auto pairs = sampler.distribution(at::tensor(logits), recent);
-  return {pairs.begin(), pairs.end()};
+  std::map<int32_t, double> found;
+  double total = 0;
+  for (const auto& c : sampler.candidates(at::tensor(logits), recent)) total += c.weight;
+  for (const auto& c : sampler.candidates(at::tensor(logits), recent)) found[c.token] = c.weight / total;
+  return found;
 }
 
 // Logits whose softmax is the given probabilities.
