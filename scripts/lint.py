@@ -1,5 +1,5 @@
-"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500, layers; documents'
-lines of at most 120 columns.
+"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500, layers, mechanisms
+named outside of their folders; documents' lines of at most 120 columns.
 
     python scripts/lint.py [--fix]
 
@@ -95,18 +95,53 @@ def read_exceptions():
         if not line.strip() or line.startswith("#"):
             continue
         words = line.split()
-        size = {"file": 2, "function": 3}.get(words[0])
+        size = {"file": 2, "function": 3, "name": 3, "include": 3}.get(words[0])
         if size is None or len(words) <= size:
-            findings.append(f"{EXCEPTIONS}:{number}: expected `file PATH REASON` or `function PATH NAME REASON`")
+            findings.append(f"{EXCEPTIONS}:{number}: expected `file PATH REASON` or `function|name|include PATH NAME REASON`")
         else:
             exceptions[tuple(words[:size])] = number
     return exceptions, findings
 
 
-def size_findings(files):
-    """Functions and files over the limits, less the exceptions; exceptions without a cause."""
+def mechanism_folders(files):
+    """{name of a mechanism: its folder}, as the folders' definitions say."""
+    found = {}
+    for path in files:
+        if re.fullmatch(r"src/cortado/mechanisms/\w+/\w+\.cpp", path):
+            text = (ROOT / path).read_text(encoding="utf-8")
+            for name in re.findall(r'^const Mechanism k\w+ = \{\s*\.name = "(\w+)"', text, re.MULTILINE):
+                found[name] = path.rpartition("/")[0]
+    return found
+
+
+def mechanism_uses(files):
+    """(("name" or "include", path, what), line, text) where production code names a mechanism or includes its folder
+    from outside of it. The registry is the list of them."""
+    folders = mechanism_folders(files)
+    mine = {folder.rpartition("/")[2] for folder in folders.values()}
+    names = re.compile('"(' + "|".join(sorted(folders)) + ')"')
+    for path in files if folders else ():
+        if not re.fullmatch(r"src/cortado/(?!testing/).*(?<!_test)\.(h|cpp|cu)", path):
+            continue
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+            included = re.match(r'#include "cortado/mechanisms/(\w+)/', line)
+            if included:
+                if included[1] in mine and f"/{included[1]}/" not in path and not path.endswith("/registry.cpp"):
+                    yield ("include", path, included[1]), number, f"includes the mechanism {included[1]}/"
+                continue
+            for name in names.findall(re.sub(r"(^|\s)//.*", "", line)):
+                if not path.startswith(folders[name] + "/"):
+                    yield ("name", path, name), number, f"names the mechanism {name} outside of its folder"
+
+
+def exceptional_findings(files):
+    """What has exceptions: functions and files over the limits, mechanisms named; less these, and those without a cause."""
     exceptions, findings = read_exceptions()
     used = set()
+    for key, number, what in mechanism_uses(files):
+        used.add(key)
+        if key not in exceptions:
+            findings.append(f"{key[1]}:{number}: {what}")
     for path, lines in long_files(files):
         used.add(("file", path))
         if ("file", path) not in exceptions:
@@ -170,7 +205,7 @@ def main():
     files = source_files()
     findings = format_findings(files, fix)
     if not fix:
-        findings += size_findings(files) + layer_findings(files) + wide_prose_findings(source_files({".md"}))
+        findings += exceptional_findings(files) + layer_findings(files) + wide_prose_findings(source_files({".md"}))
     for finding in findings:
         print(finding)
     if findings:

@@ -42,7 +42,7 @@ def test_describe_counts_pairs(cortado, linearized):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--cache", 4), "[memory] --window, --cache, --chunk, --mixture, --score and --layout go with --memory"),
+        (("--cache", 4), "[memory] --cache goes with --memory"),
         (("--memory", "softmax", "--cache", 4), "[memory] softmax has no cache"),
         (("--memory", "lolcats", "--chunk", 4), "[memory] lolcats has no chunk"),
         (("--memory", "lola", "--chunk", 0), 'key "chunk": expected an integer'),

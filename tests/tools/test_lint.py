@@ -71,6 +71,44 @@ def test_layers(lint, path, include, finding):
     assert finding is None or finding in output
 
 
+MECHANISM = 'namespace cortado {\n\nconst Mechanism kLatte = {\n    .name = "latte",\n};\n\n}  // namespace cortado\n'
+ALL_LAYERS = LAYERS.replace("  testing/", "  mechanisms/ all\n  testing/")
+
+
+@pytest.mark.parametrize(
+    "path, line, finding",
+    [
+        ("nn/norm.cpp", 'const char* kName = "latte";', "nn/norm.cpp:1: names the mechanism latte outside of its folder"),
+        ("nn/norm.cpp", 'const char* kJson = R"({"mixer": "latte"})";', "names the mechanism latte"),
+        ("nn/norm.cpp", 'int x = 0;  // "latte" is one', None),
+        ("nn/norm_test.cpp", 'const char* kName = "latte";', None),
+        ("testing/names.h", 'inline const char* kName = "latte";', None),
+        ("mechanisms/latte/op.cpp", 'const char* kName = "latte";', None),
+        ("mechanisms/gla/op.cpp", 'const char* kName = "latte";', "gla/op.cpp:1: names the mechanism latte"),
+        ("mechanisms/gla/op.cpp", '#include "cortado/mechanisms/latte/op.h"', "gla/op.cpp:1: includes the mechanism latte/"),
+        ("mechanisms/gla/op.cpp", '#include "cortado/mechanisms/shared/heads.h"', None),
+        ("mechanisms/registry.cpp", '#include "cortado/mechanisms/latte/op.h"', None),
+    ],
+)
+def test_mechanisms_are_named_in_their_folders_alone(lint, path, line, finding):
+    files = {"docs/architecture.md": ALL_LAYERS, "src/cortado/mechanisms/latte/mixer.cpp": MECHANISM}
+    code, output = lint({**files, f"src/cortado/{path}": line + "\n"})
+    assert code == (1 if finding else 0), output
+    assert finding is None or finding in output
+
+
+def test_a_mechanisms_name_can_be_an_exception(lint):
+    files = {
+        "docs/architecture.md": ALL_LAYERS,
+        "src/cortado/mechanisms/latte/mixer.cpp": MECHANISM,
+        "src/cortado/nn/norm.cpp": 'const char* kDrink = "latte";\n',
+    }
+    code, output = lint(files, "name src/cortado/nn/norm.cpp latte a drink\ninclude src/cortado/nn/norm.cpp latte none\n")
+    assert code == 1
+    assert "outside of its folder" not in output
+    assert "no longer needed: include src/cortado/nn/norm.cpp latte" in output
+
+
 def test_wide_prose_is_found_and_what_cannot_be_folded_is_not(lint):
     wide = "word " * 25
     prose = f"# A title\n\n{wide}\n\n- a list\n    {wide}\n"

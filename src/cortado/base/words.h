@@ -12,6 +12,9 @@
 
 namespace cortado {
 
+// "a, b or c", each between quotes if so wished.
+std::string alternatives(const std::vector<std::string>& words, std::string_view quote = "");
+
 // Where `word` stands among the known ones (at least two). InputError "PLACE must be "a", "b" or "c", got "d"" if it
 // does not.
 size_t word_index(std::string_view word, const std::vector<std::string>& known, std::string_view place);

@@ -12,7 +12,7 @@
 #include "cortado/base/pages.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
-#include "cortado/mechanisms/lola/rule.h"
+#include "cortado/base/words.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/nn/dtype.h"
 
@@ -101,10 +101,65 @@ std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<s
   return options;
 }
 
+std::string flag_of(const std::string& name) {
+  std::string flag = "--" + name;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+namespace {
+
+// What the owners say of an option: "pairs in the window; lola: of single tokens (default: a 64, b 129)".
+std::string help_of(const std::vector<OptionOwner>& owners, const std::string& name) {
+  std::vector<std::pair<std::string, std::string>> texts;  // what is said, by whom
+  std::string defaults;
+  for (const OptionOwner& owner : owners) {
+    for (const MechanismOption& option : owner.options) {
+      if (option.name != name) continue;
+      auto same = std::find_if(texts.begin(), texts.end(), [&](const auto& text) { return text.first == option.help; });
+      if (same == texts.end()) same = texts.insert(texts.end(), {option.help, ""});
+      same->second += concat(same->second.empty() ? "" : ", ", owner.name);
+      if (option.fallback.is_null()) continue;
+      const Json& value = option.fallback;
+      defaults += concat(defaults.empty() ? "" : ", ", owner.name, " ",
+                         value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  std::string help;
+  for (const auto& [text, whose] : texts) help += concat(help.empty() ? "" : "; ", whose, ": ", text);
+  return defaults.empty() ? help : help + " (default: " + defaults + ")";
+}
+
+CLI::Option* add_option(CLI::App& command, const MechanismOption& option, const std::string& help, Json& values) {
+  const std::string flag = flag_of(option.name);
+  const auto put = [&values, name = option.name](const auto& value) { values[name] = value; };
+  if (!option.words.empty()) {
+    return command.add_option_function<std::string>(flag, put, help)->check(CLI::IsMember(option.words));
+  }
+  if (!option.whole) {
+    return command.add_option_function<double>(flag, put, help)->check(CLI::Range(option.low, option.high));
+  }
+  const CLI::Range range(static_cast<int64_t>(option.low), static_cast<int64_t>(option.high));
+  return command.add_option_function<int64_t>(flag, put, help)->check(range);
+}
+
+}  // namespace
+
+void add_mechanism_options(CLI::App& command, const std::vector<OptionOwner>& owners, const char* group, Json& values) {
+  std::set<std::string> added;
+  for (const OptionOwner& owner : owners) {
+    for (const MechanismOption& option : owner.options) {
+      if (!added.insert(option.name).second) continue;
+      add_option(command, option, help_of(owners, option.name), values)->group(group);
+    }
+  }
+}
+
 std::optional<Memory> MemoryOptions::chosen() const {
   if (!memory.kind.empty()) return memory;
-  const bool given = memory.window || memory.chunk || memory.cache || memory.mixture || memory.score || memory.layout;
-  fail_input_if(given, "[memory] --window, --cache, --chunk, --mixture, --score and --layout go with --memory");
+  for (const auto& [name, value] : memory.options.items()) {
+    throw InputError(concat("[memory] ", flag_of(name), " goes with --memory"));
+  }
   return std::nullopt;
 }
 
@@ -122,29 +177,11 @@ std::string MemoryOptions::flags() const {
 std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
   auto options = std::make_shared<MemoryOptions>();
   options->command = &command;
-  constexpr const char* kGroup = kMemoryGroup;
-  Memory& memory = options->memory;
-  const CLI::Range size(0, 1 << 24);
-  command.add_option("--memory", memory.kind, "of a converted model: softmax, window, lolcats or lola")
-      ->check(CLI::IsMember(memory_kinds()))
-      ->group(kGroup);
-  command
-      .add_option("--window", memory.window, "pairs in the window (lola: of single tokens, then one leaves at a time)")
-      ->check(size)
-      ->group(kGroup);
-  command.add_option("--cache", memory.cache, "lola: pairs in the sparse cache")->check(size)->group(kGroup);
-  command.add_option("--chunk", memory.chunk, "lola: pairs that leave the window at a time")
-      ->check(size)
-      ->group(kGroup);
-  command.add_option("--mixture", memory.mixture, "of softmax and linear part: lolcats, gated or plain")
-      ->check(CLI::IsMember(lolcats_mixtures()))
-      ->group(kGroup);
-  command.add_option("--score", memory.score, "lola: what stays in the cache")
-      ->check(CLI::IsMember(lola_scores()))
-      ->group(kGroup);
-  command.add_option("--layout", memory.layout, "lolcats: sliding or terrace")
-      ->check(CLI::IsMember(lolcats_layouts()))
-      ->group(kGroup);
+  const auto kinds = memory_kinds();
+  command.add_option("--memory", options->memory.kind, "of a converted model: " + alternatives(kinds))
+      ->check(CLI::IsMember(kinds))
+      ->group(kMemoryGroup);
+  add_mechanism_options(command, memory_options(), kMemoryGroup, options->memory.options);
   return options;
 }
 

@@ -38,6 +38,11 @@ struct CommonOptions {
 //   command->callback([common] { const at::Device device = common->apply(); ... });
 std::shared_ptr<CommonOptions> add_common_options(CLI::App& command);
 
+// "--feature-map" of an option "feature_map".
+std::string flag_of(const std::string& name);
+// Adds the options of all of them, each once; what was given is in `values`, by name, when the callback runs.
+void add_mechanism_options(CLI::App& command, const std::vector<OptionOwner>& owners, const char* group, Json& values);
+
 // Adds --memory and its options to a command, for models whose layers can run with another memory. The value (none
 // without --memory) is there when its callback runs; options without --memory: InputError.
 struct MemoryOptions {

@@ -13,7 +13,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/convert/learned.h"
-#include "cortado/mechanisms/lolcats/op.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/matmul.h"
 
@@ -25,9 +25,8 @@ constexpr const char* kMixerGroup = "What the layers become";
 struct LinearizeCommand {
   CLI::App* app = nullptr;
   LinearizeRequest request;
-  std::string method = "lolcats", layout = "terrace", mixture = "lolcats", feature_map = "lolcats", source = "conv";
-  std::optional<int64_t> window, features, latents;
-  double window_logit = 20;
+  std::string method;
+  Json settings = Json::object();  // options of methods that were given
   std::optional<int64_t> tokens;
   std::optional<std::string> weights, from;
   std::optional<double> learning_rate;
@@ -64,12 +63,42 @@ void refuse(const LinearizeCommand& command, const std::set<std::string>& option
   }
 }
 
+// The mechanisms that a softmax layer can become, the usual one first.
+std::vector<const Mechanism*> methods() {
+  std::vector<const Mechanism*> found;
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (!mechanism->substitute) continue;
+    found.insert(mechanism->substitute->usual ? found.begin() : found.end(), mechanism);
+  }
+  return found;
+}
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const Mechanism* method : methods()) names.push_back(method->name);
+  return names;
+}
+
+std::vector<OptionOwner> method_options() {
+  std::vector<OptionOwner> owners;
+  for (const Mechanism* method : methods()) owners.push_back({method->name, method->substitute->options});
+  return owners;
+}
+
+const Mechanism& chosen_method(const LinearizeCommand& command) {
+  const Mechanism& method = find_mechanism(command.method);
+  fail_input_if(!method.substitute, "[--from] ", method.name, " is nothing that a softmax layer can become");
+  return method;
+}
+
 // Options that belong to one method are an error with the other.
 void check_method(const LinearizeCommand& command) {
-  static const std::set<std::string> lolcats = {"--layout", "--mixture", "--feature-map", "--features"};
-  static const std::set<std::string> macchiato = {"--latents", "--source", "--window-logit", "--cross-entropy-tokens",
-                                                  "--cross-entropy-rate"};
-  refuse(command, command.method == "lolcats" ? macchiato : lolcats, "does not go with --method " + command.method);
+  const SoftmaxSubstitute& method = *chosen_method(command).substitute;
+  std::set<std::string> others;
+  for (const auto& [name, value] : command.settings.items()) others.insert(flag_of(name));
+  for (const MechanismOption& option : method.options) others.erase(flag_of(option.name));
+  if (!method.next_token) others.insert({"--cross-entropy-tokens", "--cross-entropy-rate"});
+  refuse(command, others, "does not go with --method " + command.method);
 }
 
 // Options of a stage that is left out would do nothing.
@@ -84,20 +113,11 @@ void check_stages(const LinearizeCommand& command) {
 }
 
 Json mixer_settings(const LinearizeCommand& command) {
-  if (command.method == "macchiato") {
-    Json mixer = {{"mixer", "macchiato"},
-                  {"window", command.window.value_or(129)},  // the paper's 128 and the token itself
-                  {"source", command.source},
-                  {"window_logit", command.window_logit}};
-    if (command.latents) mixer["latents"] = *command.latents;
-    return mixer;
+  Json mixer = {{"mixer", command.method}};
+  for (const MechanismOption& option : chosen_method(command).substitute->options) {
+    const Json value = command.settings.value(option.name, option.fallback);
+    if (!value.is_null()) mixer[option.key()] = value;
   }
-  Json mixer = {{"mixer", "lolcats"},
-                {"window", command.window.value_or(64)},
-                {"layout", command.layout},
-                {"mixture", command.mixture},
-                {"feature_map", command.feature_map}};
-  if (command.features) mixer["features"] = *command.features;
   return mixer;
 }
 
@@ -127,17 +147,20 @@ void complete_plan(LinearizeCommand& command) {
   fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --out DIR`");
   choose_conversion(command);
   check_method(command);
+  const SoftmaxSubstitute& method = *chosen_method(command).substitute;
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   check_stages(command);
-  plan.transfer.learning_rate = command.learning_rate.value_or(command.method == "lolcats" ? 1e-2 : 1e-3);
+  plan.transfer.learning_rate = command.learning_rate.value_or(method.learning_rate);
   for (StageOptions* stage : {&plan.cross_entropy, &plan.lora}) {
     stage->batch = plan.transfer.batch;
     stage->accumulate = plan.transfer.accumulate;
     stage->evaluate_every = plan.transfer.evaluate_every;
   }
-  // What stands in for q and k there.
-  const bool own_targets = command.app->get_option("--lora-targets")->count() > 0;
-  if (command.method == "macchiato" && !own_targets) plan.adapters.targets = {"window_q", "window_k", "v", "o"};
+  if (command.app->get_option("--lora-targets")->count() == 0) {
+    for (const auto& [softmax, own] : method.renamed) {
+      std::replace(plan.adapters.targets.begin(), plan.adapters.targets.end(), softmax, own);
+    }
+  }
   plan.seed = command.common->seed_or(plan.seed);
   const bool on_cpu = command.request.device.is_cpu();
   if (command.common->dtype) {
@@ -212,41 +235,15 @@ constexpr const char* kLinearizeFooter =
 
 void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
   constexpr const char* kGroup = kMixerGroup;
-  app.add_option("--method", command.method,
-                 "lolcats: window softmax and feature maps in one denominator; macchiato: a window and Latte's latents")
-      ->check(CLI::IsMember({"lolcats", "macchiato"}))
+  std::string help;
+  for (const Mechanism* method : methods()) {
+    help += concat(help.empty() ? "" : "; ", method->name, ": ", method->substitute->help);
+  }
+  app.add_option("--method", command.method, help)
+      ->check(CLI::IsMember(method_names()))
       ->capture_default_str()
       ->group(kGroup);
-  app.add_option("--window", command.window, "keys of the softmax part (default: lolcats 64, macchiato 129)")
-      ->check(CLI::Range(1, 1 << 30))
-      ->group(kGroup);
-  app.add_option("--layout", command.layout, "sliding or terrace (blocks)")
-      ->check(CLI::IsMember(lolcats_layouts()))
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option("--mixture", command.mixture, "how both parts share the denominator: lolcats, gated or plain")
-      ->check(CLI::IsMember(lolcats_mixtures()))
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option("--feature-map", command.feature_map, "lolcats, hedgehog, exp or t2r")
-      ->check(CLI::IsMember({"lolcats", "hedgehog", "exp", "t2r"}))
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option("--features", command.features,
-                 "columns of a feature map's matrix (default: 64, at most the head size)")
-      ->check(CLI::Range(1, 65536))
-      ->group(kGroup);
-  app.add_option("--latents", command.latents, "macchiato: latents of all heads together (default: 16 a head)")
-      ->check(CLI::Range(1, 1 << 20))
-      ->group(kGroup);
-  app.add_option("--source", command.source, "macchiato: what latents are made of: x, conv or rg_lru")
-      ->check(CLI::IsMember({"x", "conv", "rg_lru"}))
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option("--window-logit", command.window_logit, "macchiato: where the window's logit starts")
-      ->check(CLI::Range(0.0, 1e4))
-      ->capture_default_str()
-      ->group(kGroup);
+  add_mechanism_options(app, method_options(), kGroup, command.settings);
   app.add_option("--keep", command.request.plan.conversion.keep, "softmax layers that stay, separated by commas")
       ->delimiter(',')
       ->group(kGroup);
@@ -270,7 +267,7 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
   number("--batch", transfer.batch, "sequences of a pass");
   number("--accumulate", transfer.accumulate, "passes of a step");
   app.add_option("--learning-rate", command.learning_rate,
-                 "of attention transfer, before the plateaus (default: lolcats 1e-2, macchiato 1e-3)")
+                 "of attention transfer, before the plateaus (default: the method's)")
       ->check(CLI::PositiveNumber)
       ->group(kGroup);
   app.add_option("--weights", command.weights,
@@ -294,8 +291,9 @@ void add_later_stages(CLI::App& app, LinearizeCommand& command) {
   const auto rate = [&](const char* name, double& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str()->group(kGroup);
   };
-  tokens("--cross-entropy-tokens", plan.cross_entropy, "macchiato: tokens to train its new parameters on");
-  rate("--cross-entropy-rate", plan.cross_entropy.learning_rate, "macchiato: AdamW's rate there");
+  tokens("--cross-entropy-tokens", plan.cross_entropy,
+         "tokens to train a method's new parameters on, where it has such a stage");
+  rate("--cross-entropy-rate", plan.cross_entropy.learning_rate, "AdamW's rate there");
   tokens("--lora-tokens", plan.lora, "tokens to train low-rank adapters on, the rest frozen; they are merged");
   rate("--lora-rate", plan.lora.learning_rate, "AdamW's rate there");
   app.add_option("--lora-rank", plan.adapters.rank, "of the adapters")
@@ -315,6 +313,8 @@ void add_linearize_command(CLI::App& app) {
   auto command = std::make_shared<LinearizeCommand>();
   auto& subcommand = *app.add_subcommand("linearize", "Convert a softmax model to linear time");
   command->app = &subcommand;
+  const auto names = method_names();
+  command->method = names.empty() ? "" : names.front();
   subcommand.add_option("MODEL", command->request.plan.source, "a run with softmax layers, as `cortado import` makes");
   subcommand.add_option("--checkpoint", command->request.plan.which, "of MODEL: best or last")
       ->check(CLI::IsMember({"best", "last"}))

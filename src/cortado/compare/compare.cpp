@@ -8,6 +8,7 @@
 #include "cortado/base/human.h"
 #include "cortado/evaluate/evaluate.h"
 #include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/softmax/mixer.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
 #include "cortado/train/data.h"
@@ -68,7 +69,8 @@ std::vector<Contender> make_contenders(const CompareRequest& request, const Data
                 "] to compare mixers, \"layers\" must be a number: every layer gets the mixer");
   fail_input_if(model.feed_forward == FeedForwardKind::kNone, "[", request.config_name,
                 "] to compare mixers, the model needs a feed-forward, whose width makes parameters equal");
-  const int64_t target = parameter_count(with_mixer(base, "softmax", model.dim, model.feed_forward_dim), "softmax");
+  const int64_t target =
+      parameter_count(with_mixer(base, kSoftmax.name, model.dim, model.feed_forward_dim), kSoftmax.name);
   std::vector<Contender> result;
   for (const std::string& mixer : request.mixers) {
     Contender contender = make_contender(base, mixer, model.dim, target);

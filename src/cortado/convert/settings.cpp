@@ -4,11 +4,12 @@
 
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/registry.h"
+#include "cortado/mechanisms/softmax/mixer.h"
 
 namespace cortado {
 namespace {
 
-bool is_softmax(const Json& layer) { return layer.value("mixer", "") == "softmax"; }
+bool is_softmax(const Json& layer) { return layer.value("mixer", "") == kSoftmax.name; }
 
 void complete(Json& layer, const ModelConfig& source) {
   const auto& substitute = find_mechanism(layer["mixer"]).substitute;

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "cortado/mechanisms/mixer.h"
+#include "cortado/mechanisms/options.h"
 
 namespace cortado {
+
+struct OperatorCase;  // primitives/operator_case.h
 
 // How a mechanism stands in for softmax attention in a pretrained model (convert/).
 struct SoftmaxSubstitute {
@@ -19,6 +22,24 @@ struct SoftmaxSubstitute {
   // Settings that differ from those of a model that is trained from the start, where the layer does not say:
   // `heads` of the layer, and whether its model has rotary positions.
   std::function<void(Json& layer, int64_t heads, bool rotary)> complete = {};
+  // Of a conversion to it.
+  std::string help = {};
+  std::vector<MechanismOption> options = {};
+  double learning_rate = 1e-3;  // of attention transfer, before the plateaus
+  bool next_token = false;      // a stage in which its new parameters learn by the next token
+  bool usual = false;           // what a conversion is to unless something else is said
+};
+
+// A memory that layers of a converted model can have in place of their own (`--memory NAME`): this mechanism, on the
+// same weights.
+struct MemoryKind {
+  std::string name;
+  std::vector<MechanismOption> options = {};
+  // Settings that go with what a conversion learned, with the mechanism's defaults; a layer for which nothing was
+  // learned cannot have such a memory.
+  Json learned = Json::object();
+  // Changes settings that were another mechanism's.
+  std::function<void(Json& settings)> adapt = {};
 };
 
 // One mechanism, as the rest of the program knows it. Each folder defines one such object (`extern const Mechanism
@@ -47,6 +68,8 @@ struct Mechanism {
   // Others beside them there, by a name of their own: {"macchiato-x", R"({"source": "x"})"}.
   std::vector<std::pair<std::string, std::string>> variants = {};
   std::optional<SoftmaxSubstitute> substitute = {};
+  std::optional<MemoryKind> memory = {};
+  OperatorCase (*operation)() = nullptr;  // what is measured of its operator, if it is one
 };
 
 }  // namespace cortado

@@ -28,14 +28,14 @@ Memory memory(const std::string& kind) {
 
 TEST(Memory, ChangesTheMixersThatItCan) {
   Memory lola = memory("lola");
-  lola.chunk = 4;
-  lola.cache = 6;
+  lola.options["chunk"] = 4;
+  lola.options["cache"] = 6;
   const ModelConfig config = with_memory(config_of(kConverted), lola);
   EXPECT_EQ(config.layers[0].dump(),
             R"({"mixer":"lola","kv_heads":2,"rotary":true,"features":5,"mixture":"gated","chunk":4,"cache":6})");
   EXPECT_EQ(config.layers[1].dump(), R"({"mixer":"softmax"})");
   Memory window = memory("window");
-  window.window = 3;
+  window.options["window"] = 3;
   EXPECT_EQ(with_memory(config_of(kConverted), window).layers[1].dump(), R"({"mixer":"sliding_window","window":3})");
   EXPECT_EQ(with_memory(config_of(kConverted), memory("softmax")).layers[0].dump(),
             R"({"mixer":"softmax","kv_heads":2,"rotary":true})");
@@ -56,14 +56,14 @@ TEST(Memory, OneCheckpointRunsWithEveryMemory) {
   };
   const Tensor softmax = run_with(memory("softmax"));
   Memory lola = memory("lola");
-  lola.cache = 64;
+  lola.options["cache"] = 64;
   EXPECT_CLOSE(run_with(lola), softmax, 1e-4);  // it holds everything
-  lola.cache = 4;
-  lola.chunk = 4;
+  lola.options["cache"] = 4;
+  lola.options["chunk"] = 4;
   EXPECT_GT((run_with(lola) - softmax).abs().max().item<double>(), 1e-3);
   EXPECT_TRUE(run_with(memory("lolcats")).equal(trained.forward(tokens)));
   Memory window = memory("window");
-  window.window = 40;
+  window.options["window"] = 40;
   EXPECT_CLOSE(run_with(window), softmax, 1e-5);
 }
 
@@ -72,7 +72,7 @@ TEST(Memory, RefusesWhatMakesNoSense) {
     return testing::error_of([&] { with_memory(config_of(layers), wanted); });
   };
   Memory wrong = memory("window");
-  wrong.cache = 4;
+  wrong.options["cache"] = 4;
   EXPECT_EQ(error(kConverted, wrong), "[memory] window has no cache");
   EXPECT_EQ(error(R"([{"mixer": {"mixer": "softmax"}}])", memory("lola")),
             "[memory] no layer of this model can run as lola: `cortado linearize` makes a model that can");

@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/abc/mixer.h"
 
-#include "cortado/mechanisms/gated_slot/mixer.h"
+#include "cortado/mechanisms/shared/slot_state.h"
 #include "cortado/nn/rotary.h"
 
 namespace cortado {
@@ -94,6 +94,7 @@ const Mechanism kAbc = {
     .examples = {R"({"slots": 5})",
                  R"({"slots": 3, "heads": 2, "rotary": true, "rope_theta": 100, "gate": false, "conv": 3})"},
     .normalized = {R"({"slots": 5, "gate": false})"},
+    .operation = abc_case,
 };
 
 }  // namespace cortado

@@ -11,6 +11,7 @@
 namespace cortado {
 
 extern const Mechanism kAbc;
+OperatorCase abc_case();
 
 struct AbcSettings {
   int64_t heads, slots;

@@ -5,23 +5,23 @@
 namespace cortado {
 namespace {
 
-constexpr const char* kAbc = "abc";
+constexpr const char* kAbcOp = "abc";
 
 }  // namespace
 
 AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s, std::optional<double> scale,
               const AbcState& start, const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
-  const bool resumed = given_together(kAbc, {&start.key_state, &start.value_state, &start.normalizer, &start.maximum},
+  const bool resumed = given_together(kAbcOp, {&start.key_state, &start.value_state, &start.normalizer, &start.maximum},
                                       "key_state, value_state, normalizer and maximum");
-  expect_shape(kAbc, "s", s, {-1, -1, -1, -1});
+  expect_shape(kAbcOp, "s", s, {-1, -1, -1, -1});
   const auto type =
       accumulation_type({q, k, v, s, start.key_state, start.value_state, start.normalizer, start.maximum});
   SlotInputs in{q.to(type), k.to(type), v.to(type), slot_scale(scale, q), start.key_state, start.value_state};
-  const SlotSizes sizes = check_slot_inputs(kAbc, in, {{"s", s}}, s.sym_size(3), cu_seqlens);
+  const SlotSizes sizes = check_slot_inputs(kAbcOp, in, {{"s", s}}, s.sym_size(3), cu_seqlens);
   if (resumed) {
-    expect_shape(kAbc, "normalizer", *start.normalizer, {sizes.rows, sizes.heads.state, sizes.slots});
-    expect_shape(kAbc, "maximum", *start.maximum, {sizes.rows, sizes.heads.state, sizes.slots});
+    expect_shape(kAbcOp, "normalizer", *start.normalizer, {sizes.rows, sizes.heads.state, sizes.slots});
+    expect_shape(kAbcOp, "maximum", *start.maximum, {sizes.rows, sizes.heads.state, sizes.slots});
   }
   const TimeSoftmax p =
       time_softmax(expand_heads(s.to(type), sizes.heads.state), start.normalizer, start.maximum, cu_seqlens);

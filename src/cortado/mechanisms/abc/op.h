@@ -2,7 +2,7 @@
 // values.
 #pragma once
 
-#include "cortado/mechanisms/gated_slot/op.h"
+#include "cortado/mechanisms/shared/slots.h"
 
 namespace cortado {
 
@@ -15,6 +15,8 @@ struct AbcState {
 struct AbcResult {
   Tensor o;  // [B,T,H,V], v's type
   Tensor key_state, value_state, normalizer, maximum;
+
+  std::vector<Tensor> tensors() const { return {o, key_state, value_state, normalizer, maximum}; }
 };
 
 // q, k [B,T,H,K], v [B,T,H,V], logits s [B,T,H,M] (not clamped here). scale defaults to K^-1/2. A slot of which every

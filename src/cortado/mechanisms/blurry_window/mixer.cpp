@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/blurry_window/mixer.h"
 
-#include "cortado/mechanisms/gated_slot/mixer.h"
+#include "cortado/mechanisms/shared/slot_state.h"
 
 namespace cortado {
 
@@ -66,6 +66,7 @@ const Mechanism kBlurryWindow = {
     .examples = {R"({"slots": 7})", R"({"slots": 5, "period": 13, "rotary": true, "rope_theta": 100})",
                  R"({"slots": 7, "period": 21, "heads": 2, "decay": false})"},
     .normalized = {R"({"slots": 5, "period": 15})"},  // N divides P: w is 1 at a slot's centre, which a token falls on
+    .operation = blurry_case,
 };
 
 }  // namespace cortado

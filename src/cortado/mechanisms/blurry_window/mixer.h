@@ -9,6 +9,7 @@
 namespace cortado {
 
 extern const Mechanism kBlurryWindow;
+OperatorCase blurry_case();
 
 struct BlurrySettings {
   int64_t heads;

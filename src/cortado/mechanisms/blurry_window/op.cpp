@@ -7,7 +7,7 @@
 namespace cortado {
 namespace {
 
-constexpr const char* kBlurryWindow = "blurry_window";
+constexpr const char* kBlurryWindowOp = "blurry_window";
 
 // Every token's time, counted from 0 at its sequence's start: [T], or where rows differ [B,T], packed [1,T].
 Tensor token_times(const Tensor& x, const OptionalTensor& position, const OptionalTensor& cu_seqlens) {
@@ -58,14 +58,14 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const NoAutocast as_given;
   const BlurrySizes& sizes = options.sizes;
   check_blurry(sizes);
-  given_together(kBlurryWindow, {&options.key_state, &options.value_state}, "key_state and value_state");
+  given_together(kBlurryWindowOp, {&options.key_state, &options.value_state}, "key_state and value_state");
   const auto type = accumulation_type({q, k, v, options.key_state, options.value_state});
   SlotInputs in{q.to(type),        k.to(type),         v.to(type), slot_scale(options.scale, q),
                 options.key_state, options.value_state};
-  const SlotSizes found = check_slot_inputs(kBlurryWindow, in, {}, sizes.slots, options.cu_seqlens);
+  const SlotSizes found = check_slot_inputs(kBlurryWindowOp, in, {}, sizes.slots, options.cu_seqlens);
   in.k = expand_heads(in.k, found.heads.state);
   in.v = expand_heads(in.v, found.heads.state);
-  if (options.position) expect_shape(kBlurryWindow, "position", *options.position, {found.rows});
+  if (options.position) expect_shape(kBlurryWindowOp, "position", *options.position, {found.rows});
   const Tensor times = token_times(k, options.position, options.cu_seqlens);
   const Tensor w = options.table ? options.table->index({times.remainder(sizes.period)}).to(type)
                                  : blurry_weights(times, sizes, type);

@@ -2,7 +2,7 @@
 // (BLA).
 #pragma once
 
-#include "cortado/mechanisms/gated_slot/op.h"
+#include "cortado/mechanisms/shared/slots.h"
 
 namespace cortado {
 

@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/exact_chunked/mixer.h"
 
-#include "cortado/mechanisms/exact_chunked/op.h"
+#include "cortado/mechanisms/shared/interval_attention.h"
 
 namespace cortado {
 

@@ -2,15 +2,6 @@
 
 namespace cortado {
 
-void declare_slots(StateLayout& layout, int64_t heads, int64_t slots, int64_t head_dim) {
-  layout.scan("key_state", {heads, slots, head_dim});
-  layout.scan("value_state", {heads, slots, head_dim});
-}
-
-void keep_slots(SequenceState* state, const SlotResult& result) {
-  keep(state, {{"key_state", result.key_state}, {"value_state", result.value_state}});
-}
-
 GatedSlotMixer::GatedSlotMixer(const GatedSlotSettings& settings, int64_t dim)
     : Mixer("gated_slot"), settings_(settings), head_dim_(dim / settings.heads) {
   // The convolutions have no activation of their own: the silu of q, k and v comes after them.
@@ -81,6 +72,7 @@ const Mechanism kGatedSlotAttention = {
           return std::make_shared<GatedSlotMixer>(read, context.dim);
         },
     .examples = {R"({"slots": 5})", R"({"slots": 7, "heads": 2, "temperature": 1.0, "conv": 4})"},
+    .operation = gated_slot_case,
 };
 
 }  // namespace cortado

@@ -5,15 +5,13 @@
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/slot_state.h"
 #include "cortado/nn/norms.h"
 
 namespace cortado {
 
 extern const Mechanism kGatedSlotAttention;
-
-// Slots in a SequenceState: "key_state" [rows,H,M,d], "value_state" [rows,H,M,d].
-void declare_slots(StateLayout& layout, int64_t heads, int64_t slots, int64_t head_dim);
-void keep_slots(SequenceState* state, const SlotResult& result);
+OperatorCase gated_slot_case();
 
 struct GatedSlotSettings {
   int64_t heads, slots;

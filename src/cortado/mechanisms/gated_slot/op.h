@@ -1,53 +1,13 @@
-// gated_slot: attention to M slots that every token is written to (GSA); and the two passes that all slot mechanisms
-// share.
+// gated_slot: attention to M slots that every token is written to (GSA).
 #pragma once
 
 #include <ATen/ATen.h>
 
-#include <functional>
 #include <optional>
-#include <string_view>
 
-#include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/mechanisms/shared/slots.h"
 
 namespace cortado {
-
-// Slots hold keys and values, K~_t [M,K] and V~_t [M,V], written by one recurrence. o_t = V~_tᵀ softmax_M(K~_t q_t ·
-// scale) is then two passes of a scan with a softmax between: the first reads its state along the channels, the second
-// along the slots.
-struct SlotInputs {
-  Tensor q, k, v;  // [B,T,h,K], [B,T,h,K], [B,T,h,V]
-  double scale;
-  OptionalTensor key_state, value_state;  // [B|N,H,M,K], [B|N,H,M,V]
-  OptionalTensor normalizer = {};         // [B,T,H,M]: what the scan's slots have to be divided by
-  OptionalTensor hidden = {};             // bool, broadcast to [B,T,H,M]: slots that are not attended to
-};
-
-// One pass: scans x with the mechanism's weights and decays, reads with q along the "slot"s or the "channel"s, from a
-// state. Returns (reads, last state).
-using SlotPass = std::function<std::tuple<Tensor, Tensor>(const Tensor& q, const Tensor& x, std::string_view read,
-                                                          double scale, const OptionalTensor& start)>;
-
-struct SlotResult {
-  Tensor o;                       // [B,T,H,V]
-  Tensor key_state, value_state;  // [B|N,H,M,K], [B|N,H,M,V]
-};
-
-SlotResult attend_slots(const SlotInputs& in, const SlotPass& pass);
-
-// A pass that is a gated scan: weights [B,T,Hs,M], gate [B,T,h,M] logs or none.
-SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, const OptionalTensor& cu_seqlens);
-
-// Checks q, k, v, `writes` (weights, gates: [B,T,h,M] each) and the states.
-struct SlotSizes {
-  ScanHeads heads;
-  c10::SymInt rows, slots;
-};
-SlotSizes check_slot_inputs(const char* op, const SlotInputs& in, std::initializer_list<Named> writes,
-                            const c10::SymInt& slots, const OptionalTensor& cu_seqlens);
-
-// The scores' scale: K^-1/2 of q [B,T,H,K] unless given.
-double slot_scale(std::optional<double> scale, const Tensor& q);
 
 // K~_t = diag(exp g_t) K~_{t-1} + s_t ⊗ k_t, V~ likewise. q, k [B,T,H,K], v [B,T,H,V], s, g [B,T,H,M], g natural logs
 // <= 0. scale defaults to K^-1/2. key_state and value_state together or not at all.

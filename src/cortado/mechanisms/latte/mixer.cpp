@@ -69,6 +69,7 @@ const Mechanism kLatte = {
     .examples = {R"({"latents": 20})", R"({"latents": 3, "heads": 3})"},
     .normalized = {R"({"latents": 20})"},
     .latents = true,
+    .operation = latte_case,
 };
 
 }  // namespace cortado

@@ -142,6 +142,7 @@ const Mechanism kLinear = {
                  R"({"feature_map": "lolcats", "heads": 2, "features": 5, "epsilon": 1e-12})"},
     .causal_examples = {R"({"feature_map": "elu", "normalize": false, "epsilon": 0})"},
     .normalized = {R"({"gate": false, "epsilon": 0})", R"({"gate": false, "feature_map": "exp"})"},
+    .operation = linear_case,
 };
 
 }  // namespace cortado

@@ -10,6 +10,7 @@
 namespace cortado {
 
 extern const Mechanism kLinear;
+OperatorCase linear_case();
 
 struct LinearSettings {
   int64_t heads;

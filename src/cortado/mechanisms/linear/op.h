@@ -14,6 +14,8 @@ struct LinearResult {
   Tensor o;           // [B,T,H,V], v's type
   Tensor state;       // S [B|N,H,K,V]
   Tensor normalizer;  // z [B|N,H,K]
+
+  std::vector<Tensor> tensors() const { return {o, state, normalizer}; }
 };
 
 // q, k [B,T,H,K] already mapped by φ, v [B,T,H,V]. eps is added to the denominator; where the sum is 0, o = 0.

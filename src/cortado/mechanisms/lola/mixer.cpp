@@ -109,6 +109,13 @@ std::shared_ptr<Mixer> make_lola(JsonReader& settings, const MixerContext& conte
   return std::make_shared<LolaMixer>(read, context.dim);
 }
 
+constexpr int64_t kMost = int64_t{1} << 24;
+
+// The large cache drowns in the mixture "lolcats".
+void share_evenly(Json& settings) {
+  if (settings["mixture"] == "lolcats") settings["mixture"] = "gated";
+}
+
 }  // namespace
 
 const Mechanism kLola = {
@@ -134,6 +141,17 @@ const Mechanism kLola = {
     .normalized = {R"({"chunk": 8, "cache": 12, "score": "recent"})",
                    R"({"chunk": 8, "cache": 3, "mixture": "lolcats", "kv_heads": 2, "score": "absolute"})",
                    R"({"chunk": 4, "cache": 9, "mixture": "plain"})"},
+    .memory = MemoryKind{.name = "lola",
+                         .options = {{.name = "window",
+                                      .help = "pairs in the window of single tokens, then one leaves at a time",
+                                      .high = kMost,
+                                      .setting = "token_window"},
+                                     {.name = "chunk", .help = "pairs that leave the window at a time", .high = kMost},
+                                     {.name = "cache", .help = "pairs in the sparse cache", .high = kMost},
+                                     {.name = "mixture", .help = kMixtureHelp, .words = lolcats_mixtures()},
+                                     {.name = "score", .help = "what stays in the cache", .words = lola_scores()}},
+                         .learned = {{"feature_map", nullptr}, {"features", nullptr}, {"mixture", "gated"}},
+                         .adapt = share_evenly},
 };
 
 }  // namespace cortado

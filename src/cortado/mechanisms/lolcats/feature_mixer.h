@@ -9,6 +9,9 @@
 
 namespace cortado {
 
+inline constexpr const char* kMixtureHelp =
+    "how softmax and linear part share the denominator: lolcats, gated or plain";
+
 // Projections, "phi_q" and "phi_k", and the softmax part's factor "window_factor" [H], before the sigmoid.
 class FeatureMixer : public ProjectedMixer {
  protected:

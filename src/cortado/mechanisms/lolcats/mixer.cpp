@@ -169,6 +169,9 @@ std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& co
   return std::make_shared<LolcatsMixer>(read, context.dim);
 }
 
+constexpr const char* kWindowHelp = "keys of the softmax part";
+constexpr const char* kLayoutHelp = "sliding or terrace (blocks)";
+
 }  // namespace
 
 const Mechanism kLolcats = {
@@ -192,6 +195,29 @@ const Mechanism kLolcats = {
     .normalized = {R"({"window": 5, "layout": "sliding"})",
                    R"({"window": 8, "layout": "terrace", "mixture": "gated", "kv_heads": 2})",
                    R"({"window": 5, "layout": "sliding", "mixture": "plain"})"},
+    .substitute =
+        SoftmaxSubstitute{
+            .help = "window softmax and feature maps in one denominator",
+            .options = {{.name = "window", .help = kWindowHelp, .low = 1, .high = 1 << 30, .fallback = 64},
+                        {.name = "layout", .help = kLayoutHelp, .words = lolcats_layouts(), .fallback = "terrace"},
+                        {.name = "mixture", .help = kMixtureHelp, .words = lolcats_mixtures(), .fallback = "lolcats"},
+                        {.name = "feature_map",
+                         .help = "lolcats, hedgehog, exp or t2r",
+                         .words = {"lolcats", "hedgehog", "exp", "t2r"},
+                         .fallback = "lolcats"},
+                        {.name = "features",
+                         .help = "columns of a feature map's matrix (default: 64, at most the head size)",
+                         .low = 1,
+                         .high = 65536}},
+            .learning_rate = 1e-2,
+            .usual = true,
+        },
+    .memory = MemoryKind{.name = "lolcats",
+                         .options = {{.name = "window", .help = "pairs in the window", .high = 1 << 24},
+                                     {.name = "layout", .help = kLayoutHelp, .words = lolcats_layouts()},
+                                     {.name = "mixture", .help = kMixtureHelp, .words = lolcats_mixtures()}},
+                         .learned = {{"feature_map", nullptr}, {"features", nullptr}, {"mixture", "lolcats"}}},
+    .operation = lolcats_case,
 };
 
 }  // namespace cortado

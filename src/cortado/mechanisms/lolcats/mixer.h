@@ -9,6 +9,7 @@
 namespace cortado {
 
 extern const Mechanism kLolcats;
+OperatorCase lolcats_case();
 
 struct LolcatsSettings : ProjectionSettings {
   LolcatsRule rule = {};

@@ -183,21 +183,27 @@ void read_head_sizes(JsonReader& settings, const MixerContext& context, Macchiat
   read_scores(settings, read);
 }
 
-std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& context) {
-  static const Words<SourceKind> sources = {
+const Words<SourceKind>& sources() {
+  static const Words<SourceKind> words = {
       {"x", SourceKind::kX}, {"conv", SourceKind::kConv}, {"rg_lru", SourceKind::kRgLru}};
+  return words;
+}
+
+constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
+
+std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& context) {
   MacchiatoSettings read{};
   read_head_sizes(settings, context, read);
   read.latents = settings.integer("latents", 0, 1 << 20, context.dim);
   if (read.latents % read.heads != 0) {
     settings.fail(concat("latents (", read.latents, ") is not divisible by heads (", read.heads, ")"));
   }
-  read.source = choose(settings, "source", sources, "rg_lru");
+  read.source = choose(settings, "source", sources(), "rg_lru");
   read.taps = settings.integer("taps", 1, 64, 3);
-  // Absent: 129 keys, the paper's 128 and the token itself. null: no window.
+  // null: no window.
   const Json window = settings.any("window");
   const bool said = settings.says("window");
-  if (!said) read.window = 129;
+  if (!said) read.window = kPapersWindow;
   if (said && !window.is_null()) read.window = settings.integer("window", 1, 1 << 30);
   if (!read.window && read.latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
   // Without a window nothing is rotated, and any head size will do.
@@ -245,7 +251,32 @@ const Mechanism kMacchiato = {
     .compare = R"({"window": 129, "source": "rg_lru"})",
     .latents = true,
     .variants = {{"macchiato-x", R"({"source": "x"})"}, {"macchiato-conv", R"({"source": "conv", "taps": 3})"}},
-    .substitute = SoftmaxSubstitute{.renamed = {{"q", "window_q"}, {"k", "window_k"}}, .complete = complete_layer},
+    .substitute =
+        SoftmaxSubstitute{
+            .renamed = {{"q", "window_q"}, {"k", "window_k"}},
+            .complete = complete_layer,
+            .help = "a window and Latte's latents",
+            .options = {{.name = "window",
+                         .help = "keys of the softmax part",
+                         .low = 1,
+                         .high = 1 << 30,
+                         .fallback = kPapersWindow},
+                        {.name = "source",
+                         .help = "what latents are made of: x, conv or rg_lru",
+                         .words = names_in(sources()),
+                         .fallback = "conv"},
+                        {.name = "window_logit",
+                         .help = "where the window's logit starts",
+                         .high = 1e4,
+                         .whole = false,
+                         .fallback = 20},
+                        {.name = "latents",
+                         .help = "latents of all heads together (default: 16 a head)",
+                         .low = 1,
+                         .high = 1 << 20}},
+            .next_token = true,
+        },
+    .operation = macchiato_case,
 };
 
 }  // namespace cortado

@@ -10,6 +10,7 @@
 namespace cortado {
 
 extern const Mechanism kMacchiato;
+OperatorCase macchiato_case();
 
 struct MacchiatoSettings {
   int64_t heads, kv_heads, head_dim;  // of the window; the latents have as many as its queries

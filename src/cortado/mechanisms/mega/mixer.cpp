@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "cortado/mechanisms/exact_chunked/op.h"
+#include "cortado/mechanisms/shared/interval_attention.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/nn/channel_ssm.h"
 #include "cortado/nn/diagonal_ssm.h"

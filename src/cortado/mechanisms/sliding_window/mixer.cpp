@@ -38,6 +38,9 @@ const Mechanism kSlidingWindow = {
                  R"({"window": 70, "softcap": 5.0})"},
     .normalized = {R"({"window": 5})"},
     .compare = R"({"window": 129})",  // Macchiato's: the paper's 128 and the token itself
+    .memory =
+        MemoryKind{.name = "window",
+                   .options = {{.name = "window", .help = "pairs in the window", .high = 1 << 24, .fallback = 64}}},
 };
 
 }  // namespace cortado

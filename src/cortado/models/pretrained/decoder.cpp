@@ -1,13 +1,15 @@
 #include "cortado/models/pretrained/decoder.h"
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/sliding_window/mixer.h"
+#include "cortado/mechanisms/softmax/mixer.h"
 
 namespace cortado {
 
 namespace {
 
 Json mixer_of(const PretrainedDecoder& decoder, const std::optional<int64_t>& window) {
-  Json mixer = {{"mixer", window ? "sliding_window" : "softmax"}};
+  Json mixer = {{"mixer", window ? kSlidingWindow.name : kSoftmax.name}};
   if (window) mixer["window"] = *window;
   mixer["heads"] = decoder.heads;
   mixer["kv_heads"] = decoder.kv_heads;

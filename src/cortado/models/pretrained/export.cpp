@@ -8,7 +8,8 @@
 #include "cortado/base/files.h"
 #include "cortado/base/signals.h"
 #include "cortado/formats/safetensors.h"
-#include "cortado/mechanisms/shared/attention.h"
+#include "cortado/mechanisms/sliding_window/mixer.h"
+#include "cortado/mechanisms/softmax/mixer.h"
 #include "cortado/models/pretrained/source.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/weights.h"
@@ -26,7 +27,7 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
   const Json& mixer = config.layers[layer];
   JsonReader reader(mixer, concat("layers[", layer, "]"));
   const std::string kind = reader.text("mixer");
-  fail_input_if(kind != "softmax" && kind != "sliding_window", "[export] layer ", layer, " is ", kind,
+  fail_input_if(kind != kSoftmax.name && kind != kSlidingWindow.name, "[export] layer ", layer, " is ", kind,
                 "; only softmax and sliding_window can be exported");
   MixerContext context;
   context.dim = config.dim;
@@ -35,7 +36,7 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
   context.rope_theta = config.rope_theta;
   context.rope_scaling = config.rope_scaling;
   AttentionSettings settings = AttentionSettings::read(reader, context);
-  if (kind == "sliding_window") settings.window = reader.integer("window", 1, 1 << 30, 129);
+  if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
   expect(settings.rotary && settings.rotary_dim == settings.head_dim,
          "attention without rotary positions in all of a head");
   expect(settings.rotary->scaling.type != RotaryScaling::Type::kFactors,

@@ -20,6 +20,8 @@ struct LatteState {
 struct LatteResult {
   Tensor o;  // [B,T,H,V], v's type
   Tensor state, normalizer, maximum;
+
+  std::vector<Tensor> tensors() const { return {o, state, normalizer, maximum}; }
 };
 
 // o_t = Σ_l p(l|t) Σ_{s<=t} softmax_{s<=t}(θ_sl) v_s of key logits θ [B,T,h,L], v [B,T,h,V]; p(l|t) = softmax_l(query

@@ -1,4 +1,4 @@
-#include "cortado/mechanisms/exact_chunked/op.h"
+#include "cortado/mechanisms/shared/interval_attention.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
