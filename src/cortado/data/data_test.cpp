@@ -13,14 +13,12 @@
 #include "cortado/data/token_file.h"
 #include "cortado/data/token_writer.h"
 #include "cortado/testing/errors.h"
-#include "cortado/testing/tokenizers.h"
 
 namespace cortado {
 namespace {
 
 using testing::error_of;
 using testing::kNoError;
-using testing::make_tokenizer;
 
 namespace fs = std::filesystem;
 

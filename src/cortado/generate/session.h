@@ -35,6 +35,10 @@ class Session {
   // tokens read. InputError: a token outside the vocabulary, more tokens than learned positions.
   int64_t prefill(const std::vector<int32_t>& tokens, int64_t chunk = kChunk,
                   const std::function<bool()>& cancelled = {});
+  // The same of a text; at the beginning with the marks that the model expects there.
+  void prefill_text(std::string_view text) {
+    prefill(depth_ == 0 ? encode_prompt(*tokenizer_, text) : tokenizer_->encode(text));
+  }
 
   // Reads one token.
   void step(int32_t token);

@@ -11,7 +11,6 @@
 #include "cortado/models/checkpoint.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/models.h"
-#include "cortado/testing/tokenizers.h"
 
 namespace cortado {
 namespace {
@@ -21,7 +20,7 @@ using testing::causal_mixers;
 using testing::relative_error;
 
 std::shared_ptr<Tokenizer> bytes() {
-  static const auto tokenizer = testing::make_tokenizer("byte", {});
+  static const auto tokenizer = make_tokenizer("byte", {});
   return tokenizer;
 }
 

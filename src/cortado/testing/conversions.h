@@ -12,7 +12,6 @@
 #include "cortado/base/files.h"
 #include "cortado/convert/linearize.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/testing/tokenizers.h"
 
 namespace cortado::testing::conversions {
 

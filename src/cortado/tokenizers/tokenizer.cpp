@@ -90,6 +90,15 @@ std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory) {
   return tokenizer;
 }
 
+std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files) {
+  size_t next = 0;
+  return learn_tokenizer(spec, [&](std::string& piece) {
+    if (next == files.size()) return false;
+    piece += read_file(files[next++]);
+    return true;
+  });
+}
+
 std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source) {
   const int64_t pieces = pieces_of(spec);
   if (spec == "byte") return std::make_shared<ByteTokenizer>();

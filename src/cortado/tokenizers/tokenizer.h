@@ -56,11 +56,13 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view 
 // Reads what save wrote; missing, broken or unknown: InputError.
 std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
+// spec: "byte", "char", "sentencepiece:8000". `files` are the texts to learn from (char, sentencepiece).
+std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files);
+
 // Gives the next piece of a text (of whole characters, appended to the string); false at the end.
 using TextSource = std::function<bool(std::string& piece)>;
 
-// spec: "byte", "char", "sentencepiece:8000". Learns from a text that comes in pieces (char, sentencepiece): it may be
-// larger than memory. A wrong spec, no text: InputError.
+// The same, learning from a text that comes in pieces: it may be larger than memory. A wrong spec, no text: InputError.
 std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source);
 
 // Throws InputError unless `spec` is one that learn_tokenizer takes.

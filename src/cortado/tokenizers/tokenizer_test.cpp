@@ -9,14 +9,12 @@
 #include "cortado/base/random.h"
 #include "cortado/base/utf8.h"
 #include "cortado/testing/errors.h"
-#include "cortado/testing/tokenizers.h"
 
 namespace cortado {
 namespace {
 
 using testing::error_of;
 using testing::kNoError;
-using testing::make_tokenizer;
 
 const char* source_folder() {
   const char* folder = std::getenv("CORTADO_SOURCE");

@@ -11,7 +11,6 @@
 #include "cortado/base/random.h"
 #include "cortado/base/utf8.h"
 #include "cortado/testing/errors.h"
-#include "cortado/testing/tokenizers.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/import.h"
 
@@ -19,7 +18,6 @@ namespace cortado {
 namespace {
 
 using testing::error_of;
-using testing::make_tokenizer;
 
 std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
   std::vector<Span> spans;
