@@ -284,7 +284,7 @@ def known_results(seed, drawn):
 
 def run_all(left, args, seed, seconds):
     """Every mutant against its own tests; then those that are left, and are not explained, against all others."""
-    lock, explained = threading.Lock(), json.loads(EXPLAINED.read_text())
+    lock, entries = threading.Lock(), explained()
 
     def result_of(number, by):
         file, change = left[number]
@@ -301,7 +301,7 @@ def run_all(left, args, seed, seconds):
         file, change = left[number]
         by = killer(number, stages(file, args.programs)[:1], seconds)
         alive = result_of(number, by)
-        if by or explanation(alive, explained):
+        if by or explanation(alive, entries):
             note(number, by)
             return False
         print(f"not yet  {describe(alive)[9:]}  {number}", flush=True)
@@ -327,9 +327,13 @@ def describe(r):
     return f"{r['result']:8} {r['file']}:{r['line']}  [{r['kind']}] {what}" + (f"   {r['by']}" if r["by"] else "")
 
 
-def explanation(result, explained):
+def explained():
+    return json.loads(EXPLAINED.read_text())
+
+
+def explanation(result, entries):
     """Why a mutant cannot be told from the original, or ""."""
-    for entry in explained:
+    for entry in entries:
         same = all(one_line(result[key]) == entry[key] for key in ("file", "code", "after"))
         if same:
             return entry["why"]
@@ -338,11 +342,11 @@ def explanation(result, explained):
 
 def report(seed, results):
     """Prints the score; returns the number of survivors without an explanation."""
-    explained = json.loads(EXPLAINED.read_text())
+    entries = explained()
     alive = [r for r in results if r["result"] == "survived"]
-    open_ones = [r for r in alive if not explanation(r, explained)]
+    open_ones = [r for r in alive if not explanation(r, entries)]
     for r in alive:
-        why = explanation(r, explained)
+        why = explanation(r, entries)
         print(describe(r) + (f"\n         the same: {why}" if why else ""))
     same = len(alive) - len(open_ones)
     counted = len(results) - same
@@ -369,8 +373,8 @@ def main():
     for seed in args.seed:
         drawn = of_seed(everything, seed, args.count)
         known = known_results(seed, drawn)
-        left = {n: found for n, found in drawn.items()
-                if n not in known or args.again and known[n]["result"] == "survived"}  # fmt: skip
+        again = [n for n, r in known.items() if r["result"] == "survived" and not explanation(r, explained())]
+        left = {n: found for n, found in drawn.items() if n not in known or args.again and n in again}
         if left and not args.report:
             seconds = seconds or baseline(args)
             run_all(left, args, seed, seconds)
