@@ -109,6 +109,22 @@ TEST(Lolcats, HeadsBroadcastAndPackedSequencesStayApart) {
   }
 }
 
+// One head of q, k and v, and features of more: the dense form has as many heads as the widest of them.
+TEST(Lolcats, FeaturesMayHaveMoreHeads) {
+  const Inputs in = random_inputs(32);
+  const LolcatsRule rule{4, LolcatsLayout::kSliding, LolcatsMixture::kGated, {}, {}};
+  const auto [first, keys] = lolcats_far(32, rule);
+  const auto one = [](const Tensor& x) { return x.narrow(2, 0, 1); };
+  const auto wide = [&](const Tensor& x) { return one(x).repeat_interleave(4, 2); };
+  const Tensor q = one(in.q), k = one(in.k), v = one(in.v), far_q = in.phi_q.slice(1, first);
+  const Tensor far_k = in.phi_k.narrow(1, 0, keys);
+  const auto right = [&](const Tensor& phi_q, const Tensor& phi_k) {
+    return lolcats_reference(wide(in.q), wide(in.k), wide(in.v), phi_q, phi_k, in.factor, rule);
+  };
+  EXPECT_CLOSE(lolcats_dense(q, k, v, one(far_q), far_k, in.factor, rule), right(wide(in.phi_q), in.phi_k), 1e-10);
+  EXPECT_CLOSE(lolcats_dense(q, k, v, far_q, one(far_k), in.factor, rule), right(in.phi_q, wide(in.phi_k)), 1e-10);
+}
+
 // Dense sequences, of whole blocks or with a rest, of constant queries and keys or not; features of the far part alone.
 TEST(Lolcats, DenseFormEqualsItsDefinition) {
   for (const LolcatsLayout layout : kLayouts) {

@@ -33,7 +33,7 @@ std::vector<Tensor> results_in_place(const Case& c, const Inputs& in) {
   return all;
 }
 
-void check_everywhere(const Case& c, at::ScalarType type, double tolerance, int64_t layout = -1) {
+void check_everywhere(const Case& c, at::ScalarType type, double tolerance, int64_t layout = 3) {
   const AnyIsa restore;
   const Poisoned poisoned;
   Inputs in = converted(random_inputs(c), type);
