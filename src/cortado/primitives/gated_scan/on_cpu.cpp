@@ -48,14 +48,13 @@ ScanKernel inputs_of(const FormInputs& in, const FormOptions& options, double fa
   return call;
 }
 
-// Whether the kernel computes this.
+}  // namespace
+
 bool kernel_takes(const FormInputs& in, const FormOptions& options) {
   const bool both_reads = options.want_y && options.want_w;
   return options.type == at::kFloat && !both_reads &&
          kernels::usable({in.y, in.x, in.w, in.v, in.g, in.bonus, in.initial, in.final_grad});
 }
-
-}  // namespace
 
 KernelCall kernel_call(const FormInputs& in, const FormOptions& options, double factor,
                        const std::vector<int64_t>* bounds, int64_t state_heads) {
@@ -104,25 +103,13 @@ int64_t products(const FormInputs& in, const FormOptions& options) {
   return in.x.size(0) * in.x.size(1) * options.heads * in.x.size(3) * in.v.size(3);
 }
 
+}  // namespace
+
 FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
                                     const std::vector<int64_t>* bounds) {
   const KernelCall call = kernel_call(in, options, factor, bounds, state_heads(in));
   run_scan(call.scan, kernels::parallel(products(in, options)));
   return call.out;
-}
-
-}  // namespace
-
-FormOutputs compute_form(FormInputs in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds) {
-  if (kernel_takes(in, options)) return differentiate_by_kernel(in, options, factor, bounds);
-  Tensor& given = options.want_y ? in.w : in.y;
-  if (given.defined()) {
-    given = given.to(options.type) * factor;
-  } else {
-    given = at::zeros({1}, in.x.options().dtype(options.type))
-                .expand({in.x.size(0), in.x.size(1), options.heads, (options.want_y ? in.v : in.x).size(3)});
-  }
-  return bounds ? differentiate_sequences(in, options, *bounds) : differentiate_form(in, options);
 }
 
 bool step_kernel_takes(const FormInputs& in, const FormOptions& options) {

@@ -1,6 +1,7 @@
 // gated_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/gated_scan/op.h"
 
+#include "cortado/primitives/gated_scan/choose.h"
 #include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gated_scan/on_cpu.h"
 #include "cortado/primitives/gates.h"

@@ -2,6 +2,7 @@
 // their second kind: factors instead of logs.
 #include "cortado/primitives/slot_scan/op.h"
 
+#include "cortado/primitives/gated_scan/choose.h"
 #include "cortado/primitives/gated_scan/on_cpu.h"
 #include "cortado/primitives/gates.h"
 #include "cortado/primitives/operator.h"
