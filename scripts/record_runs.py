@@ -111,15 +111,18 @@ def main():
     if not text.exists():
         write_text(text)
     listed = subprocess.run([options.program, "mechanisms", "--json"], capture_output=True, text=True, check=True)
+    examples = {}
+    for path in (ROOT / "src" / "cortado" / "mechanisms").glob("*/examples.json"):
+        examples |= json.loads(path.read_text())
     for mechanism in json.loads(listed.stdout):
         if not mechanism["causal"]:
             continue
-        for i, example in enumerate(mechanism["examples"]):
+        for i, example in enumerate(examples[mechanism["name"]]["examples"]):
             folder = options.out / f"{mechanism['name']}-{i}"
             if folder.exists():
                 continue
             folder.mkdir()
-            record(program, folder, {"mixer": mechanism["name"], **json.loads(example)}, text, i < STORED)
+            record(program, folder, {"mixer": mechanism["name"], **example}, text, i < STORED)
             print(folder)
 
 

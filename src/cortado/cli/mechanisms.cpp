@@ -34,12 +34,11 @@ Json as_json(const Mechanism& mechanism) {
     const Primitive* primitive = find_primitive(name);
     primitives[name] = primitive && !primitive->kernel.empty() ? std::string(primitive->kernel) : "ATen";
   }
-  return {{"name", mechanism.name},        {"family", mechanism.family},
-          {"paper", mechanism.paper},      {"equation", mechanism.equation},
-          {"state", mechanism.state},      {"forms", forms},
-          {"causal", mechanism.causal},    {"bidirectional", mechanism.bidirectional},
-          {"primitives", primitives},      {"kernel", kernels_of(mechanism)},
-          {"examples", mechanism.examples}};
+  return {{"name", mechanism.name},     {"family", mechanism.family},
+          {"paper", mechanism.paper},   {"equation", mechanism.equation},
+          {"state", mechanism.state},   {"forms", forms},
+          {"causal", mechanism.causal}, {"bidirectional", mechanism.bidirectional},
+          {"primitives", primitives},   {"kernel", kernels_of(mechanism)}};
 }
 
 void print_json() {

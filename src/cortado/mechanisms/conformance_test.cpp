@@ -1,5 +1,5 @@
 // The invariants that every mechanism keeps. The registry is enumerated, so a mechanism is held to them by being in it:
-// its `examples` are the settings that are tried, each causal and, where it has that form, bidirectional.
+// its folder's examples.json has the settings that are tried, each causal and, where it has that form, bidirectional.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,66 +10,17 @@
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/weights.h"
 #include "cortado/testing/compare.h"
+#include "cortado/testing/subjects.h"
 
 namespace cortado {
 namespace {
 
 using testing::expect_gradients_close;
 using testing::gradients;
+using testing::Subject;
 using testing::weights_like;
 
 constexpr int64_t kWidth = 24, kHeads = 4;
-
-struct Subject {
-  const Mechanism* mechanism;
-  std::string settings;
-  bool causal;
-};
-
-std::vector<Subject> subjects(bool causal) {
-  std::vector<Subject> all;
-  for (const Mechanism* mechanism : mechanisms()) {
-    if (causal ? !mechanism->causal : !mechanism->bidirectional) continue;
-    for (const auto& settings : mechanism->examples) all.push_back({mechanism, settings, causal});
-    if (!causal) continue;
-    for (const auto& settings : mechanism->causal_examples) all.push_back({mechanism, settings, true});
-  }
-  return all;
-}
-
-std::vector<Subject> all_subjects() {
-  std::vector<Subject> all = subjects(true);
-  for (auto& subject : subjects(false)) all.push_back(subject);
-  return all;
-}
-
-// The settings under which a mechanism's weights are a distribution.
-std::vector<Subject> normalized_subjects() {
-  std::vector<Subject> all;
-  for (const Mechanism* mechanism : mechanisms()) {
-    for (const auto& settings : mechanism->normalized) {
-      if (mechanism->causal) all.push_back({mechanism, settings, true});
-      if (mechanism->bidirectional) all.push_back({mechanism, settings, false});
-    }
-    for (const auto& settings : mechanism->normalized_bidirectional) all.push_back({mechanism, settings, false});
-  }
-  return all;
-}
-
-void PrintTo(const Subject& subject, std::ostream* out) {
-  *out << subject.mechanism->name << " " << subject.settings << (subject.causal ? " causal" : " bidirectional");
-}
-
-// "latte_0_causal": readable in ctest's list.
-std::string test_name(const ::testing::TestParamInfo<Subject>& info) {
-  const Mechanism& mechanism = *info.param.mechanism;
-  std::vector<std::string> examples = mechanism.examples;
-  for (const auto& more : {mechanism.causal_examples, mechanism.normalized, mechanism.normalized_bidirectional}) {
-    examples.insert(examples.end(), more.begin(), more.end());
-  }
-  const auto which = std::find(examples.begin(), examples.end(), info.param.settings) - examples.begin();
-  return info.param.mechanism->name + "_" + std::to_string(which) + (info.param.causal ? "" : "_bidirectional");
-}
 
 std::vector<Tensor> leaves(Mixer& mixer, const Tensor& x) {
   std::vector<Tensor> all = mixer.parameters();
@@ -141,7 +92,7 @@ void copy_weights(Mixer& to, const Mixer& from) {
 // first settings: the definitions are slow).
 TEST_P(Conformance, EqualsItsDefinitionOverAThousandTokens) {
   auto mixer = make();
-  const bool first = GetParam().settings == GetParam().mechanism->examples.front();
+  const bool first = GetParam().settings == testing::examples_of(*GetParam().mechanism).examples.front();
   const at::AutoGradMode differentiate(first);
   const Tensor x = inputs(1, 1000), expected = mixer->reference(x);
   EXPECT_CLOSE(mixer->forward(x, {}, nullptr), expected, 1e-9);
@@ -516,10 +467,11 @@ TEST_P(Conformance, GradientsAreFiniteDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Conformance, ::testing::ValuesIn(all_subjects()), test_name);
-INSTANTIATE_TEST_SUITE_P(Every, CausalConformance, ::testing::ValuesIn(subjects(true)), test_name);
-INSTANTIATE_TEST_SUITE_P(Every, BidirectionalConformance, ::testing::ValuesIn(subjects(false)), test_name);
-INSTANTIATE_TEST_SUITE_P(Every, Normalized, ::testing::ValuesIn(normalized_subjects()), test_name);
+INSTANTIATE_TEST_SUITE_P(Every, Conformance, ::testing::ValuesIn(testing::all_subjects()), testing::subject_name);
+INSTANTIATE_TEST_SUITE_P(Every, CausalConformance, ::testing::ValuesIn(testing::subjects(true)), testing::subject_name);
+INSTANTIATE_TEST_SUITE_P(Every, BidirectionalConformance, ::testing::ValuesIn(testing::subjects(false)),
+                         testing::subject_name);
+INSTANTIATE_TEST_SUITE_P(Every, Normalized, ::testing::ValuesIn(testing::normalized_subjects()), testing::subject_name);
 
 }  // namespace
 }  // namespace cortado

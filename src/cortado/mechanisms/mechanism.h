@@ -56,13 +56,6 @@ struct Mechanism {
   bool bidirectional;  // has a bidirectional form
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
-  // Small settings that between them use every option: the conformance suite runs each (JSON texts, for a width of 24
-  // and 4 heads).
-  std::vector<std::string> examples;
-  std::vector<std::string> causal_examples = {};  // settings that have no bidirectional form
-  // Settings whose weights over the values are a distribution, in every form the mechanism has or in the bidirectional
-  // one alone: the suite holds values of one to give ones. For maps named "v", gates named "r", token shifts "mix_v".
-  std::vector<std::string> normalized = {}, normalized_bidirectional = {};
   std::string compare = "{}";  // settings in `cortado compare` (JSON) where the defaults are not usual
   bool latents = false;        // and as many "latents" there as the model is wide
   // Others beside them there, by a name of their own: {"macchiato-x", R"({"source": "x"})"}.

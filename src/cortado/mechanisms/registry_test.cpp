@@ -10,6 +10,7 @@
 #include <set>
 
 #include "cortado/primitives/kernels.h"
+#include "cortado/testing/examples.h"
 
 namespace cortado {
 namespace {
@@ -56,11 +57,13 @@ void exercise(const Mechanism& mechanism, const std::string& example, bool causa
 
 std::set<std::string> primitives_called(const Mechanism& mechanism) {
   const auto operators = operators_of([&] {
-    for (const std::string& example : mechanism.examples) {
+    for (const std::string& example : testing::examples_of(mechanism).examples) {
       if (mechanism.causal) exercise(mechanism, example, true);
       if (mechanism.bidirectional) exercise(mechanism, example, false);
     }
-    for (const std::string& example : mechanism.causal_examples) exercise(mechanism, example, true);
+    for (const std::string& example : testing::examples_of(mechanism).causal_examples) {
+      exercise(mechanism, example, true);
+    }
   });
   std::set<std::string> names;
   for (const Primitive& primitive : kPrimitives) {

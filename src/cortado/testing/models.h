@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cortado/mechanisms/registry.h"
 #include "cortado/models/language_model.h"
+#include "cortado/testing/examples.h"
 
 namespace cortado::testing {
 
@@ -34,7 +34,7 @@ inline std::vector<std::string> causal_mixers() {
   std::vector<std::string> found;
   for (const auto* mechanism : mechanisms()) {
     if (!mechanism->causal) continue;
-    for (const auto& example : mechanism->examples) {
+    for (const auto& example : examples_of(*mechanism).examples) {
       Json mixer = {{"mixer", mechanism->name}};
       mixer.update(parse_json(example, mechanism->name));
       found.push_back(mixer.dump());

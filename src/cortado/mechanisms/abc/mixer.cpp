@@ -91,9 +91,6 @@ const Mechanism kAbc = {
           read.conv = settings.integer("conv", 0, 64, 0);
           return std::make_shared<AbcMixer>(read, context.dim);
         },
-    .examples = {R"({"slots": 5})",
-                 R"({"slots": 3, "heads": 2, "rotary": true, "rope_theta": 100, "gate": false, "conv": 3})"},
-    .normalized = {R"({"slots": 5, "gate": false})"},
     .operation = abc_case,
 };
 

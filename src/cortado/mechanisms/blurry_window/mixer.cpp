@@ -63,9 +63,6 @@ const Mechanism kBlurryWindow = {
           read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
           return std::make_shared<BlurryWindowMixer>(read, context.dim);
         },
-    .examples = {R"({"slots": 7})", R"({"slots": 5, "period": 13, "rotary": true, "rope_theta": 100})",
-                 R"({"slots": 7, "period": 21, "heads": 2, "decay": false})"},
-    .normalized = {R"({"slots": 5, "period": 15})"},  // N divides P: w is 1 at a slot's centre, which a token falls on
     .operation = blurry_case,
 };
 

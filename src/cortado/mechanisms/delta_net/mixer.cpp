@@ -14,8 +14,6 @@ const Mechanism kDeltaNet = {
         [](JsonReader& settings, const MixerContext& context) {
           return std::make_shared<DeltaNetMixer>(read_delta_settings(settings, context, 1.0, 1, "none"), context.dim);
         },
-    .examples = {R"({})", R"({"heads": 6, "key_heads": 2, "head_dim": 5, "value_head_dim": 3, "taps": 0,
-                             "reflect": true, "epsilon": 1e-3, "output_gate": "silu"})"},
 };
 
 }  // namespace cortado

@@ -28,8 +28,6 @@ const Mechanism kExactChunked = {
           const AttentionSettings read = AttentionSettings::read(settings, context);
           return std::make_shared<ExactChunkedMixer>(read, settings.integer("chunk", 1, 1 << 20, 64), context.dim);
         },
-    .examples = {R"({"chunk": 16})", R"({"chunk": 7, "rotary": true, "kv_heads": 2, "softcap": 5.0, "scale": 0.3})"},
-    .normalized = {R"({"chunk": 16})"},
 };
 
 }  // namespace cortado

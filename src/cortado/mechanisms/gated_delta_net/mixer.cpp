@@ -26,8 +26,6 @@ const Mechanism kGatedDeltaNet = {
           return std::make_shared<GatedDeltaNetMixer>(read_delta_settings(settings, context, 0.75, 2, "silu"),
                                                       context.dim);
         },
-    .examples = {R"({})", R"({"heads": 6, "key_heads": 2, "head_dim": 5, "value_head_dim": 3, "taps": 0,
-                             "reflect": true, "epsilon": 1e-3, "output_gate": "none"})"},
 };
 
 }  // namespace cortado

@@ -71,7 +71,6 @@ const Mechanism kGatedSlotAttention = {
           read.conv = settings.integer("conv", 0, 64, 0);
           return std::make_shared<GatedSlotMixer>(read, context.dim);
         },
-    .examples = {R"({"slots": 5})", R"({"slots": 7, "heads": 2, "temperature": 1.0, "conv": 4})"},
     .operation = gated_slot_case,
 };
 

@@ -29,9 +29,6 @@ const Mechanism kGla = {
           const double temperature = settings.number("decay_temperature", 1e-3, 1e6, 16.0);
           return std::make_shared<GlaMixer>(read, context.dim, rank, temperature);
         },
-    .examples = {R"({})",
-                 R"({"heads": 2, "key_dim": 10, "value_dim": 14, "conv": 4, "feature_map": "relu", "decay_rank": 3,
-                     "decay_temperature": 0.5})"},
 };
 
 }  // namespace cortado

@@ -49,7 +49,6 @@ const Mechanism kGriffin = {
           const int64_t heads = read_heads(settings, context, width, "width");
           return std::make_shared<GriffinMixer>(context.dim, width, heads, settings.integer("taps", 1, 64, 4));
         },
-    .examples = {R"({})", R"({"width": 36, "heads": 2, "taps": 1})"},
 };
 
 }  // namespace cortado

@@ -62,7 +62,6 @@ const Mechanism kH3 = {
           const int64_t states = settings.integer("states", 1, 4096, 32);
           return std::make_shared<H3Mixer>(context.dim, states, settings.integer("taps", 1, 4096, 64));
         },
-    .examples = {R"({"states": 3, "taps": 4})", R"({"states": 1, "taps": 1})"},
 };
 
 }  // namespace cortado

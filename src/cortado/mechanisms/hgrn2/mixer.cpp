@@ -71,7 +71,6 @@ const Mechanism kHgrn2 = {
           read.lower_bound = settings.number("lower_bound", 0.0, 0.999, 0.0);
           return std::make_shared<Hgrn2Mixer>(read, context.dim);
         },
-    .examples = {R"({})", R"({"heads": 3, "key_dim": 15, "conv": 3, "lower_bound": 0.4})"},
 };
 
 }  // namespace cortado

@@ -28,8 +28,6 @@ const Mechanism kKda = {
           read.gate_rank = settings.integer("gate_rank", 1, 65536, read.value_head_dim);
           return std::make_shared<KdaMixer>(read, context.dim);
         },
-    .examples = {R"({})", R"({"heads": 6, "key_heads": 2, "head_dim": 5, "value_head_dim": 3, "taps": 0,
-                             "reflect": true, "epsilon": 1e-3, "output_gate": "silu", "gate_rank": 7})"},
 };
 
 }  // namespace cortado

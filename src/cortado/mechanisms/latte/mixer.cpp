@@ -66,8 +66,6 @@ const Mechanism kLatte = {
           }
           return std::make_shared<LatteMixer>(context.dim, heads, latents, context.causal);
         },
-    .examples = {R"({"latents": 20})", R"({"latents": 3, "heads": 3})"},
-    .normalized = {R"({"latents": 20})"},
     .latents = true,
     .operation = latte_case,
 };

@@ -38,8 +38,6 @@ const Mechanism kLightning = {
           }
           return std::make_shared<LightningMixer>(read, context.dim, logs);
         },
-    .examples = {R"({})", R"({"slopes": "fla", "heads": 3, "key_dim": 12, "value_dim": 15, "conv": 2,
-                              "feature_map": "none"})"},
 };
 
 }  // namespace cortado

@@ -135,13 +135,6 @@ const Mechanism kLinear = {
           return std::make_shared<LinearMixer>("linear", LinearSettings::read(settings, context, map, true),
                                                context.dim);
         },
-    .examples = {R"({})", R"({"heads": 3, "gate": false, "bias": false, "epsilon": 0, "conv": 4})",
-                 R"({"feature_map": "relu", "epsilon": 0.01})", R"({"feature_map": "exp", "conv": 2})",
-                 R"({"feature_map": "t2r", "features": 5, "epsilon": 0.5})", R"({"feature_map": "taylor"})",
-                 R"({"feature_map": "hedgehog", "features": 4})", R"({"feature_map": "hedgehog_exp"})",
-                 R"({"feature_map": "lolcats", "heads": 2, "features": 5, "epsilon": 1e-12})"},
-    .causal_examples = {R"({"feature_map": "elu", "normalize": false, "epsilon": 0})"},
-    .normalized = {R"({"gate": false, "epsilon": 0})", R"({"gate": false, "feature_map": "exp"})"},
     .operation = linear_case,
 };
 

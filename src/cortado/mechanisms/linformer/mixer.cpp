@@ -62,7 +62,6 @@ const Mechanism kLinformer = {
           return std::make_shared<LinformerMixer>(context.dim, heads, latents,
                                                   settings.integer("length", 1, 1 << 24, 4096));
         },
-    .examples = {R"({"latents": 7, "length": 1000})", R"({"latents": 1, "heads": 3, "length": 1024})"},
 };
 
 }  // namespace cortado

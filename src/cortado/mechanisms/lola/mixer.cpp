@@ -127,20 +127,6 @@ const Mechanism kLola = {
     .primitives = {"window_attention"},
     .bidirectional = false,
     .make = make_lola,
-    // With softcap's ties, and in bfloat16, pairs of nearly equal scores may be chosen differently: hence "recent"
-    // there.
-    .examples =
-        {
-            R"({"chunk": 8, "cache": 12})",
-            R"({"chunk": 5, "cache": 3, "mixture": "plain", "kv_heads": 2, "rotary": true, "rope_theta": 100,
-                "feature_map": "hedgehog", "score": "recent", "softcap": 9})",
-            R"({"chunk": 16, "cache": 0, "mixture": "lolcats", "feature_map": "exp", "features": 3, "scale": 0.3})",
-            R"({"chunk": 4, "cache": 10, "score": "ratio", "heads": 2, "head_dim": 10, "feature_map": "t2r",
-                "features": 12, "bias": true})",
-        },
-    .normalized = {R"({"chunk": 8, "cache": 12, "score": "recent"})",
-                   R"({"chunk": 8, "cache": 3, "mixture": "lolcats", "kv_heads": 2, "score": "absolute"})",
-                   R"({"chunk": 4, "cache": 9, "mixture": "plain"})"},
     .memory = MemoryKind{.name = "lola",
                          .options = {{.name = "window",
                                       .help = "pairs in the window of single tokens, then one leaves at a time",

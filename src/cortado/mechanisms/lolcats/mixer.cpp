@@ -183,18 +183,6 @@ const Mechanism kLolcats = {
     .primitives = {"window_attention", "gated_scan"},
     .bidirectional = false,
     .make = make_lolcats,
-    .examples =
-        {
-            R"({"window": 5, "layout": "sliding"})",
-            R"({"window": 8, "layout": "terrace", "mixture": "gated", "kv_heads": 2, "rotary": true,
-                "rope_theta": 100, "feature_map": "hedgehog"})",
-            R"({"window": 16, "layout": "sliding", "mixture": "plain", "feature_map": "exp", "features": 3})",
-            R"({"window": 3, "layout": "terrace", "heads": 2, "head_dim": 10, "feature_map": "t2r", "features": 12,
-                "bias": true, "scale": 0.4, "softcap": 5.0})",
-        },
-    .normalized = {R"({"window": 5, "layout": "sliding"})",
-                   R"({"window": 8, "layout": "terrace", "mixture": "gated", "kv_heads": 2})",
-                   R"({"window": 5, "layout": "sliding", "mixture": "plain"})"},
     .substitute =
         SoftmaxSubstitute{
             .help = "window softmax and feature maps in one denominator",

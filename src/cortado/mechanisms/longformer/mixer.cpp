@@ -115,10 +115,6 @@ const Mechanism kLongformer = {
           read.window = settings.integer("window", 1, 1 << 30, 129);
           return std::make_shared<LongformerMixer>(read, settings.integer("globals", 0, 65536, 1), context.dim);
         },
-    .examples = {R"({"window": 5, "globals": 3, "scale": 0.3})",
-                 R"({"window": 20, "rotary": true, "kv_heads": 2, "bias": true})",
-                 R"({"window": 9, "globals": 0, "softcap": 5.0})"},
-    .normalized = {R"({"window": 5, "globals": 2})"},
 };
 
 }  // namespace cortado

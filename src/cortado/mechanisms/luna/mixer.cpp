@@ -90,8 +90,6 @@ const Mechanism kLuna = {
           return std::make_shared<LunaMixer>(context.dim, heads, settings.integer("latents", 1, 65536, 16),
                                              context.causal);
         },
-    .examples = {R"({"latents": 5})", R"({"latents": 1, "heads": 3})"},
-    .normalized_bidirectional = {R"({"latents": 5})"},  // causally the weights are divided by t, not by their sum
 };
 
 }  // namespace cortado

@@ -74,9 +74,6 @@ const Mechanism kMamba = {
           read.bias = settings.boolean("bias", false);
           return std::make_shared<MambaMixer>(read, context.dim);
         },
-    .examples = {R"({"state": 6})",
-                 R"({"expand": 1, "state": 3, "step_rank": 5, "conv": 2, "conv_bias": false, "bias": true})",
-                 R"({"expand": 1, "state": 2, "conv": null})"},
 };
 
 }  // namespace cortado

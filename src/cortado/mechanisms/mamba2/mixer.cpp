@@ -87,9 +87,6 @@ const Mechanism kMamba2 = {
           read.norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-5);
           return std::make_shared<Mamba2Mixer>(read, context.dim);
         },
-    .examples = {R"({"state": 9})", R"({"expand": 1, "heads": 6, "groups": 2, "state": 5, "conv": 2, "conv_bias": false,
-                     "bias": true, "norm_eps": 1e-3})",
-                 R"({"state": 4, "conv": null})"},
 };
 
 }  // namespace cortado

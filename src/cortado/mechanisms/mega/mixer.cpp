@@ -133,8 +133,6 @@ const Mechanism kMega = {
           read.causal = context.causal;
           return std::make_shared<MegaMixer>(read, context.dim);
         },
-    .examples = {R"({"chunk": 16, "average": 3})",
-                 R"({"chunk": 5, "shared": 3, "values": 7, "average": 1, "bias": false})"},
 };
 
 }  // namespace cortado

@@ -92,7 +92,6 @@ const Mechanism kPerceiver = {
           const int64_t latents = settings.integer("latents", 1, 65536, 64);
           return std::make_shared<PerceiverMixer>(context.dim, heads, latents, settings.integer("blocks", 0, 64, 1));
         },
-    .examples = {R"({"latents": 5})", R"({"latents": 3, "heads": 3, "blocks": 0})"},
 };
 
 }  // namespace cortado

@@ -15,8 +15,6 @@ const Mechanism kPerformer = {
           return std::make_shared<LinearMixer>("performer", LinearSettings::read(settings, context, "performer", false),
                                                context.dim);
         },
-    .examples = {R"({"features": 16})", R"({"heads": 2, "conv": 3, "bias": false, "gate": true})"},
-    .normalized = {R"({"features": 16})"},
 };
 
 }  // namespace cortado

@@ -25,8 +25,6 @@ const Mechanism kRetention = {
           read.rotary = read_rotary(settings, context, read.key_dim / read.heads, /*fallback=*/true);
           return std::make_shared<RetentionMixer>(read, context.dim);
         },
-    .examples = {R"({"rope_theta": 100.0})",
-                 R"({"heads": 3, "key_dim": 9, "value_dim": 15, "conv": 3, "feature_map": "elu", "rotary": false})"},
 };
 
 }  // namespace cortado

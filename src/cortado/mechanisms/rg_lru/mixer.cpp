@@ -36,7 +36,6 @@ const Mechanism kRgLru = {
           const int64_t heads = read_heads(settings, context, context.dim, "dim");
           return std::make_shared<RgLruMixer>(context.dim, heads, context.causal);
         },
-    .examples = {R"({})", R"({"heads": 1})"},
 };
 
 }  // namespace cortado

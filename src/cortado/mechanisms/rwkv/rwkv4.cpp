@@ -75,8 +75,6 @@ const Mechanism kRwkv4 = {
           const int64_t width = settings.integer("width", 1, 1 << 20, context.dim);
           return std::make_shared<Rwkv4Mixer>(context.dim, width, context);
         },
-    .examples = {R"({})", R"({"width": 10})"},
-    .normalized = {R"({"width": 10})"},
 };
 
 }  // namespace cortado

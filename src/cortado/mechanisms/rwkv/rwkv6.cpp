@@ -104,8 +104,6 @@ const Mechanism kRwkv6 = {
           read.norm_eps = settings.number("norm_eps", 0.0, 1.0, 64e-5);
           return std::make_shared<Rwkv6Mixer>(read, context);
         },
-    .examples = {R"({"mix_rank": 3, "decay_rank": 4})",
-                 R"({"heads": 2, "key_dim": 6, "value_dim": 10, "mix_rank": 2, "decay_rank": 3, "norm_eps": 0.1})"},
 };
 
 }  // namespace cortado

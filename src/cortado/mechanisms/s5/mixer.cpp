@@ -89,7 +89,6 @@ const Mechanism kS5 = {
           const int64_t states = settings.integer("states", 1, 65536, std::max<int64_t>(1, context.dim / 2));
           return std::make_shared<S5Mixer>(context.dim, states, context.causal);
         },
-    .examples = {R"({})", R"({"states": 5})"},
 };
 
 }  // namespace cortado

@@ -33,10 +33,6 @@ const Mechanism kSlidingWindow = {
           read.window = settings.integer("window", 1, 1 << 30, 129);
           return std::make_shared<SlidingWindowMixer>(read, context.dim);
         },
-    .examples = {R"({"window": 5})", R"({"window": 1})",
-                 R"({"window": 17, "rotary": true, "kv_heads": 2, "rotary_fraction": 0.7})",
-                 R"({"window": 70, "softcap": 5.0})"},
-    .normalized = {R"({"window": 5})"},
     .compare = R"({"window": 129})",  // Macchiato's: the paper's 128 and the token itself
     .memory =
         MemoryKind{.name = "window",

@@ -63,10 +63,6 @@ const Mechanism kSoftmax = {
         [](JsonReader& settings, const MixerContext& context) {
           return std::make_shared<SoftmaxMixer>(AttentionSettings::read(settings, context), context.dim);
         },
-    .examples = {R"({})", R"({"rotary": true, "kv_heads": 2})",
-                 R"({"heads": 2, "kv_heads": 1, "head_dim": 10, "softcap": 5.0, "scale": 0.4, "bias": true,
-             "output_bias": false, "rotary": true, "rope_scaling": {"type": "llama3", "factor": 4, "original_context": 40}})"},
-    .normalized = {R"({"kv_heads": 2, "rotary": true})"},
     .memory = MemoryKind{.name = "softmax"},
 };
 
