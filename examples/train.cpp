@@ -1,4 +1,4 @@
-// Trains a small Latte-Macchiato on a text:  example_train TEXT RUN [STEPS]
+// Trains a small Latte model on a text:  example_train TEXT RUN [STEPS]
 // RUN is then a folder that `example_generate`, `cortado generate` and `cortado eval` read.
 #include <ATen/Functions.h>
 
@@ -21,7 +21,7 @@ int main(int argc, char** argv) try {
   const at::Tensor tokens = at::tensor(tokenizer->encode(read_file(text)), at::kLong);
 
   Json settings = parse_json(R"({"name": "example", "dim": 96, "heads": 4, "layers": 3,
-      "mixer": {"mixer": "macchiato", "latents": 32, "window": 17}})",
+      "mixer": {"mixer": "latte", "latents": 32}})",
                              "train.cpp");
   settings["vocabulary"] = tokenizer->vocabulary();
   LanguageModel model(ModelConfig::from_json(settings, "train.cpp"));

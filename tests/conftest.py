@@ -1,5 +1,6 @@
 """What the Python tests share: where the program and the operators' library are."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -10,6 +11,31 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build" / "release"))
 CORTADO = BUILD / "bin" / "cortado"
 OPS = BUILD / "lib" / "libcortado_ops.so"
+
+
+def mechanisms():
+    """Names of the mechanisms whose folders are there."""
+    paths = (ROOT / "src" / "cortado" / "mechanisms").glob("*/examples.json")
+    return {name for path in paths for name in json.loads(path.read_text())}
+
+
+def pytest_configure(config):
+    text = "mechanism(*names): a test of something else that uses these mechanisms; left out where one is deleted"
+    config.addinivalue_line("markers", text)
+
+
+def pytest_collection_modifyitems(config, items):
+    there = mechanisms()
+    gone = [item for item in items if any(set(mark.args) - there for mark in item.iter_markers("mechanism"))]
+    if gone:
+        config.hook.pytest_deselected(items=gone)
+        items[:] = [item for item in items if item not in gone]
+
+
+@pytest.fixture(scope="session", name="mechanisms")
+def fixture_mechanisms():
+    """Names of the mechanisms that there are."""
+    return mechanisms()
 
 
 @pytest.fixture(scope="session")

@@ -159,7 +159,7 @@ def test_what_is_named_twice_is_asked_once(cortado, model):
 def test_refused_before_anything_is_asked(refused, model, trained, text, tmp_path):
     out = tmp_path / "niah.jsonl"
     common = ["--lengths", 768, "--samples", 1, "--out", out]
-    assert "lola" in refused("eval", "niah", model, trained, "--memory", "lola", *common)
+    assert "can run as window" in refused("eval", "niah", model, trained, "--memory", "window", *common)
     shutil.copytree(model, tmp_path / "mute")
     shutil.rmtree(tmp_path / "mute" / "tokenizer")
     assert "tokenizer" in refused("eval", "niah", model, tmp_path / "mute", *common)

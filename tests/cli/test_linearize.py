@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.mechanism("lolcats")  # what a conversion is to unless something else is said
 SMALL = {"tokens": 640, "window": 4, "context": 32, "accumulate": 1, "batch": 2, "evaluate-every": 4, "evaluation-chunks": 2}
 
 
@@ -25,6 +26,7 @@ def fixture_linearize(cortado, text, softmax):
     return run
 
 
+@pytest.mark.mechanism("lola")
 def test_a_conversion_leaves_a_run_and_a_report(cortado, linearize, tmp_path):
     out = tmp_path / "linear"
     done = linearize(out, features=4)
@@ -52,7 +54,7 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
     "flags, changes, message",
     [
         ((), {"tokens": 0}, "nothing to train"),
-        ((), {"latents": 8}, "[--latents] does not go with --method lolcats"),
+        pytest.param((), {"latents": 8}, "[--latents] does not go with --method lolcats", marks=pytest.mark.mechanism("macchiato")),
         ((), {"window": 64}, "sequences of 32 tokens lie in the windows of all layers"),
         ((), {"keep": 9}, "there is no layer 9"),
         (("--resume",), {}, "goes on as it was: leave"),
@@ -71,7 +73,7 @@ def test_what_makes_no_sense_is_refused(linearize, tmp_path, flags, changes, mes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("method", ["lolcats", "macchiato"])
+@pytest.mark.parametrize("method", ["lolcats", pytest.param("macchiato", marks=pytest.mark.mechanism("macchiato"))])
 def test_every_stage_in_every_type(linearize, tmp_path, method, dtype):
     out = tmp_path / method
     stages = {"tokens": 256, "lora_tokens": 256, "lora_rank": 2} | ({"cross_entropy_tokens": 256} if method == "macchiato" else {})

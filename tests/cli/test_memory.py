@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+pytestmark = pytest.mark.mechanism("lolcats", "lola")
 GREEDY = ("--temperature", 0, "--threads", 1, "--n-tokens", 60, "--prompt", "ROMEO: what light")
 
 

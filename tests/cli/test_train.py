@@ -163,7 +163,7 @@ def limit_file_size():
         (["training.batch=many"], "training"),
         (["training.batch=0"], "batch"),
         (["heads=3"], "heads"),
-        (["mixer.mixer=machiato"], 'did you mean "macchiato"'),
+        (["mixer.mixer=late"], 'did you mean "latte"'),
         (["training.schedule=sine"], "cosine"),
         (["training.warmup=5", "training.decay_steps=3"], "decay_steps"),
         (["training.context=100000"], "too short"),

@@ -210,6 +210,7 @@ def test_gated_delta_net_is_qwen3_next(mixer, close, key_heads, heads, head_dim,
     compare_layers(close, ours, layer, arrange)
 
 
+@pytest.mark.mechanism("kda")
 @pytest.mark.parametrize("heads, head_dim", [(4, 6), (2, 16)])
 def test_kda_is_kimi_linear(mixer, close, heads, head_dim):
     config = KimiLinearConfig(hidden_size=24, linear_num_heads=heads, linear_head_dim=head_dim, linear_conv_kernel_dim=4,

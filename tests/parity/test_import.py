@@ -294,7 +294,7 @@ def fixture_smollm2(imported):
     return imported(smollm2_file())
 
 
-@pytest.mark.parametrize("mechanism", ["lolcats", "macchiato"])
+@pytest.mark.parametrize("mechanism", [pytest.param(name, marks=pytest.mark.mechanism(name)) for name in ("lolcats", "macchiato")])
 def test_what_was_learned_of_smollm2_fits_it(mechanism, smollm2, cortado, root, tmp_path):
     learned = root / "data" / "smollm2" / f"{mechanism}.safetensors"
     assert cortado("linearize", smollm2, "--from", learned, "--out", tmp_path / "linear").returncode == 0

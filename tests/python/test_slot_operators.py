@@ -136,6 +136,7 @@ def test_blurry_window_resumes_rows_at_their_own_positions():
         torch.testing.assert_close(o[b], whole[b, c : c + 10])
 
 
+@pytest.mark.mechanism("lolcats")
 @pytest.mark.parametrize("mixture", ["lolcats", "gated", "plain"])
 @pytest.mark.parametrize("layout", ["sliding", "terrace"])
 def test_lolcats_equals_numpy(layout, mixture):
@@ -179,7 +180,8 @@ def small(name):
     )
 
 
-NAMES = ["abc", "gated_slot", "blurry", "blurry decay", "lolcats sliding lolcats", "lolcats terrace gated", "lolcats sliding plain"]
+LOLCATS = ("lolcats sliding lolcats", "lolcats terrace gated", "lolcats sliding plain")
+NAMES = ["abc", "gated_slot", "blurry", "blurry decay", *(pytest.param(name, marks=pytest.mark.mechanism("lolcats")) for name in LOLCATS)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -195,7 +197,7 @@ def test_compiles_whole(name):
     torch.testing.assert_close(compiled(*tensors), function(*tensors))
 
 
-@pytest.mark.parametrize("name", ["abc", "gated_slot", "blurry_window", "lolcats"])
+@pytest.mark.parametrize("name", ["abc", "gated_slot", "blurry_window", pytest.param("lolcats", marks=pytest.mark.mechanism("lolcats"))])
 def test_opcheck(name):
     q, v, s = randn(1, 20, 2, 4, dtype=torch.float32), randn(1, 20, 2, 3, dtype=torch.float32), randn(1, 20, 2, 5, dtype=torch.float32)
     positive = s.detach().exp().requires_grad_()
@@ -226,5 +228,10 @@ def test_what_belongs_together_says_so():
         ops.gated_slot(x, x, x, x, x, key_state=state)
     with pytest.raises(RuntimeError, match="slots must be odd"):
         ops.blurry_window(x, x, x, slots=4, period=8)
+
+
+@pytest.mark.mechanism("lolcats")
+def test_lolcats_needs_a_window():
+    x = torch.zeros(1, 4, 1, 3)
     with pytest.raises(RuntimeError, match="window must be at least 1"):
         ops.lolcats(x, x, x, x, x, torch.zeros(1), window=0)

@@ -280,7 +280,7 @@ void add_bench_model_command(CLI::App& bench) {
       "Depths are reached by reading random tokens; one that takes longer than --budget is not waited for, and what "
       "was\nreached is measured instead. --dtype bfloat16 trains under autocast; prefill and decoding are float32.\n"
       "With --weights nothing is trained.\n"
-      "Examples:\n  cortado bench model configs/macchiato-gpu.json --tokens 1024,4096\n"
+      "Examples:\n  cortado bench model configs/table1/latte-pp.json --tokens 1024,4096\n"
       "  cortado bench model configs/nanogpt-gpu.json --set positions=rotary --depth 100,10000 --json\n"
       "  cortado bench model runs/linear --memory lola --chunk 256 --cache 256 --weights int8 --depth 1024,32768");
   command->callback([options] { bench_model(*options); });

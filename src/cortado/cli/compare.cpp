@@ -79,12 +79,12 @@ void run(const CompareOptions& options) {
 }
 
 constexpr const char* kCompareFooter =
-    "Mixers: every causal one that `cortado mechanisms` lists, macchiato-x and macchiato-conv, or all.\n"
+    "Mixers: every causal one that `cortado mechanisms` lists and variants of them, or all.\n"
     "The feed-forward of each model is widened or narrowed so that parameters agree within 5 %; crops, order and "
     "number of\n"
     "steps are the same. Speeds are measured at the end, all mixers in turns.\n"
     "Examples:\n"
-    "  cortado compare --mixers softmax,linear,macchiato --steps 2000 --out runs/compare\n"
+    "  cortado compare --mixers softmax,linear,latte --steps 2000 --out runs/compare\n"
     "  cortado compare --mixers all --steps 500 --data book.txt --out runs/book\n"
     "Interrupted or killed, the same command goes on; finished runs are not redone.";
 

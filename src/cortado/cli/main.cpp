@@ -92,7 +92,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.footer(
       "Examples:\n"
-      "  cortado train configs/macchiato-demo.json --out runs/first\n"
+      "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
       "  cortado generate runs/first --prompt \"ROMEO:\"\n"
       "`cortado COMMAND --help` has the options and examples of each.");
   add_commands(app);

@@ -105,7 +105,7 @@ void train(const TrainOptions& options) {
 constexpr const char* kTrainFooter =
     "Examples:\n"
     "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
-    "  cortado train configs/macchiato-demo.json --data book.txt --out runs/book \\\n"
+    "  cortado train configs/hgrn2.json --data book.txt --out runs/book \\\n"
     "      --set training.steps=5000 --set dropout=0.1\n"
     "  cortado train --resume --out runs/book                 goes on exactly where it stopped\n"
     "  cortado train --resume --out runs/book --steps 10000   and further\n"

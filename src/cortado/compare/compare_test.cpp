@@ -20,9 +20,15 @@ TEST(Compare, KnowsSettingsOfEveryMixer) {
     SCOPED_TRACE(name);
     EXPECT_GT(make_mixer(mixer_settings(name, 128), context, name)->state_bytes(256), 0);
   }
-  EXPECT_EQ(mixer_settings("macchiato-conv", 64).at("source"), "conv");
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const auto& [name, settings] : mechanism->variants) {
+      const Json known = mixer_settings(name, 64), wanted = parse_json(settings, name);
+      EXPECT_EQ(known.at("mixer"), mechanism->name);
+      for (const auto& [key, value] : wanted.items()) EXPECT_EQ(known.at(key), value) << name;
+    }
+  }
   EXPECT_EQ(mixer_settings("sliding_window", 64).at("window"), 129);
-  EXPECT_NE(testing::error_of([] { mixer_settings("macchiat", 64); }).find("did you mean \"macchiato\""),
+  EXPECT_NE(testing::error_of([] { mixer_settings("retentio", 64); }).find("did you mean \"retention\""),
             std::string::npos);
 }
 

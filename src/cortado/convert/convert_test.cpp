@@ -1,4 +1,4 @@
-// Conversions: attention transfer against its definition, the loop, exact resumption, and what is refused.
+// Conversions: the loop, exact resumption, and what is refused, tried with LoLCATs.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,10 +9,7 @@
 #include "cortado/convert/linearize.h"
 #include "cortado/convert/weights.h"
 #include "cortado/evaluate/evaluate.h"
-#include "cortado/mechanisms/lolcats/op.h"
-#include "cortado/mechanisms/shared/student.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/primitives/window_attention/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/conversions.h"
 #include "cortado/testing/errors.h"
@@ -22,36 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace testing::conversions;
-
-// The converted model of a run, in float64 for comparisons.
-std::shared_ptr<LanguageModel> convert(const std::string& run, const Json& mixer, std::vector<int64_t> keep = {}) {
-  const ModelConfig source = read_config(run);
-  const ModelConfig config = converted_config(source, {mixer, std::move(keep)});
-  auto model = converted_model(config, source_weights(run, "best", source, config), 1, at::kDouble);
-  model->to(at::kDouble);
-  return model;
-}
-
-void expect_same_weights(const std::string& a, const std::string& b) {
-  const TensorFile first = read_safetensors(a), second = read_safetensors(b);
-  ASSERT_EQ(first.tensors.size(), second.tensors.size());
-  for (size_t i = 0; i < first.tensors.size(); ++i) {
-    EXPECT_TRUE(at::equal(first.tensors[i].second, second.tensors[i].second)) << first.tensors[i].first;
-  }
-}
-
-// What each layer's mixer gets while softmax attention's own output flows on.
-std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tensor& tokens) {
-  const at::NoGradGuard no_grad;
-  std::vector<Tensor> inputs;
-  model.walk(tokens, [&](int64_t layer, const Tensor& x) {
-    inputs.push_back(x);
-    const auto& mixer = model.mixers()[size_t(layer)];
-    const SoftmaxStudent* student = student_of(*mixer);
-    return student ? student->project_output(student->lesson(x).teacher) : mixer->forward(x, {}, nullptr);
-  });
-  return inputs;
-}
 
 TEST_F(ConversionTest, TeacherForcingGivesTheSoftmaxModelsHiddenStates) {
   for (const char* mixer :
@@ -75,57 +42,6 @@ TEST_F(ConversionTest, WithinTheWindowNothingChanges) {
   EXPECT_CLOSE(convert(run, lolcats_settings(R"({"window": 7})"))->forward(tokens), right, 1e-12);
   EXPECT_CLOSE(convert(run, lolcats_settings(R"({"window": 4, "layout": "terrace"})"))->forward(tokens), right, 1e-12);
   EXPECT_GT(testing::relative_error(convert(run, lolcats_settings())->forward(tokens), right), 1e-3);
-}
-
-// One layer's loss from the definitions of both attentions; without rotary positions.
-Tensor plain_loss(const torch::nn::Module& mixer, const Tensor& x, const LolcatsRule& rule) {
-  const auto w = mixer.named_parameters();
-  const auto heads = [&](const char* name) {
-    const std::string key(name);
-    return at::linear(x, w[key + ".weight"], w[key + ".bias"]).unflatten(-1, {-1, 8});
-  };
-  const Tensor q = heads("q"), k = heads("k").repeat_interleave(2, 2), v = heads("v").repeat_interleave(2, 2);
-  const auto phi = [&](const Tensor& y, const char* name) {
-    const Tensor z = at::einsum("bthd,hdf->bthf", {y, w[std::string(name) + ".weight"]});
-    return at::cat({at::softmax(z, -1), at::softmax(-z, -1)}, -1).clamp_min(1e-12);
-  };
-  const Tensor student = lolcats_reference(q, k, v, phi(q, "phi_q"), phi(k, "phi_k"), w["window_factor"], rule);
-  return at::mse_loss(student, std::get<0>(window_attention_reference(q, k, v)));
-}
-
-TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
-  Json config = small_config(kGrouped);
-  config["positions"] = "none";
-  const std::string run = make_run(config);
-  for (const char* layout : {"sliding", "terrace"}) {
-    for (const char* mixture : {"lolcats", "gated", "plain"}) {
-      const auto model = convert(
-          run, lolcats_settings(concat(R"({"layout": ")", layout, R"(", "mixture": ")", mixture, R"("})")), {1});
-      AttentionTransfer transfer(model, 1 << 20);
-      EXPECT_EQ(transfer.layers(), (std::vector<int64_t>{0, 2}));
-      const Tensor tokens = some_tokens(2, 19);
-      const auto losses = transfer.losses(tokens, 0.5);
-
-      const auto inputs = forced_inputs(*model, tokens);
-      const LolcatsRule rule{4, lolcats_layout(layout), lolcats_mixture(mixture), {}, {}};
-      Tensor total = at::zeros({}, at::kDouble);
-      for (size_t i = 0; i < 2; ++i) {
-        const Tensor loss = plain_loss(*model->mixers()[i * 2], inputs[i * 2], rule);
-        EXPECT_NEAR(losses[i], loss.item<double>(), 1e-12 * losses[i]);
-        total = total + loss;
-      }
-      std::vector<Tensor> learned, gradients;
-      for (const auto& [name, parameter] : transfer.learned()) {
-        learned.push_back(parameter);
-        gradients.push_back(parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter));
-      }
-      testing::expect_gradients_close(
-          gradients, testing::gradients({total * 0.5 * 1000 / 2}, {at::ones({}, at::kDouble)}, learned), 1e-9);
-      for (const auto& entry : model->named_parameters()) {
-        EXPECT_TRUE(entry.value().requires_grad() || !entry.value().grad().defined()) << entry.key();
-      }
-    }
-  }
 }
 
 TEST_F(ConversionTest, LearnsAndLeavesARunThatOpens) {
@@ -218,69 +134,10 @@ TEST_F(ConversionTest, FrozenMatricesMayBeInt8) {
   }
 }
 
-// What a student learns from is what its layer gives.
 TEST_F(ConversionTest, LessonsAreTheMixersOwnOutputs) {
   const std::string run = make_run(small_config(kGrouped));
-  at::manual_seed(3);
-  const Tensor x = at::randn({2, 19, 24}, at::kDouble);
-  for (const Json& mixer :
-       {lolcats_settings(), lolcats_settings(R"({"layout": "terrace", "mixture": "gated"})"), macchiato_settings()}) {
-    const auto model = convert(run, mixer);
-    const auto& layer = model->mixers()[1];
-    const SoftmaxStudent* student = student_of(*layer);
-    ASSERT_NE(student, nullptr);
-    EXPECT_CLOSE(student->project_output(student->lesson(x).student), layer->forward(x, {}, nullptr), 1e-12);
-  }
-}
-
-TEST_F(ConversionTest, UntrainedMacchiatoIsTheSlidingWindowModel) {
-  for (const char* mixer : {kGrouped, R"({"mixer": "softmax", "scale": 0.3, "softcap": 2.0, "rope_theta": 100})"}) {
-    const std::string run = make_run(small_config(mixer));
-    Json window = parse_json(mixer, "test");
-    window["mixer"] = "sliding_window";
-    window["window"] = 5;
-    const Tensor tokens = some_tokens(2, 30);
-    Json config = small_config(mixer);
-    config["mixer"] = window;
-    LanguageModel sliding(ModelConfig::from_json(config, "test"));
-    const TensorFile source = map_weights(run, "best", read_config(run));
-    for (const auto& [name, tensor] : source.tensors) {
-      const at::NoGradGuard no_grad;
-      sliding.named_parameters()[name].copy_(tensor);
-    }
-    const Tensor right = sliding.forward(tokens);
-    const auto untrained = convert(run, macchiato_settings(), {});
-    untrained->to(at::kFloat);
-    EXPECT_CLOSE(untrained->forward(tokens), right, 2e-6);
-    Json low = macchiato_settings();
-    low["window_logit"] = 0;
-    EXPECT_GT(testing::relative_error(convert(run, low)->forward(tokens), right), 1e-3);
-  }
-}
-
-// Attention transfer, then the next token; stopped in either stage.
-TEST_F(ConversionTest, MacchiatoLearnsInTwoStages) {
-  const std::string run = make_run(small_config(kGrouped));
-  const auto wanted = [&](const std::string& out) {
-    LinearizeRequest result = request(run, out, macchiato_settings());
-    result.plan.conversion.mixer["window_logit"] = 4;
-    result.plan.transfer.tokens = 8 * 64;
-    result.plan.transfer.learning_rate = 3e-3;
-    result.plan.cross_entropy = result.plan.transfer;
-    return result;
-  };
-  const auto whole = linearize(wanted("whole"));
-  ASSERT_EQ(whole.stages.size(), 2u);
-  for (const StageReport& stage : whole.stages) EXPECT_LT(stage.total_after, stage.total_before) << stage.name;
-  const auto model = open_model(path("whole")), source = open_model(run);
-  EXPECT_TRUE(at::equal(model->named_parameters()["layers.2.mixer.window_k.weight"],
-                        source->named_parameters()["layers.2.mixer.k.weight"]));
-  for (const int64_t stop : {5, 8, 11}) {
-    LinearizeRequest first = wanted(concat("stopped-", stop));
-    first.stop_at = stop;
-    EXPECT_EQ(linearize(first).step, stop);
-    EXPECT_TRUE(linearize(resuming(concat("stopped-", stop))).done);
-    expect_same_weights(path(concat("stopped-", stop)) + "/best.safetensors", path("whole/best.safetensors"));
+  for (const char* more : {"{}", R"({"layout": "terrace", "mixture": "gated"})"}) {
+    expect_own_outputs_as_lessons(*convert(run, lolcats_settings(more)));
   }
 }
 

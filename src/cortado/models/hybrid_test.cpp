@@ -7,18 +7,19 @@
 
 #include "cortado/models/language_model.h"
 #include "cortado/testing/compare.h"
+#include "cortado/testing/examples.h"
 
 namespace cortado {
 namespace {
 
 struct Stack {
-  const char* name;
-  const char* layers;  // one period of the pattern
+  std::string name;
+  std::string layers;  // one period of the pattern
 };
 
 // Three linear layers to one of softmax, gated or of the delta rule; Samba (Mamba and a window); Griffin (two
 // recurrences and a window); state spaces and token shifts; fixed decays with latents; and in one model what is left.
-const Stack kStacks[] = {
+const std::vector<Stack> kStacks = {
     {"gla_3_softmax_1",
      R"([{"repeat": 3, "mixer": {"mixer": "gla"}}, {"mixer": {"mixer": "softmax", "kv_heads": 1}}])"},
     {"samba", R"([{"mixer": {"mixer": "mamba", "state": 5}}, {"mixer": {"mixer": "sliding_window", "window": 5}}])"},
@@ -39,6 +40,19 @@ const Stack kStacks[] = {
     {"retention_lightning_latte", R"([{"mixer": {"mixer": "retention", "conv": 3}}, {"mixer": {"mixer": "lightning"}},
                                       {"mixer": {"mixer": "latte", "latents": 4}}])"},
 };
+
+// Without the layers of mechanisms that have been deleted.
+std::vector<Stack> stacks() {
+  std::vector<Stack> found;
+  for (const Stack& stack : kStacks) {
+    Json layers = Json::array();
+    for (const Json& layer : parse_json(stack.layers, stack.name)) {
+      if (testing::is_registered(layer["mixer"]["mixer"].get<std::string>())) layers.push_back(layer);
+    }
+    if (!layers.empty()) found.push_back({stack.name, layers.dump()});
+  }
+  return found;
+}
 
 void PrintTo(const Stack& stack, std::ostream* out) { *out << stack.name; }
 
@@ -144,8 +158,8 @@ TEST_P(Hybrid, ItsStateIsSavedAndHasTheSizeOfItsFormula) {
   EXPECT_TRUE(at::equal(model->forward(rest, {}, &loaded), expected));
 }
 
-INSTANTIATE_TEST_SUITE_P(Patterns, Hybrid, ::testing::ValuesIn(kStacks),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Patterns, Hybrid, ::testing::ValuesIn(stacks()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace cortado

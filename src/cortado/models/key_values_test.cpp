@@ -24,8 +24,8 @@ TEST(KeyValues, StandInThePlacesOfOtherLayers) {
   const auto bytes = [](const char* mixer, at::ScalarType type) { return key_value_bytes(config_of(mixer), 10, type); };
   // 3 layers, a key and a value, 10 tokens.
   EXPECT_EQ(bytes(R"({"mixer": "gla"})", at::kFloat), 3 * 2 * 10 * 24 * 4);
-  EXPECT_EQ(bytes(R"({"mixer": "lolcats", "kv_heads": 1})", at::kBFloat16), 3 * 2 * 10 * 6 * 2);
-  EXPECT_EQ(bytes(R"({"mixer": "macchiato", "latents": 8, "kv_heads": 2, "head_dim": 10})", at::kHalf),
+  EXPECT_EQ(bytes(R"({"mixer": "sliding_window", "window": 3, "kv_heads": 1})", at::kBFloat16), 3 * 2 * 10 * 6 * 2);
+  EXPECT_EQ(bytes(R"({"mixer": "exact_chunked", "chunk": 8, "kv_heads": 2, "head_dim": 10})", at::kHalf),
             3 * 2 * 10 * 20 * 2);
 }
 

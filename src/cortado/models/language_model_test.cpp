@@ -15,11 +15,10 @@ namespace {
 using testing::error_of;
 using testing::relative_error;
 
-// One layer of each kind of state: a growing cache, a ring, scans, a convolution's tail.
+// A layer of each kind of state: a growing cache, a ring, scans, a convolution's tail.
 constexpr const char* kMixed = R"({"dim": 12, "heads": 2, "vocabulary": 11, "positions": "rotary", "layers": [
     {"mixer": {"mixer": "softmax"}}, {"mixer": {"mixer": "sliding_window", "window": 4}}, {"mixer": {"mixer": "linear"}},
-    {"mixer": {"mixer": "macchiato", "latents": 4, "window": 3, "source": "rg_lru"}},
-    {"mixer": {"mixer": "macchiato", "latents": 4, "window": 3, "source": "conv"}}],
+    {"mixer": {"mixer": "latte", "latents": 4}}, {"mixer": {"mixer": "griffin", "taps": 3}}],
     "feed_forward": {"type": "geglu", "dim": 10}, "post_norm": true, "final_softcap": 5.0,
     "embedding": {"tied": false, "scaled": true}, "head_bias": true})";
 

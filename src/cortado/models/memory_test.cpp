@@ -8,6 +8,7 @@
 #include "cortado/nn/initialization.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/examples.h"
 
 namespace cortado {
 namespace {
@@ -27,6 +28,7 @@ Memory memory(const std::string& kind) {
 }
 
 TEST(Memory, ChangesTheMixersThatItCan) {
+  CORTADO_NEEDS("lola");
   Memory lola = memory("lola");
   lola.options["chunk"] = 4;
   lola.options["cache"] = 6;
@@ -42,6 +44,7 @@ TEST(Memory, ChangesTheMixersThatItCan) {
 }
 
 TEST(Memory, OneCheckpointRunsWithEveryMemory) {
+  CORTADO_NEEDS("lola");
   const TemporaryDirectory directory;
   const std::string& run = directory.path();
   LanguageModel trained(config_of(kConverted));
@@ -71,13 +74,14 @@ TEST(Memory, RefusesWhatMakesNoSense) {
   const auto error = [](const char* layers, Memory wanted) {
     return testing::error_of([&] { with_memory(config_of(layers), wanted); });
   };
+  EXPECT_EQ(error(R"([{"mixer": {"mixer": "latte"}}])", memory("window")),
+            "[memory] no layer of this model can run as window");
+  CORTADO_NEEDS("lola");
   Memory wrong = memory("window");
   wrong.options["cache"] = 4;
   EXPECT_EQ(error(kConverted, wrong), "[memory] window has no cache");
   EXPECT_EQ(error(R"([{"mixer": {"mixer": "softmax"}}])", memory("lola")),
             "[memory] no layer of this model can run as lola: `cortado linearize` makes a model that can");
-  EXPECT_EQ(error(R"([{"mixer": {"mixer": "latte"}}])", memory("window")),
-            "[memory] no layer of this model can run as window");
   EXPECT_EQ(error(kConverted, memory("large")), "[memory] expected softmax, window, lolcats or lola, got \"large\"");
 }
 
@@ -90,6 +94,10 @@ TEST(Memory, CountsPairsAsThePaperDoes) {
     context.dim = 128;
     return make_mixer(settings, context, "test")->pairs(tokens);
   };
+  EXPECT_FALSE(pairs({{"mixer", "latte"}}, 100).has_value());
+  EXPECT_EQ(pairs({{"mixer", "softmax"}}, 100)->total(), 100);
+  EXPECT_EQ(pairs({{"mixer", "sliding_window"}, {"window", 30}}, 100)->total(), 30);
+  CORTADO_NEEDS("lola");
   const auto compression = [&](Json settings, int64_t tokens) {
     settings["features"] = 128;
     return static_cast<double>(tokens) / pairs(settings, tokens)->total();
@@ -114,9 +122,6 @@ TEST(Memory, CountsPairsAsThePaperDoes) {
                                             {512, 16384, 9.85}}) {
     EXPECT_NEAR(compression(lola(size), tokens), paper, 0.05) << size << " at " << tokens;
   }
-  EXPECT_FALSE(pairs({{"mixer", "latte"}}, 100).has_value());
-  EXPECT_EQ(pairs({{"mixer", "softmax"}}, 100)->total(), 100);
-  EXPECT_EQ(pairs({{"mixer", "sliding_window"}, {"window", 30}}, 100)->total(), 30);
   EXPECT_EQ(pairs(lolcats, 20)->softmax, 20);
 }
 

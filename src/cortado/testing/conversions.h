@@ -11,7 +11,12 @@
 
 #include "cortado/base/files.h"
 #include "cortado/convert/linearize.h"
+#include "cortado/convert/weights.h"
+#include "cortado/formats/safetensors.h"
+#include "cortado/mechanisms/shared/student.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/examples.h"
 
 namespace cortado::testing::conversions {
 
@@ -32,11 +37,6 @@ inline Json lolcats_settings(const std::string& more = "{}") {
   return settings;
 }
 
-inline Json macchiato_settings() {
-  return parse_json(R"({"mixer": "macchiato", "window": 5, "source": "conv", "latents": 8, "window_logit": 20})",
-                    "test");
-}
-
 inline std::string random_words() {
   const std::vector<std::string> words = {"tea ", "and ", "milk ", "or ", "coffee. "};
   std::string text;
@@ -50,6 +50,8 @@ class ConversionTest : public ::testing::Test {
     at::set_num_threads(1);
     std::ofstream(path("text.txt")) << random_words();
   }
+  void SetUp() override { CORTADO_NEEDS("lolcats"); }  // what the tests convert to
+
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
 
   // A run of random weights.
@@ -93,6 +95,47 @@ class ConversionTest : public ::testing::Test {
 inline Tensor some_tokens(int64_t rows, int64_t length) {
   at::manual_seed(11);
   return at::randint(256, {rows, length}, at::kLong);
+}
+
+// The converted model of a run, in float64 for comparisons.
+inline std::shared_ptr<LanguageModel> convert(const std::string& run, const Json& mixer,
+                                              std::vector<int64_t> keep = {}) {
+  const ModelConfig source = read_config(run);
+  const ModelConfig config = converted_config(source, {mixer, std::move(keep)});
+  auto model = converted_model(config, source_weights(run, "best", source, config), 1, at::kDouble);
+  model->to(at::kDouble);
+  return model;
+}
+
+inline void expect_same_weights(const std::string& a, const std::string& b) {
+  const TensorFile first = read_safetensors(a), second = read_safetensors(b);
+  ASSERT_EQ(first.tensors.size(), second.tensors.size());
+  for (size_t i = 0; i < first.tensors.size(); ++i) {
+    EXPECT_TRUE(at::equal(first.tensors[i].second, second.tensors[i].second)) << first.tensors[i].first;
+  }
+}
+
+// What each layer's mixer gets while softmax attention's own output flows on.
+inline std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tensor& tokens) {
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> inputs;
+  model.walk(tokens, [&](int64_t layer, const Tensor& x) {
+    inputs.push_back(x);
+    const auto& mixer = model.mixers()[size_t(layer)];
+    const SoftmaxStudent* student = student_of(*mixer);
+    return student ? student->project_output(student->lesson(x).teacher) : mixer->forward(x, {}, nullptr);
+  });
+  return inputs;
+}
+
+// What a student learns from is what its layer gives.
+inline void expect_own_outputs_as_lessons(const LanguageModel& model) {
+  at::manual_seed(3);
+  const Tensor x = at::randn({2, 19, 24}, at::kDouble);
+  const auto& layer = model.mixers()[1];
+  const SoftmaxStudent* student = student_of(*layer);
+  ASSERT_NE(student, nullptr);
+  EXPECT_CLOSE(student->project_output(student->lesson(x).student), layer->forward(x, {}, nullptr), 1e-12);
 }
 
 }  // namespace cortado::testing::conversions
