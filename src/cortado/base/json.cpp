@@ -162,11 +162,16 @@ bool JsonReader::has(const std::string& key) const {
   return found != object_.end() && !found->is_null();
 }
 
+void JsonReader::refuse(const std::string& key, const Json* value, const std::string& expected,
+                        const std::string& hint) const {
+  if (!value) fail(concat("key \"", key, "\" is missing: expected ", expected));
+  fail(concat("key \"", key, "\": expected ", expected, ", got ", shown(*value), hint));
+}
+
 int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value) fail(concat("key \"", key, "\" is missing: expected ", range_text(low, high)));
-  bool good = value->is_number_integer();
+  bool good = value && value->is_number_integer();
   int64_t result = 0;
   if (good && value->is_number_unsigned()) {
     const auto wide = value->get<uint64_t>();
@@ -174,41 +179,34 @@ int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, s
     result = static_cast<int64_t>(wide);
   } else if (good) {
     result = value->get<int64_t>();
-  } else if (value->is_number_float()) {  // 1e6 is an integer to a person
+  } else if (value && value->is_number_float()) {  // 1e6 is an integer to a person
     const double real = value->get<double>();
     good = std::abs(real) < 9e15 && std::floor(real) == real;
     if (good) result = static_cast<int64_t>(real);
   }
-  if (!good || result < low || result > high) {
-    fail(concat("key \"", key, "\": expected ", range_text(low, high), ", got ", shown(*value)));
-  }
+  if (!good || result < low || result > high) refuse(key, value, range_text(low, high));
   return result;
 }
 
 double JsonReader::number(const std::string& key, double low, double high, std::optional<double> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value) fail(concat("key \"", key, "\" is missing: expected ", range_text(low, high)));
-  const double result = value->is_number() ? value->get<double>() : std::nan("");
-  if (!std::isfinite(result) || result < low || result > high) {
-    fail(concat("key \"", key, "\": expected ", range_text(low, high), ", got ", shown(*value)));
-  }
+  const double result = value && value->is_number() ? value->get<double>() : std::nan("");
+  if (!std::isfinite(result) || result < low || result > high) refuse(key, value, range_text(low, high));
   return result;
 }
 
 bool JsonReader::boolean(const std::string& key, std::optional<bool> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value) fail(concat("key \"", key, "\" is missing: expected true or false"));
-  if (!value->is_boolean()) fail(concat("key \"", key, "\": expected true or false, got ", shown(*value)));
+  if (!value || !value->is_boolean()) refuse(key, value, "true or false");
   return value->get<bool>();
 }
 
 std::string JsonReader::text(const std::string& key, std::optional<std::string> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value) fail(concat("key \"", key, "\" is missing: expected a text"));
-  if (!value->is_string()) fail(concat("key \"", key, "\": expected a text, got ", shown(*value)));
+  if (!value || !value->is_string()) refuse(key, value, "a text");
   return value->get<std::string>();
 }
 
@@ -216,14 +214,12 @@ std::string JsonReader::choice(const std::string& key, const std::vector<std::st
                                std::optional<std::string> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
+  const std::string word = value && value->is_string() ? value->get<std::string>() : "";
+  if (value && value->is_string() && std::find(allowed.begin(), allowed.end(), word) != allowed.end()) return word;
   std::string list;
-  for (const auto& word : allowed) list += (list.empty() ? "\"" : ", \"") + word + "\"";
-  if (!value) fail(concat("key \"", key, "\" is missing: expected one of ", list));
-  const std::string word = value->is_string() ? value->get<std::string>() : "";
-  if (value->is_string() && std::find(allowed.begin(), allowed.end(), word) != allowed.end()) return word;
-  const std::string near = value->is_string() ? nearest_word(word, allowed) : "";
-  const std::string hint = near.empty() ? "" : concat("; did you mean \"", near, "\"?");
-  fail(concat("key \"", key, "\": expected one of ", list, ", got ", shown(*value), hint));
+  for (const auto& known : allowed) list += (list.empty() ? "\"" : ", \"") + known + "\"";
+  const std::string near = nearest_word(word, allowed);
+  refuse(key, value, "one of " + list, near.empty() ? "" : concat("; did you mean \"", near, "\"?"));
 }
 
 std::optional<int64_t> JsonReader::optional_integer(const std::string& key, int64_t low, int64_t high) {

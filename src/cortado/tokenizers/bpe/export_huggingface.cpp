@@ -1,6 +1,5 @@
 #include <algorithm>
-#include <cmath>
-#include <numeric>
+#include <tuple>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
@@ -19,20 +18,10 @@ Json sequence(const char* members, const Json& steps) {
   return steps.size() == 1 ? steps[0] : Json{{"type", "Sequence"}, {members, steps}};
 }
 
-std::string upper(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
-  return text;
-}
-
 Json hf_normalizer(const NormalizerStep& step) {
   if (step.type == "prepend") return {{"type", "Prepend"}, {"prepend", step.text}};
-  if (step.type != "replace") return {{"type", upper(step.type)}};
+  if (step.type != "replace") return {{"type", name_of(kForms, step.type)}};
   return {{"type", "Replace"}, {"pattern", hf_pattern(step.pattern)}, {"content", step.text}};
-}
-
-std::string behavior_name(const std::string& behavior) {
-  return std::find_if(std::begin(kBehaviors), std::end(kBehaviors), [&](const auto& b) { return behavior == b.first; })
-      ->second;
 }
 
 Json byte_level(bool add_prefix_space, bool use_regex) {
@@ -58,7 +47,7 @@ Json hf_pre_tokenizer(const std::vector<PreTokenizerStep>& steps) {
     } else if (step.type == "split") {
       json.push_back({{"type", "Split"},
                       {"pattern", hf_pattern(step.pattern)},
-                      {"behavior", behavior_name(step.behavior)},
+                      {"behavior", name_of(kBehaviors, step.behavior)},
                       {"invert", step.invert}});
     } else if (step.type == "metaspace") {
       json.push_back(
@@ -95,29 +84,15 @@ Json hf_decoder(const std::vector<DecoderStep>& steps) {
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
-// The pairs that scores stand for: every way to make a token of two, the tokens of high scores first, and of a token's
-// own the pair of lower ids.
+// The pairs that scores stand for, the tokens of high scores first, and of a token's own the pair of lower ids.
 Pairs pairs_by_score(const BpeDefinition& definition, const Tokenizer& tokenizer) {
-  const auto& scores = definition.scores;
-  std::vector<size_t> order;
-  for (size_t id = 0; id < scores.size(); ++id) {
-    if (!std::isnan(scores[id])) order.push_back(id);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
-  const auto part = [&](std::string_view text) {
-    const int32_t id = tokenizer.find(text);
-    return id >= 0 && !std::isnan(scores[static_cast<size_t>(id)]) ? id : -1;
-  };
+  const auto find = [&](std::string_view text) { return tokenizer.find(text); };
+  auto found = scored_pairs(definition.scores, definition.tokens, find);
+  std::sort(found.begin(), found.end(), [](const ScoredPair& a, const ScoredPair& b) {
+    return std::tie(a.rank, a.token, a.left, a.right) < std::tie(b.rank, b.token, b.left, b.right);
+  });
   Pairs pairs;
-  for (const size_t id : order) {
-    const std::string_view text = definition.tokens[id];
-    const size_t first = pairs.size();
-    for (size_t cut = 1; cut < text.size(); ++cut) {
-      const int32_t left = part(text.substr(0, cut)), right = left < 0 ? -1 : part(text.substr(cut));
-      if (right >= 0) pairs.emplace_back(left, right);
-    }
-    std::sort(pairs.begin() + static_cast<std::ptrdiff_t>(first), pairs.end());
-  }
+  for (const ScoredPair& pair : found) pairs.emplace_back(pair.left, pair.right);
   return pairs;
 }
 

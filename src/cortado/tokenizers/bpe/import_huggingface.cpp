@@ -44,16 +44,12 @@ void read_normalizer_step(JsonReader& reader, std::vector<NormalizerStep>& steps
   } else if (type == "Prepend") {
     steps.push_back({"prepend", {}, reader.text("prepend")});
   } else {
-    steps.push_back({type == "NFC" ? "nfc" : type == "NFD" ? "nfd" : type == "NFKC" ? "nfkc" : "nfkd"});
+    steps.push_back({value_of(kForms, type, "type")});
   }
 }
 
 std::string read_behavior(JsonReader& reader, std::optional<std::string> fallback = {}) {
-  std::vector<std::string> known;
-  for (const auto& [ours, theirs] : kBehaviors) known.emplace_back(theirs);
-  const std::string name = reader.choice("behavior", known, std::move(fallback));
-  return std::find_if(std::begin(kBehaviors), std::end(kBehaviors), [&](const auto& b) { return name == b.second; })
-      ->first;
+  return value_of(kBehaviors, reader.choice("behavior", names_in(kBehaviors), std::move(fallback)), "behavior");
 }
 
 // Older files say add_prefix_space instead of prepend_scheme.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "cortado/tokenizers/bpe/definition.h"
 #include "cortado/tokenizers/import.h"
@@ -13,12 +12,13 @@ namespace cortado {
 inline constexpr const char* kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-// What becomes of a split's matches: our name, Hugging Face's.
-inline constexpr std::pair<const char*, const char*> kBehaviors[] = {{"removed", "Removed"},
-                                                                     {"isolated", "Isolated"},
-                                                                     {"merged_with_previous", "MergedWithPrevious"},
-                                                                     {"merged_with_next", "MergedWithNext"},
-                                                                     {"contiguous", "Contiguous"}};
+// Hugging Face's names and ours: what becomes of a split's matches, and Unicode's forms.
+inline const Words<std::string> kBehaviors = {{"Removed", "removed"},
+                                              {"Isolated", "isolated"},
+                                              {"MergedWithPrevious", "merged_with_previous"},
+                                              {"MergedWithNext", "merged_with_next"},
+                                              {"Contiguous", "contiguous"}};
+inline const Words<std::string> kForms = {{"NFC", "nfc"}, {"NFD", "nfd"}, {"NFKC", "nfkc"}, {"NFKD", "nfkd"}};
 
 BpeDefinition define_vocabulary(const VocabularyMetadata& metadata, const std::string& place);
 

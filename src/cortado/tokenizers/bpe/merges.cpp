@@ -89,35 +89,40 @@ void Merger::add_pairs(const std::vector<std::pair<int32_t, int32_t>>& pairs, co
   }
 }
 
-void Merger::add_scored(const std::vector<float>& scores, const std::vector<std::string>& texts) {
+std::vector<ScoredPair> scored_pairs(const std::vector<float>& scores, const std::vector<std::string>& texts,
+                                     const std::function<int32_t(std::string_view text)>& find) {
   std::vector<float> order;
   for (const float score : scores) {
     if (!std::isnan(score)) order.push_back(score);
   }
   std::sort(order.begin(), order.end(), std::greater<>());
   order.erase(std::unique(order.begin(), order.end()), order.end());
-  struct Entry {
-    int32_t left, right;
-    MergeTable::Merge merge;
-  };
-  std::vector<Entry> entries;
   const auto part = [&](std::string_view text) {
-    const auto found = ids_.find(text);
-    return found == ids_.end() || std::isnan(scores[static_cast<size_t>(found->second)]) ? -1 : found->second;
+    const int32_t id = find(text);
+    return id < 0 || std::isnan(scores[static_cast<size_t>(id)]) ? -1 : id;
   };
+  std::vector<ScoredPair> pairs;
   for (size_t id = 0; id < texts.size(); ++id) {
     const std::string_view text = texts[id];
     if (text.empty() || std::isnan(scores[id])) continue;
     const auto at = std::lower_bound(order.begin(), order.end(), scores[id], std::greater<>());
-    const MergeTable::Merge merge{static_cast<uint32_t>(at - order.begin()), static_cast<int32_t>(id)};
+    const auto rank = static_cast<uint32_t>(at - order.begin());
     for (size_t cut = 1; cut < text.size(); ++cut) {
       if ((static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) continue;
-      const int32_t left = part(text.substr(0, cut)), right = part(text.substr(cut));
-      if (left >= 0 && right >= 0) entries.push_back({left, right, merge});
+      const int32_t left = part(text.substr(0, cut)), right = left < 0 ? -1 : part(text.substr(cut));
+      if (right >= 0) pairs.push_back({rank, static_cast<int32_t>(id), left, right});
     }
   }
-  table_.reserve(entries.size());
-  for (const Entry& entry : entries) table_.insert(entry.left, entry.right, entry.merge);
+  return pairs;
+}
+
+void Merger::add_scored(const std::vector<float>& scores, const std::vector<std::string>& texts) {
+  const auto pairs = scored_pairs(scores, texts, [&](std::string_view text) {
+    const auto found = ids_.find(text);
+    return found == ids_.end() ? -1 : found->second;
+  });
+  table_.reserve(pairs.size());
+  for (const auto& [rank, token, left, right] : pairs) table_.insert(left, right, {rank, token});
 }
 
 bool Merger::fall_back(std::string_view character, std::vector<int32_t>& symbols) const {

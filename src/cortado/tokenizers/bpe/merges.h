@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -45,6 +46,15 @@ class MergeTable {
   std::vector<Slot> slots_;  // open addressing, at most half full
   int shift_ = 64;
 };
+
+// Two tokens that become one, how early (the smallest rank first), of tokens with scores.
+struct ScoredPair {
+  uint32_t rank;
+  int32_t token, left, right;
+};
+// Every way to make a token of two; NaN: not by merging. `find`: the id of a text, -1 without.
+std::vector<ScoredPair> scored_pairs(const std::vector<float>& scores, const std::vector<std::string>& texts,
+                                     const std::function<int32_t(std::string_view text)>& find);
 
 class Merger {
  public:

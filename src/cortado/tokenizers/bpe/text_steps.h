@@ -13,18 +13,20 @@
 
 namespace cortado {
 
+// A step as it is defined, and its pattern ready to be looked for.
+template <typename Definition>
+struct TextStep {
+  Definition definition;
+  Matcher matcher;
+};
+
 class Normalizer {
  public:
   explicit Normalizer(const std::vector<NormalizerStep>& steps);
-  bool empty() const { return steps_.empty(); }
   std::string apply(std::string text) const;
 
  private:
-  struct Step {
-    NormalizerStep definition;
-    Matcher matcher;
-  };
-  std::vector<Step> steps_;
+  std::vector<TextStep<NormalizerStep>> steps_;
 };
 
 // Finds added tokens: the leftmost first, of several that begin there the longest.
@@ -58,10 +60,7 @@ class PreTokenizer {
   bool bytes() const { return bytes_; }  // the symbols are bytes
 
  private:
-  struct Step {
-    PreTokenizerStep definition;
-    Matcher matcher;
-  };
+  using Step = TextStep<PreTokenizerStep>;
   static void split(const Step& step, const Word& word, std::vector<Word>& out);
   static Word metaspace(const PreTokenizerStep& step, const Word& word, std::deque<std::string>& storage);
 
@@ -80,11 +79,7 @@ class TokenDecoder {
   void finish(std::string& text) const;
 
  private:
-  struct Step {
-    DecoderStep definition;
-    Matcher matcher;
-  };
-  std::vector<Step> steps_;
+  std::vector<TextStep<DecoderStep>> steps_;
 };
 
 }  // namespace cortado
