@@ -9,7 +9,6 @@
 #include "cortado/base/human.h"
 #include "cortado/base/table.h"
 #include "cortado/base/terminal.h"
-#include "cortado/base/utf8.h"
 
 namespace cortado {
 namespace {
@@ -26,19 +25,6 @@ bool stderr_is_terminal() {
 int stderr_columns() {
   const int columns = terminal_columns(STDERR_FILENO);
   return columns > 0 ? columns : 80;
-}
-
-// A line longer than the terminal would wrap, and "\r" would no longer find its start.
-std::string cut_to(const std::string& text, int columns) {
-  size_t at = 0;
-  int used = 0;
-  while (at < text.size()) {
-    const size_t length = static_cast<size_t>(std::max(1, utf8_char(std::string_view(text).substr(at)).length));
-    used += display_width(std::string_view(text).substr(at, length));
-    if (used > columns) break;
-    at += length;
-  }
-  return text.substr(0, at);
 }
 
 }  // namespace
@@ -102,7 +88,9 @@ void ProgressBar::update_at(double seconds, int64_t done, const std::string& ext
     return;
   }
   const int columns = columns_ > 0 ? columns_ : stderr_columns();
-  out_ << "\r\033[K" << cut_to(line(seconds, done, extra, columns), columns - 1) << std::flush;
+  const std::string text = line(seconds, done, extra, columns);
+  // A line longer than the terminal would wrap, and "\r" would no longer find its start.
+  out_ << "\r\033[K" << text.substr(0, fitting(text, columns - 1)) << std::flush;
   drawn_ = true;
 }
 

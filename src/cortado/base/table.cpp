@@ -64,17 +64,6 @@ void narrow(std::vector<int>& width, const std::vector<int>& least, int columns)
   }
 }
 
-// Bytes of the longest beginning of `text` that fits into `columns`; at least a character.
-size_t fitting(std::string_view text, int columns) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t next = at + static_cast<size_t>(std::max(1, utf8_char(text.substr(at)).length));
-    if (at > 0 && display_width(text.substr(0, next)) > columns) break;
-    at = next;
-  }
-  return at;
-}
-
 std::string pad(const std::string& cell, int width, bool right) {
   const std::string space(static_cast<size_t>(std::max(0, width - display_width(cell))), ' ');
   return right ? space + cell : cell + space;
@@ -90,6 +79,17 @@ int display_width(std::string_view text) {
     text.remove_prefix(static_cast<size_t>(std::max(1, c.length)));
   }
   return width;
+}
+
+size_t fitting(std::string_view text, int columns) {
+  size_t at = 0;
+  for (int used = 0; at < text.size();) {
+    const size_t length = static_cast<size_t>(std::max(1, utf8_char(text.substr(at)).length));
+    used += display_width(text.substr(at, length));
+    if (at > 0 && used > columns) break;
+    at += length;
+  }
+  return at;
 }
 
 std::vector<std::string> fold(std::string_view text, int columns) {

@@ -11,6 +11,9 @@ namespace cortado {
 // else 1.
 int display_width(std::string_view utf8);
 
+// Bytes of the longest beginning of `text` that fits into `columns`; at least a character.
+size_t fitting(std::string_view text, int columns);
+
 // The text in lines of at most `columns`, at its spaces where there are some.
 std::vector<std::string> fold(std::string_view text, int columns);
 

@@ -132,6 +132,7 @@ void tokenize(const PrepareOptions& options, const Survey& facts, int64_t bytes,
     stop_if_interrupted();
     splitter.add(piece);
   }
+  fail_input_if(train.size() == 0, "[", options.files[0], "] the text is too short: nothing is left to train on");
 }
 
 std::string checksum_of(const std::string& path) {
@@ -142,12 +143,22 @@ std::string checksum_of(const std::string& path) {
   return checksum.hex();
 }
 
+// FOLDER/train.tokens and FOLDER/validation.tokens, written and opened.
+Dataset write_tokens(const PrepareOptions& options, const Survey& facts, int64_t bytes, const std::string& folder) {
+  const int64_t vocabulary = facts.tokenizer->vocabulary();
+  const std::string train_path = folder + "/train.tokens", validation_path = folder + "/validation.tokens";
+  TokenFileWriter train(train_path, vocabulary), validation(validation_path, vocabulary);
+  tokenize(options, facts, bytes, train, validation);
+  train.finish();
+  validation.finish();
+  return {TokenFile::open(train_path), TokenFile::open(validation_path), facts.tokenizer};
+}
+
 // `folder` has both token files.
-Json describe(const PrepareOptions& options, const Survey& facts, const std::string& folder, const TokenSink& train,
-              const TokenSink& validation) {
-  const auto part = [&](const TokenSink& sink, const char* name) {
-    return Json{{"tokens", sink.size()},
-                {"documents", sink.documents().size()},
+Json describe(const PrepareOptions& options, const Survey& facts, const std::string& folder, const Dataset& written) {
+  const auto part = [&](const TokenFile& file, const char* name) {
+    return Json{{"tokens", file.size()},
+                {"documents", file.documents().size()},
                 {"checksum", checksum_of(folder + "/" + name + ".tokens")}};
   };
   return Json{{"format", kFormat},
@@ -159,8 +170,8 @@ Json describe(const PrepareOptions& options, const Survey& facts, const std::str
               {"characters", facts.characters},
               {"validation_share", options.validation},
               {"document_separator", options.document_separator},
-              {"train", part(train, "train")},
-              {"validation", part(validation, "validation")}};
+              {"train", part(*written.train, "train")},
+              {"validation", part(*written.validation, "validation")}};
 }
 
 // `out` may be new, empty, or a dataset made before, which is replaced; anything else would be lost.
@@ -202,10 +213,6 @@ void move_into_place(TemporaryDirectory& work, const std::string& out) {
   sync_directory(fs::path(out).parent_path().string());
 }
 
-void fail_if_nothing_to_train(const TokenSink& train, const PrepareOptions& options) {
-  fail_input_if(train.size() == 0, "[", options.files[0], "] the text is too short: nothing is left to train on");
-}
-
 }  // namespace
 
 void prepare_dataset(const PrepareOptions& options) {
@@ -217,14 +224,9 @@ void prepare_dataset(const PrepareOptions& options) {
   claim_output_directory(parent, false);
   TemporaryDirectory work(parent, ".cortado-prepare-");
   const Survey facts = survey(options, nullptr, bytes);
-  TokenFileWriter train(work.path() + "/train.tokens", facts.tokenizer->vocabulary());
-  TokenFileWriter validation(work.path() + "/validation.tokens", facts.tokenizer->vocabulary());
-  tokenize(options, facts, bytes, train, validation);
-  fail_if_nothing_to_train(train, options);
-  train.finish();
-  validation.finish();
+  const Dataset written = write_tokens(options, facts, bytes, work.path());
   facts.tokenizer->save(work.path() + "/tokenizer");
-  write_file(work.path() + "/dataset.json", describe(options, facts, work.path(), train, validation).dump(2) + "\n");
+  write_file(work.path() + "/dataset.json", describe(options, facts, work.path(), written).dump(2) + "\n");
   move_into_place(work, out);
 }
 
@@ -257,22 +259,13 @@ Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Toke
   check_options(options);
   const int64_t bytes = total_bytes(options.files);
   const Survey facts = survey(options, std::move(tokenizer), bytes);
-  const int64_t vocabulary = facts.tokenizer->vocabulary();
   if (bytes <= kInMemory) {
-    MemoryTokens train(vocabulary), validation(vocabulary);
+    MemoryTokens train(facts.tokenizer->vocabulary()), validation(facts.tokenizer->vocabulary());
     tokenize(options, facts, bytes, train, validation);
-    fail_if_nothing_to_train(train, options);
     return {train.finish(), validation.finish(), facts.tokenizer};
   }
   const TemporaryDirectory folder;  // the maps stay valid after the files' names are gone
-  const std::string train_path = folder.path() + "/train.tokens",
-                    validation_path = folder.path() + "/validation.tokens";
-  TokenFileWriter train(train_path, vocabulary), validation(validation_path, vocabulary);
-  tokenize(options, facts, bytes, train, validation);
-  fail_if_nothing_to_train(train, options);
-  train.finish();
-  validation.finish();
-  return {TokenFile::open(train_path), TokenFile::open(validation_path), facts.tokenizer};
+  return write_tokens(options, facts, bytes, folder.path());
 }
 
 }  // namespace cortado
