@@ -60,6 +60,13 @@ std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
   return {line, end - (start == std::string_view::npos ? 0 : start + 1) + 1};
 }
 
+// `value` null: it is missing.
+[[noreturn]] void refuse(const JsonReader& reader, const std::string& key, const Json* value,
+                         const std::string& expected, const std::string& hint = "") {
+  if (!value) reader.fail(concat("key \"", key, "\" is missing: expected ", expected));
+  reader.fail(concat("key \"", key, "\": expected ", expected, ", got ", shown(*value), hint));
+}
+
 constexpr int kDeepest = 200;
 
 // Calls see(position, character) for what lies outside of strings, until it returns false.
@@ -162,12 +169,6 @@ bool JsonReader::has(const std::string& key) const {
   return found != object_.end() && !found->is_null();
 }
 
-void JsonReader::refuse(const std::string& key, const Json* value, const std::string& expected,
-                        const std::string& hint) const {
-  if (!value) fail(concat("key \"", key, "\" is missing: expected ", expected));
-  fail(concat("key \"", key, "\": expected ", expected, ", got ", shown(*value), hint));
-}
-
 int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
@@ -184,7 +185,7 @@ int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, s
     good = std::abs(real) < 9e15 && std::floor(real) == real;
     if (good) result = static_cast<int64_t>(real);
   }
-  if (!good || result < low || result > high) refuse(key, value, range_text(low, high));
+  if (!good || result < low || result > high) refuse(*this, key, value, range_text(low, high));
   return result;
 }
 
@@ -192,21 +193,21 @@ double JsonReader::number(const std::string& key, double low, double high, std::
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   const double result = value && value->is_number() ? value->get<double>() : std::nan("");
-  if (!std::isfinite(result) || result < low || result > high) refuse(key, value, range_text(low, high));
+  if (!std::isfinite(result) || result < low || result > high) refuse(*this, key, value, range_text(low, high));
   return result;
 }
 
 bool JsonReader::boolean(const std::string& key, std::optional<bool> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value || !value->is_boolean()) refuse(key, value, "true or false");
+  if (!value || !value->is_boolean()) refuse(*this, key, value, "true or false");
   return value->get<bool>();
 }
 
 std::string JsonReader::text(const std::string& key, std::optional<std::string> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value || !value->is_string()) refuse(key, value, "a text");
+  if (!value || !value->is_string()) refuse(*this, key, value, "a text");
   return value->get<std::string>();
 }
 
@@ -219,7 +220,7 @@ std::string JsonReader::choice(const std::string& key, const std::vector<std::st
   std::string list;
   for (const auto& known : allowed) list += (list.empty() ? "\"" : ", \"") + known + "\"";
   const std::string near = nearest_word(word, allowed);
-  refuse(key, value, "one of " + list, near.empty() ? "" : concat("; did you mean \"", near, "\"?"));
+  refuse(*this, key, value, "one of " + list, near.empty() ? "" : concat("; did you mean \"", near, "\"?"));
 }
 
 std::optional<int64_t> JsonReader::optional_integer(const std::string& key, int64_t low, int64_t high) {

@@ -59,9 +59,6 @@ class JsonReader {
 
  private:
   const Json* find(const std::string& key);
-  // null: it is missing.
-  [[noreturn]] void refuse(const std::string& key, const Json* value, const std::string& expected,
-                           const std::string& hint = "") const;
   Json object_;
   std::string place_;
   std::set<std::string> asked_;
