@@ -25,6 +25,7 @@ class JsonFields {
   bool reading() const { return from_ != nullptr; }
   // Reading: whether it is there and not null. Writing: never.
   bool has(const std::string& key) { return from_ && !from_->any(key).is_null(); }
+  std::string place() const { return from_ ? from_->place() : ""; }
   // Reading: what is wrong, after the object's place.
   template <typename... Parts>
   void fail_if(bool bad, const Parts&... parts) const {
