@@ -15,7 +15,7 @@ CONFIG = {
     "dim": 16,
     "heads": 2,
     "layers": 2,
-    "mixer": {"mixer": "macchiato", "latents": 8, "window": 9},
+    "mixer": {"mixer": "latte", "latents": 8},
     "feed_forward": {"type": "mlp", "dim": 32},
     "training": {"batch": 4, "context": 32, "steps": 20, "warmup": 2, "evaluate_every": 20, "tokenizer": "char"},
 }

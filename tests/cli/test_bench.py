@@ -10,7 +10,7 @@ CONFIG = {
     "heads": 2,
     "layers": 2,
     "vocabulary": 20,
-    "mixer": {"mixer": "macchiato", "latents": 8, "window": 9},
+    "mixer": {"mixer": "latte", "latents": 8},
     "feed_forward": {"type": "mlp", "dim": 32},
 }
 PASSES = ["forward", "forward+backward", "step"]

@@ -15,7 +15,7 @@ CONFIG = {
     "dim": 16,
     "heads": 2,
     "layers": 2,
-    "mixer": {"mixer": "macchiato", "latents": 8, "window": 5},
+    "mixer": {"mixer": "latte", "latents": 8},
     "feed_forward": {"type": "swiglu", "dim": 24},
     "dropout": 0.1,
     "training": {"tokenizer": "char", "batch": 2, "context": 16, "steps": 6, "warmup": 2, "evaluate_every": 3},

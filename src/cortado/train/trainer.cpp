@@ -89,7 +89,8 @@ double Trainer::accumulate_gradients() {
 void Trainer::require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const {
   if (std::isfinite(value)) return;
   throw Failure(concat("[", task_->name(), "] the ", what, " is ", std::isnan(value) ? "nan" : "inf", " at step ", step,
-                       "; stopped, the checkpoint of step ", saved_step_, " is kept in ", keeper.place));
+                       "; stopped, the checkpoint of step ", saved_step_, " is kept in ", keeper.place,
+                       ". A smaller learning rate may help"));
 }
 
 bool Trainer::validation_due() const {
