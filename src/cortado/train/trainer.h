@@ -28,7 +28,8 @@ struct RunKeeper {
 };
 
 // What a step does depends on nothing but what learns, the moments, the seed and the state, so a resumed run equals
-// one that was never stopped, bit for bit on the same machine with the same number of threads.
+// one that was never stopped, bit for bit with the same program on the same machine with the same number of threads
+// (MKL's products repeat themselves for certain only with MKL_CBWR=COMPATIBLE).
 class Trainer {
  public:
   // Read from the options: steps, accumulate, the rates, AdamW's numbers, clip, when to validate and to log, seed.
