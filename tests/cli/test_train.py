@@ -252,3 +252,21 @@ def test_compare_survives_interruption(cortado, refused, work):
     assert rows["softmax"]["state_bytes"][0] < rows["softmax"]["state_bytes"][1]
     assert "| latte |" in re.sub(" +", " ", (work / "compare" / "table.md").read_text())
     assert pathlib.Path(work / "compare" / "latte" / "config.json").exists()
+
+
+def test_a_classifier_is_described_and_nothing_takes_it_for_a_language_model(cortado, refused, work):
+    classifier = work / "classifier.json"
+    model = {"dim": 16, "heads": 2, "layers": 2, "causal": False, "mixer": {"mixer": "softmax"}}
+    model |= {"head": {"type": "classes", "classes": 10}, "input": {"type": "numbers", "channels": 3}}
+    classifier.write_text(json.dumps(model))
+    text = cortado("describe", classifier).stdout
+    assert "3 numbers a place, 10 classes" in text and "embedding" not in text and "pairs" not in text, text
+    described = json.loads(cortado("describe", classifier, "--json").stdout)
+    # 3 x 16 + 16 in, two layers of four 16 x 16 and three 16 x 48, five norms of 16, and 10 x 16 + 10 out
+    assert described["classes"] == 10 and described["vocabulary"] == 0
+    assert described["parameters"] == 3 * 16 + 16 + 2 * (4 * 16 * 16 + 3 * 16 * 48) + 5 * 16 + 10 * 16 + 10
+    assert "a text trains a language model" in refused(
+        "train", classifier, "--data", work / "text.txt", "--out", work / "classifier"
+    )
+    assert not (work / "classifier").exists()
+    assert "is a classifier" in refused("generate", classifier, "--prompt", "a")

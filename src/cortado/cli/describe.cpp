@@ -8,7 +8,6 @@
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/key_values.h"
-#include "cortado/models/language_model.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/initialization.h"
 
@@ -27,7 +26,7 @@ struct DescribeOptions {
 
 // What the numbers are for: a model and a type of its weights and activations.
 struct Subject {
-  LanguageModel& model;
+  Backbone& model;
   at::ScalarType dtype;
   bool vocabulary_assumed;
 
@@ -40,6 +39,7 @@ struct Subject {
 
 // Key-value pairs that a layer holds for a query head, the mean over the layers; none where one holds something else.
 std::optional<PairCount> mean_pairs(const Subject& subject, int64_t tokens) {
+  if (!subject.config().causal) return std::nullopt;
   PairCount mean;
   const auto& mixers = subject.model.mixers();
   for (const auto& mixer : mixers) {
@@ -91,6 +91,7 @@ Json as_json(const Subject& subject) {
                {"heads", config.heads},
                {"layers", config.layers.size()},
                {"vocabulary", config.vocabulary},
+               {"classes", config.head.classes},
                {"vocabulary_assumed", subject.vocabulary_assumed},
                {"parameters", subject.model.parameter_count()},
                {"weight_bytes", subject.weight_bytes()},
@@ -172,12 +173,20 @@ void print_text(const Subject& subject) {
   const ModelConfig& config = subject.config();
   const int64_t parameters = subject.model.parameter_count();
   std::cout << (config.name.empty() ? "model" : config.name) << ": " << config.layers.size() << " layers, width "
-            << config.dim << ", " << config.heads << " heads, vocabulary " << with_commas(config.vocabulary);
+            << config.dim << ", " << config.heads << " heads, "
+            << (config.channels > 0 ? concat(config.channels, " numbers a place")
+                                    : concat("vocabulary ", with_commas(config.vocabulary)));
+  if (config.head.kind != HeadKind::kLanguage) std::cout << ", " << config.head.classes << " classes";
   if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
   std::cout << "\n"
             << with_commas(parameters) << " parameters (" << human_bytes(static_cast<double>(subject.weight_bytes()))
-            << " as " << subject.weights() << "), of which " << with_commas(config.vocabulary * config.dim)
-            << " in the embedding" << (config.tied ? ", which is also the head" : "") << "\n\n";
+            << " as " << subject.weights() << ")";
+  if (config.channels == 0) {
+    const bool tied = config.tied && config.head.kind == HeadKind::kLanguage;
+    std::cout << ", of which " << with_commas(config.vocabulary * config.dim) << " in the embedding"
+              << (tied ? ", which is also the head" : "");
+  }
+  std::cout << "\n\n";
   print_layers(subject);
   std::cout << "\n";
   print_depths(subject);
@@ -190,13 +199,13 @@ void describe(const DescribeOptions& options) {
   if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
   const auto memory = options.memory->chosen();
   if (memory) config = with_memory(config, *memory);
-  const bool assumed = config.vocabulary == 0;
+  const bool assumed = config.vocabulary == 0 && config.channels == 0;
   if (assumed) config.vocabulary = kAssumedVocabulary;
   const SkipInitialization skip;  // only sizes are looked at
-  LanguageModel model(config);
-  model.to(device);
-  model.set_weight_format(weight_format_or_plain(options.weights), /*keep_values=*/false);
-  const Subject subject{model, options.common->dtype_or(at::kFloat), assumed};
+  const auto model = make_backbone(config);
+  model->to(device);
+  model->set_weight_format(weight_format_or_plain(options.weights), /*keep_values=*/false);
+  const Subject subject{*model, options.common->dtype_or(at::kFloat), assumed};
   if (options.json) {
     std::cout << as_json(subject).dump(2) << std::endl;
   } else {

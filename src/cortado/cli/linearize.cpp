@@ -86,8 +86,9 @@ std::vector<OptionOwner> method_options() {
 }
 
 const Mechanism& chosen_method(const LinearizeCommand& command) {
+  fail_input_if(command.method.empty(), "[--method] this build has no mechanism that a softmax layer can become");
   const Mechanism& method = find_mechanism(command.method);
-  fail_input_if(!method.substitute, "[--from] ", method.name, " is nothing that a softmax layer can become");
+  fail_input_if(!method.substitute, "[--method] ", method.name, " is nothing that a softmax layer can become");
   return method;
 }
 

@@ -216,7 +216,7 @@ void Conversion::resume() {
 }
 
 void Conversion::write_description() const {
-  describe_run(folder_, *tokenizer_, config_.to_json());
+  describe_run(folder_, tokenizer_.get(), config_.to_json());
   write_file(plan_path(folder_.path), plan_.to_json().dump(2) + "\n");
 }
 

@@ -121,7 +121,7 @@ Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared
       objective_(std::move(objective)),
       options_(training_options(options, chunks->length())),
       trainer_(std::make_shared<StageTask>(name_, objective_, chunks, options), options_) {
-  TrainerState state;
+  TrainerState state = trainer_.state();
   state.validated_step = state.best_step = -1;  // evaluated before the first step, too
   state.plateau = Plateau{.minimum = options.minimum_rate, .rate = options.learning_rate};
   trainer_.begin_with(state);

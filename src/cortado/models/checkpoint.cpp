@@ -5,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
+#include "cortado/models/classifier.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/lora.h"
 #include "cortado/nn/weights.h"
@@ -151,15 +152,20 @@ ModelConfig read_config(const std::string& run) {
   return ModelConfig::from_json(read_json_file(path), path);
 }
 
-std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options) {
+std::shared_ptr<Backbone> make_backbone(const ModelConfig& config) {
+  if (config.head.kind == HeadKind::kLanguage) return std::make_shared<LanguageModel>(config);
+  return std::make_shared<Classifier>(config);
+}
+
+std::shared_ptr<Backbone> open_backbone(const std::string& run, const OpenOptions& options) {
   const ModelConfig stored = read_config(run);
   const ModelConfig config = options.memory ? with_memory(stored, *options.memory) : stored;
-  std::shared_ptr<LanguageModel> model;
+  std::shared_ptr<Backbone> model;
   if (is_folder(run)) {
     const std::string weights = weights_path(run, options.which);
     {
       const SkipInitialization skip;
-      model = std::make_shared<LanguageModel>(config);
+      model = make_backbone(config);
     }
     // In its type before there is anything in it: what is loaded then is all the memory that the model takes.
     model->to(options.device, options.dtype);
@@ -167,12 +173,18 @@ std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOpti
     load_weights_of(stored, *model, weights);
   } else {
     fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");
-    model = std::make_shared<LanguageModel>(config);
+    model = make_backbone(config);
     model->to(options.device, options.dtype);
     model->set_weight_format(options.weights);
   }
   model->eval();
   return model;
+}
+
+std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options) {
+  fail_input_if(read_config(run).head.kind != HeadKind::kLanguage, "[checkpoint] ", run,
+                " is a classifier: it gives classes, not the next token");
+  return std::dynamic_pointer_cast<LanguageModel>(open_backbone(run, options));
 }
 
 }  // namespace cortado

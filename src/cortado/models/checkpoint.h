@@ -43,6 +43,9 @@ TensorFile map_weights(const std::string& run, const std::string& which, const M
 // The config of RUN or of a config file.
 ModelConfig read_config(const std::string& run);
 
+// Random weights; of the class that the config's "head" asks for.
+std::shared_ptr<Backbone> make_backbone(const ModelConfig& config);
+
 // Opens RUN (a folder: `which` is "best" or "last", best falling back to last) or a config file (random weights, only
 // if `allow_random`).
 struct OpenOptions {
@@ -55,6 +58,8 @@ struct OpenOptions {
   WeightFormat weights = WeightFormat::kPlain;
 };
 // Neither, a config without vocabulary, missing or damaged weights: InputError.
+std::shared_ptr<Backbone> open_backbone(const std::string& run, const OpenOptions& options = {});
+// The same; a classifier: InputError.
 std::shared_ptr<LanguageModel> open_model(const std::string& run, const OpenOptions& options = {});
 
 }  // namespace cortado

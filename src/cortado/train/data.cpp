@@ -10,8 +10,7 @@ class CropSource : public BatchSource {
   CropSource(const std::shared_ptr<TokenFile>& tokens, const TrainingOptions& options)
       : tokens_(tokens), crops_(tokens, options.batch, options.context, uint64_t(options.seed)) {}
   TrainingBatch next(DataPosition& position) override { return crops_.batch(position.batches++); }
-  int64_t tokens() const override { return tokens_->size(); }
-  std::string fingerprint() const override { return cortado::fingerprint(*tokens_); }
+  DataIdentity identity() const override { return {tokens_->size(), fingerprint(*tokens_)}; }
 
  private:
   std::shared_ptr<const TokenFile> tokens_;
@@ -26,8 +25,7 @@ class PackedSource : public BatchSource {
     position.batches++;
     return documents_.next(position.packed);
   }
-  int64_t tokens() const override { return tokens_->size(); }
-  std::string fingerprint() const override { return cortado::fingerprint(*tokens_); }
+  DataIdentity identity() const override { return {tokens_->size(), fingerprint(*tokens_)}; }
 
  private:
   std::shared_ptr<const TokenFile> tokens_;

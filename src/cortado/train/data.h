@@ -17,11 +17,17 @@ Dataset open_data(const std::string& path, const TrainingOptions& options,
 
 // How far a run has read: all that going on needs.
 struct DataPosition {
-  int64_t batches = 0;               // read so far
+  int64_t batches = 0;               // read so far: with the seed, all that a task needs that draws its batches
   PackedDocuments::Position packed;  // where the next packed batch begins
 
   Json to_json() const;
   static DataPosition from_json(const Json& json, const std::string& place);
+};
+
+// Tells other data on resuming.
+struct DataIdentity {
+  int64_t tokens = 0;       // or examples, in the whole split; 0: drawn without end
+  std::string fingerprint;  // of what the split holds, or of what draws it
 };
 
 // Random crops [batch, context], or packed documents [1, batch * context] in sequences of at most `context` tokens.
@@ -30,8 +36,7 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
   virtual TrainingBatch next(DataPosition& position) = 0;
-  virtual int64_t tokens() const = 0;           // in the whole split
-  virtual std::string fingerprint() const = 0;  // of the split: tells another text on resuming
+  virtual DataIdentity identity() const = 0;
 };
 
 // Fewer tokens than one crop: InputError.

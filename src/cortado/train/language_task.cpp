@@ -1,9 +1,49 @@
 #include "cortado/train/language_task.h"
 
+#include "cortado/base/error.h"
+#include "cortado/base/human.h"
 #include "cortado/evaluate/evaluate.h"
 #include "cortado/nn/autocast.h"
 
 namespace cortado {
+namespace {
+
+class LanguageData : public TaskData {
+ public:
+  LanguageData(const TrainingOptions& options, const std::string& tokenizer)
+      : path_(options.data),
+        dataset_(open_data(path_, options, tokenizer.empty() ? nullptr : load_tokenizer(tokenizer))) {}
+
+  void complete(ModelConfig& model, const std::string& name) const override {
+    fail_input_if(model.head.kind != HeadKind::kLanguage, "[", name,
+                  "] \"head\" is a classifier's: a text trains a language model");
+    fail_input_if(!model.causal, "[", name,
+                  "] \"causal\" is false: a language model that sees what it predicts learns nothing");
+    const int64_t vocabulary = dataset_.tokenizer->vocabulary();
+    if (model.vocabulary == 0) model.vocabulary = vocabulary;
+    fail_input_if(model.vocabulary < vocabulary, "[", name, "] \"vocabulary\" is ", model.vocabulary,
+                  ", but the data's tokenizer has ", vocabulary, " tokens");
+  }
+
+  std::shared_ptr<Task> task(const std::shared_ptr<Backbone>& model, const TrainingOptions& options) const override {
+    return std::make_shared<LanguageTask>(std::dynamic_pointer_cast<LanguageModel>(model), options,
+                                          make_batches(dataset_.train, options), dataset_.validation);
+  }
+
+  const Tokenizer* tokenizer() const override { return dataset_.tokenizer.get(); }
+  std::string description() const override { return concat(with_commas(dataset_.train->size()), " tokens of ", path_); }
+
+ private:
+  std::string path_;
+  Dataset dataset_;
+};
+
+}  // namespace
+
+std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, const std::string& tokenizer) {
+  fail_input_if(options.data.empty(), "[train] no data: give --data, or \"data\" in \"training\"");
+  return std::make_unique<LanguageData>(options, tokenizer);
+}
 
 LanguageTask::LanguageTask(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
                            std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation)
@@ -11,20 +51,24 @@ LanguageTask::LanguageTask(std::shared_ptr<LanguageModel> model, const TrainingO
       options_(options),
       type_(options.compute_type()),
       batches_(std::move(batches)),
+      identity_(batches_->identity()),
       validation_(validation && validation->size() > 1 ? std::move(validation) : nullptr) {}
 
-Tensor LanguageTask::learn(DataPosition& position) {
-  const TrainingBatch batch = batches_->next(position);
-  const at::Device device = model_->device();
+Tensor learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate) {
+  const at::Device device = model.device();
   Batch about{.cu_seqlens = batch.cu_seqlens, .training = true};
   if (about.cu_seqlens) about.cu_seqlens = about.cu_seqlens->to(device);
   Tensor loss;
   {
-    const Autocast autocast(device, type_);
-    loss = model_->loss(batch.tokens.to(device), batch.targets.to(device), about) / double(options_.accumulate);
+    const Autocast autocast(device, type);
+    loss = model.loss(batch.tokens.to(device), batch.targets.to(device), about) / double(accumulate);
   }
   loss.backward();
   return loss.detach();
+}
+
+Tensor LanguageTask::learn(DataPosition& position) {
+  return learn_batch(*model_, batches_->next(position), type_, options_.accumulate);
 }
 
 Validation LanguageTask::validate(const Progress& progress) {

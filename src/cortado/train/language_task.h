@@ -10,6 +10,10 @@
 
 namespace cortado {
 
+// Forward and backward of one of a step's `accumulate` batches, products in `type`: adds to the gradients, and returns
+// the batch's share of the mean loss, detached.
+Tensor learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate = 1);
+
 class LanguageTask : public Task {
  public:
   // What requires gradients in the model learns. `validation` may be null or too short to predict anything: then
@@ -19,6 +23,7 @@ class LanguageTask : public Task {
 
   const std::string& name() const override { return name_; }
   NamedTensors learned() const override { return trainable(*model_); }
+  DataIdentity data() const override { return identity_; }
   Tensor learn(DataPosition& position) override;
   bool validates() const override { return validation_ != nullptr; }
   Validation validate(const Progress& progress) override;
@@ -29,7 +34,12 @@ class LanguageTask : public Task {
   TrainingOptions options_;
   at::ScalarType type_;  // of products
   std::shared_ptr<BatchSource> batches_;
+  DataIdentity identity_;
   std::shared_ptr<const TokenFile> validation_;
 };
+
+// The texts that the options name ("data"), tokenized by the run's own tokenizer where it has one: learning one anew
+// could give another.
+std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, const std::string& tokenizer = "");
 
 }  // namespace cortado

@@ -58,8 +58,8 @@ Json TrainerState::to_json() const {
   return {{"step", step},
           {"tokens", tokens},
           {"data", data.to_json()},
-          {"data_tokens", data_tokens},
-          {"data_fingerprint", data_fingerprint},
+          {"data_tokens", read.tokens},
+          {"data_fingerprint", read.fingerprint},
           {"best_loss", finite_or_null(best_loss)},
           {"best_step", best_step},
           {"validation_loss", finite_or_null(validation_loss)},
@@ -74,8 +74,8 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& place)
   state.step = reader.integer("step", 0, kMost);
   state.tokens = reader.integer("tokens", 0, kMost);
   state.data = DataPosition::from_json(reader.object("data"), place + ".data");
-  state.data_tokens = reader.integer("data_tokens", 0, kMost);
-  state.data_fingerprint = reader.text("data_fingerprint");
+  state.read.tokens = reader.integer("data_tokens", 0, kMost);
+  state.read.fingerprint = reader.text("data_fingerprint");
   state.best_loss = number_or_infinity(reader.any("best_loss"));
   state.best_step = reader.integer("best_step", 0, kMost);
   state.validation_loss = number_or_infinity(reader.any("validation_loss"));

@@ -19,8 +19,7 @@ struct TrainerState {
   int64_t step = 0;    // optimiser steps done
   int64_t tokens = 0;  // trained on
   DataPosition data;
-  int64_t data_tokens = 0;                                     // in the training split
-  std::string data_fingerprint;                                // of the training split
+  DataIdentity read;                                           // of the training split
   double best_loss = std::numeric_limits<double>::infinity();  // on the validation split
   int64_t best_step = 0;
   double validation_loss = std::numeric_limits<double>::infinity();  // the latest

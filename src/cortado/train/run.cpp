@@ -8,8 +8,6 @@
 #include "cortado/base/human.h"
 #include "cortado/base/random.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/train/data.h"
-#include "cortado/train/language_task.h"
 #include "cortado/train/metrics.h"
 #include "cortado/train/trainer.h"
 
@@ -22,7 +20,7 @@ namespace fs = std::filesystem;
 struct Plan {
   ModelConfig model;
   TrainingOptions options;
-  Dataset dataset;
+  std::shared_ptr<TaskData> data;
 
   Json config() const {
     Json json = model.to_json();
@@ -54,8 +52,6 @@ TrainingOptions read_options(const ModelConfig& model) {
   fail_input_if(model.positions == PositionKind::kLearned && options.context > model.context,
                 "[training] \"context\" is ", options.context, ", but the model has learned positions for ",
                 model.context, " tokens only");
-  fail_input_if(!model.causal,
-                "[train] \"causal\" is false: a language model that sees what it predicts learns nothing");
   return options;
 }
 
@@ -93,15 +89,16 @@ Kept keep_from_run(const RunFolder& folder, Json& config) {
   return kept;
 }
 
-// A resumed run keeps its tokenizer: learning one anew from the text could give another. So does one that starts from
-// the weights of a run.
-std::shared_ptr<Tokenizer> own_tokenizer(const TrainRequest& request, const std::string& base) {
+// A resumed run keeps its tokenizer, and so does one that starts from the weights of a run.
+std::string own_tokenizer(const TrainRequest& request, const std::string& base) {
   const RunFolder folder{request.out};
   if (request.use == FolderUse::kResume && fs::exists(folder.tokenizer() + "/tokenizer.json")) {
-    return load_tokenizer(folder.tokenizer());
+    return folder.tokenizer();
   }
-  return base.empty() ? nullptr : load_tokenizer(base + "/tokenizer");
+  return base.empty() ? "" : base + "/tokenizer";
 }
+
+std::string absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
 Plan make_plan(const TrainRequest& request) {
   const RunFolder folder{request.out};
@@ -121,33 +118,29 @@ Plan make_plan(const TrainRequest& request) {
   if (kept.decay_steps) plan.options.decay_steps = *kept.decay_steps;
   if (!request.data.empty()) plan.options.data = request.data;
   if (plan.options.data.empty()) plan.options.data = kept.data;
-  fail_input_if(plan.options.data.empty(), "[train] no data: give --data, or \"data\" in \"training\"");
-  plan.options.data = fs::absolute(plan.options.data).lexically_normal().string();  // --resume works from anywhere
+  if (!plan.options.data.empty()) plan.options.data = absolute(plan.options.data);  // --resume works from anywhere
   if (!plan.options.base.empty()) {
-    plan.options.base = fs::absolute(plan.options.base).lexically_normal().string();
+    plan.options.base = absolute(plan.options.base);
     fail_input_if(!resume && !fs::is_directory(plan.options.base), "[train] \"base\" must be a run, ",
                   plan.options.base, " is none");
   }
-  plan.dataset = open_data(plan.options.data, plan.options, own_tokenizer(request, plan.options.base));
-  const int64_t vocabulary = plan.dataset.tokenizer->vocabulary();
-  if (plan.model.vocabulary == 0) plan.model.vocabulary = vocabulary;
-  fail_input_if(plan.model.vocabulary < vocabulary, "[", name, "] \"vocabulary\" is ", plan.model.vocabulary,
-                ", but the data's tokenizer has ", vocabulary, " tokens");
+  plan.data = request.task(plan.options, own_tokenizer(request, plan.options.base));
+  plan.data->complete(plan.model, name);
   return plan;
 }
 
 // A resumed run gets its weights from its checkpoint, not from the base.
-std::shared_ptr<LanguageModel> make_model(const Plan& plan, at::Device device, bool resume) {
+std::shared_ptr<Backbone> make_model(const Plan& plan, at::Device device, bool resume) {
   const TrainingOptions& options = plan.options;
   at::manual_seed(RandomStream(uint64_t(options.seed), "weights").bits(0));
-  std::shared_ptr<LanguageModel> model;
+  std::shared_ptr<Backbone> model;
   if (!options.base.empty() && !resume) {
-    model = open_model(options.base, {.device = device});
+    model = open_backbone(options.base, {.device = device});
     fail_input_if(model->config().architecture_hash() != plan.model.architecture_hash(), "[train] the config is not ",
                   options.base, "'s: its weights don't fit");
     model->train();
   } else {
-    model = std::make_shared<LanguageModel>(plan.model);
+    model = make_backbone(plan.model);
     model->to(device);
   }
   if (!options.lora) return model;
@@ -157,28 +150,21 @@ std::shared_ptr<LanguageModel> make_model(const Plan& plan, at::Device device, b
   return model;
 }
 
-void introduce(const Plan& plan, const LanguageModel& model, const TrainerState& state) {
+void introduce(const Plan& plan, const Backbone& model, const TrainerState& state) {
   std::cout << "training " << (plan.model.name.empty() ? "a model" : plan.model.name) << ": "
-            << with_commas(model.parameter_count()) << " parameters, " << with_commas(plan.dataset.train->size())
-            << " tokens of " << plan.options.data << ", " << plan.options.steps << " steps of "
-            << with_commas(plan.options.tokens_per_step()) << " tokens";
+            << with_commas(model.parameter_count()) << " parameters, " << plan.data->description() << ", "
+            << plan.options.steps << " steps of " << with_commas(plan.options.tokens_per_step()) << " tokens";
   if (state.step > 0) std::cout << ", going on after step " << state.step;
   std::cout << std::endl;
 }
 
 // Goes on from the folder's checkpoint; from the start where there is none.
-void resume(Trainer& trainer, LanguageModel& model, const BatchSource& batches, const RunFolder& folder) {
-  if (!fs::exists(folder.trainer())) return;
-  const TrainerState state = load_trainer(folder.trainer(), model, trainer.optimizer());
-  fail_input_if(state.data_tokens != batches.tokens(), "[--resume] the data has changed: the run began with ",
-                state.data_tokens, " tokens, now there are ", batches.tokens());
-  fail_input_if(state.data_fingerprint != batches.fingerprint(),
-                "[--resume] the data has changed: as many tokens as the run began with, but others");
-  trainer.resume(state);
+void resume(Trainer& trainer, Backbone& model, const RunFolder& folder) {
+  if (fs::exists(folder.trainer())) trainer.resume(load_trainer(folder.trainer(), model, trainer.optimizer()));
 }
 
 // The trainer's file first: it alone decides where a resumed run starts.
-void checkpoint(const Trainer& trainer, const LanguageModel& model, const Plan& plan, const RunFolder& folder) {
+void checkpoint(const Trainer& trainer, const Backbone& model, const Plan& plan, const RunFolder& folder) {
   const TrainerState& state = trainer.state();
   save_trainer(folder.trainer(), model, trainer.optimizer(), state, plan.config());
   save_weights(model, folder.last(), {{"step", std::to_string(state.step)}});
@@ -189,7 +175,7 @@ void checkpoint(const Trainer& trainer, const LanguageModel& model, const Plan& 
   write_file(folder.summary(), summary.dump(2) + "\n");
 }
 
-bool train(Trainer& trainer, const LanguageModel& model, const Plan& plan, const TrainRequest& request) {
+bool train(Trainer& trainer, const Backbone& model, const Plan& plan, const TrainRequest& request) {
   const RunFolder folder{request.out};
   MetricsFile metrics(folder.metrics(), trainer.state().step);
   RunKeeper keeper;
@@ -210,19 +196,15 @@ TrainResult train_run(const TrainRequest& request) {
   // Everything that can be wrong is found before the folder is touched.
   const Plan plan = make_plan(request);
   const RunFolder folder{request.out};
-  const auto batches = make_batches(plan.dataset.train, plan.options);
   const auto model = make_model(plan, request.device, request.use == FolderUse::kResume);
+  const auto task = plan.data->task(model, plan.options);
 
   const RunLock lock(folder, request.use);
   if (request.use == FolderUse::kResume) check_same_run(folder, plan.config());
-  Trainer trainer(std::make_shared<LanguageTask>(model, plan.options, batches, plan.dataset.validation), plan.options);
-  TrainerState fresh;
-  fresh.data_tokens = batches->tokens();
-  fresh.data_fingerprint = batches->fingerprint();
-  trainer.begin_with(fresh);
+  Trainer trainer(task, plan.options);
   // Looks at the data: before the config is written.
-  if (request.use == FolderUse::kResume) resume(trainer, *model, *batches, folder);
-  describe_run(folder, *plan.dataset.tokenizer, plan.config());
+  if (request.use == FolderUse::kResume) resume(trainer, *model, folder);
+  describe_run(folder, plan.data->tokenizer(), plan.config());
   if (request.progress) introduce(plan, *model, trainer.state());
 
   TrainResult result;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cortado/base/json.h"
+#include "cortado/train/language_task.h"
 #include "cortado/train/resume.h"
 #include "cortado/train/run_folder.h"
 
@@ -23,6 +24,7 @@ struct TrainRequest {
   int64_t stop_at = -1;        // stop after this step as Ctrl-C would, leaving the schedule as it is; -1: don't
   std::function<bool()> stop;  // asked after every step
   bool progress = true;        // a bar, and a line about what is trained
+  OpenTaskData task = open_language_data;
 };
 
 struct TrainResult {

@@ -79,8 +79,8 @@ int open_lock(const RunFolder& folder) {
 
 }  // namespace
 
-void describe_run(const RunFolder& folder, const Tokenizer& tokenizer, const Json& config) {
-  tokenizer.save(folder.tokenizer());
+void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config) {
+  if (tokenizer != nullptr) tokenizer->save(folder.tokenizer());
   write_file(folder.config(), config.dump(2) + "\n");
 }
 

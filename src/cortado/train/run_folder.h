@@ -34,8 +34,9 @@ struct RunFolder {
   bool has_checkpoint() const;  // something that starting over would lose
 };
 
-// Writes what says which model the run is of: its tokenizer, and `config` with whatever it says beside the model.
-void describe_run(const RunFolder& folder, const Tokenizer& tokenizer, const Json& config);
+// Writes what says which model the run is of: its tokenizer (none where it reads no text), and `config` with whatever it
+// says beside the model.
+void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config);
 
 enum class FolderUse {
   kFresh,      // must be new or empty (what a run that died before its first checkpoint left does not count)

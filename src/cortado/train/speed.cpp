@@ -6,7 +6,7 @@
 #include "cortado/base/machine.h"
 #include "cortado/base/memory.h"
 #include "cortado/base/stopwatch.h"
-#include "cortado/nn/autocast.h"
+#include "cortado/train/language_task.h"
 #include "cortado/train/optimizer.h"
 
 namespace cortado {
@@ -15,15 +15,10 @@ namespace {
 constexpr int kTrainingSteps = 2;  // a round
 constexpr int kDecodeSteps = 20;   // a round
 
+// A step of training with a rate of zero: the weights stay, so that decoding is measured on the trained model. (Not the
+// Trainer's step: contenders take turns, each with its own optimiser.)
 void train_step(LanguageModel& model, AdamW& optimizer, const TrainingBatch& batch, at::ScalarType dtype) {
-  Batch about{.cu_seqlens = batch.cu_seqlens, .training = true};
-  Tensor loss;
-  {
-    const Autocast autocast(model.device(), dtype);
-    loss = model.loss(batch.tokens.to(model.device()), batch.targets.to(model.device()), about);
-  }
-  loss.backward();
-  // A rate of zero: the weights stay, so that decoding is measured on the trained model.
+  learn_batch(model, batch, dtype);
   optimizer.step(0.0, clip_divisor(optimizer.gradient_norm(), 1.0));
   optimizer.clear_gradients();
 }

@@ -1,15 +1,21 @@
 // What a training loop trains: batches, an objective on a model, and what is measured on data held out.
+//
+// A run (train/run.h) opens the data of its task first, lets it say what the model must be, and asks it for the task of
+// the model. Language modelling (language_task.h) is one; another adds a file, and nothing here changes for it.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cortado/base/json.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/tokenizers/tokenizer.h"
 #include "cortado/train/data.h"
+#include "cortado/train/options.h"
 
 namespace cortado {
 
@@ -30,6 +36,8 @@ class Task {
   virtual const std::string& name() const = 0;
   // What learns, by its names in the model.
   virtual NamedTensors learned() const = 0;
+  // Which data it learns from: a run does not go on with other data.
+  virtual DataIdentity data() const { return {}; }
 
   // Reads the batch at `position`, moves it on, and adds the batch's share of the step's gradients, of which
   // TrainingOptions::accumulate make a step. Returns its share of the losses, detached, of any shape.
@@ -43,5 +51,25 @@ class Task {
   using Progress = std::function<void(int64_t done, int64_t total)>;
   virtual Validation validate(const Progress& progress) = 0;
 };
+
+// The data of a task, before there is a model.
+class TaskData {
+ public:
+  virtual ~TaskData() = default;
+
+  // Decides what the config leaves to the data (its vocabulary, its classes). InputError, beginning with [`name`]: a
+  // model that cannot learn from it.
+  virtual void complete(ModelConfig& model, const std::string& name) const = 0;
+  // Of a model of a config that it has completed.
+  virtual std::shared_ptr<Task> task(const std::shared_ptr<Backbone>& model, const TrainingOptions& options) const = 0;
+  // Kept in the run's folder; null: the model reads no text.
+  virtual const Tokenizer* tokenizer() const { return nullptr; }
+  // For people: "1,003,854 tokens of speeches.txt".
+  virtual std::string description() const = 0;
+};
+
+// `tokenizer`: the folder of the one that the run has already, or "". Data that is missing or damaged: InputError.
+using OpenTaskData =
+    std::function<std::unique_ptr<TaskData>(const TrainingOptions& options, const std::string& tokenizer)>;
 
 }  // namespace cortado

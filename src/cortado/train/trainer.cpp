@@ -20,9 +20,16 @@ struct Interrupted {};
 }  // namespace
 
 Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options)
-    : task_(std::move(task)), options_(options), optimizer_(task_->learned(), options_) {}
+    : task_(std::move(task)), options_(options), optimizer_(task_->learned(), options_) {
+  state_.read = task_->data();
+}
 
 void Trainer::resume(const TrainerState& state) {
+  const DataIdentity data = task_->data();
+  fail_input_if(state.read.tokens != data.tokens, "[--resume] the data has changed: the run began with ",
+                state.read.tokens, " tokens, now there are ", data.tokens);
+  fail_input_if(state.read.fingerprint != data.fingerprint,
+                "[--resume] the data has changed: as many tokens as the run began with, but others");
   state_ = state;
   saved_step_ = state.step;
   unsaved_ = false;

@@ -35,7 +35,8 @@ class Trainer {
   // Read from the options: steps, accumulate, the rates, AdamW's numbers, clip, when to validate and to log, seed.
   Trainer(std::shared_ptr<Task> task, const TrainingOptions& options);
 
-  // To begin with: another state than a fresh one. To go on: the checkpoint's, and then optimizer() has its moments.
+  // To begin with: another state than a fresh one. To go on: the checkpoint's, and then optimizer() has its moments; a
+  // checkpoint of a run over other data: InputError.
   void begin_with(const TrainerState& state) { state_ = state; }
   void resume(const TrainerState& state);
 

@@ -1,7 +1,6 @@
 // The loop: exact resumption, stopping, losses that are not finite, and that it learns.
 #include "cortado/train/trainer.h"
 
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,8 +11,8 @@
 #include "cortado/evaluate/evaluate.h"
 #include "cortado/formats/safetensors.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/testing/errors.h"
 #include "cortado/testing/examples.h"
+#include "cortado/testing/runs.h"
 #include "cortado/train/run.h"
 
 namespace cortado {
@@ -43,62 +42,16 @@ const char* const kSoftmax = R"({"mixer": "softmax"})";
 const char* const kPerformer = R"({"mixer": "performer"})";  // its random features are a buffer, drawn once
 const char* const kGriffin = R"({"mixer": "griffin"})";
 
-class TrainRunTest : public ::testing::Test {
+class TrainRunTest : public testing::RunTest {
  protected:
-  TrainRunTest() {
-    at::set_num_threads(1);
-    std::ofstream(text()) << small_text();
-  }
-  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  TrainRunTest() { std::ofstream(text()) << small_text(); }
   std::string text() const { return path("text.txt"); }
 
   TrainRequest request(const Json& config, const std::string& out) const {
-    TrainRequest request;
-    request.config = config;
-    request.config_name = "test";
+    TrainRequest request = RunTest::request(config, out);
     request.data = text();
-    request.out = path(out);
-    request.progress = false;
     return request;
   }
-
-  TrainRequest resuming(const std::string& out) const {
-    TrainRequest again = request(nullptr, out);
-    again.data = "";
-    again.use = FolderUse::kResume;
-    return again;
-  }
-
-  void expect_same_run(const std::string& a, const std::string& b) const {
-    for (const char* name : {"trainer.safetensors", "best.safetensors", "last.safetensors"}) {
-      const auto left = read_safetensors(path(a) + "/" + name).tensors,
-                 right = read_safetensors(path(b) + "/" + name).tensors;
-      ASSERT_EQ(left.size(), right.size()) << name;
-      for (size_t i = 0; i < left.size(); ++i) {
-        EXPECT_EQ(left[i].first, right[i].first);
-        EXPECT_TRUE(at::equal(left[i].second, right[i].second)) << name << " " << left[i].first;
-      }
-    }
-    EXPECT_EQ(metrics(a), metrics(b));
-  }
-
-  // metrics.jsonl without what a clock decides.
-  std::vector<Json> metrics(const std::string& run) const {
-    std::vector<Json> lines;
-    std::ifstream file(path(run) + "/metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(parse_json(line, "metrics"));
-      lines.back().erase("seconds");
-      lines.back().erase("tokens_per_second");
-    }
-    return lines;
-  }
-
-  std::string error_of(const TrainRequest& request) const {
-    return testing::error_of([&] { train_run(request); });
-  }
-
-  TemporaryDirectory folder_;
 };
 
 struct ResumeCase {
