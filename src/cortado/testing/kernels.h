@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <limits>
+
 #include "cortado/base/isa.h"
 
 namespace cortado::testing {
@@ -36,7 +38,8 @@ inline Tensor before_the_end(const Tensor& x) {
 }
 
 // The same numbers, lying awkwardly: misaligned with gaps between rows, heads before time, with gaps between elements,
-// or at the end of what may be read.
+// at the end of what may be read, or as the first of longer rows, aligned as whole vectors are, the rest of which is NaN.
+inline constexpr int64_t kAwkward = 5;
 inline Tensor awkward(const Tensor& x, int64_t how) {
   if (x.defined() && how == 3) return before_the_end(x);
   if (!x.defined() || x.dim() < 3) return x;
@@ -48,9 +51,12 @@ inline Tensor awkward(const Tensor& x, int64_t how) {
   } else if (how == 1) {
     std::swap(sizes[1], sizes[2]);
     y = at::empty(sizes, x.options()).transpose(1, 2);
-  } else {
+  } else if (how == 2) {
     sizes.back() *= 2;
     y = at::empty(sizes, x.options()).slice(-1, 0, sizes.back(), 2);
+  } else {
+    sizes.back() = (sizes.back() + 15) / 16 * 16;
+    y = at::full(sizes, std::numeric_limits<double>::quiet_NaN(), x.options()).narrow(-1, 0, x.size(-1));
   }
   return y.copy_(x);
 }

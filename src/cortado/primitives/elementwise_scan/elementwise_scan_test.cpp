@@ -94,7 +94,7 @@ TEST(ElementwiseScan, KernelEqualsTheDefinition) {
         SCOPED_TRACE(concat(isa, " T=", c.tokens, " D=", dim, " reverse=", c.reverse, " packed=", !c.bounds.empty()));
         select_isa(isa);
         const auto leaf = [&](const Tensor& x) {
-          return testing::awkward(x.detach().to(at::kFloat), layout++ % 4).detach().requires_grad_();
+          return testing::awkward(x.detach().to(at::kFloat), layout++ % testing::kAwkward).detach().requires_grad_();
         };
         Inputs in{leaf(exact.log_a), leaf(exact.b), std::nullopt, exact.bounds};
         if (exact.initial) in.initial = leaf(*exact.initial);

@@ -5,6 +5,8 @@
 #include "cortado/base/error.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/kernels/kernel.h"
+#include "cortado/primitives/kernels/tensors.h"
+#include "cortado/primitives/short_conv/kernel.h"
 #include "cortado/primitives/short_conv/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -221,7 +223,7 @@ TEST(ShortConv, KernelEqualsTheDefinition) {
     Inputs in = make_inputs(c);
     const Outcome judge = run(&short_conv_reference, c, exact(in));
     const double tolerance = c.type == at::kFloat ? 3e-6 : c.type == at::kHalf ? 2e-3 : 1.5e-2;
-    in.leaves[0] = in.x = testing::awkward(in.x.detach(), layout++ % 4).requires_grad_();
+    in.leaves[0] = in.x = testing::awkward(in.x.detach(), layout++ % testing::kAwkward).requires_grad_();
     for (const auto& isa : available_isas()) {
       SCOPED_TRACE(concat(isa, " ", c.name));
       select_isa(isa);
@@ -250,6 +252,21 @@ TEST(ShortConv, LargeResultsEqualSmallOnes) {
   for (const auto& isa : available_isas()) {
     select_isa(isa);
     EXPECT_TRUE(run_half(0, 128).equal(at::cat({run_half(0, 64), run_half(64, 64)}, -1))) << isa;
+  }
+}
+
+// The last row of the states of an empty sequence, which is zero where there was no state before.
+TEST(ShortConv, WritesNothingBehindTheLastState) {
+  const testing::AnyIsa restore;
+  const convolution::Block empty{.row = 0, .batch = 0, .begin = 0, .length = 0, .first = 0, .count = 0};
+  for (const auto& isa : available_isas()) {
+    select_isa(isa);
+    std::vector<float> weight(4 * 5, 1.0f), states(3 * 5 + 1, 7.0f);
+    convolution::ConvKernel call{.channels = 5, .taps = 4, .blocks = &empty, .count = 1, .weight = weight.data()};
+    call.final_state = states.data();
+    convolution::run_forward(call, kernels::parallel());
+    EXPECT_EQ(std::count(states.begin(), states.end(), 0.0f), 15) << isa;
+    EXPECT_EQ(states.back(), 7.0f) << isa;
   }
 }
 
