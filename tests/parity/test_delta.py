@@ -192,7 +192,7 @@ def test_gated_delta_net_is_qwen3_next(mixer, close, key_heads, heads, head_dim,
                              linear_key_head_dim=head_dim, linear_value_head_dim=value_dim, linear_conv_kernel_dim=4,
                              num_hidden_layers=1, layer_types=["linear_attention"])
     layer = randomise(qwen.Qwen3NextGatedDeltaNet(config, 0))
-    ours = mixer("gated_delta_net", 24, heads, key_heads=key_heads, head_dim=head_dim, value_head_dim=value_dim, epsilon=1e-6)
+    ours = mixer("gated_delta_net", 24, heads, key_heads=key_heads, head_dim=head_dim, value_head_dim=value_dim, norm_eps=1e-6)
     group = heads // key_heads
 
     def arrange(theirs):
@@ -216,7 +216,7 @@ def test_kda_is_kimi_linear(mixer, close, heads, head_dim):
     config = KimiLinearConfig(hidden_size=24, linear_num_heads=heads, linear_head_dim=head_dim, linear_conv_kernel_dim=4,
                               num_hidden_layers=1, layer_types=["linear_attention"])
     layer = randomise(kimi.KimiLinearDeltaAttention(config, 0))
-    ours = mixer("kda", 24, heads, head_dim=head_dim, epsilon=config.rms_norm_eps)
+    ours = mixer("kda", 24, heads, head_dim=head_dim, norm_eps=config.rms_norm_eps)
 
     def arrange(theirs):
         taps = theirs["conv1d.weight"].split(heads * head_dim)

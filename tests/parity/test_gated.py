@@ -75,16 +75,16 @@ def rope(x, theta):
     return torch.cat([turned.real, turned.imag], -1)
 
 
-@pytest.mark.parametrize("conv", [None, 4])
+@pytest.mark.parametrize("taps", [None, 4])
 @pytest.mark.parametrize("length", [3, 70])
-def test_gla_layer(mixer, close, same_gradients, length, conv):
+def test_gla_layer(mixer, close, same_gradients, length, taps):
     """The layer's equations around fla's recurrence (fla's own layer needs Triton)."""
     torch.manual_seed(2)
-    ours = mixer("gla", 32, 4, float64=False, conv=conv)
+    ours = mixer("gla", 32, 4, float64=False, taps=taps)
     p = ours.parameters
     x = torch.randn(2, length, 32, requires_grad=True)
     q, k, v = (F.linear(x, p[f"{n}.weight"]) for n in "qkv")
-    if conv:
+    if taps:
         q, k, v = (conv_silu(y, p[f"conv_{n}.weight"]) for n, y in zip("qkv", (q, k, v)))
     q, k, v = (y.unflatten(2, (4, -1)) for y in (q, k, v))
     g = F.logsigmoid(F.linear(F.linear(x, p["decay_down.weight"]), p["decay_up.weight"], p["decay_up.bias"])) / 16

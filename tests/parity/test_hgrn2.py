@@ -37,7 +37,7 @@ def fla_layer(p, x, heads, bound):
     return F.linear(rms(o.flatten(2), p["norm.weight"]), p["o.weight"]), state
 
 
-@pytest.mark.parametrize("settings", [{}, {"lower_bound": 0.3}, {"lower_bound": 0.9, "key_dim": 64, "conv": 4}])
+@pytest.mark.parametrize("settings", [{}, {"lower_bound": 0.3}, {"lower_bound": 0.9, "key_dim": 64, "taps": 4}])
 @pytest.mark.parametrize("strength", [0.01, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("length", [1, 3, 130])
 def test_whole_mixer(mixer, close, same_gradients, length, strength, settings):

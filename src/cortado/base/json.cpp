@@ -169,6 +169,20 @@ bool JsonReader::has(const std::string& key) const {
   return found != object_.end() && !found->is_null();
 }
 
+void JsonReader::renamed(const std::string& earlier, const std::string& key) {
+  const auto found = object_.find(earlier);
+  if (found == object_.end()) return;
+  if (says(key)) fail(concat("\"", earlier, "\" is an earlier name of \"", key, "\": only one of them may be there"));
+  Json value = std::move(*found);
+  object_.erase(earlier);
+  object_[key] = std::move(value);
+}
+
+void JsonReader::renamed_word(const std::string& key, const std::string& earlier, const std::string& word) {
+  const auto found = object_.find(key);
+  if (found != object_.end() && *found == earlier) *found = word;
+}
+
 int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;

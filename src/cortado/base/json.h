@@ -35,6 +35,11 @@ class JsonReader {
   bool has(const std::string& key) const;   // present and not null
   bool says(const std::string& key) const;  // present, null included
 
+  // What earlier versions called a key, or a word that is a key's value: read as what it is called now. To be said
+  // before the key is asked for.
+  void renamed(const std::string& earlier, const std::string& key);
+  void renamed_word(const std::string& key, const std::string& earlier, const std::string& word);
+
   // Without a default the key is required. Limits are inclusive.
   int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {});
   double number(const std::string& key, double low, double high, std::optional<double> fallback = {});

@@ -98,6 +98,22 @@ TEST(Json, BrokenTextNamesLineAndColumn) {
             "[/no/such/file.json] cannot be read: No such file or directory");
 }
 
+TEST(Json, EarlierNamesAreReadAsTheNewOnes) {
+  JsonReader reader(parse_json(R"({"conv": 3, "map": "exp", "other": "exp"})", "a"), "a");
+  reader.renamed("conv", "taps");
+  reader.renamed("kernel", "size");
+  reader.renamed_word("map", "exp", "hedgehog_exp");
+  reader.renamed_word("missing", "exp", "hedgehog_exp");
+  EXPECT_EQ(reader.integer("taps", 0, 9), 3);
+  EXPECT_EQ(reader.integer("size", 0, 9, 5), 5);
+  EXPECT_EQ(reader.text("map"), "hedgehog_exp");
+  EXPECT_EQ(reader.text("other"), "exp");
+  reader.finish();
+  JsonReader both(parse_json(R"({"conv": 3, "taps": null})", "b"), "b");
+  EXPECT_EQ(testing::error_of([&] { both.renamed("conv", "taps"); }),
+            "[b] \"conv\" is an earlier name of \"taps\": only one of them may be there");
+}
+
 TEST(Json, NearestWord) {
   const std::vector<std::string> known{"latte", "macchiato", "linear"};
   EXPECT_EQ(nearest_word("late", known), "latte");

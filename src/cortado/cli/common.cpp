@@ -134,7 +134,12 @@ CLI::Option* add_option(CLI::App& command, const MechanismOption& option, const 
   const std::string flag = flag_of(option.name);
   const auto put = [&values, name = option.name](const auto& value) { values[name] = value; };
   if (!option.words.empty()) {
-    return command.add_option_function<std::string>(flag, put, help)->check(CLI::IsMember(option.words));
+    return command.add_option_function<std::string>(flag, put, help)
+        ->check(CLI::IsMember(option.words))
+        ->transform([earlier = option.earlier](const std::string& word) {
+          const auto renamed = earlier.find(word);
+          return renamed == earlier.end() ? word : renamed->second;
+        });
   }
   if (!option.whole) {
     return command.add_option_function<double>(flag, put, help)->check(CLI::Range(option.low, option.high));

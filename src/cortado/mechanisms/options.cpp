@@ -9,6 +9,7 @@ namespace cortado {
 namespace {
 
 Json read_option(JsonReader& reader, const MechanismOption& option) {
+  for (const auto& [earlier, word] : option.earlier) reader.renamed_word(option.name, earlier, word);
   if (!option.words.empty()) return reader.choice(option.name, option.words);
   if (!option.whole) return reader.number(option.name, option.low, option.high);
   return reader.integer(option.name, static_cast<int64_t>(option.low), static_cast<int64_t>(option.high));

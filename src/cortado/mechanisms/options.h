@@ -1,6 +1,7 @@
 // Settings of mechanisms that a command line may say.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct MechanismOption {
   std::string help;  // "pairs in the sparse cache"
   // A word, one of these; without any a number between the limits.
   std::vector<std::string> words = {};
+  std::map<std::string, std::string> earlier = {};  // words of earlier versions, and what they are now
   double low = 0, high = 0;
   bool whole = true;         // no fractions
   Json fallback = nullptr;   // where it is not said; null: what the mechanism takes without the setting

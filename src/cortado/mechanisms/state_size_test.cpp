@@ -28,7 +28,7 @@ const TableRow kTable[] = {
     {"gdn", R"({"mixer": "gated_delta_net", "head_dim": 6, "value_head_dim": 12, "taps": 0})", kH * 6 * 12, 0, "", 0},
     {"gsa", R"({"mixer": "gated_slot", "slots": 5})", 2 * 5 * kD, 0, "", 0},
     {"bla", R"({"mixer": "blurry_window", "slots": 7, "period": 21})", 2 * (2 * 3 + 1) * kD, 0, "", 1},
-    {"short_conv", R"({"mixer": "gated_slot", "slots": 5, "conv": 4})", 2 * 5 * kD + 3 * 4 * kD, -3 * kD,
+    {"short_conv", R"({"mixer": "gated_slot", "slots": 5, "taps": 4})", 2 * 5 * kD + 3 * 4 * kD, -3 * kD,
      "W - 1 of a convolution's W inputs are kept: the last is the token itself; q, k and v have one each", 0},
     {"abc", R"({"mixer": "abc", "slots": 5})", 2 * 5 * kD, 2 * 5 * kH, "a slot's normaliser and running maximum", 0},
     {"linear", R"({"mixer": "linear"})", kH * 6 * 6, kH * 6, "the normaliser", 0},

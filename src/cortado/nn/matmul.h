@@ -10,7 +10,7 @@ namespace cortado {
 using at::Tensor;
 
 // Seconds of one product of two matrices of about a layer's size on the threads that torch has: by torch's BLAS (MKL),
-// by oneDNN, and by torch in bfloat16. Measured once in a process, 20 ms; infinite for what is not there.
+// by oneDNN, and by torch in bfloat16. Measured once in a process, 30 ms; infinite for what is not there.
 struct MatmulSpeeds {
   double blas, onednn, bfloat16;
 };

@@ -9,7 +9,7 @@ AbcMixer::AbcMixer(const AbcSettings& settings, int64_t dim)
     : Mixer("abc"), settings_(settings), head_dim_(dim / settings.heads) {
   const auto projection = [&](const std::string& name) {
     ConvolvedLinear made(*this, name, dim, dim);
-    made.convolve(made.linear(), "conv", settings.conv, name + "_conv");
+    made.convolve(made.linear(), "conv", settings.taps, name + "_conv");
     return made;
   };
   q_ = projection("q");
@@ -88,7 +88,7 @@ const Mechanism kAbc = {
           read.slots = settings.integer("slots", 1, 1 << 20, 64);
           read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
           read.gate = settings.boolean("gate", true);
-          read.conv = settings.integer("conv", 0, 64, 0);
+          read.taps = read_taps(settings);
           return std::make_shared<AbcMixer>(read, context.dim);
         },
     .operation = abc_case,

@@ -17,7 +17,7 @@ struct AbcSettings {
   int64_t heads, slots;
   std::optional<Rotary> rotary;  // none: no rotary positions
   bool gate;                     // output: RMSNorm(o) per head, times silu(W_g x)
-  int64_t conv;                  // taps of the short convolutions on q, k, v; 0: none
+  int64_t taps;                  // of the short convolutions on q, k, v; 0: none
 };
 
 // State: "key_state", "value_state" [rows,H,M,d], "normalizer", "maximum" [rows,H,M], the convolutions' tails, and with

@@ -7,7 +7,7 @@ GatedSlotMixer::GatedSlotMixer(const GatedSlotSettings& settings, int64_t dim)
   // The convolutions have no activation of their own: the silu of q, k and v comes after them.
   const auto projection = [&](const std::string& name) {
     ConvolvedLinear made(*this, name, dim, dim);
-    made.convolve(made.linear(), "conv", settings.conv, name + "_conv", "none");
+    made.convolve(made.linear(), "conv", settings.taps, name + "_conv", "none");
     return made;
   };
   q_ = projection("q");
@@ -68,7 +68,7 @@ const Mechanism kGatedSlotAttention = {
           read.heads = read_heads(settings, context, context.dim, "dim");
           read.slots = settings.integer("slots", 1, 1 << 20, 64);
           read.temperature = settings.number("temperature", 1e-3, 1e6, 8.0);
-          read.conv = settings.integer("conv", 0, 64, 0);
+          read.taps = read_taps(settings);
           return std::make_shared<GatedSlotMixer>(read, context.dim);
         },
     .operation = gated_slot_case,

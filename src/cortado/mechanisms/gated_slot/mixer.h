@@ -16,7 +16,7 @@ OperatorCase gated_slot_case();
 struct GatedSlotSettings {
   int64_t heads, slots;
   double temperature;  // τ: log α = logsigmoid(W_f x) / τ
-  int64_t conv;        // taps of the short convolutions on q, k, v; 0: none
+  int64_t taps;        // of the short convolutions on q, k, v; 0: none
 };
 
 // State: declare_slots', and the convolutions' tails "q_conv", "k_conv", "v_conv".

@@ -67,7 +67,7 @@ const Mechanism kHgrn2 = {
           read.heads = read_heads(settings, context, context.dim, "dim");
           read.key_dim = settings.integer("key_dim", 1, 1 << 20, context.dim);
           read_heads(settings, context, read.key_dim, "key_dim");
-          read.taps = read_taps(settings, std::nullopt).value_or(0);
+          read.taps = read_taps(settings);
           read.lower_bound = settings.number("lower_bound", 0.0, 0.999, 0.0);
           return std::make_shared<Hgrn2Mixer>(read, context.dim);
         },

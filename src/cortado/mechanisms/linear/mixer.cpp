@@ -18,7 +18,7 @@ LinearSettings LinearSettings::read(JsonReader& settings, const MixerContext& co
   read.epsilon = settings.number("epsilon", 0.0, 1.0, logits ? 0.0 : 1e-6);
   read.gate = settings.boolean("gate", gate);
   read.bias = settings.boolean("bias", true);
-  read.conv = settings.optional_integer("conv", 1, 64);
+  read.taps = read_taps(settings);
   read.causal = context.causal;
   if (!read.causal && !read.normalize) settings.fail("normalize false has no bidirectional form");
   if (logits && !read.normalize) {
@@ -38,7 +38,7 @@ LinearMixer::LinearMixer(std::string name, const LinearSettings& settings, int64
       logits_(FeatureMap::in_logits(settings.feature_map)) {
   const auto branch = [&](const std::string& name) {
     ConvolvedLinear made(*this, name, dim, dim, settings.bias);
-    made.convolve(*this, name + "_conv", settings.conv.value_or(0), name + "_tail");
+    made.convolve(*this, name + "_conv", settings.taps, name + "_tail");
     return made;
   };
   q_ = branch("q");

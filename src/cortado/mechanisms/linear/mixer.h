@@ -14,13 +14,13 @@ OperatorCase linear_case();
 
 struct LinearSettings {
   int64_t heads;
-  std::string feature_map;      // FeatureMap::kinds()
-  int64_t features;             // of the maps that have a matrix: its rows
-  bool normalize;               // divide by φ(q)·z
-  double epsilon;               // added to the denominator
-  bool gate;                    // output times σ(W_g x)
-  bool bias;                    // of the projections, as in the chapter's listing
-  std::optional<int64_t> conv;  // taps of the short convolutions over q, k, v
+  std::string feature_map;  // FeatureMap::kinds()
+  int64_t features;         // of the maps that have a matrix: its rows
+  bool normalize;           // divide by φ(q)·z
+  double epsilon;           // added to the denominator
+  bool gate;                // output times σ(W_g x)
+  bool bias;                // of the projections, as in the chapter's listing
+  int64_t taps;             // of the short convolutions over q, k, v; 0: none
   bool causal;
 
   // All settings but the map's name and "gate", whose defaults the caller knows.

@@ -5,8 +5,14 @@
 
 namespace cortado {
 
+const std::vector<std::string>& head_feature_maps() {
+  static const std::vector<std::string> kinds = {"lolcats", "hedgehog", "hedgehog_exp", "t2r"};
+  return kinds;
+}
+
 HeadFeatureSettings HeadFeatureSettings::read(JsonReader& settings, int64_t head_dim) {
-  return {settings.choice("feature_map", {"lolcats", "hedgehog", "exp", "t2r"}, "lolcats"),
+  settings.renamed_word("feature_map", "exp", "hedgehog_exp");
+  return {settings.choice("feature_map", head_feature_maps(), "lolcats"),
           settings.integer("features", 1, 65536, std::min<int64_t>(64, head_dim))};
 }
 
@@ -28,8 +34,9 @@ Tensor HeadFeatureMap::forward(const Tensor& x) const {
   }
   y = y.transpose(1, 2);
   if (bias.defined()) y = y + bias;
-  const Tensor phi = settings_.kind == "exp" ? at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1)
-                                             : learned_features(settings_.kind, y);
+  const Tensor phi = settings_.kind == "hedgehog_exp"
+                         ? at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1)
+                         : learned_features(settings_.kind, y);
   return phi.clamp_min(kLeastFeature);
 }
 

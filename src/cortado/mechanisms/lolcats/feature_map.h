@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <string>
+#include <vector>
 
 #include "cortado/base/json.h"
 
@@ -14,8 +15,10 @@ using at::Tensor;
 // Where the softmax part's factor starts: σ(-ln 9) = 0.1.
 inline constexpr double kFirstWindowFactor = -2.1972245773362196;
 
+const std::vector<std::string>& head_feature_maps();
+
 struct HeadFeatureSettings {
-  std::string kind;
+  std::string kind;  // of head_feature_maps()
   int64_t features;  // f, columns of the matrices
 
   // {"feature_map", "features"} of a mixer's settings.
@@ -23,11 +26,12 @@ struct HeadFeatureSettings {
 };
 
 // x [B,T,H,d] -> φ(x) [B,T,H,F], with y = x W (+ b), W [H,d,f] starting as the rectangular identity. Never below 1e-12.
-// | kind     | φ                                        | F  | bias |
-// | lolcats  | [softmax(y), softmax(-y)], two softmaxes | 2f | no   |
-// | hedgehog | softmax([2y, -2y]), one softmax          | 2f | yes  |
-// | exp      | [exp(y - max y), exp(-y + min y)]        | 2f | no   |
-// | t2r      | relu(y)                                  | f  | yes  |
+// | kind         | φ                                        | F  | bias |
+// | lolcats      | [softmax(y), softmax(-y)], two softmaxes | 2f | no   |
+// | hedgehog     | softmax([2y, -2y]), one softmax          | 2f | yes  |
+// | hedgehog_exp | [exp(y - max y), exp(-y + min y)]        | 2f | no   |
+// | t2r          | relu(y)                                  | f  | yes  |
+// ("hedgehog_exp" was "exp" to earlier versions.)
 class HeadFeatureMap : public torch::nn::Module {
  public:
   HeadFeatureMap(const HeadFeatureSettings& settings, int64_t heads, int64_t head_dim);

@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/lolcats/mixer.h"
 
+#include "cortado/base/words.h"
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/mechanisms/shared/sequences.h"
@@ -190,8 +191,9 @@ const Mechanism kLolcats = {
                         {.name = "layout", .help = kLayoutHelp, .words = lolcats_layouts(), .fallback = "terrace"},
                         {.name = "mixture", .help = kMixtureHelp, .words = lolcats_mixtures(), .fallback = "lolcats"},
                         {.name = "feature_map",
-                         .help = "lolcats, hedgehog, exp or t2r",
-                         .words = {"lolcats", "hedgehog", "exp", "t2r"},
+                         .help = alternatives(head_feature_maps()),
+                         .words = head_feature_maps(),
+                         .earlier = {{"exp", "hedgehog_exp"}},
                          .fallback = "lolcats"},
                         {.name = "features",
                          .help = "columns of a feature map's matrix (default: 64, at most the head size)",

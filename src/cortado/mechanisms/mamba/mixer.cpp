@@ -5,8 +5,8 @@ namespace cortado {
 MambaMixer::MambaMixer(const MambaSettings& settings, int64_t dim) : Mixer("mamba"), settings_(settings) {
   const int64_t inner = settings.inner;
   in_ = register_module("in", std::make_shared<Linear>(dim, 2 * inner, settings.bias));
-  if (settings.conv) {
-    conv_ = register_module("conv", std::make_shared<ShortConvolution>(inner, *settings.conv, settings.conv_bias));
+  if (settings.taps > 0) {
+    conv_ = register_module("conv", std::make_shared<ShortConvolution>(inner, settings.taps, settings.conv_bias));
   }
   select_ = register_module("select", std::make_shared<Linear>(inner, settings.rank + 2 * settings.state));
   step_ = register_module("step", std::make_shared<Linear>(settings.rank, inner));
@@ -69,7 +69,7 @@ const Mechanism kMamba = {
           read.inner = settings.integer("expand", 1, 64, 2) * context.dim;
           read.state = settings.integer("state", 1, 1 << 16, 16);
           read.rank = settings.integer("step_rank", 1, 1 << 20, (context.dim + 15) / 16);
-          read.conv = read_taps(settings, 4);
+          read.taps = read_taps(settings, 4);
           read.conv_bias = settings.boolean("conv_bias", true);
           read.bias = settings.boolean("bias", false);
           return std::make_shared<MambaMixer>(read, context.dim);

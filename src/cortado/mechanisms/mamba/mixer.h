@@ -11,10 +11,10 @@ namespace cortado {
 extern const Mechanism kMamba;
 
 struct MambaSettings {
-  int64_t inner;                // E: channels of x and z
-  int64_t state;                // N
-  int64_t rank;                 // of the step size's projection
-  std::optional<int64_t> conv;  // taps
+  int64_t inner;  // E: channels of x and z
+  int64_t state;  // N
+  int64_t rank;   // of the step size's projection
+  int64_t taps;   // of the short convolution; 0: none
   bool conv_bias, bias;
 };
 

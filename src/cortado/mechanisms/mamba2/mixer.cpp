@@ -7,8 +7,8 @@ namespace cortado {
 Mamba2Mixer::Mamba2Mixer(const Mamba2Settings& settings, int64_t dim) : Mixer("mamba2"), settings_(settings) {
   const int64_t inner = settings.inner, mixed = inner + 2 * settings.groups * settings.state, heads = settings.heads;
   in_ = register_module("in", std::make_shared<Linear>(dim, inner + mixed + heads, settings.bias));
-  if (settings.conv) {
-    conv_ = register_module("conv", std::make_shared<ShortConvolution>(mixed, *settings.conv, settings.conv_bias));
+  if (settings.taps > 0) {
+    conv_ = register_module("conv", std::make_shared<ShortConvolution>(mixed, settings.taps, settings.conv_bias));
   }
   a_log_ = register_parameter("a_log", at::empty({heads}).uniform_(1, 16).log());
   skip_ = register_parameter("skip", at::ones({heads}));
@@ -81,7 +81,7 @@ const Mechanism kMamba2 = {
             settings.fail(concat("heads (", read.heads, ") is not divisible by groups (", read.groups, ")"));
           }
           read.state = settings.integer("state", 1, 1 << 16, 128);
-          read.conv = read_taps(settings, 4);
+          read.taps = read_taps(settings, 4);
           read.conv_bias = settings.boolean("conv_bias", true);
           read.bias = settings.boolean("bias", false);
           read.norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-5);

@@ -11,10 +11,10 @@ namespace cortado {
 extern const Mechanism kMamba2;
 
 struct Mamba2Settings {
-  int64_t inner;                // channels of x and z, all heads together
-  int64_t heads, groups;        // groups of heads share B and C
-  int64_t state;                // N
-  std::optional<int64_t> conv;  // taps
+  int64_t inner;          // channels of x and z, all heads together
+  int64_t heads, groups;  // groups of heads share B and C
+  int64_t state;          // N
+  int64_t taps;           // of the short convolution; 0: none
   bool conv_bias, bias;
   double norm_eps;
 };

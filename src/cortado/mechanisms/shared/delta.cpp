@@ -29,9 +29,10 @@ DeltaSettings read_delta_settings(JsonReader& settings, const MixerContext& cont
   }
   read.head_dim = settings.integer("head_dim", 1, kMost, share);
   read.value_head_dim = settings.integer("value_head_dim", 1, kMost, value_share * read.head_dim);
-  read.taps = settings.integer("taps", 0, 64, 4);
+  read.taps = read_taps(settings, 4);
   read.reflect = settings.boolean("reflect", false);
-  read.epsilon = settings.number("epsilon", 0.0, 1.0, 1e-5);
+  settings.renamed("epsilon", "norm_eps");
+  read.norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-5);
   read.output_gate = settings.choice("output_gate", {"none", "silu", "sigmoid"}, output_gate);
   return read;
 }
@@ -52,7 +53,7 @@ DeltaMixer::DeltaMixer(const std::string& name, const DeltaSettings& settings, i
     if (!full) gate_in_ = register_module("gate_in", std::make_shared<Linear>(dim, settings.gate_rank));
     gate_ = register_module("gate", std::make_shared<Linear>(full ? dim : settings.gate_rank, settings.value_width()));
   }
-  norm_ = register_module("norm", std::make_shared<RmsNorm>(settings.value_head_dim, settings.epsilon));
+  norm_ = register_module("norm", std::make_shared<RmsNorm>(settings.value_head_dim, settings.norm_eps));
   o_ = register_module("o", make_output_linear(settings.value_width(), dim));
 }
 

@@ -16,7 +16,7 @@ struct DeltaSettings {
   int64_t value_head_dim;   // V
   int64_t taps;             // of the short convolutions; 0 = none
   bool reflect;             // beta in (0, 2) and not (0, 1): the state's matrices may have negative eigenvalues
-  double epsilon;           // of the norm on the output
+  double norm_eps;          // of the norm on the output
   std::string output_gate;  // "none", "silu", "sigmoid"
   int64_t gate_rank = 0;    // of the output gate's map; 0 = full
 

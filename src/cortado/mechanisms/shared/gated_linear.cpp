@@ -21,7 +21,7 @@ GatedLinearSettings GatedLinearSettings::read(JsonReader& settings, const MixerC
   read.value_dim = settings.integer("value_dim", 1, 1 << 20, value_dim);
   read.heads = read_heads(settings, context, read.key_dim, "key_dim");
   read_heads(settings, context, read.value_dim, "value_dim");
-  read.conv = read_taps(settings, std::nullopt);
+  read.taps = read_taps(settings);
   read.feature_map = settings.choice("feature_map", {"none", "silu", "relu", "elu"}, feature_map);
   read.scale = 1 / std::sqrt(static_cast<double>(read.key_dim / read.heads));
   return read;
@@ -35,10 +35,9 @@ GatedLinearMixer::GatedLinearMixer(std::string name, const GatedLinearSettings& 
   v_ = ConvolvedLinear(*this, "v", dim, values);
   g_ = register_module("g", std::make_shared<Linear>(dim, values));
   o_ = register_module("o", make_output_linear(values, dim));
-  const int64_t taps = settings.conv.value_or(0);
-  q_.convolve(*this, "conv_q", taps, "conv_q");
-  k_.convolve(*this, "conv_k", taps, "conv_k");
-  v_.convolve(*this, "conv_v", taps, "conv_v");
+  q_.convolve(*this, "conv_q", settings.taps, "conv_q");
+  k_.convolve(*this, "conv_k", settings.taps, "conv_k");
+  v_.convolve(*this, "conv_v", settings.taps, "conv_v");
   const int64_t together = settings.norm_heads ? values / settings.heads : values;
   norm_ = register_module("norm", std::make_shared<RmsNorm>(together, settings.norm_eps));
 }

@@ -10,9 +10,9 @@ namespace cortado {
 
 struct GatedLinearSettings {
   int64_t heads;
-  int64_t key_dim, value_dim;   // of all heads together
-  std::optional<int64_t> conv;  // taps of a short convolution with silu on each of q, k and v
-  std::string feature_map;      // of q and k: "none", "silu", "relu", "elu" (elu + 1)
+  int64_t key_dim, value_dim;  // of all heads together
+  int64_t taps = 0;            // of a short convolution with silu on each of q, k and v; 0: none
+  std::string feature_map;     // of q and k: "none", "silu", "relu", "elu" (elu + 1)
   bool silu_values = false;
   double scale;            // of q
   bool norm_heads = true;  // RMSNorm of each head's output, else of all heads' together
@@ -20,7 +20,7 @@ struct GatedLinearSettings {
   bool swish = true;             // output gate silu(W_g x), else σ(W_g x)
   std::optional<Rotary> rotary;  // rotary positions on q and k
 
-  // {"heads", "key_dim", "value_dim", "conv", "feature_map"}; the scale is K^-1/2.
+  // {"heads", "key_dim", "value_dim", "taps", "feature_map"}; the scale is K^-1/2.
   static GatedLinearSettings read(JsonReader& settings, const MixerContext& context, int64_t key_dim, int64_t value_dim,
                                   const std::string& feature_map);
 };

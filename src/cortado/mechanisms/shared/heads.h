@@ -35,9 +35,10 @@ void read_scores(JsonReader& settings, Scores& scores) {
   scores.softcap = settings.optional_number("softcap", 1e-6, 1e9);
 }
 
-// "conv" of the settings: the taps of a short convolution, null for none.
-inline std::optional<int64_t> read_taps(JsonReader& settings, std::optional<int64_t> fallback) {
-  return settings.says("conv") ? settings.optional_integer("conv", 1, 64) : fallback;
+// "taps" of the settings, of a short convolution ("conv" to earlier versions): null or 0 for none.
+inline int64_t read_taps(JsonReader& settings, int64_t fallback = 0) {
+  settings.renamed("conv", "taps");
+  return settings.says("taps") ? settings.optional_integer("taps", 0, 64).value_or(0) : fallback;
 }
 
 // "rope_theta" and "rope_scaling" of the settings (default: the model's).
