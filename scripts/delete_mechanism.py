@@ -25,7 +25,7 @@ def definitions(root):
     found = {}
     for path in sorted((root / MECHANISMS).glob("*/*.cpp")):
         text = path.read_text()
-        for constant, name in re.findall(r'^const Mechanism (k\w+) = \{\s*\.name = "(\w+)"', text, re.MULTILINE):
+        for constant, name in re.findall(r'^(?:extern )?const Mechanism (k\w+) = \{\s*\.name = "(\w+)"', text, re.MULTILINE):
             found[name] = (path.parent, constant)
     return found
 
@@ -78,7 +78,7 @@ def delete(root, names):
     for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     includes = tuple(f'#include "{MECHANISMS[4:]}/{folder.name}/' for folder in gone)
-    entry = re.compile(rf"\s*&({'|'.join(constants)}),")
+    entry = re.compile(rf"\s*(&|extern const Mechanism )({'|'.join(constants)})[,;]")
     drop_lines(root / REGISTRY, lambda line: line.startswith(includes) or entry.match(line))
     exceptions = root / "lint-exceptions.txt"  # `name PATH NAME REASON`, `file PATH REASON`
     if exceptions.exists():

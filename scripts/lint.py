@@ -109,7 +109,7 @@ def mechanism_folders(files):
     for path in files:
         if re.fullmatch(r"src/cortado/mechanisms/\w+/\w+\.cpp", path):
             text = (ROOT / path).read_text(encoding="utf-8")
-            for name in re.findall(r'^const Mechanism k\w+ = \{\s*\.name = "(\w+)"', text, re.MULTILINE):
+            for name in re.findall(r'^(?:extern )?const Mechanism k\w+ = \{\s*\.name = "(\w+)"', text, re.MULTILINE):
                 found[name] = path.rpartition("/")[0]
     return found
 

@@ -8,7 +8,7 @@ import pytest
 
 REGISTRY = """#include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/mocha/mixer.h"
-#include "cortado/mechanisms/mochaccino/mixer.h"
+extern const Mechanism kMochaccino;
       &kLatte,       //
       &kMocha,       //
       &kMochaccino,  //
@@ -21,7 +21,7 @@ def fixture_house(tmp_path):
     stands_on = {"latte": "shared", "mocha": "latte", "mochaccino": "mocha"}
     files = {f"src/cortado/mechanisms/{name}/mixer.h": f'#include "cortado/mechanisms/{other}/op.h"\n' for name, other in stands_on.items()}
     for name in stands_on:
-        files[f"src/cortado/mechanisms/{name}/mixer.cpp"] = f'const Mechanism k{name.title()} = {{\n    .name = "{name}",\n}};\n'
+        files[f"src/cortado/mechanisms/{name}/mixer.cpp"] = f'extern const Mechanism k{name.title()} = {{\n    .name = "{name}",\n}};\n'
         files[f"tests/recorded/{name}-0/expected.json"] = "{}"
         files[f"src/cortado/models/{name}_test.cpp"] = files[f"tests/python/test_{name}.py"] = ""
         files[f"configs/table/{name}.json"] = json.dumps({"layers": [{"mixer": {"mixer": name}}]})

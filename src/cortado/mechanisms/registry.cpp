@@ -4,40 +4,42 @@
 #include <map>
 
 #include "cortado/base/error.h"
-#include "cortado/mechanisms/abc/mixer.h"
-#include "cortado/mechanisms/blurry_window/mixer.h"
-#include "cortado/mechanisms/delta_net/mixer.h"
-#include "cortado/mechanisms/exact_chunked/mixer.h"
-#include "cortado/mechanisms/gated_delta_net/mixer.h"
-#include "cortado/mechanisms/gated_slot/mixer.h"
-#include "cortado/mechanisms/gla/mixer.h"
-#include "cortado/mechanisms/griffin/mixer.h"
-#include "cortado/mechanisms/h3/mixer.h"
-#include "cortado/mechanisms/hgrn2/mixer.h"
-#include "cortado/mechanisms/kda/mixer.h"
-#include "cortado/mechanisms/latte/mixer.h"
-#include "cortado/mechanisms/lightning/mixer.h"
-#include "cortado/mechanisms/linear/mixer.h"
-#include "cortado/mechanisms/linformer/mixer.h"
-#include "cortado/mechanisms/lola/mixer.h"
-#include "cortado/mechanisms/lolcats/mixer.h"
-#include "cortado/mechanisms/longformer/mixer.h"
-#include "cortado/mechanisms/luna/mixer.h"
-#include "cortado/mechanisms/macchiato/mixer.h"
-#include "cortado/mechanisms/mamba/mixer.h"
-#include "cortado/mechanisms/mamba2/mixer.h"
-#include "cortado/mechanisms/mega/mixer.h"
-#include "cortado/mechanisms/perceiver/mixer.h"
-#include "cortado/mechanisms/performer/mixer.h"
-#include "cortado/mechanisms/retention/mixer.h"
-#include "cortado/mechanisms/rg_lru/mixer.h"
-#include "cortado/mechanisms/rwkv/rwkv4.h"
-#include "cortado/mechanisms/rwkv/rwkv6.h"
-#include "cortado/mechanisms/s5/mixer.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 
 namespace cortado {
+
+// Those without a header, each in its folder.
+extern const Mechanism kLinear;
+extern const Mechanism kPerformer;
+extern const Mechanism kLatte;
+extern const Mechanism kMacchiato;
+extern const Mechanism kRgLru;
+extern const Mechanism kRetention;
+extern const Mechanism kLightning;
+extern const Mechanism kGla;
+extern const Mechanism kHgrn2;
+extern const Mechanism kMamba;
+extern const Mechanism kMamba2;
+extern const Mechanism kRwkv4;
+extern const Mechanism kRwkv6;
+extern const Mechanism kDeltaNet;
+extern const Mechanism kGatedDeltaNet;
+extern const Mechanism kKda;
+extern const Mechanism kAbc;
+extern const Mechanism kGatedSlotAttention;
+extern const Mechanism kBlurryWindow;
+extern const Mechanism kLolcats;
+extern const Mechanism kLola;
+extern const Mechanism kExactChunked;
+extern const Mechanism kLongformer;
+extern const Mechanism kGriffin;
+extern const Mechanism kH3;
+extern const Mechanism kS5;
+extern const Mechanism kMega;
+extern const Mechanism kLuna;
+extern const Mechanism kLinformer;
+extern const Mechanism kPerceiver;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {

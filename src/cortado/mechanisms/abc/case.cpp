@@ -1,5 +1,4 @@
 // What is measured of abc's operator.
-#include "cortado/mechanisms/abc/mixer.h"
 #include "cortado/mechanisms/abc/op.h"
 #include "cortado/primitives/operator_case.h"
 

@@ -1,5 +1,4 @@
 // What is measured of blurry_window's operator.
-#include "cortado/mechanisms/blurry_window/mixer.h"
 #include "cortado/mechanisms/blurry_window/op.h"
 #include "cortado/primitives/operator_case.h"
 

@@ -1,47 +1,72 @@
-#include "cortado/mechanisms/blurry_window/mixer.h"
-
+// blurry_window: Blurry Window Attention, softmax over N slots that interpolate the keys and values of a period of P
+// tokens.
+#include "cortado/mechanisms/blurry_window/op.h"
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/projected.h"
 #include "cortado/mechanisms/shared/slot_state.h"
 
 namespace cortado {
 
-BlurryWindowMixer::BlurryWindowMixer(const BlurrySettings& settings, int64_t dim)
-    : ProjectedMixer("blurry_window", {settings.heads, settings.heads, dim / settings.heads, settings.rotary}, dim),
-      settings_(settings),
-      head_dim_(dim / settings.heads) {
-  table_ = blurry_weights(at::arange(settings.sizes.period), settings.sizes, at::kDouble);
-}
+OperatorCase blurry_case();  // case.cpp
 
-Tensor BlurryWindowMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  BlurryOptions options{.sizes = settings_.sizes, .decay = settings_.decay, .cu_seqlens = batch.cu_seqlens};
-  options.key_state = start_of(state, "key_state");
-  options.value_state = start_of(state, "value_state");
-  options.position = start_of(state, "position");
-  if (table_.device() != x.device()) table_ = table_.to(x.device());
-  options.table = table_;
-  const Projected p = project(x, batch.positions(x, options.position));
-  const SlotResult result = blurry_window(p.q, p.k, p.v, options);
-  keep_slots(state, result);
-  return output(result.o);
-}
+namespace {
 
-Tensor BlurryWindowMixer::reference(const Tensor& x) {
-  const Projected p = project(x, Batch{}.positions(x));
-  return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay,
-                                        1 / std::sqrt(static_cast<double>(head_dim_))));
-}
+struct BlurrySettings {
+  int64_t heads;
+  BlurrySizes sizes;
+  bool decay;
+  std::optional<Rotary> rotary;  // none: no rotary positions
+};
 
-StateLayout BlurryWindowMixer::state_layout() const {
-  StateLayout layout;
-  declare_slots(layout, settings_.heads, settings_.sizes.slots, head_dim_);
-  layout.position();
-  return layout;
-}
+// State: "key_state", "value_state" [rows,H,N,d] and "position" [rows].
+class BlurryWindowMixer : public ProjectedMixer {
+ public:
+  BlurryWindowMixer(const BlurrySettings& settings, int64_t dim)
+      : ProjectedMixer("blurry_window", {settings.heads, settings.heads, dim / settings.heads, settings.rotary}, dim),
+        settings_(settings),
+        head_dim_(dim / settings.heads) {
+    table_ = blurry_weights(at::arange(settings.sizes.period), settings.sizes, at::kDouble);
+  }
 
-double BlurryWindowMixer::flops_per_token(int64_t) const {
-  return weight_flops() + scan_flops(4);  // written and read
-}
+  Tensor reference(const Tensor& x) override {
+    const Projected p = project(x, Batch{}.positions(x));
+    return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay,
+                                          1 / std::sqrt(static_cast<double>(head_dim_))));
+  }
 
-const Mechanism kBlurryWindow = {
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    declare_slots(layout, settings_.heads, settings_.sizes.slots, head_dim_);
+    layout.position();
+    return layout;
+  }
+
+  double flops_per_token(int64_t) const override {
+    return weight_flops() + scan_flops(4);  // written and read
+  }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    BlurryOptions options{.sizes = settings_.sizes, .decay = settings_.decay, .cu_seqlens = batch.cu_seqlens};
+    options.key_state = start_of(state, "key_state");
+    options.value_state = start_of(state, "value_state");
+    options.position = start_of(state, "position");
+    if (table_.device() != x.device()) table_ = table_.to(x.device());
+    options.table = table_;
+    const Projected p = project(x, batch.positions(x, options.position));
+    const SlotResult result = blurry_window(p.q, p.k, p.v, options);
+    keep_slots(state, result);
+    return output(result.o);
+  }
+
+  BlurrySettings settings_;
+  int64_t head_dim_;
+  Tensor table_;  // one period of w, [P,N] float64; not a parameter: it follows from the settings
+};
+
+}  // namespace
+
+extern const Mechanism kBlurryWindow = {
     .name = "blurry_window",
     .family = "slot attention",
     .paper = "Blurry Window Attention (2026) eq. 14-17, §3.3",

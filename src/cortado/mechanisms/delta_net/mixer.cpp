@@ -1,8 +1,22 @@
-#include "cortado/mechanisms/delta_net/mixer.h"
+// delta_net: DeltaNet, the delta rule without decay.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
 
-const Mechanism kDeltaNet = {
+namespace {
+
+class DeltaNetMixer : public DeltaMixer {
+ public:
+  DeltaNetMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("delta_net", settings, dim) {}
+
+ protected:
+  std::optional<Tensor> log_decay(const Tensor&) const override { return {}; }
+};
+
+}  // namespace
+
+extern const Mechanism kDeltaNet = {
     .name = "delta_net",
     .family = "delta rule",
     .paper = "DeltaNet (Schlag et al. 2021; Yang et al. 2024)",

@@ -1,21 +1,38 @@
-#include "cortado/mechanisms/exact_chunked/mixer.h"
+// exact_chunked: softmax attention computed in chunks with a running maximum, the honest baseline.
+#include "cortado/mechanisms/softmax/mixer.h"
 
+#include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/interval_attention.h"
 
 namespace cortado {
 
-Tensor ExactChunkedMixer::attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const {
-  const KeyPlaces places = key_places(q, keys, options.cu_seqlens);
-  IntervalOptions chunked;
-  chunked.begin = places.first;
-  chunked.end = options.causal ? places.own + 1 : places.end;
-  chunked.chunk = chunk_;
-  chunked.softcap = options.softcap;
-  chunked.scale = options.scale;
-  return std::get<0>(interval_attention(q, keys.k, keys.v, chunked));
-}
+namespace {
 
-const Mechanism kExactChunked = {
+// Projections, cache and results of `softmax`; only the algorithm differs. State: as softmax.
+class ExactChunkedMixer : public SoftmaxMixer {
+ public:
+  ExactChunkedMixer(const AttentionSettings& settings, int64_t chunk, int64_t dim)
+      : SoftmaxMixer(settings, dim, "exact_chunked"), chunk_(chunk) {}
+
+ protected:
+  Tensor attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const override {
+    const KeyPlaces places = key_places(q, keys, options.cu_seqlens);
+    IntervalOptions chunked;
+    chunked.begin = places.first;
+    chunked.end = options.causal ? places.own + 1 : places.end;
+    chunked.chunk = chunk_;
+    chunked.softcap = options.softcap;
+    chunked.scale = options.scale;
+    return std::get<0>(interval_attention(q, keys.k, keys.v, chunked));
+  }
+
+ private:
+  int64_t chunk_;
+};
+
+}  // namespace
+
+extern const Mechanism kExactChunked = {
     .name = "exact_chunked",
     .family = "softmax attention",
     .paper = "Rabe and Staats (2021)",

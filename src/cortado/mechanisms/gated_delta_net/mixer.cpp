@@ -1,19 +1,32 @@
-#include "cortado/mechanisms/gated_delta_net/mixer.h"
+// gated_delta_net: the delta rule after a decay of each head.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
 
-GatedDeltaNetMixer::GatedDeltaNetMixer(const DeltaSettings& settings, int64_t dim)
-    : DeltaMixer("gated_delta_net", settings, dim) {
-  decay_ = register_module("decay", std::make_shared<Linear>(dim, settings.heads));
-  a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 0.01));
-  dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads}));
-}
+namespace {
 
-std::optional<Tensor> GatedDeltaNetMixer::log_decay(const Tensor& x) const {
-  return softplus_decay(decay_->forward(x), a_log_, dt_bias_);
-}
+class GatedDeltaNetMixer : public DeltaMixer {
+ public:
+  GatedDeltaNetMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("gated_delta_net", settings, dim) {
+    decay_ = register_module("decay", std::make_shared<Linear>(dim, settings.heads));
+    a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 0.01));
+    dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads}));
+  }
 
-const Mechanism kGatedDeltaNet = {
+ protected:
+  std::optional<Tensor> log_decay(const Tensor& x) const override {
+    return softplus_decay(decay_->forward(x), a_log_, dt_bias_);
+  }
+
+ private:
+  std::shared_ptr<Linear> decay_;
+  Tensor a_log_, dt_bias_;  // [H]
+};
+
+}  // namespace
+
+extern const Mechanism kGatedDeltaNet = {
     .name = "gated_delta_net",
     .family = "delta rule",
     .paper = "Gated DeltaNet (Yang et al. 2025); Qwen3-Next",

@@ -1,5 +1,4 @@
 // What is measured of gated_slot's operator.
-#include "cortado/mechanisms/gated_slot/mixer.h"
 #include "cortado/mechanisms/gated_slot/op.h"
 #include "cortado/primitives/operator_case.h"
 

@@ -1,19 +1,34 @@
-#include "cortado/mechanisms/gla/mixer.h"
+// gla: linear attention with a data-dependent decay for every key channel.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
 
-GlaMixer::GlaMixer(const GatedLinearSettings& settings, int64_t dim, int64_t rank, double temperature)
-    : GatedLinearMixer("gla", settings, dim), temperature_(temperature) {
-  down_ = register_module("decay_down", std::make_shared<Linear>(dim, rank));
-  up_ = register_module("decay_up", std::make_shared<Linear>(rank, settings.key_dim, /*with_bias=*/true));
-}
+namespace {
 
-Tensor GlaMixer::decay(const Tensor& x) const {
-  const Tensor logits = widen(up_->forward(down_->forward(x)));
-  return split_heads(at::log_sigmoid(logits) / temperature_, settings_.heads);
-}
+class GlaMixer : public GatedLinearMixer {
+ public:
+  // rank: of the decay's projection; the logarithm of the sigmoid is divided by `temperature`.
+  GlaMixer(const GatedLinearSettings& settings, int64_t dim, int64_t rank, double temperature)
+      : GatedLinearMixer("gla", settings, dim), temperature_(temperature) {
+    down_ = register_module("decay_down", std::make_shared<Linear>(dim, rank));
+    up_ = register_module("decay_up", std::make_shared<Linear>(rank, settings.key_dim, /*with_bias=*/true));
+  }
 
-const Mechanism kGla = {
+ protected:
+  Tensor decay(const Tensor& x) const override {
+    const Tensor logits = widen(up_->forward(down_->forward(x)));
+    return split_heads(at::log_sigmoid(logits) / temperature_, settings_.heads);
+  }
+
+ private:
+  double temperature_;
+  std::shared_ptr<Linear> down_, up_;
+};
+
+}  // namespace
+
+extern const Mechanism kGla = {
     .name = "gla",
     .family = "linear attention",
     .paper = "Gated Linear Attention (Yang et al. 2024) eq. 3-4",

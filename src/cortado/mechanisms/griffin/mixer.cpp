@@ -1,41 +1,57 @@
-#include "cortado/mechanisms/griffin/mixer.h"
+// griffin: the recurrent block of Griffin and Hawk, a gelu gate on a short convolution and an RG-LRU.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
+#include "cortado/nn/rg_lru.h"
+#include "cortado/nn/short_convolution.h"
 
 namespace cortado {
 
-GriffinMixer::GriffinMixer(int64_t dim, int64_t width, int64_t heads, int64_t taps) : Mixer("griffin"), width_(width) {
-  x_ = register_module("x", std::make_shared<Linear>(dim, width, true));
-  y_ = register_module("y", std::make_shared<Linear>(dim, width, true));
-  conv_ = register_module("conv", std::make_shared<ShortConvolution>(width, taps, true, "none"));
-  rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(width, heads));
-  o_ = register_module("o", make_output_linear(width, dim, true));
-}
+namespace {
 
-Tensor GriffinMixer::output(const Tensor& x, const Tensor& h) const {
-  return o_->forward(h * at::gelu(y_->forward(x), "tanh"));
-}
+// State: "tail" [rows, taps - 1, R], "h" [rows, R], "position" [rows]; R the recurrence's width.
+class GriffinMixer : public Mixer {
+ public:
+  GriffinMixer(int64_t dim, int64_t width, int64_t heads, int64_t taps) : Mixer("griffin"), width_(width) {
+    x_ = register_module("x", std::make_shared<Linear>(dim, width, true));
+    y_ = register_module("y", std::make_shared<Linear>(dim, width, true));
+    conv_ = register_module("conv", std::make_shared<ShortConvolution>(width, taps, true, "none"));
+    rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(width, heads));
+    o_ = register_module("o", make_output_linear(width, dim, true));
+  }
 
-Tensor GriffinMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Tensor u = conv_->forward(x_->forward(x), batch, state, "tail");
-  return output(x, rg_lru_->forward(u, batch, state, "h"));
-}
+  Tensor reference(const Tensor& x) override {
+    return output(x, rg_lru_->reference(conv_->reference(x_->forward(x)), /*causal=*/true));
+  }
 
-Tensor GriffinMixer::reference(const Tensor& x) {
-  return output(x, rg_lru_->reference(conv_->reference(x_->forward(x)), /*causal=*/true));
-}
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    conv_->declare(layout, "tail");
+    rg_lru_->declare(layout, "h");
+    layout.position();
+    return layout;
+  }
 
-StateLayout GriffinMixer::state_layout() const {
-  StateLayout layout;
-  conv_->declare(layout, "tail");
-  rg_lru_->declare(layout, "h");
-  layout.position();
-  return layout;
-}
+  double flops_per_token(int64_t) const override {
+    return weight_flops() + rg_lru_->flops_per_token() + 10.0 * static_cast<double>(width_);  // the gate
+  }
 
-double GriffinMixer::flops_per_token(int64_t) const {
-  return weight_flops() + rg_lru_->flops_per_token() + 10.0 * static_cast<double>(width_);  // the gate
-}
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Tensor u = conv_->forward(x_->forward(x), batch, state, "tail");
+    return output(x, rg_lru_->forward(u, batch, state, "h"));
+  }
 
-const Mechanism kGriffin = {
+  Tensor output(const Tensor& x, const Tensor& h) const { return o_->forward(h * at::gelu(y_->forward(x), "tanh")); }
+
+  int64_t width_;
+  std::shared_ptr<Linear> x_, y_, o_;
+  std::shared_ptr<ShortConvolution> conv_;
+  std::shared_ptr<RgLru> rg_lru_;
+};
+
+}  // namespace
+
+extern const Mechanism kGriffin = {
     .name = "griffin",
     .family = "recurrence",
     .paper = "Griffin (De et al. 2024) §2.3-2.4 eq. 1-4",

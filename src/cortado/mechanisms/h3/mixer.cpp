@@ -1,55 +1,97 @@
-#include "cortado/mechanisms/h3/mixer.h"
-
+// h3: a shift SSM on the keys, times the values, a diagonal SSM, times the queries.
 #include <cmath>
 
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/channel_ssm.h"
+#include "cortado/nn/diagonal_ssm.h"
+#include "cortado/nn/short_convolution.h"
 
 namespace cortado {
 
-H3Mixer::H3Mixer(int64_t dim, int64_t states, int64_t taps) : Mixer("h3"), dim_(dim), states_(states) {
-  q_ = register_module("q", std::make_shared<Linear>(dim, dim));
-  k_ = register_module("k", std::make_shared<Linear>(dim, dim));
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-  o_ = register_module("o", make_output_linear(dim, dim));
-  shift_ = register_module("shift", std::make_shared<ShortConvolution>(dim, taps, false, "none"));
-  // S4D-Lin: Λ_n = -1/2 + iπn, Δ log-uniform in [0.001, 0.1], C of variance 1.
-  log_step_ = register_parameter("log_step", log_uniform({dim}, 0.001, 0.1));
-  log_decay_ = register_parameter("log_decay", at::full({dim, states}, std::log(0.5)));
-  frequency_ = register_parameter("frequency", (at::arange(states, at::kFloat) * M_PI).repeat({dim, 1}));
-  c_ = register_parameter("c", at::empty({dim, states, 2}));
-  draw_normal(c_, std::sqrt(0.5));
-  skip_ = register_parameter("skip", at::empty({dim}));
-  draw_normal(skip_, 1.0);
-}
+namespace {
 
-// y_t = 2 Re(Σ_n C_n h_tn) + skip u_t, every channel of u [B,T,D] with N states of its own.
-Tensor H3Mixer::diagonal_ssm(const Tensor& u, const Batch& batch, SequenceState* state) const {
-  const Discretized system = discretize(log_step_.unsqueeze(1), log_decay_, frequency_, u.scalar_type());
-  // What multiplies the input multiplies the output instead, so the state is Σ_s e^{(t-s)ΔΛ} u_s.
-  const Tensor read = 2 * at::view_as_complex(c_.to(u.scalar_type()).contiguous()) * system.input;
-  return channel_ssm({system.log_a, {}, read}, u, batch, state, "ssm") + skip_.to(u.scalar_type()) * u;
-}
+// State: "shift" [rows, taps - 1, D], "ssm" [rows, D·N, 2] (real and imaginary parts).
+class H3Mixer : public Mixer {
+ public:
+  H3Mixer(int64_t dim, int64_t states, int64_t taps) : Mixer("h3"), dim_(dim), states_(states) {
+    q_ = register_module("q", std::make_shared<Linear>(dim, dim));
+    k_ = register_module("k", std::make_shared<Linear>(dim, dim));
+    v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+    o_ = register_module("o", make_output_linear(dim, dim));
+    shift_ = register_module("shift", std::make_shared<ShortConvolution>(dim, taps, false, "none"));
+    // S4D-Lin: Λ_n = -1/2 + iπn, Δ log-uniform in [0.001, 0.1], C of variance 1.
+    log_step_ = register_parameter("log_step", log_uniform({dim}, 0.001, 0.1));
+    log_decay_ = register_parameter("log_decay", at::full({dim, states}, std::log(0.5)));
+    frequency_ = register_parameter("frequency", (at::arange(states, at::kFloat) * M_PI).repeat({dim, 1}));
+    c_ = register_parameter("c", at::empty({dim, states, 2}));
+    draw_normal(c_, std::sqrt(0.5));
+    skip_ = register_parameter("skip", at::empty({dim}));
+    draw_normal(skip_, 1.0);
+  }
 
-Tensor H3Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const auto wide = wide_type(x);
-  const Tensor shifted = shift_->forward(k_->forward(x), batch, state, "shift");
-  const Tensor y = diagonal_ssm(shifted.to(wide) * v_->forward(x).to(wide), batch, state);
-  return o_->forward((q_->forward(x).to(wide) * y).to(x.scalar_type()));
-}
+  // Both systems by their impulse responses. Shift: the taps. Diagonal: K_j = 2 Re Σ_n C_n e^{jΔΛ_n} (e^{ΔΛ_n} - 1)/Λ_n.
+  Tensor reference(const Tensor& x) override {
+    const Tensor k = k_->forward(x), taps = shift_->weight.flip(1).t();  // taps[i]: of the key i tokens ago
+    Tensor response = at::zeros({x.size(1), dim_}, x.options().requires_grad(false));
+    const int64_t reach = std::min(taps.size(0), x.size(1));
+    response = at::cat({taps.narrow(0, 0, reach), response.narrow(0, reach, x.size(1) - reach)});
+    const Tensor u = convolve_reference(response, k) * v_->forward(x);
 
-StateLayout H3Mixer::state_layout() const {
-  StateLayout layout;
-  shift_->declare(layout, "shift");
-  layout.scan("ssm", {dim_ * states_, 2});
-  return layout;
-}
+    const Tensor decay = log_decay_.exp(), step = log_step_.exp().unsqueeze(1);
+    const Tensor lag = at::arange(x.size(1), x.options().requires_grad(false)).reshape({-1, 1, 1});
+    const Tensor size = (-decay * step * lag).exp(), angle = frequency_ * step * lag;  // [T,D,N]
+    // (e^{ΔΛ} - 1)/Λ as real and imaginary parts: the numerator times Λ's conjugate over |Λ|².
+    const Tensor re = (-decay * step).exp() * (frequency_ * step).cos() - 1;
+    const Tensor im = (-decay * step).exp() * (frequency_ * step).sin();
+    const Tensor norm = decay.square() + frequency_.square();
+    const Tensor b_re = (-re * decay + im * frequency_) / norm, b_im = (-im * decay - re * frequency_) / norm;
+    const Tensor c_re = c_.select(2, 0), c_im = c_.select(2, 1);
+    const Tensor g_re = c_re * b_re - c_im * b_im, g_im = c_re * b_im + c_im * b_re;
+    const Tensor kernel = 2 * (size * (g_re * angle.cos() - g_im * angle.sin())).sum(2);
+    return o_->forward(q_->forward(x) * (convolve_reference(kernel, u) + skip_ * u));
+  }
 
-double H3Mixer::flops_per_token(int64_t) const {
-  // A complex multiply-add is 8 operations: one in the recurrence, one in the reading.
-  return weight_flops() + scan_flops(8);
-}
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    shift_->declare(layout, "shift");
+    layout.scan("ssm", {dim_ * states_, 2});
+    return layout;
+  }
 
-const Mechanism kH3 = {
+  double flops_per_token(int64_t) const override {
+    // A complex multiply-add is 8 operations: one in the recurrence, one in the reading.
+    return weight_flops() + scan_flops(8);
+  }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const auto wide = wide_type(x);
+    const Tensor shifted = shift_->forward(k_->forward(x), batch, state, "shift");
+    const Tensor y = diagonal_ssm(shifted.to(wide) * v_->forward(x).to(wide), batch, state);
+    return o_->forward((q_->forward(x).to(wide) * y).to(x.scalar_type()));
+  }
+
+  // y_t = 2 Re(Σ_n C_n h_tn) + skip u_t, every channel of u [B,T,D] with N states of its own.
+  Tensor diagonal_ssm(const Tensor& u, const Batch& batch, SequenceState* state) const {
+    const Discretized system = discretize(log_step_.unsqueeze(1), log_decay_, frequency_, u.scalar_type());
+    // What multiplies the input multiplies the output instead, so the state is Σ_s e^{(t-s)ΔΛ} u_s.
+    const Tensor read = 2 * at::view_as_complex(c_.to(u.scalar_type()).contiguous()) * system.input;
+    return channel_ssm({system.log_a, {}, read}, u, batch, state, "ssm") + skip_.to(u.scalar_type()) * u;
+  }
+
+  int64_t dim_, states_;
+  std::shared_ptr<Linear> q_, k_, v_, o_;
+  std::shared_ptr<ShortConvolution> shift_;
+  Tensor log_step_;               // [D]
+  Tensor log_decay_, frequency_;  // Λ [D, N]
+  Tensor c_;                      // C [D, N, 2]
+  Tensor skip_;                   // [D]
+};
+
+}  // namespace
+
+extern const Mechanism kH3 = {
     .name = "h3",
     .family = "state space",
     .paper = "H3 (Fu et al. 2023) §3.1, algorithm 1",

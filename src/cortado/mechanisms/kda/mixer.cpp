@@ -1,20 +1,34 @@
-#include "cortado/mechanisms/kda/mixer.h"
+// kda: Kimi Delta Attention, the delta rule after a decay of each key channel.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
 
-KdaMixer::KdaMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("kda", settings, dim) {
-  decay_in_ = register_module("decay_in", std::make_shared<Linear>(dim, settings.gate_rank));
-  decay_ = register_module("decay", std::make_shared<Linear>(settings.gate_rank, settings.heads * settings.head_dim));
-  a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 1.0));
-  dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads, settings.head_dim}));
-}
+namespace {
 
-std::optional<Tensor> KdaMixer::log_decay(const Tensor& x) const {
-  const Tensor logits = split_heads(decay_->forward(decay_in_->forward(x)), settings().heads);
-  return softplus_decay(logits, a_log_.unsqueeze(-1), dt_bias_);
-}
+class KdaMixer : public DeltaMixer {
+ public:
+  KdaMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("kda", settings, dim) {
+    decay_in_ = register_module("decay_in", std::make_shared<Linear>(dim, settings.gate_rank));
+    decay_ = register_module("decay", std::make_shared<Linear>(settings.gate_rank, settings.heads * settings.head_dim));
+    a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 1.0));
+    dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads, settings.head_dim}));
+  }
 
-const Mechanism kKda = {
+ protected:
+  std::optional<Tensor> log_decay(const Tensor& x) const override {
+    const Tensor logits = split_heads(decay_->forward(decay_in_->forward(x)), settings().heads);
+    return softplus_decay(logits, a_log_.unsqueeze(-1), dt_bias_);
+  }
+
+ private:
+  std::shared_ptr<Linear> decay_in_, decay_;
+  Tensor a_log_, dt_bias_;  // [H], [H,K]
+};
+
+}  // namespace
+
+extern const Mechanism kKda = {
     .name = "kda",
     .family = "delta rule",
     .paper = "Kimi Linear (Moonshot AI 2025)",

@@ -49,7 +49,7 @@ StateLayout LatteMixer::state_layout() const {
 
 double LatteMixer::flops_per_token(int64_t) const { return weight_flops() + scan_flops(4); }
 
-const Mechanism kLatte = {
+extern const Mechanism kLatte = {
     .name = "latte",
     .family = "linear attention",
     .paper = "Latte (2024) eq. 6-17; Latte-Macchiato eq. 6-14",

@@ -7,7 +7,6 @@
 
 namespace cortado {
 
-extern const Mechanism kLatte;
 OperatorCase latte_case();
 
 // The parts of a SequenceState that are Latte's: "latte_state", "latte_normalizer", "latte_maximum".

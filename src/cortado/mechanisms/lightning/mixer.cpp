@@ -1,19 +1,35 @@
-#include "cortado/mechanisms/lightning/mixer.h"
+// lightning: linear attention with fixed decays that slow down with depth (TransNormer, MiniMax-01).
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
+
 namespace {
 
 // The decay of head h (from 0) in layer l (from 0), as a logarithm.
 double fla_slope(double head, double heads, double layer, double layers) {
   return -8 / heads * (1 - layer / layers) * head;
 }
+
 double minimax_slope(double head, double heads, double layer, double layers) {
   return -std::exp2(-8 * (head + 1) / heads) * (1 - layer / (layers - 1 + 1e-5) + 1e-5);
 }
 
+class LightningMixer : public GatedLinearMixer {
+ public:
+  LightningMixer(const GatedLinearSettings& settings, int64_t dim, std::vector<double> logs)
+      : GatedLinearMixer("lightning", settings, dim), logs_(std::move(logs)) {}
+
+ protected:
+  Tensor decay(const Tensor& x) const override { return constant_decay(logs_, x); }
+
+ private:
+  std::vector<double> logs_;
+};
+
 }  // namespace
 
-const Mechanism kLightning = {
+extern const Mechanism kLightning = {
     .name = "lightning",
     .family = "linear attention",
     .paper = "Lightning Attention-2 (Qin et al. 2024); MiniMax-01 (2025)",

@@ -121,7 +121,7 @@ double LinearMixer::flops_per_token(int64_t) const {
   return weight_flops() + again + 4.0 * static_cast<double>(settings_.heads * q_map_->size() * (head_dim_ + 1));
 }
 
-const Mechanism kLinear = {
+extern const Mechanism kLinear = {
     .name = "linear",
     .family = "linear attention",
     .paper = "linear-attention chapter; Latte-Macchiato eq. 4-5",

@@ -9,7 +9,6 @@
 
 namespace cortado {
 
-extern const Mechanism kLinear;
 OperatorCase linear_case();
 
 struct LinearSettings {

@@ -1,52 +1,66 @@
-#include "cortado/mechanisms/linformer/mixer.h"
-
+// linformer: attention to keys and values projected along time to a fixed number. An encoder of fixed length.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/latents.h"
 #include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
 
-LinformerMixer::LinformerMixer(int64_t dim, int64_t heads, int64_t latents, int64_t length)
-    : Mixer("linformer"), heads_(heads), head_dim_(dim / heads), latents_(latents), length_(length) {
-  q_ = register_module("q", std::make_shared<Linear>(dim, dim));
-  k_ = register_module("k", std::make_shared<Linear>(dim, dim));
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-  o_ = register_module("o", make_output_linear(dim, dim));
-  e_ = register_parameter("e", at::empty({latents, length}));
-  f_ = register_parameter("f", at::empty({latents, length}));
-  lecun_normal(e_, latents);  // N(0, 1/L), as random projections have it
-  lecun_normal(f_, latents);
-}
+namespace {
 
-Tensor LinformerMixer::mix(const Tensor& x, const Batch& batch, SequenceState*) {
-  const Tensor lengths = batch.lengths(x);
-  const int64_t longest = lengths.numel() ? lengths.max().item<int64_t>() : 0;
-  fail_input_if(longest > length_, "[linformer] a sequence of ", longest, " tokens is longer than \"length\" (",
-                length_, "), what E and F are made for");
-  const auto type = accumulation_type({x});
-  const Tensor positions = batch.positions(x);
-  // Column t of E weighs token t of each sequence: Ê = E K is a sum over its tokens.
-  auto project = [&](const Tensor& weight, const Tensor& y) {
-    const Tensor columns = weight.to(type).t().index_select(0, positions.flatten()).unflatten(0, positions.sizes());
-    return sequence_sums(columns.unsqueeze(2).expand({-1, -1, heads_, -1}), split_heads(y, heads_).to(type),
-                         batch.cu_seqlens);
-  };
-  const Tensor k = project(e_, k_->forward(x)), v = project(f_, v_->forward(x));
-  return o_->forward(merge_heads(tokens_read(split_heads(q_->forward(x), heads_), k, v, batch)));
-}
+// No state: it has no causal form.
+class LinformerMixer : public Mixer {
+ public:
+  LinformerMixer(int64_t dim, int64_t heads, int64_t latents, int64_t length)
+      : Mixer("linformer"), heads_(heads), head_dim_(dim / heads), latents_(latents), length_(length) {
+    q_ = register_module("q", std::make_shared<Linear>(dim, dim));
+    k_ = register_module("k", std::make_shared<Linear>(dim, dim));
+    v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+    o_ = register_module("o", make_output_linear(dim, dim));
+    e_ = register_parameter("e", at::empty({latents, length}));
+    f_ = register_parameter("f", at::empty({latents, length}));
+    lecun_normal(e_, latents);  // N(0, 1/L), as random projections have it
+    lecun_normal(f_, latents);
+  }
 
-Tensor LinformerMixer::reference(const Tensor& x) {
-  const int64_t tokens = x.size(1);
-  const Tensor k = at::matmul(e_.narrow(1, 0, tokens), k_->forward(x));
-  const Tensor v = at::matmul(f_.narrow(1, 0, tokens), v_->forward(x));
-  return o_->forward(merge_heads(
-      attention_reference(split_heads(q_->forward(x), heads_), split_heads(k, heads_), split_heads(v, heads_))));
-}
+  Tensor reference(const Tensor& x) override {
+    const int64_t tokens = x.size(1);
+    const Tensor k = at::matmul(e_.narrow(1, 0, tokens), k_->forward(x));
+    const Tensor v = at::matmul(f_.narrow(1, 0, tokens), v_->forward(x));
+    return o_->forward(merge_heads(
+        attention_reference(split_heads(q_->forward(x), heads_), split_heads(k, heads_), split_heads(v, heads_))));
+  }
 
-double LinformerMixer::flops_per_token(int64_t) const {
-  return weight_flops() + 8.0 * static_cast<double>(heads_ * head_dim_ * latents_);
-}
+  double flops_per_token(int64_t) const override {
+    return weight_flops() + 8.0 * static_cast<double>(heads_ * head_dim_ * latents_);
+  }
 
-const Mechanism kLinformer = {
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState*) override {
+    const Tensor lengths = batch.lengths(x);
+    const int64_t longest = lengths.numel() ? lengths.max().item<int64_t>() : 0;
+    fail_input_if(longest > length_, "[linformer] a sequence of ", longest, " tokens is longer than \"length\" (",
+                  length_, "), what E and F are made for");
+    const auto type = accumulation_type({x});
+    const Tensor positions = batch.positions(x);
+    // Column t of E weighs token t of each sequence: Ê = E K is a sum over its tokens.
+    auto project = [&](const Tensor& weight, const Tensor& y) {
+      const Tensor columns = weight.to(type).t().index_select(0, positions.flatten()).unflatten(0, positions.sizes());
+      return sequence_sums(columns.unsqueeze(2).expand({-1, -1, heads_, -1}), split_heads(y, heads_).to(type),
+                           batch.cu_seqlens);
+    };
+    const Tensor k = project(e_, k_->forward(x)), v = project(f_, v_->forward(x));
+    return o_->forward(merge_heads(tokens_read(split_heads(q_->forward(x), heads_), k, v, batch)));
+  }
+
+  int64_t heads_, head_dim_, latents_, length_;
+  std::shared_ptr<Linear> q_, k_, v_, o_;
+  Tensor e_, f_;  // E, F [L, length]
+};
+
+}  // namespace
+
+extern const Mechanism kLinformer = {
     .name = "linformer",
     .family = "linear attention",
     .paper = "Linformer (Wang et al. 2020); Latte (2024) eq. 27-28",

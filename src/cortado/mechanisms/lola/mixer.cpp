@@ -118,7 +118,7 @@ void share_evenly(Json& settings) {
 
 }  // namespace
 
-const Mechanism kLola = {
+extern const Mechanism kLola = {
     .name = "lola",
     .family = "linear attention + window + sparse cache",
     .paper = "LoLA (2025) §3, eq. 8, 13",

@@ -7,8 +7,6 @@
 
 namespace cortado {
 
-extern const Mechanism kLola;
-
 struct LolaSettings : ProjectionSettings {
   LolaRule rule = {};
   HeadFeatureSettings features = {};

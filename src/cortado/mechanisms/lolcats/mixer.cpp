@@ -175,7 +175,7 @@ constexpr const char* kLayoutHelp = "sliding or terrace (blocks)";
 
 }  // namespace
 
-const Mechanism kLolcats = {
+extern const Mechanism kLolcats = {
     .name = "lolcats",
     .family = "linear attention + window",
     .paper = "LoLCATs (2024); LoLA (2025) eq. 6-7, 13",

@@ -8,7 +8,6 @@
 
 namespace cortado {
 
-extern const Mechanism kLolcats;
 OperatorCase lolcats_case();
 
 struct LolcatsSettings : ProjectionSettings {

@@ -1,9 +1,13 @@
-#include "cortado/mechanisms/longformer/mixer.h"
+// longformer: a sliding window plus the first tokens of the sequence, which everyone sees.
+#include <cmath>
 
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/attention.h"
 #include "cortado/mechanisms/shared/interval_attention.h"
 #include "cortado/mechanisms/shared/ring.h"
 
 namespace cortado {
+
 namespace {
 
 // The first `globals` tokens of every row: `kept` [rows,G,...] with those of this call's x [B,T,...] in their places.
@@ -17,91 +21,129 @@ Tensor keep_globals(const Tensor& kept, const Tensor& x, const Tensor& position,
   return at::where(fresh.unsqueeze(2).unsqueeze(3), taken, kept.to(x.scalar_type()));
 }
 
+// softmax(scale q k' + mask) v over the full matrix; visible bool [T,T].
+Tensor masked_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& visible,
+                      const AttentionSettings& settings) {
+  const int64_t group = q.size(2) / k.size(2);
+  const Tensor keys = k.repeat_interleave(group, 2), values = v.repeat_interleave(group, 2);
+  const double scale = settings.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+  Tensor scores = at::einsum("bthk,bshk->bhts", {q, keys}) * scale;
+  if (settings.softcap) scores = *settings.softcap * (scores / *settings.softcap).tanh();
+  scores = scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
+  return at::einsum("bhts,bshv->bthv", {at::softmax(scores, -1), values});
+}
+
+// State: "keys", "values" (ring of the window), "global_keys", "global_values" [rows, G, Hkv, d], "position" [rows].
+class LongformerMixer : public AttentionMixer {
+ public:
+  LongformerMixer(const AttentionSettings& settings, int64_t globals, int64_t dim)
+      : AttentionMixer("longformer", settings, dim), globals_(globals) {
+    if (settings.causal || globals == 0) return;
+    const int64_t wide = settings.width(), narrow = settings.kv_width();
+    q_global_ = register_module("q_global", std::make_shared<Linear>(dim, wide, settings.bias));
+    k_global_ = register_module("k_global", std::make_shared<Linear>(dim, narrow, settings.bias));
+    v_global_ = register_module("v_global", std::make_shared<Linear>(dim, narrow, settings.bias));
+  }
+
+  Tensor reference(const Tensor& x) override {
+    const Tensor t = at::arange(x.size(1), x.options().dtype(at::kLong).requires_grad(false));
+    const Tensor distance = t.unsqueeze(1) - t.unsqueeze(0), global = (t < globals_).unsqueeze(0);
+    Tensor visible = (distance.abs() < *settings_.window).logical_or(global);
+    if (settings_.causal) visible = visible.logical_and(distance >= 0);
+    const Projected p = project(x, t.unsqueeze(0));
+    Tensor mixed = masked_softmax(p.q, p.k, p.v, visible, settings_);
+    if (q_global_) {
+      const Projected g = project(x, t.unsqueeze(0), *q_global_, *k_global_, *v_global_);
+      const Tensor whole = masked_softmax(g.q, g.k, g.v, at::ones_like(visible), settings_);
+      mixed = at::where((t < globals_).unsqueeze(1).unsqueeze(2), whole, mixed);
+    }
+    return output(mixed);
+  }
+
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    declare_ring(layout, StateLayout::last(*settings_.window - 1));
+    layout.position();
+    for (const char* name : {"global_keys", "global_values"}) {
+      layout.kept(name, {globals_, settings_.kv_heads, settings_.head_dim});
+    }
+    return layout;
+  }
+
+  double flops_per_token(int64_t tokens) const override {
+    const int64_t seen = std::min(tokens, *settings_.window + globals_);
+    return weight_flops() + 4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
+  }
+
+ protected:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Tensor positions = batch.positions(x, start_of(state, "position"));
+    const Projected p = project(x, positions);
+    JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
+    if (state) keys = advance(p.k, p.v, batch, *state);
+    const int64_t window = *settings_.window;
+    const KeyPlaces places = key_places(p.q, keys, batch.cu_seqlens);
+    IntervalOptions local;
+    local.softcap = settings_.softcap;
+    local.scale = settings_.scale;
+    local.begin = at::maximum(places.first, places.own - (window - 1));
+    local.end = settings_.causal ? places.own + 1 : at::minimum(places.end, places.own + window);
+    const auto near = interval_attention(p.q, keys.k, keys.v, local);
+    // The global tokens that the window does not reach: those before position t - w + 1.
+    IntervalOptions far = local;
+    const Tensor count = (positions - (window - 1)).clamp(0, globals_);
+    Tensor mixed;
+    if (state) {
+      Tensor k = state->at("global_keys"), v = state->at("global_values");
+      far.begin = at::zeros_like(count);
+      if (batch.cu_seqlens) {
+        const Tensor row = at::arange(k.size(0), positions.options()).repeat_interleave(batch.lengths(x));
+        far.begin = row.unsqueeze(0) * globals_;
+        k = k.flatten(0, 1).unsqueeze(0);
+        v = v.flatten(0, 1).unsqueeze(0);
+      }
+      far.end = far.begin + count;
+      mixed = merge_attention(near, interval_attention(p.q, k, v, far));
+    } else {
+      far.begin = places.first;
+      far.end = places.first + count;
+      mixed = merge_attention(near, interval_attention(p.q, p.k, p.v, far));
+    }
+    if (q_global_) mixed = with_global_queries(mixed, x, batch);
+    return output(mixed);
+  }
+
+  JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override {
+    const Tensor position = state.at("position");
+    state.at("global_keys") = keep_globals(state.at("global_keys"), k, position, batch);
+    state.at("global_values") = keep_globals(state.at("global_values"), v, position, batch);
+    return advance_ring(state, k, v, *settings_.window, batch);
+  }
+
+ private:
+  // `mixed` [B,T,H,d] with the global tokens' rows, which see the whole sequence, in place.
+  Tensor with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const {
+    const Tensor positions = batch.positions(x);
+    if (x.size(0) * x.size(1) == 0) return mixed;
+    const Projected p = project(x, positions, *q_global_, *k_global_, *v_global_);
+    const Tensor tokens = (positions[0] < globals_).nonzero().squeeze(1);  // the same in every row
+    const KeyPlaces places = key_places(p.q, {p.k, p.v, std::nullopt, batch.cu_seqlens}, batch.cu_seqlens);
+    IntervalOptions whole;
+    whole.softcap = settings_.softcap;
+    whole.scale = settings_.scale;
+    whole.begin = places.first.index_select(1, tokens);
+    whole.end = places.end.index_select(1, tokens);
+    return mixed.index_copy(1, tokens, std::get<0>(interval_attention(p.q.index_select(1, tokens), p.k, p.v, whole)));
+  }
+
+  int64_t globals_;
+  // What the global tokens of a bidirectional layer attend with: projections of their own.
+  std::shared_ptr<Linear> q_global_, k_global_, v_global_;
+};
+
 }  // namespace
 
-LongformerMixer::LongformerMixer(const AttentionSettings& settings, int64_t globals, int64_t dim)
-    : AttentionMixer("longformer", settings, dim), globals_(globals) {
-  if (settings.causal || globals == 0) return;
-  const int64_t wide = settings.width(), narrow = settings.kv_width();
-  q_global_ = register_module("q_global", std::make_shared<Linear>(dim, wide, settings.bias));
-  k_global_ = register_module("k_global", std::make_shared<Linear>(dim, narrow, settings.bias));
-  v_global_ = register_module("v_global", std::make_shared<Linear>(dim, narrow, settings.bias));
-}
-
-JoinedKeys LongformerMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
-  const Tensor position = state.at("position");
-  state.at("global_keys") = keep_globals(state.at("global_keys"), k, position, batch);
-  state.at("global_values") = keep_globals(state.at("global_values"), v, position, batch);
-  return advance_ring(state, k, v, *settings_.window, batch);
-}
-
-Tensor LongformerMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Tensor positions = batch.positions(x, start_of(state, "position"));
-  const Projected p = project(x, positions);
-  JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
-  if (state) keys = advance(p.k, p.v, batch, *state);
-  const int64_t window = *settings_.window;
-  const KeyPlaces places = key_places(p.q, keys, batch.cu_seqlens);
-  IntervalOptions local;
-  local.softcap = settings_.softcap;
-  local.scale = settings_.scale;
-  local.begin = at::maximum(places.first, places.own - (window - 1));
-  local.end = settings_.causal ? places.own + 1 : at::minimum(places.end, places.own + window);
-  const auto near = interval_attention(p.q, keys.k, keys.v, local);
-  // The global tokens that the window does not reach: those before position t - w + 1.
-  IntervalOptions far = local;
-  const Tensor count = (positions - (window - 1)).clamp(0, globals_);
-  Tensor mixed;
-  if (state) {
-    Tensor k = state->at("global_keys"), v = state->at("global_values");
-    far.begin = at::zeros_like(count);
-    if (batch.cu_seqlens) {
-      const Tensor row = at::arange(k.size(0), positions.options()).repeat_interleave(batch.lengths(x));
-      far.begin = row.unsqueeze(0) * globals_;
-      k = k.flatten(0, 1).unsqueeze(0);
-      v = v.flatten(0, 1).unsqueeze(0);
-    }
-    far.end = far.begin + count;
-    mixed = merge_attention(near, interval_attention(p.q, k, v, far));
-  } else {
-    far.begin = places.first;
-    far.end = places.first + count;
-    mixed = merge_attention(near, interval_attention(p.q, p.k, p.v, far));
-  }
-  if (q_global_) mixed = with_global_queries(mixed, x, batch);
-  return output(mixed);
-}
-
-Tensor LongformerMixer::with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const {
-  const Tensor positions = batch.positions(x);
-  if (x.size(0) * x.size(1) == 0) return mixed;
-  const Projected p = project(x, positions, *q_global_, *k_global_, *v_global_);
-  const Tensor tokens = (positions[0] < globals_).nonzero().squeeze(1);  // the same in every row
-  const KeyPlaces places = key_places(p.q, {p.k, p.v, std::nullopt, batch.cu_seqlens}, batch.cu_seqlens);
-  IntervalOptions whole;
-  whole.softcap = settings_.softcap;
-  whole.scale = settings_.scale;
-  whole.begin = places.first.index_select(1, tokens);
-  whole.end = places.end.index_select(1, tokens);
-  return mixed.index_copy(1, tokens, std::get<0>(interval_attention(p.q.index_select(1, tokens), p.k, p.v, whole)));
-}
-
-StateLayout LongformerMixer::state_layout() const {
-  StateLayout layout;
-  declare_ring(layout, StateLayout::last(*settings_.window - 1));
-  layout.position();
-  for (const char* name : {"global_keys", "global_values"}) {
-    layout.kept(name, {globals_, settings_.kv_heads, settings_.head_dim});
-  }
-  return layout;
-}
-
-double LongformerMixer::flops_per_token(int64_t tokens) const {
-  const int64_t seen = std::min(tokens, *settings_.window + globals_);
-  return weight_flops() + 4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
-}
-
-const Mechanism kLongformer = {
+extern const Mechanism kLongformer = {
     .name = "longformer",
     .family = "softmax attention",
     .paper = "Longformer (Beltagy et al. 2020) §3.1 eq. 1",

@@ -1,82 +1,128 @@
-#include "cortado/mechanisms/luna/mixer.h"
-
+// luna: tokens attend to a few latents that have attended to the tokens.
 #include <cmath>
 
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/latents.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
 
-LunaMixer::LunaMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
-    : Mixer("luna"), heads_(heads), head_dim_(dim / heads), latents_(latents), causal_(causal) {
-  latents_p_ = register_parameter("latents", at::empty({latents, dim}));
-  draw_normal(latents_p_, 1.0);
-  p_ = register_module("p", std::make_shared<Linear>(dim, dim));
-  q_ = register_module("q", std::make_shared<Linear>(dim, dim));
-  k_ = register_module("k", std::make_shared<Linear>(dim, dim));
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-  if (!causal) {
-    k_latent_ = register_module("k_latent", std::make_shared<Linear>(dim, dim));
-    v_latent_ = register_module("v_latent", std::make_shared<Linear>(dim, dim));
+namespace {
+
+// State (causal): "keys", "values" [rows, H, L, d]: Σ_s A_ls k_s and Σ_s A_ls v_s; "position" [rows].
+class LunaMixer : public Mixer {
+ public:
+  LunaMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
+      : Mixer("luna"), heads_(heads), head_dim_(dim / heads), latents_(latents), causal_(causal) {
+    latents_p_ = register_parameter("latents", at::empty({latents, dim}));
+    draw_normal(latents_p_, 1.0);
+    p_ = register_module("p", std::make_shared<Linear>(dim, dim));
+    q_ = register_module("q", std::make_shared<Linear>(dim, dim));
+    k_ = register_module("k", std::make_shared<Linear>(dim, dim));
+    v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+    if (!causal) {
+      k_latent_ = register_module("k_latent", std::make_shared<Linear>(dim, dim));
+      v_latent_ = register_module("v_latent", std::make_shared<Linear>(dim, dim));
+    }
+    o_ = register_module("o", make_output_linear(dim, dim));
   }
-  o_ = register_module("o", make_output_linear(dim, dim));
-}
 
-Tensor LunaMixer::latent_queries() const { return latent_heads(p_->forward(latents_p_), heads_); }
-
-// Two sums over the past, Σ A_s ⊗ k_s and Σ A_s ⊗ v_s, each divided by t.
-Tensor LunaMixer::causal(const Tensor& x, const Batch& batch, SequenceState* state) const {
-  const NoAutocast in_float32;
-  const auto type = accumulation_type({x});
-  const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
-  const Tensor q = split_heads(q_->forward(x), heads_).to(type), k = split_heads(k_->forward(x), heads_).to(type);
-  const Tensor theta = at::einsum("bthd,hld->bthl", {k, latent_queries().to(type)}) * scale;
-  const Tensor a = at::softplus(at::elu(theta) + 1);
-  std::optional<Tensor> keys, values, start;
-  if (state) {
-    keys = state->at("keys");
-    values = state->at("values");
-    start = state->at("position");
+  Tensor reference(const Tensor& x) override {
+    const Tensor q = split_heads(q_->forward(x), heads_), k = split_heads(k_->forward(x), heads_);
+    const Tensor v = split_heads(v_->forward(x), heads_);
+    if (causal_) return o_->forward(merge_heads(reference_causal(q, k, v)));
+    const Tensor p = split_heads(p_->forward(latents_p_), heads_).unsqueeze(0);
+    const Tensor y = merge_heads(attention_reference(p.expand({x.size(0), -1, -1, -1}), k, v));
+    return o_->forward(merge_heads(attention_reference(q, split_heads(k_latent_->forward(y), heads_),
+                                                       split_heads(v_latent_->forward(y), heads_))));
   }
-  const Tensor per_token = 1 / (batch.positions(x, start) + 1).to(type).unsqueeze(2).unsqueeze(3);
-  auto [read, last_keys] = gated_scan(q, a, k, {}, "value", scale, {}, keys, batch.cu_seqlens);
-  const Tensor weights = at::softmax(read * per_token, -1) * per_token;
-  auto [o, last_values] =
-      gated_scan(weights, a, split_heads(v_->forward(x), heads_), {}, "key", 1.0, {}, values, batch.cu_seqlens);
-  if (state) {
-    state->at("keys") = last_keys;
-    state->at("values") = last_values;
+
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    layout.scan("keys", {heads_, latents_, head_dim_});
+    layout.scan("values", {heads_, latents_, head_dim_});
+    layout.position();
+    return layout;
   }
-  return o.to(x.scalar_type());
-}
 
-Tensor LunaMixer::bidirectional(const Tensor& x, const Batch& batch) const {
-  const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
-  const Tensor y = merge_latent_heads(latents_read(latent_queries(), k, v, batch)).to(x.scalar_type());
-  return tokens_read(split_heads(q_->forward(x), heads_), latent_heads(k_latent_->forward(y), heads_),
-                     latent_heads(v_latent_->forward(y), heads_), batch);
-}
+  double flops_per_token(int64_t) const override {
+    // Scores against the latents, two sums (or means), reading each.
+    return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) +
+           10.0 * static_cast<double>(heads_ * latents_ * head_dim_);
+  }
 
-Tensor LunaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  return o_->forward(merge_heads(causal_ ? causal(x, batch, state) : bidirectional(x, batch)));
-}
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    return o_->forward(merge_heads(causal_ ? causal(x, batch, state) : bidirectional(x, batch)));
+  }
 
-StateLayout LunaMixer::state_layout() const {
-  StateLayout layout;
-  layout.scan("keys", {heads_, latents_, head_dim_});
-  layout.scan("values", {heads_, latents_, head_dim_});
-  layout.position();
-  return layout;
-}
+  // Two sums over the past, Σ A_s ⊗ k_s and Σ A_s ⊗ v_s, each divided by t.
+  Tensor causal(const Tensor& x, const Batch& batch, SequenceState* state) const {
+    const NoAutocast in_float32;
+    const auto type = accumulation_type({x});
+    const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
+    const Tensor q = split_heads(q_->forward(x), heads_).to(type), k = split_heads(k_->forward(x), heads_).to(type);
+    const Tensor theta = at::einsum("bthd,hld->bthl", {k, latent_queries().to(type)}) * scale;
+    const Tensor a = at::softplus(at::elu(theta) + 1);
+    std::optional<Tensor> keys, values, start;
+    if (state) {
+      keys = state->at("keys");
+      values = state->at("values");
+      start = state->at("position");
+    }
+    const Tensor per_token = 1 / (batch.positions(x, start) + 1).to(type).unsqueeze(2).unsqueeze(3);
+    auto [read, last_keys] = gated_scan(q, a, k, {}, "value", scale, {}, keys, batch.cu_seqlens);
+    const Tensor weights = at::softmax(read * per_token, -1) * per_token;
+    auto [o, last_values] =
+        gated_scan(weights, a, split_heads(v_->forward(x), heads_), {}, "key", 1.0, {}, values, batch.cu_seqlens);
+    if (state) {
+      state->at("keys") = last_keys;
+      state->at("values") = last_values;
+    }
+    return o.to(x.scalar_type());
+  }
 
-double LunaMixer::flops_per_token(int64_t) const {
-  // Scores against the latents, two sums (or means), reading each.
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) +
-         10.0 * static_cast<double>(heads_ * latents_ * head_dim_);
-}
+  Tensor bidirectional(const Tensor& x, const Batch& batch) const {
+    const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
+    const Tensor y = merge_latent_heads(latents_read(latent_queries(), k, v, batch)).to(x.scalar_type());
+    return tokens_read(split_heads(q_->forward(x), heads_), latent_heads(k_latent_->forward(y), heads_),
+                       latent_heads(v_latent_->forward(y), heads_), batch);
+  }
 
-const Mechanism kLuna = {
+  // Eq. 24-26 token by token: for each t the sums over s <= t written out.
+  Tensor reference_causal(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    const double root = std::sqrt(static_cast<double>(head_dim_));
+    const Tensor scores = at::einsum("hld,bshd->bhls", {latent_queries(), k}) / root;
+    const Tensor a = (1 + (at::elu(scores) + 1).exp()).log();
+    // Where softplus is the identity, to rounding, its exponential may overflow.
+    const Tensor weights = at::where(scores > 30, scores + 1, a);
+    std::vector<Tensor> outputs;
+    for (int64_t t = 0; t < q.size(1); ++t) {
+      const double count = static_cast<double>(t + 1);
+      const Tensor past = weights.narrow(3, 0, t + 1);
+      const Tensor keys = at::einsum("bhls,bshd->bhld", {past, k.narrow(1, 0, t + 1)}) / count;
+      const Tensor values = at::einsum("bhls,bshd->bhld", {past, v.narrow(1, 0, t + 1)}) / count;
+      const Tensor b = at::softmax(at::einsum("bhd,bhld->bhl", {q.select(1, t), keys}) / root, -1);
+      outputs.push_back(at::einsum("bhl,bhld->bhd", {b, values}));
+    }
+    return at::stack(outputs, 1);
+  }
+
+  // W_p P [H,L,d]
+  Tensor latent_queries() const { return latent_heads(p_->forward(latents_p_), heads_); }
+
+  int64_t heads_, head_dim_, latents_;
+  bool causal_;
+  Tensor latents_p_;  // P [L, D]
+  std::shared_ptr<Linear> p_, q_, k_, v_, o_;
+  std::shared_ptr<Linear> k_latent_, v_latent_;  // bidirectional: of what the latents have read
+};
+
+}  // namespace
+
+extern const Mechanism kLuna = {
     .name = "luna",
     .family = "linear attention",
     .paper = "Luna (Ma et al. 2021); Latte (2024) eq. 22-26",

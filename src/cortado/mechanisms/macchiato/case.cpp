@@ -1,5 +1,5 @@
 // What is measured of macchiato's operator.
-#include "cortado/mechanisms/macchiato/mixer.h"
+#include "cortado/base/error.h"
 #include "cortado/mechanisms/macchiato/op.h"
 #include "cortado/primitives/operator_case.h"
 

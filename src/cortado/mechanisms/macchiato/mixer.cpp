@@ -1,173 +1,37 @@
-#include "cortado/mechanisms/macchiato/mixer.h"
+// macchiato: Latte and a sliding window under one softmax over L + 1 states, and its ablations (Latte-Macchiato, Table
+// 1).
+#include "cortado/mechanisms/latte/mixer.h"
 
 #include "cortado/base/words.h"
+#include "cortado/mechanisms/macchiato/op.h"
+#include "cortado/mechanisms/macchiato/source.h"
 #include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/student.h"
 #include "cortado/nn/rotary.h"
 #include "cortado/primitives/common.h"
 
 namespace cortado {
 
+OperatorCase macchiato_case();  // case.cpp
+
 namespace {
+
+struct MacchiatoSettings {
+  int64_t heads, kv_heads, head_dim;  // of the window; the latents have as many as its queries
+  int64_t latents;                    // 0: R-SWA, the window alone, with q and k from the source
+  SourceKind source;
+  int64_t taps;
+  std::optional<int64_t> window;  // none: Latte alone
+  std::optional<Rotary> rotary;   // none: no rotary positions in the window
+  bool causal;
+  bool bias = false, output_bias = false;  // of the window's q, k and v; of o
+  std::optional<double> scale, softcap;    // of the window's scores; none: 1/√d, no cap
+  std::optional<double> window_logit;      // where a learned addition to state 0's logit starts; none: there is none
+};
 
 // The window's logit starts far from the others' and must be able to come near them in some hundred of AdamW's steps,
 // each as large as its rate.
 constexpr double kLogitUnit = 200;
-
-}  // namespace
-
-MacchiatoMixer::MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim)
-    : Mixer("macchiato"), settings_(settings), dim_(dim), latents_(settings.latents / settings.heads) {
-  source_ = register_module(
-      "source", std::make_shared<Source>(settings.source, dim, settings.heads, settings.taps, settings.causal));
-  if (latents_ > 0) {
-    // Per head: the window's logit first (if there is a window), then the latents'.
-    const int64_t states = latents_ + (settings.window ? 1 : 0);
-    latent_q_ = register_module("latent_q", std::make_shared<Linear>(dim, settings.heads * states));
-    latent_k_ = register_module("latent_k", std::make_shared<Linear>(dim, settings.latents));
-  }
-  const int64_t width = settings.heads * settings.head_dim, kv_width = settings.kv_heads * settings.head_dim;
-  if (settings.window) {
-    window_q_ = register_module("window_q", std::make_shared<Linear>(dim, width, settings.bias));
-    window_k_ = register_module("window_k", std::make_shared<Linear>(dim, kv_width, settings.bias));
-  }
-  v_ = register_module("v", std::make_shared<Linear>(dim, kv_width, settings.bias));
-  o_ = register_module("o", make_output_linear(width, dim, settings.output_bias));
-  if (settings.window_logit) {
-    window_logit_ = register_parameter("window_logit", at::full({settings.heads}, *settings.window_logit / kLogitUnit));
-  }
-}
-
-MacchiatoMixer::Projected MacchiatoMixer::project_latents(const Tensor& y) const {
-  Projected p;
-  if (latents_ == 0) return p;
-  p.query_logits = split_heads(latent_q_->forward(y), settings_.heads);
-  p.key_logits = split_heads(latent_k_->forward(y), settings_.heads);
-  if (window_logit_.defined()) {
-    const Tensor raised = p.query_logits.narrow(3, 0, 1) + kLogitUnit * window_logit_.unsqueeze(1);
-    p.query_logits = at::cat({raised, p.query_logits.narrow(3, 1, latents_)}, 3);
-  }
-  return p;
-}
-
-void MacchiatoMixer::project_window(Projected& p, const Tensor& x, const Tensor& from, const Tensor& positions) const {
-  p.v = split_heads(v_->forward(x), settings_.kv_heads);
-  if (!settings_.window) return;
-  p.window_q = split_heads(window_q_->forward(from), settings_.heads);
-  p.window_k = split_heads(window_k_->forward(from), settings_.kv_heads);
-  rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
-}
-
-MacchiatoMixer::Projected MacchiatoMixer::project(const Tensor& x, const Tensor& y, const Tensor& positions) const {
-  Projected p = project_latents(y);
-  // R-SWA has no latents: its window's q and k come from the source.
-  project_window(p, x, latents_ > 0 ? x : y, positions);
-  return p;
-}
-
-JoinedKeys MacchiatoMixer::window_keys(const Projected& p, const Batch& batch, SequenceState* state) const {
-  if (!state) return {p.window_k, p.v, std::nullopt, batch.cu_seqlens};
-  return advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
-}
-
-WindowAttentionOptions MacchiatoMixer::window_options() const {
-  WindowAttentionOptions options;
-  options.window = settings_.window;
-  options.causal = settings_.causal;
-  options.scale = settings_.scale;
-  options.softcap = settings_.softcap;
-  return options;
-}
-
-MacchiatoOptions MacchiatoMixer::options() const {
-  MacchiatoOptions options;
-  options.window = *settings_.window;
-  options.causal = settings_.causal;
-  options.scale = settings_.scale;
-  options.softcap = settings_.softcap;
-  return options;
-}
-
-LatteResult MacchiatoMixer::mix(const Projected& p, const Batch& batch, SequenceState* state) const {
-  if (!settings_.window) {
-    return latte(p.query_logits, p.key_logits, p.v, settings_.causal, latte_start(state), batch.cu_seqlens);
-  }
-  const JoinedKeys keys = window_keys(p, batch, state);
-  if (latents_ > 0) {
-    MacchiatoOptions call = options();
-    call.start = latte_start(state);
-    call.cu_seqlens = batch.cu_seqlens;
-    return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, call);
-  }
-  WindowAttentionOptions call = window_options();
-  call.cu_seqlens = batch.cu_seqlens;
-  return {attend_joined(p.window_q, keys, call), {}, {}, {}};
-}
-
-Tensor MacchiatoMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Tensor y = source_->forward(x, batch, state);
-  const Projected p = project(x, y, batch.positions(x, start_of(state, "position")));
-  const LatteResult result = mix(p, batch, state);
-  if (latents_ > 0) keep_latte(state, result);
-  return project_output(result.o);
-}
-
-Tensor MacchiatoMixer::reference(const Tensor& x) {
-  Projected p = project(x, source_->reference(x), Batch{}.positions(x));
-  const int64_t heads = settings_.heads;
-  p.v = expand_heads(p.v, heads);
-  if (!settings_.window) {
-    return project_output(latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal));
-  }
-  const Tensor local =
-      std::get<0>(window_attention_reference(p.window_q, expand_heads(p.window_k, heads), p.v, window_options()));
-  if (latents_ == 0) return project_output(local);
-  const Tensor weights = at::softmax(p.query_logits, -1);
-  return project_output(weights.narrow(3, 0, 1) * local +
-                        latte_reference(weights.narrow(3, 1, latents_), p.key_logits, p.v, settings_.causal));
-}
-
-SoftmaxStudent::Lesson MacchiatoMixer::lesson(const Tensor& given) const {
-  const auto type = window_logit_.scalar_type();  // what learns is float32, whatever the frozen weights are
-  const Tensor x = given.to(type);
-  Projected p = project_latents(source_->forward(x, Batch{}, nullptr));
-  project_window(p, given, given, Batch{}.positions(given));
-  for (Tensor* part : {&p.v, &p.window_q, &p.window_k}) *part = part->to(type);
-  WindowAttentionOptions every_key = window_options();
-  every_key.window = std::nullopt;
-  const Tensor teacher = std::get<0>(window_attention(p.window_q, p.window_k, p.v, every_key));
-  return {teacher, mix(p, Batch{}, nullptr).o};
-}
-
-std::vector<std::string> MacchiatoMixer::learned() const {
-  std::vector<std::string> names;
-  if (!window_logit_.defined()) return names;
-  for (const auto& entry : named_parameters()) {
-    const std::string& name = entry.key();
-    if (name.starts_with("source.") || name.starts_with("latent_") || name == "window_logit") names.push_back(name);
-  }
-  return names;
-}
-
-StateLayout MacchiatoMixer::state_layout() const {
-  StateLayout layout;
-  source_->declare(layout);
-  if (latents_ > 0) declare_latte(layout, settings_.heads, latents_, settings_.head_dim);
-  if (settings_.window) {
-    const std::vector<int64_t> pair = {settings_.kv_heads, settings_.head_dim};
-    for (const char* name : {"keys", "values"}) layout.ring(name, pair, StateLayout::last(*settings_.window - 1));
-  }
-  layout.position();
-  return layout;
-}
-
-double MacchiatoMixer::flops_per_token(int64_t tokens) const {
-  const double seen = settings_.window ? static_cast<double>(std::min(tokens, *settings_.window)) : 0.0;
-  return weight_flops() + source_->flops_per_token() +
-         4.0 * seen * static_cast<double>(settings_.heads * settings_.head_dim) +
-         static_cast<double>(settings_.latents) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
-}
-
-namespace {
 
 void read_head_sizes(JsonReader& settings, const MixerContext& context, MacchiatoSettings& read) {
   const bool own_size = settings.has("head_dim");
@@ -190,6 +54,195 @@ const Words<SourceKind>& sources() {
 }
 
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
+
+constexpr int64_t kLatentsOfAHead = 16;
+
+void complete_layer(Json& layer, int64_t heads, bool rotary) {
+  if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * heads;
+  if (!layer.contains("rotary")) layer["rotary"] = rotary;
+}
+
+// | Table 1        | settings                                        |
+// | Latte          | window null, source x                            |
+// | Latte-Conv     | window null, source conv                         |
+// | Latte-Conv-SWA | window 129, source conv                          |
+// | Latte-R        | window null, source rg_lru                       |
+// | Latte-R-SWA    | window 129, source rg_lru (= Latte-Macchiato)    |
+// | R-SWA          | window 129, source rg_lru, latents 0             |
+//
+// With "window_logit" it can take the place of a trained softmax layer (Latte-Macchiato §5.4): q, k, v and o are that
+// layer's, and while state 0's logit is high it is sliding-window attention.
+class MacchiatoMixer : public Mixer, public SoftmaxStudent {
+ public:
+  MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim)
+      : Mixer("macchiato"), settings_(settings), dim_(dim), latents_(settings.latents / settings.heads) {
+    source_ = register_module(
+        "source", std::make_shared<Source>(settings.source, dim, settings.heads, settings.taps, settings.causal));
+    if (latents_ > 0) {
+      // Per head: the window's logit first (if there is a window), then the latents'.
+      const int64_t states = latents_ + (settings.window ? 1 : 0);
+      latent_q_ = register_module("latent_q", std::make_shared<Linear>(dim, settings.heads * states));
+      latent_k_ = register_module("latent_k", std::make_shared<Linear>(dim, settings.latents));
+    }
+    const int64_t width = settings.heads * settings.head_dim, kv_width = settings.kv_heads * settings.head_dim;
+    if (settings.window) {
+      window_q_ = register_module("window_q", std::make_shared<Linear>(dim, width, settings.bias));
+      window_k_ = register_module("window_k", std::make_shared<Linear>(dim, kv_width, settings.bias));
+    }
+    v_ = register_module("v", std::make_shared<Linear>(dim, kv_width, settings.bias));
+    o_ = register_module("o", make_output_linear(width, dim, settings.output_bias));
+    if (settings.window_logit) {
+      window_logit_ =
+          register_parameter("window_logit", at::full({settings.heads}, *settings.window_logit / kLogitUnit));
+    }
+  }
+
+  Tensor reference(const Tensor& x) override {
+    Projected p = project(x, source_->reference(x), Batch{}.positions(x));
+    const int64_t heads = settings_.heads;
+    p.v = expand_heads(p.v, heads);
+    if (!settings_.window) {
+      return project_output(latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal));
+    }
+    const Tensor local =
+        std::get<0>(window_attention_reference(p.window_q, expand_heads(p.window_k, heads), p.v, window_options()));
+    if (latents_ == 0) return project_output(local);
+    const Tensor weights = at::softmax(p.query_logits, -1);
+    return project_output(weights.narrow(3, 0, 1) * local +
+                          latte_reference(weights.narrow(3, 1, latents_), p.key_logits, p.v, settings_.causal));
+  }
+
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    source_->declare(layout);
+    if (latents_ > 0) declare_latte(layout, settings_.heads, latents_, settings_.head_dim);
+    if (settings_.window) {
+      const std::vector<int64_t> pair = {settings_.kv_heads, settings_.head_dim};
+      for (const char* name : {"keys", "values"}) layout.ring(name, pair, StateLayout::last(*settings_.window - 1));
+    }
+    layout.position();
+    return layout;
+  }
+
+  double flops_per_token(int64_t tokens) const override {
+    const double seen = settings_.window ? static_cast<double>(std::min(tokens, *settings_.window)) : 0.0;
+    return weight_flops() + source_->flops_per_token() +
+           4.0 * seen * static_cast<double>(settings_.heads * settings_.head_dim) +
+           static_cast<double>(settings_.latents) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
+  }
+
+  Lesson lesson(const Tensor& given) const override {
+    const auto type = window_logit_.scalar_type();  // what learns is float32, whatever the frozen weights are
+    const Tensor x = given.to(type);
+    Projected p = project_latents(source_->forward(x, Batch{}, nullptr));
+    project_window(p, given, given, Batch{}.positions(given));
+    for (Tensor* part : {&p.v, &p.window_q, &p.window_k}) *part = part->to(type);
+    WindowAttentionOptions every_key = window_options();
+    every_key.window = std::nullopt;
+    const Tensor teacher = std::get<0>(window_attention(p.window_q, p.window_k, p.v, every_key));
+    return {teacher, mix(p, Batch{}, nullptr).o};
+  }
+
+  Tensor project_output(const Tensor& mixed) const override { return o_->forward(merge_heads(mixed)); }
+
+  std::vector<std::string> learned() const override {
+    std::vector<std::string> names;
+    if (!window_logit_.defined()) return names;
+    for (const auto& entry : named_parameters()) {
+      const std::string& name = entry.key();
+      if (name.starts_with("source.") || name.starts_with("latent_") || name == "window_logit") names.push_back(name);
+    }
+    return names;
+  }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Tensor y = source_->forward(x, batch, state);
+    const Projected p = project(x, y, batch.positions(x, start_of(state, "position")));
+    const LatteResult result = mix(p, batch, state);
+    if (latents_ > 0) keep_latte(state, result);
+    return project_output(result.o);
+  }
+
+  // What the output rule needs, [B,T,H,·] each; undefined where the variant has no such part.
+  struct Projected {
+    Tensor query_logits, key_logits, v, window_q, window_k;
+  };
+
+  Projected project(const Tensor& x, const Tensor& y, const Tensor& positions) const {
+    Projected p = project_latents(y);
+    // R-SWA has no latents: its window's q and k come from the source.
+    project_window(p, x, latents_ > 0 ? x : y, positions);
+    return p;
+  }
+
+  Projected project_latents(const Tensor& y) const {
+    Projected p;
+    if (latents_ == 0) return p;
+    p.query_logits = split_heads(latent_q_->forward(y), settings_.heads);
+    p.key_logits = split_heads(latent_k_->forward(y), settings_.heads);
+    if (window_logit_.defined()) {
+      const Tensor raised = p.query_logits.narrow(3, 0, 1) + kLogitUnit * window_logit_.unsqueeze(1);
+      p.query_logits = at::cat({raised, p.query_logits.narrow(3, 1, latents_)}, 3);
+    }
+    return p;
+  }
+
+  // The window's q and k are made of `from`.
+  void project_window(Projected& p, const Tensor& x, const Tensor& from, const Tensor& positions) const {
+    p.v = split_heads(v_->forward(x), settings_.kv_heads);
+    if (!settings_.window) return;
+    p.window_q = split_heads(window_q_->forward(from), settings_.heads);
+    p.window_k = split_heads(window_k_->forward(from), settings_.kv_heads);
+    rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
+  }
+
+  LatteResult mix(const Projected& p, const Batch& batch, SequenceState* state) const {
+    if (!settings_.window) {
+      return latte(p.query_logits, p.key_logits, p.v, settings_.causal, latte_start(state), batch.cu_seqlens);
+    }
+    const JoinedKeys keys = window_keys(p, batch, state);
+    if (latents_ > 0) {
+      MacchiatoOptions call = options();
+      call.start = latte_start(state);
+      call.cu_seqlens = batch.cu_seqlens;
+      return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, call);
+    }
+    WindowAttentionOptions call = window_options();
+    call.cu_seqlens = batch.cu_seqlens;
+    return {attend_joined(p.window_q, keys, call), {}, {}, {}};
+  }
+
+  WindowAttentionOptions window_options() const {
+    WindowAttentionOptions options;
+    options.window = settings_.window;
+    options.causal = settings_.causal;
+    options.scale = settings_.scale;
+    options.softcap = settings_.softcap;
+    return options;
+  }
+
+  MacchiatoOptions options() const {
+    MacchiatoOptions options;
+    options.window = *settings_.window;
+    options.causal = settings_.causal;
+    options.scale = settings_.scale;
+    options.softcap = settings_.softcap;
+    return options;
+  }
+
+  // The window's keys and values, old and new; moves the state's ring on.
+  JoinedKeys window_keys(const Projected& p, const Batch& batch, SequenceState* state) const {
+    if (!state) return {p.window_k, p.v, std::nullopt, batch.cu_seqlens};
+    return advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
+  }
+
+  MacchiatoSettings settings_;
+  int64_t dim_, latents_;  // latents_: per head
+  std::shared_ptr<Source> source_;
+  std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
+  Tensor window_logit_;  // [H], in units of kLogitUnit
+};
 
 std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& context) {
   MacchiatoSettings read{};
@@ -216,16 +269,9 @@ std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& 
   return std::make_shared<MacchiatoMixer>(read, context.dim);
 }
 
-constexpr int64_t kLatentsOfAHead = 16;
-
-void complete_layer(Json& layer, int64_t heads, bool rotary) {
-  if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * heads;
-  if (!layer.contains("rotary")) layer["rotary"] = rotary;
-}
-
 }  // namespace
 
-const Mechanism kMacchiato = {
+extern const Mechanism kMacchiato = {
     .name = "macchiato",
     .family = "linear attention + window",
     .paper = "Latte-Macchiato (2025) eq. 15-19",

@@ -1,7 +1,8 @@
-#include "cortado/mechanisms/mega/mixer.h"
-
+// mega: a multi-dimensional damped moving average feeding gated single-head attention within chunks.
 #include <cmath>
 
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/interval_attention.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/nn/channel_ssm.h"
@@ -10,107 +11,168 @@
 
 namespace cortado {
 
-DampedAverage::DampedAverage(int64_t dim, int64_t size) : torch::nn::Module("DampedAverage") {
-  auto parameter = [&](const char* name, double std) {
-    Tensor x = register_parameter(name, at::empty({dim, size}));
-    draw_normal(x, std);
-    return x;
-  };
-  alpha_ = parameter("alpha", 0.2);
-  delta_ = parameter("delta", 0.2);
-  beta_ = parameter("beta", 0.02);
-  eta_ = parameter("eta", 1.0 / std::sqrt(static_cast<double>(size)));
-  // Signs that alternate: the averages start as different ones.
-  const at::NoGradGuard no_grad;
-  beta_.add_(1 - 2 * (at::arange(size, at::kFloat).remainder(2)));
-}
+namespace {
 
-Tensor DampedAverage::forward(const Tensor& x, const Batch& batch, SequenceState* state, bool reverse) const {
-  const auto type = x.scalar_type();
-  const Tensor alpha = alpha_.to(type).sigmoid(), decay = at::log1p(-alpha * delta_.to(type).sigmoid());
-  return channel_ssm({decay, alpha * beta_.to(type), eta_.to(type)}, x, batch, state, "average", reverse);
-}
-
-MegaMixer::MegaMixer(const MegaSettings& settings, int64_t dim) : Mixer("mega"), settings_(settings), dim_(dim) {
-  average_ = register_module("average", std::make_shared<DampedAverage>(dim, settings.average));
-  if (!settings.causal) {
-    average_back_ = register_module("average_back", std::make_shared<DampedAverage>(dim, settings.average));
+// y_t = Σ_j η_j h_tj, h_tj = α_j β_j x_t + (1 - α_j δ_j) h_{t-1,j} for every channel of x, each with `size` averages;
+// α, δ in (0, 1).
+class DampedAverage : public torch::nn::Module {
+ public:
+  DampedAverage(int64_t dim, int64_t size) : torch::nn::Module("DampedAverage") {
+    auto parameter = [&](const char* name, double std) {
+      Tensor x = register_parameter(name, at::empty({dim, size}));
+      draw_normal(x, std);
+      return x;
+    };
+    alpha_ = parameter("alpha", 0.2);
+    delta_ = parameter("delta", 0.2);
+    beta_ = parameter("beta", 0.02);
+    eta_ = parameter("eta", 1.0 / std::sqrt(static_cast<double>(size)));
+    // Signs that alternate: the averages start as different ones.
+    const at::NoGradGuard no_grad;
+    beta_.add_(1 - 2 * (at::arange(size, at::kFloat).remainder(2)));
   }
-  z_ = register_module("z", std::make_shared<Linear>(dim, settings.shared, true));
-  v_ = register_module("v", std::make_shared<Linear>(dim, settings.values, true));
-  reset_ = register_module("reset", std::make_shared<Linear>(dim, settings.values, true));
-  update_ = register_module("update", std::make_shared<Linear>(dim, dim, true));
-  h_ = register_module("h", std::make_shared<Linear>(dim, dim, true));
-  u_ = register_module("u", std::make_shared<Linear>(settings.values, dim));
-  kappa_ = register_parameter("kappa", at::empty({2, settings.shared}));
-  draw_normal(kappa_, 0.02);
-  mu_ = register_parameter("mu", at::zeros({2, settings.shared}));
-  if (!settings.bias) return;
-  bias_alpha_ = register_parameter("bias_alpha", at::empty({settings.shared}));
-  bias_beta_ = register_parameter("bias_beta", at::empty({settings.shared}));
-  draw_normal(bias_alpha_, 0.02);
-  draw_normal(bias_beta_, 0.02);
-}
 
-std::pair<Tensor, Tensor> MegaMixer::queries_and_keys(const Tensor& average, const Tensor& positions) const {
-  const Tensor z = at::silu(z_->forward(average));
-  Tensor q = (z * kappa_[0] + mu_[0]) / std::sqrt(static_cast<double>(settings_.shared));
-  Tensor k = z * kappa_[1] + mu_[1];
-  q = q.unsqueeze(2);
-  k = k.unsqueeze(2);
-  if (!settings_.bias) return {q, k};
-  // The rotary bias b_ts = (R_t α)·(R_s β) is a function of t - s. As further channels of q and k it is part of their
-  // product.
-  auto turned = [&](const Tensor& vector) {
-    const Tensor everywhere = vector.to(q.scalar_type()).expand({q.size(0), q.size(1), 1, settings_.shared});
-    return apply_rotary(everywhere, positions, settings_.rotary);
-  };
-  return {at::cat({q, turned(bias_alpha_)}, 3), at::cat({k, turned(bias_beta_)}, 3)};
-}
+  // x [B,T,D] (float32 or float64) -> y; the state's "average" [rows, D·size].
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, bool reverse) const {
+    const auto type = x.scalar_type();
+    const Tensor alpha = alpha_.to(type).sigmoid(), decay = at::log1p(-alpha * delta_.to(type).sigmoid());
+    return channel_ssm({decay, alpha * beta_.to(type), eta_.to(type)}, x, batch, state, "average", reverse);
+  }
 
-Tensor MegaMixer::values(const Tensor& x) const { return at::silu(v_->forward(x)).unsqueeze(2); }
+  // By its impulse response.
+  Tensor reference(const Tensor& x, bool reverse) const {
+    const Tensor alpha = alpha_.sigmoid(), keep = 1 - alpha * delta_.sigmoid();
+    const Tensor lag = at::arange(x.size(1), x.options().requires_grad(false)).reshape({-1, 1, 1});
+    const Tensor kernel = (eta_ * alpha * beta_ * keep.pow(lag)).sum(2);
+    return reverse ? convolve_reference(kernel, x.flip(1)).flip(1) : convolve_reference(kernel, x);
+  }
 
-// φ ⊙ (ĥ - x): added to the residual stream's x it is Mega's φ ⊙ ĥ + (1 - φ) ⊙ x.
-Tensor MegaMixer::output(const Tensor& x, const Tensor& average, const Tensor& attended) const {
-  const Tensor reset = at::silu(reset_->forward(average)), update = at::sigmoid(update_->forward(average));
-  const Tensor candidate = at::silu(h_->forward(average) + u_->forward(reset * attended.squeeze(2)));
-  return update * (candidate - x);
-}
+ private:
+  Tensor alpha_, delta_;  // before the sigmoid, [D, size]
+  Tensor beta_, eta_;     // [D, size]
+};
 
-Tensor MegaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Tensor wide = x.to(wide_type(x));
-  Tensor average = average_->forward(wide, batch, state, false);
-  if (average_back_) average = average + average_back_->forward(wide, batch, nullptr, true);
-  average = average.to(x.scalar_type());
-  const Tensor positions = batch.positions(x, start_of(state, "position"));
-  const auto [q, k] = queries_and_keys(average, positions);
-  const Tensor v = values(x);
-  JoinedKeys keys{k, v, std::nullopt, batch.cu_seqlens};
-  if (state) keys = advance_ring(*state, k, v, settings_.chunk, batch);
-  const KeyPlaces places = key_places(q, keys, batch.cu_seqlens);
-  IntervalOptions chunk;
-  chunk.scale = 1.0;
-  chunk.begin = places.own - positions.remainder(settings_.chunk);
-  chunk.end = settings_.causal ? places.own + 1 : at::minimum(places.end, chunk.begin + settings_.chunk);
-  return output(x, average, std::get<0>(interval_attention(q, keys.k, keys.v, chunk)));
-}
+struct MegaSettings {
+  int64_t shared;   // z: size of queries and keys
+  int64_t values;   // v: size of the values
+  int64_t average;  // moving averages a channel
+  int64_t chunk;
+  bool bias;            // relative positions as Mega's rotary bias
+  Rotary rotary = 1e4;  // angles of the bias
+  bool causal;
+};
 
-StateLayout MegaMixer::state_layout() const {
-  StateLayout layout;
-  layout.scan("average", {dim_ * settings_.average});
-  layout.ring("keys", {1, key_size()}, StateLayout::last(settings_.chunk - 1));
-  layout.ring("values", {1, settings_.values}, StateLayout::last(settings_.chunk - 1));
-  layout.position();
-  return layout;
-}
+// State: "average" [rows, D·average], "keys", "values" (ring of at most chunk - 1), "position" [rows].
+class MegaMixer : public Mixer {
+ public:
+  MegaMixer(const MegaSettings& settings, int64_t dim) : Mixer("mega"), settings_(settings), dim_(dim) {
+    average_ = register_module("average", std::make_shared<DampedAverage>(dim, settings.average));
+    if (!settings.causal) {
+      average_back_ = register_module("average_back", std::make_shared<DampedAverage>(dim, settings.average));
+    }
+    z_ = register_module("z", std::make_shared<Linear>(dim, settings.shared, true));
+    v_ = register_module("v", std::make_shared<Linear>(dim, settings.values, true));
+    reset_ = register_module("reset", std::make_shared<Linear>(dim, settings.values, true));
+    update_ = register_module("update", std::make_shared<Linear>(dim, dim, true));
+    h_ = register_module("h", std::make_shared<Linear>(dim, dim, true));
+    u_ = register_module("u", std::make_shared<Linear>(settings.values, dim));
+    kappa_ = register_parameter("kappa", at::empty({2, settings.shared}));
+    draw_normal(kappa_, 0.02);
+    mu_ = register_parameter("mu", at::zeros({2, settings.shared}));
+    if (!settings.bias) return;
+    bias_alpha_ = register_parameter("bias_alpha", at::empty({settings.shared}));
+    bias_beta_ = register_parameter("bias_beta", at::empty({settings.shared}));
+    draw_normal(bias_alpha_, 0.02);
+    draw_normal(bias_beta_, 0.02);
+  }
 
-double MegaMixer::flops_per_token(int64_t tokens) const {
-  const int64_t seen = std::min(tokens, settings_.chunk);
-  return weight_flops() + 6.0 * static_cast<double>(dim_ * settings_.average) * (settings_.causal ? 1 : 2) +
-         2.0 * static_cast<double>((key_size() + settings_.values) * seen);
-}
+  // The attention as a full matrix, masked to the blocks on its diagonal.
+  Tensor reference(const Tensor& x) override {
+    Tensor average = average_->reference(x, false);
+    if (average_back_) average = average + average_back_->reference(x, true);
+    const Tensor t = at::arange(x.size(1), x.options().dtype(at::kLong).requires_grad(false));
+    const auto [q, k] = queries_and_keys(average, t.unsqueeze(0));
+    Tensor scores = at::matmul(q.squeeze(2), k.squeeze(2).transpose(1, 2));
+    const Tensor chunk = at::floor_divide(t, settings_.chunk);
+    Tensor visible = chunk.unsqueeze(1) == chunk.unsqueeze(0);
+    if (settings_.causal) visible = visible.tril();
+    scores = scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
+    return output(x, average, at::matmul(at::softmax(scores, -1), values(x).squeeze(2)).unsqueeze(2));
+  }
 
-const Mechanism kMega = {
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    layout.scan("average", {dim_ * settings_.average});
+    layout.ring("keys", {1, key_size()}, StateLayout::last(settings_.chunk - 1));
+    layout.ring("values", {1, settings_.values}, StateLayout::last(settings_.chunk - 1));
+    layout.position();
+    return layout;
+  }
+
+  double flops_per_token(int64_t tokens) const override {
+    const int64_t seen = std::min(tokens, settings_.chunk);
+    return weight_flops() + 6.0 * static_cast<double>(dim_ * settings_.average) * (settings_.causal ? 1 : 2) +
+           2.0 * static_cast<double>((key_size() + settings_.values) * seen);
+  }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Tensor wide = x.to(wide_type(x));
+    Tensor average = average_->forward(wide, batch, state, false);
+    if (average_back_) average = average + average_back_->forward(wide, batch, nullptr, true);
+    average = average.to(x.scalar_type());
+    const Tensor positions = batch.positions(x, start_of(state, "position"));
+    const auto [q, k] = queries_and_keys(average, positions);
+    const Tensor v = values(x);
+    JoinedKeys keys{k, v, std::nullopt, batch.cu_seqlens};
+    if (state) keys = advance_ring(*state, k, v, settings_.chunk, batch);
+    const KeyPlaces places = key_places(q, keys, batch.cu_seqlens);
+    IntervalOptions chunk;
+    chunk.scale = 1.0;
+    chunk.begin = places.own - positions.remainder(settings_.chunk);
+    chunk.end = settings_.causal ? places.own + 1 : at::minimum(places.end, chunk.begin + settings_.chunk);
+    return output(x, average, std::get<0>(interval_attention(q, keys.k, keys.v, chunk)));
+  }
+
+  // Queries, already scaled, and keys [B,T,1,*]: the score is their product.
+  std::pair<Tensor, Tensor> queries_and_keys(const Tensor& average, const Tensor& positions) const {
+    const Tensor z = at::silu(z_->forward(average));
+    Tensor q = (z * kappa_[0] + mu_[0]) / std::sqrt(static_cast<double>(settings_.shared));
+    Tensor k = z * kappa_[1] + mu_[1];
+    q = q.unsqueeze(2);
+    k = k.unsqueeze(2);
+    if (!settings_.bias) return {q, k};
+    // The rotary bias b_ts = (R_t α)·(R_s β) is a function of t - s. As further channels of q and k it is part of their
+    // product.
+    auto turned = [&](const Tensor& vector) {
+      const Tensor everywhere = vector.to(q.scalar_type()).expand({q.size(0), q.size(1), 1, settings_.shared});
+      return apply_rotary(everywhere, positions, settings_.rotary);
+    };
+    return {at::cat({q, turned(bias_alpha_)}, 3), at::cat({k, turned(bias_beta_)}, 3)};
+  }
+
+  Tensor values(const Tensor& x) const { return at::silu(v_->forward(x)).unsqueeze(2); }
+
+  // φ ⊙ (ĥ - x): added to the residual stream's x it is Mega's φ ⊙ ĥ + (1 - φ) ⊙ x.
+  Tensor output(const Tensor& x, const Tensor& average, const Tensor& attended) const {
+    const Tensor reset = at::silu(reset_->forward(average)), update = at::sigmoid(update_->forward(average));
+    const Tensor candidate = at::silu(h_->forward(average) + u_->forward(reset * attended.squeeze(2)));
+    return update * (candidate - x);
+  }
+
+  int64_t key_size() const { return settings_.shared * (settings_.bias ? 2 : 1); }
+
+  MegaSettings settings_;
+  int64_t dim_;
+  std::shared_ptr<DampedAverage> average_, average_back_;
+  std::shared_ptr<Linear> z_, v_, reset_, update_, h_, u_;
+  Tensor kappa_, mu_;              // [2, z]: of queries and of keys
+  Tensor bias_alpha_, bias_beta_;  // [z]
+};
+
+}  // namespace
+
+extern const Mechanism kMega = {
     .name = "mega",
     .family = "softmax attention",
     .paper = "Mega (Ma et al. 2023)",

@@ -1,83 +1,113 @@
-#include "cortado/mechanisms/perceiver/mixer.h"
-
+// perceiver: a few latents read the sequence, think about it, and are read by the tokens. An encoder.
 #include <cmath>
 
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/latents.h"
+#include "cortado/nn/feed_forward.h"
+#include "cortado/nn/norms.h"
 
 namespace cortado {
 
-LatentBlock::LatentBlock(int64_t dim, int64_t heads) : torch::nn::Module("LatentBlock"), heads_(heads), dim_(dim) {
-  norm_ = register_module("norm", std::make_shared<RmsNorm>(dim));
-  q_ = register_module("q", std::make_shared<Linear>(dim, dim));
-  k_ = register_module("k", std::make_shared<Linear>(dim, dim));
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-  o_ = register_module("o", std::make_shared<Linear>(dim, dim));
-  feed_norm_ = register_module("feed_norm", std::make_shared<RmsNorm>(dim));
-  FeedForwardOptions options;
-  options.dim = dim;
-  options.hidden = 4 * dim;
-  feed_ = register_module("feed", std::make_shared<FeedForward>(options));
-}
+namespace {
 
-Tensor LatentBlock::forward(const Tensor& z) const {
-  const Tensor y = norm_->forward(z);
-  const Tensor q = split_heads(q_->forward(y), heads_), k = split_heads(k_->forward(y), heads_);
-  const Tensor mixed = attention_reference(q, k, split_heads(v_->forward(y), heads_));  // L x L: small
-  const Tensor middle = z + o_->forward(merge_heads(mixed));
-  return middle + feed_->forward(feed_norm_->forward(middle));
-}
-
-double LatentBlock::flops(int64_t latents) const {
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + feed_->flops_per_token() +
-         4.0 * static_cast<double>(latents * dim_);
-}
-
-PerceiverMixer::PerceiverMixer(int64_t dim, int64_t heads, int64_t latents, int64_t blocks)
-    : Mixer("perceiver"), heads_(heads), count_(latents), dim_(dim) {
-  latents_ = register_parameter("latents", at::empty({latents, dim}));
-  draw_normal(latents_, 1.0);
-  k_ = register_module("k", std::make_shared<Linear>(dim, dim));
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-  mix_ = register_module("mix", std::make_shared<Linear>(dim, dim));
-  for (int64_t i = 0; i < blocks; ++i) {
-    blocks_.push_back(register_module(concat("blocks", i), std::make_shared<LatentBlock>(dim, heads)));
+// A pre-norm transformer block over latents, z [N,L,D] -> the same shape.
+class LatentBlock : public torch::nn::Module {
+ public:
+  LatentBlock(int64_t dim, int64_t heads) : torch::nn::Module("LatentBlock"), heads_(heads), dim_(dim) {
+    norm_ = register_module("norm", std::make_shared<RmsNorm>(dim));
+    q_ = register_module("q", std::make_shared<Linear>(dim, dim));
+    k_ = register_module("k", std::make_shared<Linear>(dim, dim));
+    v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+    o_ = register_module("o", std::make_shared<Linear>(dim, dim));
+    feed_norm_ = register_module("feed_norm", std::make_shared<RmsNorm>(dim));
+    FeedForwardOptions options;
+    options.dim = dim;
+    options.hidden = 4 * dim;
+    feed_ = register_module("feed", std::make_shared<FeedForward>(options));
   }
-  q_ = register_module("q", std::make_shared<Linear>(dim, dim));
-  k_latent_ = register_module("k_latent", std::make_shared<Linear>(dim, dim));
-  v_latent_ = register_module("v_latent", std::make_shared<Linear>(dim, dim));
-  o_ = register_module("o", make_output_linear(dim, dim));
-}
 
-Tensor PerceiverMixer::mix(const Tensor& x, const Batch& batch, SequenceState*) {
-  const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
-  const Tensor read = latents_read(latent_heads(latents_, heads_), k, v, batch).to(x.scalar_type());
-  Tensor z = mix_->forward(merge_latent_heads(read));
-  for (const auto& block : blocks_) z = block->forward(z);
-  return o_->forward(
-      merge_heads(tokens_read(split_heads(q_->forward(x), heads_), latent_heads(k_latent_->forward(z), heads_),
-                              latent_heads(v_latent_->forward(z), heads_), batch)));
-}
+  Tensor forward(const Tensor& z) const {
+    const Tensor y = norm_->forward(z);
+    const Tensor q = split_heads(q_->forward(y), heads_), k = split_heads(k_->forward(y), heads_);
+    const Tensor mixed = attention_reference(q, k, split_heads(v_->forward(y), heads_));  // L x L: small
+    const Tensor middle = z + o_->forward(merge_heads(mixed));
+    return middle + feed_->forward(feed_norm_->forward(middle));
+  }
 
-// Eq. 29 and its counterpart as full attentions.
-Tensor PerceiverMixer::reference(const Tensor& x) {
-  const Tensor q = split_heads(latents_, heads_).unsqueeze(0).expand({x.size(0), -1, -1, -1});
-  const Tensor read = attention_reference(q, split_heads(k_->forward(x), heads_), split_heads(v_->forward(x), heads_));
-  Tensor z = mix_->forward(merge_heads(read));
-  for (const auto& block : blocks_) z = block->forward(z);
-  return o_->forward(
-      merge_heads(attention_reference(split_heads(q_->forward(x), heads_), split_heads(k_latent_->forward(z), heads_),
-                                      split_heads(v_latent_->forward(z), heads_))));
-}
+  // of one latent
+  double flops(int64_t latents) const {
+    return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + feed_->flops_per_token() +
+           4.0 * static_cast<double>(latents * dim_);
+  }
 
-// The latents' own work is shared by the tokens of the sequence.
-double PerceiverMixer::flops_per_token(int64_t tokens) const {
-  double latent = linear_flops({mix_.get(), k_latent_.get(), v_latent_.get()});
-  for (const auto& block : blocks_) latent += block->flops(count_);
-  return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + 8.0 * static_cast<double>(count_ * dim_) +
-         latent * static_cast<double>(count_) / static_cast<double>(std::max<int64_t>(1, tokens));
-}
+ private:
+  int64_t heads_, dim_;
+  std::shared_ptr<RmsNorm> norm_, feed_norm_;
+  std::shared_ptr<Linear> q_, k_, v_, o_;
+  std::shared_ptr<FeedForward> feed_;
+};
 
-const Mechanism kPerceiver = {
+// No state: it has no causal form.
+class PerceiverMixer : public Mixer {
+ public:
+  PerceiverMixer(int64_t dim, int64_t heads, int64_t latents, int64_t blocks)
+      : Mixer("perceiver"), heads_(heads), count_(latents), dim_(dim) {
+    latents_ = register_parameter("latents", at::empty({latents, dim}));
+    draw_normal(latents_, 1.0);
+    k_ = register_module("k", std::make_shared<Linear>(dim, dim));
+    v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+    mix_ = register_module("mix", std::make_shared<Linear>(dim, dim));
+    for (int64_t i = 0; i < blocks; ++i) {
+      blocks_.push_back(register_module(concat("blocks", i), std::make_shared<LatentBlock>(dim, heads)));
+    }
+    q_ = register_module("q", std::make_shared<Linear>(dim, dim));
+    k_latent_ = register_module("k_latent", std::make_shared<Linear>(dim, dim));
+    v_latent_ = register_module("v_latent", std::make_shared<Linear>(dim, dim));
+    o_ = register_module("o", make_output_linear(dim, dim));
+  }
+
+  // Eq. 29 and its counterpart as full attentions.
+  Tensor reference(const Tensor& x) override {
+    const Tensor q = split_heads(latents_, heads_).unsqueeze(0).expand({x.size(0), -1, -1, -1});
+    const Tensor read =
+        attention_reference(q, split_heads(k_->forward(x), heads_), split_heads(v_->forward(x), heads_));
+    Tensor z = mix_->forward(merge_heads(read));
+    for (const auto& block : blocks_) z = block->forward(z);
+    return o_->forward(
+        merge_heads(attention_reference(split_heads(q_->forward(x), heads_), split_heads(k_latent_->forward(z), heads_),
+                                        split_heads(v_latent_->forward(z), heads_))));
+  }
+
+  // The latents' own work is shared by the tokens of the sequence.
+  double flops_per_token(int64_t tokens) const override {
+    double latent = linear_flops({mix_.get(), k_latent_.get(), v_latent_.get()});
+    for (const auto& block : blocks_) latent += block->flops(count_);
+    return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + 8.0 * static_cast<double>(count_ * dim_) +
+           latent * static_cast<double>(count_) / static_cast<double>(std::max<int64_t>(1, tokens));
+  }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState*) override {
+    const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
+    const Tensor read = latents_read(latent_heads(latents_, heads_), k, v, batch).to(x.scalar_type());
+    Tensor z = mix_->forward(merge_latent_heads(read));
+    for (const auto& block : blocks_) z = block->forward(z);
+    return o_->forward(
+        merge_heads(tokens_read(split_heads(q_->forward(x), heads_), latent_heads(k_latent_->forward(z), heads_),
+                                latent_heads(v_latent_->forward(z), heads_), batch)));
+  }
+
+  int64_t heads_, count_, dim_;
+  Tensor latents_;                       // Q̂ [L, D]
+  std::shared_ptr<Linear> k_, v_, mix_;  // encoding: keys and values of tokens, and the heads' output
+  std::vector<std::shared_ptr<LatentBlock>> blocks_;
+  std::shared_ptr<Linear> q_, k_latent_, v_latent_, o_;  // decoding: queries of tokens, keys and values of latents
+};
+
+}  // namespace
+
+extern const Mechanism kPerceiver = {
     .name = "perceiver",
     .family = "linear attention",
     .paper = "Perceiver (Jaegle et al. 2021); Latte (2024) eq. 29",

@@ -1,8 +1,11 @@
-#include "cortado/mechanisms/performer/mixer.h"
+// performer: linear attention whose feature map estimates the exponential with random orthogonal features (FAVOR+).
+#include "cortado/mechanisms/linear/mixer.h"
 
 namespace cortado {
 
-const Mechanism kPerformer = {
+namespace {}  // namespace
+
+extern const Mechanism kPerformer = {
     .name = "performer",
     .family = "linear attention",
     .paper = "Performer (Choromanski et al. 2020); Latte (2024) eq. 30-32",

@@ -1,17 +1,29 @@
-#include "cortado/mechanisms/retention/mixer.h"
+// retention: linear attention with one fixed decay a head (RetNet).
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
 
-// ln(1 - 2^{-5-h})
-Tensor RetentionMixer::decay(const Tensor& x) const {
-  std::vector<double> logs;
-  for (int64_t head = 0; head < settings_.heads; ++head) {
-    logs.push_back(std::log1p(-std::exp2(-5.0 - static_cast<double>(head))));
-  }
-  return constant_decay(logs, x);
-}
+namespace {
 
-const Mechanism kRetention = {
+class RetentionMixer : public GatedLinearMixer {
+ public:
+  RetentionMixer(const GatedLinearSettings& settings, int64_t dim) : GatedLinearMixer("retention", settings, dim) {}
+
+ protected:
+  // ln(1 - 2^{-5-h})
+  Tensor decay(const Tensor& x) const override {
+    std::vector<double> logs;
+    for (int64_t head = 0; head < settings_.heads; ++head) {
+      logs.push_back(std::log1p(-std::exp2(-5.0 - static_cast<double>(head))));
+    }
+    return constant_decay(logs, x);
+  }
+};
+
+}  // namespace
+
+extern const Mechanism kRetention = {
     .name = "retention",
     .family = "linear attention",
     .paper = "RetNet (Sun et al. 2023) eq. 5-8",

@@ -1,29 +1,46 @@
-#include "cortado/mechanisms/rg_lru/mixer.h"
+// rg_lru: Griffin's recurrent unit as a mixer of its own, followed by an output projection.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/heads.h"
+#include "cortado/nn/rg_lru.h"
 
 namespace cortado {
 
-RgLruMixer::RgLruMixer(int64_t dim, int64_t heads, bool causal) : Mixer("rg_lru"), dim_(dim), causal_(causal) {
-  rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
-  o_ = register_module("o", make_output_linear(dim, dim));
-}
+namespace {
 
-Tensor RgLruMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  if (!causal_) return o_->forward(rg_lru_->bidirectional(x, batch));
-  return o_->forward(rg_lru_->forward(x, batch, state, "h"));
-}
+// State: "h" [rows, D], "position" [rows].
+class RgLruMixer : public Mixer {
+ public:
+  RgLruMixer(int64_t dim, int64_t heads, bool causal) : Mixer("rg_lru"), dim_(dim), causal_(causal) {
+    rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
+    o_ = register_module("o", make_output_linear(dim, dim));
+  }
 
-Tensor RgLruMixer::reference(const Tensor& x) { return o_->forward(rg_lru_->reference(x, causal_)); }
+  Tensor reference(const Tensor& x) override { return o_->forward(rg_lru_->reference(x, causal_)); }
 
-StateLayout RgLruMixer::state_layout() const {
-  StateLayout layout;
-  rg_lru_->declare(layout, "h");
-  layout.position();
-  return layout;
-}
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    rg_lru_->declare(layout, "h");
+    layout.position();
+    return layout;
+  }
 
-double RgLruMixer::flops_per_token(int64_t) const { return weight_flops() + rg_lru_->flops_per_token(); }
+  double flops_per_token(int64_t) const override { return weight_flops() + rg_lru_->flops_per_token(); }
 
-const Mechanism kRgLru = {
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    if (!causal_) return o_->forward(rg_lru_->bidirectional(x, batch));
+    return o_->forward(rg_lru_->forward(x, batch, state, "h"));
+  }
+
+  int64_t dim_;
+  bool causal_;
+  std::shared_ptr<RgLru> rg_lru_;
+  std::shared_ptr<Linear> o_;
+};
+
+}  // namespace
+
+extern const Mechanism kRgLru = {
     .name = "rg_lru",
     .family = "recurrence",
     .paper = "Griffin (De et al. 2024) eq. 1-4; Latte-Macchiato §4.1",

@@ -1,68 +1,85 @@
-#include "cortado/mechanisms/rwkv/rwkv4.h"
-
+// rwkv4: a decaying softmax over the past for every channel.
+#include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/rwkv/shift.h"
 #include "cortado/mechanisms/rwkv/wkv.h"
+#include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
 
-Rwkv4Mixer::Rwkv4Mixer(int64_t dim, int64_t width, const MixerContext& context)
-    : Mixer("rwkv4"), dim_(dim), width_(width) {
-  const Depth depth(context);
-  const Tensor share = (at::arange(dim, at::kFloat) / static_cast<double>(dim)).pow(depth.rest);
-  mix_k_ = register_parameter("mix_k", share.clone());
-  mix_v_ = register_parameter("mix_v", share + 0.3 * depth.ratio);
-  mix_r_ = register_parameter("mix_r", share.sqrt());
-  decay_ = register_parameter("decay", ramp(width).pow(0.7 + 1.3 * depth.ratio) * 8 - 5);
-  bonus_ = register_parameter("bonus", zigzag(width) * 0.5 + std::log(0.3));
-  k_ = register_module("k", std::make_shared<Linear>(dim, width));
-  v_ = register_module("v", std::make_shared<Linear>(dim, width));
-  r_ = register_module("r", std::make_shared<Linear>(dim, width));
-  o_ = register_module("o", make_output_linear(width, dim));
-}
+namespace {
 
-Tensor Rwkv4Mixer::rate() const { return widen(decay_).exp(); }
+// State: "shift" [rows,1,D]; "numerator", "denominator", "maximum" [rows,A].
+class Rwkv4Mixer : public Mixer {
+ public:
+  Rwkv4Mixer(int64_t dim, int64_t width, const MixerContext& context) : Mixer("rwkv4"), dim_(dim), width_(width) {
+    const Depth depth(context);
+    const Tensor share = (at::arange(dim, at::kFloat) / static_cast<double>(dim)).pow(depth.rest);
+    mix_k_ = register_parameter("mix_k", share.clone());
+    mix_v_ = register_parameter("mix_v", share + 0.3 * depth.ratio);
+    mix_r_ = register_parameter("mix_r", share.sqrt());
+    decay_ = register_parameter("decay", ramp(width).pow(0.7 + 1.3 * depth.ratio) * 8 - 5);
+    bonus_ = register_parameter("bonus", zigzag(width) * 0.5 + std::log(0.3));
+    k_ = register_module("k", std::make_shared<Linear>(dim, width));
+    v_ = register_module("v", std::make_shared<Linear>(dim, width));
+    r_ = register_module("r", std::make_shared<Linear>(dim, width));
+    o_ = register_module("o", make_output_linear(width, dim));
+  }
 
-Rwkv4Mixer::Operands Rwkv4Mixer::operands(const Tensor& x, const Tensor& before) const {
-  const auto mixed = [&](const Tensor& mix) { return before + mix * (x - before); };
-  return {widen(k_->forward(mixed(mix_k_))), widen(v_->forward(mixed(mix_v_))),
-          at::sigmoid(r_->forward(mixed(mix_r_)))};
-}
+  Tensor reference(const Tensor& x) override {
+    const Operands in = operands(x, previous_reference(x));
+    return output(in.r, wkv_reference(in.k, in.v, rate(), widen(bonus_)));
+  }
 
-Tensor Rwkv4Mixer::output(const Tensor& r, const Tensor& mean) const {
-  return o_->forward(r * mean.to(r.scalar_type()));
-}
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    declare_shift(layout, dim_);
+    layout.scan("numerator", {width_});
+    layout.scan("denominator", {width_});
+    layout.scan("maximum", {width_}, -INFINITY);
+    return layout;
+  }
 
-Tensor Rwkv4Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Operands in = operands(x, previous(x, batch, state));
-  if (!state) return output(in.r, wkv(in.k, in.v, rate(), widen(bonus_), nullptr, batch.cu_seqlens));
-  WkvState sums{state->at("numerator"), state->at("denominator"), state->at("maximum")};
-  const Tensor mean = wkv(in.k, in.v, rate(), widen(bonus_), &sums, batch.cu_seqlens);
-  state->at("numerator") = sums.numerator;
-  state->at("denominator") = sums.denominator;
-  state->at("maximum") = sums.maximum;
-  return output(in.r, mean);
-}
+  double flops_per_token(int64_t) const override {
+    // three mixes of the shift, and about 20 operations a channel for the two sums and their quotient
+    return weight_flops() + 9.0 * static_cast<double>(dim_) + 20.0 * static_cast<double>(width_);
+  }
 
-Tensor Rwkv4Mixer::reference(const Tensor& x) {
-  const Operands in = operands(x, previous_reference(x));
-  return output(in.r, wkv_reference(in.k, in.v, rate(), widen(bonus_)));
-}
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Operands in = operands(x, previous(x, batch, state));
+    if (!state) return output(in.r, wkv(in.k, in.v, rate(), widen(bonus_), nullptr, batch.cu_seqlens));
+    WkvState sums{state->at("numerator"), state->at("denominator"), state->at("maximum")};
+    const Tensor mean = wkv(in.k, in.v, rate(), widen(bonus_), &sums, batch.cu_seqlens);
+    state->at("numerator") = sums.numerator;
+    state->at("denominator") = sums.denominator;
+    state->at("maximum") = sums.maximum;
+    return output(in.r, mean);
+  }
 
-StateLayout Rwkv4Mixer::state_layout() const {
-  StateLayout layout;
-  declare_shift(layout, dim_);
-  layout.scan("numerator", {width_});
-  layout.scan("denominator", {width_});
-  layout.scan("maximum", {width_}, -INFINITY);
-  return layout;
-}
+  struct Operands {
+    Tensor k, v, r;
+  };
 
-double Rwkv4Mixer::flops_per_token(int64_t) const {
-  // three mixes of the shift, and about 20 operations a channel for the two sums and their quotient
-  return weight_flops() + 9.0 * static_cast<double>(dim_) + 20.0 * static_cast<double>(width_);
-}
+  Operands operands(const Tensor& x, const Tensor& before) const {
+    const auto mixed = [&](const Tensor& mix) { return before + mix * (x - before); };
+    return {widen(k_->forward(mixed(mix_k_))), widen(v_->forward(mixed(mix_v_))),
+            at::sigmoid(r_->forward(mixed(mix_r_)))};
+  }
 
-const Mechanism kRwkv4 = {
+  // w
+  Tensor rate() const { return widen(decay_).exp(); }
+
+  Tensor output(const Tensor& r, const Tensor& mean) const { return o_->forward(r * mean.to(r.scalar_type())); }
+
+  int64_t dim_, width_;
+  std::shared_ptr<Linear> k_, v_, r_, o_;
+  Tensor mix_k_, mix_v_, mix_r_;  // [D]
+  Tensor decay_, bonus_;          // log w and u [A]
+};
+
+}  // namespace
+
+extern const Mechanism kRwkv4 = {
     .name = "rwkv4",
     .family = "recurrence",
     .paper = "RWKV (Peng et al. 2023) eq. 11-16",

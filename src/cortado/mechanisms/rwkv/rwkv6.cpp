@@ -1,90 +1,119 @@
-#include "cortado/mechanisms/rwkv/rwkv6.h"
-
+// rwkv6: linear attention with data-dependent decays and a bonus for the current token (Finch).
+#include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/rwkv/shift.h"
+#include "cortado/mechanisms/shared/heads.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
+
 namespace {
+
+struct Rwkv6Settings {
+  int64_t heads;
+  int64_t key_dim, value_dim;    // of all heads together
+  int64_t mix_rank, decay_rank;  // of the low-rank maps
+  double norm_eps;
+};
 
 constexpr int64_t kMixes = 5;  // inputs of r, w, k, v and g, in this order
 
+// State: "shift" [rows,1,D], "scan_state" [rows,H,K,V].
+class Rwkv6Mixer : public Mixer {
+ public:
+  Rwkv6Mixer(const Rwkv6Settings& settings, const MixerContext& context)
+      : Mixer("rwkv6"), settings_(settings), dim_(context.dim) {
+    const int64_t keys = settings.key_dim, values = settings.value_dim;
+    register_mixes(context);
+    const Depth depth(context);
+    const Tensor place = ramp(keys);
+    decay_ = register_parameter("decay", place.pow(0.7 + 1.3 * depth.ratio) * 5 - 6);
+    decay_down_ = register_parameter("decay_down", at::zeros({settings.decay_rank, dim_}));
+    decay_up_ = register_parameter("decay_up", at::empty({keys, settings.decay_rank}).uniform_(-0.01, 0.01));
+    const Tensor bonus = (1 - place) * depth.ratio + zigzag(keys) * 0.1;
+    bonus_ = register_parameter("bonus", bonus.view({settings.heads, keys / settings.heads}));
+    r_ = register_module("r", std::make_shared<Linear>(dim_, keys));
+    k_ = register_module("k", std::make_shared<Linear>(dim_, keys));
+    v_ = register_module("v", std::make_shared<Linear>(dim_, values));
+    g_ = register_module("g", std::make_shared<Linear>(dim_, values));
+    norm_weight_ = register_parameter("norm_weight", at::ones({values}));
+    norm_bias_ = register_parameter("norm_bias", at::zeros({values}));
+    o_ = register_module("o", make_output_linear(values, dim_));
+  }
+
+  Tensor reference(const Tensor& x) override {
+    const Operands in = operands(x, previous_reference(x));
+    return output(std::get<0>(gated_scan_reference(in.r, in.k, in.v, in.g, "key", 1.0, bonus_)), in.gate);
+  }
+
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    declare_shift(layout, dim_);
+    layout.scan("scan_state",
+                {settings_.heads, settings_.key_dim / settings_.heads, settings_.value_dim / settings_.heads});
+    return layout;
+  }
+
+  double flops_per_token(int64_t) const override {
+    const int64_t low_rank = mix_down_.numel() + mix_up_.numel() + decay_down_.numel() + decay_up_.numel();
+    return weight_flops() + 2.0 * static_cast<double>(low_rank) + scan_flops(6);
+  }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Operands in = operands(x, previous(x, batch, state));
+    std::optional<Tensor> start;
+    if (state) start = state->at("scan_state");
+    auto [o, last] = gated_scan(in.r, in.k, in.v, in.g, "key", 1.0, bonus_, start, batch.cu_seqlens);
+    if (state) state->at("scan_state") = last;
+    return output(o, in.gate);
+  }
+
+  struct Operands {
+    Tensor r, k, v, g;  // g: natural log of the decay
+    Tensor gate;
+  };
+
+  void register_mixes(const MixerContext& context) {
+    const Depth depth(context);
+    const Tensor place = at::arange(dim_, at::kFloat) / static_cast<double>(dim_), share = place.pow(depth.rest);
+    const Tensor half = 1 - place.pow(0.5 * depth.rest);
+    mix_x_ = register_parameter("mix_x", 1 - share);
+    mix_ = register_parameter("mix", at::stack({half, 1 - share, 1 - share, 1 - share - 0.3 * depth.ratio, half}));
+    mix_down_ = register_parameter("mix_down", at::zeros({kMixes * settings_.mix_rank, dim_}));
+    mix_up_ = register_parameter("mix_up", at::empty({kMixes, settings_.mix_rank, dim_}).uniform_(-0.01, 0.01));
+  }
+
+  Operands operands(const Tensor& x, const Tensor& before) const {
+    const Tensor change = before - x;
+    const Tensor low = at::tanh(at::linear(x + change * mix_x_, mix_down_)).unflatten(-1, {kMixes, settings_.mix_rank});
+    const Tensor mix = at::einsum("btnr,nrd->nbtd", {low, mix_up_}) + mix_.unsqueeze(1).unsqueeze(1);
+    const auto mixed = (x + change * mix).unbind(0);
+    const Tensor rate = widen(at::linear(at::tanh(at::linear(mixed[1], decay_down_)), decay_up_)) + widen(decay_);
+    const int64_t heads = settings_.heads;
+    return {split_heads(r_->forward(mixed[0]), heads), split_heads(k_->forward(mixed[2]), heads),
+            split_heads(v_->forward(mixed[3]), heads), split_heads(-rate.exp(), heads),
+            at::silu(g_->forward(mixed[4]))};
+  }
+
+  // Each head normalised on its own (LayerNorm), one scale and shift a channel.
+  Tensor output(const Tensor& o, const Tensor& gate) const {
+    const Tensor normed = merge_heads(at::layer_norm(o, {o.size(-1)}, {}, {}, settings_.norm_eps));
+    return o_->forward((normed * norm_weight_ + norm_bias_) * gate);
+  }
+
+  Rwkv6Settings settings_;
+  int64_t dim_;
+  std::shared_ptr<Linear> r_, k_, v_, g_, o_;
+  Tensor mix_x_, mix_;              // [D], [5,D] for r, w, k, v, g
+  Tensor mix_down_, mix_up_;        // [5·rank,D], [5,rank,D]
+  Tensor decay_, bonus_;            // [key_dim], [H,K]
+  Tensor decay_down_, decay_up_;    // [rank,D], [key_dim,rank]
+  Tensor norm_weight_, norm_bias_;  // [value_dim]
+};
+
 }  // namespace
 
-Rwkv6Mixer::Rwkv6Mixer(const Rwkv6Settings& settings, const MixerContext& context)
-    : Mixer("rwkv6"), settings_(settings), dim_(context.dim) {
-  const int64_t keys = settings.key_dim, values = settings.value_dim;
-  register_mixes(context);
-  const Depth depth(context);
-  const Tensor place = ramp(keys);
-  decay_ = register_parameter("decay", place.pow(0.7 + 1.3 * depth.ratio) * 5 - 6);
-  decay_down_ = register_parameter("decay_down", at::zeros({settings.decay_rank, dim_}));
-  decay_up_ = register_parameter("decay_up", at::empty({keys, settings.decay_rank}).uniform_(-0.01, 0.01));
-  const Tensor bonus = (1 - place) * depth.ratio + zigzag(keys) * 0.1;
-  bonus_ = register_parameter("bonus", bonus.view({settings.heads, keys / settings.heads}));
-  r_ = register_module("r", std::make_shared<Linear>(dim_, keys));
-  k_ = register_module("k", std::make_shared<Linear>(dim_, keys));
-  v_ = register_module("v", std::make_shared<Linear>(dim_, values));
-  g_ = register_module("g", std::make_shared<Linear>(dim_, values));
-  norm_weight_ = register_parameter("norm_weight", at::ones({values}));
-  norm_bias_ = register_parameter("norm_bias", at::zeros({values}));
-  o_ = register_module("o", make_output_linear(values, dim_));
-}
-
-void Rwkv6Mixer::register_mixes(const MixerContext& context) {
-  const Depth depth(context);
-  const Tensor place = at::arange(dim_, at::kFloat) / static_cast<double>(dim_), share = place.pow(depth.rest);
-  const Tensor half = 1 - place.pow(0.5 * depth.rest);
-  mix_x_ = register_parameter("mix_x", 1 - share);
-  mix_ = register_parameter("mix", at::stack({half, 1 - share, 1 - share, 1 - share - 0.3 * depth.ratio, half}));
-  mix_down_ = register_parameter("mix_down", at::zeros({kMixes * settings_.mix_rank, dim_}));
-  mix_up_ = register_parameter("mix_up", at::empty({kMixes, settings_.mix_rank, dim_}).uniform_(-0.01, 0.01));
-}
-
-Rwkv6Mixer::Operands Rwkv6Mixer::operands(const Tensor& x, const Tensor& before) const {
-  const Tensor change = before - x;
-  const Tensor low = at::tanh(at::linear(x + change * mix_x_, mix_down_)).unflatten(-1, {kMixes, settings_.mix_rank});
-  const Tensor mix = at::einsum("btnr,nrd->nbtd", {low, mix_up_}) + mix_.unsqueeze(1).unsqueeze(1);
-  const auto mixed = (x + change * mix).unbind(0);
-  const Tensor rate = widen(at::linear(at::tanh(at::linear(mixed[1], decay_down_)), decay_up_)) + widen(decay_);
-  const int64_t heads = settings_.heads;
-  return {split_heads(r_->forward(mixed[0]), heads), split_heads(k_->forward(mixed[2]), heads),
-          split_heads(v_->forward(mixed[3]), heads), split_heads(-rate.exp(), heads), at::silu(g_->forward(mixed[4]))};
-}
-
-// Each head normalised on its own (LayerNorm), one scale and shift a channel.
-Tensor Rwkv6Mixer::output(const Tensor& o, const Tensor& gate) const {
-  const Tensor normed = merge_heads(at::layer_norm(o, {o.size(-1)}, {}, {}, settings_.norm_eps));
-  return o_->forward((normed * norm_weight_ + norm_bias_) * gate);
-}
-
-Tensor Rwkv6Mixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Operands in = operands(x, previous(x, batch, state));
-  std::optional<Tensor> start;
-  if (state) start = state->at("scan_state");
-  auto [o, last] = gated_scan(in.r, in.k, in.v, in.g, "key", 1.0, bonus_, start, batch.cu_seqlens);
-  if (state) state->at("scan_state") = last;
-  return output(o, in.gate);
-}
-
-Tensor Rwkv6Mixer::reference(const Tensor& x) {
-  const Operands in = operands(x, previous_reference(x));
-  return output(std::get<0>(gated_scan_reference(in.r, in.k, in.v, in.g, "key", 1.0, bonus_)), in.gate);
-}
-
-StateLayout Rwkv6Mixer::state_layout() const {
-  StateLayout layout;
-  declare_shift(layout, dim_);
-  layout.scan("scan_state",
-              {settings_.heads, settings_.key_dim / settings_.heads, settings_.value_dim / settings_.heads});
-  return layout;
-}
-
-double Rwkv6Mixer::flops_per_token(int64_t) const {
-  const int64_t low_rank = mix_down_.numel() + mix_up_.numel() + decay_down_.numel() + decay_up_.numel();
-  return weight_flops() + 2.0 * static_cast<double>(low_rank) + scan_flops(6);
-}
-
-const Mechanism kRwkv6 = {
+extern const Mechanism kRwkv6 = {
     .name = "rwkv6",
     .family = "linear attention",
     .paper = "RWKV-6, Eagle and Finch (Peng et al. 2024) eq. 13-20",
