@@ -147,11 +147,43 @@ class Differentiable : public c10::OperatorKernel {
   std::string optional_work_;
 };
 
+class GradientsLike : public c10::OperatorKernel {
+ public:
+  GradientsLike(std::vector<std::string> inputs, std::string optional_work)
+      : inputs_(std::move(inputs)), optional_work_(std::move(optional_work)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+    const auto& arguments = op.schema().arguments();
+    const Stack given = torch::jit::pop(*stack, arguments.size());
+    size_t first = 0;
+    while (arguments[first].name().starts_with("grad_")) ++first;
+    const Tensor& any = given[first].toTensor();
+    const auto need =
+        std::find_if(arguments.begin(), arguments.end(), [](const auto& x) { return x.name().starts_with("need_"); });
+    const bool needed = need == arguments.end() || given[need - arguments.begin()].toBool();
+    for (const auto& name : inputs_) {
+      const int64_t place = place_of(arguments, name);
+      const Tensor x = place < 0 ? any : tensor_or_undefined(given[place]);
+      const bool wanted = x.defined() && (needed || name != optional_work_);
+      stack->emplace_back(wanted ? at::empty_symint(x.sym_sizes(), x.options()) : at::empty({0}, any.options()));
+    }
+  }
+
+ private:
+  std::vector<std::string> inputs_;
+  std::string optional_work_;
+};
+
 }  // namespace
 
 torch::CppFunction differentiable_by(std::string gradient, std::vector<std::string> inputs, std::string optional_work) {
   return torch::CppFunction::makeFromBoxedFunctor(
       std::make_unique<Differentiable>(std::move(gradient), std::move(inputs), std::move(optional_work)));
+}
+
+torch::CppFunction gradients_like(std::vector<std::string> inputs, std::string optional_work) {
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<GradientsLike>(std::move(inputs), std::move(optional_work)));
 }
 
 }  // namespace cortado

@@ -20,4 +20,8 @@ namespace cortado {
 torch::CppFunction differentiable_by(std::string gradient, std::vector<std::string> inputs,
                                      std::string optional_work = "");
 
+// The Meta kernel of X_backward: results in the shapes and types of those arguments (of the first that is no gradient,
+// for one that X_backward does not have), [0] for what is absent or not needed.
+torch::CppFunction gradients_like(std::vector<std::string> inputs, std::string optional_work = "");
+
 }  // namespace cortado

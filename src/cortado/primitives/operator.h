@@ -3,6 +3,7 @@
 
 #include <torch/library.h>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,15 +14,26 @@
 namespace cortado {
 
 // Defines an operator by its schema. `kernel` computes on every device, `meta` makes results of the right shapes from
-// shapes, `autograd` is differentiable_by(...) or, for a gradient, once_differentiable().
+// shapes, `autograd` says what becomes of gradients.
 template <typename Kernel, typename Meta>
 void define_operator(torch::Library& library, const std::string& schema, Kernel kernel, Meta meta,
                      torch::CppFunction autograd) {
   const std::string name = schema.substr(0, schema.find('('));
   library.def(schema.c_str());
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, kernel));
-  library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, meta));
+  library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, std::move(meta)));
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Autograd, std::move(autograd)));
+}
+
+// The same with its gradient, an operator too, which cannot be differentiated again: `inputs` and `optional_work` as
+// differentiable_by's.
+template <typename Kernel, typename Meta, typename Gradient>
+void define_operator(torch::Library& library, const std::string& schema, Kernel kernel, Meta meta,
+                     const std::string& gradient_schema, Gradient gradient, const std::vector<std::string>& inputs,
+                     const std::string& optional_work = "") {
+  const std::string name = "cortado::" + gradient_schema.substr(0, gradient_schema.find('('));
+  define_operator(library, schema, kernel, meta, differentiable_by(name, inputs, optional_work));
+  define_operator(library, gradient_schema, gradient, gradients_like(inputs, optional_work), once_differentiable());
 }
 
 // The operator "cortado::NAME", to be called as a function of that type.
@@ -48,28 +60,56 @@ class Bounds {
     if (packed_) bounds_ = sequence_bounds(op, *cu_seqlens, tokens);
   }
   const std::vector<int64_t>* get() const { return packed_ ? &bounds_ : nullptr; }
+  const int64_t* data() const { return packed_ ? bounds_.data() : nullptr; }
+  // Of the states.
+  int64_t rows(int64_t batch) const { return packed_ ? static_cast<int64_t>(bounds_.size()) - 1 : batch; }
+  // dense(timed, rows) on the batch, or on every sequence (for_each_sequence).
+  template <typename Dense>
+  PackedResult run(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows, const Dense& dense) const {
+    return packed_ ? for_each_sequence(bounds_, timed, rows, dense) : dense(timed, rows);
+  }
 
  private:
   bool packed_;
   std::vector<int64_t> bounds_;
 };
 
-inline void expect_floating(std::string_view op,
-                            std::initializer_list<std::pair<const char*, OptionalTensor>> arguments) {
-  for (const auto& [name, x] : arguments) {
-    fail_input_if(x && !x->is_floating_point(), "[", op, "] ", name, " must be a floating-point tensor, got ",
-                  x ? x->scalar_type() : at::kFloat);
-  }
-}
+// An argument of an operator: a letter a dimension. B, T, K, ... is a size, bound where it first appears and expected
+// from there on; * is any; h the heads of what makes the state, q of what reads it (common.h). Arguments with an N, a
+// state's rows, come last: S, the state's heads, and H, the output's, are known there.
+struct Argument {
+  const char* name;
+  const Tensor* x;  // null: not given
+  std::string_view shape;
+
+  Argument(const char* name, const Tensor& x, std::string_view shape) : name(name), x(&x), shape(shape) {}
+  Argument(const char* name, const OptionalTensor& x, std::string_view shape)
+      : name(name), x(x ? &*x : nullptr), shape(shape) {}
+};
+
+enum class Types { kFloating, kAny };
+
+// Checks arguments, by shapes and types alone, so that it also runs on Meta and fake tensors, and says their sizes.
+class Sizes {
+ public:
+  Sizes(std::string_view op, const OptionalTensor& cu_seqlens, std::initializer_list<Argument> arguments,
+        Types types = Types::kFloating);
+
+  const c10::SymInt& operator[](char letter) const { return sizes_[letter - 'A']; }
+  int64_t number(char letter) const { return (*this)[letter].expect_int(); }
+  // A result of that shape, for its shape only.
+  Tensor empty(std::string_view shape, const at::TensorOptions& options) const;
+
+ private:
+  c10::SymInt& size(char letter) { return sizes_[letter - 'A']; }
+  std::vector<c10::SymInt> known(std::string_view shape) const;  // -1: not yet, or any
+
+  std::array<c10::SymInt, 26> sizes_;
+};
 
 // --- Gradients. Of what was not given, or is not wanted, they have shape [0]. ---
 
 inline Tensor no_gradient(const Tensor& like) { return at::empty({0}, like.options()); }
-
-// For shapes only: that of x, where `any` is a tensor of the call.
-inline Tensor gradient_meta(const OptionalTensor& x, const Tensor& any, bool wanted = true) {
-  return x && wanted ? at::empty_symint(x->sym_sizes(), x->options()) : no_gradient(any);
-}
 
 // x's own, from that of x with its heads (dimension `dim`) repeated as expand_heads does.
 inline Tensor gradient_of(const Tensor& x, const Tensor& wide, int64_t dim = 2) {

@@ -7,7 +7,11 @@ namespace cortado::delta {
 
 namespace {
 
+using at::Tensor;
 using gated::Decay;
+using gated::FormInputs;
+using gated::FormOptions;
+using gated::FormOutputs;
 using gated::Layout;
 using gated::PairWork;
 
@@ -50,10 +54,12 @@ struct Chunks {
   Layout layout;
   Tensor q, k, v, beta;  // beta [n,B,H,C,1]
   Decay decay;
-  Tensor entering_q, entering_k, leaving;  // q, k ⊙ exp(gates from the chunk's start), k ⊙ exp(gates to its end)
-  Tensor scores, key_scores, system;  // [N,C,C]: q over k up to it and k over earlier k, with decay; beta key_scores
-  Tensor corrections;                 // u_t = beta_t (v_t - S'ᵀ k_t): [n,B,H,C,V]
-  Tensor starts, final_state;         // S at each chunk's start [n,B,H,K,V], and at the end
+  Tensor entering_q = {}, entering_k = {};  // q, k ⊙ exp(gates from the chunk's start)
+  Tensor leaving = {};                      // k ⊙ exp(gates to its end)
+  Tensor scores = {}, key_scores = {};      // [N,C,C]: q over k up to it and k over earlier k, with decay
+  Tensor system = {};                       // beta key_scores
+  Tensor corrections = {};                  // u_t = beta_t (v_t - S'ᵀ k_t): [n,B,H,C,V]
+  Tensor starts = {}, final_state = {};     // S at each chunk's start [n,B,H,K,V], and at the end
 
   Tensor like(const Tensor& x) const {
     return x.view({layout.chunks(), layout.batch, layout.heads, x.size(1), x.size(2)});
@@ -75,16 +81,16 @@ struct Chunks {
   }
 };
 
-Chunks open_chunks(const ScanInputs& in, const ScanOptions& options) {
-  const int64_t tokens = in.k.size(1);
-  const Layout layout{in.k.size(0), tokens, options.heads, gated::chunk_length(tokens, options.chunk), options.type};
+Chunks open_chunks(const FormInputs& in, const FormOptions& options) {
+  const int64_t tokens = in.x.size(1);
+  const Layout layout{in.x.size(0), tokens, options.heads, gated::chunk_length(tokens, options.chunk), options.type};
   const auto cut = [&layout](const Tensor& x) { return gated::to_chunks(x, layout); };
   Tensor g = cut(in.g);
   if (g.defined() && g.dim() == 4) g = g.unsqueeze(-1);
-  const Decay decay(g, {}, layout.chunk, in.k.options().dtype(options.type));
-  Chunks it{layout, cut(in.q), cut(in.k), cut(in.v), cut(in.beta).unsqueeze(-1), decay, {}, {}, {}, {}, {},
-            {},     {},        {},        {}};
-  if (it.q.defined()) {
+  const Decay decay(g, {}, layout.chunk, in.x.options().dtype(options.type));
+  const bool read = options.want_w || options.want_rest;
+  Chunks it{layout, read ? cut(in.y) : Tensor(), cut(in.x), cut(in.v), cut(in.beta).unsqueeze(-1), decay};
+  if (read) {
     it.entering_q = decay.entering(it.q);
     it.scores = it.pair_scores(it.q);
   }
@@ -99,14 +105,6 @@ Chunks open_chunks(const ScanInputs& in, const ScanOptions& options) {
   it.starts = states.narrow(0, 0, layout.chunks());
   it.final_state = states.select(0, layout.chunks());
   return it;
-}
-
-// Without q only the state.
-ScanOutputs scan_segment(const ScanInputs& in, const ScanOptions& options) {
-  const Chunks it = open_chunks(in, options);
-  if (!in.q.defined()) return {{}, it.final_state.clone()};
-  const Tensor o = at::bmm(it.scores, flat(it.corrections)).baddbmm_(flat(it.entering_q), flat(it.starts));
-  return {gated::from_chunks(it.like(o), it.layout), it.final_state.clone()};
 }
 
 // What the pairs (query y, key k) and the states give, of L = Σ_t w_tᵀ S_tᵀ y_t read as a plain gated scan of (k, u).
@@ -129,10 +127,9 @@ std::pair<Tensor, Tensor> read_gradients(const Chunks& it, const Tensor& y, cons
   return {work.dy, work.dg};
 }
 
-ScanGradients scan_backward_segment(const ScanInputs& in, const ScanOutputs& gradient, const ScanOptions& options) {
-  const Chunks it = open_chunks(in, options);
+FormOutputs gradients(const Chunks& it, const FormInputs& in, const FormOptions& options) {
   const Layout& layout = it.layout;
-  const Tensor grad_o = gated::to_chunks(gradient.o, layout);
+  const Tensor grad_o = gated::to_chunks(in.w, layout);
   const Tensor u = flat(it.corrections);
 
   // x_c = M⁻ᵀ (scoresᵀ dO + leaving D_{c+1}), the gradient of the solve's right side; D_c = ∂L/∂S_c.
@@ -140,11 +137,11 @@ ScanGradients scan_backward_segment(const ScanInputs& in, const ScanOutputs& gra
   const Tensor pull = it.like(it.solve(flat(it.leaving), true));
   const Tensor plus = it.like(at::bmm(turned(flat(it.entering_q)), flat(grad_o)));
   const Tensor push = it.entering_k * it.beta;
-  const Tensor states = walk(x, pull, push, plus, it.decay.through(), gradient.final_state, true);
+  const Tensor states = walk(x, pull, push, plus, it.decay.through(), in.final_grad, true);
   const Tensor ends = states.narrow(0, 1, layout.chunks());
   const Tensor grad_v = x * it.beta;
 
-  ScanGradients out;
+  FormOutputs out;
   out.initial = states.select(0, 0).clone();
   const Tensor held = it.like(at::bmm(it.key_scores, u).baddbmm_(flat(it.entering_k), flat(it.starts)));
   out.beta = gated::from_chunks((x * (it.v - held)).sum(-1), layout);
@@ -170,8 +167,8 @@ ScanGradients scan_backward_segment(const ScanInputs& in, const ScanOutputs& gra
   m.diagonal(0, 1, 2).zero_();
   const auto [dk_read, dg_read] =
       read_gradients(it, it.k, it.entering_k, read_weights, m, dk, options.want_gate, std::move(second));
-  out.q = gated::from_chunks(dq, layout);
-  out.k = gated::from_chunks(dk + dk_read, layout);
+  out.y = gated::from_chunks(dq, layout);
+  out.x = gated::from_chunks(dk + dk_read, layout);
   if (options.want_gate) {
     const Tensor sum = dg + dg_read;
     out.g = gated::from_chunks(in.g.dim() == 3 ? sum.squeeze(-1) : sum, layout);
@@ -179,71 +176,18 @@ ScanGradients scan_backward_segment(const ScanInputs& in, const ScanOutputs& gra
   return out;
 }
 
-// Tokens [first, first + length) of the timed inputs.
-ScanInputs part_of(ScanInputs in, int64_t first, int64_t length) {
-  for (Tensor* x : {&in.q, &in.k, &in.v, &in.beta, &in.g}) {
-    if (x->defined()) *x = x->narrow(1, first, length);
-  }
-  return in;
-}
-
-// The bounds of the segments of time to work on one after the other.
-std::vector<int64_t> segment_bounds(const ScanInputs& in, const ScanOptions& options) {
-  const int64_t tokens = in.k.size(1), a_token = in.k.size(0) * options.heads * std::max(in.k.size(3), in.v.size(3));
-  const int64_t a_chunk = std::max<int64_t>(1, a_token * options.chunk);
-  const int64_t length = std::max<int64_t>(1, options.segment_elements / a_chunk) * options.chunk;
-  std::vector<int64_t> bounds{0};
-  while (bounds.back() + length < tokens) bounds.push_back(bounds.back() + length);
-  bounds.push_back(tokens);
-  return bounds;
-}
-
 }  // namespace
 
-ScanOutputs scan(const ScanInputs& in, const ScanOptions& options) {
-  const auto bounds = segment_bounds(in, options);
-  std::vector<Tensor> pieces;
-  Tensor state = in.initial;
-  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
-    ScanInputs segment = part_of(in, bounds[i], bounds[i + 1] - bounds[i]);
-    segment.initial = state;
-    const ScanOutputs result = scan_segment(segment, options);
-    pieces.push_back(result.o);
-    state = result.final_state;
+FormOutputs differentiate_segment(const FormInputs& in, const FormOptions& options) {
+  const Chunks it = open_chunks(in, options);
+  FormOutputs out;
+  if (options.want_rest) out = gradients(it, in, options);
+  if (options.want_w) {
+    const Tensor o = at::bmm(it.scores, flat(it.corrections)).baddbmm_(flat(it.entering_q), flat(it.starts));
+    out.w = gated::from_chunks(it.like(o), it.layout);
   }
-  return {pieces.size() == 1 ? pieces[0] : at::cat(pieces, 1), state};
-}
-
-ScanGradients scan_backward(const ScanInputs& in, const ScanOutputs& gradient, const ScanOptions& options) {
-  const auto bounds = segment_bounds(in, options);
-  const size_t count = bounds.size() - 1;
-  std::vector<ScanInputs> segments;
-  Tensor state = in.initial;
-  for (size_t i = 0; i < count; ++i) {  // forwards, for the state at each segment's start
-    segments.push_back(part_of(in, bounds[i], bounds[i + 1] - bounds[i]));
-    segments[i].initial = state;
-    if (i + 1 == count) break;
-    ScanInputs without_q = segments[i];
-    without_q.q.reset();
-    state = scan_segment(without_q, options).final_state;
-  }
-  std::vector<ScanGradients> parts(count);
-  Tensor grad_state = gradient.final_state;
-  for (size_t i = count; i-- > 0;) {
-    const Tensor grad_o = gradient.o.narrow(1, bounds[i], bounds[i + 1] - bounds[i]);
-    parts[i] = scan_backward_segment(segments[i], {grad_o, grad_state}, options);
-    grad_state = parts[i].initial;
-  }
-  if (count == 1) return parts[0];
-  ScanGradients all;
-  for (Tensor ScanGradients::* member :
-       {&ScanGradients::q, &ScanGradients::k, &ScanGradients::v, &ScanGradients::beta, &ScanGradients::g}) {
-    std::vector<Tensor> pieces;
-    for (const auto& part : parts) pieces.push_back(part.*member);
-    if (pieces[0].defined()) all.*member = at::cat(pieces, 1);
-  }
-  all.initial = grad_state;
-  return all;
+  out.final_state = it.final_state.clone();
+  return out;
 }
 
 }  // namespace cortado::delta

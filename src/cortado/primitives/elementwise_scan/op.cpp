@@ -1,7 +1,8 @@
 #include "cortado/primitives/elementwise_scan/op.h"
 
-#include "cortado/primitives/elementwise_scan/on_cpu.h"
+#include "cortado/primitives/elementwise_scan/kernel.h"
 #include "cortado/primitives/elementwise_scan/scan.h"
+#include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
 
 namespace cortado {
@@ -15,13 +16,68 @@ at::ScalarType scan_type(const Tensor& log_a, const Tensor& b, const OptionalTen
   return at::promote_types(initial ? at::promote_types(joint, initial->scalar_type()) : joint, at::kFloat);
 }
 
-c10::SymInt check(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial, const OptionalTensor& bounds) {
-  expect_shape(kName, "b", b, {-1, -1, -1});
-  expect_shape(kName, "log_a", log_a, {b.sym_size(0), b.sym_size(1), b.sym_size(2)});
-  const c10::SymInt rows = packed_rows(kName, bounds, b.sym_size(0));
-  if (initial) expect_shape(kName, "initial_state", *initial, {rows, b.sym_size(2)});
-  return rows;
+Sizes check(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial, const OptionalTensor& cu_seqlens) {
+  return Sizes(kName, cu_seqlens, {{"b", b, "BTD"}, {"log_a", log_a, "BTD"}, {"initial_state", initial, "ND"}},
+               Types::kAny);
 }
+
+// --- By the kernel, in float32. ---
+
+bool kernel_takes(at::ScalarType type, const Tensor& log_a, const Tensor& b) {
+  return type == at::kFloat && kernels::usable({log_a, b});
+}
+
+// Float32 with the channels side by side: a copy only where that is not so.
+Tensor side_by_side(const Tensor& x) { return kernels::dense_rows(x.to(at::kFloat).resolve_conj()); }
+
+Tensor room_like(const Tensor& x) { return kernels::room(x.sizes(), x.options().dtype(at::kFloat)); }
+
+// Points into its arguments, which must outlive it.
+elementwise::ScanKernel kernel_call(const Tensor& log_a, const Tensor& initial, const Bounds& bounds, bool reverse) {
+  elementwise::ScanKernel call{};
+  call.rows = bounds.rows(log_a.size(0));
+  call.tokens = log_a.size(1);
+  call.channels = log_a.size(2);
+  call.bounds = bounds.data();
+  call.reverse = reverse;
+  call.log_a = kernels::channels(log_a);
+  call.initial = kernels::numbers(initial);
+  return call;
+}
+
+// (h, final state)
+std::pair<Tensor, Tensor> forward_by_kernel(const Tensor& log_a, const Tensor& b, const Tensor& initial,
+                                            const Bounds& bounds, bool reverse) {
+  const Tensor logs = side_by_side(log_a), adds = side_by_side(b), start = kernels::plain(initial), h = room_like(b);
+  elementwise::ScanKernel call = kernel_call(logs, start, bounds, reverse);
+  const Tensor last = kernels::room({call.rows, call.channels}, h.options());
+  call.b = kernels::channels(adds);
+  call.h = kernels::channels(h);
+  call.final_state = kernels::numbers(last);
+  run_forward(call, kernels::parallel(kernels::kAnExponential * adds.numel()));
+  return {h, last};
+}
+
+using Gradients = std::tuple<Tensor, Tensor, Tensor>;  // of log_a, b and the initial state
+
+Gradients backward_by_kernel(const Tensor& grad_h, const Tensor& grad_final, const Tensor& log_a, const Tensor& h,
+                             const Tensor& initial, const Bounds& bounds, bool reverse) {
+  const Tensor logs = side_by_side(log_a), grads = side_by_side(grad_h), outputs = side_by_side(h);
+  const Tensor start = kernels::plain(initial), last = kernels::plain(grad_final);
+  elementwise::ScanKernel call = kernel_call(logs, start, bounds, reverse);
+  const Tensor grad_log_a = room_like(log_a), grad_b = room_like(log_a);
+  const Tensor grad_initial = kernels::room({call.rows, call.channels}, logs.options());
+  call.h = kernels::channels(outputs);
+  call.grad_h = kernels::channels(grads);
+  call.grad_final = kernels::numbers(last);
+  call.grad_log_a = kernels::channels(grad_log_a);
+  call.grad_b = kernels::channels(grad_b);
+  call.grad_initial = kernels::numbers(grad_initial);
+  run_backward(call, kernels::parallel());
+  return {grad_log_a, grad_b, grad_initial};
+}
+
+// --- By either. ---
 
 // The state after the last token of a dense batch, given all h.
 Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
@@ -30,19 +86,14 @@ Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
 }
 
 // Dense or packed, all of one type. Returns (h, final state) in that type.
-std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const Tensor& initial,
-                                   const OptionalTensor& bounds, bool reverse) {
-  const Bounds packed(kName, bounds, b.size(1));
-  const auto* sequences = packed.get();
-  if (elementwise::kernel_takes(b.scalar_type(), log_a, b)) {
-    return elementwise::forward_by_kernel(log_a, b, initial, sequences, reverse);
-  }
-  auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
+std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const Tensor& initial, const Bounds& bounds,
+                                   bool reverse) {
+  if (kernel_takes(b.scalar_type(), log_a, b)) return forward_by_kernel(log_a, b, initial, bounds, reverse);
+  const auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
     const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
     return {{h}, {last_state(h, rows[0], reverse)}};
   };
-  const PackedResult result =
-      sequences ? for_each_sequence(*sequences, {log_a, b}, {initial}, dense) : dense({log_a, b}, {initial});
+  const PackedResult result = bounds.run({log_a, b}, {initial}, dense);
   return {result.timed[0], result.rows[0]};
 }
 
@@ -51,18 +102,18 @@ std::tuple<Tensor, Tensor> forward_kernel(const Tensor& log_a, const Tensor& b, 
   const NoAutocast as_given;
   check(log_a, b, initial, bounds);
   const auto type = scan_type(log_a, b, initial);
-  auto [h, last] = run_scan(log_a.to(type), b.to(type), initial ? initial->to(type) : Tensor(), bounds, reverse);
+  const Tensor start = initial ? initial->to(type) : Tensor();
+  auto [h, last] = run_scan(log_a.to(type), b.to(type), start, {kName, bounds, b.size(1)}, reverse);
   return {h.to(at::promote_types(b.scalar_type(), h.is_complex() ? at::kComplexFloat : b.scalar_type())), last};
 }
 
 std::tuple<Tensor, Tensor> forward_meta(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
                                         const OptionalTensor& bounds, bool) {
-  const c10::SymInt rows = check(log_a, b, initial, bounds);
+  const Sizes sizes = check(log_a, b, initial, bounds);
   const auto type = scan_type(log_a, b, initial);
   const bool complex = c10::isComplexType(type);
   const auto out = complex ? at::promote_types(b.scalar_type(), at::kComplexFloat) : b.scalar_type();
-  return {at::empty_symint({b.sym_size(0), b.sym_size(1), b.sym_size(2)}, b.options().dtype(out)),
-          at::empty_symint({rows, b.sym_size(2)}, b.options().dtype(type))};
+  return {sizes.empty("BTD", b.options().dtype(out)), sizes.empty("ND", b.options().dtype(type))};
 }
 
 // A gradient in its input's type: the real part where a complex computation had a real input.
@@ -90,35 +141,28 @@ PackedResult backward_dense(const std::vector<Tensor>& timed, const std::vector<
   return {{d * factors * before.conj(), d}, {factors.select(1, start) * d.select(1, start)}};
 }
 
-std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& log_a,
-                                                   const Tensor& b, const Tensor& saved_h,
-                                                   const OptionalTensor& initial, const OptionalTensor& bounds,
-                                                   bool reverse) {
+Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& log_a, const Tensor& b,
+                          const Tensor& saved_h, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+                          bool reverse) {
   const NoAutocast as_given;
   const auto type = scan_type(log_a, b, initial);
   const Tensor start = initial ? initial->to(type) : Tensor(), logs = log_a.to(type);
+  const Bounds bounds(kName, cu_seqlens, b.size(1));
   // h was rounded on output if b is of a short type: then it is computed again.
   const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
-  const Bounds packed(kName, bounds, b.size(1));
-  const auto* sequences = packed.get();
-  if (elementwise::kernel_takes(type, logs, dh)) {
-    const auto grads = elementwise::backward_by_kernel(dh, dfinal, logs, h, start, sequences, reverse);
-    return {grads.log_a.to(log_a.scalar_type()), grads.b.to(b.scalar_type()),
-            initial ? grads.initial.to(initial->scalar_type()) : no_gradient(b)};
+  Gradients found;
+  if (kernel_takes(type, logs, dh)) {
+    found = backward_by_kernel(dh, dfinal, logs, h, start, bounds, reverse);
+  } else {
+    const auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+      return backward_dense(timed, rows, reverse);
+    };
+    const PackedResult result = bounds.run({dh.to(type), logs, h}, {dfinal.to(type), start}, dense);
+    found = {result.timed[0], result.timed[1], result.rows[0]};
   }
-  auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
-    return backward_dense(timed, rows, reverse);
-  };
-  const std::vector<Tensor> timed = {dh.to(type), logs, h}, rows = {dfinal.to(type), start};
-  const PackedResult result = sequences ? for_each_sequence(*sequences, timed, rows, dense) : dense(timed, rows);
-  return {to_type_of(result.timed[0], log_a), to_type_of(result.timed[1], b),
-          initial ? to_type_of(result.rows[0], *initial) : no_gradient(b)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor& log_a, const Tensor& b,
-                                                 const Tensor&, const OptionalTensor& initial, const OptionalTensor&,
-                                                 bool) {
-  return {gradient_meta(log_a, b), gradient_meta(b, b), gradient_meta(initial, b)};
+  const auto& [grad_log_a, grad_b, grad_initial] = found;
+  return {to_type_of(grad_log_a, log_a), to_type_of(grad_b, b),
+          initial ? to_type_of(grad_initial, *initial) : no_gradient(log_a)};
 }
 
 }  // namespace
@@ -135,11 +179,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   "elementwise_scan(Tensor log_a, Tensor b, *, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
                   "bool reverse=False) -> (Tensor h, Tensor final_state)",
                   forward_kernel, forward_meta,
-                  differentiable_by("cortado::elementwise_scan_backward", {"log_a", "b", "initial_state"}));
-  define_operator(m,
                   "elementwise_scan_backward(Tensor grad_h, Tensor grad_final_state, Tensor log_a, Tensor b, Tensor h, "
                   "Tensor? initial_state, Tensor? cu_seqlens, bool reverse) -> (Tensor, Tensor, Tensor)",
-                  backward_kernel, backward_meta, once_differentiable());
+                  backward_kernel, {"log_a", "b", "initial_state"});
 }
 
 }  // namespace cortado

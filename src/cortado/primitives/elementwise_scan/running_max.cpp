@@ -10,13 +10,10 @@ using Maxima = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr const char* kRunningMax = "_running_max";
 
-c10::SymInt check(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds,
-                  const OptionalTensor& decay) {
-  expect_shape(kRunningMax, "x", x, {-1, -1, -1, -1});
-  const c10::SymInt rows = packed_rows(kRunningMax, bounds, x.sym_size(0));
-  if (initial) expect_shape(kRunningMax, "initial", *initial, {rows, x.sym_size(2), x.sym_size(3)});
-  if (decay) expect_shape(kRunningMax, "decay", *decay, {x.sym_size(2), x.sym_size(3)});
-  return rows;
+Sizes check(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+            const OptionalTensor& decay) {
+  return Sizes(kRunningMax, cu_seqlens, {{"x", x, "BTGL"}, {"decay", decay, "GL"}, {"initial", initial, "NGL"}},
+               Types::kAny);
 }
 
 // Dense: (m, m one token before, m after the last token). timed: x; rows: m_0; decay [H·L] or undefined.
@@ -32,9 +29,9 @@ PackedResult dense_maxima(const std::vector<Tensor>& timed, const std::vector<Te
   return {{heads(m, 2), heads(chain.narrow(1, 0, tokens), 2)}, {heads(chain.select(1, tokens), 1).clone()}};
 }
 
-Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds,
+Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
               const OptionalTensor& decay) {
-  const int64_t rows = check(x, initial, bounds, decay).expect_int();
+  const int64_t rows = check(x, initial, cu_seqlens, decay).number('N');
   const auto type = accumulation_type({x, initial, decay});
   const Tensor start =
       initial ? initial->to(type) : at::full({rows, x.size(2), x.size(3)}, -kInfinity, x.options().dtype(type));
@@ -42,17 +39,15 @@ Maxima kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTens
   const auto dense = [&loss](const std::vector<Tensor>& timed_parts, const std::vector<Tensor>& row_parts) {
     return dense_maxima(timed_parts, row_parts, loss);
   };
-  const PackedResult result =
-      bounds ? for_each_sequence(sequence_bounds(kRunningMax, *bounds, x.size(1)), {x.to(type)}, {start}, dense)
-             : dense({x.to(type)}, {start});
+  const PackedResult result = Bounds(kRunningMax, cu_seqlens, x.size(1)).run({x.to(type)}, {start}, dense);
   return {result.timed[0].contiguous(), result.timed[1].contiguous(), result.rows[0]};
 }
 
-Maxima meta(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& bounds, const OptionalTensor& decay) {
-  const c10::SymInt rows = check(x, initial, bounds, decay);
+Maxima meta(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+            const OptionalTensor& decay) {
+  const Sizes sizes = check(x, initial, cu_seqlens, decay);
   const auto options = x.options().dtype(accumulation_type({x, initial, decay}));
-  return {at::empty_symint(x.sym_sizes(), options), at::empty_symint(x.sym_sizes(), options),
-          at::empty_symint({rows, x.sym_size(2), x.sym_size(3)}, options)};
+  return {sizes.empty("BTGL", options), sizes.empty("BTGL", options), sizes.empty("NGL", options)};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cortado/primitives/gated_scan/chunked.h"
 
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/delta_scan/chunked.h"
 #include "cortado/primitives/gated_scan/decay.h"
 #include "cortado/primitives/gated_scan/layout.h"
 
@@ -33,11 +34,11 @@ Tensor carry(const Tensor& updates, const Tensor& through, const Tensor& start, 
 // The arguments as chunks, and the states at the chunks' bounds.
 struct Form {
   Layout layout;
-  Tensor y, x, w, v, bonus;
+  Tensor y, x, w, v;
   Decay decay;
-  Tensor entering, leaving;              // y ⊙ exp(gates from the chunk's start), x ⊙ exp(gates to its end)
-  Tensor starts, final_state;            // S at each chunk's start [n,B,H,K,V], and at the end
-  Tensor end_gradients, start_gradient;  // ∂L/∂S at each chunk's end, and at the start of all
+  Tensor entering = {}, leaving = {};              // y ⊙ exp(gates from the chunk's start), x ⊙ exp(gates to its end)
+  Tensor starts = {}, final_state = {};            // S at each chunk's start [n,B,H,K,V], and at the end
+  Tensor end_gradients = {}, start_gradient = {};  // ∂L/∂S at each chunk's end, and at the start of all
 
   static Tensor flat(const Tensor& x) { return x.flatten(0, 2); }
   Tensor like(const Tensor& flat_result) const {
@@ -75,8 +76,7 @@ struct Form {
 };
 
 Form open_form(const FormInputs& in, const FormOptions& options) {
-  const int64_t tokens = in.x.size(1);
-  const int64_t chunk = chunk_length(tokens, options.chunk);
+  const int64_t tokens = in.x.size(1), chunk = chunk_length(tokens, options.chunk);
   const Layout layout{in.x.size(0), tokens, options.heads, chunk, options.type, options.reverse};
   Tensor g = to_chunks(in.g, layout, options.decay == DecayKind::kFactors ? 1 : 0);
   if (g.defined() && g.dim() == 4) g = g.unsqueeze(-1);
@@ -86,19 +86,8 @@ Form open_form(const FormInputs& in, const FormOptions& options) {
     bonus = in.bonus.to(options.type).repeat_interleave(repeats, 0).view({1, 1, options.heads, 1, in.bonus.size(1)});
   }
   const Decay decay(g, bonus, chunk, in.x.options().dtype(options.type), options.decay);
-  Form form{layout,
-            to_chunks(in.y, layout),
-            to_chunks(in.x, layout),
-            to_chunks(in.w, layout),
-            to_chunks(in.v, layout),
-            bonus,
-            decay,
-            {},
-            {},
-            {},
-            {},
-            {},
-            {}};
+  Form form{layout, to_chunks(in.y, layout), to_chunks(in.x, layout), to_chunks(in.w, layout), to_chunks(in.v, layout),
+            decay};
   form.forward_states(in.initial);
   if (form.y.defined()) form.entering = decay.entering(form.y);
   return form;
@@ -106,6 +95,7 @@ Form open_form(const FormInputs& in, const FormOptions& options) {
 
 // All of differentiate_form on one stretch of time.
 FormOutputs differentiate_segment(const FormInputs& in, const FormOptions& options) {
+  if (in.beta.defined()) return delta::differentiate_segment(in, options);
   Form form = open_form(in, options);
   const Layout& layout = form.layout;
   const auto flat = &Form::flat;
@@ -150,7 +140,7 @@ FormOutputs differentiate_segment(const FormInputs& in, const FormOptions& optio
 FormInputs part_of(const FormInputs& in, const FormOptions& options, int64_t first, int64_t length) {
   const int64_t start = options.reverse ? in.x.size(1) - first - length : first;
   FormInputs part = in;
-  for (Tensor* x : {&part.y, &part.x, &part.w, &part.v, &part.g}) {
+  for (Tensor* x : {&part.y, &part.x, &part.w, &part.v, &part.g, &part.beta}) {
     if (x->defined()) *x = x->narrow(1, start, length);
   }
   return part;
@@ -165,7 +155,7 @@ int64_t segment_length(const FormInputs& in, const FormOptions& options) {
 FormOutputs join(const std::vector<FormOutputs>& parts) {
   FormOutputs all;
   for (Tensor FormOutputs::* member :
-       {&FormOutputs::y, &FormOutputs::x, &FormOutputs::w, &FormOutputs::v, &FormOutputs::g}) {
+       {&FormOutputs::y, &FormOutputs::x, &FormOutputs::w, &FormOutputs::v, &FormOutputs::g, &FormOutputs::beta}) {
     std::vector<Tensor> pieces;
     for (const auto& part : parts) {
       if ((part.*member).defined()) pieces.push_back(part.*member);
@@ -194,6 +184,7 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
   Tensor state = in.initial;
   for (auto& segment : segments) {
     segment.initial = state;
+    if (options.want_rest && &segment == &segments.back()) break;
     auto result = differentiate_segment(segment, options.want_rest ? states_only : options);
     state = result.final_state;
     if (!options.want_rest) results.push_back(std::move(result));
@@ -204,6 +195,7 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
     results.push_back(differentiate_segment(*segment, options));
     gradient = results.back().initial;
   }
+  if (options.want_rest) state = results.front().final_state;
   if (options.want_rest != options.reverse) std::reverse(results.begin(), results.end());  // into the order of time
   FormOutputs out = join(results);
   out.final_state = state;
@@ -214,21 +206,15 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
 FormOutputs differentiate_sequences(const FormInputs& in, const FormOptions& options,
                                     const std::vector<int64_t>& bounds) {
   const auto run = [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
-    const auto out = differentiate_form({.y = timed[0],
-                                         .x = timed[1],
-                                         .w = timed[2],
-                                         .v = timed[3],
-                                         .g = timed[4],
-                                         .bonus = in.bonus,
-                                         .initial = rows[0],
-                                         .final_grad = rows[1]},
-                                        options);
-    return {{out.y, out.x, out.w, out.v, out.g}, {out.bonus, out.initial, out.final_state}};
+    const auto out = differentiate_form(
+        {timed[0], timed[1], timed[2], timed[3], timed[4], timed[5], in.bonus, rows[0], rows[1]}, options);
+    return {{out.y, out.x, out.w, out.v, out.g, out.beta}, {out.bonus, out.initial, out.final_state}};
   };
-  const auto joined = for_each_sequence(bounds, {in.y, in.x, in.w, in.v, in.g}, {in.initial, in.final_grad}, run);
+  const auto joined =
+      for_each_sequence(bounds, {in.y, in.x, in.w, in.v, in.g, in.beta}, {in.initial, in.final_grad}, run);
   const auto& t = joined.timed;
   const auto& r = joined.rows;
-  return {t[0], t[1], t[2], t[3], t[4], r[0], r[1], r[2]};
+  return {t[0], t[1], t[2], t[3], t[4], t[5], r[0], r[1], r[2]};
 }
 
 }  // namespace cortado::gated

@@ -205,7 +205,7 @@ TEST(GatedScan, SegmentsOfTimeChangeNothing) {
     for (const std::string gate : {"none", "channel"}) {
       const Inputs in = random_inputs({.gate = gate, .tokens = 300, .bonus = true});
       const Tensor w = at::randn({2, 300, 2, 3}, at::kDouble), end = at::randn({2, 2, 5, 3}, at::kDouble);
-      const gated::FormInputs form{in.tensors[0], in.tensors[1], w,  in.tensors[2], in.tensors[3],
+      const gated::FormInputs form{in.tensors[0], in.tensors[1], w,  in.tensors[2], in.tensors[3], {},
                                    in.tensors[4], in.tensors[5], end};
       for (const bool rest : {false, true}) {
         gated::FormOptions options{.heads = 2, .type = at::kDouble, .chunk = 16, .reverse = reverse, .want_w = true};

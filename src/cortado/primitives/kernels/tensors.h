@@ -19,6 +19,10 @@ bool usable(std::initializer_list<Tensor> tensors);
 // row. Undefined: no data.
 Timed timed(const Tensor& x, int64_t heads);
 
+// Float32 and contiguous; undefined stays undefined. And its numbers, or null.
+inline Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
+inline float* numbers(const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
+
 // x, or a copy where that is not so, with the last dimension's numbers side by side.
 Tensor dense_rows(const Tensor& x);
 

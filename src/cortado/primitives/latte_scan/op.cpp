@@ -2,7 +2,8 @@
 #include "cortado/primitives/latte_scan/op.h"
 
 #include "cortado/primitives/gated_scan/op.h"
-#include "cortado/primitives/latte_scan/on_cpu.h"
+#include "cortado/primitives/kernels/tensors.h"
+#include "cortado/primitives/latte_scan/kernel.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/time_softmax/op.h"
 
@@ -11,40 +12,28 @@ namespace {
 
 constexpr const char* kLatteScan = "_latte_scan";
 
+using LatteOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using LatteSignature = LatteOutputs(const Tensor&, const Tensor&, const Tensor&, bool, const OptionalTensor&,
+                                    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+
+// In the order of the schema.
 struct LatteArguments {
   const Tensor &query, &theta, &v;
-  const LatteState& start;
-  const OptionalTensor& cu_seqlens;
   bool softmax;
+  const OptionalTensor &state, &normalizer, &maximum, &cu_seqlens;
 
-  at::ScalarType type() const {
-    return accumulation_type({query, theta, v, start.state, start.normalizer, start.maximum});
-  }
+  at::ScalarType type() const { return accumulation_type({query, theta, v, state, normalizer, maximum}); }
 };
 
-struct LatteSizes {
-  c10::SymInt rows, state_heads, heads;
-};
-
-LatteSizes check(const LatteArguments& in) {
-  expect_shape(kLatteScan, "v", in.v, {-1, -1, -1, -1});
-  const c10::SymInt batch = in.v.sym_size(0), tokens = in.v.sym_size(1);
-  expect_shape(kLatteScan, "key_logits", in.theta, {batch, tokens, -1, -1});
-  const c10::SymInt latents = in.theta.sym_size(3);
-  expect_shape(kLatteScan, "query", in.query, {batch, tokens, -1, latents});
-  const c10::SymInt state_heads =
-      common_heads(kLatteScan, {{"key_logits", in.theta.sym_size(2)}, {"v", in.v.sym_size(2)}});
-  const LatteSizes sizes{packed_rows(kLatteScan, in.cu_seqlens, batch), state_heads,
-                         output_heads(kLatteScan, in.query.sym_size(2), state_heads)};
-  if (in.start.state) {
-    expect_shape(kLatteScan, "state", *in.start.state, {sizes.rows, state_heads, latents, in.v.sym_size(3)});
-  }
-  const std::pair<const char*, OptionalTensor> sums[] = {{"normalizer", in.start.normalizer},
-                                                         {"maximum", in.start.maximum}};
-  for (const auto& [name, x] : sums) {
-    if (x) expect_shape(kLatteScan, name, *x, {sizes.rows, state_heads, latents});
-  }
-  return sizes;
+Sizes check(const LatteArguments& in) {
+  return Sizes(kLatteScan, in.cu_seqlens,
+               {{"v", in.v, "BThV"},
+                {"key_logits", in.theta, "BThL"},
+                {"query", in.query, "BTqL"},
+                {"state", in.state, "NSLV"},
+                {"normalizer", in.normalizer, "NSL"},
+                {"maximum", in.maximum, "NSL"}},
+               Types::kAny);
 }
 
 // --- As a time_softmax and a gated_scan. ---
@@ -55,72 +44,133 @@ struct Reads {
   Tensor p, inverse, reads;
 };
 
-Reads make_reads(const LatteArguments& in, const LatteSizes& sizes) {
+Reads make_reads(const LatteArguments& in, const Sizes& sizes) {
   const auto type = in.type();
   const auto wide = [&](const OptionalTensor& x) { return x ? OptionalTensor(x->to(type)) : x; };
   Reads made;
-  made.keys = time_softmax(expand_heads(in.theta.to(type), sizes.state_heads), wide(in.start.normalizer),
-                           wide(in.start.maximum), in.cu_seqlens);
+  made.keys =
+      time_softmax(expand_heads(in.theta.to(type), sizes['S']), wide(in.normalizer), wide(in.maximum), in.cu_seqlens);
   made.p = in.softmax ? at::softmax(in.query.to(type), -1) : in.query.to(type);
-  const Tensor alpha = expand_heads(made.keys.normalizer, sizes.heads), nothing = alpha == 0;
+  const Tensor alpha = expand_heads(made.keys.normalizer, sizes['H']), nothing = alpha == 0;
   made.inverse = alpha.masked_fill(nothing, 1).reciprocal_().masked_fill_(nothing, 0);
-  made.reads = expand_heads(made.p, sizes.heads) * made.inverse;
+  made.reads = expand_heads(made.p, sizes['H']) * made.inverse;
   return made;
 }
 
-LatteResult latte_by_scans(const LatteArguments& in, const LatteSizes& sizes) {
+LatteResult latte_by_scans(const LatteArguments& in, const Sizes& sizes) {
   const Reads made = make_reads(in, sizes);
   const auto [o, state] = gated_scan(made.reads, made.keys.keys, in.v.to(in.type()), made.keys.gate, "key", 1.0, {},
-                                     in.start.state, in.cu_seqlens);
+                                     in.state, in.cu_seqlens);
   return {o.to(in.v.scalar_type()), state, made.keys.last_normalizer, made.keys.last_maximum};
 }
 
 // --- By the kernel. ---
 
-Bounds bounds_of(const LatteArguments& in) { return {kLatteScan, in.cu_seqlens, in.v.size(1)}; }
+// Undefined: 0.
+struct OutputGradients {
+  Tensor o, state, normalizer;
+};
+// With all of the output's heads, in the type of the argument if that has all of them, else in float32.
+using LatteGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;  // of query, key_logits, v, and two states
 
-latent::Arguments plain_arguments(const LatteArguments& in, const Bounds& bounds) {
-  return {in.query, in.theta, in.v, in.start, bounds.get(), in.softmax};
+// A call's inputs, and the tensors whose data it points to.
+struct KernelInputs {
+  Bounds bounds;
+  Tensor state, normalizer, maximum;
+  latent::LatteKernel call;
+
+  KernelInputs(const LatteArguments& in, const Sizes& sizes)
+      : bounds(kLatteScan, in.cu_seqlens, in.v.size(1)),
+        state(kernels::plain(in.state.value_or(Tensor()))),
+        normalizer(kernels::plain(in.normalizer.value_or(Tensor()))),
+        maximum(kernels::plain(in.maximum.value_or(Tensor()))) {
+    const int64_t heads = sizes.number('H');
+    call = {.rows = bounds.rows(in.v.size(0)),
+            .tokens = in.v.size(1),
+            .heads = heads,
+            .latents = in.theta.size(3),
+            .values = in.v.size(3)};
+    call.bounds = bounds.data();
+    call.softmax = in.softmax;
+    call.query = kernels::timed(in.query, heads);
+    call.theta = kernels::timed(in.theta, heads);
+    call.v = kernels::timed(in.v, heads);
+    call.state = kernels::states(state, heads);
+    call.normalizer = kernels::states(normalizer, heads);
+    call.maximum = kernels::states(maximum, heads);
+  }
+};
+
+// Whether the kernel computes this: float32 sums, ordinary CPU tensors.
+bool kernel_takes(const LatteArguments& in, const OutputGradients& gradients = {}) {
+  const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
+  return in.type() == at::kFloat &&
+         kernels::usable({in.query, in.theta, in.v, given(in.state), given(in.normalizer), given(in.maximum),
+                          gradients.o, gradients.state, gradients.normalizer});
+}
+
+LatteResult latte_by_kernel(const LatteArguments& in, const Sizes& sizes) {
+  KernelInputs inputs(in, sizes);
+  latent::LatteKernel& call = inputs.call;
+  const int64_t heads = call.heads, state_heads = sizes.number('S');
+  const auto floats = in.v.options().dtype(at::kFloat);
+  const LatteResult out{kernels::room({in.v.size(0), call.tokens, heads, call.values}, in.v.options()),
+                        kernels::room({call.rows, state_heads, call.latents, call.values}, floats),
+                        kernels::room({call.rows, state_heads, call.latents}, floats),
+                        kernels::room({call.rows, state_heads, call.latents}, floats)};
+  call.o = kernels::timed(out.o, heads);
+  call.last_state = kernels::states(out.state, heads);
+  call.last_normalizer = kernels::states(out.normalizer, heads);
+  call.last_maximum = kernels::states(out.maximum, heads);
+  run_latte(call, kernels::parallel(in.v.size(0) * call.tokens * heads * call.latents * call.values));
+  return out;
+}
+
+LatteGradients backward_by_kernel(const LatteArguments& in, const Sizes& sizes, const OutputGradients& gradients) {
+  const KernelInputs inputs(in, sizes);
+  const latent::LatteKernel& call = inputs.call;
+  const int64_t heads = call.heads;
+  const Tensor state = kernels::plain(gradients.state), normalizer = kernels::plain(gradients.normalizer);
+  const auto floats = in.v.options().dtype(at::kFloat);
+  const auto like = [&](const Tensor& x) {
+    return kernels::room({x.size(0), x.size(1), heads, x.size(3)}, x.size(2) == heads ? x.options() : floats);
+  };
+  const Tensor query = like(in.query), theta = like(in.theta), v = like(in.v);
+  Tensor initial_state, initial_normalizer;
+  if (in.state) initial_state = kernels::room({call.rows, heads, call.latents, call.values}, floats);
+  if (in.normalizer) initial_normalizer = kernels::room({call.rows, heads, call.latents}, floats);
+  run_latte_backward(call,
+                     {.o = kernels::timed(gradients.o, heads),
+                      .state = kernels::states(state, heads),
+                      .normalizer = kernels::states(normalizer, heads),
+                      .query = kernels::timed(query, heads),
+                      .theta = kernels::timed(theta, heads),
+                      .v = kernels::timed(v, heads),
+                      .initial_state = kernels::states(initial_state, heads),
+                      .initial_normalizer = kernels::states(initial_normalizer, heads)},
+                     kernels::parallel());
+  return {query, theta, v, initial_state, initial_normalizer};
 }
 
 // --- The operator and its gradient. ---
 
-using LatteOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-
-LatteOutputs forward(const Tensor& query, const Tensor& theta, const Tensor& v, bool softmax,
-                     const OptionalTensor& state, const OptionalTensor& normalizer, const OptionalTensor& maximum,
-                     const OptionalTensor& cu_seqlens) {
+LatteOutputs forward(const LatteArguments& in) {
   const NoAutocast as_given;
-  const LatteState start{state, normalizer, maximum};
-  const LatteArguments in{query, theta, v, start, cu_seqlens, softmax};
-  const LatteSizes sizes = check(in);
-  const Bounds bounds = bounds_of(in);
-  const latent::Arguments plain = plain_arguments(in, bounds);
-  const LatteResult out =
-      latent::kernel_takes(in.type(), plain) ? latent::latte_by_kernel(plain) : latte_by_scans(in, sizes);
+  const Sizes sizes = check(in);
+  const LatteResult out = kernel_takes(in) ? latte_by_kernel(in, sizes) : latte_by_scans(in, sizes);
   return {out.o, out.state, out.normalizer, out.maximum};
 }
 
-LatteOutputs forward_meta(const Tensor& query, const Tensor& theta, const Tensor& v, bool softmax,
-                          const OptionalTensor& state, const OptionalTensor& normalizer, const OptionalTensor& maximum,
-                          const OptionalTensor& cu_seqlens) {
-  const LatteState start{state, normalizer, maximum};
-  const LatteArguments in{query, theta, v, start, cu_seqlens, softmax};
-  const LatteSizes sizes = check(in);
-  const auto options = v.options().dtype(in.type());
-  const c10::SymInt latents = theta.sym_size(3), values = v.sym_size(3);
-  return {at::empty_symint({v.sym_size(0), v.sym_size(1), sizes.heads, values}, v.options()),
-          at::empty_symint({sizes.rows, sizes.state_heads, latents, values}, options),
-          at::empty_symint({sizes.rows, sizes.state_heads, latents}, options),
-          at::empty_symint({sizes.rows, sizes.state_heads, latents}, options)};
+LatteOutputs forward_meta(const LatteArguments& in) {
+  const Sizes sizes = check(in);
+  const auto options = in.v.options().dtype(in.type());
+  return {sizes.empty("BTHV", in.v.options()), sizes.empty("NSLV", options), sizes.empty("NSL", options),
+          sizes.empty("NSL", options)};
 }
 
-using LatteGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;  // of query, key_logits, v, and two states
-
-LatteGradients backward_by_scans(const LatteArguments& in, const LatteSizes& sizes, const OptionalTensor& grad_o,
+LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, const OptionalTensor& grad_o,
                                  const OptionalTensor& grad_state, const Tensor& grad_normalizer) {
   const auto type = in.type();
-  const auto& [state, normalizer, maximum] = in.start;
   const Reads made = make_reads(in, sizes);
   const TimeSoftmax& keys = made.keys;
   static const auto scan_backward = find_operator<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
@@ -130,21 +180,17 @@ LatteGradients backward_by_scans(const LatteArguments& in, const LatteSizes& siz
   static const auto softmax_backward = find_operator<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
       const OptionalTensor&)>("cortado::_time_softmax_backward");
-  const auto [dreads, dkeys, dv, dgate, dbonus, dstate] = scan_backward.call(
-      grad_o, grad_state, made.reads, keys.keys, in.v, keys.gate, {}, state, in.cu_seqlens, "key", 1.0, false, false);
+  const auto [dreads, dkeys, dv, dgate, dbonus, dstate] =
+      scan_backward.call(grad_o, grad_state, made.reads, keys.keys, in.v, keys.gate, {}, in.state, in.cu_seqlens, "key",
+                         1.0, false, false);
   const Tensor dweights = dreads * made.inverse;
-  const Tensor dalpha = sum_heads(dweights * made.reads, sizes.state_heads.expect_int()).neg_();
+  const Tensor dalpha = sum_heads(dweights * made.reads, sizes.number('S')).neg_();
   const Tensor dp = sum_heads(dweights, in.query.size(2));
   const Tensor dquery = in.softmax ? made.p * (dp - (made.p * dp).sum(-1, true)) : dp;
-  const OptionalTensor sums = normalizer ? OptionalTensor(normalizer->to(type)) : std::nullopt;
+  const OptionalTensor sums = in.normalizer ? OptionalTensor(in.normalizer->to(type)) : std::nullopt;
   const auto [dtheta, dnormalizer] = softmax_backward.call(dkeys, dalpha, grad_normalizer.to(type), keys.keys,
                                                            keys.gate, keys.normalizer, sums, in.cu_seqlens);
   return {dquery, dtheta, dv, dstate, dnormalizer};
-}
-
-LatteGradients backward_by_kernel(const latent::Arguments& in, const latent::OutputGradients& gradients) {
-  const auto [query, theta, v, state, normalizer] = latent::latte_gradients_by_kernel(in, gradients);
-  return {query, theta, v, state, normalizer};
 }
 
 // Nothing of the forward is kept but its arguments; keys and sums are computed again.
@@ -153,32 +199,22 @@ LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad
                         const OptionalTensor& normalizer, const OptionalTensor& maximum,
                         const OptionalTensor& cu_seqlens, bool softmax) {
   const NoAutocast as_given;
-  const LatteState start{state, normalizer, maximum};
-  const LatteArguments in{query, theta, v, start, cu_seqlens, softmax};
-  const LatteSizes sizes = check(in);
-  const Bounds bounds = bounds_of(in);
-  const latent::Arguments plain = plain_arguments(in, bounds);
-  const latent::OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
+  const LatteArguments in{query, theta, v, softmax, state, normalizer, maximum, cu_seqlens};
+  const Sizes sizes = check(in);
+  const OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
   const auto [dquery, dtheta, dv, dstate, dnormalizer] =
-      latent::kernel_takes(in.type(), plain, given) ? backward_by_kernel(plain, given)
-                                                    : backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer);
+      kernel_takes(in, given) ? backward_by_kernel(in, sizes, given)
+                              : backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer);
   return {gradient_of(query, dquery), gradient_of(theta, dtheta), gradient_of(v, dv),
           state ? gradient_of(*state, dstate, 1) : no_gradient(query),
           normalizer ? gradient_of(*normalizer, dnormalizer, 1) : no_gradient(query)};
-}
-
-LatteGradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor& query,
-                             const Tensor& theta, const Tensor& v, const OptionalTensor& state,
-                             const OptionalTensor& normalizer, const OptionalTensor&, const OptionalTensor&, bool) {
-  return {gradient_meta(query, query), gradient_meta(theta, query), gradient_meta(v, query),
-          gradient_meta(state, query), gradient_meta(normalizer, query)};
 }
 
 }  // namespace
 
 LatteResult latte_scan(const Tensor& query, const Tensor& key_logits, const Tensor& v, bool softmax,
                        const LatteState& start, const OptionalTensor& cu_seqlens) {
-  static const auto op = find_operator<decltype(forward)>("cortado::_latte_scan");
+  static const auto op = find_operator<LatteSignature>("cortado::_latte_scan");
   const auto [o, state, normalizer, maximum] =
       op.call(query, key_logits, v, softmax, start.state, start.normalizer, start.maximum, cu_seqlens);
   return {o, state, normalizer, maximum};
@@ -190,15 +226,11 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "_latte_scan(Tensor query, Tensor key_logits, Tensor v, bool softmax, Tensor? initial_state=None, "
       "Tensor? initial_normalizer=None, Tensor? initial_maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, "
       "Tensor state, Tensor normalizer, Tensor maximum)",
-      forward, forward_meta,
-      differentiable_by("cortado::_latte_scan_backward",
-                        {"query", "key_logits", "v", "initial_state", "initial_normalizer"}));
-  define_operator(
-      m,
+      gathered<LatteSignature, forward>, gathered<LatteSignature, forward_meta>,
       "_latte_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor grad_normalizer, Tensor query, "
       "Tensor key_logits, Tensor v, Tensor? initial_state, Tensor? initial_normalizer, Tensor? initial_maximum, "
       "Tensor? cu_seqlens, bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-      backward, backward_meta, once_differentiable());
+      backward, {"query", "key_logits", "v", "initial_state", "initial_normalizer"});
 }
 
 }  // namespace cortado

@@ -1,7 +1,8 @@
 #include "cortado/primitives/short_conv/op.h"
 
+#include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
-#include "cortado/primitives/short_conv/on_cpu.h"
+#include "cortado/primitives/short_conv/kernel.h"
 
 namespace cortado {
 namespace {
@@ -19,38 +20,105 @@ struct Arguments {
   at::ScalarType type() const { return accumulation_type({x, weight, bias, initial_state}); }
 };
 
-// Shapes and types only, so that it also runs on Meta and fake tensors. Returns the rows of the state.
-c10::SymInt check(const Arguments& in) {
-  expect_shape(kOp, "x", in.x, {-1, -1, -1});
-  const c10::SymInt width = in.x.sym_size(2);
-  expect_shape(kOp, "weight", in.weight, {width, -1});
-  const c10::SymInt taps = in.weight.sym_size(1);
-  fail_input_if(taps < 1, "[", kOp, "] weight must have at least one tap");
-  if (in.bias) expect_shape(kOp, "bias", *in.bias, {width});
+Sizes check(const Arguments& in) {
   fail_input_if(in.activation != "none" && !in.silu(), "[", kOp, "] activation must be \"none\" or \"silu\", got \"",
                 in.activation, "\"");
-  const c10::SymInt rows = packed_rows(kOp, in.cu_seqlens, in.x.sym_size(0));
-  if (in.initial_state) expect_shape(kOp, "initial_state", *in.initial_state, {rows, taps - 1, width});
-  const std::pair<const char*, OptionalTensor> inputs[] = {
-      {"x", in.x}, {"weight", in.weight}, {"bias", in.bias}, {"initial_state", in.initial_state}};
-  for (const auto& [name, tensor] : inputs) {
-    if (tensor && !at::isFloatingType(tensor->scalar_type())) {
-      throw InputError(concat("[", kOp, "] ", name, " must be of a floating-point type, got ", tensor->scalar_type()));
-    }
+  const Sizes sizes(kOp, in.cu_seqlens,
+                    {{"x", in.x, "BTD"},
+                     {"weight", in.weight, "DW"},
+                     {"bias", in.bias, "D"},
+                     {"initial_state", in.initial_state, "N*D"}});
+  fail_input_if(sizes['W'] < 1, "[", kOp, "] weight must have at least one tap");
+  if (in.initial_state) {
+    expect_shape(kOp, "initial_state", *in.initial_state, {sizes['N'], sizes['W'] - 1, sizes['D']});
   }
-  return rows;
+  return sizes;
 }
 
-// Calls compute(arguments) if the kernel takes them. Returns whether it does.
-template <class Compute>
-bool by_kernel(const Arguments& in, const Compute& compute) {
-  const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
-  const convolution::Arguments plain{
-      in.x, in.weight, in.bias.value_or(Tensor()), in.initial_state.value_or(Tensor()), in.silu(), bounds.get()};
-  const bool taken = convolution::kernel_takes(in.type(), plain);
-  if (taken) compute(plain);
-  return taken;
+// --- By the kernel: float32 sums, ordinary CPU tensors. ---
+
+bool kernel_takes(const Arguments& in) {
+  const bool tail = in.initial_state && in.initial_state->numel() > 0;
+  return in.type() == at::kFloat &&
+         kernels::usable({in.x, in.weight, in.bias.value_or(Tensor()), tail ? *in.initial_state : Tensor()});
 }
+
+std::vector<convolution::Block> blocks_of(const Bounds& bounds, const Tensor& x) {
+  std::vector<convolution::Block> blocks;
+  const auto* packed = bounds.data();
+  for (int64_t row = 0; row < bounds.rows(x.size(0)); ++row) {
+    const int64_t begin = packed ? packed[row] : 0, length = packed ? packed[row + 1] - begin : x.size(1);
+    int64_t first = 0;
+    do {
+      const int64_t count = std::min(convolution::kBlockTokens, length - first);
+      blocks.push_back({row, packed ? 0 : row, begin, length, first, count});
+      first += count;
+    } while (first < length);
+  }
+  return blocks;
+}
+
+kernels::Timed timed(const Tensor& x) { return kernels::timed(x.unsqueeze(2), 1); }
+
+// A call's inputs, and the tensors whose data it points to.
+struct KernelInputs {
+  Tensor x, weight, bias, initial;
+  std::vector<convolution::Block> blocks;
+  convolution::ConvKernel call;
+
+  explicit KernelInputs(const Arguments& in)
+      : x(kernels::dense_rows(in.x)),
+        weight(kernels::plain(in.weight.t())),
+        bias(kernels::plain(in.bias.value_or(Tensor()))),
+        initial(kernels::plain(in.initial_state.value_or(Tensor()))),
+        blocks(blocks_of({kOp, in.cu_seqlens, in.x.size(1)}, in.x)),
+        call{.channels = x.size(2), .taps = weight.size(0), .silu = in.silu()} {
+    call.blocks = blocks.data();
+    call.count = static_cast<int64_t>(blocks.size());
+    call.x = timed(x);
+    call.weight = kernels::numbers(weight);
+    call.bias = kernels::numbers(bias);
+    call.initial = kernels::numbers(initial);
+    call.past_caches = kernels::goes_past_caches(x.numel(), call.channels);
+  }
+  Tensor states() const {
+    return kernels::room({blocks.back().row + 1, weight.size(0) - 1, x.size(2)}, x.options().dtype(at::kFloat));
+  }
+};
+
+// (y in x's type, final state in float32)
+std::tuple<Tensor, Tensor> forward_by_kernel(const Arguments& in) {
+  KernelInputs inputs(in);
+  convolution::ConvKernel& call = inputs.call;
+  const Tensor y = kernels::room(in.x.sizes(), in.x.options()), last = inputs.states();
+  call.y = timed(y);
+  call.final_state = kernels::numbers(last);
+  run_forward(call, kernels::parallel(in.x.numel() * call.taps));
+  return {y, last};
+}
+
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;  // gradients of x, weight, bias, initial_state
+
+// x's in its type; in float32 those of the weight [D,W], the bias and the initial state, given or not.
+Four backward_by_kernel(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_final) {
+  KernelInputs inputs(in);
+  convolution::ConvKernel& call = inputs.call;
+  const Tensor grads = kernels::dense_rows(grad_y.to(in.x.scalar_type()));
+  const Tensor last = kernels::plain(grad_final.value_or(Tensor()));
+  const Tensor first = inputs.states(), grad_x = kernels::room(in.x.sizes(), in.x.options());
+  const Tensor weights = kernels::room({call.taps + 1, call.channels}, first.options());
+  const Tensor sums = kernels::room({call.count, call.taps + 1, call.channels}, first.options());
+  call.grad_y = timed(grads);
+  call.grad_x = timed(grad_x);
+  call.grad_final = kernels::numbers(last);
+  call.grad_initial = kernels::numbers(first);
+  call.sums = kernels::numbers(sums);
+  call.grad_weight = kernels::numbers(weights);
+  run_backward(call, kernels::parallel());
+  return {grad_x, weights.narrow(0, 0, call.taps).t(), weights.select(0, call.taps), first};
+}
+
+// --- By ATen. ---
 
 // Where the tokens and the tails stand once every sequence n is laid out as [its W-1 tail rows, its tokens] along one
 // axis of T + N·(W-1) rows. A dense batch has one such sequence a batch row and needs no lists.
@@ -146,8 +214,7 @@ Tensor sums_of_tokens(const Padded& padded, const Tensor& y) {
 std::tuple<Tensor, Tensor> forward(const Arguments& in) {
   NoAutocast types_as_given;
   check(in);
-  std::pair<Tensor, Tensor> found;
-  if (by_kernel(in, [&](const auto& plain) { found = convolution::forward_by_kernel(plain); })) return found;
+  if (kernel_takes(in)) return forward_by_kernel(in);
   const Padded padded = pad(in);
   Tensor y = correlate(padded);
   if (in.silu()) at::silu_(y);
@@ -158,26 +225,7 @@ std::tuple<Tensor, Tensor> forward(const Arguments& in) {
   return {y.to(in.x.scalar_type()).contiguous(), state.clone(at::MemoryFormat::Contiguous)};
 }
 
-using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-
-// Gradients of x, weight, bias ([0] without one) and initial_state ([0] without one), each in its input's type.
-Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
-              const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
-              const OptionalTensor& cu_seqlens) {
-  NoAutocast types_as_given;
-  const Arguments in{x, weight, bias, activation, initial_state, cu_seqlens};
-  check(in);
-  const auto like = [](const Tensor& gradient, const Tensor& input) {
-    const Tensor own = gradient.to(input.scalar_type()).reshape(input.sizes()).contiguous();
-    return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
-  };
-  convolution::Gradients found;
-  if (by_kernel(in, [&](const auto& plain) {
-        found = convolution::backward_by_kernel(plain, grad_y, grad_state.value_or(Tensor()));
-      })) {
-    return {found.x, like(found.weight, weight), bias ? like(found.bias, *bias) : no_gradient(x),
-            initial_state ? like(found.initial, *initial_state) : no_gradient(x)};
-  }
+Four backward_by_aten(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_state) {
   const auto type = in.type();
   const Padded padded = pad(in);
   Tensor grad_z = sums_of_tokens(padded, grad_y.to(type));
@@ -190,32 +238,37 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
   }
   if (grad_state && padded.tail > 0) {
     if (padded.layout) {
-      grad_rows.index_add_(1, padded.layout->ends, grad_state->to(type).reshape({1, -1, x.size(2)}));
+      grad_rows.index_add_(1, padded.layout->ends, grad_state->to(type).reshape({1, -1, in.x.size(2)}));
     } else {
       grad_rows.narrow(1, padded.tokens, padded.tail).add_(*grad_state);
     }
   }
   const Tensor places = padded.layout ? padded.layout->tails : Tensor();
-  return {like(padded.tokens_of(grad_rows), x), like(grad_weight.t(), weight),
-          bias ? like(grad_z.sum(at::IntArrayRef{0, 1}), *bias) : no_gradient(x),
-          initial_state ? like(padded.tails_of(grad_rows, places, 0), *initial_state) : no_gradient(x)};
+  return {padded.tokens_of(grad_rows), grad_weight.t(), in.bias ? grad_z.sum(at::IntArrayRef{0, 1}) : Tensor(),
+          in.initial_state ? padded.tails_of(grad_rows, places, 0) : Tensor()};
 }
 
-// --- Meta: the shapes. ---
+// Each in its input's type.
+Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
+              const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
+              const OptionalTensor& cu_seqlens) {
+  NoAutocast types_as_given;
+  const Arguments in{x, weight, bias, activation, initial_state, cu_seqlens};
+  check(in);
+  const auto like = [&x](const Tensor& gradient, const OptionalTensor& input) {
+    if (!input) return no_gradient(x);
+    const Tensor own = gradient.to(input->scalar_type()).reshape(input->sizes()).contiguous();
+    return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
+  };
+  const auto [of_x, of_weight, of_bias, of_state] =
+      kernel_takes(in) ? backward_by_kernel(in, grad_y, grad_state) : backward_by_aten(in, grad_y, grad_state);
+  return {like(of_x, x), like(of_weight, weight), like(of_bias, bias), like(of_state, initial_state)};
+}
 
 std::tuple<Tensor, Tensor> forward_meta(const Arguments& in) {
-  const c10::SymInt rows = check(in);
-  return {at::empty_symint(in.x.sym_sizes(), in.x.options()),
-          at::empty_symint({rows, in.weight.sym_size(1) - 1, in.x.sym_size(2)}, in.x.options().dtype(in.type()))};
-}
-
-Four backward_meta(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
-                   const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
-                   const OptionalTensor& cu_seqlens) {
-  const c10::SymInt rows = check({x, weight, bias, activation, initial_state, cu_seqlens});
-  expect_shape(kOp, "grad_y", grad_y, x.sym_sizes().vec());
-  if (grad_state) expect_shape(kOp, "grad_state", *grad_state, {rows, weight.sym_size(1) - 1, x.sym_size(2)});
-  return {gradient_meta(x, x), gradient_meta(weight, x), gradient_meta(bias, x), gradient_meta(initial_state, x)};
+  const Sizes sizes = check(in);
+  return {sizes.empty("BTD", in.x.options()),
+          at::empty_symint({sizes['N'], sizes['W'] - 1, sizes['D']}, in.x.options().dtype(in.type()))};
 }
 
 }  // namespace
@@ -232,12 +285,10 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   "short_conv(Tensor x, Tensor weight, Tensor? bias=None, *, str activation=\"none\", "
                   "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor y, Tensor final_state)",
                   gathered<decltype(short_conv), forward>, gathered<decltype(short_conv), forward_meta>,
-                  differentiable_by("cortado::short_conv_backward", {"x", "weight", "bias", "initial_state"}));
-  define_operator(m,
                   "short_conv_backward(Tensor grad_y, Tensor? grad_state, Tensor x, Tensor weight, Tensor? bias=None, "
                   "*, str activation=\"none\", Tensor? initial_state=None, Tensor? cu_seqlens=None) "
                   "-> (Tensor x, Tensor weight, Tensor bias, Tensor initial_state)",
-                  backward, backward_meta, once_differentiable());
+                  backward, {"x", "weight", "bias", "initial_state"});
 }
 
 }  // namespace cortado

@@ -2,8 +2,9 @@
 #include "cortado/primitives/time_softmax/op.h"
 
 #include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
-#include "cortado/primitives/time_softmax/on_cpu.h"
+#include "cortado/primitives/time_softmax/kernel.h"
 
 namespace cortado {
 namespace {
@@ -13,16 +14,45 @@ constexpr const char* kTimeSoftmax = "_time_softmax";
 // In the order of the schema: what has a gradient comes first.
 using SoftmaxParts = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-c10::SymInt check(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
-                  const OptionalTensor& bounds) {
-  expect_shape(kTimeSoftmax, "theta", theta, {-1, -1, -1, -1});
-  const c10::SymInt rows = packed_rows(kTimeSoftmax, bounds, theta.sym_size(0));
-  const std::pair<const char*, OptionalTensor> states[] = {{"initial_normalizer", normalizer},
-                                                           {"initial_maximum", maximum}};
-  for (const auto& [name, x] : states) {
-    if (x) expect_shape(kTimeSoftmax, name, *x, {rows, theta.sym_size(2), theta.sym_size(3)});
+Sizes check(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
+            const OptionalTensor& cu_seqlens) {
+  return Sizes(
+      kTimeSoftmax, cu_seqlens,
+      {{"theta", theta, "BTGL"}, {"initial_normalizer", normalizer, "NGL"}, {"initial_maximum", maximum, "NGL"}},
+      Types::kAny);
+}
+
+// Whether the kernel computes this: float32 on the CPU.
+bool kernel_takes(const Tensor& theta, const Tensor& normalizer, const Tensor& maximum) {
+  for (const Tensor& x : {theta, normalizer, maximum}) {
+    if (x.defined() && x.scalar_type() != at::kFloat) return false;
   }
-  return rows;
+  return kernels::usable({theta, normalizer, maximum});
+}
+
+TimeSoftmax softmax_by_kernel(const Tensor& theta, const Tensor& normalizer, const Tensor& maximum,
+                              const Bounds& bounds) {
+  // Channels H·L side by side: a copy only where they are not.
+  const Tensor logits = kernels::dense_rows(theta.flatten(2));
+  const Tensor alpha = kernels::plain(normalizer), peak = kernels::plain(maximum);
+  softmax::SoftmaxKernel call{.rows = bounds.rows(theta.size(0)), .tokens = theta.size(1), .channels = logits.size(2)};
+  call.bounds = bounds.data();
+  call.theta = kernels::channels(logits);
+  call.initial_maximum = kernels::numbers(peak);
+  call.initial_normalizer = kernels::numbers(alpha);
+  const auto room = [&] { return kernels::room(logits.sizes(), logits.options()); };
+  const Tensor keys = room(), gate = room(), seen = room(), sums = room();
+  const std::vector<int64_t> rows{call.rows, theta.size(2), theta.size(3)};
+  const Tensor last_alpha = kernels::room(rows, logits.options()), last_m = kernels::room(rows, logits.options());
+  call.keys = kernels::channels(keys);
+  call.gate = kernels::channels(gate);
+  call.maximum = kernels::channels(seen);
+  call.normalizer = kernels::channels(sums);
+  call.last_maximum = kernels::numbers(last_m);
+  call.last_normalizer = kernels::numbers(last_alpha);
+  run_softmax(call, kernels::parallel(kernels::kAnExponential * logits.numel()));
+  const auto wide = [&](const Tensor& x) { return x.view(theta.sizes()); };
+  return {wide(keys), wide(gate), wide(seen), wide(sums), last_alpha, last_m};
 }
 
 // By ATen: the maximum, then a scan.
@@ -42,20 +72,17 @@ SoftmaxParts forward(const Tensor& theta, const OptionalTensor& normalizer, cons
                      const OptionalTensor& cu_seqlens) {
   check(theta, normalizer, maximum, cu_seqlens);
   const Tensor start = normalizer.value_or(Tensor()), peak = maximum.value_or(Tensor());
-  TimeSoftmax p;
-  if (softmax::kernel_takes(theta, start, peak)) {
-    p = softmax::softmax_by_kernel(theta, start, peak, Bounds(kTimeSoftmax, cu_seqlens, theta.size(1)).get());
-  } else {
-    p = softmax_by_scans(theta, normalizer, maximum, cu_seqlens);
-  }
+  const TimeSoftmax p = kernel_takes(theta, start, peak)
+                            ? softmax_by_kernel(theta, start, peak, {kTimeSoftmax, cu_seqlens, theta.size(1)})
+                            : softmax_by_scans(theta, normalizer, maximum, cu_seqlens);
   return {p.keys, p.normalizer, p.last_normalizer, p.gate, p.maximum, p.last_maximum};
 }
 
 SoftmaxParts forward_meta(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
                           const OptionalTensor& cu_seqlens) {
-  const c10::SymInt rows = check(theta, normalizer, maximum, cu_seqlens);
-  const auto timed = [&] { return at::empty_symint(theta.sym_sizes(), theta.options()); };
-  const auto state = [&] { return at::empty_symint({rows, theta.sym_size(2), theta.sym_size(3)}, theta.options()); };
+  const Sizes sizes = check(theta, normalizer, maximum, cu_seqlens);
+  const auto timed = [&] { return sizes.empty("BTGL", theta.options()); };
+  const auto state = [&] { return sizes.empty("NGL", theta.options()); };
   return {timed(), timed(), state(), timed(), timed(), state()};
 }
 
@@ -75,12 +102,6 @@ std::tuple<Tensor, Tensor> backward(const Tensor& grad_keys, const Tensor& grad_
   return {theta, initial_normalizer ? initial.view_symint(initial_normalizer->sym_sizes()) : initial};
 }
 
-std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor& keys, const Tensor&,
-                                         const Tensor&, const OptionalTensor& initial_normalizer,
-                                         const OptionalTensor&) {
-  return {gradient_meta(keys, keys), gradient_meta(initial_normalizer, keys)};
-}
-
 }  // namespace
 
 TimeSoftmax time_softmax(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
@@ -96,12 +117,10 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   "Tensor? cu_seqlens=None) -> (Tensor keys, Tensor normalizer, Tensor last_normalizer, Tensor gate, "
                   "Tensor maximum, Tensor last_maximum)",
                   forward, forward_meta,
-                  differentiable_by("cortado::_time_softmax_backward", {"theta", "initial_normalizer"}));
-  define_operator(m,
                   "_time_softmax_backward(Tensor grad_keys, Tensor grad_normalizer, Tensor grad_last_normalizer, "
                   "Tensor keys, Tensor gate, Tensor normalizer, Tensor? initial_normalizer, Tensor? cu_seqlens) -> "
                   "(Tensor, Tensor)",
-                  backward, backward_meta, once_differentiable());
+                  backward, {"theta", "initial_normalizer"});
 }
 
 }  // namespace cortado

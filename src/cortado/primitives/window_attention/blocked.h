@@ -36,4 +36,14 @@ struct BlockedGradients {
 BlockedGradients blocked_backward(const BlockedInputs& inputs, const BlockedOutputs& outputs, const Tensor& grad_o,
                                   const Tensor& grad_lse, const Tensor& grad_row_max);
 
+// The same by the kernel (on_cpu.cpp), where it computes this: float32 or 16-bit types on the CPU. The backward also
+// wants more queries than decoding has, and of an extra set no gradient of row_max.
+namespace window {
+bool kernel_takes(const BlockedInputs& inputs);
+BlockedOutputs forward_by_kernel(const BlockedInputs& inputs);
+bool backward_kernel_takes(const BlockedInputs& inputs, const Tensor& grad_row_max);
+BlockedGradients backward_by_kernel(const BlockedInputs& inputs, const BlockedOutputs& outputs, const Tensor& grad_o,
+                                    const Tensor& grad_lse, const Tensor& grad_row_max);
+}  // namespace window
+
 }  // namespace cortado
