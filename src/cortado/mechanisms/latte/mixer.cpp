@@ -2,6 +2,9 @@
 
 #include <limits>
 
+#include "cortado/mechanisms/latte/op.h"
+#include "cortado/primitives/operator_case.h"
+
 namespace cortado {
 
 void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim) {
@@ -48,6 +51,22 @@ StateLayout LatteMixer::state_layout() const {
 }
 
 double LatteMixer::flops_per_token(int64_t) const { return weight_flops() + scan_flops(4); }
+
+namespace {
+
+// What is measured of the operator.
+OperatorCase latte_case() {
+  OperatorCase c{.name = "latte", .operation = "latte", .note = "as many latents as channels"};
+  c.inputs = qkv;
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return latte(in[0], in[1], in[2], true, {part(carried, 0), part(carried, 1), part(carried, 2)}).tensors();
+  };
+  c.reference = [](const Tensors& in) { return Tensors{latte_reference(at::softmax(in[0], -1), in[1], in[2], true)}; };
+  c.work = [](const OperatorSizes& s) { return Work{4 * state_elements(s), 3 * channels(s)}; };
+  return c;
+}
+
+}  // namespace
 
 extern const Mechanism kLatte = {
     .name = "latte",

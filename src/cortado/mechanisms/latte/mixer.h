@@ -7,8 +7,6 @@
 
 namespace cortado {
 
-OperatorCase latte_case();
-
 // The parts of a SequenceState that are Latte's: "latte_state", "latte_normalizer", "latte_maximum".
 void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim);
 LatteState latte_start(const SequenceState* state);

@@ -3,6 +3,7 @@
 #include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/mechanisms/linear/op.h"
 #include "cortado/primitives/gated_scan/op.h"
+#include "cortado/primitives/operator_case.h"
 
 namespace cortado {
 
@@ -120,6 +121,22 @@ double LinearMixer::flops_per_token(int64_t) const {
   const double again = q_map_ == k_map_ ? q_map_->flops_per_token() : 0.0;
   return weight_flops() + again + 4.0 * static_cast<double>(settings_.heads * q_map_->size() * (head_dim_ + 1));
 }
+
+namespace {
+
+// What is measured of the operator.
+OperatorCase linear_case() {
+  OperatorCase c{.name = "normalized_linear", .operation = "normalized_linear", .note = "queries and keys positive"};
+  c.inputs = [](const OperatorSizes& s) { return Tensors{positive(s), positive(s), heads_of(s, s.size)}; };
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return normalized_linear(in[0], in[1], in[2], true, 0, part(carried, 0), part(carried, 1)).tensors();
+  };
+  c.reference = [](const Tensors& in) { return Tensors{linear_reference(in[0], in[1], in[2], true, 0)}; };
+  c.work = [](const OperatorSizes& s) { return Work{4 * state_elements(s) + 4 * channels(s), 0}; };
+  return c;
+}
+
+}  // namespace
 
 extern const Mechanism kLinear = {
     .name = "linear",

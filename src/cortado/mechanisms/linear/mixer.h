@@ -9,8 +9,6 @@
 
 namespace cortado {
 
-OperatorCase linear_case();
-
 struct LinearSettings {
   int64_t heads;
   std::string feature_map;  // FeatureMap::kinds()

@@ -2,8 +2,10 @@
 
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/lolcats/fused.h"
+#include "cortado/mechanisms/lolcats/op.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/primitives/operator_case.h"
 #include "cortado/primitives/window_attention/op.h"
 
 namespace cortado {
@@ -172,6 +174,25 @@ std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& co
 
 constexpr const char* kWindowHelp = "keys of the softmax part";
 constexpr const char* kLayoutHelp = "sliding or terrace (blocks)";
+
+// What is measured of the operator.
+OperatorCase lolcats_case() {
+  OperatorCase c{.name = "lolcats", .operation = "lolcats"};
+  c.note = concat("a window of ", kCaseWindow, " keys, as many features as channels");
+  const LolcatsRule rule{.window = kCaseWindow};
+  c.inputs = [](const OperatorSizes& s) { return join(qkv(s), {positive(s), positive(s), at::randn({s.heads})}); };
+  c.steps = false;
+  c.call = [rule](const Tensors& in, const Tensors&) {
+    return Tensors{lolcats(in[0], in[1], in[2], in[3], in[4], in[5], rule)};
+  };
+  c.reference = [rule](const Tensors& in) {
+    return Tensors{lolcats_reference(in[0], in[1], in[2], in[3], in[4], in[5], rule)};
+  };
+  c.work = [](const OperatorSizes& s) {
+    return Work{4 * state_elements(s) + 4 * channels(s), 0} + window_work(s, kCaseWindow);
+  };
+  return c;
+}
 
 }  // namespace
 

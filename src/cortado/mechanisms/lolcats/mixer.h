@@ -8,8 +8,6 @@
 
 namespace cortado {
 
-OperatorCase lolcats_case();
-
 struct LolcatsSettings : ProjectionSettings {
   LolcatsRule rule = {};
   HeadFeatureSettings features = {};

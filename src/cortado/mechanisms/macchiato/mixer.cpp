@@ -2,6 +2,7 @@
 // 1).
 #include "cortado/mechanisms/latte/mixer.h"
 
+#include "cortado/base/error.h"
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/macchiato/op.h"
 #include "cortado/mechanisms/macchiato/source.h"
@@ -9,10 +10,9 @@
 #include "cortado/mechanisms/shared/student.h"
 #include "cortado/nn/rotary.h"
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/operator_case.h"
 
 namespace cortado {
-
-OperatorCase macchiato_case();  // case.cpp
 
 namespace {
 
@@ -267,6 +267,41 @@ std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& 
   }
   read.causal = context.causal;
   return std::make_shared<MacchiatoMixer>(read, context.dim);
+}
+
+// Carried: Latte's state, then the window's keys and values.
+Tensors macchiato_call(const Tensors& in, const Tensors& carried) {
+  MacchiatoOptions options;
+  options.window = kCaseWindow;
+  PastKeys past;
+  if (!carried.empty()) {
+    options.start = {carried[0], carried[1], carried[2]};
+    past = {carried[3], carried[4], {}};
+  }
+  const Tensor &v = in[2], &window_k = in[4];
+  const JoinedKeys keys = join_past(past, window_k, v, {});
+  Tensors out = macchiato(in[0], in[1], v, in[3], keys, options).tensors();
+  const int64_t kept = std::min(kCaseWindow - 1, keys.k.size(1)), first = keys.k.size(1) - kept;
+  return join(out, {keys.k.detach().narrow(1, first, kept), keys.v.detach().narrow(1, first, kept)});
+}
+
+// What is measured of the operator.
+OperatorCase macchiato_case() {
+  OperatorCase c{.name = "macchiato", .operation = "macchiato"};
+  c.note = concat("Latte and a window of ", kCaseWindow, " keys");
+  c.inputs = [](const OperatorSizes& s) {
+    return Tensors{heads_of(s, s.size + 1), heads_of(s, s.size), heads_of(s, s.size), heads_of(s, s.size),
+                   heads_of(s, s.size)};
+  };
+  c.call = macchiato_call;
+  c.reference = [](const Tensors& in) {
+    const double scale = 1 / std::sqrt(static_cast<double>(in[3].size(3)));
+    return Tensors{macchiato_reference(in[0], in[1], in[2], in[3], in[4], kCaseWindow, scale, true)};
+  };
+  c.work = [](const OperatorSizes& s) {
+    return Work{4 * state_elements(s), 3 * channels(s)} + window_work(s, kCaseWindow);
+  };
+  return c;
 }
 
 }  // namespace
