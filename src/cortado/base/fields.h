@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cortado/base/error.h"
@@ -30,6 +31,11 @@ class JsonFields {
   template <typename... Parts>
   void fail_if(bool bad, const Parts&... parts) const {
     if (bad && from_) from_->fail(concat(parts...));
+  }
+
+  // Reading: keys without which nothing makes sense, whatever the defaults of the others.
+  void need(const std::vector<std::string>& keys) {
+    for (const std::string& key : keys) fail_if(!has(key), "key \"", key, "\" is missing");
   }
 
   // The object at `place` whose fields are `members(json)`; and such an object, written.
@@ -91,6 +97,19 @@ class JsonFields {
     value = value_of(words, name, key);
   }
 
+  // A list of texts, numbers or whole numbers; `expected`: what they are, for messages.
+  template <typename Value>
+  void values(const std::string& key, std::vector<Value>& list, const std::string& expected) {
+    field(key, list, [&](JsonReader& reader) {
+      const Json all = reader.any(key);
+      if (all.is_null() && !required_) return list;
+      bool good = all.is_array();
+      for (const Json& item : good ? all : Json::array()) good &= holds<Value>(item);
+      if (!good) reader.fail(concat("key \"", key, "\": expected a list of ", expected));
+      return all.get<std::vector<Value>>();
+    });
+  }
+
   // An object of its own, whose fields are `members(inner)`.
   template <typename Members>
   void object(const std::string& key, const Members& members) {
@@ -119,6 +138,14 @@ class JsonFields {
 
  private:
   template <typename Value>
+  static bool holds(const Json& item) {
+    if constexpr (std::is_integral_v<Value>) {
+      return item.is_number_integer() && std::in_range<Value>(item.get<int64_t>());
+    } else {
+      return std::is_floating_point_v<Value> ? item.is_number() : item.is_string();
+    }
+  }
+  template <typename Value>
   std::optional<Value> fallback(const Value& value) const {
     return required_ ? std::nullopt : std::optional(value);
   }
@@ -126,5 +153,17 @@ class JsonFields {
   Json* to_ = nullptr;
   bool required_ = false;
 };
+
+// A struct that says its fields by `void fields(JsonFields&)`: from JSON, and as JSON.
+template <typename Struct>
+Struct from_fields(const Json& object, const std::string& place, bool required = false) {
+  Struct result;
+  JsonFields::read(object, place, [&](JsonFields& json) { result.fields(json); }, required);
+  return result;
+}
+template <typename Struct>
+Json json_of(Struct it) {
+  return JsonFields::written([&](JsonFields& json) { it.fields(json); });
+}
 
 }  // namespace cortado

@@ -238,7 +238,8 @@ TEST_F(ConversionTest, KeptLayersStay) {
   LinearizeRequest wanted = request(run, "out");
   wanted.plan.conversion.keep = {0, 2};
   const auto result = linearize(wanted);
-  EXPECT_EQ(result.stages[0].parts, std::vector<std::string>{"layer 1"});
+  ASSERT_EQ(result.stages[0].losses.size(), 1);
+  EXPECT_EQ(result.stages[0].losses[0].part, "layer 1");
   const ModelConfig config = read_config(path("out"));
   EXPECT_EQ(config.layers[0]["mixer"], "softmax");
   EXPECT_EQ(config.layers[1]["mixer"], "lolcats");

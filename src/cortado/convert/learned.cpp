@@ -30,7 +30,7 @@ void save_learned(const std::string& path, const Learned& learned) {
   for (const auto& [name, tensor] : learned.adapters) file.tensors.emplace_back(name, shortened(tensor));
   file.metadata = {{"format", kFormat},
                    {"version", kVersion},
-                   {"conversion", learned.conversion.to_json().dump()},
+                   {"conversion", json_of(learned.conversion).dump()},
                    {"source", learned.source},
                    {"adapters", lora_json(learned.lora).dump()}};
   write_safetensors(path, file);
@@ -41,7 +41,7 @@ Learned load_learned(const std::string& path) {
   fail_input_if(file.metadata["format"] != kFormat || file.metadata["version"] != kVersion, "[", path,
                 "] is no learned.safetensors of a conversion");
   Learned learned;
-  learned.conversion = ConversionSettings::from_json(parse_json(file.metadata["conversion"], path), path);
+  learned.conversion = from_fields<ConversionSettings>(parse_json(file.metadata["conversion"], path), path);
   learned.source = file.metadata["source"];
   learned.lora = lora_options(parse_json(file.metadata["adapters"], path), path);
   for (const auto& [name, tensor] : file.tensors) {

@@ -8,7 +8,6 @@
 #include "cortado/base/human.h"
 #include "cortado/convert/learned.h"
 #include "cortado/convert/plan.h"
-#include "cortado/convert/report.h"
 #include "cortado/convert/weights.h"
 #include "cortado/nn/dtype.h"
 
@@ -28,7 +27,7 @@ LinearizePlan plan_of(const LinearizeRequest& request) {
   if (request.use == FolderUse::kResume) {
     fail_input_if(!fs::exists(plan_path(request.out)), "[--resume] ", request.out,
                   " holds no conversion to go on with");
-    return LinearizePlan::from_json(read_json_file(plan_path(request.out)), plan_path(request.out));
+    return from_fields<LinearizePlan>(read_json_file(plan_path(request.out)), plan_path(request.out));
   }
   LinearizePlan plan = request.plan;
   const auto absolute = [](const std::string& path) { return fs::absolute(path).lexically_normal().string(); };
@@ -170,9 +169,9 @@ void Conversion::checkpoint() const {
   TensorFile file{stage_->tensors(), {}};
   for (const auto& [name, tensor] : fixed_) file.tensors.emplace_back(kFixedPrefix + name, tensor.detach());
   Json finished = Json::array();
-  for (const StageReport& report : finished_) finished.push_back(report.to_json());
+  for (const StageReport& report : finished_) finished.push_back(json_of(report));
   file.metadata = {{"format", kConversionFormat},      {"version", kConversionVersion},
-                   {"stage", std::to_string(number_)}, {"state", stage_->state().to_json().dump()},
+                   {"stage", std::to_string(number_)}, {"state", stage_->standing().dump()},
                    {"finished", finished.dump()},      {"data", chunks_->fingerprint()}};
   write_safetensors(folder_.trainer(), file);
 }
@@ -206,18 +205,18 @@ void Conversion::resume() {
     fixed_.emplace_back(own, *weight);
   }
   for (const Json& report : parse_json(entry("finished"), folder_.trainer())) {
-    finished_.push_back(StageReport::from_json(report, folder_.trainer()));
+    finished_.push_back(from_fields<StageReport>(report, folder_.trainer(), /*required=*/true));
   }
   const Json number = parse_json(entry("stage"), folder_.trainer());
   fail_input_if(!number.is_number_integer() || number.get<size_t>() >= stages_.size(), "[", folder_.trainer(),
                 "] has no such stage: ", number.dump());
   if (number.get<size_t>() != number_) begin_stage(number.get<size_t>());
-  stage_->restore(current, StageState::from_json(parse_json(entry("state"), folder_.trainer()), folder_.trainer()));
+  stage_->restore(current, parse_json(entry("state"), folder_.trainer()), folder_.trainer());
 }
 
 void Conversion::write_description() const {
   describe_run(folder_, tokenizer_.get(), config_.to_json());
-  write_file(plan_path(folder_.path), plan_.to_json().dump(2) + "\n");
+  write_file(plan_path(folder_.path), json_of(plan_).dump(2) + "\n");
 }
 
 void Conversion::introduce() const {
@@ -260,7 +259,7 @@ LinearizeResult Conversion::result(bool done) const {
   result.step = finished_steps() + stage_->state().step;
   for (const PlannedStage& stage : stages_) result.steps += stage.options.steps(plan_.context);
   result.stages = finished_;
-  if (!stage_->state().before.empty()) result.stages.push_back(report_of(*stage_));
+  if (!stage_->before().empty()) result.stages.push_back(report_of(*stage_));
   return result;
 }
 

@@ -31,8 +31,7 @@ struct LinearizePlan {
   StageOptions lora;           // adapters, by the next token; everything else is frozen
   LoraOptions adapters;
 
-  Json to_json() const;
-  static LinearizePlan from_json(const Json& json, const std::string& place);
+  void fields(JsonFields& json);
 };
 
 struct LinearizeRequest {
@@ -47,15 +46,17 @@ struct LinearizeRequest {
 
 // What a stage came to.
 struct StageReport {
+  struct Loss {  // of a part, on the evaluation chunks
+    std::string part;
+    double before = 0, after = 0;
+  };
   std::string name;
-  std::vector<std::string> parts;
-  std::vector<double> before, after;  // losses on the evaluation chunks, a part each
+  std::vector<Loss> losses;
   double total_before = 0, total_after = 0;
   int64_t steps = 0, best_step = 0, tokens = 0;
   double seconds = 0;
 
-  Json to_json() const;
-  static StageReport from_json(const Json& json, const std::string& place);
+  void fields(JsonFields& json);
 };
 
 struct LinearizeResult {

@@ -10,71 +10,37 @@ namespace {
 
 constexpr int64_t kEndless = int64_t{1} << 50;
 
-Json stage_to_json(const StageOptions& options) {
-  return {{"batch", options.batch},
-          {"accumulate", options.accumulate},
-          {"tokens", options.tokens},
-          {"evaluate_every", options.evaluate_every},
-          {"learning_rate", options.learning_rate},
-          {"minimum_rate", options.minimum_rate}};
-}
-
-StageOptions stage_from_json(const Json& json, const std::string& place) {
-  JsonReader reader(json, place);
-  StageOptions options;
-  options.batch = reader.integer("batch", 1, 1 << 20, options.batch);
-  options.accumulate = reader.integer("accumulate", 1, 1 << 20, options.accumulate);
-  options.tokens = reader.integer("tokens", 0, kEndless, options.tokens);
-  options.evaluate_every = reader.integer("evaluate_every", 1, kEndless, options.evaluate_every);
-  options.learning_rate = reader.number("learning_rate", 0, 1e3, options.learning_rate);
-  options.minimum_rate = reader.number("minimum_rate", 0, 1e3, options.minimum_rate);
-  reader.finish();
-  return options;
-}
-
 }  // namespace
 
-Json LinearizePlan::to_json() const {
-  return {{"source", source},
-          {"which", which},
-          {"fingerprint", fingerprint},
-          {"from", from},
-          {"conversion", conversion.to_json()},
-          {"data", data},
-          {"context", context},
-          {"evaluation_chunks", evaluation_chunks},
-          {"seed", seed},
-          {"dtype", dtype},
-          {"weights", weights},
-          {"transfer", stage_to_json(transfer)},
-          {"cross_entropy", stage_to_json(cross_entropy)},
-          {"lora", stage_to_json(lora)},
-          {"adapters", lora_json(adapters)}};
+void StageOptions::fields(JsonFields& json) {
+  json.integer("batch", batch, 1, 1 << 20);
+  json.integer("accumulate", accumulate, 1, 1 << 20);
+  json.integer("tokens", tokens, 0, kEndless);
+  json.integer("evaluate_every", evaluate_every, 1, kEndless);
+  json.number("learning_rate", learning_rate, 0, 1e3);
+  json.number("minimum_rate", minimum_rate, 0, 1e3);
 }
 
-LinearizePlan LinearizePlan::from_json(const Json& json, const std::string& place) {
-  JsonReader reader(json, place);
-  LinearizePlan plan;
-  plan.source = reader.text("source");
-  plan.which = reader.choice("which", {"best", "last"});
-  plan.fingerprint = reader.text("fingerprint");
-  plan.from = reader.text("from", "");
-  plan.conversion = ConversionSettings::from_json(reader.object("conversion"), place + ".conversion");
-  for (const Json& file : reader.any("data")) {
-    if (!file.is_string()) reader.fail("\"data\" must be a list of files");
-    plan.data.push_back(file.get<std::string>());
-  }
-  plan.context = reader.integer("context", 1, int64_t{1} << 30);
-  plan.evaluation_chunks = reader.integer("evaluation_chunks", 1, kEndless);
-  plan.seed = reader.integer("seed", 0, std::numeric_limits<int64_t>::max());
-  plan.dtype = dtype_name(dtype_of(reader.text("dtype")));
-  plan.weights = reader.choice("weights", {"plain", "int8"}, "plain");
-  plan.transfer = stage_from_json(reader.object("transfer"), place + ".transfer");
-  plan.cross_entropy = stage_from_json(reader.object("cross_entropy"), place + ".cross_entropy");
-  plan.lora = stage_from_json(reader.object("lora"), place + ".lora");
-  plan.adapters = lora_options(reader.object("adapters"), place + ".adapters");
-  reader.finish();
-  return plan;
+void LinearizePlan::fields(JsonFields& json) {
+  json.need({"source", "which", "fingerprint", "context", "evaluation_chunks", "seed", "dtype"});
+  json.text("source", source);
+  json.choice("which", which, {"best", "last"});
+  json.text("fingerprint", fingerprint);
+  json.text("from", from);
+  json.object("conversion", [&](JsonFields& inner) { conversion.fields(inner); });
+  json.values("data", data, "files");
+  json.integer("context", context, 1, int64_t{1} << 30);
+  json.integer("evaluation_chunks", evaluation_chunks, 1, kEndless);
+  json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
+  json.text("dtype", dtype);
+  dtype_of(dtype);  // refuses others
+  json.choice("weights", weights, {"plain", "int8"});
+  json.object("transfer", [&](JsonFields& inner) { transfer.fields(inner); });
+  json.object("cross_entropy", [&](JsonFields& inner) { cross_entropy.fields(inner); });
+  json.object("lora", [&](JsonFields& inner) { lora.fields(inner); });
+  Json adapted = lora_json(adapters);
+  json.field("adapters", adapted, [](JsonReader& reader) { return reader.object("adapters"); });
+  if (json.reading()) adapters = lora_options(adapted, json.place() + ".adapters");
 }
 
 std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {

@@ -29,16 +29,9 @@ void check_kept(const ModelConfig& source, const std::vector<int64_t>& keep) {
 
 }  // namespace
 
-ConversionSettings ConversionSettings::from_json(const Json& json, const std::string& place) {
-  JsonReader reader(json, place);
-  ConversionSettings settings;
-  settings.mixer = reader.object("mixer");
-  for (const Json& layer : reader.any("keep")) {
-    if (!layer.is_number_integer()) reader.fail("\"keep\" must be a list of layers");
-    settings.keep.push_back(layer.get<int64_t>());
-  }
-  reader.finish();
-  return settings;
+void ConversionSettings::fields(JsonFields& json) {
+  json.field("mixer", mixer, [](JsonReader& reader) { return reader.object("mixer"); });
+  json.values("keep", keep, "layers");
 }
 
 ModelConfig converted_config(const ModelConfig& source, const ConversionSettings& settings) {

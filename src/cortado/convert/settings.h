@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/base/fields.h"
 #include "cortado/models/config.h"
 
 namespace cortado {
@@ -13,8 +14,7 @@ struct ConversionSettings {
   Json mixer = Json::object();     // {"mixer": "lolcats", "window": 64, ...}: what is added to each layer's settings
   std::vector<int64_t> keep = {};  // layers that stay as they are
 
-  Json to_json() const { return {{"mixer", mixer}, {"keep", keep}}; }
-  static ConversionSettings from_json(const Json& json, const std::string& place);
+  void fields(JsonFields& json);
 };
 
 // The config with every "softmax" layer but the kept ones replaced by settings.mixer, with the layer's own heads,

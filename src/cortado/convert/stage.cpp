@@ -72,47 +72,23 @@ void copy_values(const NamedTensors& from, NamedTensors& to) {
   for (size_t i = 0; i < from.size(); ++i) to[i].second.copy_(from[i].second);
 }
 
-std::vector<double> numbers_of(const Json& list, const std::string& place) {
-  std::vector<double> numbers;
-  fail_input_if(!list.is_array(), "[", place, "] expected a list of numbers, got ", list.dump());
-  for (const Json& entry : list) {
-    fail_input_if(!entry.is_number(), "[", place, "] expected a list of numbers, got ", list.dump());
-    numbers.push_back(entry.get<double>());
-  }
-  return numbers;
-}
-
 }  // namespace
 
-Json StageState::to_json() const {
-  return {{"step", step},
-          {"seconds", seconds},
-          {"rate", plateau.rate},
-          {"plateau_best", std::isfinite(plateau.best) ? Json(plateau.best) : Json(nullptr)},
-          {"plateau_waited", plateau.waited},
-          {"evaluated_step", evaluated_step},
-          {"best_step", best_step},
-          {"before", before},
-          {"best", best}};
-}
-
-StageState StageState::from_json(const Json& json, const std::string& place) {
+void Stage::fields(JsonFields& json, TrainerState& state, std::vector<double>& before, std::vector<double>& best) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  constexpr double kLargest = std::numeric_limits<double>::max();
-  JsonReader reader(json, place);
-  StageState state;
-  state.step = reader.integer("step", 0, kMost);
-  state.seconds = reader.number("seconds", 0, kLargest);
-  state.plateau.rate = reader.number("rate", 0, kLargest);
-  state.plateau.best =
-      reader.optional_number("plateau_best", -kLargest, kLargest).value_or(std::numeric_limits<double>::infinity());
-  state.plateau.waited = reader.integer("plateau_waited", 0, kMost);
-  state.evaluated_step = reader.integer("evaluated_step", -1, kMost);
-  state.best_step = reader.integer("best_step", -1, kMost);
-  state.before = numbers_of(reader.any("before"), place);
-  state.best = numbers_of(reader.any("best"), place);
-  reader.finish();
-  return state;
+  constexpr double kLargest = std::numeric_limits<double>::max(), kNone = std::numeric_limits<double>::infinity();
+  Plateau& plateau = *state.plateau;
+  json.integer("step", state.step, 0, kMost);
+  json.number("seconds", state.seconds, 0, kLargest);
+  json.number("rate", plateau.rate, 0, kLargest);
+  json.field("plateau_best", plateau.best, [&](JsonReader& reader) {  // infinite: null in the text
+    return reader.optional_number("plateau_best", -kLargest, kLargest).value_or(kNone);
+  });
+  json.integer("plateau_waited", plateau.waited, 0, kMost);
+  json.integer("evaluated_step", state.validated_step, -1, kMost);
+  json.integer("best_step", state.best_step, -1, kMost);
+  json.values("before", before, "numbers");
+  json.values("best", best, "numbers");
 }
 
 Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
@@ -151,9 +127,10 @@ bool Stage::run(MetricsFile& metrics, const StageControl& control) {
   return true;
 }
 
-StageState Stage::state() const {
-  const TrainerState& state = trainer_.state();
-  return {state.step, state.seconds, *state.plateau, state.validated_step, state.best_step, before_, best_losses_};
+Json Stage::standing() const {
+  TrainerState state = trainer_.state();
+  auto before = before_, best = best_losses_;
+  return JsonFields::written([&](JsonFields& json) { fields(json, state, before, best); });
 }
 
 NamedTensors Stage::tensors() const {
@@ -164,7 +141,10 @@ NamedTensors Stage::tensors() const {
   return all;
 }
 
-void Stage::restore(const NamedTensors& tensors, const StageState& state) {
+void Stage::restore(const NamedTensors& tensors, const Json& standing, const std::string& place) {
+  TrainerState state = trainer_.state();
+  JsonFields::read(
+      standing, place, [&](JsonFields& json) { fields(json, state, before_, best_losses_); }, /*required=*/true);
   std::map<std::string, Tensor> given(tensors.begin(), tensors.end());
   const auto take = [&](const std::string& name, Tensor into) {
     const auto found = given.find(name);
@@ -178,19 +158,10 @@ void Stage::restore(const NamedTensors& tensors, const StageState& state) {
   for (const auto& [name, parameter] : learned()) take("learned." + name, parameter);
   for (const auto& [name, values] : best_) take("best." + name, values);
   trainer_.optimizer().restore({given.begin(), given.end()}, state.step);
-  before_ = state.before;
-  best_losses_ = state.best;
-  TrainerState resumed = trainer_.state();
-  resumed.plateau = state.plateau;
-  resumed.plateau->minimum = trainer_.state().plateau->minimum;
-  resumed.step = state.step;
-  resumed.tokens = state.step * options_.tokens_per_step();
-  resumed.data.batches = state.step * options_.accumulate;
-  resumed.seconds = state.seconds;
-  resumed.validated_step = state.evaluated_step;
-  resumed.best_step = state.best_step;
-  if (!state.best.empty()) resumed.best_loss = objective_->total(state.best);
-  trainer_.resume(resumed);
+  state.tokens = state.step * options_.tokens_per_step();
+  state.data.batches = state.step * options_.accumulate;
+  if (!best_losses_.empty()) state.best_loss = objective_->total(best_losses_);
+  trainer_.resume(state);
 }
 
 }  // namespace cortado

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cortado/base/json.h"
+#include "cortado/base/fields.h"
 #include "cortado/convert/chunks.h"
 #include "cortado/convert/objective.h"
 #include "cortado/train/metrics.h"
@@ -23,20 +23,8 @@ struct StageOptions {
   double minimum_rate = 1e-5;
 
   int64_t tokens_per_step(int64_t context) const { return batch * accumulate * context; }
+  void fields(JsonFields& json);
   int64_t steps(int64_t context) const { return (tokens + tokens_per_step(context) - 1) / tokens_per_step(context); }
-};
-
-// Where a stage stands.
-struct StageState {
-  int64_t step = 0;
-  double seconds = 0;  // spent in steps, all sessions together; evaluations apart
-  Plateau plateau;
-  int64_t evaluated_step = -1;       // the last evaluation
-  int64_t best_step = -1;            // the best one
-  std::vector<double> before, best;  // losses of the first and of the best evaluation, a part each
-
-  Json to_json() const;
-  static StageState from_json(const Json& json, const std::string& place);
 };
 
 // What a stage tells whoever runs it.
@@ -59,17 +47,24 @@ class Stage {
   bool run(MetricsFile& metrics, const StageControl& control);
 
   const std::string& name() const { return name_; }
-  StageState state() const;
+  const TrainerState& state() const { return trainer_.state(); }
+  // Losses of the first and of the best evaluation, a part each.
+  const std::vector<double>& before() const { return before_; }
+  const std::vector<double>& best() const { return best_losses_; }
   const Objective& objective() const { return *objective_; }
   int64_t steps() const { return options_.steps; }
   int64_t tokens() const { return trainer_.state().step * options_.tokens_per_step(); }
 
   NamedTensors learned() const { return objective_->learned(); }
-  // "learned.NAME", "best.NAME" and the optimiser's moments. restore wants exactly these.
+  // Its checkpoint: where it stands; "learned.NAME", "best.NAME" and the optimiser's moments. restore wants exactly
+  // these; `place` names the file.
+  Json standing() const;
   NamedTensors tensors() const;
-  void restore(const NamedTensors& tensors, const StageState& state);
+  void restore(const NamedTensors& tensors, const Json& standing, const std::string& place);
 
  private:
+  static void fields(JsonFields& json, TrainerState& state, std::vector<double>& before, std::vector<double>& best);
+
   std::string name_;
   std::shared_ptr<Objective> objective_;
   TrainingOptions options_;

@@ -88,26 +88,14 @@ void id_field(JsonFields& json, const std::string& key, int32_t& id) {
   if (json.reading()) id = value.get<int32_t>();
 }
 
-void ids_field(JsonFields& json, const std::string& key, std::vector<int32_t>& ids) {
-  json.field(key, ids, [&](JsonReader& reader) {
-    const Json list = reader.any(key);
-    for (const auto& item : list.is_array() ? list : Json::array({Json()})) {
-      if (!item.is_number_integer() || item < 0 || item > kMostTokens) {
-        reader.fail(concat("key \"", key, "\": expected a list of token ids"));
-      }
-    }
-    return list.get<std::vector<int32_t>>();
-  });
-}
-
 void special_fields(JsonFields& json, SpecialTokens& special) {
   id_field(json, "begin", special.begin);
   id_field(json, "end", special.end);
   id_field(json, "unknown", special.unknown);
   id_field(json, "padding", special.padding);
-  ids_field(json, "prefix", special.prefix);
-  ids_field(json, "suffix", special.suffix);
-  ids_field(json, "stops", special.stops);
+  json.values("prefix", special.prefix, "token ids");
+  json.values("suffix", special.suffix, "token ids");
+  json.values("stops", special.stops, "token ids");
   if (json.reading() ? !json.has("chat") : special.chat.name.empty()) return;
   json.object("chat", [&](JsonFields& chat) {
     chat.text("name", special.chat.name);
