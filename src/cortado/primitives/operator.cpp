@@ -2,6 +2,13 @@
 
 namespace cortado {
 
+namespace {
+
+bool is_size(char letter) { return letter >= 'A' && letter <= 'Z'; }
+bool is_any(const c10::SymInt& size) { return !size.is_heap_allocated() && size.expect_int() < 0; }
+
+}  // namespace
+
 Sizes::Sizes(std::string_view op, const OptionalTensor& cu_seqlens, std::initializer_list<Argument> arguments,
              Types types) {
   sizes_.fill(-1);
@@ -23,12 +30,18 @@ Sizes::Sizes(std::string_view op, const OptionalTensor& cu_seqlens, std::initial
   for (const auto& [name, x, shape] : arguments) {
     if (shape.starts_with('N')) resolve();
     if (!x) continue;
-    expect_shape(op, name, *x, known(shape));
+    const c10::SymIntArrayRef found = x->sym_sizes();
+    bool fits = x->layout() == at::kStrided && found.size() == shape.size();
+    for (size_t i = 0; fits && i < shape.size(); ++i) {
+      const bool any = !is_size(shape[i]) || is_any((*this)[shape[i]]);
+      const bool empty = shape.size() == 4 && i >= 2 && found[i] == 0;
+      fits = !empty && (any || found[i] == (*this)[shape[i]]);
+    }
+    if (!fits) expect_shape(op, name, *x, known(shape));  // or only empty; texts are not for every decoded token
     for (size_t i = 0; i < shape.size(); ++i) {
-      const c10::SymInt found = x->sym_size(static_cast<int64_t>(i));
-      if (shape[i] == 'h') *next++ = {name, found};
-      if (shape[i] == 'q') reading = found;
-      if (shape[i] >= 'A' && shape[i] <= 'Z') size(shape[i]) = found;
+      if (shape[i] == 'h') *next++ = {name, found[i]};
+      if (shape[i] == 'q') reading = found[i];
+      if (is_size(shape[i])) size(shape[i]) = found[i];
     }
   }
   resolve();
@@ -36,9 +49,8 @@ Sizes::Sizes(std::string_view op, const OptionalTensor& cu_seqlens, std::initial
 
 std::vector<c10::SymInt> Sizes::known(std::string_view shape) const {
   std::vector<c10::SymInt> sizes;
-  for (const char letter : shape) {
-    sizes.push_back(letter >= 'A' && letter <= 'Z' ? (*this)[letter] : c10::SymInt(-1));
-  }
+  sizes.reserve(shape.size());
+  for (const char letter : shape) sizes.push_back(is_size(letter) ? (*this)[letter] : c10::SymInt(-1));
   return sizes;
 }
 
