@@ -33,6 +33,7 @@ class GgufSource : public PretrainedSource {
  public:
   explicit GgufSource(std::shared_ptr<const GgufFile> file) : file_(std::move(file)) {
     names_ = gguf_names();
+    for (const GgufTensor& tensor : file_->tensors()) shapes_.emplace(tensor.name, tensor.shape);
     architecture_ = file_->text("general.architecture");
     if (architecture_ != "llama" && architecture_ != "qwen2" && architecture_ != "gemma2") {
       file_->fail(concat("is of architecture ", printable(architecture_), "; supported: llama, qwen2, gemma2"));
@@ -50,17 +51,6 @@ class GgufSource : public PretrainedSource {
     decoder_.output_bias = biased("attn_output");
     decoder_.feed_forward_bias = biased("ffn_up");
     decoder_.tied = !file_->find("output.weight");
-  }
-
-  std::vector<std::string> tensors() const override {
-    std::vector<std::string> names;
-    for (const GgufTensor& tensor : file_->tensors()) names.push_back(tensor.name);
-    return names;
-  }
-
-  std::optional<std::vector<int64_t>> shape_of(const std::string& name) const override {
-    const GgufTensor* tensor = file_->find(name);
-    return tensor ? std::optional(tensor->shape) : std::nullopt;
   }
 
   Tensor read(const PretrainedWeight& weight) const override {
@@ -96,9 +86,11 @@ class GgufSource : public PretrainedSource {
     decoder_.feed_forward = size("feed_forward_length", 1 << 20);
     decoder_.context = file_->integer(key("context_length"), 0, int64_t{1} << 40, 0);
     decoder_.norm_eps = file_->number(key("attention.layer_norm_rms_epsilon"), 0.0, 1.0, 1e-5);
-    const auto embedding = shape_of("token_embd.weight");
-    if (!embedding || embedding->size() != 2) file_->fail("has no tensor \"token_embd.weight\" of two dimensions");
-    decoder_.vocabulary = embedding->front();
+    const GgufTensor* embedding = file_->find("token_embd.weight");
+    if (!embedding || embedding->shape.size() != 2) {
+      file_->fail("has no tensor \"token_embd.weight\" of two dimensions");
+    }
+    decoder_.vocabulary = embedding->shape.front();
     // Gemma-2 slides in every second layer, from the first on.
     const int64_t window = file_->integer(key("attention.sliding_window"), 0, 1 << 30, decoder_.gemma ? 4096 : 0);
     const int64_t layers = size("block_count", kMostLayers);

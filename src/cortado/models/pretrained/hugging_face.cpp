@@ -216,18 +216,6 @@ class HuggingFaceSource : public PretrainedSource {
     }
   }
 
-  std::vector<std::string> tensors() const override {
-    std::vector<std::string> names;
-    for (const auto& [name, tensor] : tensors_) names.push_back(name);
-    return names;
-  }
-
-  std::optional<std::vector<int64_t>> shape_of(const std::string& name) const override {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) return std::nullopt;
-    return found->second.sizes().vec();
-  }
-
   Tensor read(const PretrainedWeight& weight) const override {
     const Tensor& tensor = tensors_.at(name_of(weight));
     fail_input_if(!at::isFloatingType(tensor.scalar_type()), "[import] ", folder_, ": \"", name_of(weight),
@@ -249,6 +237,7 @@ class HuggingFaceSource : public PretrainedSource {
     for (const auto& [name, tensor] : file.tensors) {
       if (wanted && !wanted->contains(name)) continue;
       tensors_[name] = tensor;
+      shapes_[name] = tensor.sizes().vec();
     }
     if (!wanted) return;
     for (const std::string& name : *wanted) {

@@ -19,13 +19,13 @@ void check_tensors(const PretrainedSource& source) {
   std::set<std::string> used;
   visit_weights(source.decoder(), [&](const PretrainedWeight& weight) {
     const std::string name = source.name_of(weight);
-    const auto shape = source.shape_of(name);
-    fail_input_if(!shape, where, "there is no tensor \"", name, "\"");
-    fail_input_if(*shape != weight.shape, where, "tensor \"", name, "\" is ", at::IntArrayRef(*shape), ", expected ",
-                  at::IntArrayRef(weight.shape));
+    const auto found = source.shapes().find(name);
+    fail_input_if(found == source.shapes().end(), where, "there is no tensor \"", name, "\"");
+    fail_input_if(found->second != weight.shape, where, "tensor \"", name, "\" is ", at::IntArrayRef(found->second),
+                  ", expected ", at::IntArrayRef(weight.shape));
     used.insert(name);
   });
-  for (const std::string& name : source.tensors()) {
+  for (const auto& [name, shape] : source.shapes()) {
     fail_input_if(!used.contains(name) && !source.is_idle(name), where, "tensor ", printable(name),
                   " belongs to no part of this architecture that is supported");
   }

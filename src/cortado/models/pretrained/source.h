@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,11 +22,9 @@ class PretrainedSource {
   const PretrainedDecoder& decoder() const { return decoder_; }
   // The format's name of a parameter.
   std::string name_of(const PretrainedWeight& weight) const { return names_.of(weight); }
-  // Every tensor of the source.
-  virtual std::vector<std::string> tensors() const = 0;
-  // Its shape; none: there is no such tensor.
-  virtual std::optional<std::vector<int64_t>> shape_of(const std::string& name) const = 0;
-  // The parameter as our decoder has it, in whatever floating type; what shape_of says must be the parameter's shape.
+  // Every tensor of the source by the format's name.
+  const std::map<std::string, std::vector<int64_t>>& shapes() const { return shapes_; }
+  // The parameter as our decoder has it, in whatever floating type; its shape must be the tensor's.
   virtual Tensor read(const PretrainedWeight& weight) const = 0;
   // Tensors that may be there and are not read.
   virtual bool is_idle(const std::string& name) const = 0;
@@ -33,6 +32,7 @@ class PretrainedSource {
  protected:
   PretrainedDecoder decoder_;
   WeightNames names_;
+  std::map<std::string, std::vector<int64_t>> shapes_;
 };
 
 // A folder with config.json, and model.safetensors or its shards with model.safetensors.index.json: LlamaForCausalLM,
