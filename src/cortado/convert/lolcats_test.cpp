@@ -42,7 +42,8 @@ TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
       const auto losses = transfer.losses(tokens, 0.5);
 
       const auto inputs = forced_inputs(*model, tokens);
-      const LolcatsRule rule{4, lolcats_layout(layout), lolcats_mixture(mixture), {}, {}};
+      const LolcatsRule rule{
+          4, value_of(lolcats_layouts(), layout, "layout"), value_of(lolcats_mixtures(), mixture, "mixture"), {}, {}};
       Tensor total = at::zeros({}, at::kDouble);
       for (size_t i = 0; i < 2; ++i) {
         const Tensor loss = plain_loss(*model->mixers()[i * 2], inputs[i * 2], rule);

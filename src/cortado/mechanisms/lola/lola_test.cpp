@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "cortado/mechanisms/lola/mixer.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/nn/weights.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -106,7 +107,7 @@ TEST(Lola, DecodesByTokensAsDefined) {
     rule.chunk = 7;
     rule.cache = 5;
     rule.token_window = 4;
-    rule.score = lola_score(score);
+    rule.score = value_of(lola_scores(), score, "score");
     const Tensor x = some(2, 50);
     SequenceState state = mixer->zero_state(2, x.options());
     EXPECT_CLOSE(decode(*mixer, x, state), by_definition(*mixer, x, rule, 0), 1e-10);
@@ -184,7 +185,7 @@ TEST(Lola, StartsAndIsCalledLikeLolcats) {
 }
 
 TEST(Lola, SaysWhatDoesNotFit) {
-  EXPECT_EQ(testing::error_of([] { lola_score("best"); }),
+  EXPECT_EQ(testing::error_of([] { value_of(lola_scores(), "best", "[lola] score"); }),
             "[lola] score must be \"error\", \"squared\", \"absolute\", \"ratio\" or \"recent\", got \"best\"");
   EXPECT_THROW(make(R"({"mixer": "lola", "chunk": 0})"), InputError);
   EXPECT_THROW(make(R"({"mixer": "lola", "cache": -1})"), InputError);

@@ -101,8 +101,8 @@ std::shared_ptr<Mixer> make_lola(JsonReader& settings, const MixerContext& conte
   LolaRule& rule = read.rule;
   rule.chunk = settings.integer("chunk", 1, 1 << 24, 64);
   rule.cache = settings.integer("cache", 0, 1 << 24, 64);
-  rule.mixture = lolcats_mixture(settings.choice("mixture", lolcats_mixtures(), "gated"));
-  rule.score = lola_score(settings.choice("score", lola_scores(), "error"));
+  rule.mixture = choose(settings, "mixture", lolcats_mixtures(), "gated");
+  rule.score = choose(settings, "score", lola_scores(), "error");
   read_scores(settings, rule);
   rule.token_window = settings.optional_integer("token_window", 1, 1 << 24);
   read.features = HeadFeatureSettings::read(settings, read.head_dim);
@@ -127,17 +127,18 @@ extern const Mechanism kLola = {
     .primitives = {"window_attention"},
     .bidirectional = false,
     .make = make_lola,
-    .memory = MemoryKind{.name = "lola",
-                         .options = {{.name = "window",
-                                      .help = "pairs in the window of single tokens, then one leaves at a time",
-                                      .high = kMost,
-                                      .setting = "token_window"},
-                                     {.name = "chunk", .help = "pairs that leave the window at a time", .high = kMost},
-                                     {.name = "cache", .help = "pairs in the sparse cache", .high = kMost},
-                                     {.name = "mixture", .help = kMixtureHelp, .words = lolcats_mixtures()},
-                                     {.name = "score", .help = "what stays in the cache", .words = lola_scores()}},
-                         .learned = {{"feature_map", nullptr}, {"features", nullptr}, {"mixture", "gated"}},
-                         .adapt = share_evenly},
+    .memory =
+        MemoryKind{.name = "lola",
+                   .options = {{.name = "window",
+                                .help = "pairs in the window of single tokens, then one leaves at a time",
+                                .high = kMost,
+                                .setting = "token_window"},
+                               {.name = "chunk", .help = "pairs that leave the window at a time", .high = kMost},
+                               {.name = "cache", .help = "pairs in the sparse cache", .high = kMost},
+                               {.name = "mixture", .help = kMixtureHelp, .words = names_in(lolcats_mixtures())},
+                               {.name = "score", .help = "what stays in the cache", .words = names_in(lola_scores())}},
+                   .learned = {{"feature_map", nullptr}, {"features", nullptr}, {"mixture", "gated"}},
+                   .adapt = share_evenly},
 };
 
 }  // namespace cortado

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 
-#include "cortado/base/words.h"
-
 namespace cortado {
 
-const std::vector<std::string>& lola_scores() {
-  static const std::vector<std::string> names = {"error", "squared", "absolute", "ratio", "recent"};
-  return names;
-}
-
-LolaScore lola_score(std::string_view name) {
-  return static_cast<LolaScore>(word_index(name, lola_scores(), "[lola] score"));
+const Words<LolaScore>& lola_scores() {
+  static const Words<LolaScore> words = {{"error", LolaScore::kError},
+                                         {"squared", LolaScore::kSquared},
+                                         {"absolute", LolaScore::kAbsolute},
+                                         {"ratio", LolaScore::kRatio},
+                                         {"recent", LolaScore::kRecent}};
+  return words;
 }
 
 int64_t lola_kept(int64_t tokens, const LolaRule& rule) {

@@ -20,9 +20,7 @@ enum class LolaScore {
   kRatio,     // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
   kRecent     // the newest pairs: a longer window
 };
-// Their names, in this order: "error", "squared", "absolute", "ratio", "recent".
-const std::vector<std::string>& lola_scores();
-LolaScore lola_score(std::string_view name);
+const Words<LolaScore>& lola_scores();  // "error", "squared", "absolute", "ratio", "recent"
 
 // Whether a pair's score is made while it is in the window, by the queries there, and is kept with it.
 inline bool scored_by_queries(LolaScore score) { return score != LolaScore::kError && score != LolaScore::kRecent; }

@@ -3,6 +3,7 @@
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/mixer.h"
 #include "cortado/mechanisms/lolcats/parts.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/nn/feature_map.h"
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/testing/compare.h"
@@ -167,9 +168,9 @@ TEST(Lolcats, SaysWhatDoesNotFit) {
   const Inputs in = random_inputs(4);
   EXPECT_EQ(testing::error_of([&] { run(in, {0, LolcatsLayout::kSliding, LolcatsMixture::kPlain, {}}); }),
             "[lolcats] window must be at least 1, got 0");
-  EXPECT_EQ(testing::error_of([] { lolcats_layout("tk"); }),
+  EXPECT_EQ(testing::error_of([] { value_of(lolcats_layouts(), "tk", "[lolcats] layout"); }),
             "[lolcats] layout must be \"sliding\" or \"terrace\", got \"tk\"");
-  EXPECT_EQ(testing::error_of([] { lolcats_mixture("none"); }),
+  EXPECT_EQ(testing::error_of([] { value_of(lolcats_mixtures(), "none", "[lolcats] mixture"); }),
             "[lolcats] mixture must be \"lolcats\", \"gated\" or \"plain\", got \"none\"");
   EXPECT_THROW(lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, at::zeros({3}), {}), InputError);
 }

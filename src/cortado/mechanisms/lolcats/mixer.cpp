@@ -166,8 +166,8 @@ std::shared_ptr<Mixer> make_lolcats(JsonReader& settings, const MixerContext& co
   LolcatsSettings read{ProjectionSettings::read(settings, context)};
   read_scores(settings, read.rule);
   read.rule.window = settings.integer("window", 1, 1 << 30, 64);
-  read.rule.layout = lolcats_layout(settings.choice("layout", lolcats_layouts(), "terrace"));
-  read.rule.mixture = lolcats_mixture(settings.choice("mixture", lolcats_mixtures(), "lolcats"));
+  read.rule.layout = choose(settings, "layout", lolcats_layouts(), "terrace");
+  read.rule.mixture = choose(settings, "mixture", lolcats_mixtures(), "lolcats");
   read.features = HeadFeatureSettings::read(settings, read.head_dim);
   return std::make_shared<LolcatsMixer>(read, context.dim);
 }
@@ -208,25 +208,29 @@ extern const Mechanism kLolcats = {
     .substitute =
         SoftmaxSubstitute{
             .help = "window softmax and feature maps in one denominator",
-            .options = {{.name = "window", .help = kWindowHelp, .low = 1, .high = 1 << 30, .fallback = 64},
-                        {.name = "layout", .help = kLayoutHelp, .words = lolcats_layouts(), .fallback = "terrace"},
-                        {.name = "mixture", .help = kMixtureHelp, .words = lolcats_mixtures(), .fallback = "lolcats"},
-                        {.name = "feature_map",
-                         .help = alternatives(head_feature_maps()),
-                         .words = head_feature_maps(),
-                         .earlier = {{"exp", "hedgehog_exp"}},
-                         .fallback = "lolcats"},
-                        {.name = "features",
-                         .help = "columns of a feature map's matrix (default: 64, at most the head size)",
-                         .low = 1,
-                         .high = 65536}},
+            .options =
+                {{.name = "window", .help = kWindowHelp, .low = 1, .high = 1 << 30, .fallback = 64},
+                 {.name = "layout", .help = kLayoutHelp, .words = names_in(lolcats_layouts()), .fallback = "terrace"},
+                 {.name = "mixture",
+                  .help = kMixtureHelp,
+                  .words = names_in(lolcats_mixtures()),
+                  .fallback = "lolcats"},
+                 {.name = "feature_map",
+                  .help = alternatives(head_feature_maps()),
+                  .words = head_feature_maps(),
+                  .earlier = {{"exp", "hedgehog_exp"}},
+                  .fallback = "lolcats"},
+                 {.name = "features",
+                  .help = "columns of a feature map's matrix (default: 64, at most the head size)",
+                  .low = 1,
+                  .high = 65536}},
             .learning_rate = 1e-2,
             .usual = true,
         },
     .memory = MemoryKind{.name = "lolcats",
                          .options = {{.name = "window", .help = "pairs in the window", .high = 1 << 24},
-                                     {.name = "layout", .help = kLayoutHelp, .words = lolcats_layouts()},
-                                     {.name = "mixture", .help = kMixtureHelp, .words = lolcats_mixtures()}},
+                                     {.name = "layout", .help = kLayoutHelp, .words = names_in(lolcats_layouts())},
+                                     {.name = "mixture", .help = kMixtureHelp, .words = names_in(lolcats_mixtures())}},
                          .learned = {{"feature_map", nullptr}, {"features", nullptr}, {"mixture", "lolcats"}}},
     .operation = lolcats_case,
 };

@@ -1,6 +1,5 @@
 #include "cortado/mechanisms/lolcats/op.h"
 
-#include "cortado/base/words.h"
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/primitives/gated_scan/op.h"
@@ -101,22 +100,16 @@ std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType t
 
 }  // namespace
 
-const std::vector<std::string>& lolcats_layouts() {
-  static const std::vector<std::string> names = {"sliding", "terrace"};
-  return names;
+const Words<LolcatsLayout>& lolcats_layouts() {
+  static const Words<LolcatsLayout> words = {{"sliding", LolcatsLayout::kSliding},
+                                             {"terrace", LolcatsLayout::kTerrace}};
+  return words;
 }
 
-const std::vector<std::string>& lolcats_mixtures() {
-  static const std::vector<std::string> names = {"lolcats", "gated", "plain"};
-  return names;
-}
-
-LolcatsLayout lolcats_layout(std::string_view name) {
-  return static_cast<LolcatsLayout>(word_index(name, lolcats_layouts(), "[lolcats] layout"));
-}
-
-LolcatsMixture lolcats_mixture(std::string_view name) {
-  return static_cast<LolcatsMixture>(word_index(name, lolcats_mixtures(), "[lolcats] mixture"));
+const Words<LolcatsMixture>& lolcats_mixtures() {
+  static const Words<LolcatsMixture> words = {
+      {"lolcats", LolcatsMixture::kLolcats}, {"gated", LolcatsMixture::kGated}, {"plain", LolcatsMixture::kPlain}};
+  return words;
 }
 
 Tensor lolcats_leaves_at(const Tensor& positions, const LolcatsRule& rule) {
@@ -291,7 +284,9 @@ Tensor lolcats_operator(const Tensor& q, const Tensor& k, const Tensor& v, const
                         const Tensor& window_factor, int64_t window, std::string_view layout, std::string_view mixture,
                         std::optional<double> scale, const OptionalTensor& cu_seqlens, std::optional<double> softcap) {
   return lolcats(q, k, v, phi_q, phi_k, window_factor,
-                 {window, lolcats_layout(layout), lolcats_mixture(mixture), scale, softcap}, cu_seqlens);
+                 {window, value_of(lolcats_layouts(), layout, "[lolcats] layout"),
+                  value_of(lolcats_mixtures(), mixture, "[lolcats] mixture"), scale, softcap},
+                 cu_seqlens);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cortado/base/words.h"
 #include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
@@ -24,11 +25,8 @@ enum class LolcatsMixture {
   kGated,    // g e^s and (1 - g) φ_q·φ_k
   kPlain     // e^s and φ_q·φ_k
 };
-// Their names, in this order.
-const std::vector<std::string>& lolcats_layouts();   // "sliding", "terrace"
-const std::vector<std::string>& lolcats_mixtures();  // "lolcats", "gated", "plain"
-LolcatsLayout lolcats_layout(std::string_view name);
-LolcatsMixture lolcats_mixture(std::string_view name);
+const Words<LolcatsLayout>& lolcats_layouts();    // "sliding", "terrace"
+const Words<LolcatsMixture>& lolcats_mixtures();  // "lolcats", "gated", "plain"
 
 struct LolcatsRule {
   int64_t window = 64;

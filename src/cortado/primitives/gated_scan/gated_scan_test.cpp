@@ -94,6 +94,7 @@ TEST(GatedScan, PackedSequences) {
     }
   }
   check({.tokens = 0, .batch = 1, .bounds = {0}});
+  check({.tokens = 1, .batch = 1, .bounds = {0, 0, 1, 1}});
   check({.tokens = 0, .batch = 1, .bounds = {0, 0, 0}});
 }
 

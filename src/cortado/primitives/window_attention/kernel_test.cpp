@@ -188,7 +188,7 @@ TEST(WindowAttentionKernel, FewQueries) {
     }
   }
   // Read in parts of 512 keys, of which some queries and rows see none.
-  for (const int64_t keys : {512, 513, 1300}) {
+  for (const int64_t keys : {512, 513, 1025, 1300}) {
     check_everywhere({.queries = 2, .keys = keys, .window = 5000, .repeat = 3, .first_key = {0, keys - 2}}, at::kFloat,
                      1e-5);
     check_everywhere({.queries = 3, .keys = keys, .window = 40, .value_size = 20, .softcap = 2.0}, at::kFloat, 1e-5, 0);
