@@ -6,6 +6,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "cortado/base/human.h"
 #include "cortado/base/utf8.h"
 
 namespace cortado {
@@ -190,6 +191,27 @@ std::string Table::markdown() const {
     out += "\n";
   }
   return out;
+}
+
+std::string plain(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+std::function<std::string(const Json&)> decimals(int digits, double unit) {
+  return [=](double value) { return fixed(value / unit, digits); };
+}
+
+Table table_of(const Json& results, const std::vector<Column>& columns) {
+  std::vector<std::string> header;
+  for (const Column& column : columns) header.push_back(column.heading);
+  Table table(header);
+  for (const Json& result : results) {
+    std::vector<std::string> cells;
+    for (const Column& column : columns) {
+      const Json::json_pointer place(column.place);
+      cells.push_back(result.contains(place) ? column.shown(result.at(place)) : "");
+    }
+    table.add_row(cells);
+  }
+  return table;
 }
 
 }  // namespace cortado

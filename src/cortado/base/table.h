@@ -1,9 +1,12 @@
 // Tables of text: aligned for a terminal, or markdown.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "cortado/base/json.h"
 
 namespace cortado {
 
@@ -38,5 +41,20 @@ class Table {
   std::vector<std::string> header_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// Texts as they are, other values as JSON.
+std::string plain(const Json& value);
+// A number of `unit`s, with so many digits after the point.
+std::function<std::string(const Json&)> decimals(int digits, double unit = 1);
+
+// A column of results that are JSON objects: where in each its value is ("/share/fma", a JSON pointer; "" is all of
+// it), and how that is shown. The cell of a result without it is empty.
+struct Column {
+  std::string heading;
+  std::string place;
+  std::function<std::string(const Json&)> shown = plain;
+};
+// `results`: a list.
+Table table_of(const Json& results, const std::vector<Column>& columns);
 
 }  // namespace cortado

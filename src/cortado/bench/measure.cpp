@@ -12,6 +12,39 @@ namespace {
 constexpr double kLeastSeconds = 2e-2;  // of a measurement: shorter calls are repeated
 constexpr double kBackward = 3.5;       // flops with backward, of those of the forward pass
 
+// B 1; what of it is counted: see measure_operators.
+struct OperatorRow {
+  const OperatorCase* of = nullptr;
+  const char* pass = "forward";
+  int64_t tokens = 0;  // of a call
+  int64_t depth = 0;   // before the call: of steps, whose cost depends on it in attention to all keys alone
+  int64_t threads = 0;
+  double seconds = 0;  // of a call, the median of the rounds
+  double flops = 0, bytes = 0,
+         exps = 0;  // of a call; exps 0 with backward: what is computed again is the kernel's choice
+
+  Json to_json(const Ceilings& ceilings) const {
+    const double flops_rate = flops / seconds, bytes_rate = bytes / seconds;
+    Json json = {{"operator", of->operation},
+                 {"case", of->name},
+                 {"pass", pass},
+                 {"tokens", tokens},
+                 {"threads", threads},
+                 {"seconds", seconds},
+                 {"flops_per_second", flops_rate},
+                 {"bytes_per_second", bytes_rate},
+                 {"tokens_per_second", static_cast<double>(tokens) / seconds}};
+    json["share"] = {{"fma", flops_rate / ceilings.fma_flops},
+                     {"matmul", flops_rate / ceilings.matmul_flops},
+                     {"stream", bytes_rate / ceilings.stream_bytes},
+                     {"exp", exps / seconds / ceilings.exps}};
+    if (depth > 0) json["depth"] = depth;
+    return json;
+  }
+};
+
+using CeilingsByThreads = std::vector<std::pair<int64_t, Ceilings>>;
+
 // One thing that is measured, in turns with the others.
 struct Contestant {
   OperatorRow row;
@@ -60,7 +93,7 @@ class Contest {
                      const at::NoGradGuard no_grad;
                      which_.forward(inputs_);
                    }});
-    row.pass = Pass::kBoth;
+    row.pass = "forward+backward";
     row.flops *= kBackward;
     row.bytes = 3 * in + 2 * out;
     row.exps = 0;
@@ -73,7 +106,7 @@ class Contest {
     OperatorSizes one = sizes_;
     one.tokens = 1;
     const Tensors in = typed_inputs(which_.inputs(one), dtype_, false);
-    OperatorRow row{.of = &which_, .pass = Pass::kStep, .tokens = 1, .depth = sizes_.tokens, .threads = threads};
+    OperatorRow row{.of = &which_, .pass = "step", .tokens = 1, .depth = sizes_.tokens, .threads = threads};
     const bool all_keys = which_.most_tokens > 0;  // attention to every key: its work depends on the depth
     const double flops = which_.work(all_keys ? sizes_ : one).flops;
     row.flops = all_keys ? 2 * flops : flops;  // the last query sees twice as many keys as the average one
@@ -112,8 +145,8 @@ bool measure_in_turns(std::vector<Contestant>& all, const OperatorRequest& reque
   return true;
 }
 
-void measure_all_ceilings(OperatorResult& result) {
-  for (auto& [threads, ceilings] : result.ceilings) {
+void measure_all_ceilings(CeilingsByThreads& all) {
+  for (auto& [threads, ceilings] : all) {
     at::set_num_threads(static_cast<int>(threads));
     ceilings.raise_to(measure_ceilings());
   }
@@ -131,7 +164,8 @@ void check_all(const OperatorRequest& request) {
 
 bool takes(const OperatorCase& which, int64_t tokens) { return which.most_tokens == 0 || tokens <= which.most_tokens; }
 
-bool measure_cases(const OperatorRequest& request, OperatorResult& result) {
+// False: stopped.
+bool measure_cases(const OperatorRequest& request, const CeilingsByThreads& ceilings, std::vector<OperatorRow>& rows) {
   const auto total = static_cast<int64_t>(request.cases.size() * request.tokens.size());
   ProgressBar bar({.label = "bench", .total = total, .units_per_count = 0, .quiet = !request.progress});
   int64_t done = 0;
@@ -142,9 +176,9 @@ bool measure_cases(const OperatorRequest& request, OperatorResult& result) {
       Contest contest(*which, request, tokens);
       std::vector<Contestant> all;
       const bool with_step = tokens == request.tokens.front() || which->most_tokens > 0;
-      for (const auto& [threads, ceilings] : result.ceilings) contest.enter(all, threads, with_step);
+      for (const auto& [threads, _] : ceilings) contest.enter(all, threads, with_step);
       if (!measure_in_turns(all, request)) return false;
-      for (const Contestant& each : all) result.rows.push_back(each.row);
+      for (const Contestant& each : all) rows.push_back(each.row);
     }
   }
   return true;
@@ -152,50 +186,24 @@ bool measure_cases(const OperatorRequest& request, OperatorResult& result) {
 
 }  // namespace
 
-const char* pass_name(Pass pass) {
-  return pass == Pass::kForward ? "forward" : pass == Pass::kBoth ? "forward+backward" : "step";
-}
-
-OperatorResult measure_operators(const OperatorRequest& request) {
+Json measure_operators(const OperatorRequest& request) {
   const int before = at::get_num_threads();
   check_all(request);
-  OperatorResult result;
-  for (const int64_t threads : request.threads) result.ceilings.emplace_back(threads, Ceilings());
-  if (result.ceilings.empty()) result.ceilings.emplace_back(before, Ceilings());
-  measure_all_ceilings(result);
-  result.done = measure_cases(request, result);
-  if (result.done) measure_all_ceilings(result);
+  CeilingsByThreads ceilings;
+  for (const int64_t threads : request.threads) ceilings.emplace_back(threads, Ceilings());
+  if (ceilings.empty()) ceilings.emplace_back(before, Ceilings());
+  measure_all_ceilings(ceilings);
+  std::vector<OperatorRow> rows;
+  if (measure_cases(request, ceilings, rows)) measure_all_ceilings(ceilings);
   at::set_num_threads(before);
-  return result;
-}
-
-const Ceilings& ceilings_of(const OperatorResult& result, int64_t threads) {
-  for (const auto& [count, ceilings] : result.ceilings) {
-    if (count == threads) return ceilings;
-  }
-  throw InputError(concat("[bench] nothing was measured with ", threads, " threads"));
-}
-
-Json operator_json(const OperatorResult& result) {
-  Json json;
-  for (const auto& [threads, ceilings] : result.ceilings) {
-    json["ceilings"].push_back(ceilings.to_json());
+  Json json = {{"ceilings", Json::array()}, {"rows", Json::array()}};
+  for (const auto& [threads, of_machine] : ceilings) {
+    json["ceilings"].push_back(of_machine.to_json());
     json["ceilings"].back()["threads"] = threads;
   }
-  json["rows"] = Json::array();
-  for (const OperatorRow& row : result.rows) {
-    const Ceilings& ceilings = ceilings_of(result, row.threads);
-    const double flops = row.flops / row.seconds, bytes = row.bytes / row.seconds, exps = row.exps / row.seconds;
-    Json entry = {
-        {"operator", row.of->operation}, {"case", row.of->name},      {"pass", pass_name(row.pass)},
-        {"tokens", row.tokens},          {"threads", row.threads},    {"seconds", row.seconds},
-        {"flops_per_second", flops},     {"bytes_per_second", bytes}, {"tokens_per_second", row.tokens_per_second()}};
-    entry["share"] = {{"fma", flops / ceilings.fma_flops},
-                      {"matmul", flops / ceilings.matmul_flops},
-                      {"stream", bytes / ceilings.stream_bytes},
-                      {"exp", exps / ceilings.exps}};
-    if (row.pass == Pass::kStep) entry["depth"] = row.depth;
-    json["rows"].push_back(entry);
+  for (const OperatorRow& row : rows) {
+    const auto same = [&](const auto& entry) { return entry.first == row.threads; };
+    json["rows"].push_back(row.to_json(std::find_if(ceilings.begin(), ceilings.end(), same)->second));
   }
   return json;
 }

@@ -32,37 +32,39 @@ std::string duration(double seconds) {
   return seconds < 1 ? fixed(1e3 * seconds, 2) + " ms" : fixed(seconds, 2) + " s";
 }
 
-void print_ceilings(const OperatorResult& result) {
-  Table table({"threads", "FMA GFLOP/s", "matmul GFLOP/s", "by", "read GB/s", "stream GB/s", "exp G/s"});
-  for (const auto& [threads, c] : result.ceilings) {
-    table.add_row({std::to_string(threads), fixed(c.fma_flops / 1e9, 0), fixed(c.matmul_flops / 1e9, 0), c.matmul,
-                   fixed(c.read_bytes / 1e9, 1), fixed(c.stream_bytes / 1e9, 1), fixed(c.exps / 1e9, 2)});
-  }
-  std::cout << table.text() << "\n";
+std::string tokens_of(const Json& row) {
+  return row["pass"] == "step" ? concat("1 at ", row["depth"]) : plain(row["tokens"]);
 }
 
-void print_rows(const OperatorResult& result) {
-  Table table({"operator", "pass", "T", "threads", "time", "tokens/s", "GFLOP/s", "% FMA", "% matmul", "GB/s",
-               "% stream", "% exp"});
-  for (const OperatorRow& row : result.rows) {
-    const Ceilings& c = ceilings_of(result, row.threads);
-    const double flops = row.flops / row.seconds, bytes = row.bytes / row.seconds, exps = row.exps / row.seconds;
-    table.add_row({row.of->name, pass_name(row.pass),
-                   row.pass == Pass::kStep ? concat("1 at ", row.depth) : std::to_string(row.tokens),
-                   std::to_string(row.threads), duration(row.seconds), human_count(row.tokens_per_second()),
-                   fixed(flops / 1e9, 1), percent(flops / c.fma_flops), percent(flops / c.matmul_flops),
-                   fixed(bytes / 1e9, 1), percent(bytes / c.stream_bytes), percent(exps / c.exps)});
-  }
-  std::cout << table.text();
+void print_tables(const Json& json) {
+  const Table ceilings = table_of(json["ceilings"], {{"threads", "/threads"},
+                                                     {"FMA GFLOP/s", "/fma_flops", decimals(0, 1e9)},
+                                                     {"matmul GFLOP/s", "/matmul_flops", decimals(0, 1e9)},
+                                                     {"by", "/matmul"},
+                                                     {"read GB/s", "/read_bytes", decimals(1, 1e9)},
+                                                     {"stream GB/s", "/stream_bytes", decimals(1, 1e9)},
+                                                     {"exp G/s", "/exps", decimals(2, 1e9)}});
+  const Table rows = table_of(json["rows"], {{"operator", "/case"},
+                                             {"pass", "/pass"},
+                                             {"T", "", tokens_of},
+                                             {"threads", "/threads"},
+                                             {"time", "/seconds", duration},
+                                             {"tokens/s", "/tokens_per_second", human_count},
+                                             {"GFLOP/s", "/flops_per_second", decimals(1, 1e9)},
+                                             {"% FMA", "/share/fma", percent},
+                                             {"% matmul", "/share/matmul", percent},
+                                             {"GB/s", "/bytes_per_second", decimals(1, 1e9)},
+                                             {"% stream", "/share/stream", percent},
+                                             {"% exp", "/share/exp", percent}});
+  std::cout << ceilings.text() << "\n" << rows.text();
 }
 
-void print_text(const OperatorRequest& request, const OperatorResult& result) {
+void print_text(const OperatorRequest& request, const Json& json) {
   const Machine machine = this_machine();
   std::cout << machine.cpu << ", " << selected_isa() << "; B 1, H " << request.heads << ", K = V = " << request.size
             << ", " << (request.dtype == at::kBFloat16 ? "bfloat16" : "float32") << "; medians of " << request.rounds
             << " rounds\n\nCeilings of this run:\n";
-  print_ceilings(result);
-  print_rows(result);
+  print_tables(json);
   std::cout << "\nflops: 4 K V a token and head for a scan (6 for the delta scan, 8 for the two passes over slots), "
                "4 K a key seen; 3.5 times that\nwith backward. Bytes: inputs and outputs once; with backward 3 inputs "
                "+ 2 outputs. exp: of the definition, forward.\n";
@@ -77,9 +79,8 @@ void bench_operators(OpsOptions& options) {
   request.progress = !options.quiet;
   request.stop = interrupt_requested;
   catch_interrupts();
-  const OperatorResult result = measure_operators(request);
+  Json json = measure_operators(request);
   if (options.json) {
-    Json json = operator_json(result);
     json["machine"] = machine_description(at::kCPU);
     json["machine"]["isa"] = selected_isa();
     json["settings"] = {{"heads", request.heads},
@@ -88,7 +89,7 @@ void bench_operators(OpsOptions& options) {
                         {"dtype", request.dtype == at::kBFloat16 ? "bfloat16" : "float32"}};
     std::cout << json.dump(2) << std::endl;
   } else {
-    print_text(request, result);
+    print_text(request, json);
   }
   exit_if_interrupted();
 }

@@ -42,24 +42,6 @@ struct ModelBench {
   }
 };
 
-struct TrainingRow {
-  int64_t tokens = 0, batch = 0;
-  double tokens_per_second = 0, flops = 0;  // a second
-  int64_t peak_bytes = 0;
-};
-
-struct PrefillRow {
-  int64_t tokens = 0;
-  double seconds = 0;
-};
-
-struct ModelResult {
-  std::vector<TrainingRow> training;
-  std::vector<PrefillRow> prefill;
-  std::vector<DecodeSpeed> decode;
-  bool done = false;  // false: stopped
-};
-
 class ModelMeasurement {
  public:
   ModelMeasurement(const ModelBench& options, std::shared_ptr<LanguageModel> model)
@@ -81,11 +63,13 @@ class ModelMeasurement {
     };
   }
 
-  ModelResult run() {
+  // False: stopped.
+  bool run() {
     // Narrow weights are for inference.
-    result_.done = (options_.weights || train()) && prefill() && decode();
-    return result_;
+    return (options_.weights || train()) && prefill() && decode();
   }
+  // "training", "prefill" and "decode": what is measured of each length or depth.
+  const Json& results() const { return results_; }
 
  private:
   Tensor random_tokens(at::IntArrayRef shape) const {
@@ -110,7 +94,11 @@ class ModelMeasurement {
       const double speed = alone[0].training_speed;
       // A backward pass is two forward passes; on the average over a sequence a token sees half of it.
       const double flops = 3 * model_->flops_per_token(tokens / 2);
-      result_.training.push_back({tokens, training.batch, speed, flops * speed, peak_resident_bytes()});
+      results_["training"].push_back({{"tokens", tokens},
+                                      {"batch", training.batch},
+                                      {"tokens_per_second", speed},
+                                      {"flops_per_second", flops * speed},
+                                      {"peak_bytes", peak_resident_bytes()}});
     }
     return true;
   }
@@ -127,7 +115,7 @@ class ModelMeasurement {
         if (round >= 0) times.push_back(seconds);
         request_.progress("prefill", round + 2, options_.rounds + 1);
       }
-      result_.prefill.push_back({tokens, median(times)});
+      results_["prefill"].push_back({{"tokens", tokens}, {"seconds", median(times)}});
     }
     return true;
   }
@@ -138,7 +126,12 @@ class ModelMeasurement {
     request_.budget = options_.budget;
     std::vector<SpeedContender> alone{{.model = model_}};
     const bool done = measure_decode_speeds(alone, request_);
-    result_.decode = alone[0].decode;
+    for (const DecodeSpeed& row : alone[0].decode) {
+      results_["decode"].push_back({{"depth", row.depth},
+                                    {"seconds", row.seconds},
+                                    {"state_bytes", row.state_bytes},
+                                    {"resident_bytes", row.resident_bytes}});
+    }
     return done;
   }
 
@@ -147,67 +140,63 @@ class ModelMeasurement {
   std::string stage_, shown_;  // "T 256, "; what the bar shows
   std::optional<ProgressBar> bar_;
   SpeedRequest request_;
-  ModelResult result_;
+  Json results_ = {{"training", Json::array()}, {"prefill", Json::array()}, {"decode", Json::array()}};
 };
 
-bool reached_all(const ModelBench& options, const ModelResult& result) {
-  return options.depths.empty() || (!result.decode.empty() && result.decode.back().depth >= options.depths.back());
+bool reached_all(const ModelBench& options, const Json& results) {
+  const Json& decode = results["decode"];
+  return options.depths.empty() || (!decode.empty() && decode.back()["depth"] >= options.depths.back());
 }
 
-void print_text(const ModelBench& options, const LanguageModel& model, const ModelResult& result) {
+std::function<std::string(const Json&)> milliseconds(int digits) {
+  return [=](double seconds) { return fixed(1e3 * seconds, digits) + " ms"; };
+}
+
+std::string time_a_step(const Json& row) {
+  const double tokens = row["tokens"].get<double>() * row["batch"].get<double>();
+  return milliseconds(1)(tokens / row["tokens_per_second"].get<double>());
+}
+
+std::string prefill_speed(const Json& row) {
+  return human_count(row["tokens"].get<double>() / row["seconds"].get<double>());
+}
+
+void print_text(const ModelBench& options, const LanguageModel& model, const Json& results, bool done) {
   std::cout << options.config << ": " << with_commas(model.parameter_count()) << " parameters; " << this_machine().cpu
             << ", " << selected_isa() << ", " << machine_description(at::kCPU)["threads"] << " threads, "
             << options.types() << "\n\n";
-  Table training({"training T", "batch", "time a step", "tokens/s", "GFLOP/s", "peak memory"});
-  for (const TrainingRow& row : result.training) {
-    training.add_row({std::to_string(row.tokens), std::to_string(row.batch),
-                      fixed(1e3 * double(row.tokens * row.batch) / row.tokens_per_second, 1) + " ms",
-                      human_count(row.tokens_per_second), fixed(row.flops / 1e9, 0),
-                      human_bytes(double(row.peak_bytes))});
-  }
-  Table prefill({"prefill T", "time", "tokens/s"});
-  for (const PrefillRow& row : result.prefill) {
-    prefill.add_row({std::to_string(row.tokens), fixed(1e3 * row.seconds, 1) + " ms",
-                     human_count(double(row.tokens) / row.seconds)});
-  }
-  Table decode({"decode at depth", "time a token", "tokens/s", "state", "memory"});
-  for (const DecodeSpeed& row : result.decode) {
-    decode.add_row({with_commas(row.depth), fixed(1e3 * row.seconds, 3) + " ms", human_count(1 / row.seconds),
-                    human_bytes(double(row.state_bytes)), human_bytes(double(row.resident_bytes))});
-  }
+  const Table training = table_of(results["training"], {{"training T", "/tokens"},
+                                                        {"batch", "/batch"},
+                                                        {"time a step", "", time_a_step},
+                                                        {"tokens/s", "/tokens_per_second", human_count},
+                                                        {"GFLOP/s", "/flops_per_second", decimals(0, 1e9)},
+                                                        {"peak memory", "/peak_bytes", human_bytes}});
+  const Table prefill =
+      table_of(results["prefill"],
+               {{"prefill T", "/tokens"}, {"time", "/seconds", milliseconds(1)}, {"tokens/s", "", prefill_speed}});
+  const Table decode =
+      table_of(results["decode"], {{"decode at depth", "/depth", with_commas},
+                                   {"time a token", "/seconds", milliseconds(3)},
+                                   {"tokens/s", "/seconds", [](double s) { return human_count(1 / s); }},
+                                   {"state", "/state_bytes", human_bytes},
+                                   {"memory", "/resident_bytes", human_bytes}});
   if (!options.weights) std::cout << training.text() << "\n";
   std::cout << prefill.text() << "\n" << decode.text();
-  if (result.done && !reached_all(options, result)) {
+  if (done && !reached_all(options, results)) {
     std::cout << "depth " << with_commas(options.depths.back()) << " was not reached: reading on took longer than "
               << options.budget << " s (--budget)\n";
   }
 }
 
-void print_json(const ModelBench& options, const LanguageModel& model, const ModelResult& result) {
+void print_json(const ModelBench& options, const LanguageModel& model, const Json& results) {
   Json json = {{"config", options.config}, {"machine", machine_description(at::kCPU)}};
   json["machine"]["isa"] = selected_isa();
   json["parameters"] = model.parameter_count();
   json["weight_bytes"] = model.weight_bytes();
   if (options.weights) json["weights"] = *options.weights;
   json["dtype"] = options.common->dtype_or(at::kFloat) == at::kBFloat16 ? "bfloat16" : "float32";
-  json["training"] = json["prefill"] = json["decode"] = Json::array();
-  for (const TrainingRow& row : result.training) {
-    json["training"].push_back({{"tokens", row.tokens},
-                                {"batch", row.batch},
-                                {"tokens_per_second", row.tokens_per_second},
-                                {"flops_per_second", row.flops},
-                                {"peak_bytes", row.peak_bytes}});
-  }
-  for (const PrefillRow& row : result.prefill) {
-    json["prefill"].push_back({{"tokens", row.tokens}, {"seconds", row.seconds}});
-  }
-  for (const DecodeSpeed& row : result.decode) {
-    json["decode"].push_back({{"depth", row.depth},
-                              {"seconds", row.seconds},
-                              {"state_bytes", row.state_bytes},
-                              {"resident_bytes", row.resident_bytes}});
-  }
-  json["all_depths_reached"] = reached_all(options, result);
+  json.update(results);
+  json["all_depths_reached"] = reached_all(options, results);
   std::cout << json.dump(2) << std::endl;
 }
 
@@ -234,11 +223,12 @@ void bench_model(ModelBench& options) {
   const auto model = std::make_shared<LanguageModel>(config);
   model->set_weight_format(weight_format_or_plain(options.weights));
   if (options.kv_type) model->set_cache_type(dtype_of(*options.kv_type));
-  const ModelResult result = ModelMeasurement(options, model).run();
+  ModelMeasurement measurement(options, model);
+  const bool done = measurement.run();
   if (options.json) {
-    print_json(options, *model, result);
+    print_json(options, *model, measurement.results());
   } else {
-    print_text(options, *model, result);
+    print_text(options, *model, measurement.results(), done);
   }
   exit_if_interrupted();
 }

@@ -51,13 +51,6 @@ std::optional<PairCount> mean_pairs(const Subject& subject, int64_t tokens) {
   return mean;
 }
 
-struct Depth {
-  const char* name;
-  int64_t tokens;
-};
-constexpr Depth kDepths[] = {
-    {"1K", int64_t{1} << 10}, {"16K", int64_t{1} << 14}, {"128K", int64_t{1} << 17}, {"1M", int64_t{1} << 20}};
-
 int64_t count(const torch::nn::Module& module) {
   int64_t total = 0;
   for (const Tensor& parameter : module.parameters()) total += parameter.numel();
@@ -65,21 +58,34 @@ int64_t count(const torch::nn::Module& module) {
 }
 
 // Equal neighbouring layers as one: first and last number, the mixer's settings, parameters of one mixer.
-struct Group {
-  size_t first, last;
-  Json mixer;
-  int64_t parameters;
-};
-
-std::vector<Group> groups(const Subject& subject) {
-  std::vector<Group> result;
+Json groups(const Subject& subject) {
+  Json result = Json::array();
   for (size_t i = 0; i < subject.config().layers.size(); ++i) {
     const Json& mixer = subject.config().layers[i];
-    if (!result.empty() && result.back().mixer == mixer) {
-      result.back().last = i;
+    if (!result.empty() && result.back()["settings"] == mixer) {
+      result.back()["last"] = i;
     } else {
-      result.push_back({i, i, mixer, count(*subject.model.mixers()[i])});
+      const int64_t parameters = count(*subject.model.mixers()[i]);
+      result.push_back({{"first", i}, {"last", i}, {"settings", mixer}, {"parameters", parameters}});
     }
+  }
+  return result;
+}
+
+// What a token costs after so many, and what is kept of these.
+Json depths(const Subject& subject, std::initializer_list<int64_t> depths) {
+  Json result = Json::array();
+  for (const int64_t tokens : depths) {
+    Json entry = {{"tokens", tokens}, {"flops_per_token", subject.model.flops_per_token(tokens)}};
+    if (const auto pairs = mean_pairs(subject, tokens)) {
+      entry["pairs"] = {{"softmax", pairs->softmax}, {"state", pairs->state}};
+      entry["compression"] = static_cast<double>(tokens) / pairs->total();
+    }
+    if (subject.config().causal) {
+      entry["state_bytes"] = subject.model.state_bytes(tokens, subject.dtype);
+      entry["kv_cache_bytes"] = key_value_bytes(subject.config(), tokens, subject.dtype);
+    }
+    result.push_back(entry);
   }
   return result;
 }
@@ -97,57 +103,42 @@ Json as_json(const Subject& subject) {
                {"weight_bytes", subject.weight_bytes()},
                {"weights", weight_format_name(subject.model.weight_format())},
                {"dtype", dtype_name(subject.dtype)}};
-  json["mixers"] = Json::array();
-  for (const Group& group : groups(subject)) {
-    json["mixers"].push_back(
-        {{"first", group.first}, {"last", group.last}, {"settings", group.mixer}, {"parameters", group.parameters}});
-  }
-  json["depths"] = Json::array();
-  for (const Depth& depth : kDepths) {
-    Json entry = {{"tokens", depth.tokens}, {"flops_per_token", subject.model.flops_per_token(depth.tokens)}};
-    if (const auto pairs = mean_pairs(subject, depth.tokens)) {
-      entry["pairs"] = {{"softmax", pairs->softmax}, {"state", pairs->state}};
-      entry["compression"] = static_cast<double>(depth.tokens) / pairs->total();
-    }
-    if (config.causal) {
-      entry["state_bytes"] = subject.model.state_bytes(depth.tokens, subject.dtype);
-      entry["kv_cache_bytes"] = key_value_bytes(config, depth.tokens, subject.dtype);
-    }
-    json["depths"].push_back(entry);
-  }
+  json["mixers"] = groups(subject);
+  json["depths"] = depths(subject, {1 << 10, 1 << 14, 1 << 17, 1 << 20});
   return json;
 }
 
-void print_layers(const Subject& subject) {
-  Table table({"layers", "mixer", "settings", "parameters each"});
-  for (const Group& group : groups(subject)) {
-    Json settings = group.mixer;
-    const std::string name = settings["mixer"].get<std::string>();
-    settings.erase("mixer");
-    const std::string numbers = group.first == group.last ? concat(group.first) : concat(group.first, "..", group.last);
-    table.add_row({numbers, name, settings.empty() ? "defaults" : settings.dump(), with_commas(group.parameters)});
-  }
-  std::cout << table.text();
+std::string numbers_of(const Json& group) {
+  return group["first"] == group["last"] ? plain(group["first"]) : concat(group["first"], "..", group["last"]);
 }
 
-void print_depths(const Subject& subject) {
-  const bool causal = subject.config().causal;
-  Table table({"tokens read", "FLOPs a token", "state", "KV cache", "cache / state"});
-  for (const Depth& depth : kDepths) {
-    std::vector<std::string> row = {depth.name, human_count(subject.model.flops_per_token(depth.tokens))};
-    if (causal) {
-      const auto state = static_cast<double>(subject.model.state_bytes(depth.tokens, subject.dtype));
-      const auto cache = static_cast<double>(key_value_bytes(subject.config(), depth.tokens, subject.dtype));
-      row.insert(row.end(), {human_bytes(state), human_bytes(cache), fixed(cache / state, cache / state < 10 ? 2 : 0)});
-    }
-    table.add_row(row);
-  }
+std::string settings_of(Json mixer) {
+  mixer.erase("mixer");
+  return mixer.empty() ? "defaults" : mixer.dump();
+}
+
+std::string depth_name(int64_t tokens) {
+  return tokens < 1 << 20 ? concat(tokens >> 10, "K") : concat(tokens >> 20, "M");
+}
+
+std::string cache_by_state(const Json& depth) {
+  if (!depth.contains("state_bytes")) return "";
+  const double ratio = depth["kv_cache_bytes"].get<double>() / depth["state_bytes"].get<double>();
+  return fixed(ratio, ratio < 10 ? 2 : 0);
+}
+
+void print_depths(const Subject& subject, const Json& depths) {
+  const Table table = table_of(depths, {{"tokens read", "/tokens", depth_name},
+                                        {"FLOPs a token", "/flops_per_token", human_count},
+                                        {"state", "/state_bytes", human_bytes},
+                                        {"KV cache", "/kv_cache_bytes", human_bytes},
+                                        {"cache / state", "", cache_by_state}});
   std::cout << table.text();
   if (subject.config().positions == PositionKind::kLearned) {
     std::cout << "Its learned positions end at " << subject.config().context
               << " tokens: beyond, the numbers are only for comparison.\n";
   }
-  if (causal) {
+  if (subject.config().causal) {
     std::cout << "KV cache: of softmax layers in the places of these, with their key heads, as "
               << dtype_name(subject.dtype) << ".\n";
   } else {
@@ -159,14 +150,13 @@ void print_depths(const Subject& subject) {
 // pair.
 void print_pairs(const Subject& subject) {
   if (!mean_pairs(subject, 1)) return;
-  std::cout << "\n";
-  Table table({"tokens read", "softmax pairs a head", "state, as pairs", "compression"});
-  for (const int64_t tokens : {1024, 2048, 4096, 8192, 16384}) {
-    const PairCount pairs = *mean_pairs(subject, tokens);
-    const double compression = static_cast<double>(tokens) / pairs.total();
-    table.add_row({with_commas(tokens), fixed(pairs.softmax, 0), fixed(pairs.state, 0), fixed(compression, 1) + "x"});
-  }
-  std::cout << table.text() << "A pair: a key and a value of one query head; the state's F x d numbers count as F/2.\n";
+  const Table table = table_of(depths(subject, {1024, 2048, 4096, 8192, 16384}),
+                               {{"tokens read", "/tokens", with_commas},
+                                {"softmax pairs a head", "/pairs/softmax", decimals(0)},
+                                {"state, as pairs", "/pairs/state", decimals(0)},
+                                {"compression", "/compression", [](double x) { return fixed(x, 1) + "x"; }}});
+  std::cout << "\n"
+            << table.text() << "A pair: a key and a value of one query head; the state's F x d numbers count as F/2.\n";
 }
 
 void print_text(const Subject& subject) {
@@ -187,9 +177,13 @@ void print_text(const Subject& subject) {
               << (tied ? ", which is also the head" : "");
   }
   std::cout << "\n\n";
-  print_layers(subject);
-  std::cout << "\n";
-  print_depths(subject);
+  const Json json = as_json(subject);
+  const Table layers = table_of(json["mixers"], {{"layers", "", numbers_of},
+                                                 {"mixer", "/settings/mixer"},
+                                                 {"settings", "/settings", settings_of},
+                                                 {"parameters each", "/parameters", with_commas}});
+  std::cout << layers.text() << "\n";
+  print_depths(subject, json["depths"]);
   print_pairs(subject);
 }
 

@@ -37,13 +37,6 @@ struct Text {
   double bytes_per_token = 0;  // of the tokens that are predicted
 };
 
-struct Line {
-  int64_t context;
-  Evaluation result;
-  double bits_per_byte;
-  double tokens_per_second;
-};
-
 // The documents of a file: all of it, or what is between separators.
 std::vector<std::string_view> split(std::string_view text, const std::string& separator) {
   std::vector<std::string_view> parts;
@@ -87,7 +80,7 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
   return {tokens_in_memory(at::cat(parts), documents), static_cast<double>(bytes) / static_cast<double>(predicted)};
 }
 
-Line evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& base, const EvalCommand& command) {
+Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& base, const EvalCommand& command) {
   std::optional<ProgressBar> bar;
   const int64_t context = base.context;
   EvaluateOptions options = base;
@@ -107,30 +100,9 @@ Line evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& bas
   const Evaluation result = evaluate_loss(model, *text.tokens, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double bits = result.loss() / std::log(2.0) / text.bytes_per_token;
-  return {context, result, bits, static_cast<double>(result.tokens) / seconds};
-}
-
-void print(const std::vector<Line>& lines, bool json) {
-  if (json) {
-    Json all = Json::array();
-    for (const auto& line : lines) {
-      all.push_back({{"context", line.context},
-                     {"tokens", line.result.tokens},
-                     {"loss", line.result.loss()},
-                     {"perplexity", line.result.perplexity()},
-                     {"bits_per_byte", line.bits_per_byte},
-                     {"tokens_per_second", line.tokens_per_second}});
-    }
-    std::cout << all.dump() << std::endl;
-    return;
-  }
-  Table table({"context", "tokens", "loss", "perplexity", "bits/byte", "tokens/s"});
-  for (const auto& line : lines) {
-    table.add_row({with_commas(line.context), with_commas(line.result.tokens), fixed(line.result.loss(), 4),
-                   fixed(line.result.perplexity(), 3), fixed(line.bits_per_byte, 4),
-                   human_count(line.tokens_per_second)});
-  }
-  std::cout << table.text() << std::flush;
+  return {{"context", context},    {"tokens", result.tokens},
+          {"loss", result.loss()}, {"perplexity", result.perplexity()},
+          {"bits_per_byte", bits}, {"tokens_per_second", static_cast<double>(result.tokens) / seconds}};
 }
 
 // Before any work is done, for all contexts.
@@ -154,11 +126,21 @@ void run_eval(EvalCommand& command) {
   check_contexts(*model, command, begin.size());
   const Text text = tokenize(command, *tokenizer);
   catch_interrupts();
-  std::vector<Line> lines;
+  Json results = Json::array();
   for (const int64_t context : command.contexts) {
-    lines.push_back(evaluate(*model, text, {.context = context, .begin = begin}, command));
+    results.push_back(evaluate(*model, text, {.context = context, .begin = begin}, command));
   }
-  print(lines, command.json);
+  if (command.json) {
+    std::cout << results.dump() << std::endl;
+    return;
+  }
+  const Table table = table_of(results, {{"context", "/context", with_commas},
+                                         {"tokens", "/tokens", with_commas},
+                                         {"loss", "/loss", decimals(4)},
+                                         {"perplexity", "/perplexity", decimals(3)},
+                                         {"bits/byte", "/bits_per_byte", decimals(4)},
+                                         {"tokens/s", "/tokens_per_second", human_count}});
+  std::cout << table.text() << std::flush;
 }
 
 // `eval --text FILE RUN` reads as if RUN were a text too.

@@ -32,7 +32,7 @@ struct Contender {
   Json config;
   std::string run;     // its folder
   std::string losses;  // the file that says it is finished
-  CompareRow row;
+  Json row;            // what table.json has of it
 };
 
 Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, int64_t width) {
@@ -51,13 +51,13 @@ Contender make_contender(const Json& base, const std::string& mixer, int64_t lat
   const int64_t least = count(kWidthStep);
   const double per_step = double(count(2 * kWidthStep) - least);
   const auto steps = std::max<int64_t>(0, std::llround(double(target - least) / per_step));
-  result.row.mixer = mixer;
-  result.row.feed_forward = kWidthStep * (1 + steps);
-  result.config = with_mixer(base, mixer, latents, result.row.feed_forward);
-  result.row.parameters = parameter_count(result.config, mixer);
-  const double off = double(result.row.parameters) / double(target) - 1.0;
+  const int64_t width = kWidthStep * (1 + steps);
+  result.config = with_mixer(base, mixer, latents, width);
+  const int64_t parameters = parameter_count(result.config, mixer);
+  result.row = {{"mixer", mixer}, {"feed_forward", width}, {"parameters", parameters}};
+  const double off = double(parameters) / double(target) - 1.0;
   fail_input_if(std::abs(off) > kParameterTolerance, "[compare] ", mixer, " can't be brought to ", target,
-                " parameters by its feed-forward alone (nearest: ", result.row.parameters, "); choose a larger model");
+                " parameters by its feed-forward alone (nearest: ", parameters, "); choose a larger model");
   return result;
 }
 
@@ -111,39 +111,29 @@ bool train_contender(const CompareRequest& request, const Contender& contender) 
 // The losses of a finished run: read back, or measured now and written down. False: stopped.
 bool measure_losses(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
                     Contender& contender) {
-  CompareRow& row = contender.row;
   Json known = finished(contender);
   if (known.is_null()) {
     const auto model = open_model(contender.run, {.which = "last", .device = request.device});
     known = {{"config", contender.config}};
     for (const int64_t times : {1, 4, 16}) {
       if (request.stop && request.stop()) return false;
-      say(request, concat("  evaluating ", row.mixer, " at ", times * options.context, " tokens"));
+      say(request, concat("  evaluating ", plain(contender.row["mixer"]), " at ", times * options.context, " tokens"));
       known[concat("loss_", times, "x")] =
           evaluate_loss(*model, *data.validation, {.context = times * options.context}).loss();
     }
     write_file(contender.losses, known.dump(2) + "\n");
   }
-  row.loss = known.at("loss_1x").get<double>();
-  row.loss_4x = known.at("loss_4x").get<double>();
-  row.loss_16x = known.at("loss_16x").get<double>();
+  contender.row["loss"] = known.at("loss_1x");
+  contender.row["loss_4x"] = known.at("loss_4x");
+  contender.row["loss_16x"] = known.at("loss_16x");
   return true;
 }
 
-void write_result(const CompareRequest& request, const std::vector<CompareRow>& rows) {
-  Json json = {
-      {"machine", machine_description(request.device)}, {"config", request.config}, {"depths", request.depths}};
-  for (const CompareRow& row : rows) {
-    json["rows"].push_back({{"mixer", row.mixer},
-                            {"feed_forward", row.feed_forward},
-                            {"parameters", row.parameters},
-                            {"loss", row.loss},
-                            {"loss_4x", row.loss_4x},
-                            {"loss_16x", row.loss_16x},
-                            {"training_tokens_per_second", row.training_speed},
-                            {"decode_tokens_per_second", row.decode_speed},
-                            {"state_bytes", row.state_bytes}});
-  }
+void write_result(const CompareRequest& request, const Json& rows) {
+  const Json json = {{"machine", machine_description(request.device)},
+                     {"config", request.config},
+                     {"depths", request.depths},
+                     {"rows", rows}};
   write_file(request.out + "/table.json", json.dump(2) + "\n");
   write_file(request.out + "/table.md", comparison_table(rows, request).markdown());
 }
@@ -203,11 +193,13 @@ Comparison compare(const CompareRequest& request) {
   speeds.stop = request.stop;
   if (!measure_training_speeds(racers, speeds) || !measure_decode_speeds(racers, speeds)) return result;
   for (size_t i = 0; i < racers.size(); ++i) {
-    CompareRow& row = result.rows[i];
-    row.training_speed = racers[i].training_speed;
+    Json& row = result.rows[i];
+    row["training_tokens_per_second"] = racers[i].training_speed;
+    row["decode_tokens_per_second"] = Json::array();
+    row["state_bytes"] = Json::array();
     for (const DecodeSpeed& decode : racers[i].decode) {
-      row.decode_speed.push_back(1 / decode.seconds);
-      row.state_bytes.push_back(decode.state_bytes);
+      row["decode_tokens_per_second"].push_back(1 / decode.seconds);
+      row["state_bytes"].push_back(decode.state_bytes);
     }
   }
   write_result(request, result.rows);
@@ -215,26 +207,23 @@ Comparison compare(const CompareRequest& request) {
   return result;
 }
 
-Table comparison_table(const std::vector<CompareRow>& rows, const CompareRequest& request) {
+Table comparison_table(const Json& rows, const CompareRequest& request) {
   const auto options = TrainingOptions::from_json(request.config.value("training", Json::object()));
-  std::vector<std::string> header = {"mixer",
-                                     "parameters",
-                                     concat("loss at ", options.context),
-                                     concat("at ", 4 * options.context),
-                                     concat("at ", 16 * options.context),
-                                     "training tokens/s"};
-  for (const int64_t depth : request.depths) header.push_back(concat("decode tokens/s at ", short_count(depth)));
-  for (const int64_t depth : request.depths) header.push_back(concat("state at ", short_count(depth)));
-  Table table(header);
-  for (const CompareRow& row : rows) {
-    std::vector<std::string> cells = {row.mixer, with_commas(row.parameters), fixed(row.loss, 4), fixed(row.loss_4x, 4),
-                                      fixed(row.loss_16x, 4)};
-    if (!row.decode_speed.empty()) cells.push_back(with_commas(std::llround(row.training_speed)));
-    for (const double speed : row.decode_speed) cells.push_back(with_commas(std::llround(speed)));
-    for (const int64_t bytes : row.state_bytes) cells.push_back(human_bytes(double(bytes)));
-    table.add_row(cells);
-  }
-  return table;
+  const auto whole = [](double speed) { return with_commas(std::llround(speed)); };
+  std::vector<Column> columns = {{"mixer", "/mixer"},
+                                 {"parameters", "/parameters", with_commas},
+                                 {concat("loss at ", options.context), "/loss", decimals(4)},
+                                 {concat("at ", 4 * options.context), "/loss_4x", decimals(4)},
+                                 {concat("at ", 16 * options.context), "/loss_16x", decimals(4)},
+                                 {"training tokens/s", "/training_tokens_per_second", whole}};
+  const auto at_depths = [&](const std::string& what, const std::string& list, const auto& shown) {
+    for (size_t i = 0; i < request.depths.size(); ++i) {
+      columns.push_back({concat(what, " at ", short_count(request.depths[i])), concat("/", list, "/", i), shown});
+    }
+  };
+  at_depths("decode tokens/s", "decode_tokens_per_second", whole);
+  at_depths("state", "state_bytes", human_bytes);
+  return table_of(rows, columns);
 }
 
 }  // namespace cortado

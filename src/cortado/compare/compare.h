@@ -29,21 +29,13 @@ struct CompareRequest {
   bool progress = true;
 };
 
-struct CompareRow {
-  std::string mixer;
-  int64_t feed_forward = 0;  // its width, chosen so that parameters agree
-  int64_t parameters = 0;
-  double loss = 0;     // nats a token on the validation split, after the last step
-  double loss_4x = 0;  // the same weights, evaluated at 4 times the training length
-  double loss_16x = 0;
-  double training_speed = 0;         // tokens a second
-  std::vector<double> decode_speed;  // tokens a second, one sequence, at each depth
-  std::vector<int64_t> state_bytes;  // at each depth
-};
-
 struct Comparison {
   bool done = false;  // false: stopped; the same request goes on, and finished runs are not redone
-  std::vector<CompareRow> rows;
+  // One object a mixer: its name; the width of its feed-forward, chosen so that parameters agree; its parameters; the
+  // losses in nats a token on the validation split after the last step, at the training length and ("loss_4x",
+  // "loss_16x") with the same weights at 4 and 16 times that; tokens a second in training, and decoding one sequence at
+  // each depth; and bytes of state at each. What an interrupted comparison hasn't measured is not there.
+  Json rows = Json::array();
 };
 
 // Trains each mixer's model on the same crops in the same order, for the same steps. The feed-forward of each is
@@ -51,6 +43,6 @@ struct Comparison {
 // Speeds are measured at the end, all mixers in turns, since a machine's speed drifts by more than mixers differ.
 Comparison compare(const CompareRequest& request);
 
-Table comparison_table(const std::vector<CompareRow>& rows, const CompareRequest& request);
+Table comparison_table(const Json& rows, const CompareRequest& request);
 
 }  // namespace cortado
