@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "cortado/base/error.h"
+#include "cortado/base/files.h"
 #include "cortado/base/pages.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
@@ -42,39 +43,36 @@ at::Device CommonOptions::apply() const {
 
 at::ScalarType CommonOptions::dtype_or(at::ScalarType fallback) const { return dtype ? dtype_of(*dtype) : fallback; }
 
+static CLI::IsMember one_of_types() { return CLI::IsMember({"float32", "bfloat16", "float16"}); }
+
 std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   auto options = std::make_shared<CommonOptions>();
-  constexpr const char* kGroup = "Common";
-  command.add_option("--device", options->device, "cpu, cuda, cuda:1 (default cpu)")->group(kGroup);
+  const HelpGroup group(command, "Common");
+  command.add_option("--device", options->device, "cpu, cuda, cuda:1 (default cpu)");
   command
       .add_option("--threads", options->threads,
                   "threads to compute with (default: one a core; 1 where other work wants the cores)")
-      ->check(CLI::Range(1, 4096))
-      ->group(kGroup);
-  command.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
-      ->group(kGroup);
-  command.add_option("--seed", options->seed, "seed of every random draw")
-      ->check(CLI::NonNegativeNumber)
-      ->group(kGroup);
-  command.set_version_flag("--version", concat("cortado ", kVersion), "print the version")->group(kGroup);
+      ->check(CLI::Range(1, 4096));
+  command.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->check(one_of_types());
+  command.add_option("--seed", options->seed, "seed of every random draw")->check(CLI::NonNegativeNumber);
+  command.set_version_flag("--version", concat("cortado ", kVersion), "print the version");
   return options;
 }
 
 void add_weights_option(CLI::App& command, std::optional<std::string>& weights) {
+  const HelpGroup group(command, "Common");
   command
       .add_option("--weights", weights,
                   "keep the weights' matrices as int8, bfloat16 or float16, whatever --dtype calculates in")
-      ->check(CLI::IsMember(weight_format_names()))
-      ->group("Common");
+      ->check(CLI::IsMember(weight_format_names()));
 }
 
 void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
+  const HelpGroup group(command, "Common");
   command
       .add_option("--kv-type", type,
                   "keep the keys and values of softmax layers as float32, bfloat16 or float16 (default: as --dtype)")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
-      ->group("Common");
+      ->check(one_of_types());
 }
 
 void add_bos_option(CLI::App& command, bool& bos) {
@@ -130,32 +128,31 @@ std::string help_of(const std::vector<OptionOwner>& owners, const std::string& n
   return defaults.empty() ? help : help + " (default: " + defaults + ")";
 }
 
-CLI::Option* add_option(CLI::App& command, const MechanismOption& option, const std::string& help, Json& values) {
+void add_option(CLI::App& command, const MechanismOption& option, const std::string& help, Json& values) {
   const std::string flag = flag_of(option.name);
   const auto put = [&values, name = option.name](const auto& value) { values[name] = value; };
   if (!option.words.empty()) {
-    return command.add_option_function<std::string>(flag, put, help)
+    command.add_option_function<std::string>(flag, put, help)
         ->check(CLI::IsMember(option.words))
         ->transform([earlier = option.earlier](const std::string& word) {
           const auto renamed = earlier.find(word);
           return renamed == earlier.end() ? word : renamed->second;
         });
+  } else if (option.whole) {
+    const CLI::Range range(static_cast<int64_t>(option.low), static_cast<int64_t>(option.high));
+    command.add_option_function<int64_t>(flag, put, help)->check(range);
+  } else {
+    command.add_option_function<double>(flag, put, help)->check(CLI::Range(option.low, option.high));
   }
-  if (!option.whole) {
-    return command.add_option_function<double>(flag, put, help)->check(CLI::Range(option.low, option.high));
-  }
-  const CLI::Range range(static_cast<int64_t>(option.low), static_cast<int64_t>(option.high));
-  return command.add_option_function<int64_t>(flag, put, help)->check(range);
 }
 
 }  // namespace
 
-void add_mechanism_options(CLI::App& command, const std::vector<OptionOwner>& owners, const char* group, Json& values) {
+void add_mechanism_options(CLI::App& command, const std::vector<OptionOwner>& owners, Json& values) {
   std::set<std::string> added;
   for (const OptionOwner& owner : owners) {
     for (const MechanismOption& option : owner.options) {
-      if (!added.insert(option.name).second) continue;
-      add_option(command, option, help_of(owners, option.name), values)->group(group);
+      if (added.insert(option.name).second) add_option(command, option, help_of(owners, option.name), values);
     }
   }
 }
@@ -182,11 +179,11 @@ std::string MemoryOptions::flags() const {
 std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
   auto options = std::make_shared<MemoryOptions>();
   options->command = &command;
+  const HelpGroup group(command, kMemoryGroup);
   const auto kinds = memory_kinds();
   command.add_option("--memory", options->memory.kind, "of a converted model: " + alternatives(kinds))
-      ->check(CLI::IsMember(kinds))
-      ->group(kMemoryGroup);
-  add_mechanism_options(command, memory_options(), kMemoryGroup, options->memory.options);
+      ->check(CLI::IsMember(kinds));
+  add_mechanism_options(command, memory_options(), options->memory.options);
   return options;
 }
 
@@ -223,6 +220,36 @@ void exit_if_interrupted() {
 void exit_if_interrupted(const std::exception& end) {
   if (interrupt_requested()) std::cerr << "cortado: " << end.what() << std::endl;
   exit_if_interrupted();
+}
+
+namespace {
+
+void replace_folder(const fs::path& place, const std::function<void(const std::string&)>& write) {
+  TemporaryDirectory work(place.parent_path().string(), "." + place.filename().string() + ".cortado-");
+  write(work.path());
+  if (interrupt_requested()) throw Failure(concat("[", place.string(), "] stopped: nothing is written"));
+  fs::permissions(work.path(), fs::status(place).permissions());
+  std::error_code error;
+  fs::rename(work.path(), place, error);
+  if (error) throw Failure(concat("[", place.string(), "] cannot be written: ", error.message()));
+  work.release();
+}
+
+}  // namespace
+
+void write_output_folder(const std::string& out, const std::function<void(const std::string&)>& write) {
+  std::error_code ignored;
+  std::vector<fs::path> made;  // by claiming, the innermost first
+  for (fs::path at = out; !at.empty() && !fs::exists(at, ignored); at = at.parent_path()) made.push_back(at);
+  claim_output_directory(out, /*refuse_used=*/true);
+  catch_interrupts();
+  try {
+    replace_folder(fs::canonical(out), write);
+  } catch (const std::exception& failure) {
+    for (const fs::path& folder : made) fs::remove(folder, ignored);  // they are empty
+    exit_if_interrupted(failure);
+    throw;
+  }
 }
 
 std::string shipped_file(const std::string& name) {

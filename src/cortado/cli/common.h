@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,21 @@ namespace cortado {
 
 // Tokens of a model whose config leaves them to the tokenizer, for what needs no text.
 inline constexpr int64_t kAssumedVocabulary = 256;
+
+// Options that are added to a command while this lives stand in that group of its help.
+class HelpGroup {
+ public:
+  HelpGroup(CLI::App& command, const char* name) : command_(command), before_(*command.option_defaults()) {
+    command.option_defaults()->group(name);
+  }
+  ~HelpGroup() { *command_.option_defaults() = before_; }
+  HelpGroup(const HelpGroup&) = delete;
+  HelpGroup& operator=(const HelpGroup&) = delete;
+
+ private:
+  CLI::App& command_;
+  CLI::OptionDefaults before_;
+};
 
 struct CommonOptions {
   std::string device = "cpu";        // "cpu", "cuda", "cuda:1", ...
@@ -41,7 +57,7 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command);
 // "--feature-map" of an option "feature_map".
 std::string flag_of(const std::string& name);
 // Adds the options of all of them, each once; what was given is in `values`, by name, when the callback runs.
-void add_mechanism_options(CLI::App& command, const std::vector<OptionOwner>& owners, const char* group, Json& values);
+void add_mechanism_options(CLI::App& command, const std::vector<OptionOwner>& owners, Json& values);
 
 // Adds --memory and its options to a command, for models whose layers can run with another memory. The value (none
 // without --memory) is there when its callback runs; options without --memory: InputError.
@@ -90,6 +106,11 @@ void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64
 void exit_if_interrupted();
 // The same, saying first how the work ended.
 void exit_if_interrupted(const std::exception& end);
+
+// `write` fills a folder beside `out`, which then takes its place. In use or not writable: InputError, before anything
+// is done. The first Ctrl-C asks `write` to end with a Failure (base/signals.h) and ends the program. After that,
+// and after any error, nothing is left behind.
+void write_output_folder(const std::string& out, const std::function<void(const std::string&)>& write);
 
 // Where a file that ships with the project lies ("data/tinyshakespeare.txt"): $CORTADO_SHARE, the installed share
 // folder beside the program, or the source tree. InputError when it is in none.

@@ -8,7 +8,6 @@
 #include "cortado/base/error.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
-#include "cortado/cli/output_folder.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/tokenizers/export.h"
 

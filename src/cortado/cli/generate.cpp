@@ -2,9 +2,12 @@
 #include "cortado/generate/generate.h"
 
 #include <c10/core/InferenceMode.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -14,15 +17,18 @@
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/stopwatch.h"
-#include "cortado/cli/chat.h"
+#include "cortado/base/utf8.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/generate/conversation.h"
 #include "cortado/models/key_values.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
 
 namespace {
+
+constexpr int64_t kChatTokens = 1000;  // of an answer at most, if nobody says otherwise
 
 struct GenerateCommand {
   std::optional<std::string> prompt;
@@ -50,7 +56,7 @@ struct Report {
   std::vector<int32_t> tokens;  // likewise
   bool cut = false;             // stopped before the prompt was read
   bool line_open = false;       // what was printed doesn't end with a newline
-  int64_t refused = 0;          // lines of a conversation
+  int64_t refused = 0;          // lines of a conversation that were no text
 };
 
 // Says once that a model with softmax attention goes beyond what it was trained on.
@@ -189,19 +195,93 @@ void write(Session& session, GenerateCommand& command, ContextWarning& warning, 
   if (!std::cout) throw Failure("[generate] the standard output can't be written to");
 }
 
-// A conversation; with a prompt, its one question.
+// The standard input's lines. Not std::getline, which a signal does not wake.
+class Lines {
+ public:
+  // False at the end, and after Ctrl-C.
+  bool next(std::string& line) {
+    if (isatty(STDIN_FILENO)) std::cerr << "> " << std::flush;
+    while (true) {
+      if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+        line = buffer_.substr(0, end);
+        buffer_.erase(0, end + 1);
+        return true;
+      }
+      if (ended_) {
+        line = std::exchange(buffer_, {});
+        return !line.empty();
+      }
+      if (!fill()) return false;
+    }
+  }
+
+ private:
+  bool fill() {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (interrupt_requested()) return false;
+    if (::poll(&input, 1, -1) < 0 && errno == EINTR) return !interrupt_requested();
+    char bytes[4096];
+    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+    if (count < 0 && errno != EINTR) {
+      throw Failure(concat("[chat] the standard input cannot be read: ", std::strerror(errno)));
+    }
+    if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
+    ended_ = count == 0;
+    return true;
+  }
+
+  std::string buffer_;
+  bool ended_ = false;
+};
+
+// One question and its answer.
+void exchange_words(Conversation& conversation, const std::string& question, const GenerateOptions& options,
+                    Report& report) {
+  const Stopwatch reading;
+  const int64_t read = conversation.ask(question, options.cancelled);
+  report.prompt_tokens += read;
+  report.prompt_seconds += reading.seconds();
+  if (read == 0) {
+    std::cerr << "the question was not asked" << std::endl;
+    return;
+  }
+  const Stopwatch writing;
+  bool started = false;
+  const auto generated = conversation.answer(options, [&](std::string_view text) {
+    while (!started && text.starts_with(' ')) text.remove_prefix(1);  // some templates have a space before the answer
+    started = started || !text.empty();
+    std::cout << text << std::flush;
+  });
+  report.generated.tokens += generated.tokens;
+  report.decode_seconds += writing.seconds();
+  std::cout << std::endl;
+  if (!std::cout) throw Failure("[chat] the standard output can't be written to");
+}
+
+// A conversation; with a prompt, its one question. Answers go to the standard output. Ctrl-C ends an answer; while a
+// line is waited for, it ends the conversation.
 void talk(Session& session, GenerateCommand& command, ContextWarning& warning, Report& report) {
   load_state(session, command);
-  ChatOptions chat{command.system, {}, command.options};
-  chat.generate.on_token = [&](int32_t) { warning.look(1); };
-  if (command.length->count() == 0) chat.generate.tokens = kChatTokens;
-  if (command.prompt || !command.prompt_file.empty()) chat.question = read_prompt(command);
-  const ChatTotals totals = run_chat(session, chat);
-  report.prompt_tokens = totals.prompt_tokens;
-  report.prompt_seconds = totals.prompt_seconds;
-  report.generated.tokens = totals.tokens;
-  report.decode_seconds = totals.decode_seconds;
-  report.refused = totals.refused;
+  GenerateOptions options = command.options;
+  options.on_token = [&](int32_t) { warning.look(1); };
+  if (command.length->count() == 0) options.tokens = kChatTokens;
+  std::optional<std::string> question;
+  if (command.prompt || !command.prompt_file.empty()) question = read_prompt(command);
+  Conversation conversation(session, command.system);
+  if (question) return exchange_words(conversation, *question, options, report);
+  Lines lines;
+  std::string line;
+  while (lines.next(line)) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (const size_t valid = utf8_valid_prefix(line); valid != line.size()) {
+      std::cerr << "[chat] the question is not UTF-8 text: byte " << valid << "; it was left out" << std::endl;
+      ++report.refused;
+      continue;
+    }
+    exchange_words(conversation, line, options, report);
+    clear_interrupt();  // it ended the answer
+  }
+  if (isatty(STDIN_FILENO)) std::cerr << std::endl;
 }
 
 void run_generate(GenerateCommand& command) {
@@ -241,30 +321,19 @@ void run_generate(GenerateCommand& command) {
 
 void add_sampling_options(CLI::App& app, GenerateOptions& options) {
   auto& sampling = options.sampling;
-  constexpr const char* kGroup = "Sampling";
-  app.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
-      ->group(kGroup)
-      ->capture_default_str();
-  app.add_option("--top-k", sampling.top_k, "only the k likeliest tokens; 0: all")
-      ->group(kGroup)
-      ->capture_default_str();
-  app.add_option("--top-p", sampling.top_p, "only the likeliest tokens that together have probability p")
-      ->group(kGroup)
-      ->capture_default_str();
-  app.add_option("--min-p", sampling.min_p, "only tokens at least this fraction as likely as the likeliest")
-      ->group(kGroup)
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: recent tokens become less likely")
-      ->group(kGroup)
-      ->capture_default_str();
+  const HelpGroup group(app, "Sampling");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--temperature", sampling.temperature, "0: always the likeliest token");
+  app.add_option("--top-k", sampling.top_k, "only the k likeliest tokens; 0: all");
+  app.add_option("--top-p", sampling.top_p, "only the likeliest tokens that together have probability p");
+  app.add_option("--min-p", sampling.min_p, "only tokens at least this fraction as likely as the likeliest");
+  app.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: recent tokens become less likely");
   app.add_option("--repetition-window", sampling.repetition_window, "how many tokens are recent")
-      ->check(CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)))
-      ->group(kGroup)
-      ->capture_default_str();
+      ->check(CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)));
+  app.option_defaults()->always_capture_default(false);
   app.add_option("--stop", options.stops, "end at this text, without printing it; may be given several times")
       ->take_all()
-      ->allow_extra_args(false)
-      ->group(kGroup);
+      ->allow_extra_args(false);
 }
 
 }  // namespace

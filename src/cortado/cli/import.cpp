@@ -8,7 +8,6 @@
 #include "cortado/base/human.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
-#include "cortado/cli/output_folder.h"
 #include "cortado/tokenizers/import.h"
 
 namespace cortado {

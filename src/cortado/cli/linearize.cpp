@@ -235,62 +235,54 @@ constexpr const char* kLinearizeFooter =
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
 
 void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
-  constexpr const char* kGroup = kMixerGroup;
+  const HelpGroup group(app, kMixerGroup);
   std::string help;
   for (const Mechanism* method : methods()) {
     help += concat(help.empty() ? "" : "; ", method->name, ": ", method->substitute->help);
   }
-  app.add_option("--method", command.method, help)
-      ->check(CLI::IsMember(method_names()))
-      ->capture_default_str()
-      ->group(kGroup);
-  add_mechanism_options(app, method_options(), kGroup, command.settings);
+  app.add_option("--method", command.method, help)->check(CLI::IsMember(method_names()))->capture_default_str();
+  add_mechanism_options(app, method_options(), command.settings);
   app.add_option("--keep", command.request.plan.conversion.keep, "softmax layers that stay, separated by commas")
-      ->delimiter(',')
-      ->group(kGroup);
+      ->delimiter(',');
 }
 
 void add_training_options(CLI::App& app, LinearizeCommand& command) {
-  constexpr const char* kGroup = "Training";
+  const HelpGroup group(app, "Training");
   LinearizePlan& plan = command.request.plan;
   StageOptions& transfer = plan.transfer;
   const auto number = [&](const char* name, int64_t& value, const char* help) {
-    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str()->group(kGroup);
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
   };
   app.add_option("--data", plan.data, "a text file; may be given several times (default Tiny Shakespeare)")
       ->allow_extra_args(false)
-      ->take_all()
-      ->group(kGroup);
+      ->take_all();
   number("--context", plan.context, "tokens of a sequence");
   app.add_option("--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)")
-      ->check(CLI::NonNegativeNumber)
-      ->group(kGroup);
+      ->check(CLI::NonNegativeNumber);
   number("--batch", transfer.batch, "sequences of a pass");
   number("--accumulate", transfer.accumulate, "passes of a step");
   app.add_option("--learning-rate", command.learning_rate,
                  "of attention transfer, before the plateaus (default: the method's)")
-      ->check(CLI::PositiveNumber)
-      ->group(kGroup);
+      ->check(CLI::PositiveNumber);
   app.add_option("--weights", command.weights,
                  "what attention transfer keeps the layers' frozen matrices in: plain (as --dtype) or int8 (default on "
                  "the CPU: plain in bfloat16 where it multiplies that clearly faster than float32, else int8)")
-      ->check(CLI::IsMember({"plain", "int8"}))
-      ->group(kGroup);
+      ->check(CLI::IsMember({"plain", "int8"}));
   number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves");
   number("--evaluation-chunks", plan.evaluation_chunks, "sequences to evaluate on, from the text's beginning");
 }
 
 // The stages after the first; none unless tokens are given.
 void add_later_stages(CLI::App& app, LinearizeCommand& command) {
-  constexpr const char* kGroup = "Training by the next token";
+  const HelpGroup group(app, "Training by the next token");
   LinearizePlan& plan = command.request.plan;
   plan.cross_entropy.learning_rate = 6e-4;
   plan.lora.learning_rate = 1e-4;
   const auto tokens = [&](const char* name, StageOptions& stage, const char* help) {
-    app.add_option(name, stage.tokens, help)->check(CLI::NonNegativeNumber)->group(kGroup);
+    app.add_option(name, stage.tokens, help)->check(CLI::NonNegativeNumber);
   };
   const auto rate = [&](const char* name, double& value, const char* help) {
-    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str()->group(kGroup);
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
   };
   tokens("--cross-entropy-tokens", plan.cross_entropy,
          "tokens to train a method's new parameters on, where it has such a stage");
@@ -299,13 +291,11 @@ void add_later_stages(CLI::App& app, LinearizeCommand& command) {
   rate("--lora-rate", plan.lora.learning_rate, "AdamW's rate there");
   app.add_option("--lora-rank", plan.adapters.rank, "of the adapters")
       ->check(CLI::Range(1, 65536))
-      ->capture_default_str()
-      ->group(kGroup);
+      ->capture_default_str();
   rate("--lora-alpha", plan.adapters.alpha, "of the adapters: they count alpha / rank times");
   app.add_option("--lora-targets", plan.adapters.targets, "linear maps with adapters, by name, separated by commas")
       ->delimiter(',')
-      ->capture_default_str()
-      ->group(kGroup);
+      ->capture_default_str();
 }
 
 }  // namespace
