@@ -35,7 +35,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels::HWY_NAMESPACE;
 
 // Where results go, so that the compiler can't leave out what makes them.
-volatile float sink;
+thread_local volatile float sink;
 
 // Twelve sums side by side: two units that take four cycles each need eight.
 void fma(int64_t rounds) {
