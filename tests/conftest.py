@@ -11,6 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build" / "release"))
 CORTADO = BUILD / "bin" / "cortado"
 OPS = BUILD / "lib" / "libcortado_ops.so"
+# Two runs that must be equal may not have the clock decide which library multiplies, as it does on a busy machine.
+os.environ.setdefault("CORTADO_MATMUL", "blas")
 
 
 def mechanisms():
