@@ -75,7 +75,7 @@ def read(path):
     if path.suffix == ".safetensors":
         size = struct.unpack("<Q", data[:8])[0]
         header = json.loads(data[8 : 8 + size])
-        about = {key: value for key, value in header.pop("__metadata__", {}).items() if key != "checksum"}
+        about = {key: value for key, value in header.pop("__metadata__", {}).items() if key not in ("checksum", "matmul")}
         return header, timeless(about), data[8 + size :]
     if path.suffix == ".jsonl":
         return [timeless(json.loads(line)) for line in data.splitlines()]

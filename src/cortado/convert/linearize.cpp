@@ -10,6 +10,7 @@
 #include "cortado/convert/plan.h"
 #include "cortado/convert/weights.h"
 #include "cortado/nn/dtype.h"
+#include "cortado/nn/matmul.h"
 
 namespace cortado {
 namespace {
@@ -172,7 +173,8 @@ void Conversion::checkpoint() const {
   for (const StageReport& report : finished_) finished.push_back(json_of(report));
   file.metadata = {{"format", kConversionFormat},      {"version", kConversionVersion},
                    {"stage", std::to_string(number_)}, {"state", stage_->standing().dump()},
-                   {"finished", finished.dump()},      {"data", chunks_->fingerprint()}};
+                   {"finished", finished.dump()},      {"data", chunks_->fingerprint()},
+                   {"matmul", matmul_library()}};
   write_safetensors(folder_.trainer(), file);
 }
 
@@ -188,6 +190,7 @@ void Conversion::resume() {
   fail_input_if(entry("format") != kConversionFormat || entry("version") != kConversionVersion, "[", folder_.trainer(),
                 "] is of another kind or version");
   fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
+  if (file.metadata.contains("matmul")) keep_matmul_library(file.metadata.at("matmul"));
   NamedTensors current;
   fixed_.clear();
   const auto weights = model_->named_parameters();

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <limits>
@@ -78,15 +79,22 @@ MatmulSpeeds measure() {
   return speeds;
 }
 
-bool choose_onednn() {
+std::string_view said_library() {
   const char* chosen = std::getenv("CORTADO_MATMUL");
-  const std::string_view name = chosen ? chosen : "";
+  return chosen ? chosen : "";
+}
+
+bool choose_onednn() {
+  const std::string_view name = said_library();
   fail_input_if(!name.empty() && name != "blas" && name != "onednn", "CORTADO_MATMUL must be blas or onednn, got ",
                 name);
   fail_input_if(name == "onednn" && !pointwise(), "CORTADO_MATMUL=onednn: this torch has no oneDNN");
   if (!name.empty()) return name == "onednn";
   return matmul_speeds().onednn * kClearly < matmul_speeds().blas;
 }
+
+enum class Taken { kUndecided, kBlas, kOneDnn };
+std::atomic<Taken> taken = Taken::kUndecided;
 
 }  // namespace
 
@@ -96,8 +104,16 @@ const MatmulSpeeds& matmul_speeds() {
 }
 
 bool onednn_is_faster() {
-  static const bool chosen = choose_onednn();
-  return chosen;
+  if (taken == Taken::kUndecided) taken = choose_onednn() ? Taken::kOneDnn : Taken::kBlas;
+  return taken == Taken::kOneDnn;
+}
+
+std::string matmul_library() { return onednn_is_faster() ? "onednn" : "blas"; }
+
+void keep_matmul_library(const std::string& name) {
+  if (!said_library().empty()) return;
+  if (name == "blas") taken = Taken::kBlas;
+  if (name == "onednn" && pointwise()) taken = Taken::kOneDnn;
 }
 
 at::ScalarType fast_training_type() {

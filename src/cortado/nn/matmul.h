@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <optional>
+#include <string>
 
 namespace cortado {
 
@@ -19,6 +20,11 @@ const MatmulSpeeds& matmul_speeds();
 // Whether oneDNN is clearly the faster in float32, as it is where MKL does not know the CPU. CORTADO_MATMUL=blas|onednn
 // decides instead of the measurement.
 bool onednn_is_faster();
+
+// The library that is taken, "blas" or "onednn". What goes on from a checkpoint keeps the one that it began with, for on
+// a busy machine the clock might choose the other: nothing changes where CORTADO_MATMUL says it, or there is no such one.
+std::string matmul_library();
+void keep_matmul_library(const std::string& name);
 
 // bfloat16 where the CPU multiplies it clearly faster than float32, else float32: what training's "auto" means.
 at::ScalarType fast_training_type();

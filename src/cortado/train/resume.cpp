@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {
@@ -93,8 +94,11 @@ void save_trainer(const std::string& path, const Backbone& model, const AdamW& o
     file.tensors.emplace_back(kModelPrefix + entry.key(), entry.value().detach());
   }
   for (const auto& moment : optimizer.moments()) file.tensors.push_back(moment);
-  file.metadata = {
-      {"format", kFormat}, {"version", kTrainerVersion}, {"state", state.to_json().dump()}, {"about", about.dump()}};
+  file.metadata = {{"format", kFormat},
+                   {"version", kTrainerVersion},
+                   {"state", state.to_json().dump()},
+                   {"about", about.dump()},
+                   {"matmul", matmul_library()}};
   write_safetensors(path, file);
 }
 
@@ -103,6 +107,7 @@ TrainerState load_trainer(const std::string& path, Backbone& model, AdamW& optim
   fail_input_if(metadata(file, "format", path) != kFormat, "[", path, "] is not a trainer checkpoint");
   fail_input_if(metadata(file, "version", path) != kTrainerVersion, "[", path, "] has version ",
                 metadata(file, "version", path), ", this program reads version ", kTrainerVersion);
+  if (file.metadata.contains("matmul")) keep_matmul_library(file.metadata.at("matmul"));
   const auto state = TrainerState::from_json(parse_json(metadata(file, "state", path), path), path);
   load_parameters(file, path, model);
   std::vector<std::pair<std::string, Tensor>> moments;

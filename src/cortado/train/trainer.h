@@ -29,8 +29,8 @@ struct RunKeeper {
 
 // What a step does depends on nothing but what learns, the moments, the seed and the state, so a resumed run equals
 // one that was never stopped, bit for bit with the same program on the same machine with the same number of threads
-// (MKL's products repeat themselves for certain only with MKL_CBWR=COMPATIBLE, and which library multiplies is told by
-// the clock, on a busy machine perhaps otherwise, unless CORTADO_MATMUL says it: nn/matmul.h).
+// (MKL's products repeat themselves for certain only with MKL_CBWR=COMPATIBLE). Checkpoints say which library
+// multiplied (nn/matmul.h).
 class Trainer {
  public:
   // Read from the options: steps, accumulate, the rates, AdamW's numbers, clip, when to validate and to log, seed.

@@ -11,6 +11,7 @@
 #include "cortado/evaluate/evaluate.h"
 #include "cortado/formats/safetensors.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/matmul.h"
 #include "cortado/testing/examples.h"
 #include "cortado/testing/runs.h"
 #include "cortado/train/run.h"
@@ -134,6 +135,23 @@ TEST_F(TrainRunTest, AStopDuringValidationIsMadeUpFor) {
   EXPECT_FALSE(train_run(stopped).done);
   EXPECT_TRUE(train_run(resuming("parts")).done);
   expect_same_run("whole", "parts");
+}
+
+// The clock, which chose it, might choose another one on a busy machine.
+TEST_F(TrainRunTest, GoesOnWithTheLibraryThatItBeganWith) {
+  const std::string before = matmul_library(), other = before == "blas" ? "onednn" : "blas";
+  keep_matmul_library(other);
+  if (matmul_library() != other) GTEST_SKIP() << "there is one only, or CORTADO_MATMUL says which";
+  TrainRequest first = request(config_with(kSoftmax), "run");
+  first.stop_at = 5;
+  train_run(first);
+  EXPECT_EQ(read_safetensors(path("run/trainer.safetensors")).metadata["matmul"], other);
+  keep_matmul_library(before);
+  train_run(resuming("run"));
+  EXPECT_EQ(matmul_library(), other);
+  keep_matmul_library("a third");
+  EXPECT_EQ(matmul_library(), other);
+  keep_matmul_library(before);
 }
 
 TEST_F(TrainRunTest, StepsCanBeAddedLater) {
