@@ -8,6 +8,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/json.h"
+#include "cortado/base/words.h"
 #include "cortado/formats/checksum.h"
 
 namespace cortado {
@@ -22,15 +23,12 @@ constexpr int64_t kMaxElements = int64_t{1} << 48;
 constexpr size_t kMaxDimensions = 32;
 constexpr const char* kChecksum = "checksum";
 
-const std::vector<std::pair<std::string, at::ScalarType>>& type_names() {
-  static const std::vector<std::pair<std::string, at::ScalarType>> names = {
-      {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
-      {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
-  return names;
-}
+const Words<at::ScalarType> kTypeNames = {
+    {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
+    {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
 
 std::string type_name(const std::string& tensor, at::ScalarType type) {
-  for (const auto& [name, known] : type_names()) {
+  for (const auto& [name, known] : kTypeNames) {
     if (known == type) return name;
   }
   throw Failure(concat("[safetensors] \"", tensor, "\" has a type that the format lacks: ", c10::toString(type)));
@@ -135,12 +133,12 @@ std::map<std::string, std::string> parse_metadata(const Source& source, const Js
 
 at::ScalarType parse_type(const Source& source, const std::string& name, const Json& entry) {
   if (entry.is_string()) {
-    for (const auto& [text, type] : type_names()) {
+    for (const auto& [text, type] : kTypeNames) {
       if (text == entry.get<std::string>()) return type;
     }
   }
   std::string known;
-  for (const auto& [text, type] : type_names()) known += (known.empty() ? "" : ", ") + text;
+  for (const auto& [text, type] : kTypeNames) known += (known.empty() ? "" : ", ") + text;
   throw InputError(concat("[safetensors] ", source.path, ": tensor \"", name, "\" has the unknown type ", entry.dump(),
                           "; supported are ", known));
 }

@@ -1,8 +1,8 @@
-#include "cortado/formats/gguf/blocks.h"
-
 #include <ATen/Parallel.h>
 
 #include <cstring>
+
+#include "cortado/formats/gguf/file.h"
 
 namespace cortado {
 namespace {

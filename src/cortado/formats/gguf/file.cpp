@@ -30,9 +30,6 @@ constexpr uint64_t kAlignment = 32;
 // The fewest bytes that an entry takes: length of the name, kind, value; name, dimensions, type, offset.
 constexpr uint64_t kSmallestEntry = 8 + 4 + 1, kSmallestTensor = 8 + 4 + 8 + 4 + 8;
 
-// Bytes of one element, by GgufKind; 0: a text or a list.
-constexpr uint64_t kSizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-
 template <typename T>
 T number_at(std::string_view bytes, uint64_t i = 0) {
   T value{};
@@ -40,35 +37,25 @@ T number_at(std::string_view bytes, uint64_t i = 0) {
   return value;
 }
 
-// Element i; of texts only the first.
-Json element(const GgufValue& value, uint64_t i) {
-  switch (value.kind) {
-    case GgufKind::kUint8:
-      return number_at<uint8_t>(value.bytes, i);
-    case GgufKind::kInt8:
-      return number_at<int8_t>(value.bytes, i);
-    case GgufKind::kUint16:
-      return number_at<uint16_t>(value.bytes, i);
-    case GgufKind::kInt16:
-      return number_at<int16_t>(value.bytes, i);
-    case GgufKind::kUint32:
-      return number_at<uint32_t>(value.bytes, i);
-    case GgufKind::kInt32:
-      return number_at<int32_t>(value.bytes, i);
-    case GgufKind::kUint64:
-      return number_at<uint64_t>(value.bytes, i);
-    case GgufKind::kInt64:
-      return number_at<int64_t>(value.bytes, i);
-    case GgufKind::kFloat32:
-      return number_at<float>(value.bytes, i);
-    case GgufKind::kFloat64:
-      return number_at<double>(value.bytes, i);
-    case GgufKind::kBool:
-      return value.bytes[i] != 0;
-    default:
-      return std::string(value.bytes.substr(8));
-  }
+template <typename T>
+Json json_at(std::string_view bytes, uint64_t i) {
+  return number_at<T>(bytes, i);
 }
+Json flag_at(std::string_view bytes, uint64_t i) { return bytes[i] != 0; }
+Json first_text(std::string_view bytes, uint64_t /*i*/) { return std::string(bytes.substr(8)); }
+
+// By GgufKind: bytes of one element (0: a text or a list) and element i (of texts only the first).
+struct Kind {
+  uint64_t size;
+  Json (*element)(std::string_view bytes, uint64_t i);
+};
+constexpr Kind kKinds[] = {{1, json_at<uint8_t>},  {1, json_at<int8_t>},  {2, json_at<uint16_t>}, {2, json_at<int16_t>},
+                           {4, json_at<uint32_t>}, {4, json_at<int32_t>}, {4, json_at<float>},    {1, flag_at},
+                           {0, first_text},        {0, first_text},       {8, json_at<uint64_t>}, {8, json_at<int64_t>},
+                           {8, json_at<double>}};
+
+const Kind& kind_of(const GgufValue& value) { return kKinds[static_cast<uint32_t>(value.kind)]; }
+Json element(const GgufValue& value, uint64_t i) { return kind_of(value).element(value.bytes, i); }
 
 }  // namespace
 
@@ -125,7 +112,7 @@ class GgufCursor {
       fail_if(value.kind == GgufKind::kList, "a list of lists");
       value.count = number<uint64_t>("a list's length");
     }
-    const uint64_t size = kSizes[static_cast<uint32_t>(value.kind)], smallest = size ? size : 8;
+    const uint64_t size = kind_of(value).size, smallest = size ? size : 8;
     fail_if(value.count > left() / smallest, "a list of ", value.count, " elements at byte ", place_, " of ",
             bytes_.size());
     if (size) {
@@ -243,22 +230,6 @@ JsonReader GgufFile::value(const std::string& key) const {
   const auto found = metadata_.find(key);
   if (found != metadata_.end()) object[key] = found->second.list ? Json("a list") : element(found->second, 0);
   return {object, name_ + " (metadata)"};
-}
-
-int64_t GgufFile::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) const {
-  return value(key).integer(key, low, high, fallback);
-}
-
-double GgufFile::number(const std::string& key, double low, double high, std::optional<double> fallback) const {
-  return value(key).number(key, low, high, fallback);
-}
-
-bool GgufFile::boolean(const std::string& key, std::optional<bool> fallback) const {
-  return value(key).boolean(key, fallback);
-}
-
-std::string GgufFile::text(const std::string& key, std::optional<std::string> fallback) const {
-  return value(key).text(key, std::move(fallback));
 }
 
 const GgufValue& GgufFile::list(const std::string& key) const {

@@ -1,6 +1,8 @@
 // GGUF, the model files of llama.cpp (versions 2 and 3): metadata and tensors, read from a memory map.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,28 +13,37 @@
 
 #include "cortado/base/files.h"
 #include "cortado/base/json.h"
-#include "cortado/formats/gguf/blocks.h"
 
 namespace cortado {
+
+using at::Tensor;
+
+// One tensor type. README.md has the layouts.
+struct GgmlType {
+  uint32_t id;
+  const char* name;
+  int64_t values;  // in a block; 1: plain numbers
+  int64_t bytes;   // of a block
+  // Of one block, float32; null for plain numbers.
+  void (*decode)(const uint8_t* block, float* values);
+  at::ScalarType plain = at::kFloat;  // the type of plain numbers
+};
+
+// Null: not a type that is read here.
+const GgmlType* find_ggml_type(uint32_t id);
+// "Q2_K" or "type 99": for messages about types that are not read.
+std::string ggml_type_name(uint32_t id);
+// "F32, F16, ...": those that are.
+std::string ggml_type_names();
+
+// `bytes` as a tensor of its own: plain numbers in their type, blocks as float32. The bytes must be the shape's: whole
+// blocks along the last dimension.
+Tensor decode_ggml(const GgmlType& type, const std::vector<int64_t>& shape, std::string_view bytes);
 
 // A name or text of a file for a message: in quotes, short, on one line, whatever its bytes.
 std::string printable(std::string_view text);
 
-enum class GgufKind : uint32_t {
-  kUint8,
-  kInt8,
-  kUint16,
-  kInt16,
-  kUint32,
-  kInt32,
-  kFloat32,
-  kBool,
-  kText,
-  kList,
-  kUint64,
-  kInt64,
-  kFloat64
-};
+enum class GgufKind : uint32_t { kUint32 = 4, kFloat32 = 6, kText = 8, kList = 9, kFloat64 = 12 };  // some of them
 
 // A metadata value where it lies in the file.
 struct GgufValue {
@@ -62,10 +73,18 @@ class GgufFile {
 
   // Metadata, read as strictly as JSON (base/json.h): without a fallback the key is required; limits are inclusive.
   bool has(const std::string& key) const { return metadata_.contains(key); }
-  int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const;
-  double number(const std::string& key, double low, double high, std::optional<double> fallback = {}) const;
-  bool boolean(const std::string& key, std::optional<bool> fallback = {}) const;
-  std::string text(const std::string& key, std::optional<std::string> fallback = {}) const;
+  int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const {
+    return value(key).integer(key, low, high, fallback);
+  }
+  double number(const std::string& key, double low, double high, std::optional<double> fallback = {}) const {
+    return value(key).number(key, low, high, fallback);
+  }
+  bool boolean(const std::string& key, std::optional<bool> fallback = {}) const {
+    return value(key).boolean(key, fallback);
+  }
+  std::string text(const std::string& key, std::optional<std::string> fallback = {}) const {
+    return value(key).text(key, std::move(fallback));
+  }
   // Lists, empty where absent. The texts are views of the file.
   std::vector<std::string_view> texts(const std::string& key) const;
   std::vector<double> numbers(const std::string& key, bool whole = false) const;
