@@ -7,7 +7,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/models/key_values.h"
+#include "cortado/models/config.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/initialization.h"
 

@@ -1,6 +1,4 @@
 // cortado export: a run's model as a Hugging Face folder.
-#include "cortado/models/pretrained/export.h"
-
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
@@ -9,6 +7,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/models/pretrained/pretrained.h"
 #include "cortado/tokenizers/export.h"
 
 namespace cortado {

@@ -21,7 +21,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/generate/conversation.h"
-#include "cortado/models/key_values.h"
+#include "cortado/models/config.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {

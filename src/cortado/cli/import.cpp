@@ -1,5 +1,5 @@
 // cortado import: a pretrained model of another program becomes a run.
-#include "cortado/models/pretrained/import.h"
+#include "cortado/tokenizers/import.h"
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -8,7 +8,7 @@
 #include "cortado/base/human.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
-#include "cortado/tokenizers/import.h"
+#include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
 

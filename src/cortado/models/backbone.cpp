@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/formats/checksum.h"
+#include "cortado/mechanisms/registry.h"
 #include "cortado/nn/dropout.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/positions.h"
@@ -31,7 +32,86 @@ InitializationOptions initialization_options(const ModelConfig& config) {
   return options;
 }
 
+std::shared_ptr<Norm> make_norm(const ModelConfig& config) {
+  if (config.norm == NormKind::kRms) return std::make_shared<RmsNorm>(config.dim, config.norm_eps);
+  return std::make_shared<LayerNorm>(config.dim, config.norm_eps, config.norm_bias);
+}
+
+std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer) {
+  MixerContext context;
+  context.dim = config.dim;
+  context.heads = config.heads;
+  context.layer = layer;
+  context.layers = static_cast<int64_t>(config.layers.size());
+  context.causal = config.causal;
+  context.rotary = config.positions == PositionKind::kRotary;
+  context.rope_theta = config.rope_theta;
+  context.rope_scaling = config.rope_scaling;
+  return make_mixer(config.layers[layer], context, concat("layers[", layer, "]"));
+}
+
+std::shared_ptr<FeedForward> make_feed_forward(const ModelConfig& config) {
+  FeedForwardOptions options;
+  options.dim = config.dim;
+  options.hidden = config.feed_forward_dim;
+  options.gated = config.feed_forward != FeedForwardKind::kMlp;
+  options.activation = config.feed_forward_activation;
+  options.bias = config.feed_forward_bias;
+  return std::make_shared<FeedForward>(options);
+}
+
+constexpr const char* kPosition = "position";
+
+template <typename Change>
+ModelState transform(const ModelState& state, const Tensor& position, const Change& change) {
+  ModelState result;
+  for (const SequenceState& layer : state.layers) result.layers.push_back(change(layer));
+  result.position = position;
+  return result;
+}
+
+// `read` with the types and the device of `zero`, the mixer's own state.
+SequenceState fit(const SequenceState& read, const SequenceState& zero, const StateLayout& layout,
+                  const std::string& place) {
+  fail_input_if(read.mechanism() != zero.mechanism(), place, " is a state of ", read.mechanism(), ", the model needs ",
+                zero.mechanism());
+  layout.check(read, place);
+  SequenceState result(read.mechanism());
+  for (const auto& [name, wanted] : zero.tensors()) result.add(name, read.at(name).to(wanted.options()));
+  return result;
+}
+
 }  // namespace
+
+Block::Block(const ModelConfig& config, int64_t layer) : torch::nn::Module("Block"), dropout_(config.dropout) {
+  mixer_norm_ = register_module("mixer_norm", make_norm(config));
+  mixer_ = register_module("mixer", make_layer_mixer(config, layer));
+  if (config.post_norm) mixer_post_norm_ = register_module("mixer_post_norm", make_norm(config));
+  if (config.feed_forward == FeedForwardKind::kNone) return;
+  feed_forward_norm_ = register_module("feed_forward_norm", make_norm(config));
+  feed_forward_ = register_module("feed_forward", make_feed_forward(config));
+  if (config.post_norm) feed_forward_post_norm_ = register_module("feed_forward_post_norm", make_norm(config));
+}
+
+Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
+  return forward_with(x, batch, [&](const Tensor& y) { return mixer_->forward(y, batch, state); });
+}
+
+Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const {
+  const auto add = [&](const Tensor& stream, Tensor branch, const std::shared_ptr<Norm>& post) {
+    if (post) branch = post->forward(branch);
+    return stream + drop(branch, dropout_, batch.training);
+  };
+  const Tensor branch = mix(mixer_norm_->forward(x));
+  if (!branch.defined()) return {};
+  const Tensor mixed = add(x, branch, mixer_post_norm_);
+  if (!feed_forward_) return mixed;
+  return add(mixed, feed_forward_->forward(feed_forward_norm_->forward(mixed)), feed_forward_post_norm_);
+}
+
+double Block::flops_per_token(int64_t depth) const {
+  return mixer_->flops_per_token(depth) + (feed_forward_ ? feed_forward_->flops_per_token() : 0.0);
+}
 
 Backbone::Backbone(const char* name, ModelConfig config)
     : torch::nn::Module(name), config_(std::move(config)), fingerprint_(random_fingerprint()) {
@@ -197,5 +277,74 @@ int64_t Backbone::state_bytes(int64_t tokens, at::ScalarType type) const {
 }
 
 std::string Backbone::identity() const { return concat(config_.architecture_hash().substr(0, 8), "-", fingerprint_); }
+
+ModelState ModelState::clone() const {
+  return transform(*this, position.clone(), [](const SequenceState& layer) { return layer.clone(); });
+}
+
+ModelState ModelState::index(const Tensor& rows) const {
+  return transform(*this, position.index_select(0, rows.to(position.device())),
+                   [&](const SequenceState& layer) { return layer.index(rows); });
+}
+
+ModelState ModelState::to(const at::TensorOptions& options) const {
+  const Tensor moved = options.has_device() ? position.to(options.device()) : position;
+  return transform(*this, moved, [&](const SequenceState& layer) { return layer.to(options); });
+}
+
+ModelState ModelState::detach() const {
+  return transform(*this, position, [](const SequenceState& layer) { return layer.detach(); });
+}
+
+int64_t ModelState::bytes() const {
+  int64_t total = position.numel() * position.element_size();
+  for (const SequenceState& layer : layers) total += layer.bytes();
+  return total;
+}
+
+void ModelState::save(const std::string& path, const std::string& identity,
+                      const std::vector<std::pair<std::string, Tensor>>& extra) const {
+  auto all = extra;
+  for (const auto& [name, tensor] : extra) {
+    fail_input_if(name == kPosition, "[state] \"", kPosition, "\" is the state's own");
+  }
+  all.emplace_back(kPosition, position);
+  save_states(path, layers, identity, all);
+}
+
+ModelState ModelState::load(const std::string& path, const std::string& identity,
+                            std::vector<std::pair<std::string, Tensor>>* extra) {
+  ModelState state;
+  std::vector<std::pair<std::string, Tensor>> all;
+  state.layers = load_states(path, identity, &all);
+  for (const auto& [name, tensor] : all) {
+    if (name == kPosition) {
+      state.position = tensor;
+    } else if (extra) {
+      extra->emplace_back(name, tensor);
+    }
+  }
+  fail_input_if(!state.position.defined() || state.position.dim() != 1 || state.position.scalar_type() != at::kLong,
+                "[state] ", path, " lacks the position");
+  for (const SequenceState& layer : state.layers) {
+    fail_input_if(!layer.empty() && layer.rows() != state.rows(), "[state] ", path, " has layers of ", layer.rows(),
+                  " and ", state.rows(), " rows");
+  }
+  return state;
+}
+
+ModelState ModelState::load(const std::string& path, const Backbone& model,
+                            std::vector<std::pair<std::string, Tensor>>* extra) {
+  ModelState state = load(path, model.identity(), extra);
+  const ModelState zero = model.zero_state(state.rows());
+  fail_input_if(state.layers.size() != zero.layers.size(), "[state] ", path, " has ", state.layers.size(),
+                " layers, the model ", zero.layers.size());
+  for (size_t i = 0; i < zero.layers.size(); ++i) {
+    const auto place = concat("[state] ", path, ": layer ", i);
+    state.layers[i] = fit(state.layers[i], zero.layers[i], model.mixers()[i]->state_layout(), place);
+  }
+  state.position = state.position.to(zero.position.device());
+  return state;
+}
 
 }  // namespace cortado

@@ -218,6 +218,12 @@ std::string ModelConfig::architecture_hash() const {
 
 namespace {
 
+// Hkv d: what one key of a layer has.
+int64_t key_width(const Json& layer, const ModelConfig& config) {
+  const auto heads = layer.value("heads", config.heads), key_heads = layer.value("kv_heads", heads);
+  return layer.contains("head_dim") ? key_heads * layer["head_dim"].get<int64_t>() : config.dim * key_heads / heads;
+}
+
 // The member or element `key` of `node`; objects grow it where it is missing.
 Json& descend(Json& node, const std::string& key, const std::string& assignment) {
   if (node.is_null()) node = Json::object();
@@ -243,6 +249,12 @@ void apply_setting(Json& config, const std::string& assignment) {
   check_json_depth(text, "set");
   const Json value = Json::parse(text, nullptr, false);
   *node = value.is_discarded() ? Json(text) : value;
+}
+
+int64_t key_value_bytes(const ModelConfig& config, int64_t tokens, at::ScalarType type) {
+  int64_t width = 0;
+  for (const Json& layer : config.layers) width += key_width(layer, config);
+  return 2 * width * tokens * static_cast<int64_t>(c10::elementSize(type));
 }
 
 }  // namespace cortado

@@ -88,4 +88,8 @@ struct ModelConfig {
 // through non-objects (a number picks an element of a list).
 void apply_setting(Json& config, const std::string& assignment);
 
+// What a state saves: bytes of the keys and values of `tokens` tokens in `type`, if softmax layers stood in the places of all layers: with
+// the heads, key heads and head sizes of those that name them, else with every head of the model's width.
+int64_t key_value_bytes(const ModelConfig& config, int64_t tokens, at::ScalarType type);
+
 }  // namespace cortado

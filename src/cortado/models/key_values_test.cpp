@@ -1,7 +1,6 @@
-#include "cortado/models/key_values.h"
-
 #include <gtest/gtest.h>
 
+#include "cortado/models/config.h"
 #include "cortado/models/language_model.h"
 
 namespace cortado::key_values_test {

@@ -1,8 +1,7 @@
-#include "cortado/models/pretrained/decoder.h"
-
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
+#include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
 
@@ -21,12 +20,34 @@ Json mixer_of(const PretrainedDecoder& decoder, const std::optional<int64_t>& wi
   return mixer;
 }
 
-// `suffix` ".weight", and ".bias" where the decoder has one.
-struct Map {
-  std::string key;
-  int64_t out, in;
-  bool bias;
+// A norm or a linear map: our name and the formats'; `bias`: it has one beside its weight.
+struct Part {
+  std::string ours, hugging_face, gguf;
+  std::vector<int64_t> shape = {};
+  bool bias = false;
 };
+
+// The parts of one layer, in the model's order.
+std::vector<Part> layer_parts(const PretrainedDecoder& decoder) {
+  const int64_t dim = decoder.dim, hidden = decoder.feed_forward;
+  const int64_t width = decoder.heads * decoder.head_dim, kv_width = decoder.kv_heads * decoder.head_dim;
+  const bool gemma = decoder.gemma, qkv = decoder.qkv_bias, biased = decoder.feed_forward_bias;
+  std::vector<Part> parts = {
+      {"mixer_norm", "input_layernorm", "attn_norm", {dim}},
+      {"mixer.q", "self_attn.q_proj", "attn_q", {width, dim}, qkv},
+      {"mixer.k", "self_attn.k_proj", "attn_k", {kv_width, dim}, qkv},
+      {"mixer.v", "self_attn.v_proj", "attn_v", {kv_width, dim}, qkv},
+      {"mixer.o", "self_attn.o_proj", "attn_output", {dim, width}, decoder.output_bias},
+      {"mixer_post_norm", "post_attention_layernorm", "post_attention_norm", {dim}},
+      // Only Gemma-2's post_attention_layernorm is what its name says.
+      {"feed_forward_norm", gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm", "ffn_norm", {dim}},
+      {"feed_forward.gate", "mlp.gate_proj", "ffn_gate", {hidden, dim}, biased},
+      {"feed_forward.up", "mlp.up_proj", "ffn_up", {hidden, dim}, biased},
+      {"feed_forward.down", "mlp.down_proj", "ffn_down", {dim, hidden}, biased},
+      {"feed_forward_post_norm", "post_feedforward_layernorm", "post_ffw_norm", {dim}}};
+  if (!gemma) std::erase_if(parts, [](const Part& part) { return part.ours.ends_with("post_norm"); });
+  return parts;
+}
 
 }  // namespace
 
@@ -52,42 +73,23 @@ ModelConfig PretrainedDecoder::config() const {
   return ModelConfig::from_json(json, source);
 }
 
-std::string PretrainedWeight::name() const { return layer < 0 ? key : concat("layers.", layer, ".", key); }
-
 void visit_weights(const PretrainedDecoder& decoder, const std::function<void(const PretrainedWeight&)>& visit) {
-  const int64_t dim = decoder.dim, hidden = decoder.feed_forward;
-  const int64_t width = decoder.heads * decoder.head_dim, kv_width = decoder.kv_heads * decoder.head_dim;
-  const auto norm = [&](const char* key, int64_t layer) { visit({std::string(key) + ".weight", layer, {dim}}); };
-  const auto map = [&](const Map& linear, int64_t layer) {
-    visit({linear.key + ".weight", layer, {linear.out, linear.in}});
-    if (linear.bias) visit({linear.key + ".bias", layer, {linear.out}});
+  const auto visit_part = [&](const Part& part, const Part& within) {
+    const auto named = [&](const char* suffix, const std::vector<int64_t>& shape) {
+      visit({within.ours + part.ours + suffix, within.hugging_face + part.hugging_face + suffix,
+             within.gguf + part.gguf + suffix, shape});
+    };
+    named(".weight", part.shape);
+    if (part.bias) named(".bias", {part.shape[0]});
   };
-  map({"embedding", decoder.vocabulary, dim, false}, -1);
-  for (int64_t layer = 0; layer < decoder.layers(); ++layer) {
-    norm("mixer_norm", layer);
-    map({"mixer.q", width, dim, decoder.qkv_bias}, layer);
-    map({"mixer.k", kv_width, dim, decoder.qkv_bias}, layer);
-    map({"mixer.v", kv_width, dim, decoder.qkv_bias}, layer);
-    map({"mixer.o", dim, width, decoder.output_bias}, layer);
-    if (decoder.gemma) norm("mixer_post_norm", layer);
-    norm("feed_forward_norm", layer);
-    map({"feed_forward.gate", hidden, dim, decoder.feed_forward_bias}, layer);
-    map({"feed_forward.up", hidden, dim, decoder.feed_forward_bias}, layer);
-    map({"feed_forward.down", dim, hidden, decoder.feed_forward_bias}, layer);
-    if (decoder.gemma) norm("feed_forward_post_norm", layer);
+  const int64_t dim = decoder.dim, vocabulary = decoder.vocabulary;
+  visit_part({"embedding", "model.embed_tokens", "token_embd", {vocabulary, dim}}, {});
+  for (int64_t i = 0; i < decoder.layers(); ++i) {
+    const Part layer{concat("layers.", i, "."), concat("model.layers.", i, "."), concat("blk.", i, ".")};
+    for (const Part& part : layer_parts(decoder)) visit_part(part, layer);
   }
-  norm("norm", -1);
-  if (!decoder.tied) map({"head", decoder.vocabulary, dim, false}, -1);
-}
-
-std::string WeightNames::of(const PretrainedWeight& weight) const {
-  const size_t dot = weight.key.rfind('.');
-  const std::string key = weight.key.substr(0, dot), suffix = weight.key.substr(dot);
-  for (const auto& [ours, theirs] : weight.layer < 0 ? outside : inside) {
-    if (ours != key) continue;
-    return weight.layer < 0 ? theirs + suffix : concat(prefix, weight.layer, ".", theirs, suffix);
-  }
-  throw Failure(concat("[import] this format has no name for ", weight.name()));
+  visit_part({"norm", "model.norm", "output_norm", {dim}}, {});
+  if (!decoder.tied) visit_part({"head", "lm_head", "output", {vocabulary, dim}}, {});
 }
 
 }  // namespace cortado

@@ -1,5 +1,3 @@
-#include "cortado/models/pretrained/export.h"
-
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -10,7 +8,7 @@
 #include "cortado/formats/safetensors.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
-#include "cortado/models/pretrained/source.h"
+#include "cortado/models/pretrained/pretrained.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/weights.h"
 
@@ -185,14 +183,13 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
 void export_hugging_face(const LanguageModel& model, const std::string& folder, at::ScalarType dtype) {
   const PretrainedDecoder decoder = decoder_of(model.config());
   const Json config = config_json(decoder, dtype);
-  const WeightNames names = hugging_face_names(decoder.gemma);
   const auto weights = named_weights(model);
   TensorFile file{{}, {{"format", "pt"}}};
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
     if (interrupt_requested()) throw Failure("[export] stopped");
-    Tensor tensor = weights[weight.name()].detach();
+    Tensor tensor = weights[weight.name].detach();
     if (decoder.gemma && weight.is_norm()) tensor = tensor - 1;  // theirs multiply by 1 + w
-    file.tensors.emplace_back(names.of(weight), tensor.to(dtype));
+    file.tensors.emplace_back(weight.hugging_face, tensor.to(dtype));
   });
   write_safetensors(folder + "/model.safetensors", file);
   write_file(folder + "/config.json", config.dump(2) + "\n");

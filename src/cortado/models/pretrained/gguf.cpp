@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "cortado/base/error.h"
-#include "cortado/models/pretrained/source.h"
+#include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
 
@@ -10,29 +10,12 @@ namespace {
 
 constexpr int64_t kMostLayers = 10000;
 
-const WeightNames& gguf_names() {
-  static const WeightNames names = {{{"embedding", "token_embd"}, {"norm", "output_norm"}, {"head", "output"}},
-                                    {{"mixer_norm", "attn_norm"},
-                                     {"mixer.q", "attn_q"},
-                                     {"mixer.k", "attn_k"},
-                                     {"mixer.v", "attn_v"},
-                                     {"mixer.o", "attn_output"},
-                                     {"mixer_post_norm", "post_attention_norm"},
-                                     {"feed_forward_norm", "ffn_norm"},
-                                     {"feed_forward.gate", "ffn_gate"},
-                                     {"feed_forward.up", "ffn_up"},
-                                     {"feed_forward.down", "ffn_down"},
-                                     {"feed_forward_post_norm", "post_ffw_norm"}},
-                                    "blk."};
-  return names;
-}
-
 constexpr const char* kRopeFactors = "rope_freqs.weight";  // of Llama 3: what each frequency is divided by
 
 class GgufSource : public PretrainedSource {
  public:
-  explicit GgufSource(std::shared_ptr<const GgufFile> file) : file_(std::move(file)) {
-    names_ = gguf_names();
+  explicit GgufSource(std::shared_ptr<const GgufFile> file)
+      : PretrainedSource(&PretrainedWeight::gguf), file_(std::move(file)) {
     for (const GgufTensor& tensor : file_->tensors()) shapes_.emplace(tensor.name, tensor.shape);
     architecture_ = file_->text("general.architecture");
     if (architecture_ != "llama" && architecture_ != "qwen2" && architecture_ != "gemma2") {
@@ -55,7 +38,8 @@ class GgufSource : public PretrainedSource {
 
   Tensor read(const PretrainedWeight& weight) const override {
     const Tensor tensor = GgufFile::read(*file_->find(name_of(weight)));
-    const bool q = weight.key.starts_with("mixer.q."), k = weight.key.starts_with("mixer.k.");
+    const bool q = weight.gguf.find(".attn_q.") != std::string::npos,
+               k = weight.gguf.find(".attn_k.") != std::string::npos;
     if (architecture_ != "llama" || (!q && !k)) return tensor;
     // Llama's files have the rows of each head as pairs (0, d/2), (1, d/2 + 1), ..., for rotations of neighbours; ours
     // turn halves: rows 0 .. d/2 - 1, then the others.
@@ -148,10 +132,6 @@ class GgufSource : public PretrainedSource {
 
 std::unique_ptr<PretrainedSource> open_gguf(std::shared_ptr<const GgufFile> file) {
   return std::make_unique<GgufSource>(std::move(file));
-}
-
-std::unique_ptr<PretrainedSource> open_gguf(const std::string& path) {
-  return open_gguf(std::make_shared<const GgufFile>(path));
 }
 
 }  // namespace cortado

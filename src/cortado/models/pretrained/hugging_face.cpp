@@ -1,10 +1,9 @@
 #include <filesystem>
-#include <map>
 #include <set>
 
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
-#include "cortado/models/pretrained/source.h"
+#include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
 
@@ -17,32 +16,6 @@ constexpr int64_t kMost = int64_t{1} << 40;
 bool is_there(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
-}
-
-const WeightNames& llama_names() {
-  static const WeightNames names = {{{"embedding", "model.embed_tokens"}, {"norm", "model.norm"}, {"head", "lm_head"}},
-                                    {{"mixer_norm", "input_layernorm"},
-                                     {"mixer.q", "self_attn.q_proj"},
-                                     {"mixer.k", "self_attn.k_proj"},
-                                     {"mixer.v", "self_attn.v_proj"},
-                                     {"mixer.o", "self_attn.o_proj"},
-                                     {"feed_forward_norm", "post_attention_layernorm"},
-                                     {"feed_forward.gate", "mlp.gate_proj"},
-                                     {"feed_forward.up", "mlp.up_proj"},
-                                     {"feed_forward.down", "mlp.down_proj"}},
-                                    "model.layers."};
-  return names;
-}
-
-// Gemma-2's post_attention_layernorm is what its name says.
-WeightNames gemma_names() {
-  WeightNames names = llama_names();
-  for (auto& [ours, theirs] : names.inside) {
-    if (ours == "feed_forward_norm") theirs = "pre_feedforward_layernorm";
-  }
-  names.inside.emplace_back("mixer_post_norm", "post_attention_layernorm");
-  names.inside.emplace_back("feed_forward_post_norm", "post_feedforward_layernorm");
-  return names;
 }
 
 // transformers 5: {"rope_parameters": {"rope_theta", "rope_type", ...}}, possibly one of these for each type of layer.
@@ -202,9 +175,9 @@ PretrainedDecoder read_decoder(const std::string& folder) {
 
 class HuggingFaceSource : public PretrainedSource {
  public:
-  explicit HuggingFaceSource(const std::string& folder) : folder_(folder) {
+  explicit HuggingFaceSource(const std::string& folder)
+      : PretrainedSource(&PretrainedWeight::hugging_face), folder_(folder) {
     decoder_ = read_decoder(folder);
-    names_ = hugging_face_names(decoder_.gemma);
     const std::string index = folder + "/model.safetensors.index.json";
     if (is_there(index)) {
       read_shards(index);
@@ -268,8 +241,6 @@ class HuggingFaceSource : public PretrainedSource {
 };
 
 }  // namespace
-
-WeightNames hugging_face_names(bool gemma) { return gemma ? gemma_names() : llama_names(); }
 
 std::unique_ptr<PretrainedSource> open_hugging_face(const std::string& folder) {
   return std::make_unique<HuggingFaceSource>(folder);

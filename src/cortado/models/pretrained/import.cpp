@@ -1,5 +1,3 @@
-#include "cortado/models/pretrained/import.h"
-
 #include <filesystem>
 #include <set>
 
@@ -8,6 +6,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/utf8.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
 
@@ -40,7 +39,7 @@ std::unique_ptr<PretrainedSource> open_pretrained(const std::string& path) {
   if (!fs::is_directory(path, ignored)) {
     fail_input_if(!is_gguf(path), "[import] ", path,
                   " is not a GGUF file; a Hugging Face model is given as its folder");
-    return open_gguf(path);
+    return open_gguf(std::make_shared<const GgufFile>(path));
   }
   fail_input_if(!fs::exists(path + "/config.json", ignored), "[import] ", path,
                 " has no config.json: it is not the folder of a Hugging Face model");
@@ -57,7 +56,7 @@ PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
     if (interrupt_requested()) throw Failure(concat("[import] ", decoder.source, ": stopped"));
     const Tensor tensor = source.read(weight);
-    model.weights.emplace_back(weight.name(), dtype ? tensor.to(*dtype) : tensor);
+    model.weights.emplace_back(weight.name, dtype ? tensor.to(*dtype) : tensor);
   });
   return model;
 }

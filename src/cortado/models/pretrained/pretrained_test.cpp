@@ -1,5 +1,7 @@
 // Importing: damaged and lying files are refused in one line, whatever is wrong with them. That right ones give the
 // right models is in tests/parity/test_import.py.
+#include "cortado/models/pretrained/pretrained.h"
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -13,7 +15,6 @@
 #include "cortado/base/files.h"
 #include "cortado/formats/safetensors.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/models/pretrained/import.h"
 #include "cortado/testing/gguf.h"
 
 namespace cortado {
