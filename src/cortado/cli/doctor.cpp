@@ -19,7 +19,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/primitives/kernels.h"
-#include "cortado/tokenizers/sentencepiece/loader.h"
+#include "cortado/tokenizers/sentencepiece/bridge.h"
 
 namespace cortado {
 namespace {

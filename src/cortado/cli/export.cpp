@@ -8,7 +8,7 @@
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/pretrained/pretrained.h"
-#include "cortado/tokenizers/export.h"
+#include "cortado/tokenizers/import.h"
 
 namespace cortado {
 

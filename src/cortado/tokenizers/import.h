@@ -1,4 +1,5 @@
-// The tokenizers of pretrained models, from the forms they are published in.
+// The tokenizers of pretrained models: from the forms they are published in, and in the form that Hugging Face's
+// programs read.
 #pragma once
 
 #include <cstdint>
@@ -42,5 +43,11 @@ std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata,
 
 // The tokenizer of a pretrained model, a Hugging Face folder or a GGUF file; null if there is none.
 std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source);
+
+// Writes tokenizer.json, tokenizer_config.json (with a chat template, if the model was taught to chat) and
+// generation_config.json into a folder. False, and nothing is written: the tokenizer is none of byte pairs, the only
+// kind that pretrained models have here. InputError, and nothing is written: those files have no words for a step of
+// it.
+bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 
 }  // namespace cortado

@@ -2,7 +2,6 @@
 #include <torch/custom_class.h>
 
 #include "cortado/tokenizers/chat.h"
-#include "cortado/tokenizers/export.h"
 #include "cortado/tokenizers/import.h"
 
 namespace cortado {

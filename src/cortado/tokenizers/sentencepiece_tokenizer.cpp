@@ -7,7 +7,7 @@
 #include "cortado/base/utf8.h"
 #include "cortado/tokenizers/bpe/imports.h"
 #include "cortado/tokenizers/kinds.h"
-#include "cortado/tokenizers/sentencepiece/loader.h"
+#include "cortado/tokenizers/sentencepiece/bridge.h"
 
 namespace cortado {
 namespace {

@@ -21,7 +21,7 @@ using testing::error_of;
 
 std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
   std::vector<Span> spans;
-  Regex(pattern, "test").find_all(text, spans);
+  Matcher({pattern, true}, "test").find_all(text, spans);
   std::vector<std::string> found;
   for (const Span& span : spans) found.push_back(text.substr(span.begin, span.end - span.begin));
   return found;
@@ -42,11 +42,12 @@ TEST(Regex, MeansWhatRubyMeans) {
 }
 
 TEST(Regex, RefusesWhatItCannotMean) {
-  EXPECT_NE(error_of([] { Regex("[a[bc]]", "x"); }).find("[ ] inside [ ], which is not supported"), std::string::npos);
-  EXPECT_NE(error_of([] { Regex("[a-z&&[^b]]", "x"); }).find("&& inside [ ]"), std::string::npos);
-  EXPECT_NE(error_of([] { Regex("a{1,3}+", "x"); }).find("{ }+"), std::string::npos);
-  EXPECT_NE(error_of([] { Regex("(a", "x"); }).find("is not a regular expression: "), std::string::npos);
-  EXPECT_NE(error_of([] { Regex("a\\", "x"); }).find("is not a regular expression: "), std::string::npos);
+  EXPECT_NE(error_of([] { Matcher({"[a[bc]]", true}, "x"); }).find("[ ] inside [ ], which is not supported"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { Matcher({"[a-z&&[^b]]", true}, "x"); }).find("&& inside [ ]"), std::string::npos);
+  EXPECT_NE(error_of([] { Matcher({"a{1,3}+", true}, "x"); }).find("{ }+"), std::string::npos);
+  EXPECT_NE(error_of([] { Matcher({"(a", true}, "x"); }).find("is not a regular expression: "), std::string::npos);
+  EXPECT_NE(error_of([] { Matcher({"a\\", true}, "x"); }).find("is not a regular expression: "), std::string::npos);
 }
 
 // Letters a..d and some of their strings, in an order that makes merges compete.

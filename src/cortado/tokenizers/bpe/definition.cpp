@@ -32,13 +32,6 @@ const std::vector<int>& bytes_by_code() {
   return table;
 }
 
-void pattern_field(JsonFields& json, Pattern& pattern) {
-  json.object("pattern", [&](JsonFields& inner) {
-    if (inner.reading()) pattern.regex = inner.has("regex");
-    inner.text(pattern.regex ? "regex" : "text", pattern.text);
-  });
-}
-
 void normalizer_fields(JsonFields& json, NormalizerStep& step) {
   json.choice("type", step.type, {"nfc", "nfd", "nfkc", "nfkd", "replace", "prepend"});
   if (step.type == "replace") pattern_field(json, step.pattern);
@@ -104,6 +97,13 @@ void special_fields(JsonFields& json, SpecialTokens& special) {
 }
 
 }  // namespace
+
+void pattern_field(JsonFields& json, Pattern& pattern, const char* regex, const char* text) {
+  json.object("pattern", [&](JsonFields& inner) {
+    if (inner.reading()) pattern.regex = inner.has(regex);
+    inner.text(pattern.regex ? regex : text, pattern.text);
+  });
+}
 
 const std::string& byte_letter(unsigned char byte) {
   static const std::array<std::string, 256> letters = make_letters();

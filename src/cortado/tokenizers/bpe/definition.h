@@ -19,6 +19,9 @@ struct Pattern {
   bool regex = false;
 };
 
+// As JSON: {"regex": ...} or {"text": ...}.
+void pattern_field(JsonFields& json, Pattern& pattern, const char* regex = "regex", const char* text = "text");
+
 // Changes the text before it is cut. `type`: "nfc", "nfd", "nfkc", "nfkd"; "replace" (pattern by text); "prepend"
 // (text).
 struct NormalizerStep {

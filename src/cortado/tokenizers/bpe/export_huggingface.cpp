@@ -6,22 +6,18 @@
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/bpe/imports.h"
 #include "cortado/tokenizers/chat.h"
-#include "cortado/tokenizers/export.h"
 
 namespace cortado {
 namespace {
 
-Json hf_pattern(const Pattern& pattern) { return Json{{pattern.regex ? "Regex" : "String", pattern.text}}; }
+template <typename Step>
+Json hf_json(Step step) {
+  return JsonFields::written([&](JsonFields& json) { hf_fields(json, step); });
+}
 
 Json sequence(const char* members, const Json& steps) {
   if (steps.empty()) return nullptr;
   return steps.size() == 1 ? steps[0] : Json{{"type", "Sequence"}, {members, steps}};
-}
-
-Json hf_normalizer(const NormalizerStep& step) {
-  if (step.type == "prepend") return {{"type", "Prepend"}, {"prepend", step.text}};
-  if (step.type != "replace") return {{"type", name_of(kForms, step.type)}};
-  return {{"type", "Replace"}, {"pattern", hf_pattern(step.pattern)}, {"content", step.text}};
 }
 
 Json byte_level(bool add_prefix_space, bool use_regex) {
@@ -44,16 +40,10 @@ Json hf_pre_tokenizer(const std::vector<PreTokenizerStep>& steps) {
     if (bytes < steps.size() && steps[bytes].type == "bytes") {
       json.push_back(byte_level(space, bytes > words));
       i = bytes;
-    } else if (step.type == "split") {
-      json.push_back({{"type", "Split"},
-                      {"pattern", hf_pattern(step.pattern)},
-                      {"behavior", name_of(kBehaviors, step.behavior)},
-                      {"invert", step.invert}});
-    } else if (step.type == "metaspace") {
-      json.push_back(
-          {{"type", "Metaspace"}, {"replacement", step.mark}, {"prepend_scheme", step.prepend}, {"split", step.split}});
     } else {
-      throw InputError(concat("[export] tokenizer.json has no such step at this place: ", step.type));
+      fail_input_if(step.type != "split" && step.type != "metaspace",
+                    "[export] tokenizer.json has no such step at this place: ", step.type);
+      json.push_back(hf_json(step));
     }
   }
   return sequence("pretokenizers", json);
@@ -63,21 +53,8 @@ Json hf_pre_tokenizer(const std::vector<PreTokenizerStep>& steps) {
 Json hf_decoder(const std::vector<DecoderStep>& steps) {
   Json json = Json::array();
   for (const DecoderStep& step : steps) {
-    if (step.type == "bytes") json.push_back(byte_level(true, true));
-    if (step.type == "byte_fallback") json.push_back({{"type", "ByteFallback"}});
-    if (step.type == "replace") {
-      json.push_back({{"type", "Replace"}, {"pattern", hf_pattern(step.pattern)}, {"content", step.text}});
-    }
-    if (step.type == "strip") {
-      json.push_back({{"type", "Fuse"}});
-      json.push_back({{"type", "Strip"}, {"content", step.text}, {"start", step.start}, {"stop", step.stop}});
-    }
-    if (step.type == "metaspace") {
-      json.push_back({{"type", "Metaspace"},
-                      {"replacement", step.text},
-                      {"prepend_scheme", step.drop_first ? "always" : "never"},
-                      {"split", true}});
-    }
+    if (step.type == "strip") json.push_back({{"type", "Fuse"}});
+    json.push_back(step.type == "bytes" ? byte_level(true, true) : hf_json(step));
   }
   return sequence("decoders", json);
 }
@@ -180,7 +157,7 @@ Json hf_post_processor(const BpeDefinition& definition) {
 
 Json hf_tokenizer(const BpeDefinition& definition, const Tokenizer& tokenizer) {
   Json normalizers = Json::array();
-  for (const NormalizerStep& step : definition.normalizer) normalizers.push_back(hf_normalizer(step));
+  for (const NormalizerStep& step : definition.normalizer) normalizers.push_back(hf_json(step));
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},

@@ -17,10 +17,44 @@ using Ids = std::unordered_map<std::string, int32_t>;
 
 // --- The parts of tokenizer.json, each by its "type". Keys that decide nothing (offsets, padding) are not read.
 
-Pattern read_hf_pattern(JsonReader& reader) {
-  JsonReader inner(reader.object("pattern"), reader.place() + ".pattern");
-  const bool regex = inner.has("Regex");
-  return {inner.text(regex ? "Regex" : "String"), regex};
+const Words<std::string> kNormalizers = {{"NFC", "nfc"},          {"NFD", "nfd"},         {"NFKC", "nfkc"},
+                                         {"NFKD", "nfkd"},        {"Replace", "replace"}, {"Prepend", "prepend"},
+                                         {"Sequence", "sequence"}};
+const Words<std::string> kCuts = {{"Split", "split"}, {"Metaspace", "metaspace"}};
+const Words<std::string> kBehaviors = {{"Removed", "removed"},
+                                       {"Isolated", "isolated"},
+                                       {"MergedWithPrevious", "merged_with_previous"},
+                                       {"MergedWithNext", "merged_with_next"},
+                                       {"Contiguous", "contiguous"}};
+const Words<std::string> kDecoders = {
+    {"ByteLevel", "bytes"}, {"Replace", "replace"},     {"ByteFallback", "byte_fallback"}, {"Fuse", "fuse"},
+    {"Strip", "strip"},     {"Metaspace", "metaspace"}, {"Sequence", "sequence"}};
+
+void type_field(JsonFields& json, std::string& type, const Words<std::string>& types) {
+  if (json.reading()) type = types.front().second;
+  json.word("type", type, types);
+}
+
+// Unlike the others it may be absent.
+void flag_field(JsonFields& json, const char* key, bool& value) {
+  json.field(key, value, [&](JsonReader& reader) { return reader.boolean(key, value); });
+}
+
+void replace_fields(JsonFields& json, Pattern& pattern, std::string& text) {
+  pattern_field(json, pattern, "Regex", "String");
+  json.text("content", text);
+}
+
+// Older files say add_prefix_space instead of prepend_scheme.
+std::string prepend_scheme(JsonReader& reader) {
+  const bool add = reader.boolean("add_prefix_space", true);
+  return reader.choice("prepend_scheme", {"always", "first", "never"}, add ? "always" : "never");
+}
+
+void metaspace_fields(JsonFields& json, std::string& mark, std::string& prepend, bool& split) {
+  json.text("replacement", mark);
+  json.field("prepend_scheme", prepend, prepend_scheme);
+  flag_field(json, "split", split);
 }
 
 // Calls `read` for each member of a "Sequence", or once.
@@ -36,26 +70,13 @@ void read_steps(const Json& node, const std::string& place, const char* members,
   }
 }
 
-void read_normalizer_step(JsonReader& reader, std::vector<NormalizerStep>& steps) {
-  const std::string type = reader.choice("type", {"NFC", "NFD", "NFKC", "NFKD", "Replace", "Prepend", "Sequence"});
-  if (type == "Replace") {
-    const Pattern pattern = read_hf_pattern(reader);
-    steps.push_back({"replace", pattern, reader.text("content")});
-  } else if (type == "Prepend") {
-    steps.push_back({"prepend", {}, reader.text("prepend")});
-  } else {
-    steps.push_back({value_of(kForms, type, "type")});
-  }
-}
-
-std::string read_behavior(JsonReader& reader, std::optional<std::string> fallback = {}) {
-  return value_of(kBehaviors, reader.choice("behavior", names_in(kBehaviors), std::move(fallback)), "behavior");
-}
-
-// Older files say add_prefix_space instead of prepend_scheme.
-std::string prepend_scheme(JsonReader& reader) {
-  const bool add = reader.boolean("add_prefix_space", true);
-  return reader.choice("prepend_scheme", {"always", "first", "never"}, add ? "always" : "never");
+// Fuse only says that a Strip after it sees the whole text, as ours always does.
+template <typename Step>
+void read_step(JsonReader& reader, std::vector<Step>& steps) {
+  Step step;
+  JsonFields json(reader, /*required=*/true);
+  hf_fields(json, step);
+  if (step.type != "fuse") steps.push_back(std::move(step));
 }
 
 PreTokenizerStep split_step(const std::string& regex, const std::string& behavior, bool invert = false) {
@@ -69,47 +90,19 @@ void read_pre_tokenizer_step(JsonReader& reader, std::vector<PreTokenizerStep>& 
     if (reader.boolean("add_prefix_space", true)) steps.push_back({"prefix_space"});
     if (reader.boolean("use_regex", true)) steps.push_back(split_step(kGpt2Words, "isolated"));
     steps.push_back({"bytes"});
-  } else if (type == "Split") {
-    const Pattern pattern = read_hf_pattern(reader);
-    const std::string behavior = read_behavior(reader);
-    steps.push_back({"split", pattern, behavior, reader.boolean("invert", false)});
+  } else if (type == "Split" || type == "Metaspace") {
+    read_step(reader, steps);
   } else if (type == "Digits") {
     steps.push_back(split_step("\\p{N}", reader.boolean("individual_digits", false) ? "isolated" : "contiguous"));
-  } else if (type == "Metaspace") {
-    PreTokenizerStep step{"metaspace"};
-    step.mark = reader.text("replacement");
-    step.prepend = prepend_scheme(reader);
-    step.split = reader.boolean("split", true);
-    steps.push_back(step);
   } else if (type == "Punctuation") {
-    steps.push_back(split_step("[!-/:-@\\[-`{-~\\p{P}]", read_behavior(reader, "Isolated")));
+    const std::string behavior = choose(reader, "behavior", kBehaviors, "Isolated");
+    steps.push_back(split_step("[!-/:-@\\[-`{-~\\p{P}]", behavior));
   } else if (type == "Whitespace") {
     steps.push_back(split_step("[\\w\\p{Join_Control}]+|[^\\w\\p{Join_Control}\\s]+", "removed", true));
   } else if (type == "WhitespaceSplit") {
     steps.push_back(split_step("\\s", "removed"));
   } else {
     steps.push_back({"split", {reader.text("delimiter")}, "removed"});
-  }
-}
-
-// Fuse only says that a Strip after it sees the whole text, as ours always does.
-void read_decoder_step(JsonReader& reader, std::vector<DecoderStep>& steps) {
-  const std::string type =
-      reader.choice("type", {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "Sequence"});
-  if (type == "ByteLevel") steps.push_back({"bytes"});
-  if (type == "ByteFallback") steps.push_back({"byte_fallback"});
-  if (type == "Replace") {
-    const Pattern pattern = read_hf_pattern(reader);
-    steps.push_back({"replace", pattern, reader.text("content")});
-  }
-  if (type == "Strip") {
-    const std::string content = reader.text("content");
-    const int64_t start = reader.integer("start", 0, 1 << 20);
-    steps.push_back({"strip", {}, content, false, start, reader.integer("stop", 0, 1 << 20)});
-  }
-  if (type == "Metaspace") {
-    const std::string mark = reader.text("replacement");
-    steps.push_back({"metaspace", {}, mark, prepend_scheme(reader) != "never"});
   }
 }
 
@@ -252,10 +245,10 @@ BpeDefinition read_tokenizer_json(const std::string& path) {
   read_added_tokens(json.value("added_tokens", Large()), path, ids, definition);
   read_model(JsonReader(Json(model), path + ".model"), ids, definition);
   const auto part = [&](const char* key) { return Json(json.value(key, Large())); };
-  read_steps(part("normalizer"), path + ".normalizer", "normalizers", definition.normalizer, read_normalizer_step);
+  read_steps(part("normalizer"), path + ".normalizer", "normalizers", definition.normalizer, read_step<NormalizerStep>);
   read_steps(part("pre_tokenizer"), path + ".pre_tokenizer", "pretokenizers", definition.pre_tokenizer,
              read_pre_tokenizer_step);
-  read_steps(part("decoder"), path + ".decoder", "decoders", definition.decoder, read_decoder_step);
+  read_steps(part("decoder"), path + ".decoder", "decoders", definition.decoder, read_step<DecoderStep>);
   Marks marks{ids, definition.special};
   read_steps(part("post_processor"), path + ".post_processor", "processors", marks, read_post_processor);
   return definition;
@@ -345,6 +338,36 @@ BpeDefinition read_tokenizer_model(const std::string& folder, const std::string&
 }
 
 }  // namespace
+
+void hf_fields(JsonFields& json, NormalizerStep& step) {
+  type_field(json, step.type, kNormalizers);
+  if (step.type == "replace") replace_fields(json, step.pattern, step.text);
+  if (step.type == "prepend") json.text("prepend", step.text);
+}
+
+void hf_fields(JsonFields& json, PreTokenizerStep& step) {
+  type_field(json, step.type, kCuts);
+  if (step.type == "metaspace") return metaspace_fields(json, step.mark, step.prepend, step.split);
+  pattern_field(json, step.pattern, "Regex", "String");
+  json.word("behavior", step.behavior, kBehaviors);
+  flag_field(json, "invert", step.invert);
+}
+
+void hf_fields(JsonFields& json, DecoderStep& step) {
+  type_field(json, step.type, kDecoders);
+  if (step.type == "replace") replace_fields(json, step.pattern, step.text);
+  if (step.type == "strip") {
+    json.text("content", step.text);
+    json.integer("start", step.start, 0, 1 << 20);
+    json.integer("stop", step.stop, 0, 1 << 20);
+  }
+  if (step.type == "metaspace") {
+    std::string prepend = step.drop_first ? "always" : "never";
+    bool split = true;
+    metaspace_fields(json, step.text, prepend, split);
+    step.drop_first = prepend != "never";
+  }
+}
 
 void complete_special(BpeDefinition& definition, const std::string& chat_template) {
   SpecialTokens& special = definition.special;

@@ -18,22 +18,12 @@ class Message {
     field = tag >> 3;
     number = 0;
     bytes = {};
-    switch (tag & 7) {
-      case 0:
-        number = varint();
-        break;
-      case 1:
-        take(8);
-        break;
-      case 2:
-        take(varint());
-        break;
-      case 5:
-        take(4);
-        break;
-      default:
-        damaged();
-    }
+    const uint64_t type = tag & 7;
+    if (type == 0) number = varint();
+    if (type == 1) take(8);
+    if (type == 2) take(varint());
+    if (type == 5) take(4);
+    if (type > 2 && type != 5) damaged();
     return true;
   }
 

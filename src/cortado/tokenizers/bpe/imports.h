@@ -12,13 +12,11 @@ namespace cortado {
 inline constexpr const char* kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-// Hugging Face's names and ours: what becomes of a split's matches, and Unicode's forms.
-inline const Words<std::string> kBehaviors = {{"Removed", "removed"},
-                                              {"Isolated", "isolated"},
-                                              {"MergedWithPrevious", "merged_with_previous"},
-                                              {"MergedWithNext", "merged_with_next"},
-                                              {"Contiguous", "contiguous"}};
-inline const Words<std::string> kForms = {{"NFC", "nfc"}, {"NFD", "nfd"}, {"NFKC", "nfkc"}, {"NFKD", "nfkd"}};
+// A step as Hugging Face's tokenizer.json has it, to be read and to be written; of those that cut only "split" and
+// "metaspace", which it has as such.
+void hf_fields(JsonFields& json, NormalizerStep& step);
+void hf_fields(JsonFields& json, PreTokenizerStep& step);
+void hf_fields(JsonFields& json, DecoderStep& step);
 
 BpeDefinition define_vocabulary(const VocabularyMetadata& metadata, const std::string& place);
 

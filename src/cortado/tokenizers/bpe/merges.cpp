@@ -1,5 +1,3 @@
-#include "cortado/tokenizers/bpe/merges.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,6 +6,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/utf8.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 
 namespace cortado {
 namespace {

@@ -1,4 +1,4 @@
-#include "cortado/tokenizers/bpe/regex.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -109,14 +109,11 @@ class Translation {
   bool in_class_ = false;
 };
 
-struct FreeMatchData {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-};
-
 }  // namespace
 
-Regex::Regex(const std::string& pattern, const std::string& place) : pattern_(pattern) {
-  const std::string translated = Translation(pattern, place).run();
+Matcher::Matcher(const Pattern& pattern, const std::string& place) : pattern_(pattern.text) {
+  if (!pattern.regex) return;
+  const std::string translated = Translation(pattern_, place).run();
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto* code =
@@ -125,14 +122,15 @@ Regex::Regex(const std::string& pattern, const std::string& place) : pattern_(pa
   if (!code) {
     unsigned char reason[256];
     pcre2_get_error_message(error, reason, sizeof reason);
-    throw InputError(concat("[", place, "] \"", pattern, "\" is not a regular expression: ", reason));
+    throw InputError(concat("[", place, "] \"", pattern_, "\" is not a regular expression: ", reason));
   }
   code_ = std::shared_ptr<pcre2_real_code_8>(code, [](pcre2_code* it) { pcre2_code_free(it); });
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where it cannot be, the interpreter runs
 }
 
-int Regex::match(std::string_view text, size_t at, Span& span) const {
-  thread_local const std::unique_ptr<pcre2_match_data, FreeMatchData> data(pcre2_match_data_create(1, nullptr));
+int Matcher::match(std::string_view text, size_t at, Span& span) const {
+  thread_local const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   int result = pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
@@ -147,9 +145,16 @@ int Regex::match(std::string_view text, size_t at, Span& span) const {
   return result;
 }
 
-void Regex::find_all(std::string_view text, std::vector<Span>& spans) const {
+void Matcher::find_all(std::string_view text, std::vector<Span>& spans) const {
   spans.clear();
-  if (text.empty()) return;
+  if (text.empty() || (!code_ && pattern_.empty())) return;
+  if (!code_) {
+    for (size_t at = text.find(pattern_); at != std::string_view::npos; at = text.find(pattern_, at)) {
+      spans.push_back({at, at + pattern_.size()});
+      at += pattern_.size();
+    }
+    return;
+  }
   size_t at = 0;
   Span span{};
   while (at <= text.size() && match(text, at, span) >= 0) {
@@ -160,28 +165,6 @@ void Regex::find_all(std::string_view text, std::vector<Span>& spans) const {
     }
     spans.push_back(span);
     at = span.end;
-  }
-}
-
-bool Regex::matches_somewhere(std::string_view text) const {
-  Span span{};
-  return !text.empty() && match(text, 0, span) >= 0;
-}
-
-Matcher::Matcher(const Pattern& pattern, const std::string& place) {
-  if (pattern.regex) {
-    regex_ = std::make_shared<const Regex>(pattern.text, place);
-  } else {
-    literal_ = pattern.text;
-  }
-}
-
-void Matcher::find_all(std::string_view text, std::vector<Span>& spans) const {
-  if (regex_) return regex_->find_all(text, spans);
-  spans.clear();
-  if (literal_.empty()) return;
-  for (size_t at = text.find(literal_); at != std::string_view::npos; at = text.find(literal_, at + literal_.size())) {
-    spans.push_back({at, at + literal_.size()});
   }
 }
 

@@ -1,5 +1,3 @@
-#include "cortado/tokenizers/bpe/text_steps.h"
-
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/utf8.h"
+#include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 
 namespace cortado {
 namespace {
@@ -23,14 +22,20 @@ std::string_view character_after(std::string_view text, size_t at) {
   return text.substr(at, static_cast<size_t>(utf8_char(text.substr(at)).length));
 }
 
+bool matches(const Matcher& pattern, std::string_view character) {
+  std::vector<Span> spans;
+  pattern.find_all(character, spans);
+  return !spans.empty();
+}
+
 bool is_space(std::string_view character) {
-  static const Regex space("\\s", "tokenizer");
-  return space.matches_somewhere(character);
+  static const Matcher space({"\\s", true}, "tokenizer");
+  return matches(space, character);
 }
 
 bool is_word(std::string_view character) {
-  static const Regex word("[\\w\\p{Join_Control}]", "tokenizer");
-  return word.matches_somewhere(character);
+  static const Matcher word({"[\\w\\p{Join_Control}]", true}, "tokenizer");
+  return matches(word, character);
 }
 
 std::string unicode_form(const std::string& text, const std::string& form) {

@@ -22,3 +22,11 @@ using CortadoSentences = bool (*)(void* context, const char** text, size_t* coun
 bool cortado_sentencepiece(CortadoSentences next, void* sentences, int32_t vocabulary, CortadoSink result,
                            void* context);
 }
+
+namespace cortado {
+
+// Opens the library on first use. Missing or unreadable: Failure. Safe to call from several threads; stays open to the
+// end of the process.
+decltype(&cortado_sentencepiece) sentencepiece_trainer();
+
+}  // namespace cortado

@@ -1,10 +1,9 @@
-#include "cortado/tokenizers/sentencepiece/loader.h"
-
 #include <dlfcn.h>
 
 #include <string>
 
 #include "cortado/base/error.h"
+#include "cortado/tokenizers/sentencepiece/bridge.h"
 
 #ifdef __SANITIZE_ADDRESS__
 // The address sanitizer refuses RTLD_DEEPBIND. There the two libraries' common variable (bridge.h) is given room enough
