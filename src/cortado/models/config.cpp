@@ -123,11 +123,12 @@ void input_fields(JsonFields& json, int64_t& channels) {
   json.integer("channels", channels, 1, kWide);
 }
 
-Json training_object(JsonReader& reader) {
-  const Json training = reader.any("training");
-  if (training.is_null()) return Json::object();
-  if (!training.is_object()) reader.fail(concat("\"training\" must be an object, got ", training.dump()));
-  return training;
+// Of another layer's, which reads it.
+Json unread_object(JsonReader& reader, const std::string& key, const Json& absent) {
+  const Json object = reader.any(key);
+  if (object.is_null()) return absent;
+  if (!object.is_object()) reader.fail(concat("\"", key, "\" must be an object, got ", object.dump()));
+  return object;
 }
 
 // Equal neighbours are written once, with "repeat".
@@ -191,7 +192,11 @@ void config_fields(JsonFields& json, ModelConfig& config) {
   json.field("initialization", config.initialization, [](JsonReader& reader) {
     return read_initialization(reader.object("initialization"), reader.place() + ".initialization");
   });
-  json.field("training", config.training, training_object);
+  if (reading || !config.task.is_null()) {
+    json.field("task", config.task, [](JsonReader& reader) { return unread_object(reader, "task", Json()); });
+  }
+  json.field("training", config.training,
+             [](JsonReader& reader) { return unread_object(reader, "training", Json::object()); });
 }
 
 }  // namespace
@@ -209,7 +214,7 @@ Json ModelConfig::to_json() const {
 
 std::string ModelConfig::architecture_hash() const {
   Json json = to_json();
-  for (const char* key : {"name", "dropout", "initialization", "training"}) json.erase(key);
+  for (const char* key : {"name", "dropout", "initialization", "task", "training"}) json.erase(key);
   if (positions != PositionKind::kLearned) json.erase("context");
   Checksum checksum;
   checksum.add(json.dump());

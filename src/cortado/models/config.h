@@ -38,6 +38,7 @@ enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 //            "hidden": 0} (models/classifier.h),
 //   "dropout": 0.0, "final_softcap": null, "causal": true,
 //   "initialization": {"type": "lecun"} or {"type": "normal", "std": 0.02}, both with "scale_residual": false,
+//   "task": {"name": "mqar", ...}   what is learned, other than texts (tasks/registry.h), kept here unread
 //   "training": {...}   read by train/ (train/options.h), kept here unread
 // }
 struct HeadConfig {
@@ -74,6 +75,7 @@ struct ModelConfig {
   std::optional<double> final_softcap;
   bool causal = true;
   Json initialization;
+  Json task;      // the object "task", for train/; null: a text
   Json training;  // the object "training", for train/
 
   // Strict: InputError names key, value and what is allowed (D not divisible by H, ...).

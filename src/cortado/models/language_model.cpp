@@ -48,8 +48,13 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const Ba
     fail_input_if(worst >= config().vocabulary, "[model] target ", worst, " is outside the vocabulary 0..",
                   config().vocabulary - 1);
   }
-  const Tensor last = hidden(tokens, batch).flatten(0, 1);
-  const Tensor wanted = targets.flatten().clamp_min(-1);
+  Tensor last = hidden(tokens, batch).flatten(0, 1), wanted = targets.flatten().clamp_min(-1);
+  // Where few tokens have a target, as in most tasks, the head is for those alone.
+  const Tensor counted = wanted.ge(0).nonzero().squeeze(1);
+  if (counted.size(0) > 0 && 2 * counted.size(0) < wanted.size(0)) {
+    last = last.index_select(0, counted);
+    wanted = wanted.index_select(0, counted);
+  }
   if (weight_format() != WeightFormat::kPlain) return loss_by_logits(last, wanted);
   return linear_cross_entropy(last, head_weight(), head_bias(), wanted, config().final_softcap);
 }

@@ -14,7 +14,7 @@ class LanguageData : public TaskData {
       : path_(options.data),
         dataset_(open_data(path_, options, tokenizer.empty() ? nullptr : load_tokenizer(tokenizer))) {}
 
-  void complete(ModelConfig& model, const std::string& name) const override {
+  void complete(ModelConfig& model, TrainingOptions&, const std::string& name) const override {
     fail_input_if(model.head.kind != HeadKind::kLanguage, "[", name,
                   "] \"head\" is a classifier's: a text trains a language model");
     fail_input_if(!model.causal, "[", name,

@@ -40,6 +40,8 @@ void training_fields(JsonFields& json, TrainingOptions& options) {
   json.integer("context", options.context, 1, int64_t{1} << 30);
   json.integer("accumulate", options.accumulate, 1, 1 << 20);
   json.integer("steps", options.steps, 0, kMany);
+  if (reading || options.epochs > 0) json.integer("epochs", options.epochs, 0, kMany);
+  if (reading || options.target > 0) json.number("target", options.target, 0, 1e9);
   optimizer_fields(json, options);
   if (reading) options.dtype = std::nullopt;
   json.word("dtype", options.dtype, kTypes);

@@ -22,6 +22,8 @@ struct TrainingOptions {
   int64_t context = 256;           // T: tokens in a crop (a packed batch has batch * context tokens)
   int64_t accumulate = 1;          // batches whose gradients are averaged before a step
   int64_t steps = 2000;            // optimiser steps
+  int64_t epochs = 0;              // of data with an end, in place of steps; 0: steps
+  double target = 0;               // of the task's metric: where it is reached, training ends; 0: none
 
   double learning_rate = 1e-3;  // at the end of the warm-up
   double minimum_rate = 1e-4;   // at the end of the decay

@@ -56,7 +56,7 @@ void load_parameters(const TensorFile& file, const std::string& path, Backbone& 
 }  // namespace
 
 Json TrainerState::to_json() const {
-  return {{"step", step},
+  Json json = {{"step", step},
           {"tokens", tokens},
           {"data", data.to_json()},
           {"data_tokens", read.tokens},
@@ -66,6 +66,8 @@ Json TrainerState::to_json() const {
           {"validation_loss", finite_or_null(validation_loss)},
           {"validated_step", validated_step},
           {"seconds", seconds}};
+  if (reached) json["reached"] = true;
+  return json;
 }
 
 TrainerState TrainerState::from_json(const Json& json, const std::string& place) {
@@ -81,6 +83,7 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& place)
   state.best_step = reader.integer("best_step", 0, kMost);
   state.validation_loss = number_or_infinity(reader.any("validation_loss"));
   state.validated_step = reader.integer("validated_step", 0, kMost);
+  state.reached = reader.boolean("reached", false);
   state.seconds = reader.number("seconds", 0, std::numeric_limits<double>::max());
   reader.finish();
   return state;

@@ -8,6 +8,7 @@
 #include "cortado/base/human.h"
 #include "cortado/base/random.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/train/example_task.h"
 #include "cortado/train/metrics.h"
 #include "cortado/train/trainer.h"
 
@@ -100,6 +101,15 @@ std::string own_tokenizer(const TrainRequest& request, const std::string& base) 
 
 std::string absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
+// The steps of so many epochs, where the schedule ends unless the config says otherwise.
+void count_steps(TrainingOptions& options, const TaskData& data, const Json& config) {
+  const int64_t batches = data.epoch(options);
+  fail_input_if(batches < 1, "[training] \"epochs\": ", data.description(), " have no end, give \"steps\"");
+  options.steps = (options.epochs * batches + options.accumulate - 1) / options.accumulate;
+  const auto training = config.find("training");
+  if (training == config.end() || !training->contains("decay_steps")) options.decay_steps = options.steps;
+}
+
 Plan make_plan(const TrainRequest& request) {
   const RunFolder folder{request.out};
   Json config = request.config;
@@ -124,8 +134,10 @@ Plan make_plan(const TrainRequest& request) {
     fail_input_if(!resume && !fs::is_directory(plan.options.base), "[train] \"base\" must be a run, ",
                   plan.options.base, " is none");
   }
-  plan.data = request.task(plan.options, own_tokenizer(request, plan.options.base));
-  plan.data->complete(plan.model, name);
+  plan.data = plan.model.task.is_null() ? request.task(plan.options, own_tokenizer(request, plan.options.base))
+                                        : open_example_data(plan.model.task);
+  plan.data->complete(plan.model, plan.options, name);
+  if (plan.options.epochs > 0) count_steps(plan.options, *plan.data, config);
   return plan;
 }
 

@@ -24,7 +24,7 @@ struct TrainRequest {
   int64_t stop_at = -1;        // stop after this step as Ctrl-C would, leaving the schedule as it is; -1: don't
   std::function<bool()> stop;  // asked after every step
   bool progress = true;        // a bar, and a line about what is trained
-  OpenTaskData task = open_language_data;
+  OpenTaskData task = open_language_data;  // of a config without "task"
 };
 
 struct TrainResult {

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct Validation {
   double loss = 0;                 // the smaller the better: decides which weights are the best
   std::vector<double> parts = {};  // what the loss is made of, where a task has several
   Json metrics;                    // the task's own entries of the line in metrics.jsonl
+  std::optional<double> score = {};  // the task's metric, the larger the better, where it has one
 };
 
 // A task reads nothing but the weights, its own seed and the position: so a resumed run equals one that was never
@@ -57,11 +59,13 @@ class TaskData {
  public:
   virtual ~TaskData() = default;
 
-  // Decides what the config leaves to the data (its vocabulary, its classes). InputError, beginning with [`name`]: a
-  // model that cannot learn from it.
-  virtual void complete(ModelConfig& model, const std::string& name) const = 0;
+  // Decides what the config leaves to the data (its vocabulary, its classes, how long inputs are). InputError, beginning
+  // with [`name`]: a model that cannot learn from it.
+  virtual void complete(ModelConfig& model, TrainingOptions& options, const std::string& name) const = 0;
   // Of a model of a config that it has completed.
   virtual std::shared_ptr<Task> task(const std::shared_ptr<Backbone>& model, const TrainingOptions& options) const = 0;
+  // Batches in which all of it has been read once; 0: it has no end.
+  virtual int64_t epoch(const TrainingOptions&) const { return 0; }
   // Kept in the run's folder; null: the model reads no text.
   virtual const Tokenizer* tokenizer() const { return nullptr; }
   // For people: "1,003,854 tokens of speeches.txt".

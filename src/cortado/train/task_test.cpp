@@ -68,7 +68,7 @@ class OrderTask : public Task {
 
 class OrderData : public TaskData {
  public:
-  void complete(ModelConfig& model, const std::string& name) const override {
+  void complete(ModelConfig& model, TrainingOptions&, const std::string& name) const override {
     fail_input_if(model.head.kind != HeadKind::kClasses, "[", name, "] the order of tokens is a class");
     if (model.vocabulary == 0) model.vocabulary = 3;
   }

@@ -44,11 +44,11 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
   bar.start_at(state_.step);
   bool stopping = false;
   while (true) {
-    const bool finished = state_.step >= options_.steps;
     if (validation_due()) {
       bar.clear();
       if (!validate(keeper, control)) stopping = true;
     }
+    const bool finished = state_.step >= options_.steps || state_.reached;
     // Also before the first step: from now on there is a run that can be read and resumed.
     if (unsaved_ && (finished || stopping || state_.step % options_.evaluate_every == 0)) {
       keeper.checkpoint();
@@ -131,6 +131,7 @@ bool Trainer::validate(const RunKeeper& keeper, const RunControl& control) {
     state_.best_loss = found.loss;
     state_.best_step = state_.step;
   }
+  state_.reached = options_.target > 0 && found.score && *found.score >= options_.target;
   unsaved_ = true;
   keeper.validated(found, best);
   Json line = {{"step", state_.step}};

@@ -1,0 +1,19 @@
+// For tests: a generator draws what is known of it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "cortado/tasks/examples.h"
+
+namespace cortado::testing {
+
+inline void expect_published(const TaskExamples& task) {
+  const Json found = task.statistics(2000);
+  const auto published = task.published();
+  EXPECT_FALSE(published.empty());
+  for (const Published& known : published) {
+    EXPECT_NEAR(found.at(known.name).get<double>(), known.value, known.tolerance) << known.name;
+  }
+}
+
+}  // namespace cortado::testing
