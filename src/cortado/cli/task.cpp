@@ -92,7 +92,8 @@ void statistics(const TaskOptions& options) {
 void write_examples(const TaskExamples& task, const std::string& folder, int64_t most) {
   for (const auto& [name, split] : kSplits) {
     std::string lines;
-    for (int64_t i = 0; i < std::min(most, task.size(split)); ++i) lines += as_json(task.example(split, i)).dump() + "\n";
+    for (int64_t i = 0; i < std::min(most, task.size(split)); ++i)
+      lines += as_json(task.example(split, i)).dump() + "\n";
     write_file(folder + "/" + name + ".jsonl", lines);
   }
 }
@@ -101,7 +102,8 @@ void export_task(const TaskOptions& options) {
   const auto task = options.open();
   const auto& write = task_kind(options.name).write;
   write_output_folder(options.out, [&](const std::string& folder) {
-    (write ? write : write_examples)(*task, folder, options.most > 0 ? options.most : std::numeric_limits<int64_t>::max());
+    (write ? write : write_examples)(*task, folder,
+                                     options.most > 0 ? options.most : std::numeric_limits<int64_t>::max());
   });
   std::cout << "written to " << options.out << std::endl;
 }
@@ -133,22 +135,32 @@ void add_task_command(CLI::App& app) {
   CLI::App& list = *task.add_subcommand("list", "List them");
   list.add_flag("--json", options->json, "print JSON");
   list.callback([options] { list_tasks(*options); });
-  add(task, "show", "Print examples", options, [&](CLI::App& command) {
-    command.add_option("--split", options->split, "train, validation or test (default train)");
-    command.add_option("--index", options->index, "the first example to print (default 0)")->check(CLI::NonNegativeNumber);
-    command.add_option("--count", options->count, "how many (default 1)")->check(CLI::PositiveNumber);
-    command.add_flag("--json", options->json, "print JSON, an example a line");
-  }, show);
-  add(task, "statistics", "Measure what a generator draws, beside what is published", options, [&](CLI::App& command) {
-    command.add_option("--examples", options->examples, "how many examples (default 2000)")->check(CLI::PositiveNumber);
-    command.add_flag("--json", options->json, "print JSON");
-  }, statistics);
-  add(task, "export", "Write examples as files, in the public format where there is one", options,
+  add(
+      task, "show", "Print examples", options,
+      [&](CLI::App& command) {
+        command.add_option("--split", options->split, "train, validation or test (default train)");
+        command.add_option("--index", options->index, "the first example to print (default 0)")
+            ->check(CLI::NonNegativeNumber);
+        command.add_option("--count", options->count, "how many (default 1)")->check(CLI::PositiveNumber);
+        command.add_flag("--json", options->json, "print JSON, an example a line");
+      },
+      show);
+  add(
+      task, "statistics", "Measure what a generator draws, beside what is published", options,
+      [&](CLI::App& command) {
+        command.add_option("--examples", options->examples, "how many examples (default 2000)")
+            ->check(CLI::PositiveNumber);
+        command.add_flag("--json", options->json, "print JSON");
+      },
+      statistics);
+  add(
+      task, "export", "Write examples as files, in the public format where there is one", options,
       [&](CLI::App& command) {
         command.add_option("--out", options->out, "folder to write; new or empty")->required()->type_name("DIR");
         command.add_option("--most", options->most, "examples of each split (default 1000; 0: all)")
             ->check(CLI::NonNegativeNumber);
-      }, export_task);
+      },
+      export_task);
 }
 
 }  // namespace cortado

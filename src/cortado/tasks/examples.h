@@ -23,7 +23,7 @@ struct Example {
   std::vector<float> numbers = {};    // [length, channels]
   std::vector<int64_t> second = {};   // a pair's other tokens
   std::vector<int64_t> targets = {};  // one a token: what is to be said at that token itself (no shift by one)
-  int64_t label = kIgnored;      // the class
+  int64_t label = kIgnored;           // the class
 };
 
 // What a model for the task must be.

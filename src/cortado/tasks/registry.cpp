@@ -5,6 +5,7 @@
 #include "cortado/tasks/image/image.h"
 #include "cortado/tasks/listops/listops.h"
 #include "cortado/tasks/mqar/mqar.h"
+#include "cortado/tasks/pathfinder/pathfinder.h"
 #include "cortado/tasks/regbench/regbench.h"
 #include "cortado/tasks/retrieval/retrieval.h"
 #include "cortado/tasks/text/text.h"
@@ -27,6 +28,8 @@ const std::vector<TaskKind>& task_kinds() {
       {"regbench", "in-context language learning: the next letter of strings of an automaton never seen",
        opens(regbench_examples)},
       {"listops", "Long Range Arena: the value of a long nested expression", opens(listops_examples), write_listops},
+      {"pathfinder", "Long Range Arena: are two marked ends those of one snake, pixel by pixel",
+       opens(pathfinder_examples)},
       {"image", "Long Range Arena: what a picture of CIFAR-10 shows, pixel by pixel", opens(image_examples)},
       {"text", "Long Range Arena: is a film review of IMDB good, byte by byte", opens(text_examples)},
       {"retrieval", "Long Range Arena: does one of two papers of AAN cite the other, byte by byte",

@@ -126,7 +126,8 @@ class ExampleTask : public Task {
 
   Tensor learn(DataPosition& position) override {
     std::vector<Example> examples;
-    for (const int64_t index : order_.of(position.batches)) examples.push_back(examples_->example(Split::kTrain, index));
+    for (const int64_t index : order_.of(position.batches))
+      examples.push_back(examples_->example(Split::kTrain, index));
     ++position.batches;
     ExampleBatch batch = collate(std::move(examples), shape_, model_->device());
     batch.about.training = true;
@@ -165,7 +166,8 @@ class ExampleTask : public Task {
 void complete_head(const TaskShape& shape, ModelConfig& model, const std::string& name) {
   HeadConfig& head = model.head;
   if (shape.classes == 0) {
-    fail_input_if(head.kind != HeadKind::kLanguage, "[", name, "] \"head\" is a classifier's: the task asks for tokens");
+    fail_input_if(head.kind != HeadKind::kLanguage, "[", name,
+                  "] \"head\" is a classifier's: the task asks for tokens");
     fail_input_if(!model.causal, "[", name, "] \"causal\" is false: the model would see the targets");
     return;
   }
@@ -229,7 +231,8 @@ class Answers {
     if (const auto* classifier = dynamic_cast<const Classifier*>(&model)) {
       const Tensor logits = classifier->forward(batch.inputs, batch.about).to(at::kFloat);
       add_loss(logits, batch.targets);
-      for (size_t i = 0; i < batch.examples.size(); ++i) score(batch.examples[i], first + int64_t(i), logits[int64_t(i)]);
+      for (size_t i = 0; i < batch.examples.size(); ++i)
+        score(batch.examples[i], first + int64_t(i), logits[int64_t(i)]);
       return;
     }
     const Tensor hidden = model.hidden(batch.inputs, batch.about).flatten(0, 1);
@@ -270,9 +273,7 @@ class Answers {
 
 }  // namespace
 
-std::unique_ptr<TaskData> open_example_data(const Json& task) {
-  return std::make_unique<ExampleData>(task);
-}
+std::unique_ptr<TaskData> open_example_data(const Json& task) { return std::make_unique<ExampleData>(task); }
 
 Json score_examples(const Backbone& model, const TaskExamples& task, Split split, int64_t batch, int64_t most,
                     const std::function<void(int64_t done, int64_t total)>& progress) {

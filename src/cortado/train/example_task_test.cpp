@@ -14,10 +14,11 @@ namespace {
 class ExampleTaskTest : public testing::RunTest {
  protected:
   static Json config(const std::string& task, const std::string& training, const std::string& mixer = "softmax") {
-    Json json = parse_json(R"({"dim": 32, "heads": 1, "layers": 2, "positions": "rotary", "feed_forward": {"type": "none"},
+    Json json =
+        parse_json(R"({"dim": 32, "heads": 1, "layers": 2, "positions": "rotary", "feed_forward": {"type": "none"},
         "training": {"batch": 32, "steps": 12, "warmup": 3, "evaluate_every": 6, "log_every": 1,
         "learning_rate": 0.01}})",
-                           "test");
+                   "test");
     json["mixer"]["mixer"] = mixer;
     json["task"] = parse_json(task, "task");
     json["training"].update(parse_json(training, "training"));
@@ -28,8 +29,8 @@ class ExampleTaskTest : public testing::RunTest {
 };
 
 TEST_F(ExampleTaskTest, RecallIsLearnedUntilTheTargetIsReached) {
-  const TrainResult result = train_run(request(
-      config(kRecall, R"({"steps": 3000, "evaluate_every": 100, "target": 0.95, "batch": 64})"), "run"));
+  const TrainResult result = train_run(
+      request(config(kRecall, R"({"steps": 3000, "evaluate_every": 100, "target": 0.95, "batch": 64})"), "run"));
   EXPECT_TRUE(result.done);
   EXPECT_TRUE(result.state.reached);
   EXPECT_LT(result.state.step, 3000);
@@ -44,7 +45,8 @@ TEST_F(ExampleTaskTest, RecallIsLearnedUntilTheTargetIsReached) {
 // Examples of different lengths are packed, and the answers counted where the task asks.
 TEST_F(ExampleTaskTest, GoesOnBitForBitInEpochs) {
   const Json task = parse_json(R"({"name": "regbench", "examples": 20, "validation_examples": 3, "most_strings": 10,
-                                   "longest_string": 8})", "task");
+                                   "longest_string": 8})",
+                               "task");
   const Json whole = config(task.dump(), R"({"epochs": 3, "batch": 6, "evaluate_every": 5})", "gla");
   const TrainResult result = train_run(request(whole, "whole"));
   EXPECT_EQ(result.steps, 3 * 4);
@@ -57,7 +59,8 @@ TEST_F(ExampleTaskTest, GoesOnBitForBitInEpochs) {
 
 TEST_F(ExampleTaskTest, AClassifierFollowsFromTheTask) {
   Json json = config(R"({"name": "listops", "examples": 40, "validation_examples": 10, "shorter": 30, "longer": 3,
-                         "depth": 4})", R"({"steps": 4, "evaluate_every": 2, "batch": 8})");
+                         "depth": 4})",
+                     R"({"steps": 4, "evaluate_every": 2, "batch": 8})");
   json["causal"] = false;
   EXPECT_TRUE(train_run(request(json, "run")).done);
   const auto model = std::dynamic_pointer_cast<Classifier>(open_backbone(path("run")));
@@ -88,7 +91,8 @@ TEST_F(ExampleTaskTest, TheLossIsThatOfTheTargets) {
 }
 
 TEST_F(ExampleTaskTest, TasksAndModelsThatDontFitAreRefused) {
-  const auto refused = [&](const char* task, const std::function<void(Json&)>& change = [](Json&) {}) {
+  const auto refused = [&](
+                           const char* task, const std::function<void(Json&)>& change = [](Json&) {}) {
     Json json = config(task, "{}");
     change(json);
     return error_of(request(json, "run"));
@@ -99,9 +103,8 @@ TEST_F(ExampleTaskTest, TasksAndModelsThatDontFitAreRefused) {
             std::string::npos);
   EXPECT_NE(refused(kRecall, [](Json& json) { json["vocabulary"] = 16; }).find("the task has 32 tokens"),
             std::string::npos);
-  EXPECT_NE(refused(R"({"name": "listops"})", [](Json& json) {
-              json["head"] = {{"type", "classes"}, {"classes", 3}};
-            }).find("the task has 10 classes"),
+  EXPECT_NE(refused(R"({"name": "listops"})", [](Json& json) { json["head"] = {{"type", "classes"}, {"classes", 3}}; })
+                .find("the task has 10 classes"),
             std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(path("run")));
 }

@@ -57,15 +57,15 @@ void load_parameters(const TensorFile& file, const std::string& path, Backbone& 
 
 Json TrainerState::to_json() const {
   Json json = {{"step", step},
-          {"tokens", tokens},
-          {"data", data.to_json()},
-          {"data_tokens", read.tokens},
-          {"data_fingerprint", read.fingerprint},
-          {"best_loss", finite_or_null(best_loss)},
-          {"best_step", best_step},
-          {"validation_loss", finite_or_null(validation_loss)},
-          {"validated_step", validated_step},
-          {"seconds", seconds}};
+               {"tokens", tokens},
+               {"data", data.to_json()},
+               {"data_tokens", read.tokens},
+               {"data_fingerprint", read.fingerprint},
+               {"best_loss", finite_or_null(best_loss)},
+               {"best_step", best_step},
+               {"validation_loss", finite_or_null(validation_loss)},
+               {"validated_step", validated_step},
+               {"seconds", seconds}};
   if (reached) json["reached"] = true;
   return json;
 }

@@ -22,9 +22,9 @@ namespace cortado {
 
 // What a task finds on data that it does not learn from.
 struct Validation {
-  double loss = 0;                 // the smaller the better: decides which weights are the best
-  std::vector<double> parts = {};  // what the loss is made of, where a task has several
-  Json metrics;                    // the task's own entries of the line in metrics.jsonl
+  double loss = 0;                   // the smaller the better: decides which weights are the best
+  std::vector<double> parts = {};    // what the loss is made of, where a task has several
+  Json metrics;                      // the task's own entries of the line in metrics.jsonl
   std::optional<double> score = {};  // the task's metric, the larger the better, where it has one
 };
 

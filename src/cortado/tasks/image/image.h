@@ -10,9 +10,9 @@
 namespace cortado {
 
 struct ImageOptions {
-  std::string folder;              // data_batch_1.bin .. data_batch_5.bin, test_batch.bin
-  std::string input = "tokens";    // bytes; or "numbers", (x / 255 - 0.5) / 0.5
-  double validation_share = 0.1;   // of the training images, drawn by the seed
+  std::string folder;             // data_batch_1.bin .. data_batch_5.bin, test_batch.bin
+  std::string input = "tokens";   // bytes; or "numbers", (x / 255 - 0.5) / 0.5
+  double validation_share = 0.1;  // of the training images, drawn by the seed
   int64_t seed = 0;
 
   void fields(JsonFields& json);

@@ -39,8 +39,9 @@ class Image : public ::testing::Test {
 TEST_F(Image, PixelsAreGreyInOrder) {
   const Example red = open()->example(Split::kTest, 0), mixed = open()->example(Split::kTest, 1);
   EXPECT_EQ(red.label, 7);
-  EXPECT_EQ(red.tokens, std::vector<int64_t>(1024, 76));      // 0.2989 * 255.5
-  EXPECT_EQ(mixed.tokens, std::vector<int64_t>(1024, 131));  // 131.9: (0.2989 * 10 + 0.587 * 200 + 0.114 * 99) / 255 * 255.5
+  EXPECT_EQ(red.tokens, std::vector<int64_t>(1024, 76));  // 0.2989 * 255.5
+  EXPECT_EQ(mixed.tokens,
+            std::vector<int64_t>(1024, 131));  // 131.9: (0.2989 * 10 + 0.587 * 200 + 0.114 * 99) / 255 * 255.5
   std::string bytes = record(1, 0, 0, 0);
   bytes[1 + 33] = char(255);
   write_file(file("test_batch"), bytes);

@@ -6,7 +6,7 @@
 namespace cortado {
 namespace {
 
-constexpr std::array<std::string_view, kListopsTokens> kWords = {"0", "1", "2", "3",    "4",    "5",    "6",   "7",
+constexpr std::array<std::string_view, kListopsTokens> kWords = {"0", "1", "2",    "3",    "4",    "5",   "6", "7",
                                                                  "8", "9", "[MIN", "[MAX", "[MED", "[SM", "X"};
 
 int64_t apply(int64_t operation, std::vector<int64_t> values) {

@@ -91,9 +91,9 @@ std::vector<Published> ListopsTask::published() const {
       options_.longer != usual.longer) {
     return {};
   }
-  std::vector<Published> known = {{"length", 1039, 30},     {"length_p5", 540, 15},    {"length_p25", 706, 30},
-                                  {"length_p50", 961, 50},  {"length_p75", 1315, 60},  {"length_p95", 1805, 40},
-                                  {"depth", 9, 0.001},          {"label_0", 0.17, 0.025}, {"label_9", 0.167, 0.025}};
+  std::vector<Published> known = {{"length", 1039, 30},    {"length_p5", 540, 15},   {"length_p25", 706, 30},
+                                  {"length_p50", 961, 50}, {"length_p75", 1315, 60}, {"length_p95", 1805, 40},
+                                  {"depth", 9, 0.001},     {"label_0", 0.17, 0.025}, {"label_9", 0.167, 0.025}};
   for (int label = 1; label < 9; ++label) known.push_back({concat("label_", label), 0.083, 0.025});
   return known;
 }

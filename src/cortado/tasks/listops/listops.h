@@ -12,8 +12,8 @@ namespace cortado {
 struct ListopsOptions {
   std::string folder;  // basic_{train,val,test}.tsv as lra_release has them; "": drawn
   int64_t examples = 96000, validation_examples = 2000, test_examples = 2000;
-  int64_t depth = 10, arguments = 10;      // at most
-  int64_t shorter = 2000, longer = 500;    // lengths lie between, both excluded
+  int64_t depth = 10, arguments = 10;    // at most
+  int64_t shorter = 2000, longer = 500;  // lengths lie between, both excluded
   int64_t seed = 0;
 
   void fields(JsonFields& json);

@@ -149,7 +149,9 @@ Json MqarExamples::statistics(int64_t count) const {
   }
   std::sort(distances.begin(), distances.end());
   const auto quantile = [&](double share) { return distances[size_t(share * double(distances.size() - 1))]; };
-  Json found = {{"distance_median", quantile(0.5)}, {"distance_p90", quantile(0.9)}, {"slot_of_first_pair", first},
+  Json found = {{"distance_median", quantile(0.5)},
+                {"distance_p90", quantile(0.9)},
+                {"slot_of_first_pair", first},
                 {"slot_of_last_pair", last}};
   for (int64_t width = 16; width <= options_.train.front().length; width *= 2) {
     const auto near = std::upper_bound(distances.begin(), distances.end(), width) - distances.begin();
@@ -170,9 +172,9 @@ std::vector<Published> MqarExamples::published() const {
     case 256016:
       return {{"within_32", 0.322, 0.012}, {"within_64", 0.598, 0.012}, {"within_128", 0.817, 0.012}};
     case 512064:
-      return {{"distance_median", 156, 5}, {"distance_p90", 350, 6},        {"slot_of_first_pair", 32.6, 3},
-              {"slot_of_last_pair", 82.7, 4}, {"within_64", 0.052, 0.004},  {"within_128", 0.366, 0.01},
-              {"within_256", 0.758, 0.01}, {"within_512", 1, 0}};
+      return {{"distance_median", 156, 5},    {"distance_p90", 350, 6},    {"slot_of_first_pair", 32.6, 3},
+              {"slot_of_last_pair", 82.7, 4}, {"within_64", 0.052, 0.004}, {"within_128", 0.366, 0.01},
+              {"within_256", 0.758, 0.01},    {"within_512", 1, 0}};
     case 1024256:
       return {{"within_256", 0.02, 0.004}, {"within_512", 0.55, 0.01}};
     default:
@@ -222,8 +224,8 @@ void check(const MqarOptions& options, const std::string& place) {
       fail_input_if(segment.length % 2 != 0, "[", place, "] \"length\" must be even, got ", segment.length);
       fail_input_if(4 * segment.pairs > segment.length, "[", place, "] ", segment.pairs, " pairs take ",
                     4 * segment.pairs, " tokens, \"length\" is ", segment.length);
-      fail_input_if(options.vocabulary <= segment.length, "[", place, "] \"vocabulary\" must be above \"length\" = ",
-                    segment.length, ", got ", options.vocabulary);
+      fail_input_if(options.vocabulary <= segment.length, "[", place,
+                    "] \"vocabulary\" must be above \"length\" = ", segment.length, ", got ", options.vocabulary);
     }
   }
 }

@@ -14,8 +14,8 @@ struct MqarSegment {
 };
 
 struct MqarOptions {
-  int64_t vocabulary = 8192;  // keys are below its half, values above; 0 is the filler
-  double power = 0.01;        // slot i of the queries is drawn with a weight of (i + 1)^(power - 1)
+  int64_t vocabulary = 8192;        // keys are below its half, values above; 0 is the filler
+  double power = 0.01;              // slot i of the queries is drawn with a weight of (i + 1)^(power - 1)
   bool random_non_queries = false;  // what is neither pair nor query is any token, and not the filler
   int64_t seed = 123;
   std::vector<MqarSegment> train, test;

@@ -45,9 +45,9 @@ TEST(Mqar, AnExampleIsPairsAndQueriesWhoseAnswerIsNotShown) {
 }
 
 TEST(Mqar, DrawsAsThePublicGenerator) {
-  for (const char* sizes : {R"({"length": 64, "pairs": 4})", R"({"length": 128, "pairs": 8})",
-                            R"({"length": 256, "pairs": 16})", R"({"length": 512, "pairs": 64})",
-                            R"({"length": 1024, "pairs": 256})"}) {
+  for (const char* sizes :
+       {R"({"length": 64, "pairs": 4})", R"({"length": 128, "pairs": 8})", R"({"length": 256, "pairs": 16})",
+        R"({"length": 512, "pairs": 64})", R"({"length": 1024, "pairs": 256})"}) {
     testing::expect_published(*mqar(sizes));
   }
   EXPECT_TRUE(mqar(R"({"length": 128, "pairs": 4})")->published().empty());
@@ -77,8 +77,8 @@ TEST(Mqar, TheBasedProtocolMixesLengthsAndFillsWithNoise) {
 
 // Two right of two, and one right of four.
 TEST(Mqar, ScoresTheMeanOfTheExamplesAndOfEachNumberOfPairs) {
-  const auto task = mqar(
-      R"({"vocabulary": 32, "train": [{"length": 16, "pairs": 2}], "test": [{"length": 16, "pairs": 4}]})");
+  const auto task =
+      mqar(R"({"vocabulary": 32, "train": [{"length": 16, "pairs": 2}], "test": [{"length": 16, "pairs": 4}]})");
   const auto scores = task->scores(Split::kTest);
   const auto answer = [&](Split split, int64_t right) {
     const Example it = task->example(split, 0);

@@ -168,8 +168,13 @@ Json RegbenchExamples::statistics(int64_t count) const {
     }
     for (BatchMean& mean : right) mean.example();
   }
-  Json found = {{"states", states}, {"minimal_states", minimal_states}, {"out_degree", edges / (minimal_states * double(count))}, {"letters", letters},
-                {"length", length}, {"exact_ceiling", exact / targets}, {"loss_floor", nats / targets}};
+  Json found = {{"states", states},
+                {"minimal_states", minimal_states},
+                {"out_degree", edges / (minimal_states * double(count))},
+                {"letters", letters},
+                {"length", length},
+                {"exact_ceiling", exact / targets},
+                {"loss_floor", nats / targets}};
   for (size_t p = 0; p < predictors.size(); ++p) found[predictors[p].first] = right[p].result();
   return found;
 }
@@ -180,10 +185,19 @@ std::vector<Published> RegbenchExamples::published() const {
   usual.examples = options_.examples;
   usual.seed = options_.seed;
   if (json_of(options_) != json_of(usual)) return {};
-  return {{"states", 7.91, 0.2},     {"minimal_states", 6.84, 0.2},  {"out_degree", 2, 0.05},   {"letters", 7.4, 0.2},
-          {"length", 377, 6},        {"exact_ceiling", 0.618, 0.012}, {"loss_floor", 0.587, 0.018},
-          {"uniform", 0.11, 0.004},  {"most_frequent", 0.481, 0.012}, {"2_gram", 0.829, 0.008},
-          {"3_gram", 0.937, 0.005},  {"4_gram", 0.955, 0.005},        {"oracle", 0.9875, 0.002}};
+  return {{"states", 7.91, 0.2},
+          {"minimal_states", 6.84, 0.2},
+          {"out_degree", 2, 0.05},
+          {"letters", 7.4, 0.2},
+          {"length", 377, 6},
+          {"exact_ceiling", 0.618, 0.012},
+          {"loss_floor", 0.587, 0.018},
+          {"uniform", 0.11, 0.004},
+          {"most_frequent", 0.481, 0.012},
+          {"2_gram", 0.829, 0.008},
+          {"3_gram", 0.937, 0.005},
+          {"4_gram", 0.955, 0.005},
+          {"oracle", 0.9875, 0.002}};
 }
 
 std::string RegbenchExamples::drawn(const Example& example) const {

@@ -36,8 +36,8 @@ std::vector<Review> reviews_in(const std::string& folder) {
     for (const auto& entry : fs::directory_iterator(part)) names.push_back(entry.path().filename().string());
     std::sort(names.begin(), names.end());
     for (const std::string& name : names) {
-      fail_input_if(!is_review(name, good), "[", part, "] \"", name, "\" is not named as a ",
-                    good ? "good" : "bad", " review is, ID_RATING.txt");
+      fail_input_if(!is_review(name, good), "[", part, "] \"", name, "\" is not named as a ", good ? "good" : "bad",
+                    " review is, ID_RATING.txt");
       reviews.push_back({part + "/" + name, good});
     }
     fail_input_if(names.empty(), "[", part, "] has no reviews");
@@ -79,7 +79,8 @@ class TextExamples : public TaskExamples {
     return {{"length", length}, {"good", good}};
   }
   std::string drawn(const Example& example) const override {
-    return std::string(example.tokens.begin(), example.tokens.end()) + (example.label == 1 ? "\n-> good\n" : "\n-> bad\n");
+    return std::string(example.tokens.begin(), example.tokens.end()) +
+           (example.label == 1 ? "\n-> good\n" : "\n-> bad\n");
   }
 
  private:

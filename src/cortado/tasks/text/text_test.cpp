@@ -15,7 +15,9 @@ class Text : public ::testing::Test {
   Text() {
     for (const char* split : {"train", "test"}) {
       write("/" + std::string(split) + "/pos/0_9.txt", "good<br />film");
-      write("/" + std::string(split) + "/neg/3_1.txt", "b\xC3\xA4" "d");
+      write("/" + std::string(split) + "/neg/3_1.txt",
+            "b\xC3\xA4"
+            "d");
     }
     write("/train/unsup/0_0.txt", "not read");
   }

@@ -1,0 +1,132 @@
+#include "cortado/tasks/pathfinder/pathfinder.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "cortado/base/error.h"
+#include "cortado/tasks/pathfinder/snakes.h"
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kMany = int64_t{1} << 30;
+
+// The public sizes. Short snakes have a third of a long one's paddles, and are so many that theirs add up to
+// `short_paddles`.
+SnakeSizes sizes_of(const PathfinderOptions& options) {
+  SnakeSizes sizes;
+  int64_t short_paddles = 20;
+  sizes.contour = options.level == "hard" ? 14 : options.level == "medium" ? 9 : 6;
+  sizes.window = options.size;
+  if (options.size > 32) {
+    sizes.paddle = 5;
+    sizes.continuity = 1.8;
+    sizes.contrast = 1;
+  }
+  if (options.size == 64) {
+    sizes.thickness = 1, sizes.marker = 2.5, sizes.seed_distance = 12, sizes.contrast = 0.8;
+    short_paddles = 22;
+  } else if (options.size == 128) {
+    sizes.thickness = 1.5, sizes.marker = 3, sizes.seed_distance = 20, sizes.contrast = 0.9;
+    sizes.margins = {2, 3};
+    short_paddles = 35;
+  } else if (options.size == 256) {
+    sizes.thickness = 2, sizes.marker = 5, sizes.seed_distance = 27;
+    sizes.margins = {3};
+    sizes.padding = 22;
+    short_paddles = 30;
+  }
+  sizes.distractor = sizes.contour / 3;
+  sizes.distractors = short_paddles / sizes.distractor;
+  return sizes;
+}
+
+class PathfinderExamples : public TaskExamples {
+ public:
+  explicit PathfinderExamples(const PathfinderOptions& options) : options_(options), sizes_(sizes_of(options)) {
+    for (const auto& [name, split] : kSplits) {
+      streams_.emplace_back(uint64_t(options.seed), concat("pathfinder ", options.level, " ", options.size, " ", name));
+    }
+  }
+
+  TaskShape shape() const override {
+    const int64_t pixels = options_.size * options_.size;
+    if (options_.input == "tokens") return {.vocabulary = 256, .classes = 2, .length = pixels};
+    return {.channels = 1, .classes = 2, .length = pixels};
+  }
+  int64_t size(Split split) const override {
+    return std::array{options_.examples, options_.validation_examples, options_.test_examples}[size_t(split)];
+  }
+  // The darkest pixel becomes 0 and the lightest 255.
+  Example example(Split split, int64_t index) const override {
+    Draws draws(streams_[size_t(split)], index);
+    const SnakePicture picture = draw_snakes(sizes_, draws);
+    const auto [low, high] = std::minmax_element(picture.image.values.begin(), picture.image.values.end());
+    Example example;
+    example.label = picture.connected;
+    for (const float value : picture.image.values) {
+      const int64_t byte = std::lround(255 * (value - *low) / (*high - *low));
+      if (options_.input == "tokens") {
+        example.tokens.push_back(byte);
+      } else {
+        example.numbers.push_back((float(byte) / 255 - 0.5F) / 0.5F);
+      }
+    }
+    return example;
+  }
+
+  std::unique_ptr<Scores> scores(Split) const override { return class_scores(); }
+  Json statistics(int64_t count) const override;
+  std::vector<Published> published() const override { return {{"connected", 0.5, 0.035}}; }
+  std::string drawn(const Example& example) const override {
+    return drawn_image(example, options_.size) + (example.label == 1 ? "connected\n" : "not connected\n");
+  }
+
+ private:
+  PathfinderOptions options_;
+  SnakeSizes sizes_;
+  std::vector<RandomStream> streams_;
+};
+
+Json PathfinderExamples::statistics(int64_t count) const {
+  count = std::min(count, options_.examples);
+  double connected = 0, paddles = 0, light = 0, apart = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Draws draws(streams_[0], i);
+    const SnakePicture picture = draw_snakes(sizes_, draws);
+    connected += picture.connected;
+    paddles += double(picture.snakes[0].size() + picture.snakes[1].size()) / 2;
+    light += double(std::count_if(picture.image.values.begin(), picture.image.values.end(),
+                                  [](float value) { return value > 0.5F; })) /
+             double(picture.image.values.size());
+    const auto& [a, b] = picture.markers;
+    apart += std::hypot(a.x - b.x, a.y - b.y);
+  }
+  const auto mean = [&](double sum) { return sum / double(count); };
+  return {{"connected", mean(connected)},
+          {"paddles", mean(paddles)},
+          {"light_pixels", mean(light)},
+          {"markers_apart", mean(apart)}};
+}
+
+}  // namespace
+
+void PathfinderOptions::fields(JsonFields& json) {
+  json.integer("size", size, 32, 256);
+  json.fail_if(size != 32 && size != 64 && size != 128 && size != 256, "\"size\" must be 32, 64, 128 or 256, got ",
+               size);
+  json.choice("level", level, {"easy", "medium", "hard"});
+  json.choice("input", input, {"numbers", "tokens"});
+  json.integer("examples", examples, 1, kMany);
+  json.integer("validation_examples", validation_examples, 1, kMany);
+  json.integer("test_examples", test_examples, 1, kMany);
+  json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
+}
+
+std::unique_ptr<TaskExamples> pathfinder_examples(const PathfinderOptions& options) {
+  return std::make_unique<PathfinderExamples>(options);
+}
+
+}  // namespace cortado

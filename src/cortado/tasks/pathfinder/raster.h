@@ -1,0 +1,38 @@
+// Lines and discs as images: drawn at twice the resolution and made smaller by Lanczos' filter, as Pathfinder's are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace cortado {
+
+struct Point {
+  double x = 0, y = 0;
+};
+
+// Part of an image: values in rows, most of them 0 beyond.
+struct Patch {
+  int64_t left = 0, top = 0, width = 0, height = 0;
+  std::vector<float> values = {};
+};
+
+struct GreyImage {
+  explicit GreyImage(int64_t size) : size(size), values(size_t(size * size), 0) {}
+  float& at(int64_t x, int64_t y) { return values[size_t(y * size + x)]; }
+  float at(int64_t x, int64_t y) const { return values[size_t(y * size + x)]; }
+  bool holds(int64_t x, int64_t y) const { return x >= 0 && y >= 0 && x < size && y < size; }
+
+  float highest_with(const Patch& patch) const;  // of the sum, where the patch is not 0
+  void add(const Patch& patch, float times = 1);
+  void keep_larger(const Patch& patch, float contrast);
+
+  int64_t size;
+  std::vector<float> values;
+};
+
+// All points within `radius` of the line between a and b (a disc where they are one), as far as they lie inside an image
+// of `size`; values from 0 to 1.
+Patch draw_line(Point a, Point b, double radius, int64_t size);
+
+}  // namespace cortado
