@@ -5,10 +5,11 @@ import re
 import pytest
 
 # What a command does, as one would tell somebody to do it.
-VERBS = {"Continue", "Convert", "Hide", "List", "Measure", "Print", "Read", "Train", "Turn", "Write"}
+VERBS = {"Continue", "Convert", "Hide", "List", "Look", "Measure", "Print", "Read", "Train", "Turn", "Write"}
 COMMANDS = [
     [], ["prepare"], ["train"], ["eval"], ["eval", "niah"], ["eval", "ppl"], ["generate"], ["compare"], ["describe"],
-    ["import"], ["export"], ["linearize"], ["mechanisms"], ["doctor"], ["bench"], ["bench", "ops"], ["bench", "model"],
+    ["import"], ["export"], ["linearize"], ["mechanisms"], ["doctor"],
+    ["sweep"], ["task"], ["task", "list"], ["task", "show"], ["task", "statistics"], ["task", "export"], ["bench"], ["bench", "ops"], ["bench", "model"],
 ]  # fmt: skip
 
 

@@ -77,6 +77,7 @@ void add_commands(CLI::App& app) {
   add_linearize_command(app);
   add_mechanisms_command(app);
   add_doctor_command(app);
+  add_sweep_command(app);
   add_task_command(app);
   add_bench_command(app);
 }

@@ -16,7 +16,8 @@ namespace cortado {
 enum class Split { kTrain, kValidation, kTest };
 extern const Words<Split> kSplits;
 
-inline constexpr int64_t kIgnored = -100;  // a target that does not count
+inline constexpr int64_t kIgnored = -100;                   // a target that does not count
+inline constexpr int64_t kMostExamples = int64_t{1} << 30;  // and tokens of one: beyond what anybody asks for
 
 struct Example {
   std::vector<int64_t> tokens = {};   // what goes in; or

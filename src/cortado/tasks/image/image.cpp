@@ -12,9 +12,9 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kPixels = 32 * 32, kRecord = 1 + 3 * kPixels, kClasses = 10;
-constexpr std::array<const char*, kClasses> kNames = {"airplane", "automobile", "bird",  "cat",  "deer",
-                                                      "dog",      "frog",       "horse", "ship", "truck"};
+constexpr int64_t kImagePixels = 32 * 32, kRecordBytes = 1 + 3 * kImagePixels, kThings = 10;
+constexpr std::array<const char*, kThings> kThingNames = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                                          "dog",      "frog",       "horse", "ship", "truck"};
 
 // TensorFlow's rgb_to_grayscale of an image of bytes.
 uint8_t grey(uint8_t red, uint8_t green, uint8_t blue) {
@@ -25,15 +25,16 @@ uint8_t grey(uint8_t red, uint8_t green, uint8_t blue) {
 // A file of records: the label, and 1,024 bytes each of red, green and blue.
 struct Records {
   explicit Records(const std::string& path) : file(path) {
-    fail_input_if(file.size() == 0 || int64_t(file.size()) % kRecord != 0, "[", path, "] is not of CIFAR-10's binary ",
-                  "version: ", file.size(), " bytes are no whole records of ", kRecord);
+    fail_input_if(file.size() == 0 || int64_t(file.size()) % kRecordBytes != 0, "[", path,
+                  "] is not of CIFAR-10's binary ", "version: ", file.size(), " bytes are no whole records of ",
+                  kRecordBytes);
     for (int64_t i = 0; i < count(); ++i) {
-      fail_input_if(bytes(i)[0] >= kClasses, "[", path, "] record ", i, " has the label ", int(bytes(i)[0]),
-                    ", there are ", kClasses, " classes");
+      fail_input_if(bytes(i)[0] >= kThings, "[", path, "] record ", i, " has the label ", int(bytes(i)[0]),
+                    ", there are ", kThings, " classes");
     }
   }
-  int64_t count() const { return int64_t(file.size()) / kRecord; }
-  const uint8_t* bytes(int64_t i) const { return reinterpret_cast<const uint8_t*>(file.data()) + i * kRecord; }
+  int64_t count() const { return int64_t(file.size()) / kRecordBytes; }
+  const uint8_t* bytes(int64_t i) const { return reinterpret_cast<const uint8_t*>(file.data()) + i * kRecordBytes; }
   MappedFile file;
 };
 
@@ -56,8 +57,8 @@ class ImageExamples : public TaskExamples {
   }
 
   TaskShape shape() const override {
-    if (options_.input == "tokens") return {.vocabulary = 256, .classes = kClasses, .length = kPixels};
-    return {.channels = 1, .classes = kClasses, .length = kPixels};
+    if (options_.input == "tokens") return {.vocabulary = 256, .classes = kThings, .length = kImagePixels};
+    return {.channels = 1, .classes = kThings, .length = kImagePixels};
   }
   int64_t size(Split split) const override {
     if (split == Split::kTest) return files_.back()->count();
@@ -68,8 +69,8 @@ class ImageExamples : public TaskExamples {
     const uint8_t* record = bytes(split, index);
     Example example;
     example.label = record[0];
-    for (int64_t i = 1; i <= kPixels; ++i) {
-      const uint8_t light = grey(record[i], record[i + kPixels], record[i + 2 * kPixels]);
+    for (int64_t i = 1; i <= kImagePixels; ++i) {
+      const uint8_t light = grey(record[i], record[i + kImagePixels], record[i + 2 * kImagePixels]);
       if (options_.input == "tokens") {
         example.tokens.push_back(light);
       } else {
@@ -82,7 +83,7 @@ class ImageExamples : public TaskExamples {
   std::unique_ptr<Scores> scores(Split) const override { return class_scores(); }
   Json statistics(int64_t count) const override;
   std::string drawn(const Example& example) const override {
-    return drawn_image(example, 32) + kNames[size_t(example.label)] + "\n";
+    return drawn_image(example, 32) + kThingNames[size_t(example.label)] + "\n";
   }
 
  private:
@@ -101,10 +102,10 @@ class ImageExamples : public TaskExamples {
 
 Json ImageExamples::statistics(int64_t count) const {
   count = std::min(count, size(Split::kTrain));
-  std::array<double, kClasses> shares{};
+  std::array<double, kThings> shares{};
   for (int64_t i = 0; i < count; ++i) shares[bytes(Split::kTrain, i)[0]] += 1 / double(count);
   Json found = Json::object();
-  for (size_t c = 0; c < shares.size(); ++c) found[kNames[c]] = shares[c];
+  for (size_t c = 0; c < shares.size(); ++c) found[kThingNames[c]] = shares[c];
   return found;
 }
 

@@ -13,8 +13,7 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kMany = int64_t{1} << 30;
-constexpr double kOperators = 0.25;  // of the nodes above the deepest
+constexpr double kOperatorShare = 0.25;  // of the nodes above the deepest
 
 const std::string& file_of(Split split) {
   static const std::array<std::string, 3> names = {"basic_train.tsv", "basic_val.tsv", "basic_test.tsv"};
@@ -24,7 +23,7 @@ const std::string& file_of(Split split) {
 // Appends a random tree; false: it has become too long.
 bool grow(const ListopsOptions& options, Draws& draws, int64_t depth, std::vector<int64_t>& tokens) {
   if (int64_t(tokens.size()) >= options.shorter) return false;
-  if (depth >= options.depth || draws.uniform() > kOperators) {
+  if (depth >= options.depth || draws.uniform() > kOperatorShare) {
     tokens.push_back(draws.below(10));
     return true;
   }
@@ -173,12 +172,12 @@ class ReadListops : public ListopsTask {
 
 void ListopsOptions::fields(JsonFields& json) {
   json.text("folder", folder);
-  json.integer("examples", examples, 1, kMany);
-  json.integer("validation_examples", validation_examples, 1, kMany);
-  json.integer("test_examples", test_examples, 1, kMany);
+  json.integer("examples", examples, 1, kMostExamples);
+  json.integer("validation_examples", validation_examples, 1, kMostExamples);
+  json.integer("test_examples", test_examples, 1, kMostExamples);
   json.integer("depth", depth, 2, 1000);
   json.integer("arguments", arguments, 2, 1000);
-  json.integer("shorter", shorter, 6, kMany);
+  json.integer("shorter", shorter, 6, kMostExamples);
   json.integer("longer", longer, 0, shorter - 2);
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
 }

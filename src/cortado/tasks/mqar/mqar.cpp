@@ -12,8 +12,6 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 30;
-
 // Share of examples whose values are all said, by the number of pairs.
 class MqarScores : public Scores {
  public:
@@ -196,9 +194,9 @@ std::string MqarExamples::drawn(const Example& example) const {
 }
 
 void segment_fields(JsonFields& json, MqarSegment& segment) {
-  json.integer("length", segment.length, 4, kMost);
-  json.integer("pairs", segment.pairs, 1, kMost);
-  json.integer("examples", segment.examples, 1, kMost);
+  json.integer("length", segment.length, 4, kMostExamples);
+  json.integer("pairs", segment.pairs, 1, kMostExamples);
+  json.integer("examples", segment.examples, 1, kMostExamples);
 }
 
 // The settings that the public experiments share.
@@ -216,7 +214,7 @@ MqarOptions protocol(const std::string& name) {
   return options;
 }
 
-void check(const MqarOptions& options, const std::string& place) {
+void check_segments(const MqarOptions& options, const std::string& place) {
   fail_input_if(options.vocabulary % 2 != 0, "[", place, "] \"vocabulary\" must be even, got ", options.vocabulary);
   for (const auto& parts : {options.train, options.test}) {
     fail_input_if(parts.empty(), "[", place, "] no segments");
@@ -236,25 +234,25 @@ MqarOptions mqar_options(const Json& settings, const std::string& place) {
   JsonReader reader(settings, place);
   MqarOptions options = protocol(reader.choice("protocol", {"zoology", "based"}, "zoology"));
   JsonFields json(reader);
-  json.integer("vocabulary", options.vocabulary, 4, kMost);
+  json.integer("vocabulary", options.vocabulary, 4, kMostExamples);
   json.number("power", options.power, 0, 10);
   json.boolean("random_non_queries", options.random_non_queries);
   json.integer("seed", options.seed, 0, std::numeric_limits<int64_t>::max());
   // One length and number of pairs for both splits, or lists.
   for (MqarSegment* segment : {&options.train.front(), &options.test.front()}) {
-    json.integer("length", segment->length, 4, kMost);
-    json.integer("pairs", segment->pairs, 1, kMost);
+    json.integer("length", segment->length, 4, kMostExamples);
+    json.integer("pairs", segment->pairs, 1, kMostExamples);
   }
   const bool single = reader.has("length") || reader.has("pairs");
   if (single) options.train.resize(1), options.test.resize(1);
-  json.integer("examples", options.train.front().examples, 1, kMost);
-  json.integer("test_examples", options.test.front().examples, 1, kMost);
+  json.integer("examples", options.train.front().examples, 1, kMostExamples);
+  json.integer("test_examples", options.test.front().examples, 1, kMostExamples);
   json.fail_if(single && (reader.has("train") || reader.has("test")),
                "either \"length\" and \"pairs\", or the lists \"train\" and \"test\"");
   if (reader.has("train")) json.list("train", options.train, segment_fields);
   if (reader.has("test")) json.list("test", options.test, segment_fields);
   reader.finish();
-  check(options, place);
+  check_segments(options, place);
   return options;
 }
 

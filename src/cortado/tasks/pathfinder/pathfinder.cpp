@@ -11,8 +11,6 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kMany = int64_t{1} << 30;
-
 // The public sizes. Short snakes have a third of a long one's paddles, and are so many that theirs add up to
 // `short_paddles`.
 SnakeSizes sizes_of(const PathfinderOptions& options) {
@@ -119,9 +117,9 @@ void PathfinderOptions::fields(JsonFields& json) {
                size);
   json.choice("level", level, {"easy", "medium", "hard"});
   json.choice("input", input, {"numbers", "tokens"});
-  json.integer("examples", examples, 1, kMany);
-  json.integer("validation_examples", validation_examples, 1, kMany);
-  json.integer("test_examples", test_examples, 1, kMany);
+  json.integer("examples", examples, 1, kMostExamples);
+  json.integer("validation_examples", validation_examples, 1, kMostExamples);
+  json.integer("test_examples", test_examples, 1, kMostExamples);
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
 }
 

@@ -56,7 +56,7 @@ TEST(Pathfinder, MarkersAreAtTheEndsThatTheLabelSays) {
       ASSERT_EQ(snake.size(), 14u);
       for (size_t p = 0; p < snake.size(); ++p) {
         EXPECT_NEAR(apart(snake[p].tail, snake[p].head), 2, 1e-6);
-        if (p > 0) EXPECT_LE(apart(snake[p - 1].head, snake[p].tail), 2 + 1e-6) << "a gap of two margins";
+        EXPECT_LE(apart(snake[p > 0 ? p - 1 : p].head, snake[p].tail), 2 + 1e-6) << "a gap of two margins";
       }
     }
     for (const Paddle& left : picture.snakes[0]) {

@@ -12,7 +12,6 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kMany = int64_t{1} << 30;
 constexpr int64_t kScoredTogether = 32;  // the public code's batch, whose mean over positions it averages
 
 // Is a letter scored behind position t? The last one's is, and that of a separator; a word's end is not.
@@ -209,16 +208,16 @@ std::string RegbenchExamples::drawn(const Example& example) const {
 }  // namespace
 
 void RegbenchOptions::fields(JsonFields& json) {
-  json.integer("examples", examples, 1, kMany);
-  json.integer("validation_examples", validation_examples, 1, kMany);
-  json.integer("test_examples", test_examples, 1, kMany);
+  json.integer("examples", examples, 1, kMostExamples);
+  json.integer("validation_examples", validation_examples, 1, kMostExamples);
+  json.integer("test_examples", test_examples, 1, kMostExamples);
   json.integer("least_states", sizes.least_states, 2, 1000);
   json.integer("most_states", sizes.most_states, sizes.least_states, 1000);
   json.integer("least_letters", sizes.least_letters, 1, kLetters);
   json.integer("most_edges", sizes.most_edges, 1, std::min(sizes.least_letters, sizes.least_states - 1));
-  json.integer("least_strings", least_strings, 1, kMany);
-  json.integer("most_strings", most_strings, least_strings, kMany);
-  json.integer("longest_string", longest_string, 2, kMany);
+  json.integer("least_strings", least_strings, 1, kMostExamples);
+  json.integer("most_strings", most_strings, least_strings, kMostExamples);
+  json.integer("longest_string", longest_string, 2, kMostExamples);
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
 }
 

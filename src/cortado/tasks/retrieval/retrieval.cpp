@@ -9,8 +9,8 @@
 namespace cortado {
 namespace {
 
-constexpr std::array<const char*, 3> kFiles = {"new_aan_pairs.train.tsv", "new_aan_pairs.eval.tsv",
-                                               "new_aan_pairs.test.tsv"};
+constexpr std::array<const char*, 3> kPairFiles = {"new_aan_pairs.train.tsv", "new_aan_pairs.eval.tsv",
+                                                   "new_aan_pairs.test.tsv"};
 
 // Rows of label, two ids and two texts with tabs between them, no header, no quotes.
 class Pairs {
@@ -65,7 +65,7 @@ class RetrievalExamples : public TaskExamples {
     fail_input_if(options.folder.empty(),
                   "[task] retrieval needs \"folder\": tsv_data of Long Range Arena's lra_release.gz "
                   "(github.com/google-research/long-range-arena)");
-    for (const char* file : kFiles) splits_.push_back(std::make_unique<Pairs>(options.folder + "/" + file));
+    for (const char* file : kPairFiles) splits_.push_back(std::make_unique<Pairs>(options.folder + "/" + file));
   }
 
   TaskShape shape() const override {

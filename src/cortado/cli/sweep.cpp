@@ -1,0 +1,178 @@
+// cortado sweep: many runs from one file, and what they found.
+#include "cortado/sweep/sweep.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "cortado/base/error.h"
+#include "cortado/base/human.h"
+#include "cortado/base/machine.h"
+#include "cortado/base/signals.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/common.h"
+#include "cortado/sweep/results.h"
+
+namespace cortado {
+namespace {
+
+struct SweepOptions {
+  std::string file, scale, out, only, shard, data;
+  std::vector<std::string> settings;
+  int64_t jobs = 0;
+  bool dry = false, json = false, quiet = false, retry = false;
+  std::shared_ptr<CommonOptions> common;
+
+  SweepPlan plan() const { return read_sweep(file, scale, settings); }
+  std::string folder(const SweepPlan& plan) const {
+    return out.empty() ? concat("runs/sweeps/", plan.name, plan.scale.empty() ? "" : "-", plan.scale) : out;
+  }
+  SweepTraining training(at::Device device) const {
+    return {device, data.empty() ? shipped_file("data/tinyshakespeare.txt") : data, interrupt_requested};
+  }
+};
+
+// "2/8" -> 1, 8.
+std::pair<int64_t, int64_t> shard_of(const std::string& text) {
+  if (text.empty()) return {0, 1};
+  int64_t number = 0, count = 0;
+  char rest = 0;
+  const bool good = std::sscanf(text.c_str(), "%ld/%ld%c", &number, &count, &rest) == 2;
+  fail_input_if(!good || number < 1 || number > count, "[--shard] expected I/N with 1 <= I <= N, got \"", text, "\"");
+  return {number - 1, count};
+}
+
+// Started by a sweep: ends with it, even if that is killed.
+void run_only(const SweepOptions& options, const SweepPlan& plan) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  catch_interrupts();
+  const SweepPlace place{options.folder(plan)};
+  const auto result = run_one(plan, plan.run(options.only), place, options.training(options.common->apply()));
+  if (!result) exit_if_interrupted();
+  if (result) std::cout << result->dump(2) << std::endl;
+}
+
+void print_plan(const SweepOptions& options, const SweepPlan& plan) {
+  const SweepTraining training = options.training(options.common->apply());
+  Json rows = Json::array();
+  double total = 0;
+  for (const SweepRun& run : plan.runs) {
+    Json row = {{"id", run.id}};
+    try {
+      const double seconds = estimate_seconds(run, training);
+      row["hours"] = seconds / 3600;
+      total += seconds;
+    } catch (const std::exception& error) {
+      row["problem"] = std::string(error.what());
+    }
+    rows.push_back(row);
+  }
+  if (options.json) {
+    std::cout << Json{{"runs", rows}, {"hours", total / 3600}}.dump(2) << std::endl;
+    return;
+  }
+  std::cout << table_of(rows, {{"run", "/id"}, {"hours", "/hours", decimals(3)}, {"", "/problem"}}).text()
+            << plan.runs.size() << " runs, about " << human_seconds(total) << " on one thread group of this machine ("
+            << this_machine().cpu << "), validations not counted" << std::endl;
+}
+
+// This command as it was given, for its processes: without what is theirs to say, and with `threads` each.
+std::vector<std::string> own_command(const SweepOptions& options, const SweepPlan& plan, int64_t threads) {
+  std::vector<std::string> command = {"/proc/self/exe", "sweep", options.file, "--out", options.folder(plan)};
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) command.insert(command.end(), {flag, value});
+  };
+  command[0] = std::filesystem::read_symlink("/proc/self/exe").string();
+  add("--scale", options.scale);
+  add("--data", options.data);
+  for (const std::string& setting : options.settings) add("--set", setting);
+  add("--device", options.common->device);
+  add("--threads", std::to_string(threads));
+  return command;
+}
+
+void forget_failed(const SweepPlan& plan, const std::string& out) {
+  for (const Json& result : sweep_results(plan, out)) {
+    if (result.value("status", "") == "done") continue;
+    const SweepPlace place{out};
+    const SweepRun& run = plan.run(result["id"].get<std::string>());
+    std::filesystem::remove_all(place.folder(run));
+    std::filesystem::remove(place.result(run));
+  }
+}
+
+void report(const SweepOptions& options, const SweepPlan& plan, const SweepResult& result) {
+  if (options.json) {
+    std::cout << Json(result.results).dump(2) << std::endl;
+  } else {
+    std::cout << sweep_table(plan, sweep_rows(plan, result.results)).text() << result.results.size() << " of "
+              << plan.runs.size() << " runs; more in " << options.folder(plan) << std::endl;
+  }
+}
+
+void run(const SweepOptions& options) {
+  const SweepPlan plan = options.plan();
+  if (!options.only.empty()) return run_only(options, plan);
+  if (options.dry) return print_plan(options, plan);
+  const auto [shard, shards] = shard_of(options.shard);
+  const int64_t cores = std::max<int64_t>(1, this_machine().threads);
+  const int64_t threads = options.common->threads > 0 ? options.common->threads : 1;
+  SweepRequest request{.plan = plan, .out = options.folder(plan), .command = own_command(options, plan, threads)};
+  request.jobs = options.jobs > 0 ? options.jobs : std::max<int64_t>(1, cores / threads);
+  fail_input_if(request.jobs * threads > cores, "[--jobs] ", request.jobs, " runs of ", threads,
+                " threads are more than ", "this process's ", cores, " cores");
+  request.shard = shard;
+  request.shards = shards;
+  request.stop = interrupt_requested;
+  request.progress = !options.quiet;
+  if (options.retry) forget_failed(plan, request.out);
+  catch_interrupts();
+  const SweepResult result = run_sweep(request);
+  report(options, plan, result);
+  if (interrupt_requested()) {
+    std::cerr << "stopped; the same command goes on" << std::endl;
+    exit_if_interrupted();
+  }
+  if (result.elsewhere > 0) std::cerr << result.elsewhere << " runs are others' work" << std::endl;
+}
+
+constexpr const char* kSweepFooter =
+    "Examples:\n"
+    "  cortado sweep experiments/blurry-window/mqar.json --scale smoke\n"
+    "  cortado sweep experiments/blurry-window/mqar.json --scale laptop --dry-run       prints the runs and their "
+    "hours\n"
+    "  cortado sweep FILE --out /shared/mqar --shard 3/8                                 one of eight machines' part\n"
+    "Interrupted or killed, the same command goes on; finished runs are not redone. docs/sweeps.md has the file's "
+    "form.";
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand("sweep", "Train what a file of experiments says, and print what was found");
+  const auto options = std::make_shared<SweepOptions>();
+  command.add_option("FILE", options->file, "the sweep (JSON)")->required();
+  command.add_option("--scale", options->scale, "one of the file's scales: smoke, laptop, paper");
+  command.add_option("--out", options->out, "folder of runs and results (default runs/sweeps/NAME)");
+  command.add_option("--set", options->settings, "change the config of all runs: training.steps=100 (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
+  command.add_option("--data", options->data, "a text, for models of language (default Tiny Shakespeare)");
+  command.add_option("--jobs", options->jobs, "runs at once (default: as many as --threads of each fit the cores)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--shard", options->shard, "only every N-th run, from the I-th on")->type_name("I/N");
+  command.add_option("--only", options->only, "one run, in this process, by its id")->type_name("ID");
+  command.add_flag("--dry-run", options->dry, "print the runs and their hours on this machine");
+  command.add_flag("--retry", options->retry, "do runs that failed again");
+  command.add_flag("--json", options->json, "print JSON");
+  command.add_flag("--quiet", options->quiet, "show no progress bar");
+  command.footer(kSweepFooter);
+  options->common = add_common_options(command);
+  command.callback([options] { run(*options); });
+}
+
+}  // namespace cortado

@@ -1,0 +1,171 @@
+#include "cortado/sweep/plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "cortado/base/error.h"
+#include "cortado/base/words.h"
+#include "cortado/formats/checksum.h"
+#include "cortado/models/config.h"
+
+namespace cortado {
+namespace {
+
+constexpr size_t kMostRuns = 100000;
+
+// `assignments`: {"a.b": value}.
+void apply_all(Json& config, const Json& assignments) {
+  for (const auto& [key, value] : assignments.items()) apply_setting(config, key + "=" + value.dump());
+}
+
+Json object_of(JsonReader& reader, const std::string& key) {
+  const Json value = reader.any(key);
+  if (value.is_null()) return Json::object();
+  if (!value.is_object()) reader.fail(concat("\"", key, "\" must be an object"));
+  return value;
+}
+
+std::vector<std::string> words_of(JsonReader& reader, const std::string& key) {
+  Json list = reader.any(key);
+  if (list.is_null()) list = Json::array();
+  std::vector<std::string> words;
+  for (const Json& word : list) {
+    if (!word.is_string()) reader.fail(concat("\"", key, "\" must be a list of texts"));
+    words.push_back(word.get<std::string>());
+  }
+  return words;
+}
+
+// What a file says of the runs, and what of that a scale changes.
+struct Space {
+  Json set = Json::object(), vary = Json::object(), runs = Json::array({Json::object()}), seeds = Json::array({1U});
+
+  void read(JsonReader& reader) {
+    set.update(object_of(reader, "set"));
+    const Json more = object_of(reader, "vary");
+    for (const auto& [key, values] : more.items()) {
+      if (!values.is_array() || values.empty()) reader.fail(concat("\"vary\": \"", key, "\" must be a list of values"));
+      vary[key] = values;
+    }
+    for (auto& [key, list] : {std::pair<const char*, Json*>{"runs", &runs}, {"seeds", &seeds}}) {
+      const Json value = reader.any(key);
+      if (value.is_null()) continue;
+      if (!value.is_array() || value.empty()) reader.fail(concat("\"", key, "\" must be a list"));
+      *list = value;
+    }
+    for (const Json& run : runs) {
+      if (!run.is_object()) reader.fail("\"runs\" must be a list of objects");
+    }
+    for (const Json& seed : seeds) {
+      if (!seed.is_number_unsigned()) reader.fail("\"seeds\" must be a list of whole numbers");
+    }
+  }
+};
+
+// Every combination of the lists' values, the last key's changing fastest, each joined to each of `runs`.
+std::vector<Json> combinations(const Space& space) {
+  std::vector<Json> all(space.runs.begin(), space.runs.end());
+  for (const auto& [key, values] : space.vary.items()) {
+    std::vector<Json> longer;
+    for (const Json& settings : all) {
+      for (const Json& value : values) {
+        longer.push_back(settings);
+        longer.back()[key] = value;
+      }
+    }
+    fail_input_if(longer.size() > kMostRuns, "[sweep] more than ", kMostRuns, " runs");
+    all = std::move(longer);
+  }
+  return all;
+}
+
+// "gla-64-0.001-s1-5f3a": values as far as they are legible, and a checksum that tells any two apart.
+std::string id_of(const Json& settings, int64_t seed) {
+  std::string words;
+  for (const auto& [key, value] : settings.items()) {
+    std::string word = value.is_string() ? value.get<std::string>() : value.dump();
+    std::replace_if(word.begin(), word.end(), [](char c) { return !std::isalnum(uint8_t(c)) && c != '.'; }, '_');
+    words += word.substr(0, 24) + "-";
+  }
+  Checksum checksum;
+  checksum.add(nlohmann::json::parse(settings.dump()).dump());  // in any order
+  return concat(words.substr(0, 100), "s", seed, "-", checksum.hex().substr(0, 6));
+}
+
+void make_runs(SweepPlan& plan, const Space& space, const std::string& path) {
+  std::set<std::string> seen, varied;
+  for (const Json& settings : combinations(space)) {
+    for (const auto& [key, value] : settings.items()) {
+      if (varied.insert(key).second) plan.varied.push_back(key);
+    }
+    for (const Json& seed : space.seeds) {
+      SweepRun run{id_of(settings, seed.get<int64_t>()), settings, seed.get<int64_t>(), plan.base};
+      fail_input_if(!seen.insert(run.id).second, "[", path, "] the run ", run.id, " is there twice");
+      apply_all(run.config, settings);
+      apply_setting(run.config, concat("training.seed=", run.seed));
+      plan.runs.push_back(std::move(run));
+    }
+  }
+}
+
+Json base_config(JsonReader& reader, const std::string& path) {
+  const Json config = reader.any("config");
+  if (config.is_object()) return config;
+  if (!config.is_string()) reader.fail("\"config\" must be a config or the path of one");
+  return read_json_file((std::filesystem::path(path).parent_path() / config.get<std::string>()).string());
+}
+
+}  // namespace
+
+const SweepRun& SweepPlan::run(const std::string& id) const {
+  for (const SweepRun& run : runs) {
+    if (run.id == id) return run;
+  }
+  throw InputError(concat("[sweep] there is no run ", id));
+}
+
+SweepPlan read_sweep(const std::string& path, const std::string& scale, const std::vector<std::string>& settings) {
+  JsonReader reader(read_json_file(path), path);
+  SweepPlan plan;
+  plan.name = std::filesystem::path(path).stem().string();
+  plan.scale = scale;
+  plan.about = reader.text("about", "");
+  plan.paper = reader.text("paper", "");
+  plan.base = base_config(reader, path);
+  plan.metric = reader.text("metric", plan.metric);
+  plan.higher =
+      reader.choice("better", {"higher", "lower"}, plan.metric == "validation_loss" ? "lower" : "higher") == "higher";
+  plan.best_over = words_of(reader, "best_over");
+  plan.series = words_of(reader, "series");
+  plan.x = words_of(reader, "x");
+  plan.best_seed = reader.choice("over_seeds", {"mean", "best"}, "mean") == "best";
+  plan.split = reader.choice("split", {"test", "validation"}, "test");
+  plan.published = reader.any("published");
+  if (plan.published.is_null()) plan.published = Json::array();
+  Space space;
+  space.read(reader);
+  const Json scales = object_of(reader, "scales");
+  reader.finish();
+  if (!scale.empty()) {
+    std::vector<std::string> known;
+    for (const auto& [name, changes] : scales.items()) known.push_back(name);
+    fail_input_if(std::find(known.begin(), known.end(), scale) == known.end(), "[", path, "] has no scale \"", scale,
+                  "\"", known.empty() ? "" : "; it has " + alternatives(known));
+    JsonReader changes(scales[scale], concat(path, ".scales.", scale));
+    space.read(changes);
+    changes.finish();
+  }
+  apply_all(plan.base, space.set);
+  for (const std::string& setting : settings) apply_setting(plan.base, setting);
+  make_runs(plan, space, path);
+  for (const auto& [what, keys] : {std::pair{"best_over", plan.best_over}, {"series", plan.series}}) {
+    for (const std::string& key : keys) {
+      fail_input_if(std::find(plan.varied.begin(), plan.varied.end(), key) == plan.varied.end(), "[", path, "] \"",
+                    what, "\": nothing varies \"", key, "\"");
+    }
+  }
+  return plan;
+}
+
+}  // namespace cortado

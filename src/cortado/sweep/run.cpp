@@ -1,0 +1,95 @@
+#include "cortado/sweep/run.h"
+
+#include <filesystem>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/tasks/registry.h"
+#include "cortado/train/example_task.h"
+#include "cortado/train/run.h"
+#include "cortado/train/speed.h"
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kTrialSteps = 4;
+
+TrainRequest request_of(const SweepRun& run, const SweepTraining& training, const std::string& folder) {
+  TrainRequest request;
+  request.config = run.config;
+  request.config_name = run.id;
+  request.out = folder;
+  request.device = training.device;
+  request.stop = training.stop;
+  request.progress = false;
+  const bool named = run.config.contains("task") ||
+                     (run.config.contains("training") && !run.config["training"].value("data", "").empty());
+  if (!named) request.data = training.data;
+  if (std::filesystem::exists(RunFolder{folder}.config())) request.use = FolderUse::kResume;
+  return request;
+}
+
+// The task's metrics of the final weights, or the last validation's loss.
+Json measured(const SweepPlan& plan, const Backbone& model, const TrainResult& trained) {
+  const Json& settings = model.config().task;
+  if (settings.is_null()) {
+    const double loss = trained.state.validation_loss;
+    return {{"validation_loss", loss}, {"perplexity", std::exp(loss)}};
+  }
+  const auto task = open_task(settings, "task");
+  const auto options = TrainingOptions::from_json(model.config().training);
+  Json found = score_examples(model, *task, value_of(kSplits, plan.split, "split"), options.batch, 0);
+  found["validation_loss"] = trained.state.validation_loss;
+  return found;
+}
+
+Json result_of(const SweepPlan& plan, const TrainResult& trained, const std::string& folder,
+               const SweepTraining& training) {
+  const auto model = open_backbone(folder, {.which = "last", .device = training.device});
+  const ModelConfig& config = model->config();
+  Json result = measured(plan, *model, trained);
+  fail_input_if(!result.contains(plan.metric), "[sweep] \"metric\": the task has no \"", plan.metric, "\"");
+  const auto options = TrainingOptions::from_json(config.training);
+  result["parameters"] = model->parameter_count();
+  if (config.causal) result["state_bytes"] = model->state_bytes(options.context);
+  result["steps"] = trained.state.step;
+  result["tokens"] = trained.state.tokens;
+  const int64_t examples = trained.state.read.tokens;  // or tokens, of a text
+  const int64_t different = config.task.is_null() ? examples : examples * options.context;
+  result["unique_tokens"] = std::min(trained.state.tokens, different);
+  result["seconds"] = trained.state.seconds;
+  return result;
+}
+
+}  // namespace
+
+std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const SweepPlace& place,
+                            const SweepTraining& training) {
+  Json result = {{"id", run.id}, {"settings", run.settings}, {"seed", run.seed}, {"status", "done"}};
+  try {
+    const TrainResult trained = train_run(request_of(run, training, place.folder(run)));
+    if (!trained.done) return {};
+    result.update(result_of(plan, trained, place.folder(run), training));
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    const bool diverged = dynamic_cast<const Failure*>(&error) && message.find(" at step ") != std::string::npos;
+    result["status"] = diverged ? "diverged" : "failed";
+    result["message"] = message.substr(0, message.find('\n'));
+  }
+  result["machine"] = machine_description(training.device);
+  write_file(place.result(run), result.dump(2) + "\n");
+  return result;
+}
+
+double estimate_seconds(const SweepRun& run, const SweepTraining& training) {
+  const TemporaryDirectory folder;
+  SweepRun trial = run;
+  apply_setting(trial.config, "training.evaluate_batches=1");
+  TrainRequest request = request_of(trial, training, folder.path() + "/run");
+  request.stop_at = kTrialSteps;
+  const TrainResult found = train_run(request);
+  return found.state.step > 0 ? found.state.seconds / double(found.state.step) * double(found.steps) : 0.0;
+}
+
+}  // namespace cortado

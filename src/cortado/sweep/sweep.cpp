@@ -1,0 +1,230 @@
+#include "cortado/sweep/sweep.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <list>
+#include <thread>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/human.h"
+#include "cortado/base/progress.h"
+#include "cortado/sweep/claim.h"
+#include "cortado/sweep/results.h"
+
+namespace cortado {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLookAgain = std::chrono::milliseconds(100);
+constexpr auto kTouchAgain = std::chrono::seconds(kClaimSeconds / 6);
+
+// A run in a process of its own.
+struct Worker {
+  const SweepRun* run;
+  std::unique_ptr<Claim> claim;
+  pid_t process;
+};
+
+pid_t spawn(std::vector<std::string> command, const std::string& log) {
+  std::vector<char*> words;
+  for (std::string& word : command) words.push_back(word.data());
+  words.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  ::posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  pid_t process = -1;
+  const int error = ::posix_spawn(&process, words[0], &actions, nullptr, words.data(), ::environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) throw Failure(concat("[sweep] ", words[0], " can't be started: ", std::strerror(error)));
+  return process;
+}
+
+std::string last_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string last;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+class Sweep {
+ public:
+  explicit Sweep(const SweepRequest& request) : request_(request), place_{request.out} {
+    for (size_t i = 0; i < request.plan.runs.size(); ++i) {
+      if (int64_t(i) % request.shards == request.shard) open_.push_back(&request.plan.runs[i]);
+    }
+  }
+
+  // Until nothing of it is left that this process could do. The number of runs that others have.
+  int64_t work() {
+    ProgressBar bar({.label = request_.plan.name,
+                     .total = int64_t(request_.plan.runs.size()),
+                     .unit = "runs",
+                     .quiet = !request_.progress});
+    auto touched = Clock::now();
+    while (true) {
+      const bool stopping = request_.stop && request_.stop();
+      if (stopping) interrupt();
+      while (!stopping && int64_t(workers_.size()) < request_.jobs && begin_next()) {
+      }
+      if (workers_.empty()) break;
+      collect();
+      if (Clock::now() - touched > kTouchAgain) {
+        for (const Worker& worker : workers_) worker.claim->touch();
+        touched = Clock::now();
+      }
+      bar.update(finished(), concat(workers_.size(), " at work", said_));
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    return elsewhere_;
+  }
+
+ private:
+  // False: nothing is left to begin.
+  bool begin_next() {
+    while (!open_.empty()) {
+      const SweepRun& run = *open_.front();
+      open_.pop_front();
+      if (fs::exists(place_.result(run))) continue;
+      auto claim = Claim::take(place_.claim(run));
+      if (!claim) {
+        ++elsewhere_;
+        continue;
+      }
+      if (fs::exists(place_.result(run))) continue;  // whoever had it has just ended
+      std::vector<std::string> command = request_.command;
+      command.insert(command.end(), {"--only", run.id});
+      workers_.push_back({&run, std::move(claim), spawn(command, place_.log(run))});
+      return true;
+    }
+    return false;
+  }
+
+  void interrupt() {
+    if (interrupted_) return;
+    interrupted_ = true;
+    for (const Worker& worker : workers_) ::kill(worker.process, SIGTERM);
+  }
+
+  // Takes leave of the workers that have ended.
+  void collect() {
+    for (auto worker = workers_.begin(); worker != workers_.end();) {
+      int status = 0;
+      if (::waitpid(worker->process, &status, WNOHANG) == 0) {
+        ++worker;
+        continue;
+      }
+      const bool ended = fs::exists(place_.result(*worker->run));
+      if (!ended && !interrupted_) write_down(*worker->run, status);
+      if (ended) said_ = "; last: " + worker->run->id;
+      worker = workers_.erase(worker);
+    }
+  }
+
+  // A process that ended without a result: killed, or it could not even begin.
+  void write_down(const SweepRun& run, int status) const {
+    const std::string how = WIFSIGNALED(status) ? concat("killed by signal ", WTERMSIG(status))
+                                                : concat("ended with ", WEXITSTATUS(status));
+    const std::string said = last_line(place_.log(run));
+    const Json result = {{"id", run.id},
+                         {"settings", run.settings},
+                         {"seed", run.seed},
+                         {"status", "failed"},
+                         {"message", how + (said.empty() ? "" : ": " + said)}};
+    write_file(place_.result(run), result.dump(2) + "\n");
+  }
+
+  int64_t finished() const {
+    int64_t count = 0;
+    for (const SweepRun& run : request_.plan.runs) count += fs::exists(place_.result(run));
+    return count;
+  }
+
+  const SweepRequest& request_;
+  SweepPlace place_;
+  std::list<const SweepRun*> open_;
+  std::list<Worker> workers_;
+  int64_t elsewhere_ = 0;
+  bool interrupted_ = false;
+  std::string said_;
+};
+
+// The folder is of this sweep: its base, its metric and its scale. More runs may be added to it.
+void claim_folder(const SweepRequest& request) {
+  const SweepPlan& plan = request.plan;
+  const Json about = {{"sweep", plan.name}, {"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
+  const std::string path = request.out + "/sweep.json";
+  claim_output_directory(request.out, /*refuse_used=*/!fs::exists(path));
+  if (fs::exists(path)) {
+    const Json there = read_json_file(path);
+    for (const auto& [key, value] : about.items()) {
+      fail_input_if(!there.is_object() || there.value(key, Json()) != value, "[--out] ", request.out,
+                    " holds another sweep: its \"", key, "\" differs; choose another folder");
+    }
+  }
+  fs::create_directories(request.out + "/runs");
+  write_file(path, about.dump(2) + "\n");
+}
+
+void write_results(const SweepRequest& request, const std::vector<Json>& results) {
+  const SweepPlan& plan = request.plan;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    write_file(request.out + "/" + name, text);
+  };
+  std::string lines;
+  for (const Json& result : results) lines += result.dump() + "\n";
+  const Json rows = sweep_rows(plan, results);
+  write("results.jsonl", lines);
+  write("runs.csv", sweep_csv(plan, results));
+  write("table.json", Json{{"sweep", plan.name},
+                           {"about", plan.about},
+                           {"paper", plan.paper},
+                           {"scale", plan.scale},
+                           {"metric", plan.metric},
+                           {"rows", rows},
+                           {"published", plan.published}}
+                              .dump(2) +
+                          "\n");
+  write("table.md", concat("# ", plan.about, "\n\n", plan.paper, "\n\n", sweep_table(plan, rows).markdown(),
+                           "\nEvery run:\n\n", sweep_runs_table(plan, results).markdown()));
+  for (const auto& [name, svg] : sweep_pictures(plan, rows)) write(name, svg);
+}
+
+}  // namespace
+
+std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
+  std::vector<Json> results;
+  for (const SweepRun& run : plan.runs) {
+    const std::string path = SweepPlace{out}.result(run);
+    if (!fs::exists(path)) continue;
+    results.push_back(read_json_file(path));
+    fail_input_if(!results.back().is_object() || results.back().value("id", "") != run.id, "[", path,
+                  "] is not the result of this run");
+  }
+  return results;
+}
+
+SweepResult run_sweep(const SweepRequest& request) {
+  claim_folder(request);
+  SweepResult result;
+  result.elsewhere = Sweep(request).work();
+  result.results = sweep_results(request.plan, request.out);
+  result.done = result.results.size() == request.plan.runs.size();
+  write_results(request, result.results);
+  return result;
+}
+
+}  // namespace cortado

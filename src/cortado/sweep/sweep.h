@@ -1,0 +1,36 @@
+// All runs of a sweep, as many at once as fit, each in a process of its own; and what they found.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cortado/sweep/plan.h"
+#include "cortado/sweep/run.h"
+
+namespace cortado {
+
+struct SweepRequest {
+  SweepPlan plan;
+  std::string out;
+  std::vector<std::string> command;  // with "--only" and a run's id behind it, runs that one in a process
+  int64_t jobs = 1;
+  int64_t shard = 0, shards = 1;  // this one's part of the runs
+  std::function<bool()> stop = {};
+  bool progress = true;
+};
+
+struct SweepResult {
+  bool done = false;          // every run of all shards has a result
+  std::vector<Json> results;  // of those that have one, in the plan's order
+  int64_t elsewhere = 0;      // runs that another process has claimed
+};
+
+// OUT/sweep.json says which sweep is in the folder: another one is an InputError. Writes OUT/results.jsonl, table.md,
+// table.json, runs.csv and pictures of what is there at the end. A run whose process dies has a result that says so.
+SweepResult run_sweep(const SweepRequest& request);
+
+// The folder's results so far.
+std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out);
+
+}  // namespace cortado

@@ -1,0 +1,165 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cortado/base/files.h"
+#include "cortado/sweep/claim.h"
+#include "cortado/sweep/results.h"
+#include "cortado/sweep/run.h"
+#include "cortado/testing/errors.h"
+
+namespace cortado {
+namespace {
+
+const char* const kFile = R"({
+  "config": {"dim": 16, "heads": 1, "layers": 1, "mixer": {"mixer": "gla"}, "feed_forward": {"type": "none"},
+             "task": {"name": "mqar", "length": 16, "pairs": 2, "vocabulary": 32, "examples": 64, "test_examples": 16},
+             "training": {"batch": 16, "steps": 4, "warmup": 1, "evaluate_every": 2, "dtype": "float32"}},
+  "set": {"training.clip": 0.5},
+  "vary": {"dim": [16, 32], "training.learning_rate": [0.001, 0.01]},
+  "runs": [{"mixer.mixer": "gla"}, {"mixer.mixer": "linear"}],
+  "seeds": [1, 2],
+  "metric": "accuracy", "best_over": ["training.learning_rate"], "series": ["mixer.mixer"], "x": ["state_bytes"],
+  "scales": {"small": {"vary": {"dim": [16]}, "set": {"training.steps": 2}, "seeds": [7]}}
+})";
+
+class SweepTest : public ::testing::Test {
+ protected:
+  SweepTest() { write(kFile); }
+  void write(const std::string& text) const { write_file(path(), text); }
+  std::string path() const { return folder_.path() + "/sweep.json"; }
+  SweepPlan plan(const std::string& scale = "") const { return read_sweep(path(), scale); }
+  std::string refused(const std::string& text) const {
+    write(text);
+    return testing::error_of([&] { plan(); });
+  }
+  TemporaryDirectory folder_;
+};
+
+TEST_F(SweepTest, RunsAreAllCombinations) {
+  const SweepPlan all = plan();
+  ASSERT_EQ(all.runs.size(), 2u * 2u * 2u * 2u);
+  EXPECT_EQ(all.varied, (std::vector<std::string>{"mixer.mixer", "dim", "training.learning_rate"}));
+  EXPECT_EQ(all.runs[1].seed, 2);
+  EXPECT_EQ(all.runs[1].config["training"]["seed"], 2);
+  EXPECT_EQ(all.runs[2].config["training"]["learning_rate"], 0.01);
+  EXPECT_EQ(all.runs.back().config["mixer"]["mixer"], "linear");
+  EXPECT_EQ(all.runs.back().config["dim"], 32);
+  EXPECT_EQ(all.runs.back().config["training"]["clip"], 0.5);
+  const SweepPlan small = plan("small");
+  ASSERT_EQ(small.runs.size(), 4u);
+  EXPECT_EQ(small.runs[0].seed, 7);
+  EXPECT_EQ(small.base["training"]["steps"], 2);
+  EXPECT_EQ(read_sweep(path(), "small", {"training.steps=3"}).base["training"]["steps"], 3);
+}
+
+TEST_F(SweepTest, WrongFilesAreRefused) {
+  EXPECT_NE(testing::error_of([&] { plan("huge"); }).find("has no scale \"huge\"; it has small"), std::string::npos);
+  EXPECT_NE(refused(R"({"config": {}, "sedes": [1]})").find("did you mean \"seeds\""), std::string::npos);
+  EXPECT_NE(refused(R"({"config": {}, "vary": {"dim": 3}})").find("must be a list of values"), std::string::npos);
+  EXPECT_NE(refused(R"({"config": {}, "seeds": [-1]})").find("whole numbers"), std::string::npos);
+  EXPECT_NE(refused(R"({"config": {}, "best_over": ["dim"]})").find("nothing varies \"dim\""), std::string::npos);
+  EXPECT_NE(refused(R"({"config": {}, "runs": [{"dim": 1}, {"dim": 1}]})").find("is there twice"), std::string::npos);
+  EXPECT_NE(refused(R"({"config": 3})").find("\"config\" must be"), std::string::npos);
+}
+
+// By hand: of two rates the better one's mean over two seeds, of which one failed.
+TEST_F(SweepTest, RowsAreTheBestRatesMeanOverSeeds) {
+  const SweepPlan all = plan();
+  std::vector<Json> results;
+  const auto add = [&](size_t run, double accuracy, const char* status = "done") {
+    const SweepRun& it = all.runs[run];
+    results.push_back({{"id", it.id}, {"settings", it.settings}, {"seed", it.seed}, {"status", status}});
+    if (std::string(status) == "done")
+      results.back().update(Json{{"accuracy", accuracy}, {"state_bytes", 100.0 * double(run + 1)}});
+  };
+  add(0, 0.2), add(1, 0.4);                  // gla 16 at 0.001
+  add(2, 0.5), add(3, 0, "diverged");        // gla 16 at 0.01
+  add(4, 0.9), add(5, 0.7);                  // gla 32 at 0.001
+  add(8, 0, "failed"), add(9, 0, "failed");  // linear 16
+  const Json rows = sweep_rows(all, results);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0]["accuracy"], 0.5);
+  EXPECT_EQ(rows[0]["best"]["training.learning_rate"], 0.01);
+  EXPECT_EQ(rows[0]["failed"], 1);
+  EXPECT_DOUBLE_EQ(rows[1]["accuracy"].get<double>(), 0.8);
+  EXPECT_NEAR(rows[1]["spread"].get<double>(), 0.2, 1e-12);
+  EXPECT_DOUBLE_EQ(rows[1]["state_bytes"].get<double>(), 550);
+  EXPECT_FALSE(rows[2].contains("accuracy"));
+  EXPECT_EQ(rows[2]["failed"], 2);
+  SweepPlan best = all;
+  best.best_seed = true;
+  EXPECT_EQ(sweep_rows(best, results)[1]["accuracy"], 0.9);
+  best.higher = false;
+  EXPECT_EQ(sweep_rows(best, results)[0]["accuracy"], 0.2);
+
+  EXPECT_NE(sweep_table(all, rows).text().find("best learning_rate"), std::string::npos);
+  EXPECT_NE(sweep_runs_table(all, results).text().find("diverged"), std::string::npos);
+  const std::string csv = sweep_csv(all, results);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 9);
+  EXPECT_TRUE(csv.starts_with("mixer.mixer,dim,training.learning_rate,seed,status,accuracy,state_bytes\n")) << csv;
+  const auto pictures = sweep_pictures(all, rows);
+  ASSERT_TRUE(pictures.contains("state_bytes.svg"));
+  EXPECT_NE(pictures.at("state_bytes.svg").find("gla"), std::string::npos);
+}
+
+TEST_F(SweepTest, OneOwnerAtATimeAndTheDeadsIsTakenOver) {
+  const std::string claim = folder_.path() + "/claim";
+  {
+    const auto mine = Claim::take(claim);
+    ASSERT_TRUE(mine);
+    EXPECT_FALSE(Claim::take(claim));
+    mine->touch();
+  }
+  EXPECT_FALSE(std::filesystem::exists(claim));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto its = Claim::take(claim);
+    ::_exit(its ? 0 : 1);  // without giving it back
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE(std::filesystem::exists(claim));
+  EXPECT_TRUE(Claim::take(claim));
+  // Another machine's is dead when nobody has touched it for long.
+  write_file(claim, R"({"host": "elsewhere", "process": 1})");
+  EXPECT_FALSE(Claim::take(claim));
+  std::filesystem::last_write_time(claim, std::filesystem::file_time_type::clock::now() - std::chrono::seconds(200));
+  EXPECT_TRUE(Claim::take(claim));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "nothing is left behind";
+}
+
+TEST_F(SweepTest, ARunHasAResultHoweverItEnds) {
+  const SweepPlan all = plan("small");
+  const SweepPlace place{folder_.path()};
+  std::filesystem::create_directories(place.out + "/runs");
+  SweepTraining training;
+  const Json good = run_one(all, all.runs[0], place, training).value();
+  EXPECT_EQ(good["status"], "done");
+  EXPECT_EQ(good["steps"], 2);
+  EXPECT_EQ(good["tokens"], 2 * 16 * 16);
+  EXPECT_GT(good["state_bytes"], 0);
+  EXPECT_EQ(read_json_file(place.result(all.runs[0]))["accuracy"], good["accuracy"]);
+  SweepRun wrong = all.runs[1];
+  wrong.config["training"]["learning_rate"] = 1e30;
+  wrong.config["training"]["minimum_rate"] = 0;
+  wrong.config["training"]["steps"] = 50;
+  EXPECT_EQ(run_one(all, wrong, place, training).value()["status"], "failed") << "such a rate is refused";
+  wrong.id = "diverges";
+  wrong.config["training"]["learning_rate"] = 1000;
+  wrong.config["training"]["clip"] = 0;
+  wrong.config["initialization"] = {{"type", "normal"}, {"std", 100}};
+  const Json diverged = run_one(all, wrong, place, training).value();
+  EXPECT_NE(diverged["status"], "failed") << diverged.dump();
+  training.stop = [] { return true; };
+  EXPECT_FALSE(run_one(all, all.runs[2], place, training));
+  EXPECT_FALSE(std::filesystem::exists(place.result(all.runs[2])));
+  EXPECT_GT(estimate_seconds(all.runs[3], {}), 0);
+}
+
+}  // namespace
+}  // namespace cortado

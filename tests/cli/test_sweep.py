@@ -1,0 +1,134 @@
+"""cortado sweep: many runs from one file, ended and gone on with in every way."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+SWEEP = {
+    "about": "recall",
+    "config": {
+        "dim": 16, "heads": 1, "layers": 1, "mixer": {"mixer": "gla"}, "feed_forward": {"type": "none"},
+        "task": {"name": "mqar", "length": 16, "pairs": 2, "vocabulary": 32, "examples": 64, "test_examples": 16},
+        "training": {"batch": 16, "steps": 6, "warmup": 1, "evaluate_every": 3, "dtype": "float32"},
+    },
+    "vary": {"training.learning_rate": [0.001, 0.01]},
+    "runs": [{"mixer.mixer": "gla"}, {"mixer.mixer": "linear"}],
+    "metric": "accuracy",
+    "best_over": ["training.learning_rate"],
+    "series": ["mixer.mixer"],
+    "x": ["state_bytes"],
+    "scales": {"long": {"set": {"training.steps": 100000}}},
+}  # fmt: skip
+
+
+@pytest.fixture(name="sweep")
+def fixture_sweep(tmp_path):
+    path = tmp_path / "recall.json"
+    path.write_text(json.dumps(SWEEP))
+    return path
+
+
+def results(out):
+    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+
+
+def without_times(lines):
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def test_a_table_and_pictures_come_out(cortado, sweep, tmp_path):
+    out = tmp_path / "out"
+    done = cortado("sweep", sweep, "--out", out, "--jobs", 2)
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4 runs" in done.stdout
+    assert [run["status"] for run in results(out)] == ["done"] * 4
+    table = json.loads((out / "table.json").read_text())
+    assert [row["mixer.mixer"] for row in table["rows"]] == ["gla", "linear"]
+    assert "Every run" in (out / "table.md").read_text()
+    assert (out / "state_bytes.svg").read_text().startswith("<svg")
+    assert len((out / "runs.csv").read_text().splitlines()) == 5
+    # Once more: nothing is done again.
+    before = {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
+    assert cortado("sweep", sweep, "--out", out).returncode == 0
+    assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
+
+
+def test_shards_are_parts_of_one_sweep(cortado, sweep, tmp_path):
+    out = tmp_path / "out"
+    for part, count in ((1, 2), (2, 4)):
+        done = cortado("sweep", sweep, "--out", out, "--shard", f"{part}/2", "--jobs", 1)
+        assert done.returncode == 0, done.stderr
+        assert len(results(out)) == count
+    whole = tmp_path / "whole"
+    cortado("sweep", sweep, "--out", whole)
+    assert without_times(results(out)) == without_times(results(whole))
+
+
+def begin(program, sweep, out, *words):
+    command = [program, "sweep", sweep, "--scale", "long", "--out", out, "--jobs", "1", "--quiet", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 60
+    while not list((out / "runs").glob("*/trainer.safetensors") if (out / "runs").exists() else []):
+        assert time.time() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_ended_at_any_moment_it_goes_on(program, cortado, sweep, tmp_path, how):
+    out = tmp_path / "out"
+    process = begin(program, sweep, out)
+    os.kill(process.pid, how)
+    said = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), said
+    deadline = time.time() + 60  # the run's own process saves and ends
+    while subprocess.run(["pgrep", "-f", f"--out {out} .*--only"], stdout=subprocess.DEVNULL).returncode == 0:
+        assert time.time() < deadline
+        time.sleep(0.05)
+    run = next((out / "runs").glob("*/train.json"))
+    reached = json.loads(run.read_text())["step"]
+    again = begin(program, sweep, out, "--shard", "1/4")
+    time.sleep(1)
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=60)
+    assert again.returncode == 143
+    assert json.loads(run.read_text())["step"] >= reached
+    assert len(list((out / "runs").glob("*/"))) == 1, "the same run went on"
+
+
+def test_a_run_that_fails_is_a_row(cortado, sweep, tmp_path):
+    wrong = {**SWEEP, "runs": [{"mixer.mixer": "gla"}, {"mixer.mixer": "linear", "heads": 3}]}
+    sweep.write_text(json.dumps(wrong))
+    out = tmp_path / "out"
+    assert cortado("sweep", sweep, "--out", out).returncode == 0
+    failed = [run for run in results(out) if run["status"] == "failed"]
+    assert len(failed) == 2 and "not divisible" in failed[0]["message"]
+    assert "not divisible" in (out / "table.md").read_text()
+
+
+def test_its_price_is_told_before(cortado, sweep, tmp_path):
+    plan = json.loads(cortado("sweep", sweep, "--dry-run", "--json", "--out", tmp_path / "out").stdout)
+    assert len(plan["runs"]) == 4 and all(run["hours"] > 0 for run in plan["runs"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_input_is_refused(cortado, refused, sweep, tmp_path):
+    out = tmp_path / "out"
+    assert "no scale" in refused("sweep", sweep, "--scale", "huge", "--out", out)
+    assert "I/N" in refused("sweep", sweep, "--shard", "3/2", "--out", out)
+    assert "cores" in refused("sweep", sweep, "--jobs", "500", "--out", out)
+    assert "there is no run" in refused("sweep", sweep, "--only", "nothing", "--out", out)
+    assert not out.exists()
+    assert cortado("sweep", sweep, "--out", out).returncode == 0
+    before = (out / "results.jsonl").read_bytes()
+    assert "another sweep" in refused("sweep", sweep, "--set", "training.steps=7", "--out", out)
+    misspelt = tmp_path / "misspelt.json"
+    misspelt.write_text(json.dumps({**SWEEP, "sedes": [1]}))
+    assert "did you mean" in refused("sweep", misspelt, "--out", out)
+    assert before == (out / "results.jsonl").read_bytes()
+    next((out / "runs").glob("*.json")).write_text('{"id": "another"}')
+    assert "not the result of this run" in refused("sweep", sweep, "--out", out)
