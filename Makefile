@@ -18,7 +18,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo demo-lola test lint format asan tsan neon check-all bench-peers install clean
+.PHONY: help setup configure build demo demo-lola test lint format asan tsan experiments-smoke neon check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -71,6 +71,9 @@ tsan: ## every kernel on threads of our own, under the thread sanitizer
 	$(MAKE) PRESET=tsan configure
 	cmake --build build/tsan -j $(JOBS) --target threads_tests
 	build/tsan/bin/threads_tests
+
+experiments-smoke: build ## every experiment at its smallest scale
+	@scripts/experiments_smoke.sh $(abspath $(BUILD))/bin/cortado
 
 neon: setup ## the kernels compiled for 64-bit ARM
 	@JOBS=$(JOBS) scripts/neon.sh

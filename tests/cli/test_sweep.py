@@ -116,6 +116,20 @@ def test_its_price_is_told_before(cortado, sweep, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+def test_every_experiment_loads(cortado, root, scale):
+    for path in sorted((root / "experiments").glob("*/*.json")):
+        if scale in json.loads(path.read_text())["scales"]:
+            done = cortado("sweep", path, "--scale", scale, "--list")
+            assert done.returncode == 0, f"{path}: {done.stdout}{done.stderr}"
+
+
+def test_a_smallest_experiment_ends_well(cortado, root, tmp_path):
+    done = cortado("sweep", root / "experiments/blurry-window/width.json", "--scale", "smoke", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert [run["status"] for run in results(tmp_path / "out")] == ["done"] * 4
+
+
 def test_bad_input_is_refused(cortado, refused, sweep, tmp_path):
     out = tmp_path / "out"
     assert "no scale" in refused("sweep", sweep, "--scale", "huge", "--out", out)

@@ -16,7 +16,9 @@
 #include "cortado/base/signals.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/models/config.h"
 #include "cortado/sweep/results.h"
+#include "cortado/train/options.h"
 
 namespace cortado {
 namespace {
@@ -25,7 +27,7 @@ struct SweepOptions {
   std::string file, scale, out, only, shard, data;
   std::vector<std::string> settings;
   int64_t jobs = 0;
-  bool dry = false, json = false, quiet = false, retry = false;
+  bool list = false, dry = false, json = false, quiet = false, retry = false;
   std::shared_ptr<CommonOptions> common;
 
   SweepPlan plan() const { return read_sweep(file, scale, settings); }
@@ -55,6 +57,26 @@ void run_only(const SweepOptions& options, const SweepPlan& plan) {
   const auto result = run_one(plan, plan.run(options.only), place, options.training(options.common->apply()));
   if (!result) exit_if_interrupted();
   if (result) std::cout << result->dump(2) << std::endl;
+}
+
+// Every run by its id, and whether its config can be one.
+void list_runs(const SweepOptions& options, const SweepPlan& plan) {
+  Json rows = Json::array();
+  bool good = true;
+  for (const SweepRun& run : plan.runs) {
+    Json row = {{"id", run.id}, {"config", run.config}};
+    try {
+      const ModelConfig model = ModelConfig::from_json(run.config, run.id);
+      TrainingOptions::from_json(model.training);
+    } catch (const InputError& error) {
+      row["problem"] = error.what();
+      good = false;
+    }
+    rows.push_back(row);
+  }
+  if (options.json) std::cout << rows.dump(2) << std::endl;
+  if (!options.json) std::cout << table_of(rows, {{"run", "/id"}, {"", "/problem"}}).text() << std::flush;
+  fail_input_if(!good, "[sweep] configs that can't be");
 }
 
 void print_plan(const SweepOptions& options, const SweepPlan& plan) {
@@ -118,6 +140,7 @@ void report(const SweepOptions& options, const SweepPlan& plan, const SweepResul
 void run(const SweepOptions& options) {
   const SweepPlan plan = options.plan();
   if (!options.only.empty()) return run_only(options, plan);
+  if (options.list) return list_runs(options, plan);
   if (options.dry) return print_plan(options, plan);
   const auto [shard, shards] = shard_of(options.shard);
   const int64_t cores = std::max<int64_t>(1, this_machine().threads);
@@ -166,6 +189,7 @@ void add_sweep_command(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command.add_option("--shard", options->shard, "only every N-th run, from the I-th on")->type_name("I/N");
   command.add_option("--only", options->only, "one run, in this process, by its id")->type_name("ID");
+  command.add_flag("--list", options->list, "print the runs and check their configs");
   command.add_flag("--dry-run", options->dry, "print the runs and their hours on this machine");
   command.add_flag("--retry", options->retry, "do runs that failed again");
   command.add_flag("--json", options->json, "print JSON");

@@ -81,9 +81,10 @@ std::vector<Json> combinations(const Space& space) {
 }
 
 // "gla-64-0.001-s1-5f3a": values as far as they are legible, and a checksum that tells any two apart.
-std::string id_of(const Json& settings, int64_t seed) {
+std::string id_of(const Json& settings, const std::vector<std::string>& shown, int64_t seed) {
   std::string words;
   for (const auto& [key, value] : settings.items()) {
+    if (std::find(shown.begin(), shown.end(), key) == shown.end()) continue;
     std::string word = value.is_string() ? value.get<std::string>() : value.dump();
     std::replace_if(word.begin(), word.end(), [](char c) { return !std::isalnum(uint8_t(c)) && c != '.'; }, '_');
     words += word.substr(0, 24) + "-";
@@ -93,14 +94,29 @@ std::string id_of(const Json& settings, int64_t seed) {
   return concat(words.substr(0, 100), "s", seed, "-", checksum.hex().substr(0, 6));
 }
 
-void make_runs(SweepPlan& plan, const Space& space, const std::string& path) {
-  std::set<std::string> seen, varied;
-  for (const Json& settings : combinations(space)) {
+void find_keys(SweepPlan& plan, const Space& space) {
+  const auto add = [](std::vector<std::string>& keys, const Json& settings) {
     for (const auto& [key, value] : settings.items()) {
-      if (varied.insert(key).second) plan.varied.push_back(key);
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
     }
+  };
+  bool named = true;
+  for (const Json& run : space.runs) {
+    add(plan.varied, run);
+    named &= run.contains("name");
+  }
+  add(plan.varied, space.vary);
+  if (named) plan.shown = {"name"};
+  if (!named) plan.shown = plan.varied;
+  add(plan.shown, space.vary);
+}
+
+void make_runs(SweepPlan& plan, const Space& space, const std::string& path) {
+  std::set<std::string> seen;
+  find_keys(plan, space);
+  for (const Json& settings : combinations(space)) {
     for (const Json& seed : space.seeds) {
-      SweepRun run{id_of(settings, seed.get<int64_t>()), settings, seed.get<int64_t>(), plan.base};
+      SweepRun run{id_of(settings, plan.shown, seed.get<int64_t>()), settings, seed.get<int64_t>(), plan.base};
       fail_input_if(!seen.insert(run.id).second, "[", path, "] the run ", run.id, " is there twice");
       apply_all(run.config, settings);
       apply_setting(run.config, concat("training.seed=", run.seed));
@@ -128,7 +144,8 @@ const SweepRun& SweepPlan::run(const std::string& id) const {
 SweepPlan read_sweep(const std::string& path, const std::string& scale, const std::vector<std::string>& settings) {
   JsonReader reader(read_json_file(path), path);
   SweepPlan plan;
-  plan.name = std::filesystem::path(path).stem().string();
+  const std::filesystem::path file = std::filesystem::absolute(path);
+  plan.name = (file.parent_path().filename() / file.stem()).string();
   plan.scale = scale;
   plan.about = reader.text("about", "");
   plan.paper = reader.text("paper", "");

@@ -34,7 +34,8 @@ struct SweepRun {
 //   "scales": {"smoke": {"set", "vary", "runs", "seeds"}, ...}   what changes at a scale: "set" and "vary" key by key
 // }
 struct SweepPlan {
-  std::string name, about, paper, scale;
+  std::string name;  // the file's, with its folder: "blurry-window/mqar"
+  std::string about, paper, scale;
   std::string metric = "validation_loss";
   bool higher = false;
   std::vector<std::string> best_over, series, x;
@@ -43,6 +44,7 @@ struct SweepPlan {
   Json base;  // the config with "set"
   Json published = Json::array();
   std::vector<std::string> varied;  // keys that differ between runs, in the file's order
+  std::vector<std::string> shown;   // those that tables have: where every one of "runs" has a "name", that and "vary"'s
   std::vector<SweepRun> runs;
 
   const SweepRun& run(const std::string& id) const;  // InputError: there is none

@@ -107,7 +107,7 @@ Json sweep_rows(const SweepPlan& plan, const std::vector<Json>& results) {
 Table sweep_table(const SweepPlan& plan, const Json& rows) {
   const auto pointer = [](const std::string& key) { return "/" + key; };
   std::vector<Column> columns;
-  for (const std::string& key : plan.varied) {
+  for (const std::string& key : plan.shown) {
     const bool chosen = std::find(plan.best_over.begin(), plan.best_over.end(), key) != plan.best_over.end();
     columns.push_back({chosen ? "best " + short_name(key) : short_name(key), (chosen ? "/best" : "") + pointer(key)});
   }
@@ -126,7 +126,7 @@ Table sweep_table(const SweepPlan& plan, const Json& rows) {
 
 Table sweep_runs_table(const SweepPlan& plan, const std::vector<Json>& results) {
   std::vector<Column> columns;
-  for (const std::string& key : plan.varied) columns.push_back({short_name(key), "/settings/" + key});
+  for (const std::string& key : plan.shown) columns.push_back({short_name(key), "/settings/" + key});
   columns.push_back({"seed", "/seed"});
   columns.push_back({plan.metric, "/" + plan.metric, decimals(4)});
   columns.push_back({"steps", "/steps"});

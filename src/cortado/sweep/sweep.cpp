@@ -165,7 +165,7 @@ class Sweep {
 // The folder is of this sweep: its base, its metric and its scale. More runs may be added to it.
 void claim_folder(const SweepRequest& request) {
   const SweepPlan& plan = request.plan;
-  const Json about = {{"sweep", plan.name}, {"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
+  const Json about = {{"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
   const std::string path = request.out + "/sweep.json";
   claim_output_directory(request.out, /*refuse_used=*/!fs::exists(path));
   if (fs::exists(path)) {
