@@ -86,7 +86,7 @@ def test_ended_at_any_moment_it_goes_on(program, cortado, sweep, tmp_path, how):
     said = process.communicate(timeout=60)
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), said
     deadline = time.time() + 60  # the run's own process saves and ends
-    while subprocess.run(["pgrep", "-f", f"--out {out} .*--only"], stdout=subprocess.DEVNULL).returncode == 0:
+    while subprocess.run(["pgrep", "-f", "--", f"--out {out} .*--only"], stdout=subprocess.DEVNULL).returncode == 0:
         assert time.time() < deadline
         time.sleep(0.05)
     run = next((out / "runs").glob("*/train.json"))
