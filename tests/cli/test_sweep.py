@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -55,6 +56,11 @@ def test_a_table_and_pictures_come_out(cortado, sweep, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
     assert cortado("sweep", sweep, "--out", out).returncode == 0
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
+    # The lines alone are enough.
+    lines = results(out)
+    shutil.rmtree(out / "runs")
+    assert cortado("sweep", sweep, "--out", out).returncode == 0
+    assert results(out) == lines and not list((out / "runs").glob("*/"))
 
 
 def test_shards_are_parts_of_one_sweep(cortado, sweep, tmp_path):
@@ -108,6 +114,10 @@ def test_a_run_that_fails_is_a_row(cortado, sweep, tmp_path):
     failed = [run for run in results(out) if run["status"] == "failed"]
     assert len(failed) == 2 and "not divisible" in failed[0]["message"]
     assert "not divisible" in (out / "table.md").read_text()
+    times = {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
+    assert cortado("sweep", sweep, "--out", out, "--retry").returncode == 0
+    again = [path for path in times if path.stat().st_mtime_ns != times[path]]
+    assert len(again) == 2, "failed runs alone are done again"
 
 
 def test_its_price_is_told_before(cortado, sweep, tmp_path):

@@ -118,16 +118,6 @@ std::vector<std::string> own_command(const SweepOptions& options, const SweepPla
   return command;
 }
 
-void forget_failed(const SweepPlan& plan, const std::string& out) {
-  for (const Json& result : sweep_results(plan, out)) {
-    if (result.value("status", "") == "done") continue;
-    const SweepPlace place{out};
-    const SweepRun& run = plan.run(result["id"].get<std::string>());
-    std::filesystem::remove_all(place.folder(run));
-    std::filesystem::remove(place.result(run));
-  }
-}
-
 void report(const SweepOptions& options, const SweepPlan& plan, const SweepResult& result) {
   if (options.json) {
     std::cout << Json(result.results).dump(2) << std::endl;
@@ -153,7 +143,7 @@ void run(const SweepOptions& options) {
   request.shards = shards;
   request.stop = interrupt_requested;
   request.progress = !options.quiet;
-  if (options.retry) forget_failed(plan, request.out);
+  request.retry = options.retry;
   catch_interrupts();
   const SweepResult result = run_sweep(request);
   report(options, plan, result);

@@ -179,6 +179,30 @@ void claim_folder(const SweepRequest& request) {
   write_file(path, about.dump(2) + "\n");
 }
 
+// Of a folder whose runs were not kept, results.jsonl alone is enough: what it has need not be done again.
+void restore_results(const SweepRequest& request) {
+  std::ifstream file(request.out + "/results.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Json result = Json::parse(line, nullptr, false);
+    if (!result.is_object()) continue;
+    for (const SweepRun& run : request.plan.runs) {
+      const std::string path = SweepPlace{request.out}.result(run);
+      if (run.id == result.value("id", "") && !fs::exists(path)) write_file(path, result.dump(2) + "\n");
+    }
+  }
+}
+
+// So that they are done again.
+void forget_failed(const SweepRequest& request) {
+  const SweepPlace place{request.out};
+  for (const Json& result : sweep_results(request.plan, request.out)) {
+    if (result.value("status", "") == "done") continue;
+    const SweepRun& run = request.plan.run(result["id"].get<std::string>());
+    fs::remove_all(place.folder(run));
+    fs::remove(place.result(run));
+  }
+}
+
 void write_results(const SweepRequest& request, const std::vector<Json>& results) {
   const SweepPlan& plan = request.plan;
   const auto write = [&](const std::string& name, const std::string& text) {
@@ -219,6 +243,8 @@ std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
 
 SweepResult run_sweep(const SweepRequest& request) {
   claim_folder(request);
+  restore_results(request);
+  if (request.retry) forget_failed(request);
   SweepResult result;
   result.elsewhere = Sweep(request).work();
   result.results = sweep_results(request.plan, request.out);

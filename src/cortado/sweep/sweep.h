@@ -17,6 +17,7 @@ struct SweepRequest {
   int64_t jobs = 1;
   int64_t shard = 0, shards = 1;  // this one's part of the runs
   std::function<bool()> stop = {};
+  bool retry = false;  // runs that failed are done again
   bool progress = true;
 };
 
@@ -27,7 +28,7 @@ struct SweepResult {
 };
 
 // OUT/sweep.json says which sweep is in the folder: another one is an InputError. Writes OUT/results.jsonl, table.md,
-// table.json, runs.csv and pictures of what is there at the end. A run whose process dies has a result that says so.
+// table.json, runs.csv and pictures of what is there at the end; and goes on from sweep.json and results.jsonl alone. A run whose process dies has a result that says so.
 SweepResult run_sweep(const SweepRequest& request);
 
 // The folder's results so far.
