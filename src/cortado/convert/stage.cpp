@@ -35,9 +35,10 @@ class StageTask : public Task {
   bool validates() const override { return true; }
 
   // The losses of the parts, float64; loss() divides them.
-  Tensor learn(DataPosition& position) override {
+  LearnedBatch learn(DataPosition& position) override {
     const Tensor tokens = chunks_->batch(position.batches++, options_.batch);
-    return at::tensor(objective_->losses(tokens, 1.0 / static_cast<double>(options_.accumulate)), at::kDouble);
+    const auto losses = objective_->losses(tokens, 1.0 / static_cast<double>(options_.accumulate));
+    return {at::tensor(losses, at::kDouble), tokens.numel()};
   }
 
   double loss(const Tensor& shares) const override { return objective_->total(mean(shares, options_.accumulate)); }

@@ -44,6 +44,13 @@ Json measured(const SweepPlan& plan, const Backbone& model, const TrainResult& t
   return found;
 }
 
+// Of what was read: all of it, or as many as there are.
+int64_t unique_tokens(const TrainerState& state, const TrainingOptions& options, bool examples) {
+  if (!examples) return std::min(state.tokens, state.read.tokens);
+  const double read = double(state.step * options.batch * options.accumulate), there = double(state.read.tokens);
+  return std::llround(double(state.tokens) * std::min(1.0, there / read));
+}
+
 Json result_of(const SweepPlan& plan, const TrainResult& trained, const std::string& folder,
                const SweepTraining& training) {
   const auto model = open_backbone(folder, {.which = "last", .device = training.device});
@@ -55,9 +62,7 @@ Json result_of(const SweepPlan& plan, const TrainResult& trained, const std::str
   if (config.causal) result["state_bytes"] = model->state_bytes(options.context);
   result["steps"] = trained.state.step;
   result["tokens"] = trained.state.tokens;
-  const int64_t examples = trained.state.read.tokens;  // or tokens, of a text
-  const int64_t different = config.task.is_null() ? examples : examples * options.context;
-  result["unique_tokens"] = std::min(trained.state.tokens, different);
+  result["unique_tokens"] = unique_tokens(trained.state, options, !config.task.is_null());
   result["seconds"] = trained.state.seconds;
   return result;
 }

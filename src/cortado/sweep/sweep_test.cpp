@@ -142,6 +142,7 @@ TEST_F(SweepTest, ARunHasAResultHoweverItEnds) {
   EXPECT_EQ(good["status"], "done");
   EXPECT_EQ(good["steps"], 2);
   EXPECT_EQ(good["tokens"], 2 * 16 * 16);
+  EXPECT_EQ(good["unique_tokens"], 2 * 16 * 16);
   EXPECT_GT(good["state_bytes"], 0);
   EXPECT_EQ(read_json_file(place.result(all.runs[0]))["accuracy"], good["accuracy"]);
   SweepRun wrong = all.runs[1];

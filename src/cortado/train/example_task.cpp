@@ -124,7 +124,7 @@ class ExampleTask : public Task {
   NamedTensors learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
 
-  Tensor learn(DataPosition& position) override {
+  LearnedBatch learn(DataPosition& position) override {
     std::vector<Example> examples;
     for (const int64_t index : order_.of(position.batches))
       examples.push_back(examples_->example(Split::kTrain, index));
@@ -137,7 +137,7 @@ class ExampleTask : public Task {
       loss = loss_of(*model_, batch) / double(options_.accumulate);
     }
     loss.backward();
-    return loss.detach();
+    return {loss.detach(), batch.inputs.size(0) * batch.inputs.size(1)};
   }
 
   bool validates() const override { return examples_->size(Split::kValidation) > 0; }

@@ -52,6 +52,10 @@ TEST_F(ExampleTaskTest, GoesOnBitForBitInEpochs) {
   const Json whole = config(task.dump(), R"({"epochs": 3, "batch": 6, "evaluate_every": 5})", "gla");
   const TrainResult result = train_run(request(whole, "whole"));
   EXPECT_EQ(result.steps, 3 * 4);
+  const auto examples = open_task(task, "task");
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < 20; ++i) tokens += 3 * int64_t(examples->example(Split::kTrain, i).tokens.size());
+  EXPECT_EQ(result.state.tokens, tokens);
   TrainRequest first = request(whole, "parts");
   first.stop_at = 7;
   EXPECT_FALSE(train_run(first).done);

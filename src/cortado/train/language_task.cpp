@@ -67,8 +67,9 @@ Tensor learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarT
   return loss.detach();
 }
 
-Tensor LanguageTask::learn(DataPosition& position) {
-  return learn_batch(*model_, batches_->next(position), type_, options_.accumulate);
+LearnedBatch LanguageTask::learn(DataPosition& position) {
+  const TrainingBatch batch = batches_->next(position);
+  return {learn_batch(*model_, batch, type_, options_.accumulate), batch.tokens.numel()};
 }
 
 Validation LanguageTask::validate(const Progress& progress) {

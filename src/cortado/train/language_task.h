@@ -24,7 +24,7 @@ class LanguageTask : public Task {
   const std::string& name() const override { return name_; }
   NamedTensors learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
-  Tensor learn(DataPosition& position) override;
+  LearnedBatch learn(DataPosition& position) override;
   bool validates() const override { return validation_ != nullptr; }
   Validation validate(const Progress& progress) override;
 

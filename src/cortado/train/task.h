@@ -28,6 +28,12 @@ struct Validation {
   std::optional<double> score = {};  // the task's metric, the larger the better, where it has one
 };
 
+// What one batch gave.
+struct LearnedBatch {
+  Tensor losses;       // its share of the step's losses, detached, of any shape
+  int64_t tokens = 0;  // read
+};
+
 // A task reads nothing but the weights, its own seed and the position: so a resumed run equals one that was never
 // stopped. Where it draws from torch's generator (dropout), the loop has seeded that by the step.
 class Task {
@@ -42,8 +48,8 @@ class Task {
   virtual DataIdentity data() const { return {}; }
 
   // Reads the batch at `position`, moves it on, and adds the batch's share of the step's gradients, of which
-  // TrainingOptions::accumulate make a step. Returns its share of the losses, detached, of any shape.
-  virtual Tensor learn(DataPosition& position) = 0;
+  // TrainingOptions::accumulate make a step.
+  virtual LearnedBatch learn(DataPosition& position) = 0;
   // The step's loss, of the sum of its shares.
   virtual double loss(const Tensor& shares) const { return shares.item<double>(); }
 

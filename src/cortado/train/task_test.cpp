@@ -40,12 +40,12 @@ class OrderTask : public Task {
   NamedTensors learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return {0, concat("order ", options_.seed)}; }
 
-  Tensor learn(DataPosition& position) override {
+  LearnedBatch learn(DataPosition& position) override {
     const Examples batch = draw(options_.seed, "examples", position.batches++);
     const Tensor loss =
         model_->loss(batch.tokens, batch.labels, {.cu_seqlens = {}, .training = true}) / double(options_.accumulate);
     loss.backward();
-    return loss.detach();
+    return {loss.detach(), kBatch * kLength};
   }
 
   bool validates() const override { return true; }

@@ -68,7 +68,8 @@ Trainer::Step Trainer::take_step(const RunKeeper& keeper) {
   const auto start = Clock::now();
   Step step;
   step.rate = state_.plateau ? state_.plateau->rate : learning_rate(options_, state_.step);
-  step.loss = accumulate_gradients();
+  const LearnedBatch learned = accumulate_gradients();
+  step.loss = task_->loss(learned.losses);
   require_finite("loss", step.loss, state_.step + 1, keeper);
   step.gradient_norm = optimizer_.gradient_norm();
   require_finite("gradient", step.gradient_norm, state_.step + 1, keeper);
@@ -77,20 +78,23 @@ Trainer::Step Trainer::take_step(const RunKeeper& keeper) {
   const double seconds = seconds_since(start);
   unsaved_ = true;
   state_.step += 1;
-  state_.tokens += options_.tokens_per_step();
+  state_.tokens += learned.tokens;
   state_.seconds += seconds;
   interval_seconds_ += seconds;
-  interval_tokens_ += options_.tokens_per_step();
+  interval_tokens_ += learned.tokens;
   return step;
 }
 
-// Forward and backward of the step's batches; returns its loss.
-double Trainer::accumulate_gradients() {
+// Forward and backward of the step's batches.
+LearnedBatch Trainer::accumulate_gradients() {
   // Dropout draws from torch's generator: seeded by the step, so that a resumed run draws the same.
   at::manual_seed(RandomStream(uint64_t(options_.seed), "dropout").bits(uint64_t(state_.step)));
-  Tensor shares = task_->learn(state_.data);
-  for (int64_t i = 1; i < options_.accumulate; ++i) shares = shares + task_->learn(state_.data);
-  return task_->loss(shares);
+  LearnedBatch all = task_->learn(state_.data);
+  for (int64_t i = 1; i < options_.accumulate; ++i) {
+    const LearnedBatch more = task_->learn(state_.data);
+    all = {all.losses + more.losses, all.tokens + more.tokens};
+  }
+  return all;
 }
 
 void Trainer::require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const {

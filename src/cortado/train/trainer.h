@@ -54,7 +54,7 @@ class Trainer {
     double loss = 0, rate = 0, gradient_norm = 0;
   };
   Step take_step(const RunKeeper& keeper);
-  double accumulate_gradients();
+  LearnedBatch accumulate_gradients();
   void require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const;
   bool validation_due() const;
   bool validate(const RunKeeper& keeper, const RunControl& control);
