@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -22,7 +23,7 @@ SWEEP = {
     "best_over": ["training.learning_rate"],
     "series": ["mixer.mixer"],
     "x": ["state_bytes"],
-    "scales": {"long": {"set": {"training.steps": 100000}}},
+    "scales": {"short": {}, "long": {"set": {"training.steps": 100000}}},
 }  # fmt: skip
 
 
@@ -72,6 +73,35 @@ def test_shards_are_parts_of_one_sweep(cortado, sweep, tmp_path):
     whole = tmp_path / "whole"
     cortado("sweep", sweep, "--out", whole)
     assert without_times(results(out)) == without_times(results(whole))
+
+
+def test_an_array_of_slurm_shares_a_sweep(program, root, sweep, tmp_path):
+    out = tmp_path / "out"
+    for part in ("1", "2"):
+        given = {"CORTADO": str(program), "SLURM_ARRAY_TASK_ID": part, "SLURM_ARRAY_TASK_COUNT": "2"}
+        command = [root / "examples/sweep_slurm.sh", sweep, "short", out]
+        subprocess.run(command, env={**os.environ, **given}, check=True, capture_output=True)
+    assert len(results(out)) == 4
+
+
+def test_ray_runs_a_sweep_on_two_workers(program, root, sweep, tmp_path):
+    command = [sys.executable, root / "examples/sweep_ray.py", sweep, "--scale", "short", "--out", tmp_path / "out"]
+    done = subprocess.run([*command, "--cortado", program, "--workers", "2"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(results(tmp_path / "out")) == 4 and "4 of 4" in done.stdout
+
+
+def test_one_run_alone(cortado, refused, sweep, tmp_path):
+    out = tmp_path / "out"
+    listed = json.loads(cortado("sweep", sweep, "--list", "--json").stdout)
+    name = listed[2]["id"]
+    done = cortado("sweep", sweep, "--out", out, "--only", name)
+    assert done.returncode == 0, done.stderr
+    again = cortado("sweep", sweep, "--out", out, "--only", name)
+    assert json.loads(again.stdout) == json.loads(done.stdout)
+    assert not list((out / "runs").glob("*.claim"))
+    (out / "runs" / f"{listed[0]['id']}.claim").write_text(json.dumps({"host": "elsewhere", "process": 1}))
+    assert "another process" in refused("sweep", sweep, "--out", out, "--only", listed[0]["id"], code=1)
 
 
 def begin(program, sweep, out, *words):
@@ -150,6 +180,10 @@ def test_bad_input_is_refused(cortado, refused, sweep, tmp_path):
     assert cortado("sweep", sweep, "--out", out).returncode == 0
     before = (out / "results.jsonl").read_bytes()
     assert "another sweep" in refused("sweep", sweep, "--set", "training.steps=7", "--out", out)
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "thesis.tex").write_text("")
+    assert "holds something else: thesis.tex" in refused("sweep", sweep, "--out", used)
     misspelt = tmp_path / "misspelt.json"
     misspelt.write_text(json.dumps({**SWEEP, "sedes": [1]}))
     assert "did you mean" in refused("sweep", misspelt, "--out", out)

@@ -19,7 +19,7 @@ struct CompareOptions {
   std::vector<std::string> settings;
   std::optional<int64_t> steps, batch, context;
   std::vector<int64_t> depths = {256, 4096, 65536};
-  bool quiet = false;
+  bool bare = false, quiet = false;
   std::shared_ptr<CommonOptions> common;
 };
 
@@ -64,6 +64,7 @@ void run(const CompareOptions& options) {
   request.data = options.data.empty() ? shipped_file("data/tinyshakespeare.txt") : options.data;
   request.out = options.out;
   request.mixers = chosen_mixers(options.mixers);
+  request.bare = options.bare;
   request.depths = options.depths;
   std::sort(request.depths.begin(), request.depths.end());
   request.stop = interrupt_requested;
@@ -107,6 +108,8 @@ void add_compare_command(CLI::App& app) {
   command->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
+  command->add_flag("--bare", options->bare,
+                    "give mixers that see no order no positions either (by default sinusoidal ones)");
   command->add_flag("--quiet", options->quiet, "print only the table");
   command->footer(kCompareFooter);
   options->common = add_common_options(*command);

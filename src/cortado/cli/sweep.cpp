@@ -5,10 +5,9 @@
 #include <sys/prctl.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <thread>
 
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
@@ -17,6 +16,7 @@
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
+#include "cortado/sweep/claim.h"
 #include "cortado/sweep/results.h"
 #include "cortado/train/options.h"
 
@@ -27,7 +27,7 @@ struct SweepOptions {
   std::string file, scale, out, only, shard, data;
   std::vector<std::string> settings;
   int64_t jobs = 0;
-  bool list = false, dry = false, json = false, quiet = false, retry = false;
+  bool claimed = false, list = false, dry = false, json = false, quiet = false, retry = false;
   std::shared_ptr<CommonOptions> common;
 
   SweepPlan plan() const { return read_sweep(file, scale, settings); }
@@ -49,12 +49,28 @@ std::pair<int64_t, int64_t> shard_of(const std::string& text) {
   return {number - 1, count};
 }
 
-// Started by a sweep: ends with it, even if that is killed.
+// One run. Started by a sweep, which has claimed it, it ends with it, even if that is killed; else it has a claim of its
+// own. What has ended already is only printed.
 void run_only(const SweepOptions& options, const SweepPlan& plan) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  catch_interrupts();
+  const SweepRun& run = plan.run(options.only);
   const SweepPlace place{options.folder(plan)};
-  const auto result = run_one(plan, plan.run(options.only), place, options.training(options.common->apply()));
+  SweepTraining training = options.training(options.common->apply());
+  if (options.claimed) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (!options.claimed) claim_sweep_folder(plan, place.out);
+  const auto claim = options.claimed ? nullptr : Claim::take(place.claim(run));
+  if (!options.claimed && !claim) throw Failure(concat("[sweep] ", run.id, " is at work in another process"));
+  catch_interrupts();
+  auto touched = std::chrono::steady_clock::now();
+  training.stop = [&] {
+    const auto now = std::chrono::steady_clock::now();
+    if (claim && now - touched > std::chrono::seconds(kClaimSeconds / 6)) {
+      claim->touch();
+      touched = now;
+    }
+    return interrupt_requested();
+  };
+  const bool ended = std::filesystem::exists(place.result(run));
+  const std::optional<Json> result = ended ? read_json_file(place.result(run)) : run_one(plan, run, place, training);
   if (!result) exit_if_interrupted();
   if (result) std::cout << result->dump(2) << std::endl;
 }
@@ -179,6 +195,7 @@ void add_sweep_command(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command.add_option("--shard", options->shard, "only every N-th run, from the I-th on")->type_name("I/N");
   command.add_option("--only", options->only, "one run, in this process, by its id")->type_name("ID");
+  command.add_flag("--claimed", options->claimed)->group("");  // for the processes of a sweep
   command.add_flag("--list", options->list, "print the runs and check their configs");
   command.add_flag("--dry-run", options->dry, "print the runs and their hours on this machine");
   command.add_flag("--retry", options->retry, "do runs that failed again");

@@ -35,24 +35,21 @@ struct Contender {
   Json row;            // what table.json has of it
 };
 
-Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, int64_t width) {
-  Json config = base;
-  config["name"] = mixer;
-  config["mixer"] = mixer_settings(mixer, latents);
+Json with_width(Json config, int64_t width) {
   config["feed_forward"]["dim"] = width;
   return config;
 }
 
 // The contender of `mixer`, with the feed-forward that brings its parameters nearest to `target` (they grow linearly
 // with it).
-Contender make_contender(const Json& base, const std::string& mixer, int64_t latents, int64_t target) {
+Contender make_contender(const Json& config, const std::string& mixer, int64_t target) {
   Contender result;
-  const auto count = [&](int64_t width) { return parameter_count(with_mixer(base, mixer, latents, width), mixer); };
+  const auto count = [&](int64_t width) { return parameter_count(with_width(config, width), mixer); };
   const int64_t least = count(kWidthStep);
   const double per_step = double(count(2 * kWidthStep) - least);
   const auto steps = std::max<int64_t>(0, std::llround(double(target - least) / per_step));
   const int64_t width = kWidthStep * (1 + steps);
-  result.config = with_mixer(base, mixer, latents, width);
+  result.config = with_width(config, width);
   const int64_t parameters = parameter_count(result.config, mixer);
   result.row = {{"mixer", mixer}, {"feed_forward", width}, {"parameters", parameters}};
   const double off = double(parameters) / double(target) - 1.0;
@@ -70,10 +67,10 @@ std::vector<Contender> make_contenders(const CompareRequest& request, const Data
   fail_input_if(model.feed_forward == FeedForwardKind::kNone, "[", request.config_name,
                 "] to compare mixers, the model needs a feed-forward, whose width makes parameters equal");
   const int64_t target =
-      parameter_count(with_mixer(base, kSoftmax.name, model.dim, model.feed_forward_dim), kSoftmax.name);
+      parameter_count(with_width(with_mixer(base, kSoftmax.name, model.dim), model.feed_forward_dim), kSoftmax.name);
   std::vector<Contender> result;
   for (const std::string& mixer : request.mixers) {
-    Contender contender = make_contender(base, mixer, model.dim, target);
+    Contender contender = make_contender(with_mixer(base, mixer, model.dim, request.bare), mixer, target);
     contender.run = request.out + "/" + mixer;
     contender.losses = contender.run + ".json";
     result.push_back(std::move(contender));
@@ -169,6 +166,16 @@ Json mixer_settings(const std::string& name, int64_t latents) {
   settings.update(parse_json(mechanism.compare, name));
   if (mechanism.latents) settings["latents"] = latents;
   return settings;
+}
+
+Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, bool bare) {
+  Json config = base;
+  config["name"] = mixer;
+  config["mixer"] = mixer_settings(mixer, latents);
+  const bool orderless = find_mechanism(config["mixer"]["mixer"].get<std::string>()).orderless;
+  const std::string positions = config.value("positions", "none");
+  if (orderless && !bare && (positions == "none" || positions == "rotary")) config["positions"] = "sinusoidal";
+  return config;
 }
 
 Comparison compare(const CompareRequest& request) {

@@ -16,6 +16,8 @@ namespace cortado {
 std::vector<std::string> comparable_mixers();
 // The config's "mixer" object of one, with `latents` where it has latents; InputError names the nearest.
 Json mixer_settings(const std::string& name, int64_t latents);
+// The config with that mixer in every layer, and positions that it uses (see CompareRequest::bare).
+Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, bool bare = false);
 
 struct CompareRequest {
   Json config;  // a model's config with "training"; its mixer is replaced
@@ -23,6 +25,9 @@ struct CompareRequest {
   std::string data;
   std::string out;  // OUT/MIXER/ is each mixer's run, OUT/MIXER.json its losses, OUT/table.{md,json} the result
   std::vector<std::string> mixers;
+  // Mixers that see no order (Mechanism::orderless) without any positions; otherwise with sinusoidal ones where the
+  // config has none that they use.
+  bool bare = false;
   std::vector<int64_t> depths = {256, 4096, 65536};  // tokens before the ones that decoding is timed at
   at::Device device = at::kCPU;
   std::function<bool()> stop;

@@ -32,5 +32,33 @@ TEST(Compare, KnowsSettingsOfEveryMixer) {
             std::string::npos);
 }
 
+TEST(Compare, MixersWithoutOrderGetPositions) {
+  const Json rotary = {{"positions", "rotary"}}, learned = {{"positions", "learned"}};
+  EXPECT_EQ(with_mixer(rotary, "latte", 8)["positions"], "sinusoidal");
+  EXPECT_EQ(with_mixer(Json::object(), "linear", 8)["positions"], "sinusoidal");
+  EXPECT_EQ(with_mixer(rotary, "latte", 8, /*bare=*/true)["positions"], "rotary");
+  EXPECT_EQ(with_mixer(learned, "latte", 8)["positions"], "learned");
+  for (const char* mixer : {"softmax", "gla", "macchiato", "abc", "mamba"}) {
+    EXPECT_EQ(with_mixer(rotary, mixer, 8)["positions"], "rotary") << mixer;
+  }
+}
+
+// Two tokens in either order before the last one: what sees no order gives the same there.
+TEST(Compare, OrderlessMixersAreThose) {
+  at::manual_seed(1);
+  MixerContext context{.dim = 16, .heads = 2};
+  context.rotary = true;
+  const Tensor x = at::randn({1, 3, 16}), turned = x.index_select(1, at::tensor({1, 0, 2}));
+  const at::NoGradGuard no_grad;
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (!mechanism->causal) continue;
+    const auto mixer = make_mixer(mixer_settings(mechanism->name, 16), context, mechanism->name);
+    for (Tensor& parameter : mixer->parameters()) parameter.add_(at::randn_like(parameter) * 0.3);
+    const auto last = [&](const Tensor& in) { return mixer->forward(in, {}, nullptr).select(1, 2); };
+    const bool same = at::allclose(last(x), last(turned), 1e-4, 1e-5);
+    EXPECT_EQ(same, mechanism->orderless) << mechanism->name;
+  }
+}
+
 }  // namespace
 }  // namespace cortado

@@ -57,6 +57,7 @@ struct Mechanism {
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
   std::string compare = "{}";  // settings in `cortado compare` (JSON) where the defaults are not usual
+  bool orderless = false;      // only a model's positions tell it which token came first; those there are sinusoidal
   bool latents = false;        // and as many "latents" there as the model is wide
   // Others beside them there, by a name of their own: {"macchiato-x", R"({"source": "x"})"}.
   std::vector<std::pair<std::string, std::string>> variants = {};

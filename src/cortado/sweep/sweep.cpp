@@ -106,7 +106,7 @@ class Sweep {
       }
       if (fs::exists(place_.result(run))) continue;  // whoever had it has just ended
       std::vector<std::string> command = request_.command;
-      command.insert(command.end(), {"--only", run.id});
+      command.insert(command.end(), {"--claimed", "--only", run.id});
       workers_.push_back({&run, std::move(claim), spawn(command, place_.log(run))});
       return true;
     }
@@ -162,23 +162,6 @@ class Sweep {
   std::string said_;
 };
 
-// The folder is of this sweep: its base, its metric and its scale. More runs may be added to it.
-void claim_folder(const SweepRequest& request) {
-  const SweepPlan& plan = request.plan;
-  const Json about = {{"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
-  const std::string path = request.out + "/sweep.json";
-  claim_output_directory(request.out, /*refuse_used=*/!fs::exists(path));
-  if (fs::exists(path)) {
-    const Json there = read_json_file(path);
-    for (const auto& [key, value] : about.items()) {
-      fail_input_if(!there.is_object() || there.value(key, Json()) != value, "[--out] ", request.out,
-                    " holds another sweep: its \"", key, "\" differs; choose another folder");
-    }
-  }
-  fs::create_directories(request.out + "/runs");
-  write_file(path, about.dump(2) + "\n");
-}
-
 // Of a folder whose runs were not kept, results.jsonl alone is enough: what it has need not be done again.
 void restore_results(const SweepRequest& request) {
   std::ifstream file(request.out + "/results.jsonl");
@@ -229,6 +212,27 @@ void write_results(const SweepRequest& request, const std::vector<Json>& results
 
 }  // namespace
 
+void claim_sweep_folder(const SweepPlan& plan, const std::string& out) {
+  const Json about = {{"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
+  const std::string path = out + "/sweep.json";
+  claim_output_directory(out, /*refuse_used=*/false);
+  // Another process may be making the same sweep's folder just now.
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    fail_input_if(!fs::exists(path) && name != "runs" && !name.starts_with("sweep.json"), "[--out] ", out,
+                  " holds something else: ", name, "; choose another folder");
+  }
+  if (fs::exists(path)) {
+    const Json there = read_json_file(path);
+    for (const auto& [key, value] : about.items()) {
+      fail_input_if(!there.is_object() || there.value(key, Json()) != value, "[--out] ", out,
+                    " holds another sweep: its \"", key, "\" differs; choose another folder");
+    }
+  }
+  fs::create_directories(out + "/runs");
+  write_file(path, about.dump(2) + "\n");
+}
+
 std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
   std::vector<Json> results;
   for (const SweepRun& run : plan.runs) {
@@ -242,7 +246,7 @@ std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
 }
 
 SweepResult run_sweep(const SweepRequest& request) {
-  claim_folder(request);
+  claim_sweep_folder(request.plan, request.out);
   restore_results(request);
   if (request.retry) forget_failed(request);
   SweepResult result;

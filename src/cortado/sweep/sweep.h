@@ -13,7 +13,7 @@ namespace cortado {
 struct SweepRequest {
   SweepPlan plan;
   std::string out;
-  std::vector<std::string> command;  // with "--only" and a run's id behind it, runs that one in a process
+  std::vector<std::string> command;  // with "--claimed --only" and a run's id behind it, runs that one in a process
   int64_t jobs = 1;
   int64_t shard = 0, shards = 1;  // this one's part of the runs
   std::function<bool()> stop = {};
@@ -27,7 +27,11 @@ struct SweepResult {
   int64_t elsewhere = 0;      // runs that another process has claimed
 };
 
-// OUT/sweep.json says which sweep is in the folder: another one is an InputError. Writes OUT/results.jsonl, table.md,
+// The folder is this sweep's from now on, as OUT/sweep.json says: its base, metric and scale. Another sweep's:
+// InputError. More runs may be added.
+void claim_sweep_folder(const SweepPlan& plan, const std::string& out);
+
+// In a folder claimed so. Writes OUT/results.jsonl, table.md,
 // table.json, runs.csv and pictures of what is there at the end; and goes on from sweep.json and results.jsonl alone. A run whose process dies has a result that says so.
 SweepResult run_sweep(const SweepRequest& request);
 

@@ -85,6 +85,7 @@ extern const Mechanism kLatte = {
           }
           return std::make_shared<LatteMixer>(context.dim, heads, latents, context.causal);
         },
+    .orderless = true,
     .latents = true,
     .operation = latte_case,
 };

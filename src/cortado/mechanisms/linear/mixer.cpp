@@ -152,6 +152,7 @@ extern const Mechanism kLinear = {
           return std::make_shared<LinearMixer>("linear", LinearSettings::read(settings, context, map, true),
                                                context.dim);
         },
+    .orderless = true,
     .operation = linear_case,
 };
 

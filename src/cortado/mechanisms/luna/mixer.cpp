@@ -136,6 +136,7 @@ extern const Mechanism kLuna = {
           return std::make_shared<LunaMixer>(context.dim, heads, settings.integer("latents", 1, 65536, 16),
                                              context.causal);
         },
+    .orderless = true,
 };
 
 }  // namespace cortado

@@ -3,8 +3,6 @@
 
 namespace cortado {
 
-namespace {}  // namespace
-
 extern const Mechanism kPerformer = {
     .name = "performer",
     .family = "linear attention",
@@ -18,6 +16,7 @@ extern const Mechanism kPerformer = {
           return std::make_shared<LinearMixer>("performer", LinearSettings::read(settings, context, "performer", false),
                                                context.dim);
         },
+    .orderless = true,
 };
 
 }  // namespace cortado
