@@ -69,6 +69,15 @@ TEST(Pathfinder, MarkersAreAtTheEndsThatTheLabelSays) {
   EXPECT_NEAR(connected, 100, 35);
 }
 
+TEST(Pathfinder, AnExamplesLabelIsItsPictures) {
+  const auto task = pathfinder(R"({"seed": 3})");
+  const RandomStream stream(3, "pathfinder hard 32 validation");
+  for (int64_t i = 0; i < 10; ++i) {
+    Draws draws(stream, i);
+    EXPECT_EQ(task->example(Split::kValidation, i).label, draw_snakes({}, draws).connected);
+  }
+}
+
 TEST(Pathfinder, HalfAreConnected) { testing::expect_published(*pathfinder("{}")); }
 
 TEST(Pathfinder, PicturesAreAFunctionOfTheSeedAndFillTheBytes) {
