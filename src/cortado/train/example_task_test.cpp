@@ -61,6 +61,13 @@ TEST_F(ExampleTaskTest, GoesOnBitForBitInEpochs) {
   EXPECT_FALSE(train_run(first).done);
   EXPECT_TRUE(train_run(resuming("parts")).done);
   expect_same_run("whole", "parts");
+  // Further, at the end of the schedule that it began with.
+  Json longer = whole;
+  longer["training"]["epochs"] = 4;
+  TrainRequest further = request(longer, "parts");
+  further.use = FolderUse::kResume;
+  EXPECT_EQ(train_run(further).state.step, 16);
+  EXPECT_EQ(read_json_file(path("parts/config.json"))["training"]["decay_steps"], 12);
 }
 
 TEST_F(ExampleTaskTest, AClassifierFollowsFromTheTask) {

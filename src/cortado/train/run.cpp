@@ -60,7 +60,7 @@ TrainingOptions read_options(const ModelConfig& model) {
 void check_same_run(const RunFolder& folder, Json now) {
   Json before = read_json_file(folder.config());
   for (Json* config : {&before, &now}) {
-    for (const char* key : {"steps", "evaluate_every", "evaluate_batches", "log_every", "data"}) {
+    for (const char* key : {"steps", "epochs", "target", "evaluate_every", "evaluate_batches", "log_every", "data"}) {
       (*config)["training"].erase(key);
     }
     config->erase("name");
@@ -125,7 +125,6 @@ Plan make_plan(const TrainRequest& request) {
   if (resume) kept = keep_from_run(folder, config);
   plan.model = ModelConfig::from_json(config, name);
   plan.options = read_options(plan.model);
-  if (kept.decay_steps) plan.options.decay_steps = *kept.decay_steps;
   if (!request.data.empty()) plan.options.data = request.data;
   if (plan.options.data.empty()) plan.options.data = kept.data;
   if (!plan.options.data.empty()) plan.options.data = absolute(plan.options.data);  // --resume works from anywhere
@@ -138,6 +137,7 @@ Plan make_plan(const TrainRequest& request) {
                                         : open_example_data(plan.model.task);
   plan.data->complete(plan.model, plan.options, name);
   if (plan.options.epochs > 0) count_steps(plan.options, *plan.data, config);
+  if (kept.decay_steps) plan.options.decay_steps = *kept.decay_steps;
   return plan;
 }
 
