@@ -53,12 +53,12 @@ void ResultFile::take(const Json& line, size_t number) {
   reader.finish();
 }
 
-void ResultFile::require(const std::string& setting, const Json& value) {
+void ResultFile::require(const std::string& setting, const Json& value, const Json& former) {
   const auto found =
       std::find_if(settings_.begin(), settings_.end(), [&](const auto& entry) { return entry.first == setting; });
   if (found != settings_.end()) {
-    fail_input_if(found->second != value, "[", path_, "] was made with ", setting, " ", found->second.dump(), ", not ",
-                  value.dump(), ": choose another file");
+    fail_input_if(found->second != value && found->second != former, "[", path_, "] was made with ", setting, " ",
+                  found->second.dump(), ", not ", value.dump(), ": choose another file");
     return;
   }
   write(Json({{"setting", setting}, {"value", value}}).dump() + "\n");

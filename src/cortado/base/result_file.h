@@ -18,8 +18,9 @@ class ResultFile {
   // be opened, it holds something else, another program has it.
   explicit ResultFile(std::string path);
 
-  // InputError when the file was made with another value of that setting; written down when it had none.
-  void require(const std::string& setting, const Json& value);
+  // InputError when the file was made with another value of that setting; written down when it had none. `former` is
+  // what earlier versions wrote for the same.
+  void require(const std::string& setting, const Json& value, const Json& former = nullptr);
 
   const std::vector<Json>& results() const { return results_; }
   // Written at once; text that is not UTF-8 becomes U+FFFD. Failure when it can't be written: the file is then as it

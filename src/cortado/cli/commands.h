@@ -11,7 +11,7 @@ namespace cortado {
 void add_prepare_command(CLI::App& app);
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
-void add_eval_niah_command(CLI::App& eval);  // subcommands of eval
+void add_eval_ruler_commands(CLI::App& eval);  // subcommands of eval: ruler, niah
 void add_eval_perplexity_command(CLI::App& eval);
 void add_generate_command(CLI::App& app);
 void add_compare_command(CLI::App& app);

@@ -169,7 +169,7 @@ void add_eval_command(CLI::App& app) {
       "--separator. Loss is in nats a token.\n\nExamples:\n"
       "  cortado eval runs/first --text validation.txt --context 256,1024,4096\n"
       "  cortado eval runs/first --text book.txt letters.txt\n"
-      "  cortado eval niah --help    needle in a haystack: what a model finds again in a long text\n"
+      "  cortado eval ruler --help   what a model finds again in a long text: needles, variables, words, documents\n"
       "  cortado eval ppl --help     perplexity against context length, as a picture");
   command->model = add_model_options(eval);
   // Required of this form alone: CLI11 would want them of the subcommands too.
@@ -186,7 +186,7 @@ void add_eval_command(CLI::App& app) {
   eval.add_option("--limit", command->limit, "stop after about this many tokens")->check(CLI::PositiveNumber);
   eval.add_flag("--json", command->json, "print a JSON list instead of a table");
   eval.require_subcommand(0, 1);
-  add_eval_niah_command(eval);
+  add_eval_ruler_commands(eval);
   add_eval_perplexity_command(eval);
   eval.callback([command, &eval] {
     if (!eval.get_subcommands().empty()) return;

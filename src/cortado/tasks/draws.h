@@ -16,6 +16,7 @@ class Draws {
  public:
   Draws(const RandomStream& stream, int64_t index) : stream_(stream), index_(uint64_t(index)) {}
 
+  uint64_t bits() { return stream_.bits(index_, next_++); }
   int64_t below(int64_t bound) { return int64_t(stream_.below(uint64_t(bound), index_, next_++)); }
   int64_t between(int64_t low, int64_t high) { return low + below(high - low + 1); }  // both included
   double uniform() { return stream_.uniform(index_, next_++); }                       // [0, 1)

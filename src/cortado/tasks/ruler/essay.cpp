@@ -3,7 +3,7 @@
 #include <set>
 
 #include "cortado/base/error.h"
-#include "cortado/tasks/niah.h"
+#include "cortado/tasks/ruler/material.h"
 
 namespace cortado {
 
@@ -67,11 +67,11 @@ Essay::Essay(std::string_view text) {
     if (at != end) words_.emplace_back(at, end);
     at = end;
   }
-  fail_input_if(words_.empty(), "[niah] the haystack has no words");
+  fail_input_if(words_.empty(), "[ruler] the haystack has no words");
 }
 
 std::vector<std::string> Essay::sentences(int64_t count) const {
-  fail_input_if(words_.empty(), "[niah] this task hides its needle in a text, and there is none");
+  fail_input_if(words_.empty(), "[ruler] this task hides its needle in a text, and there is none");
   std::vector<std::string> found(1);
   for (int64_t i = 0; i < count; ++i) {
     const auto& word = words_[static_cast<size_t>(i) % words_.size()];

@@ -1,6 +1,7 @@
-#include "cortado/evaluate/needles.h"
+#include "cortado/evaluate/ruler.h"
 
 #include <algorithm>
+#include <iostream>
 #include <limits>
 #include <optional>
 #include <set>
@@ -8,6 +9,7 @@
 #include <tuple>
 
 #include "cortado/base/error.h"
+#include "cortado/base/human.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/stopwatch.h"
@@ -18,34 +20,31 @@ namespace cortado {
 
 namespace {
 
-constexpr int64_t kAnswerTokens = 128;
-
 // Questions of one task and length that have no answer yet.
-struct NiahPart {
-  NiahTask task;
+struct RulerPart {
+  RulerKind kind;
   int64_t length;
   std::vector<int64_t> indices;
 };
 
 // A question as a model reads it.
-struct NiahPrompt {
+struct RulerPrompt {
   int64_t index;
-  NiahQuestion question;
+  RulerQuestion question;
   std::string input;  // with the chat template, without the answer's prefix
   std::vector<int32_t> tokens;
 };
 
 // A line of the file of results, as far as it is read back.
-struct NiahRecord {
+struct RulerRecord {
   std::string model, task;
   int64_t length, index, prompt_tokens;
-  bool correct;
-  double state_bytes, seconds;
+  double score, state_bytes, seconds;
 };
 
-std::vector<NiahRecord> records_of(const ResultFile& file) {
+std::vector<RulerRecord> records_of(const ResultFile& file) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  std::vector<NiahRecord> records;
+  std::vector<RulerRecord> records;
   for (const Json& result : file.results()) {
     JsonReader reader(result, "--out");
     records.push_back({.model = reader.text("model"),
@@ -53,7 +52,8 @@ std::vector<NiahRecord> records_of(const ResultFile& file) {
                        .length = reader.integer("length", 1, kMost),
                        .index = reader.integer("index", 0, kMost),
                        .prompt_tokens = reader.integer("prompt_tokens", 1, kMost),
-                       .correct = reader.boolean("correct"),
+                       // Results of before there were several references say only whether the one was found.
+                       .score = reader.has("score") ? reader.number("score", 0, 1) : double(reader.boolean("correct")),
                        .state_bytes = reader.number("state_bytes", 0, 1e30),
                        .seconds = reader.number("seconds", 0, 1e30)});
   }
@@ -62,7 +62,7 @@ std::vector<NiahRecord> records_of(const ResultFile& file) {
 
 class Asker {
  public:
-  Asker(const NiahRequest& request, const NiahMaterial& material, const NiahSubject& subject, ResultFile& file)
+  Asker(const RulerRequest& request, const RulerMaterial& material, const RulerSubject& subject, ResultFile& file)
       : request_(request), material_(material), subject_(subject), file_(file) {
     if (!request.plain && !subject.tokenizer->special().chat.name.empty()) chat_.emplace(*subject.tokenizer);
   }
@@ -77,9 +77,8 @@ class Asker {
     for (const auto& part : all) total_ += part.length * static_cast<int64_t>(part.indices.size());
     bar_.emplace(ProgressBar::Options{.label = subject_.name, .total = total_, .unit = "tokens"});
     for (const auto& part : all) {
-      const NiahQuestions questions({part.task, part.length, kAnswerTokens, request_.seed}, material_.words,
-                                    material_.essay,
-                                    [&](const NiahQuestion& q) { return static_cast<int64_t>(encode(q).size()); });
+      const RulerCount count = [&](const RulerQuestion& q) { return static_cast<int64_t>(encode(q).size()); };
+      const RulerQuestions questions(part.kind, {part.length, request_.seed, count}, material_);
       const auto prompts = prompts_of(part, questions);
       const auto batch = static_cast<size_t>(request_.batch);
       for (size_t begin = 0; begin < prompts.size(); begin += batch) {
@@ -93,15 +92,15 @@ class Asker {
     if (request_.poll) request_.poll();
   }
 
-  std::vector<NiahPart> pending() const {
+  std::vector<RulerPart> pending() const {
     std::set<std::tuple<std::string, int64_t, int64_t>> done;
-    for (const NiahRecord& record : records_of(file_)) {
+    for (const RulerRecord& record : records_of(file_)) {
       if (record.model == subject_.name) done.emplace(record.task, record.length, record.index);
     }
-    std::vector<NiahPart> found;
+    std::vector<RulerPart> found;
     for (const auto& name : request_.tasks) {
       for (const int64_t length : request_.lengths) {
-        NiahPart part{niah_task(name), length, {}};
+        RulerPart part{ruler_kind(name), length, {}};
         for (int64_t i = 0; i < request_.samples; ++i) {
           if (!done.contains({name, length, i})) part.indices.push_back(i);
         }
@@ -111,34 +110,39 @@ class Asker {
     return found;
   }
 
-  std::string rendered(const NiahQuestion& question) const {
+  std::string rendered(const RulerQuestion& question) const {
     return chat_ ? chat_->render({{"user", question.text}}, true) : question.text;
   }
 
-  std::vector<int32_t> encode(const NiahQuestion& question) const {
+  std::vector<int32_t> encode(const RulerQuestion& question) const {
     const std::string text = rendered(question) + question.answer_prefix;
     return chat_ ? subject_.tokenizer->encode(text) : encode_prompt(*subject_.tokenizer, text);
   }
 
   // In the order of their tokens, so that those of a batch begin alike for as long as possible: that is read once.
-  std::vector<NiahPrompt> prompts_of(const NiahPart& part, const NiahQuestions& questions) const {
-    std::vector<NiahPrompt> prompts;
+  std::vector<RulerPrompt> prompts_of(const RulerPart& part, const RulerQuestions& questions) const {
+    std::vector<RulerPrompt> prompts;
     for (const int64_t index : part.indices) {
       poll();
       const auto question = questions.make(index);
-      prompts.push_back({index, question, rendered(question), encode(question)});
+      if (question) prompts.push_back({index, *question, rendered(*question), encode(*question)});
+    }
+    if (prompts.empty()) questions.refuse(part.indices.front());
+    if (prompts.size() < part.indices.size()) {
+      std::cerr << part.indices.size() - prompts.size() << " of " << part.indices.size() << " questions of "
+                << part.kind.name << " don't fit " << part.length << " tokens and are left out" << std::endl;
     }
     std::sort(prompts.begin(), prompts.end(), [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
     return prompts;
   }
 
   // A batch: all of its results are written together.
-  void ask(const NiahPart& part, std::span<const NiahPrompt> prompts) {
+  void ask(const RulerPart& part, std::span<const RulerPrompt> prompts) {
     const Stopwatch watch;
     std::vector<std::vector<int32_t>> tokens;
-    for (const NiahPrompt& prompt : prompts) tokens.push_back(prompt.tokens);
-    const std::string state = asked_ ? concat(right_, " of ", asked_, " right") : "";
-    AnswerOptions options{.tokens = kAnswerTokens,
+    for (const RulerPrompt& prompt : prompts) tokens.push_back(prompt.tokens);
+    const std::string state = asked_ ? concat(fixed(100 * right_ / double(asked_), 1), "% right") : "";
+    AnswerOptions options{.tokens = part.kind.answer_tokens,
                           .stops = subject_.tokenizer->special().stops,
                           .vocabulary = subject_.tokenizer->vocabulary()};
     options.progress = [&](int64_t count) {
@@ -155,51 +159,56 @@ class Asker {
     }
     file_.append(results);
     done_ += part.length * static_cast<int64_t>(prompts.size());
-    bar_->update(done_, concat(right_, " of ", asked_, " right"));
+    bar_->update(done_, concat(fixed(100 * right_ / double(asked_), 1), "% right"));
   }
 
-  Json result_of(const NiahPart& part, const NiahPrompt& prompt, const std::vector<int32_t>& answer) {
+  Json result_of(const RulerPart& part, const RulerPrompt& prompt, const std::vector<int32_t>& answer) {
     const std::string text = subject_.tokenizer->decode(answer);
-    const bool correct = niah_correct(text, prompt.question.value);
+    const RulerQuestion& question = prompt.question;
+    const double score = ruler_score(text, question.references, part.kind.any_reference);
     ++asked_;
-    right_ += correct;
-    return {{"model", subject_.name},
-            {"task", part.task.name},
-            {"length", part.length},
-            {"index", prompt.index},
-            {"input", prompt.input},
-            {"answer_prefix", prompt.question.answer_prefix},
-            {"outputs", Json::array({prompt.question.value})},
-            {"pred", text},
-            {"correct", correct},
-            {"depth", prompt.question.depth},
-            {"haystack", prompt.question.size},
-            {"prompt_tokens", prompt.tokens.size()},
-            {"answer_tokens", answer.size()}};
+    right_ += score;
+    Json result = {{"model", subject_.name},
+                   {"task", part.kind.name},
+                   {"length", part.length},
+                   {"index", prompt.index},
+                   {"input", prompt.input},
+                   {"answer_prefix", question.answer_prefix},
+                   {"outputs", question.references},
+                   {"pred", text},
+                   {"score", score},
+                   {"correct", score == 1},
+                   {"haystack", question.size},
+                   {"prompt_tokens", prompt.tokens.size()},
+                   {"answer_tokens", answer.size()}};
+    if (question.depths.size() == 1) result["depth"] = question.depths.front();
+    if (question.depths.size() > 1) result["depth"] = question.depths;
+    return result;
   }
 
-  const NiahRequest& request_;
-  const NiahMaterial& material_;
-  const NiahSubject& subject_;
+  const RulerRequest& request_;
+  const RulerMaterial& material_;
+  const RulerSubject& subject_;
   ResultFile& file_;
   std::optional<Chat> chat_;
   std::optional<ProgressBar> bar_;
-  int64_t total_ = 0, done_ = 0, asked_ = 0, right_ = 0;
+  int64_t total_ = 0, done_ = 0, asked_ = 0;
+  double right_ = 0;
 };
 
 }  // namespace
 
-void ask_needles(const NiahRequest& request, const NiahMaterial& material, const NiahSubject& subject,
-                 ResultFile& file) {
+void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const RulerSubject& subject,
+               ResultFile& file) {
   Asker(request, material, subject, file).ask_all();
 }
 
-NiahCells summed(const ResultFile& file) {
-  NiahCells cells;
-  for (const NiahRecord& record : records_of(file)) {
-    NiahCell& cell = cells[record.model][{record.task, record.length}];
+RulerCells summed(const ResultFile& file) {
+  RulerCells cells;
+  for (const RulerRecord& record : records_of(file)) {
+    RulerCell& cell = cells[record.model][{record.task, record.length}];
     ++cell.samples;
-    cell.correct += record.correct;
+    cell.score += record.score;
     cell.prompt_tokens += record.prompt_tokens;
     cell.seconds += record.seconds;
     cell.state_bytes += record.state_bytes;

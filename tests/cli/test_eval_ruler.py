@@ -1,4 +1,4 @@
-"""cortado eval niah, from outside: a model that can't answer anything, asked by the rules."""
+"""cortado eval ruler and its `niah`, from outside: a model that can't answer anything, asked by the rules."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def test_a_file_made_otherwise_is_refused(refused, trained, model, ask, text, tm
     assert "seed 42, not 7" in refused("eval", "niah", model, *common, "--seed", 7)
     assert "plain" in refused("eval", "niah", model, *common, "--plain")
     assert "model run" in refused("eval", "niah", trained, *common, "--label", "run")
-    assert "eval niah" in refused("eval", "ppl", model, "--data", text, "--out", out)
+    assert "eval ruler" in refused("eval", "ppl", model, "--data", text, "--out", out)
     assert out.read_text() == before
     out.write_text("my notes\n")
     assert "not a file of results" in refused("eval", "niah", model, *common)
@@ -136,6 +136,9 @@ def test_ctrl_c_keeps_what_is_done(program, model, ask, tmp_path):
     "arguments, word",
     [
         (["--tasks", "single_4"], "single_1"),
+        (["--tasks", "qa_squad"], "--squad"),
+        (["--tasks", "qa_hotpot"], "--hotpotqa"),
+        (["--tasks", "multiquery"], "--haystack"),
         (["--tasks", "single_2"], "--haystack"),
         (["--lengths", "200"], "no room"),
         (["--lengths", "0"], "lengths"),
@@ -183,3 +186,55 @@ def test_learned_positions_that_end(refused, train_run, text, tmp_path):
     run = train_run(tmp_path, text, mixer={"mixer": "softmax"}, positions="learned", training=TRAINING, context=32)
     line = refused("eval", "niah", run, "--lengths", 768, "--samples", 1)
     assert "768" in line and "32" in line and "position" in line
+
+
+def squad(path):
+    """Two questions on two articles, in SQuAD 2.0's format."""
+    asked = {"question": "Who barks?", "id": "1", "is_impossible": False, "answers": [{"text": "A dog", "answer_start": 0}]}
+    never = {"question": "Why?", "id": "2", "is_impossible": True, "answers": []}
+    first = {"title": "Dogs", "paragraphs": [{"context": "A dog barks.", "qas": [asked, never]}]}
+    other = {"title": "Cats", "paragraphs": [{"context": "Cats purr.", "qas": [asked | {"question": "Who purrs?"}]}]}
+    path.write_text(json.dumps({"version": "v2.0", "data": [first, other]}))
+    return path
+
+
+def test_all_that_the_files_allow(cortado, model, text, tmp_path):
+    out = tmp_path / "ruler.jsonl"
+    words = ["--samples", 2, "--lengths", 3000, "--haystack", text, "--squad", squad(tmp_path / "dev.json"), "--out", out]
+    done = cortado("eval", "ruler", model, "--threads", 1, *words)
+    assert done.returncode == 0, done.stderr
+    head = re.split(r"\s{2,}", done.stdout.splitlines()[0].strip())
+    needles = ["multikey_1", "multikey_2", "multikey_3", "multiquery", "multivalue", "single_1", "single_2", "single_3"]
+    tasks = sorted([*needles, "vt", "cwe", "fwe", "qa_squad"])
+    assert head == ["right, %", *(f"{task} 3,000" for task in tasks), "mean 3,000"]
+    answer_tokens = {"vt": 30, "cwe": 120, "fwe": 50, "qa_squad": 32}
+    _, results = records(out)
+    assert len(results) == 2 * len(tasks)
+    for result in results:
+        room = answer_tokens.get(result["task"], 128)
+        assert result["prompt_tokens"] == len((result["input"] + result["answer_prefix"]).encode())
+        assert result["prompt_tokens"] + room <= 3000 and result["answer_tokens"] <= room
+        said = [reference.lower() in result["pred"].lower() for reference in result["outputs"]]
+        assert result["score"] == (any(said) if result["task"] == "qa_squad" else sum(said) / len(said))
+
+
+def test_names_as_ruler_writes_them(ask):
+    (line,) = ask("--tasks", "niah_single_1,single_1", "--lengths", 768, "--samples", 1)
+    assert line["task"] == "single_1" and line["samples"] == 1
+
+
+def test_results_of_earlier_versions_go_on(ask, tmp_path):
+    out = tmp_path / "niah.jsonl"
+    ask("--lengths", 768, "--samples", 2, "--out", out)
+    old = out.read_text().replace("eval ruler", "eval niah")
+    old = re.sub(r'"score":[0-9.]+,"correct":false', '"correct":true', old)
+    out.write_text(old)
+    (line,) = ask("--lengths", 768, "--samples", 3, "--out", out)
+    assert line["samples"] == 3 and line["score"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"data": [{"title": "no paragraphs"}]}', '{"data": []}', "not JSON"])
+def test_a_file_that_is_not_squad(refused, model, tmp_path, content):
+    (tmp_path / "dev.json").write_text(content)
+    words = ["--tasks", "qa_squad", "--squad", tmp_path / "dev.json", "--lengths", 1024, "--samples", 1]
+    assert "dev.json" in refused("eval", "ruler", model, *words)

@@ -1,4 +1,4 @@
-// Needles in haystacks, asked of a model.
+// RULER's questions, asked of a model.
 #pragma once
 
 #include <functional>
@@ -10,18 +10,12 @@
 
 #include "cortado/base/result_file.h"
 #include "cortado/models/language_model.h"
-#include "cortado/tasks/niah.h"
+#include "cortado/tasks/ruler/ruler.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
 
-// The questions' texts.
-struct NiahMaterial {
-  NiahWords words;
-  Essay essay;
-};
-
-struct NiahRequest {
+struct RulerRequest {
   std::vector<std::string> tasks = {"single_1"};
   std::vector<int64_t> lengths = {512, 1024, 2048, 4096};  // tokens of prompt and answer
   int64_t samples = 100;                                   // questions of each task and length
@@ -32,28 +26,29 @@ struct NiahRequest {
 };
 
 // A model under the name that its results go by.
-struct NiahSubject {
+struct RulerSubject {
   std::string name;
   std::shared_ptr<LanguageModel> model;
   std::shared_ptr<Tokenizer> tokenizer;
 };
 
-// Asks what has no answer in `file` yet, and adds a line for each question there, a batch's together. InputError: a
-// length beyond learned positions.
-void ask_needles(const NiahRequest& request, const NiahMaterial& material, const NiahSubject& subject,
-                 ResultFile& file);
+// Asks what has no answer in `file` yet, and adds a line for each question there, a batch's together. Questions whose
+// own documents are longer than the length are left out, which is said. InputError: a length beyond learned positions,
+// or one at which no question of a task fits.
+void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const RulerSubject& subject,
+               ResultFile& file);
 
 // What the results of one model, task and length come to.
-struct NiahCell {
-  int64_t samples = 0, correct = 0, prompt_tokens = 0;
-  double seconds = 0, state_bytes = 0;
+struct RulerCell {
+  int64_t samples = 0, prompt_tokens = 0;
+  double score = 0, seconds = 0, state_bytes = 0;  // sums over the samples
 
-  double percent() const { return 100.0 * static_cast<double>(correct) / static_cast<double>(samples); }
+  double percent() const { return 100.0 * score / static_cast<double>(samples); }
 };
-using NiahColumn = std::pair<std::string, int64_t>;  // task, length
-using NiahCells = std::map<std::string, std::map<NiahColumn, NiahCell>>;
+using RulerColumn = std::pair<std::string, int64_t>;  // task, length
+using RulerCells = std::map<std::string, std::map<RulerColumn, RulerCell>>;
 
 // All that `file` holds, by model.
-NiahCells summed(const ResultFile& file);
+RulerCells summed(const ResultFile& file);
 
 }  // namespace cortado

@@ -1,0 +1,241 @@
+// cortado eval ruler: RULER's questions about long texts, asked of several models.
+#include <c10/core/InferenceMode.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/hash.h"
+#include "cortado/base/human.h"
+#include "cortado/base/signals.h"
+#include "cortado/base/table.h"
+#include "cortado/cli/commands.h"
+#include "cortado/cli/several_models.h"
+#include "cortado/evaluate/ruler.h"
+
+namespace cortado {
+
+namespace {
+
+struct RulerCommand {
+  std::shared_ptr<SeveralModels> models;
+  RulerRequest request;
+  std::string haystack, squad, hotpotqa;
+  bool json = false;
+
+  // The file that a task's material comes from; an empty one where it needs none or none is named.
+  const std::string& file_of(RulerNeeds needs) const {
+    static const std::string none;
+    return needs == RulerNeeds::kEssay      ? haystack
+           : needs == RulerNeeds::kSquad    ? squad
+           : needs == RulerNeeds::kHotpotQa ? hotpotqa
+                                            : none;
+  }
+  bool needs(RulerNeeds what) const {
+    return std::any_of(request.tasks.begin(), request.tasks.end(),
+                       [&](const auto& name) { return ruler_kind(name).needs == what; });
+  }
+};
+
+// The tasks by their names here; all that the named files allow where none is asked for.
+void choose_tasks(RulerCommand& command) {
+  for (std::string& name : command.request.tasks) name = ruler_kind(name).name;
+  keep_first(command.request.tasks);
+  if (!command.request.tasks.empty()) return;
+  for (const RulerKind& kind : ruler_kinds()) {
+    if (kind.needs == RulerNeeds::kNothing || !command.file_of(kind.needs).empty()) {
+      command.request.tasks.push_back(kind.name);
+    }
+  }
+}
+
+void check_files(const RulerCommand& command) {
+  const std::map<RulerNeeds, std::string> missing = {
+      {RulerNeeds::kEssay,
+       "[--haystack] single_2, single_3, multikey_1, multivalue and multiquery hide their needles in "
+       "a text: name a file"},
+      {RulerNeeds::kSquad, "[--squad] qa_squad needs SQuAD's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer)"},
+      {RulerNeeds::kHotpotQa, "[--hotpotqa] qa_hotpot needs hotpot_dev_distractor_v1.json (hotpotqa.github.io)"}};
+  for (const auto& [needs, line] : missing) {
+    if (command.needs(needs) && command.file_of(needs).empty()) throw InputError(line);
+  }
+}
+
+void print_json(const ResultFile& file, RulerCells cells) {
+  Json all = Json::array();
+  for (const auto& name : models_in(file)) {
+    for (const auto& [column, cell] : cells[name]) {
+      const auto count = static_cast<double>(cell.samples);
+      all.push_back({{"model", name},
+                     {"task", column.first},
+                     {"length", column.second},
+                     {"samples", cell.samples},
+                     {"score", cell.score / count},
+                     {"percent", cell.percent()},
+                     {"prompt_tokens", static_cast<double>(cell.prompt_tokens) / count},
+                     {"state_bytes", cell.state_bytes / count},
+                     {"seconds", cell.seconds}});
+    }
+  }
+  std::cout << all.dump() << std::endl;
+}
+
+// A model's mean over the tasks that were asked at a length, RULER's total when these are all thirteen.
+void add_means(RulerCells& cells, std::set<RulerColumn>& columns) {
+  std::map<int64_t, std::set<std::string>> tasks;
+  for (const auto& [task, length] : columns) tasks[length].insert(task);
+  for (const auto& [length, names] : tasks) {
+    if (names.size() < 2) continue;
+    columns.emplace("~ mean", length);  // behind every task
+    for (auto& [model, row] : cells) {
+      double total = 0;
+      int64_t asked = 0;
+      for (const auto& name : names) {
+        const auto found = row.find({name, length});
+        if (found == row.end()) continue;
+        total += found->second.percent() / 100;
+        ++asked;
+      }
+      if (asked == int64_t(names.size())) row[{"~ mean", length}] = {.samples = asked, .score = total};
+    }
+  }
+}
+
+void print_table(const ResultFile& file, RulerCells cells) {
+  std::set<RulerColumn> columns;
+  for (const auto& [name, row] : cells) {
+    for (const auto& [column, cell] : row) columns.insert(column);
+  }
+  add_means(cells, columns);
+  std::vector<std::string> header = {"right, %"};
+  for (const auto& [task, length] : columns) {
+    header.push_back(concat(task.starts_with("~ ") ? task.substr(2) : task, " ", with_commas(length)));
+  }
+  Table table(header);
+  for (const auto& name : models_in(file)) {
+    std::vector<std::string> row = {name};
+    for (const auto& column : columns) {
+      const RulerCell& cell = cells[name][column];
+      row.push_back(cell.samples ? fixed(cell.percent(), 1) : "");
+    }
+    table.add_row(row);
+  }
+  std::cout << table.text() << std::flush;
+}
+
+RulerMaterial read_material(const RulerCommand& command, ResultFile& file) {
+  RulerMaterial material;
+  const std::string adjectives = shipped_file("data/words/adjectives.txt"),
+                    nouns = shipped_file("data/words/nouns.txt");
+  material.words = RulerWords::read(adjectives, nouns);
+  file.require("words", hash_text(read_file(adjectives) + read_file(nouns)));
+  if (command.needs(RulerNeeds::kEssay)) {
+    const std::string text = read_file(command.haystack);
+    material.essay = Essay(text);
+    file.require("essay", hash_text(text));
+  }
+  if (command.needs(RulerNeeds::kSquad)) {
+    material.squad = Documents::squad(command.squad);
+    file.require("squad", hash_text(read_file(command.squad)));
+  }
+  if (command.needs(RulerNeeds::kHotpotQa)) {
+    material.hotpotqa = Documents::hotpotqa(command.hotpotqa);
+    file.require("hotpotqa", hash_text(read_file(command.hotpotqa)));
+  }
+  return material;
+}
+
+void run_ruler(RulerCommand& command) {
+  const c10::InferenceMode inference;
+  // Everything that can be refused is refused before a model is read.
+  const auto& models = *command.models;
+  models.check();
+  choose_tasks(command);
+  check_files(command);
+  ResultFile file(models.out);
+  file.require("command", "eval ruler", "eval niah");
+  command.request.seed = models.options->common->seed_or(command.request.seed);
+  command.request.poll = [&models] { stop_if_interrupted(models); };
+  file.require("seed", command.request.seed);
+  file.require("plain", command.request.plain);
+  const RulerMaterial material = read_material(command, file);
+  catch_interrupts();
+  const int64_t longest = *std::max_element(command.request.lengths.begin(), command.request.lengths.end());
+  for (size_t i = 0; i < models.runs.size(); ++i) {
+    const OpenModel opened = open_for(models, i, longest, file);
+    ask_ruler(command.request, material, {opened.name, opened.model, opened.tokenizer}, file);
+  }
+  if (command.json) {
+    print_json(file, summed(file));
+  } else {
+    print_table(file, summed(file));
+  }
+}
+
+constexpr const char* kRulerFooter =
+    "RULER's thirteen tasks, each a text of --lengths tokens (prompt and answer together) and a question about it. "
+    "Needles: a sentence\n"
+    "hides a value under a key, and the value is asked for. single_1: a number in noise; single_2, single_3: a number, "
+    "a UUID in the text\n"
+    "of --haystack; multikey_1: one of four there; multikey_2, multikey_3: one among needles only; multivalue, "
+    "multiquery: four values of\n"
+    "one key, of four keys. vt: which variables have a value; cwe, fwe: the most frequent words; qa_squad, qa_hotpot: "
+    "questions about one of\n"
+    "many documents (--squad, --hotpotqa). Answers are greedy; an answer's score is the share of the references that "
+    "occur in it (qa: any).\n"
+    "A model that was taught to chat is asked in its own template. The table shows everything that --out holds, models "
+    "of earlier calls too.\n\nExamples:\n"
+    "  cortado eval ruler models/smollm2 --lengths 1024 --samples 10\n"
+    "  cortado eval ruler models/smollm2 runs/converted --tasks single_1,vt,cwe --out ruler.jsonl\n"
+    "  cortado eval ruler models/smollm2 --haystack essays.txt --squad dev-v2.0.json --lengths 4096 --samples 500\n"
+    "  cortado eval niah models/smollm2 --lengths 512,1024 --samples 10    (the same command; of itself single_1)";
+
+void add_ruler_command(CLI::App& eval, const std::string& name, const std::string& about,
+                       const std::vector<std::string>& tasks) {
+  auto command = std::make_shared<RulerCommand>();
+  auto& ruler = *eval.add_subcommand(name, about);
+  ruler.footer(kRulerFooter);
+  command->request.tasks = tasks;
+  command->models = add_several_models(ruler);
+  std::vector<std::string> names;
+  for (const RulerKind& kind : ruler_kinds()) names.push_back(kind.name);
+  ruler.add_option("--tasks", command->request.tasks, joined(names, ", ") + ", separated by commas")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->default_str(tasks.empty() ? "all that the named files allow" : joined(tasks, ","));
+  ruler.add_option("--lengths", command->request.lengths, "tokens of prompt and answer, separated by commas")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  ruler.add_option("--samples", command->request.samples, "questions of each task and length")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  ruler.add_option("--batch", command->request.batch, "questions asked at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  ruler.add_option("--haystack", command->haystack, "the text that needles are hidden in");
+  ruler.add_option("--squad", command->squad, "SQuAD's dev-v2.0.json, for qa_squad");
+  ruler.add_option("--hotpotqa", command->hotpotqa, "HotpotQA's hotpot_dev_distractor_v1.json, for qa_hotpot");
+  ruler.add_flag("--plain", command->request.plain, "use no chat template, even for a model that has one");
+  ruler.add_flag("--json", command->json, "print a JSON list instead of the table");
+  ruler.callback([command, name, &eval] {
+    refuse_outer_options(eval, name);
+    keep_first(command->request.lengths);
+    run_ruler(*command);
+  });
+}
+
+}  // namespace
+
+void add_eval_ruler_commands(CLI::App& eval) {
+  add_ruler_command(eval, "ruler", "Ask questions about long texts, and measure what a model answers (RULER)", {});
+  add_ruler_command(eval, "niah", "RULER's needle tasks: the same command, which asks single_1 unless told",
+                    {"single_1"});
+}
+
+}  // namespace cortado

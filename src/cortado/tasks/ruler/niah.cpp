@@ -1,0 +1,186 @@
+// Needles in haystacks: values hidden under keys, and asked for by these.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "cortado/base/error.h"
+#include "cortado/tasks/ruler/ruler.h"
+
+namespace cortado {
+
+namespace {
+
+enum class Haystack { kNoise, kEssay, kNeedles };
+enum class NeedleValue { kNumber, kUuid };
+
+struct NiahShape {
+  Haystack haystack;
+  NeedleValue value;
+  int64_t keys = 1, values = 1, asked = 1;  // values of each key; keys that are asked for
+  bool uuid_keys = false;
+};
+
+constexpr int64_t kDepths = 40;  // evenly from 0 to 100, rounded
+
+// Version 4 in RFC 4122's form.
+std::string uuid_of(Draws& draws) {
+  const uint64_t high = (draws.bits() & ~uint64_t{0xF000}) | 0x4000;
+  const uint64_t low = (draws.bits() & ~(uint64_t{3} << 62)) | uint64_t{1} << 63;
+  char text[40];
+  std::snprintf(text, sizeof text, "%08llx-%04llx-%04llx-%04llx-%012llx", static_cast<unsigned long long>(high >> 32),
+                static_cast<unsigned long long>(high >> 16 & 0xFFFF), static_cast<unsigned long long>(high & 0xFFFF),
+                static_cast<unsigned long long>(low >> 48), static_cast<unsigned long long>(low & 0xFFFFFFFFFFFFULL));
+  return text;
+}
+
+struct Needle {
+  size_t key;  // which one
+  std::string value, text;
+  size_t place = 0;  // it stands before this line or sentence
+  double depth = 0;
+};
+
+class NiahTask : public RulerTask {
+ public:
+  NiahTask(const std::string& name, const NiahShape& shape, const RulerOptions& options, const RulerMaterial& material)
+      : shape_(shape),
+        material_(material),
+        random_(static_cast<uint64_t>(options.seed), concat("niah ", name, " ", options.length)) {}
+
+  int64_t least(int64_t) const override { return shape_.haystack == Haystack::kEssay ? 1 : needles(); }
+  RulerQuestion draw(int64_t index, int64_t size) const override;
+
+ private:
+  int64_t needles() const { return shape_.keys * shape_.values; }
+  bool singular() const { return shape_.asked * shape_.values == 1; }
+  std::string kind() const { return shape_.value == NeedleValue::kNumber ? "number" : "uuid"; }
+  std::string key(Draws& draws) const;
+  std::string value(Draws& draws) const;
+  std::string sentence(const std::string& key, const std::string& value) const;
+  std::vector<Needle> draw_places(Draws& draws, int64_t size, size_t parts) const;
+  void draw_values(Draws& draws, const std::vector<std::string>& keys, std::vector<Needle>& needles) const;
+  std::vector<std::string> distractors(Draws& draws, int64_t size, const std::vector<std::string>& keys) const;
+  std::string text_about(const std::string& context, const std::string& about) const;
+
+  NiahShape shape_;
+  const RulerMaterial& material_;
+  RandomStream random_;
+};
+
+std::string NiahTask::key(Draws& draws) const {
+  if (shape_.uuid_keys) return uuid_of(draws);
+  const auto& [adjectives, nouns] = material_.words;
+  const auto& adjective = adjectives[size_t(draws.below(int64_t(adjectives.size())))];
+  return concat(adjective, "-", nouns[size_t(draws.below(int64_t(nouns.size())))]);
+}
+
+std::string NiahTask::value(Draws& draws) const {
+  if (shape_.value == NeedleValue::kNumber) return std::to_string(1000000 + draws.below(9000000));
+  draws.bits();  // unused: the questions are those that earlier results answer
+  return uuid_of(draws);
+}
+
+std::string NiahTask::sentence(const std::string& key, const std::string& value) const {
+  return concat("One of the special magic ", kind(), "s for ", key, " is: ", value, ".");
+}
+
+std::vector<Needle> NiahTask::draw_places(Draws& draws, int64_t size, size_t parts) const {
+  std::vector<Needle> drawn;
+  const bool essay = shape_.haystack == Haystack::kEssay;
+  for (const int64_t place : draws.distinct(needles(), essay ? kDepths : size)) {
+    Needle needle{.key = drawn.size() / size_t(shape_.values), .value = {}, .text = {}};
+    if (essay) {
+      const auto percent = static_cast<size_t>(std::round(double(place) * 100 / (kDepths - 1)));
+      needle.place = parts * percent / 100;
+      needle.depth = double(percent) / 100;
+    } else {
+      needle.place = size_t(place);
+      needle.depth = double(place) / double(size);
+    }
+    drawn.push_back(needle);
+  }
+  return drawn;
+}
+
+void NiahTask::draw_values(Draws& draws, const std::vector<std::string>& keys, std::vector<Needle>& needles) const {
+  for (Needle& needle : needles) {
+    needle.value = value(draws);
+    needle.text = sentence(keys[needle.key], needle.value);
+  }
+}
+
+// Needles that nobody asks for, under keys of their own.
+std::vector<std::string> NiahTask::distractors(Draws& draws, int64_t size, const std::vector<std::string>& keys) const {
+  std::vector<std::string> lines;
+  while (int64_t(lines.size()) < size) {
+    const std::string other = key(draws), hidden = value(draws);
+    if (std::find(keys.begin(), keys.end(), other) == keys.end()) lines.push_back(sentence(other, hidden));
+  }
+  return lines;
+}
+
+std::string NiahTask::text_about(const std::string& context, const std::string& about) const {
+  const std::string things = kind() + (singular() ? "" : "s");
+  return concat(singular() ? "A special magic " : "Some special magic ", things, singular() ? " is" : " are",
+                " hidden within the following text. Make sure to memorize it. I will quiz you about the ", things,
+                " afterwards.\n", context, "\nWhat ", singular() ? "is" : "are all", " the ", about, "?");
+}
+
+RulerQuestion NiahTask::draw(int64_t index, int64_t size) const {
+  Draws draws(random_, index);
+  std::vector<std::string> keys;
+  for (int64_t i = 0; i < shape_.keys; ++i) keys.push_back(key(draws));
+  const bool essay = shape_.haystack == Haystack::kEssay;
+  std::vector<std::string> parts;
+  if (essay) parts = material_.essay.sentences(size);
+  std::vector<Needle> needles = draw_places(draws, size, parts.size());
+  draw_values(draws, keys, needles);
+  if (shape_.haystack == Haystack::kNoise) parts.assign(size_t(size), kRulerNoise);
+  if (shape_.haystack == Haystack::kNeedles) parts = distractors(draws, size, keys);
+
+  std::vector<Needle> in_order = needles;
+  std::stable_sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) { return a.place > b.place; });
+  for (const Needle& needle : in_order) parts.insert(parts.begin() + std::ptrdiff_t(needle.place), needle.text);
+
+  RulerQuestion question;
+  question.size = size;
+  std::string query;
+  const auto asked = draws.distinct(shape_.asked, shape_.keys);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const auto which = size_t(asked[i]);
+    query += concat(i == 0 ? "" : i + 1 == asked.size() ? ", and " : ", ", keys[which]);
+    for (const Needle& needle : needles) {
+      if (needle.key != which) continue;
+      question.references.push_back(needle.value);
+      question.depths.push_back(needle.depth);
+    }
+  }
+  const std::string about =
+      concat("special magic ", kind(), singular() ? "" : "s", " for ", query, " mentioned in the provided text");
+  question.text = text_about(joined(parts, essay ? " " : "\n"), about);
+  question.answer_prefix = concat(" The ", about, singular() ? " is" : " are");
+  return question;
+}
+
+}  // namespace
+
+std::vector<RulerKind> niah_kinds() {
+  using enum Haystack;
+  using enum NeedleValue;
+  const std::vector<std::pair<std::string, NiahShape>> shapes = {
+      {"single_1", {kNoise, kNumber}},         {"single_2", {kEssay, kNumber}},
+      {"single_3", {kEssay, kUuid}},           {"multikey_1", {kEssay, kNumber, 4}},
+      {"multikey_2", {kNeedles, kNumber}},     {"multikey_3", {kNeedles, kUuid, 1, 1, 1, true}},
+      {"multivalue", {kEssay, kNumber, 1, 4}}, {"multiquery", {kEssay, kNumber, 4, 1, 4}},
+  };
+  std::vector<RulerKind> kinds;
+  for (const auto& [name, shape] : shapes) {
+    kinds.push_back({name, shape.haystack == kEssay ? RulerNeeds::kEssay : RulerNeeds::kNothing, 128, false,
+                     [name, shape](const RulerOptions& options, const RulerMaterial& material) {
+                       return std::make_unique<NiahTask>(name, shape, options, material);
+                     }});
+  }
+  return kinds;
+}
+
+}  // namespace cortado

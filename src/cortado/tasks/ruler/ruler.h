@@ -1,0 +1,98 @@
+// RULER's thirteen questions about long texts (README.md): a text of any length, a question about it, the answers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cortado/base/random.h"
+#include "cortado/tasks/draws.h"
+#include "cortado/tasks/ruler/material.h"
+
+namespace cortado {
+
+struct RulerQuestion {
+  std::string text;                     // what the user says: the long text and the question
+  std::string answer_prefix;            // how the answer begins
+  std::vector<std::string> references;  // what the answer has to contain
+  std::vector<double> depths;  // where in the text the references are, 0 to 1; empty where they are all over it
+  int64_t size = 0;            // of the text, in the task's units
+};
+
+// Tokens of a question's whole prompt, as the model will read it.
+using RulerCount = std::function<int64_t(const RulerQuestion&)>;
+
+struct RulerOptions {
+  int64_t length = 4096;  // tokens of prompt and answer
+  int64_t seed = 42;
+  RulerCount count;
+};
+
+// One of the tasks, at one length. Questions are functions of (seed, task, length, index) and the material.
+class RulerTask {
+ public:
+  virtual ~RulerTask() = default;
+  // With a text of `size` units, least(index) <= size <= most(index).
+  virtual RulerQuestion draw(int64_t index, int64_t size) const = 0;
+  virtual int64_t least(int64_t index) const = 0;
+  virtual int64_t most(int64_t index) const;  // no limit unless a task has one
+};
+
+enum class RulerNeeds { kNothing, kEssay, kSquad, kHotpotQa };
+
+struct RulerKind {
+  std::string name;
+  RulerNeeds needs;
+  int64_t answer_tokens;  // kept free for the answer, and at most written
+  bool any_reference;     // one of the references is enough
+  std::function<std::unique_ptr<RulerTask>(const RulerOptions&, const RulerMaterial&)> open;
+};
+
+const std::vector<RulerKind>& ruler_kinds();
+// With or without RULER's "niah_" before it. InputError: unknown.
+const RulerKind& ruler_kind(const std::string& name);
+
+// The parts of ruler_kinds(): needles; chains of variables; common and frequent words; questions about documents.
+std::vector<RulerKind> niah_kinds();
+std::vector<RulerKind> variable_kinds();
+std::vector<RulerKind> word_kinds();
+std::vector<RulerKind> document_kinds();
+
+// The questions of one task and length, each with the longest text that fits.
+class RulerQuestions {
+ public:
+  // Keeps a reference to the material.
+  RulerQuestions(const RulerKind& kind, RulerOptions options, const RulerMaterial& material);
+
+  // Nothing where not even the shortest text fits.
+  std::optional<RulerQuestion> make(int64_t index) const;
+  RulerQuestion make(int64_t index, int64_t size) const { return task_->draw(index, size); }
+
+  // InputError that says how much the question's shortest text needs.
+  [[noreturn]] void refuse(int64_t index) const;
+
+ private:
+  bool fits(int64_t index, int64_t size) const;
+  std::optional<int64_t> largest_size(int64_t index, int64_t start) const;
+
+  RulerKind kind_;
+  RulerOptions options_;
+  std::unique_ptr<RulerTask> task_;
+  int64_t usual_size_;  // the first question's, where the search for the others begins
+};
+
+// The share of the references that occur in the answer, or 1 where one of them does and one is enough, as RULER reads
+// an answer: upper and lower case alike, control characters as ends of lines.
+double ruler_score(const std::string& answer, const std::vector<std::string>& references, bool any_reference);
+
+// What the noise of RULER's texts says, a line at a time.
+inline constexpr const char* kRulerNoise =
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
+
+// The parts, one after the other, separated.
+std::string joined(const std::vector<std::string>& parts, const std::string& separator);
+
+}  // namespace cortado
