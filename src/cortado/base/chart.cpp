@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <optional>
 
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
+#include "cortado/base/xml.h"
 
 namespace cortado {
 
@@ -22,35 +22,10 @@ constexpr size_t kMaxTicks = 12;
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"};
 constexpr const char* kDashes[] = {"", " stroke-dasharray=\"7 3\"", " stroke-dasharray=\"2 3\""};
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;  // XML has no control characters
-    }
-  }
-  return result;
-}
-
 // Whole numbers with commas, others as short as they are.
 std::string tick_label(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e7) return with_commas(static_cast<int64_t>(value));
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
+  return short_number(value);
 }
 
 // One direction of the plot. Inside it, values are measured on their scale (log2, log10, or as they are).
@@ -141,10 +116,7 @@ class Drawing {
     const double width = kLeft + kPlotWidth + legend_width_ + 16;
     const double height =
         std::max(kTop + kPlotHeight + kBelow, kTop + kLegendLine * static_cast<double>(chart_.series.size()) + 10);
-    out_ = concat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width), "\" height=\"", number(height),
-                  "\" viewBox=\"0 0 ", number(width), " ", number(height),
-                  "\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222222\">\n",
-                  "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
+    out_ = svg_head(width, height, 12);
     frame();
     for (size_t i = 0; i < chart_.series.size(); ++i) curve(i);
     return out_ + "</svg>\n";
@@ -161,7 +133,7 @@ class Drawing {
   }
 
   void text(double x, double y, const std::string& words, const std::string& style) {
-    out_ += concat("<text x=\"", number(x), "\" y=\"", number(y), "\" ", style, ">", escaped(words), "</text>\n");
+    out_ += svg_text(x, y, words, style);
   }
 
   void frame() {

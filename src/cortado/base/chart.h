@@ -18,7 +18,7 @@ struct LineChart {
   std::string x_label, y_label;
   bool log_x = false;  // base 2: ticks at powers of two
   bool log_y = false;  // base 10: ticks at 1, 2 and 5 times powers of ten, or at these alone where there are many
-  std::vector<Series> series;
+  std::vector<Series> series = {};
 
   // A whole SVG file: white background, the legend beside the plot, each series in its own colour and dashes. The same
   // chart is always the same text.

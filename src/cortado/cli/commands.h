@@ -23,6 +23,7 @@ void add_mechanisms_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_sweep_command(CLI::App& app);
 void add_task_command(CLI::App& app);
+void add_analyze_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_bench_model_command(CLI::App& bench);  // a subcommand of bench
 

@@ -233,8 +233,8 @@ void add_ruler_command(CLI::App& eval, const std::string& name, const std::strin
 }  // namespace
 
 void add_eval_ruler_commands(CLI::App& eval) {
-  add_ruler_command(eval, "ruler", "Ask questions about long texts, and measure what a model answers (RULER)", {});
-  add_ruler_command(eval, "niah", "RULER's needle tasks: the same command, which asks single_1 unless told",
+  add_ruler_command(eval, "ruler", "Measure what a model finds again in long texts: RULER's thirteen tasks", {});
+  add_ruler_command(eval, "niah", "Hide needles in haystacks, and measure what a model finds again (RULER)",
                     {"single_1"});
 }
 

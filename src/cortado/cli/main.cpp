@@ -79,6 +79,7 @@ void add_commands(CLI::App& app) {
   add_doctor_command(app);
   add_sweep_command(app);
   add_task_command(app);
+  add_analyze_command(app);
   add_bench_command(app);
 }
 

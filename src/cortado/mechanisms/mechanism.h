@@ -63,6 +63,8 @@ struct Mechanism {
   std::vector<std::pair<std::string, std::string>> variants = {};
   std::optional<SoftmaxSubstitute> substitute = {};
   std::optional<MemoryKind> memory = {};
+  // How much of token s its slot n holds after so many tokens, [N, tokens], where that does not depend on them.
+  Tensor (*slot_contents)(const Json& settings, int64_t tokens) = nullptr;
   OperatorCase (*operation)() = nullptr;  // what is measured of its operator, if it is one
 };
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cortado/base/json.h"
 #include "cortado/nn/batch.h"
@@ -31,6 +32,11 @@ struct PairCount {
   double softmax = 0;  // in windows and caches, after any number of tokens
   double state = 0;    // the linear state's F·d numbers (its normaliser is not counted, as in the paper)
   double total() const { return softmax + state; }
+};
+
+// Keys as a linear state stores them, and values: [T, H, F], [T, H, V].
+struct StoredPairs {
+  Tensor keys, values;
 };
 
 // x [B, T, D] -> [B, T, D].
@@ -68,6 +74,19 @@ class Mixer : public torch::nn::Module {
   virtual std::optional<PairCount> pairs(int64_t tokens) const {
     static_cast<void>(tokens);
     return std::nullopt;
+  }
+
+  // What analyses ask of the whole sequence x [1, T, D], by the definition. The pairs of its linear state, where it maps
+  // keys of its own for it; the memories it has in place of one ("window", "cache", "state"), and the number of that
+  // which holds token s when token t is read, [H, T, T], -1 for none.
+  virtual std::optional<StoredPairs> stored_pairs(const Tensor& x) const {
+    static_cast<void>(x);
+    return std::nullopt;
+  }
+  virtual std::vector<std::string> memories() const { return {}; }
+  virtual Tensor held(const Tensor& x) const {
+    static_cast<void>(x);
+    return {};
   }
 
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.

@@ -37,19 +37,6 @@ std::shared_ptr<Norm> make_norm(const ModelConfig& config) {
   return std::make_shared<LayerNorm>(config.dim, config.norm_eps, config.norm_bias);
 }
 
-std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer) {
-  MixerContext context;
-  context.dim = config.dim;
-  context.heads = config.heads;
-  context.layer = layer;
-  context.layers = static_cast<int64_t>(config.layers.size());
-  context.causal = config.causal;
-  context.rotary = config.positions == PositionKind::kRotary;
-  context.rope_theta = config.rope_theta;
-  context.rope_scaling = config.rope_scaling;
-  return make_mixer(config.layers[layer], context, concat("layers[", layer, "]"));
-}
-
 std::shared_ptr<FeedForward> make_feed_forward(const ModelConfig& config) {
   FeedForwardOptions options;
   options.dim = config.dim;
@@ -82,6 +69,19 @@ SequenceState fit(const SequenceState& read, const SequenceState& zero, const St
 }
 
 }  // namespace
+
+std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer) {
+  MixerContext context;
+  context.dim = config.dim;
+  context.heads = config.heads;
+  context.layer = layer;
+  context.layers = static_cast<int64_t>(config.layers.size());
+  context.causal = config.causal;
+  context.rotary = config.positions == PositionKind::kRotary;
+  context.rope_theta = config.rope_theta;
+  context.rope_scaling = config.rope_scaling;
+  return make_mixer(config.layers[layer], context, concat("layers[", layer, "]"));
+}
 
 Block::Block(const ModelConfig& config, int64_t layer) : torch::nn::Module("Block"), dropout_(config.dropout) {
   mixer_norm_ = register_module("mixer_norm", make_norm(config));

@@ -22,6 +22,9 @@ namespace cortado {
 
 class Backbone;
 
+// Layer `layer`'s mixer alone, with random weights.
+std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer);
+
 // Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for
 // learned/sinusoidal positions.
 struct ModelState {

@@ -63,6 +63,32 @@ class BlurryWindowMixer : public ProjectedMixer {
   Tensor table_;  // one period of w, [P,N] float64; not a parameter: it follows from the settings
 };
 
+BlurrySettings read_blurry(JsonReader& settings, const MixerContext& context) {
+  BlurrySettings read{};
+  read.heads = read_heads(settings, context, context.dim, "dim");
+  read.sizes.slots = settings.integer("slots", 1, 1 << 20, 33);
+  if (read.sizes.slots % 2 == 0) settings.fail(concat("slots must be odd, got ", read.sizes.slots));
+  read.sizes.period = settings.integer("period", 1, 1 << 24, read.sizes.slots);
+  if (read.sizes.period < read.sizes.slots) {
+    settings.fail(concat("period (", read.sizes.period, ") is less than slots (", read.sizes.slots, ")"));
+  }
+  read.decay = settings.boolean("decay", true);
+  read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
+  return read;
+}
+
+// w_s[n], and with decay what (1 - w_u[n]) of every later token u leaves of it.
+Tensor blurry_contents(const Json& settings, int64_t tokens) {
+  JsonReader reader(settings, "mixer");
+  const BlurrySettings read = read_blurry(reader, {.dim = 1});
+  reader.finish();
+  const Tensor w = blurry_weights(at::arange(tokens), read.sizes, at::kDouble).t();  // [N, T]
+  if (!read.decay) return w;
+  Tensor left = at::ones_like(w);
+  for (int64_t s = tokens - 2; s >= 0; --s) left.select(1, s).copy_(left.select(1, s + 1) * (1 - w.select(1, s + 1)));
+  return w * left;
+}
+
 // Odd, and each slot for two tokens.
 BlurrySizes blurry_sizes(int64_t size) { return {.slots = size | 1, .period = 2 * (size | 1)}; }
 
@@ -101,18 +127,9 @@ extern const Mechanism kBlurryWindow = {
     .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
-          BlurrySettings read{};
-          read.heads = read_heads(settings, context, context.dim, "dim");
-          read.sizes.slots = settings.integer("slots", 1, 1 << 20, 33);
-          if (read.sizes.slots % 2 == 0) settings.fail(concat("slots must be odd, got ", read.sizes.slots));
-          read.sizes.period = settings.integer("period", 1, 1 << 24, read.sizes.slots);
-          if (read.sizes.period < read.sizes.slots) {
-            settings.fail(concat("period (", read.sizes.period, ") is less than slots (", read.sizes.slots, ")"));
-          }
-          read.decay = settings.boolean("decay", true);
-          read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
-          return std::make_shared<BlurryWindowMixer>(read, context.dim);
+          return std::make_shared<BlurryWindowMixer>(read_blurry(settings, context), context.dim);
         },
+    .slot_contents = blurry_contents,
     .operation = blurry_case,
 };
 

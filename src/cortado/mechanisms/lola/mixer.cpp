@@ -49,11 +49,20 @@ Tensor LolaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state)
   return output(o.to(x.scalar_type()));
 }
 
-Tensor LolaMixer::reference(const Tensor& x) {
+Tensor LolaMixer::defined(const Tensor& x, Tensor* held) const {
   const Projected p = project(x, Batch{}.positions(x));
   const Tensor k = expand_heads(p.k, settings_.heads), v = expand_heads(p.v, settings_.heads);
-  return output(lola_reference(p.q, k, v, phi_q_->forward(p.q), phi_k_->forward(k), window_factor_, settings_.rule,
-                               /*chunked=*/x.size(1)));
+  return lola_reference(p.q, k, v, phi_q_->forward(p.q), phi_k_->forward(k), window_factor_, settings_.rule,
+                        /*chunked=*/x.size(1), held);
+}
+
+Tensor LolaMixer::reference(const Tensor& x) { return output(defined(x, nullptr)); }
+
+Tensor LolaMixer::held(const Tensor& x) const {
+  const at::NoGradGuard no_grad;
+  Tensor held;
+  defined(x, &held);
+  return held;
 }
 
 StateLayout LolaMixer::state_layout() const {

@@ -25,10 +25,14 @@ class LolaMixer : public FeatureMixer {
   StateLayout state_layout() const override;
   std::optional<PairCount> pairs(int64_t tokens) const override;
   double flops_per_token(int64_t tokens) const override;
+  std::vector<std::string> memories() const override { return {"window", "cache", "state"}; }
+  Tensor held(const Tensor& x) const override;
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
 
+  // By the definition; `held` as lola_reference's.
+  Tensor defined(const Tensor& x, Tensor* held) const;
   // Dense tokens through the memory in `state`, chunk by chunk: [B,T,H,d].
   Tensor read(SequenceState& state, const Projected& p, const Tensor& phi_q, bool in_place) const;
   Tensor read_packed(SequenceState& state, const Projected& p, const Tensor& phi_q, const Tensor& cu_seqlens) const;

@@ -14,6 +14,7 @@ struct Head {
 
   std::vector<int64_t> window = {}, cache = {}, state = {};  // positions of the pairs in each memory
   std::vector<double> query_score = {};                      // of every pair, by the queries that saw it
+  Tensor held = {};                                          // [T,T]: which of them has the pair
 
   double scale() const { return rule.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(1)))); }
 
@@ -103,12 +104,22 @@ struct Head {
     return at::matmul(at::softmax(logs, 0), values);
   }
 
+  void note_places(int64_t t) {
+    int64_t memory = 0;
+    for (const auto* places : {&window, &cache, &state}) {
+      for (const int64_t s : *places) held[t][s] = memory;
+      ++memory;
+    }
+  }
+
   Tensor run(int64_t chunked) {
     std::vector<Tensor> outputs;
+    held = at::full({q.size(0), q.size(0)}, -1, at::kLong);
     query_score.assign(q.size(0), 0.0);
     for (int64_t t = 0; t < q.size(0); ++t) {
       move_on(t, chunked);
       score_window(t);
+      note_places(t);
       outputs.push_back(attend(t));
     }
     return at::stack(outputs);
@@ -118,15 +129,18 @@ struct Head {
 }  // namespace
 
 Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked) {
+                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked, Tensor* held) {
   if (q.size(1) == 0) return at::zeros_like(v);
   std::vector<Tensor> rows;
   for (int64_t b = 0; b < q.size(0); ++b) {
-    std::vector<Tensor> heads;
+    std::vector<Tensor> heads, places;
     for (int64_t h = 0; h < q.size(2); ++h) {
       const auto of = [&](const Tensor& x) { return x[b].select(1, h); };
-      heads.push_back(Head{of(q), of(k), of(v), of(phi_q), of(phi_k), window_factor[h], rule}.run(chunked));
+      Head head{of(q), of(k), of(v), of(phi_q), of(phi_k), window_factor[h], rule};
+      heads.push_back(head.run(chunked));
+      places.push_back(head.held);
     }
+    if (held && b == 0) *held = at::stack(places);
     rows.push_back(at::stack(heads, 1));
   }
   return at::stack(rows);

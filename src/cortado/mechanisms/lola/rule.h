@@ -43,8 +43,9 @@ int64_t lola_cached(int64_t tokens, const LolaRule& rule);
 
 // The definition, token by token and head by head: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor
 // [H]. By chunks, or, with rule.token_window, one pair at a time from `chunked` tokens on. Dense, differentiable by
-// autograd.
+// autograd. `held` gets where pair s is when token t is read, of the first sequence: [H,T,T] 0 in the window, 1 in the
+// cache, 2 in the linear state, -1 not yet there.
 Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked = 0);
+                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked = 0, Tensor* held = nullptr);
 
 }  // namespace cortado

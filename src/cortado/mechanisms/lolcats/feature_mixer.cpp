@@ -11,4 +11,10 @@ FeatureMixer::FeatureMixer(std::string name, const ProjectionSettings& settings,
   window_factor_ = register_parameter("window_factor", at::full({settings.heads}, kFirstWindowFactor));
 }
 
+std::optional<StoredPairs> FeatureMixer::stored_pairs(const Tensor& x) const {
+  const Projected p = project(x, Batch{}.positions(x));
+  const int64_t heads = window_factor_.size(0);
+  return StoredPairs{phi_k_->forward(expand_heads(p.k, heads))[0], expand_heads(p.v, heads)[0]};
+}
+
 }  // namespace cortado

@@ -14,6 +14,9 @@ inline constexpr const char* kMixtureHelp =
 
 // Projections, "phi_q" and "phi_k", and the softmax part's factor "window_factor" [H], before the sigmoid.
 class FeatureMixer : public ProjectedMixer {
+ public:
+  std::optional<StoredPairs> stored_pairs(const Tensor& x) const override;
+
  protected:
   FeatureMixer(std::string name, const ProjectionSettings& settings, const HeadFeatureSettings& features, int64_t dim);
 

@@ -1,0 +1,202 @@
+#include <torch/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cortado/analyze/analyze.h"
+#include "cortado/analyze/capture.h"
+#include "cortado/base/error.h"
+#include "cortado/base/heat_map.h"
+#include "cortado/base/human.h"
+#include "cortado/base/words.h"
+#include "cortado/mechanisms/shared/heads.h"
+
+namespace cortado {
+namespace {
+
+// Tensors of a computation whose second is a weighted sum of the first: [B,T,H,V] both, H heads of values and of what
+// comes out.
+struct ValuePath {
+  at::Tensor values, out;
+  bool defined() const { return values.defined() && out.defined(); }
+};
+
+at::Tensor parameter(const Mixer& mixer, const std::string& name) {
+  const auto* found = mixer.named_parameters().find(name);
+  return found ? *found : at::Tensor();
+}
+
+// From what the projection "v" gives to what the projection "o" gets.
+ValuePath between_projections(const Mixer& mixer, const std::vector<OperatorCall>& calls) {
+  const at::Tensor v = parameter(mixer, "v.weight"), o = parameter(mixer, "o.weight");
+  ValuePath path;
+  for (const OperatorCall& call : calls) {
+    if (call.name != "aten::linear") continue;
+    if (v.defined() && call.takes(v)) path.values = call.outputs[0].toTensor();
+    if (o.defined() && call.takes(o)) path.out = call.inputs[0].toTensor();
+  }
+  return path;
+}
+
+// Through the last operator that has such an argument.
+ValuePath through(const std::string& argument, const std::vector<OperatorCall>& calls) {
+  ValuePath path;
+  for (const OperatorCall& call : calls) {
+    if (!call.name.starts_with("cortado::") || !call.has(argument) || call.name.ends_with("short_conv")) continue;
+    path = {call.tensor(argument), call.outputs[0].toTensor()};
+  }
+  return path;
+}
+
+at::Tensor by_heads(const at::Tensor& x, int64_t heads) {
+  return x.dim() == 4 ? x : split_heads(x, x.size(-1) % heads == 0 ? heads : 1);
+}
+
+// d out_t / d values_s: a backward pass for each t, and for each head where several share a head of values.
+at::Tensor derivative(const ValuePath& path, int64_t heads) {
+  const at::Tensor out = by_heads(path.out, heads);
+  const int64_t tokens = out.size(1), all = out.size(2);
+  const int64_t widths =
+      path.values.dim() == 4 ? path.values.size(2) : std::max<int64_t>(1, path.values.size(-1) / out.size(3));
+  const int64_t turns = widths < all ? all : 1;
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < tokens; ++t) {
+    at::Tensor row = at::zeros({all, tokens}, out.options().requires_grad(false));
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      at::Tensor seed = at::zeros_like(out);
+      (turns == 1 ? seed.select(1, t) : seed.select(1, t).select(1, turn)).fill_(1);
+      const auto gradient = torch::autograd::grad({out}, {path.values}, {seed}, /*retain_graph=*/true,
+                                                  /*create_graph=*/false, /*allow_unused=*/true)[0];
+      if (!gradient.defined()) continue;
+      const at::Tensor share = by_heads(gradient, widths)[0].mean(-1).transpose(0, 1);  // [heads of values, T]
+      if (turns == 1) {
+        row.copy_(share);
+      } else {
+        row[turn].copy_(share[turn * widths / all]);
+      }
+    }
+    rows.push_back(row);
+  }
+  return at::stack(rows, 1);  // [H, T, T]
+}
+
+// Whether the weights, the same for every channel, give what came out.
+bool explains(const ValuePath& path, const at::Tensor& weights, int64_t heads) {
+  const at::Tensor out = by_heads(path.out.detach(), heads)[0].transpose(0, 1).to(at::kFloat);  // [H, T, V]
+  const int64_t channels = path.values.dim() == 4 ? path.values.size(3) : out.size(2);
+  if (path.values.size(-1) % channels != 0) return false;
+  at::Tensor values = path.values.dim() == 4 ? path.values : split_heads(path.values, path.values.size(-1) / channels);
+  values = values.detach()[0].transpose(0, 1).to(at::kFloat);
+  if (weights.size(0) % values.size(0) != 0 || values.size(2) != out.size(2)) return false;
+  values = values.repeat_interleave(weights.size(0) / values.size(0), 0);
+  const at::Tensor given = at::matmul(weights.to(at::kFloat), values);
+  return (given - out).abs().max().item<double>() <= 2e-3 * (1e-6 + out.abs().max().item<double>());
+}
+
+struct HeadSummary {
+  double last, near, far, distance, entropy;
+};
+
+double at_most(const at::Tensor& weights, int64_t last) {
+  // The share of |A| at distances below `last`, mean over the queries.
+  const int64_t tokens = weights.size(0);
+  const at::Tensor size = weights.abs(), near = size.tril() - size.tril(-last);
+  const at::Tensor total = size.tril().sum(1).clamp_min(1e-30);
+  return (near.sum(1) / total).narrow(0, 0, tokens).mean().item<double>();
+}
+
+HeadSummary summary_of(const at::Tensor& weights) {
+  const at::Tensor share = weights.abs().tril() / weights.abs().tril().sum(1, true).clamp_min(1e-30);
+  const at::Tensor place = at::arange(weights.size(0), share.options());
+  const at::Tensor distance = (place.unsqueeze(1) - place.unsqueeze(0)).clamp_min(0);
+  return {at_most(weights, 1), at_most(weights, 16), at_most(weights, 64),
+          (share * distance).sum(1).mean().item<double>(),
+          -(share * share.clamp_min(1e-30).log()).sum(1).mean().item<double>()};
+}
+
+// The share of the weight on each of the mechanism's memories.
+Json shares_of(const at::Tensor& weights, const at::Tensor& held, const std::vector<std::string>& memories) {
+  Json shares = Json::object();
+  const at::Tensor size = weights.abs(), total = size.sum().clamp_min(1e-30);
+  for (size_t i = 0; i < memories.size(); ++i) {
+    shares[memories[i]] = ((size * (held == int64_t(i))).sum() / total).item<double>();
+  }
+  return shares;
+}
+
+}  // namespace
+
+PairWeights pair_weights(Mixer& mixer, const at::Tensor& x, int64_t heads) {
+  const at::AutoGradMode grad(true);
+  const at::Tensor input = x.detach().requires_grad_(true);
+  const auto calls = captured([&] { mixer.forward(input, Batch{}, nullptr); });
+  for (const ValuePath& path : {between_projections(mixer, calls), through("v", calls), through("x", calls)}) {
+    if (!path.defined() || !path.values.requires_grad()) continue;
+    const at::Tensor weights = derivative(path, heads);
+    if (explains(path, weights, heads)) return {weights, true};
+  }
+  const ValuePath path = through("b", calls);
+  fail_input_if(!path.defined() || path.values.dim() != 3 || path.values.is_complex(), "[analyze] ", mixer.name(),
+                " gives its values no weights of tokens");
+  return {derivative(path, heads), false};
+}
+
+Finding analyze_attention(const Reading& reading, int64_t heads) {
+  Finding finding;
+  finding.json = {{"tokens", reading.names}, {"layers", Json::array()}};
+  Json rows = Json::array();
+  for (const LayerReading& layer : read_layers(reading)) {
+    const PairWeights found = pair_weights(layer.mixer, layer.x, layer.heads);
+    const at::Tensor weights = found.weights.to(at::kDouble);
+    const auto memories = layer.mixer.memories();
+    const at::Tensor held = memories.empty() ? at::Tensor() : layer.mixer.held(layer.x);
+    HeatMap map{.title = concat("Weights of past tokens, layer ", layer.layer, " (", layer.mixer.name(), ")"),
+                .x_label = "past token",
+                .y_label = "token",
+                .x_names = reading.names,
+                .y_names = reading.names};
+    HeatMap places = map;
+    places.low = -1;
+    places.high = std::max<double>(0, double(memories.size()) - 1);
+    places.title = concat("Where past tokens are held, layer ", layer.layer, ": ", alternatives(memories));
+    Json entry = {{"layer", layer.layer},
+                  {"mixer", layer.mixer.name()},
+                  {"same_for_channels", found.same_for_channels},
+                  {"heads", Json::array()}};
+    double highest = 0;
+    for (int64_t head = 0; head < weights.size(0); ++head) {
+      const HeadSummary s = summary_of(weights[head]);
+      Json row = {{"layer", layer.layer}, {"head", head},           {"self", s.last},      {"last_16", s.near},
+                  {"last_64", s.far},     {"distance", s.distance}, {"entropy", s.entropy}};
+      if (held.defined()) row["memories"] = shares_of(weights[head], held[head], memories);
+      rows.push_back(row);
+      if (head >= heads) continue;
+      const auto matrix = rows_of(weights[head]);
+      entry["heads"].push_back({{"head", head}, {"weights", matrix}});
+      map.panels.push_back({concat("head ", head), matrix});
+      highest = std::max(highest, weights[head].max().item<double>());
+      if (held.defined()) places.panels.push_back({concat("head ", head), rows_of(held[head].to(at::kDouble))});
+    }
+    map.high = highest > 0 ? highest : 1;
+    finding.json["layers"].push_back(entry);
+    finding.pictures.emplace_back(concat("attention-", layer.layer), map.svg());
+    if (held.defined()) finding.pictures.emplace_back(concat("memories-", layer.layer), places.svg());
+  }
+  finding.json["summary"] = rows;
+  std::vector<Column> columns = {{"layer", "/layer"},
+                                 {"head", "/head"},
+                                 {"itself", "/self", decimals(3)},
+                                 {"last 16", "/last_16", decimals(3)},
+                                 {"last 64", "/last_64", decimals(3)},
+                                 {"distance", "/distance", decimals(1)},
+                                 {"entropy, nats", "/entropy", decimals(2)}};
+  if (!rows.empty() && rows[0].contains("memories")) {
+    for (const auto& entry : rows[0]["memories"].items()) {
+      columns.push_back({entry.key(), "/memories/" + entry.key(), decimals(3)});
+    }
+  }
+  finding.table = table_of(rows, columns);
+  return finding;
+}
+
+}  // namespace cortado
