@@ -156,11 +156,83 @@ def test_its_price_is_told_before(cortado, sweep, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+COMMANDS = {
+    "about": "one after the other",
+    "variables": {"steps": 4, "text": None},
+    "commands": [
+        {"name": "model", "command": ["train", "{here}/config.json", "--data", "{text}", "--set", "training.steps={steps}", "--out", "{out}"]},
+        {"name": "loss", "command": ["eval", "{model}", "--text", "{text}", "--json"]},
+    ],
+    "scales": {"long": {"variables": {"steps": 3000}}},
+}
+
+
+@pytest.fixture(name="commands")
+def fixture_commands(tmp_path):
+    training = {"batch": 4, "context": 32, "steps": 4, "warmup": 1, "evaluate_every": 50, "tokenizer": "char"}
+    config = {"dim": 16, "heads": 1, "layers": 1, "mixer": {"mixer": "gla"}, "training": training}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "commands.json"
+    path.write_text(json.dumps(COMMANDS))
+    return path
+
+
+def test_commands_one_after_the_other(cortado, refused, commands, text, tmp_path):
+    out = tmp_path / "out"
+    words = ["--set", f"text={text}", "--out", out]
+    done = cortado("sweep", commands, *words)
+    assert done.returncode == 0, done.stderr
+    assert [(run["id"], run["status"]) for run in results(out)] == [("model", "done"), ("loss", "done")]
+    table = (out / "table.md").read_text()
+    assert f"cortado eval {out}/runs/model --text {text}" in table and '"perplexity"' in table
+    # Nothing is done again.
+    before = (out / "runs" / "model.log").stat().st_mtime_ns
+    assert cortado("sweep", commands, *words).returncode == 0
+    assert before == (out / "runs" / "model.log").stat().st_mtime_ns
+    assert "needs --set text=" in refused("sweep", commands, "--out", tmp_path / "other")
+    assert "sequence of commands" in refused("sweep", commands, *words, "--shard", "1/2")
+    priced = json.loads(cortado("sweep", commands, *words, "--dry-run", "--json").stdout)
+    assert [step["id"] for step in priced["commands"]] == ["model", "loss"]
+
+
+def test_a_command_that_fails_is_a_row(cortado, commands, text, tmp_path):
+    broken = json.loads(commands.read_text())
+    broken["commands"][1]["command"] = ["eval", "{model}", "--text", "/nowhere"]
+    commands.write_text(json.dumps(broken))
+    out = tmp_path / "out"
+    cortado("sweep", commands, "--set", f"text={text}", "--out", out)
+    assert [run["status"] for run in results(out)] == ["done", "failed"]
+    assert "/nowhere" in results(out)[1]["message"]
+
+
+def test_commands_go_on_where_they_were_killed(cortado, program, commands, text, tmp_path):
+    out = tmp_path / "out"
+    words = [program, "sweep", commands, "--scale", "long", "--set", f"text={text}", "--out", out]
+    with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        metrics = out / "runs" / "model" / "metrics.jsonl"
+        while not (metrics.exists() and '"validation_loss"' in metrics.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert metrics.exists() and not (out / "runs" / "model.json").exists()
+    done = cortado(*words[1:])
+    assert done.returncode == 0, done.stderr
+    assert [run["status"] for run in results(out)] == ["done", "done"]
+    validated = [entry["step"] for entry in map(json.loads, metrics.read_text().splitlines()) if "validation_loss" in entry]
+    assert validated == sorted(set(validated)) and validated[-1] == 3000  # from where it was, and nothing twice
+
+
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
 def test_every_experiment_loads(cortado, root, scale):
     for path in sorted((root / "experiments").glob("*/*.json")):
-        if scale in json.loads(path.read_text())["scales"]:
-            done = cortado("sweep", path, "--scale", scale, "--list")
+        experiment = json.loads(path.read_text())
+        if scale in experiment["scales"]:
+            # What a user has to name: any name will do here.
+            unnamed = [key for key, value in experiment.get("variables", {}).items() if value is None]
+            words = [word for key in unnamed for word in ("--set", f"{key}=something")]
+            done = cortado("sweep", path, "--scale", scale, "--list", *words)
             assert done.returncode == 0, f"{path}: {done.stdout}{done.stderr}"
 
 

@@ -95,7 +95,23 @@ void list_runs(const SweepOptions& options, const SweepPlan& plan) {
   fail_input_if(!good, "[sweep] configs that can't be");
 }
 
+// The commands, and the hours that the file says they took.
+void print_commands(const SweepOptions& options, const SweepPlan& plan) {
+  Json rows = Json::array();
+  for (const SweepRun& run : plan.runs) {
+    std::string words = "cortado";
+    for (const std::string& word : run.words) words += " " + word;
+    rows.push_back({{"id", run.id}, {"command", words}});
+    rows.back().update(run.config.is_object() ? run.config : Json::object());
+  }
+  if (options.json) std::cout << Json{{"commands", rows}}.dump(2) << std::endl;
+  if (!options.json)
+    std::cout << table_of(rows, {{"step", "/id"}, {"hours", "/hours", decimals(2)}, {"command", "/command"}}).text()
+              << std::flush;
+}
+
 void print_plan(const SweepOptions& options, const SweepPlan& plan) {
+  if (plan.commands) return print_commands(options, plan);
   const SweepTraining training = options.training(options.common->apply());
   Json rows = Json::array();
   double total = 0;
@@ -116,7 +132,7 @@ void print_plan(const SweepOptions& options, const SweepPlan& plan) {
   }
   std::cout << table_of(rows, {{"run", "/id"}, {"hours", "/hours", decimals(3)}, {"", "/problem"}}).text()
             << plan.runs.size() << " runs, about " << human_seconds(total) << " on one thread group of this machine ("
-            << this_machine().cpu << "), validations not counted" << std::endl;
+            << this_machine().cpu << ")" << std::endl;
 }
 
 // This command as it was given, for its processes: without what is theirs to say, and with `threads` each.
@@ -145,16 +161,20 @@ void report(const SweepOptions& options, const SweepPlan& plan, const SweepResul
 
 void run(const SweepOptions& options) {
   const SweepPlan plan = options.plan();
-  if (!options.only.empty()) return run_only(options, plan);
-  if (options.list) return list_runs(options, plan);
+  if (!options.only.empty() && !plan.commands) return run_only(options, plan);
+  if (options.list && !plan.commands) return list_runs(options, plan);
+  if (options.list) return print_commands(options, plan);
   if (options.dry) return print_plan(options, plan);
   const auto [shard, shards] = shard_of(options.shard);
+  fail_input_if(plan.commands && (shards > 1 || options.jobs > 1 || !options.only.empty()), "[", options.file,
+                "] is a sequence of commands: --shard, --jobs and --only are for sweeps of trainings");
   const int64_t cores = std::max<int64_t>(1, this_machine().threads);
   const int64_t threads = options.common->threads > 0 ? options.common->threads : 1;
   SweepRequest request{.plan = plan, .out = options.folder(plan), .command = own_command(options, plan, threads)};
   request.jobs = options.jobs > 0 ? options.jobs : std::max<int64_t>(1, cores / threads);
   fail_input_if(request.jobs * threads > cores, "[--jobs] ", request.jobs, " runs of ", threads,
                 " threads are more than ", "this process's ", cores, " cores");
+  if (plan.commands) request.jobs = 1;
   request.shard = shard;
   request.shards = shards;
   request.stop = interrupt_requested;

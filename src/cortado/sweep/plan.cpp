@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "cortado/base/error.h"
 #include "cortado/base/words.h"
 #include "cortado/formats/checksum.h"
 #include "cortado/models/config.h"
+#include "cortado/sweep/match.h"
 
 namespace cortado {
 namespace {
@@ -106,23 +108,168 @@ void find_keys(SweepPlan& plan, const Space& space) {
     named &= run.contains("name");
   }
   add(plan.varied, space.vary);
+  if (!plan.match.empty()) {
+    for (const Json& run : space.runs) add(plan.varied, run.value("sizes", Json::object()));
+    std::erase(plan.varied, "sizes");
+    plan.varied.emplace_back("target");
+  }
   if (named) plan.shown = {"name"};
   if (!named) plan.shown = plan.varied;
   add(plan.shown, space.vary);
+  if (named && !plan.match.empty()) plan.shown.emplace_back("target");
+}
+
+const Words<Match>& matches() {
+  static const Words<Match> words = {{"state", Match::kState}, {"parameters", Match::kParameters}};
+  return words;
+}
+
+// Every combination with the size that the sweep's "match" picks for it, for every target.
+std::vector<Json> matched(const SweepPlan& plan, const Space& space, const std::string& path) {
+  std::vector<Json> all = combinations(space);
+  if (plan.match.empty()) return all;
+  const Match match = value_of(matches(), plan.match, "match");
+  std::vector<Json> found;
+  for (const Json& settings : all) {
+    for (const int64_t target : plan.targets) {
+      Json chosen = settings, config = plan.base;
+      chosen.erase("sizes");
+      apply_all(config, chosen);
+      chosen["target"] = target;
+      if (settings.contains("sizes")) chosen.update(matched_size(match, config, settings["sizes"], target, path));
+      found.push_back(std::move(chosen));
+    }
+  }
+  return found;
+}
+
+void read_match(SweepPlan& plan, JsonReader& reader) {
+  plan.match = reader.choice("match", {"", "state", "parameters"}, "");
+  const Json targets = reader.any("targets");
+  if (plan.match.empty() != targets.is_null()) reader.fail("\"match\" and \"targets\" belong together");
+  for (const Json& target : targets) {
+    if (!target.is_number_unsigned() || target == 0U) reader.fail("\"targets\" must be whole numbers above 0");
+    plan.targets.push_back(target.get<int64_t>());
+  }
 }
 
 void make_runs(SweepPlan& plan, const Space& space, const std::string& path) {
   std::set<std::string> seen;
   find_keys(plan, space);
-  for (const Json& settings : combinations(space)) {
+  for (const Json& settings : matched(plan, space, path)) {
     for (const Json& seed : space.seeds) {
       SweepRun run{id_of(settings, plan.shown, seed.get<int64_t>()), settings, seed.get<int64_t>(), plan.base};
       fail_input_if(!seen.insert(run.id).second, "[", path, "] the run ", run.id, " is there twice");
-      apply_all(run.config, settings);
+      Json changes = settings;
+      if (!plan.match.empty()) changes.erase("target");  // the table's, not the config's
+      apply_all(run.config, changes);
       apply_setting(run.config, concat("training.seed=", run.seed));
       plan.runs.push_back(std::move(run));
     }
   }
+}
+
+void read_title(SweepPlan& plan, JsonReader& reader, const std::string& path, const std::string& scale) {
+  const std::filesystem::path file = std::filesystem::absolute(path);
+  plan.name = (file.parent_path().filename() / file.stem()).string();
+  plan.scale = scale;
+  plan.about = reader.text("about", "");
+  plan.paper = reader.text("paper", "");
+  plan.published = reader.any("published");
+  if (plan.published.is_null()) plan.published = Json::array();
+}
+
+// Finishes the file, then what it says of the scale.
+void read_scale(JsonReader& reader, const std::string& path, const std::string& scale,
+                const std::function<void(JsonReader&)>& read) {
+  const Json scales = object_of(reader, "scales");
+  reader.finish();
+  if (scale.empty()) return;
+  std::vector<std::string> known;
+  for (const auto& [name, changes] : scales.items()) known.push_back(name);
+  fail_input_if(std::find(known.begin(), known.end(), scale) == known.end(), "[", path, "] has no scale \"", scale,
+                "\"", known.empty() ? "" : "; it has " + alternatives(known));
+  JsonReader changes(scales[scale], concat(path, ".scales.", scale));
+  read(changes);
+  changes.finish();
+}
+
+// What a file of commands says, and what of that a scale changes.
+struct Script {
+  Json variables = Json::object(), commands = Json::array();
+
+  void read(JsonReader& reader) {
+    variables.update(object_of(reader, "variables"));
+    const Json list = reader.any("commands");
+    if (list.is_null()) return;
+    if (!list.is_array() || list.empty()) reader.fail("\"commands\" must be a list");
+    commands = list;
+  }
+};
+
+void set_variable(Json& variables, const std::string& assignment, const std::string& path) {
+  const size_t sign = assignment.find('=');
+  const std::string key = assignment.substr(0, sign);
+  fail_input_if(sign == std::string::npos || !variables.contains(key), "[--set] expected a variable of ", path,
+                "=VALUE", variables.empty() ? "; it has none" : "", ", got \"", assignment, "\"");
+  variables[key] = assignment.substr(sign + 1);
+}
+
+// The word with {NAME} replaced; {out} and other commands' names stay, for the folder is not known yet.
+std::string filled(const std::string& word, const Json& variables, const std::vector<std::string>& names,
+                   const std::string& path) {
+  std::string text;
+  for (size_t at = 0; at < word.size();) {
+    const size_t open = std::min(word.find('{', at), word.size());
+    text += word.substr(at, open - at);
+    if (open == word.size()) break;
+    const size_t close = word.find('}', open);
+    const std::string name = word.substr(open + 1, close - open - 1);
+    const bool later = name == "out" || std::find(names.begin(), names.end(), name) != names.end();
+    fail_input_if(close == std::string::npos || (!later && !variables.contains(name)), "[", path,
+                  "] \"commands\": nothing is called {", name, "}");
+    if (!later) {
+      const Json& value = variables[name];
+      fail_input_if(value.is_null(), "[", path, "] needs --set ", name, "=...");
+      text += value.is_string() ? value.get<std::string>() : value.dump();
+    }
+    if (later) text += "{" + name + "}";
+    at = close + 1;
+  }
+  return text;
+}
+
+SweepPlan read_commands(const Json& file, const std::string& path, const std::string& scale,
+                        const std::vector<std::string>& settings) {
+  JsonReader reader(file, path);
+  SweepPlan plan;
+  plan.commands = true;
+  plan.metric = "seconds";
+  plan.varied = plan.shown = {"step"};
+  read_title(plan, reader, path, scale);
+  Script script;
+  script.read(reader);
+  read_scale(reader, path, scale, [&](JsonReader& changes) { script.read(changes); });
+  for (const std::string& setting : settings) set_variable(script.variables, setting, path);
+  plan.base = {{"variables", script.variables}, {"commands", script.commands}};
+  script.variables["here"] = std::filesystem::absolute(path).parent_path().string();
+  std::vector<std::string> names;
+  for (size_t i = 0; i < script.commands.size(); ++i) {
+    JsonReader command(script.commands[i], concat(path, ".commands[", i, "]"));
+    const std::string name = command.text("name");
+    const auto words = words_of(command, "command");
+    const auto hours = command.optional_number("hours", 0, 1e6);
+    command.finish();
+    const bool good = !name.empty() && name.find_first_of("/{}.") == std::string::npos && name != "out";
+    fail_input_if(!good || std::find(names.begin(), names.end(), name) != names.end() || words.empty(), "[", path,
+                  "] \"commands\": each needs a \"name\" of its own and a \"command\"");
+    SweepRun run{.id = name, .settings = {{"step", name}}, .seed = 0, .config = {}};
+    if (hours) run.config["hours"] = *hours;
+    for (const std::string& word : words) run.words.push_back(filled(word, script.variables, names, path));
+    names.push_back(name);
+    plan.runs.push_back(std::move(run));
+  }
+  return plan;
 }
 
 Json base_config(JsonReader& reader, const std::string& path) {
@@ -142,13 +289,11 @@ const SweepRun& SweepPlan::run(const std::string& id) const {
 }
 
 SweepPlan read_sweep(const std::string& path, const std::string& scale, const std::vector<std::string>& settings) {
-  JsonReader reader(read_json_file(path), path);
+  const Json file = read_json_file(path);
+  if (file.is_object() && file.contains("commands")) return read_commands(file, path, scale, settings);
+  JsonReader reader(file, path);
   SweepPlan plan;
-  const std::filesystem::path file = std::filesystem::absolute(path);
-  plan.name = (file.parent_path().filename() / file.stem()).string();
-  plan.scale = scale;
-  plan.about = reader.text("about", "");
-  plan.paper = reader.text("paper", "");
+  read_title(plan, reader, path, scale);
   plan.base = base_config(reader, path);
   plan.metric = reader.text("metric", plan.metric);
   plan.higher =
@@ -158,21 +303,14 @@ SweepPlan read_sweep(const std::string& path, const std::string& scale, const st
   plan.x = words_of(reader, "x");
   plan.best_seed = reader.choice("over_seeds", {"mean", "best"}, "mean") == "best";
   plan.split = reader.choice("split", {"test", "validation"}, "test");
-  plan.published = reader.any("published");
-  if (plan.published.is_null()) plan.published = Json::array();
+  read_match(plan, reader);
   Space space;
   space.read(reader);
-  const Json scales = object_of(reader, "scales");
-  reader.finish();
-  if (!scale.empty()) {
-    std::vector<std::string> known;
-    for (const auto& [name, changes] : scales.items()) known.push_back(name);
-    fail_input_if(std::find(known.begin(), known.end(), scale) == known.end(), "[", path, "] has no scale \"", scale,
-                  "\"", known.empty() ? "" : "; it has " + alternatives(known));
-    JsonReader changes(scales[scale], concat(path, ".scales.", scale));
+  read_scale(reader, path, scale, [&](JsonReader& changes) {
     space.read(changes);
-    changes.finish();
-  }
+    if (!changes.says("targets")) return;
+    plan.targets = changes.any("targets").get<std::vector<int64_t>>();
+  });
   apply_all(plan.base, space.set);
   for (const std::string& setting : settings) apply_setting(plan.base, setting);
   make_runs(plan, space, path);

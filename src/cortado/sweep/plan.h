@@ -14,6 +14,7 @@ struct SweepRun {
   Json settings;   // {"dim": 64, "mixer.mixer": "gla"}
   int64_t seed = 0;
   Json config;
+  std::vector<std::string> words = {};  // of a sequence of commands: this one's, the program's name left out
 };
 
 // The JSON form (unknown keys are errors):
@@ -24,6 +25,8 @@ struct SweepRun {
 //   "vary": {"dim": [64, 128], "training.learning_rate": [1e-3, 1e-2]},   every combination of them
 //   "runs": [{"mixer.mixer": "gla"}, {"mixer.mixer": "softmax", "heads": 1}],   each of these with each combination
 //   "seeds": [1, 2, 3],
+//   "match": "state" | "parameters", "targets": [16384, 65536],   each of "runs" has "sizes": {"mixer.window": [8, 16]},
+//                                                         of which it takes the one nearest to the target, for each
 //   "metric": "accuracy", "better": "higher" | "lower",   of the task's metrics; default "validation_loss", lower
 //   "best_over": ["training.learning_rate"],              rows of the table are the best of these
 //   "over_seeds": "mean" | "best",
@@ -33,6 +36,16 @@ struct SweepRun {
 //   "published": [{"name": "softmax", "value": 1.0, ...}],   shown under the table as they are
 //   "scales": {"smoke": {"set", "vary", "runs", "seeds"}, ...}   what changes at a scale: "set" and "vary" key by key
 // }
+// Or, of what is no grid of trainings, commands of this program, one after the other:
+// {
+//   "about", "paper", "published",
+//   "variables": {"model": "models/smollm2"},
+//   "commands": [{"name": "linear", "command": ["linearize", "{model}", "--out", "{out}"]},
+//                {"name": "needles", "command": ["eval", "niah", "{linear}", "--out", "{out}.jsonl"],
+//                 "hours": 0.5}],   as measured somewhere, for --dry-run
+//   "scales": {"smoke": {"variables", "commands"}, ...}   "variables" key by key
+// }
+// {out} is a name of the command's own in the sweep's folder, {NAME} that of an earlier one, {here} the file's folder.
 struct SweepPlan {
   std::string name;  // the file's, with its folder: "blurry-window/mqar"
   std::string about, paper, scale;
@@ -41,16 +54,19 @@ struct SweepPlan {
   std::vector<std::string> best_over, series, x;
   bool best_seed = false;
   std::string split = "test";
-  Json base;  // the config with "set"
+  std::string match;             // "state", "parameters" or nothing
+  std::vector<int64_t> targets;  // bytes or parameters
+  Json base;                     // the config with "set"
   Json published = Json::array();
   std::vector<std::string> varied;  // keys that differ between runs, in the file's order
   std::vector<std::string> shown;   // those that tables have: where every one of "runs" has a "name", that and "vary"'s
   std::vector<SweepRun> runs;
+  bool commands = false;  // its runs are commands, one after the other
 
   const SweepRun& run(const std::string& id) const;  // InputError: there is none
 };
 
-// `scale`: one of the file's, or "" for the file as it is. `settings`: more of "set", as KEY=VALUE. InputError: what is
+// `scale`: one of the file's, or "" for the file as it is. `settings`: more of "set" or "variables", as KEY=VALUE. InputError: what is
 // wrong, and where.
 SweepPlan read_sweep(const std::string& path, const std::string& scale, const std::vector<std::string>& settings = {});
 

@@ -105,6 +105,9 @@ Json sweep_rows(const SweepPlan& plan, const std::vector<Json>& results) {
 }
 
 Table sweep_table(const SweepPlan& plan, const Json& rows) {
+  if (plan.commands) {
+    return table_of(rows, {{"step", "/step"}, {"seconds", "/seconds", decimals(1)}, {"failed", "/failed"}});
+  }
   const auto pointer = [](const std::string& key) { return "/" + key; };
   std::vector<Column> columns;
   for (const std::string& key : plan.shown) {

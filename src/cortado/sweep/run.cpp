@@ -1,5 +1,6 @@
 #include "cortado/sweep/run.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include "cortado/base/error.h"
@@ -87,6 +88,24 @@ std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const Sw
   return result;
 }
 
+namespace {
+
+// Batches of all validations. Of a text only as far as "evaluate_batches" says how many they are.
+double validation_batches(const Json& config, int64_t steps) {
+  const auto options = TrainingOptions::from_json(config.value("training", Json::object()));
+  int64_t batches = options.evaluate_batches;
+  if (config.contains("task")) {
+    const int64_t examples = open_task(config["task"], "task")->size(Split::kValidation);
+    const int64_t all = (examples + options.batch - 1) / options.batch;
+    batches = batches > 0 ? std::min(batches, all) : all;
+  }
+  return double(batches) * std::ceil(double(steps) / double(std::max<int64_t>(1, options.evaluate_every)));
+}
+
+constexpr double kForwardShare = 1.0 / 3;  // of a step: its backward pass is two of them
+
+}  // namespace
+
 double estimate_seconds(const SweepRun& run, const SweepTraining& training) {
   const TemporaryDirectory folder;
   SweepRun trial = run;
@@ -94,7 +113,9 @@ double estimate_seconds(const SweepRun& run, const SweepTraining& training) {
   TrainRequest request = request_of(trial, training, folder.path() + "/run");
   request.stop_at = kTrialSteps;
   const TrainResult found = train_run(request);
-  return found.state.step > 0 ? found.state.seconds / double(found.state.step) * double(found.steps) : 0.0;
+  if (found.state.step == 0) return 0.0;
+  const double step = found.state.seconds / double(found.state.step);
+  return step * (double(found.steps) + kForwardShare * validation_batches(run.config, found.steps));
 }
 
 }  // namespace cortado

@@ -35,7 +35,8 @@ struct SweepTraining {
 std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const SweepPlace& place,
                             const SweepTraining& training);
 
-// Seconds that the run's steps will take here, measured on a few of them.
+// Seconds that the run's steps and validations will take here, measured on a few steps; of a text's validations, only
+// those whose number of batches the config says.
 double estimate_seconds(const SweepRun& run, const SweepTraining& training);
 
 }  // namespace cortado

@@ -16,8 +16,10 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
+#include "cortado/base/machine.h"
 #include "cortado/base/progress.h"
 #include "cortado/sweep/claim.h"
+#include "cortado/sweep/curves.h"
 #include "cortado/sweep/results.h"
 
 namespace cortado {
@@ -34,7 +36,24 @@ struct Worker {
   const SweepRun* run;
   std::unique_ptr<Claim> claim;
   pid_t process;
+  Clock::time_point begun;
 };
+
+// The command's words with the folders' names.
+std::vector<std::string> words_of_command(const SweepRun& run, const SweepPlace& place) {
+  std::vector<std::string> words;
+  for (std::string word : run.words) {
+    for (size_t at = 0; (at = word.find('{', at)) != std::string::npos;) {
+      const size_t end = word.find('}', at);
+      const std::string name = word.substr(at + 1, end - at - 1);
+      const std::string folder = place.out + "/runs/" + (name == "out" ? run.id : name);
+      word.replace(at, end + 1 - at, folder);
+      at += folder.size();
+    }
+    words.push_back(word);
+  }
+  return words;
+}
 
 pid_t spawn(std::vector<std::string> command, const std::string& log) {
   std::vector<char*> words;
@@ -105,12 +124,25 @@ class Sweep {
         continue;
       }
       if (fs::exists(place_.result(run))) continue;  // whoever had it has just ended
-      std::vector<std::string> command = request_.command;
-      command.insert(command.end(), {"--claimed", "--only", run.id});
-      workers_.push_back({&run, std::move(claim), spawn(command, place_.log(run))});
+      workers_.push_back({&run, std::move(claim), spawn(command_of(run), place_.log(run)), Clock::now()});
       return true;
     }
     return false;
+  }
+
+  std::vector<std::string> command_of(const SweepRun& run) const {
+    std::vector<std::string> command = request_.command;
+    if (!request_.plan.commands) {
+      command.insert(command.end(), {"--claimed", "--only", run.id});
+      return command;
+    }
+    command.resize(1);  // the program
+    const auto words = words_of_command(run, place_);
+    command.insert(command.end(), words.begin(), words.end());
+    // One that was interrupted goes on, where it does so by an option.
+    const bool resumes = words[0] == "train" || words[0] == "linearize";
+    if (resumes && fs::exists(place_.folder(run))) command.emplace_back("--resume");
+    return command;
   }
 
   void interrupt() {
@@ -127,6 +159,7 @@ class Sweep {
         ++worker;
         continue;
       }
+      if (request_.plan.commands && WIFEXITED(status) && WEXITSTATUS(status) == 0) write_command_down(*worker);
       const bool ended = fs::exists(place_.result(*worker->run));
       if (!ended && !interrupted_) write_down(*worker->run, status);
       if (ended) said_ = "; last: " + worker->run->id;
@@ -145,6 +178,13 @@ class Sweep {
                          {"status", "failed"},
                          {"message", how + (said.empty() ? "" : ": " + said)}};
     write_file(place_.result(run), result.dump(2) + "\n");
+  }
+
+  void write_command_down(const Worker& worker) const {
+    const std::chrono::duration<double> spent = Clock::now() - worker.begun;
+    const Json result = {{"id", worker.run->id}, {"settings", worker.run->settings}, {"seed", 0},
+                         {"status", "done"},     {"seconds", spent.count()},         {"machine", this_machine().cpu}};
+    write_file(place_.result(*worker.run), result.dump(2) + "\n");
   }
 
   int64_t finished() const {
@@ -186,6 +226,19 @@ void forget_failed(const SweepRequest& request) {
   }
 }
 
+// What every command printed, under its name.
+std::string said_by(const SweepRequest& request, const std::vector<Json>& results) {
+  std::string text;
+  for (const Json& result : results) {
+    const SweepRun& run = request.plan.run(result["id"].get<std::string>());
+    std::string words;
+    for (const std::string& word : words_of_command(run, {request.out})) words += " " + word;
+    text += concat("\n## ", run.id, "\n\n```\n$ cortado", words, "\n", read_file(SweepPlace{request.out}.log(run)),
+                   "```\n");
+  }
+  return text;
+}
+
 void write_results(const SweepRequest& request, const std::vector<Json>& results) {
   const SweepPlan& plan = request.plan;
   const auto write = [&](const std::string& name, const std::string& text) {
@@ -206,8 +259,11 @@ void write_results(const SweepRequest& request, const std::vector<Json>& results
                               .dump(2) +
                           "\n");
   write("table.md", concat("# ", plan.about, "\n\n", plan.paper, "\n\n", sweep_table(plan, rows).markdown(),
-                           "\nEvery run:\n\n", sweep_runs_table(plan, results).markdown()));
+                           plan.commands ? said_by(request, results)
+                                         : "\nEvery run:\n\n" + sweep_runs_table(plan, results).markdown()));
   for (const auto& [name, svg] : sweep_pictures(plan, rows)) write(name, svg);
+  const std::string curves = sweep_curves(plan, request.out);
+  if (!curves.empty()) write("curves.svg", curves);
 }
 
 }  // namespace

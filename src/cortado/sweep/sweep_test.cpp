@@ -7,6 +7,7 @@
 
 #include "cortado/base/files.h"
 #include "cortado/sweep/claim.h"
+#include "cortado/sweep/match.h"
 #include "cortado/sweep/results.h"
 #include "cortado/sweep/run.h"
 #include "cortado/testing/errors.h"
@@ -104,6 +105,57 @@ TEST_F(SweepTest, RowsAreTheBestRatesMeanOverSeeds) {
   const auto pictures = sweep_pictures(all, rows);
   ASSERT_TRUE(pictures.contains("state_bytes.svg"));
   EXPECT_NE(pictures.at("state_bytes.svg").find("gla"), std::string::npos);
+}
+
+// A window of w pairs of 16 numbers in each of two layers takes 4 (2 * 2 * 16 (w - 1) + ...) bytes; slots 4 * 2 * 2 * 16 n.
+TEST_F(SweepTest, SizesAreThoseNearestToTheTarget) {
+  write(R"({"config": {"dim": 16, "heads": 1, "layers": 2, "vocabulary": 8, "mixer": {"mixer": "softmax"},
+      "training": {"context": 64}},
+    "match": "state", "targets": [1100, 4300],
+    "runs": [{"mixer.mixer": "softmax"},
+             {"mixer.mixer": "sliding_window", "sizes": {"mixer.window": [2, 5, 9, 17, 33]}}],
+    "series": ["mixer.mixer"]})");
+  const SweepPlan all = read_sweep(path(), "");
+  ASSERT_EQ(all.runs.size(), 4u);
+  EXPECT_FALSE(all.runs[0].settings.contains("sizes"));
+  EXPECT_EQ(all.runs[2].settings["mixer.window"], 5);
+  EXPECT_EQ(all.runs[2].config["mixer"]["window"], 5);
+  EXPECT_FALSE(all.runs[2].config.contains("target"));
+  EXPECT_EQ(all.runs[3].settings["mixer.window"], 17);
+  EXPECT_EQ(all.runs[3].settings["target"], 4300);
+  EXPECT_NEAR(double(measured_size(Match::kState, all.runs[2].config, "test")), 4 * 2 * 2 * 16 * 4, 64);
+  EXPECT_GT(measured_size(Match::kParameters, all.runs[2].config, "test"), 2 * 4 * 16 * 16);
+  EXPECT_NE(refused(R"({"config": {}, "match": "state"})").find("belong together"), std::string::npos);
+  EXPECT_NE(refused(R"({"config": {}, "match": "size", "targets": [1]})").find("match"), std::string::npos);
+  EXPECT_NE(refused(R"({"config": {"dim": 16, "layers": 1, "mixer": {"mixer": "softmax"}}, "match": "state",
+      "targets": [1], "runs": [{"sizes": {"dim": []}}]})")
+                .find("\"sizes\" must be"),
+            std::string::npos);
+}
+
+TEST_F(SweepTest, CommandsWithTheirNames) {
+  write(R"({"variables": {"model": null, "n": 3}, "commands": [
+      {"name": "first", "command": ["train", "{here}/c.json", "--set", "dim={n}", "--out", "{out}"], "hours": 2},
+      {"name": "second", "command": ["eval", "{first}", "--text", "{model}"]}],
+    "scales": {"small": {"variables": {"model": "x"}, "commands": [{"name": "only", "command": ["doctor"]}]}}})");
+  const SweepPlan all = read_sweep(path(), "", {"model=a b"});
+  ASSERT_EQ(all.runs.size(), 2u);
+  EXPECT_TRUE(all.commands);
+  const auto& words = all.runs[0].words;
+  EXPECT_EQ(words[1], std::filesystem::absolute(path()).parent_path().string() + "/c.json");
+  EXPECT_EQ(words[3], "dim=3");
+  EXPECT_EQ(words[5], "{out}");
+  EXPECT_EQ(all.runs[1].words, (std::vector<std::string>{"eval", "{first}", "--text", "a b"}));
+  EXPECT_EQ(read_sweep(path(), "small").runs[0].id, "only");
+  EXPECT_NE(testing::error_of([&] { read_sweep(path(), ""); }).find("needs --set model="), std::string::npos);
+  EXPECT_NE(testing::error_of([&] { read_sweep(path(), "", {"modle=1"}); }).find("--set"), std::string::npos);
+  const auto wrong = [&](const std::string& commands) { return refused("{\"commands\": " + commands + "}"); };
+  EXPECT_NE(wrong(R"([{"name": "a", "command": ["x", "{b}"]}])").find("nothing is called {b}"), std::string::npos);
+  EXPECT_NE(wrong(R"([{"name": "a", "command": ["x"]}, {"name": "a", "command": ["x"]}])").find("name"),
+            std::string::npos);
+  EXPECT_NE(wrong(R"([{"name": "../a", "command": ["x"]}])").find("name"), std::string::npos);
+  EXPECT_NE(wrong(R"([{"name": "a", "comand": ["x"]}])").find("comand"), std::string::npos);
+  EXPECT_NE(wrong("[]").find("must be a list"), std::string::npos);
 }
 
 TEST_F(SweepTest, OneOwnerAtATimeAndTheDeadsIsTakenOver) {
