@@ -18,7 +18,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo demo-lola test lint format asan tsan experiments-smoke neon check-all bench-peers install clean
+.PHONY: help setup configure build demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -74,6 +74,9 @@ tsan: ## every kernel on threads of our own, under the thread sanitizer
 
 experiments-smoke: build ## every experiment at its smallest scale
 	@scripts/experiments_smoke.sh $(abspath $(BUILD))/bin/cortado
+
+experiments-paper: build ## ten steps of every model at the papers' sizes, an hour on two cores
+	$(PYTHON) scripts/experiments_paper.py $(BUILD)/bin/cortado
 
 neon: setup ## the kernels compiled for 64-bit ARM
 	@JOBS=$(JOBS) scripts/neon.sh

@@ -35,6 +35,8 @@ def test_every_token_but_the_first_is_scored(evaluate, short):
         assert line["perplexity"] == pytest.approx(math.exp(line["loss"]))
         # One byte a character in this text.
         assert line["bits_per_byte"] == pytest.approx(line["loss"] / math.log(2))
+        assert line["bits_per_character"] == pytest.approx(line["bits_per_byte"])
+        assert 0 <= line["accuracy"] <= 1
 
 
 def test_documents_are_separate(evaluate, short, tmp_path):

@@ -16,6 +16,7 @@
 #include "cortado/base/utf8.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
+#include "cortado/data/text_stream.h"
 #include "cortado/evaluate/evaluate.h"
 
 namespace cortado {
@@ -34,7 +35,8 @@ struct EvalCommand {
 
 struct Text {
   std::shared_ptr<TokenFile> tokens;
-  double bytes_per_token = 0;  // of the tokens that are predicted
+  double bytes_per_token = 0;      // of the tokens that are predicted
+  double bytes_per_character = 1;  // of the whole text; 1 where a token is any byte
 };
 
 // The documents of a file: all of it, or what is between separators.
@@ -62,13 +64,15 @@ std::string read_text(const std::string& path, const Tokenizer& tokenizer) {
 Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
   std::vector<at::Tensor> parts;
   std::vector<int64_t> documents;
-  int64_t tokens = 0, bytes = 0;
+  int64_t tokens = 0, bytes = 0, all_bytes = 0, characters = 0;
   for (const auto& path : command.files) {
     const std::string text = read_text(path, tokenizer);
     for (const auto document : split(text, command.separator)) {
       const auto ids = tokenizer.encode(document);
       if (ids.empty()) continue;
       documents.push_back(tokens);
+      all_bytes += static_cast<int64_t>(document.size());
+      if (tokenizer.kind() != "byte") characters += count_characters(document);
       tokens += static_cast<int64_t>(ids.size());
       // A document's first token is given, not predicted: it doesn't count.
       bytes += static_cast<int64_t>(document.size()) - static_cast<int64_t>(tokenizer.decode({ids[0]}).size());
@@ -77,7 +81,8 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
   }
   const auto predicted = tokens - static_cast<int64_t>(documents.size());
   fail_input_if(predicted < 1, "[eval] the text is too short: no document has two tokens");
-  return {tokens_in_memory(at::cat(parts), documents), static_cast<double>(bytes) / static_cast<double>(predicted)};
+  return {tokens_in_memory(at::cat(parts), documents), static_cast<double>(bytes) / static_cast<double>(predicted),
+          tokenizer.kind() == "byte" ? 1.0 : static_cast<double>(all_bytes) / static_cast<double>(characters)};
 }
 
 Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& base, const EvalCommand& command) {
@@ -100,9 +105,14 @@ Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& bas
   const Evaluation result = evaluate_loss(model, *text.tokens, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double bits = result.loss() / std::log(2.0) / text.bytes_per_token;
-  return {{"context", context},    {"tokens", result.tokens},
-          {"loss", result.loss()}, {"perplexity", result.perplexity()},
-          {"bits_per_byte", bits}, {"tokens_per_second", static_cast<double>(result.tokens) / seconds}};
+  return {{"context", context},
+          {"tokens", result.tokens},
+          {"loss", result.loss()},
+          {"perplexity", result.perplexity()},
+          {"bits_per_byte", bits},
+          {"bits_per_character", bits * text.bytes_per_character},
+          {"accuracy", result.accuracy()},
+          {"tokens_per_second", static_cast<double>(result.tokens) / seconds}};
 }
 
 // Before any work is done, for all contexts.
@@ -139,6 +149,7 @@ void run_eval(EvalCommand& command) {
                                          {"loss", "/loss", decimals(4)},
                                          {"perplexity", "/perplexity", decimals(3)},
                                          {"bits/byte", "/bits_per_byte", decimals(4)},
+                                         {"right, %", "/accuracy", decimals(2, 0.01)},
                                          {"tokens/s", "/tokens_per_second", human_count}});
   std::cout << table.text() << std::flush;
 }

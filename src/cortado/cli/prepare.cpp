@@ -18,6 +18,7 @@ constexpr const char* kExamples = R"(Examples:
   cortado prepare data/tinyshakespeare.txt --tokenizer char --out out/shakespeare
   cortado prepare books/*.txt --tokenizer sentencepiece:8000 --out out/books
   cortado prepare stories.txt --document-separator '<|endoftext|>' --tokenizer byte --out out/stories
+  cortado prepare enwik8 --validation 0.05 --test 0.05 --out out/enwik8      90, 5 and 5 million bytes
 Then: cortado train configs/nanogpt-cpu.json --data out/shakespeare --out runs/shakespeare)";
 
 void print_summary(const std::string& directory) {
@@ -63,6 +64,11 @@ void add_prepare_command(CLI::App& app) {
       ->required()
       ->type_name("DIR");
   command->add_option("--validation", options->validation, "share of the text, at its end, that is kept for validation")
+      ->capture_default_str()
+      ->type_name("SHARE");
+  command
+      ->add_option("--test", options->test,
+                   "share of the text behind that, written as it is to DIR/test.txt, for `cortado eval --text`")
       ->capture_default_str()
       ->type_name("SHARE");
   command

@@ -106,6 +106,18 @@ TEST_F(Data, DocumentsOfFilesAndSeparators) {
   EXPECT_EQ(text_of(dataset, dataset.train), "onetwothree");
   EXPECT_EQ(text_of(dataset, dataset.validation), "four");
   EXPECT_EQ(dataset.tokenizer->vocabulary(), 9) << "the separator's characters are not of the text";
+  with.test = 0.25;  // 7 to train, 4 to validate, 4 to test: "onetwot" | "hree" | "four"
+  prepare_dataset(with);
+  const Dataset three = open_dataset(path("out"));
+  EXPECT_EQ(text_of(three, three.train), "onetwot");
+  EXPECT_EQ(text_of(three, three.validation), "hree");
+  EXPECT_EQ(read_file(path("out/test.txt")), "four");
+  with.test = 0.75;
+  EXPECT_NE(error_of([&] { prepare_dataset(with); }).find("test part"), std::string::npos);
+  with.test = 0.6, with.validation = 0.1;  // 4 to train, 2 to validate, 9 to test
+  prepare_dataset(with);
+  EXPECT_EQ(read_file(path("out/test.txt")), "three<|end|>four") << "documents stay apart";
+  with.test = 0;
   with.validation = 0.5;
   const Dataset half = open_text_as_dataset(with);  // 7 to train: "onetwot" | "hree", "four"
   EXPECT_EQ(half.train->documents(), (std::vector<int64_t>{0, 3, 6}));

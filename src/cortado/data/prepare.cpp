@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <utility>
 
@@ -44,6 +45,9 @@ void check_options(const PrepareOptions& options) {
   fail_input_if(options.files.empty(), "[data] no text files are given");
   fail_input_if(!(options.validation >= 0 && options.validation < 1),
                 "[data] the validation part must be at least 0 and less than 1, got ", options.validation);
+  fail_input_if(!(options.test >= 0 && options.test + options.validation < 1),
+                "[data] the test part must be at least 0, and less than 1 with the validation part, got ",
+                options.test);
   check_tokenizer_spec(options.tokenizer);
 }
 
@@ -81,31 +85,48 @@ Survey survey(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenize
   return result;
 }
 
-// The second pass: the first int(n * (1 - validation)) characters to `train`, the rest to `validation`.
+// The second pass: the first int(n * (1 - validation - test)) characters to `train`, those of the test part to
+// `test` as they are, what is between them to `validation`.
 class Splitter {
  public:
-  Splitter(const Survey& facts, double validation, TokenSink& train, TokenSink& rest)
+  using Text = std::function<void(std::string_view)>;
+
+  Splitter(const Survey& facts, const PrepareOptions& options, TokenSink& train, TokenSink& validation, Text test)
       : tokenizer_(*facts.tokenizer),
         bytes_(facts.tokenizer->kind() == "byte"),
-        left_(static_cast<int64_t>(static_cast<double>(facts.characters) * (1 - validation))),
+        separator_(options.document_separator),
         train_(train),
-        validation_(rest) {}
+        validation_(validation),
+        test_(std::move(test)) {
+    const auto first = [&](double share) {
+      return static_cast<int64_t>(static_cast<double>(facts.characters) * share);
+    };
+    left_ = first(1 - options.validation - options.test);
+    left_to_validate_ = options.test > 0 ? first(1 - options.test) - left_ : facts.characters;
+  }
 
   void add(const DocumentStream::Piece& piece) {
     if (piece.starts_document) {
       train_.start_document();
       validation_.start_document();
+      if (tested_) test_(separator_);
     }
-    const std::string_view text = piece.text;
-    const size_t cut = left_ > 0 ? train_bytes(text) : 0;
-    train_.append(tokenizer_.encode(text.substr(0, cut)));
-    validation_.append(tokenizer_.encode(text.substr(cut)));
+    const size_t cut = first_bytes(piece.text, left_);
+    train_.append(tokenizer_.encode(piece.text.substr(0, cut)));
+    const std::string_view rest = piece.text.substr(cut);
+    const size_t end = first_bytes(rest, left_to_validate_);
+    validation_.append(tokenizer_.encode(rest.substr(0, end)));
+    if (end == rest.size()) return;
+    tested_ = true;
+    test_(rest.substr(end));
   }
 
  private:
-  size_t train_bytes(std::string_view text) {
+  // Of the text's first `left` characters, which are then fewer.
+  size_t first_bytes(std::string_view text, int64_t& left) const {
+    if (left == 0) return 0;
     const int64_t count = bytes_ ? static_cast<int64_t>(text.size()) : count_characters(text);
-    const int64_t wanted = std::exchange(left_, std::max<int64_t>(0, left_ - count));
+    const int64_t wanted = std::exchange(left, std::max<int64_t>(0, left - count));
     if (count <= wanted) return text.size();
     if (!bytes_) return bytes_of_characters(text, wanted);
     // Bytes that are UTF-8 are not cut inside a character either.
@@ -116,17 +137,20 @@ class Splitter {
 
   const Tokenizer& tokenizer_;
   bool bytes_;
-  int64_t left_;  // characters that still go to train_
+  std::string separator_;
+  int64_t left_, left_to_validate_;  // characters that still go there
   TokenSink& train_;
   TokenSink& validation_;
+  Text test_;
+  bool tested_ = false;
 };
 
 void tokenize(const PrepareOptions& options, const Survey& facts, int64_t bytes, TokenSink& train,
-              TokenSink& validation) {
+              TokenSink& validation, const Splitter::Text& test) {
   ProgressBar bar = make_bar("tokens", bytes, options.progress);
   DocumentStream stream(options.files, options.document_separator, facts.tokenizer->kind() == "byte",
                         [&](int64_t read) { bar.update(read); });
-  Splitter splitter(facts, options.validation, train, validation);
+  Splitter splitter(facts, options, train, validation, test);
   DocumentStream::Piece piece;
   while (stream.next(piece)) {
     stop_if_interrupted();
@@ -148,9 +172,16 @@ Dataset write_tokens(const PrepareOptions& options, const Survey& facts, int64_t
   const int64_t vocabulary = facts.tokenizer->vocabulary();
   const std::string train_path = folder + "/train.tokens", validation_path = folder + "/validation.tokens";
   TokenFileWriter train(train_path, vocabulary), validation(validation_path, vocabulary);
-  tokenize(options, facts, bytes, train, validation);
+  std::ofstream test;
+  const std::string test_path = folder + "/test.txt";
+  tokenize(options, facts, bytes, train, validation, [&](std::string_view text) {
+    if (!test.is_open()) test.open(test_path, std::ios::binary);
+    test.write(text.data(), static_cast<std::streamsize>(text.size()));
+  });
   train.finish();
   validation.finish();
+  test.close();
+  if (!test && std::filesystem::exists(test_path)) throw Failure(concat("[", test_path, "] cannot be written"));
   return {TokenFile::open(train_path), TokenFile::open(validation_path), facts.tokenizer};
 }
 
@@ -169,6 +200,7 @@ Json describe(const PrepareOptions& options, const Survey& facts, const std::str
               {"vocabulary", facts.tokenizer->vocabulary()},
               {"characters", facts.characters},
               {"validation_share", options.validation},
+              {"test_share", options.test},
               {"document_separator", options.document_separator},
               {"train", part(*written.train, "train")},
               {"validation", part(*written.validation, "validation")}};
@@ -180,7 +212,8 @@ void check_output(const std::string& out) {
   if (!fs::exists(fs::symlink_status(out))) return;
   fail_input_if(!fs::is_directory(out), "[", out, "] cannot be made an output folder: a file of that name exists");
   fail_input_if(!is_writable_directory(out), "[", out, "] this output folder is not writable");
-  static const std::set<std::string> kOurs{"train.tokens", "validation.tokens", "tokenizer", "dataset.json"};
+  static const std::set<std::string> kOurs{"train.tokens", "validation.tokens", "test.txt", "tokenizer",
+                                           "dataset.json"};
   const bool is_dataset = fs::exists(out + "/dataset.json");
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
@@ -261,7 +294,7 @@ Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Toke
   const Survey facts = survey(options, std::move(tokenizer), bytes);
   if (bytes <= kInMemory) {
     MemoryTokens train(facts.tokenizer->vocabulary()), validation(facts.tokenizer->vocabulary());
-    tokenize(options, facts, bytes, train, validation);
+    tokenize(options, facts, bytes, train, validation, [](std::string_view) {});
     return {train.finish(), validation.finish(), facts.tokenizer};
   }
   const TemporaryDirectory folder;  // the maps stay valid after the files' names are gone

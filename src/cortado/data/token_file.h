@@ -52,7 +52,8 @@ struct PrepareOptions {
   std::string tokenizer = "byte";
   std::string out = "";
   double validation =
-      0.1;  // the last part of the text (by characters, as nanoGPT; with several files: of their concatenation)
+      0.1;  // the last part of the text, or the last but the test part (by characters, as nanoGPT; with several files: of their concatenation)
+  double test = 0;  // the part behind that, which becomes DIR/test.txt, as it is
   std::string document_separator =
       "";  // a text that separates documents inside a file; empty: each file is one document
   bool progress = true;

@@ -52,8 +52,7 @@ class Windows {
       const int64_t scored = std::max(begin, half_ - 1);
       if (scored < end) {
         const at::Tensor targets = tokens_.slice(1, scored + 1, end + 1).flatten();
-        result.total += summed_loss(model_, hidden.slice(1, scored - begin).flatten(0, 1), targets);
-        result.tokens += targets.numel();
+        add_scores(model_, hidden.slice(1, scored - begin).flatten(0, 1), targets, result);
       }
       read(rows_ * (end - begin));
     }

@@ -76,29 +76,29 @@ Call make_call(const TokenFile& file, const std::vector<Window>& part, const std
   return call;
 }
 
-// Nats, summed.
-double total_loss(LanguageModel& model, Call call) {
+void score(LanguageModel& model, Call call, Evaluation& result) {
   const auto device = model.device();
   if (call.batch.cu_seqlens) call.batch.cu_seqlens = call.batch.cu_seqlens->to(device);
   auto hidden = model.hidden(call.tokens.to(device), call.batch).flatten(0, 1);
-  if (!call.scored.defined()) return summed_loss(model, hidden, call.targets);
-  return summed_loss(model, hidden.index_select(0, call.scored.to(device)), call.targets.index_select(0, call.scored));
+  if (!call.scored.defined()) return add_scores(model, hidden, call.targets, result);
+  add_scores(model, hidden.index_select(0, call.scored.to(device)), call.targets.index_select(0, call.scored), result);
 }
 
 }  // namespace
 
-double summed_loss(const LanguageModel& model, const at::Tensor& hidden, const at::Tensor& targets) {
+void add_scores(const LanguageModel& model, const at::Tensor& hidden, const at::Tensor& targets, Evaluation& result) {
   constexpr int64_t kSliceElements = 1 << 24;
   const int64_t slice = std::max<int64_t>(1, kSliceElements / model.config().vocabulary);
-  const at::Tensor wanted = targets.to(hidden.device());
-  double total = 0;
+  const at::Tensor all = targets.to(hidden.device());
   for (int64_t begin = 0; begin < hidden.size(0); begin += slice) {
     auto logits = model.logits(hidden.slice(0, begin, begin + slice).unsqueeze(0)).squeeze(0);
     if (logits.scalar_type() != at::kDouble) logits = logits.to(at::kFloat);
-    const auto losses = at::cross_entropy_loss(logits, wanted.slice(0, begin, begin + slice), {}, at::Reduction::None);
-    total += losses.to(at::kDouble).sum().item<double>();
+    const at::Tensor wanted = all.slice(0, begin, begin + slice);
+    result.total +=
+        at::cross_entropy_loss(logits, wanted, {}, at::Reduction::None).to(at::kDouble).sum().item<double>();
+    result.right += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
   }
-  return total;
+  result.tokens += targets.numel();
 }
 
 Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const EvaluateOptions& options) {
@@ -117,8 +117,7 @@ Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const Ev
     const bool full = i + 1 == all.size() || part_tokens + all[i + 1].length > options.tokens_per_call;
     if (!full) continue;
     const auto call = make_call(tokens, part, options.begin);
-    result.total += total_loss(model, call);
-    result.tokens += call.count;
+    score(model, call, result);
     if (options.progress) options.progress(result.tokens, scored);
     part.clear();
     part_tokens = 0;

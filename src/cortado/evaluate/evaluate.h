@@ -28,7 +28,9 @@ struct EvaluateOptions {
 struct Evaluation {
   int64_t tokens = 0;  // tokens scored: all but the first of each document
   double total = 0.0;  // nats
+  int64_t right = 0;   // tokens that were the likeliest
 
+  double accuracy() const { return tokens > 0 ? static_cast<double>(right) / static_cast<double>(tokens) : 0.0; }
   double loss() const { return tokens > 0 ? total / static_cast<double>(tokens) : 0.0; }  // nats a token
   double perplexity() const { return std::exp(loss()); }
 };
@@ -39,8 +41,8 @@ struct Evaluation {
 // two tokens.
 Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const EvaluateOptions& options = {});
 
-// Cross-entropy of targets [N] after hidden vectors [N, D], in nats, summed. The head runs on slices, so that a large
-// vocabulary's logits never exist all at once.
-double summed_loss(const LanguageModel& model, const at::Tensor& hidden, const at::Tensor& targets);
+// Adds targets [N] after hidden vectors [N, D]: their number, their cross-entropy, those that are the likeliest. The
+// head runs on slices, so that a large vocabulary's logits never exist all at once.
+void add_scores(const LanguageModel& model, const at::Tensor& hidden, const at::Tensor& targets, Evaluation& result);
 
 }  // namespace cortado

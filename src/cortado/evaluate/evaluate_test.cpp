@@ -53,6 +53,22 @@ TEST(Evaluate, OneWindowIsTheWholeDocument) {
   EXPECT_NEAR(result.perplexity(), std::exp(result.total / 59), 1e-8);
 }
 
+// Tokens that follow the likeliest way are all right, random ones as far as they are the likeliest.
+TEST(Evaluate, TokensThatWereTheLikeliest) {
+  const auto model = linear_model();
+  at::Tensor tokens = random_tokens(40);
+  for (int64_t t = 1; t < 40; ++t) {
+    if (t % 3 == 0) continue;
+    tokens[t] = model->forward(tokens.slice(0, 0, t).unsqueeze(0))[0][t - 1].argmax();
+  }
+  const at::Tensor best = model->forward(tokens.slice(0, 0, -1).unsqueeze(0))[0].argmax(-1);
+  const auto wanted = best.eq(tokens.slice(0, 1)).sum().item<int64_t>();
+  EXPECT_GE(wanted, 26);
+  const auto result = evaluate_loss(*model, *tokens_in_memory(tokens), {.context = 100});
+  EXPECT_EQ(result.right, wanted);
+  EXPECT_DOUBLE_EQ(result.accuracy(), double(wanted) / 39);
+}
+
 TEST(Evaluate, WindowsSideBySide) {
   const auto model = linear_model();
   const auto tokens = random_tokens(33);  // 32 predictions: four windows of 8

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
@@ -31,12 +32,25 @@ TrainRequest request_of(const SweepRun& run, const SweepTraining& training, cons
   return request;
 }
 
-// The task's metrics of the final weights, or the last validation's loss.
-Json measured(const SweepPlan& plan, const Backbone& model, const TrainResult& trained) {
+// "accuracy" of the run's last validation, of next tokens.
+Json last_validation(const std::string& folder) {
+  Json found = Json::object();
+  std::ifstream file(RunFolder{folder}.metrics());
+  for (std::string line; std::getline(file, line);) {
+    const Json entry = Json::parse(line, nullptr, false);
+    if (entry.is_object() && entry.contains("accuracy")) found["accuracy"] = entry["accuracy"];
+  }
+  return found;
+}
+
+// The task's metrics of the final weights, or of a text those of the last validation.
+Json measured(const SweepPlan& plan, const Backbone& model, const TrainResult& trained, const std::string& folder) {
   const Json& settings = model.config().task;
   if (settings.is_null()) {
     const double loss = trained.state.validation_loss;
-    return {{"validation_loss", loss}, {"perplexity", std::exp(loss)}};
+    Json found = {{"validation_loss", loss}, {"perplexity", std::exp(loss)}, {"bits_per_token", loss / std::log(2.0)}};
+    found.update(last_validation(folder));
+    return found;
   }
   const auto task = open_task(settings, "task");
   const auto options = TrainingOptions::from_json(model.config().training);
@@ -56,7 +70,7 @@ Json result_of(const SweepPlan& plan, const TrainResult& trained, const std::str
                const SweepTraining& training) {
   const auto model = open_backbone(folder, {.which = "last", .device = training.device});
   const ModelConfig& config = model->config();
-  Json result = measured(plan, *model, trained);
+  Json result = measured(plan, *model, trained, folder);
   fail_input_if(!result.contains(plan.metric), "[sweep] \"metric\": the task has no \"", plan.metric, "\"");
   const auto options = TrainingOptions::from_json(config.training);
   result["parameters"] = model->parameter_count();

@@ -5,6 +5,7 @@
 #include "cortado/tasks/image/image.h"
 #include "cortado/tasks/listops/listops.h"
 #include "cortado/tasks/mqar/mqar.h"
+#include "cortado/tasks/pathfinder/files.h"
 #include "cortado/tasks/pathfinder/pathfinder.h"
 #include "cortado/tasks/regbench/regbench.h"
 #include "cortado/tasks/retrieval/retrieval.h"
@@ -29,7 +30,7 @@ const std::vector<TaskKind>& task_kinds() {
        opens(regbench_examples)},
       {"listops", "Long Range Arena: the value of a long nested expression", opens(listops_examples), write_listops},
       {"pathfinder", "Long Range Arena: are two marked ends those of one snake, pixel by pixel",
-       opens(pathfinder_examples)},
+       opens(pathfinder_examples), write_pathfinder},
       {"image", "Long Range Arena: what a picture of CIFAR-10 shows, pixel by pixel", opens(image_examples)},
       {"text", "Long Range Arena: is a film review of IMDB good, byte by byte", opens(text_examples)},
       {"retrieval", "Long Range Arena: does one of two papers of AAN cite the other, byte by byte",

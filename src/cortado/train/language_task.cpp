@@ -74,12 +74,11 @@ LearnedBatch LanguageTask::learn(DataPosition& position) {
 
 Validation LanguageTask::validate(const Progress& progress) {
   const Autocast autocast(model_->device(), type_);
-  const double loss = evaluate_loss(*model_, *validation_,
-                                    {.context = options_.context,
-                                     .limit = options_.evaluate_batches * options_.batch * options_.context,
-                                     .progress = progress})
-                          .loss();
-  return {loss, {}, {{"validation_loss", loss}}};
+  const Evaluation found = evaluate_loss(*model_, *validation_,
+                                         {.context = options_.context,
+                                          .limit = options_.evaluate_batches * options_.batch * options_.context,
+                                          .progress = progress});
+  return {found.loss(), {}, {{"validation_loss", found.loss()}, {"accuracy", found.accuracy()}}};
 }
 
 }  // namespace cortado

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cortado/base/error.h"
+#include "cortado/tasks/pathfinder/files.h"
 #include "cortado/tasks/pathfinder/snakes.h"
 
 namespace cortado {
@@ -41,19 +42,41 @@ SnakeSizes sizes_of(const PathfinderOptions& options) {
   return sizes;
 }
 
-class PathfinderExamples : public TaskExamples {
+// What drawn and read pictures have in common.
+class PathfinderTask : public TaskExamples {
  public:
-  explicit PathfinderExamples(const PathfinderOptions& options) : options_(options), sizes_(sizes_of(options)) {
-    for (const auto& [name, split] : kSplits) {
-      streams_.emplace_back(uint64_t(options.seed), concat("pathfinder ", options.level, " ", options.size, " ", name));
-    }
-  }
+  explicit PathfinderTask(PathfinderOptions options) : options_(std::move(options)) {}
 
   TaskShape shape() const override {
     const int64_t pixels = options_.size * options_.size;
     if (options_.input == "tokens") return {.vocabulary = 256, .classes = 2, .length = pixels};
     return {.channels = 1, .classes = 2, .length = pixels};
   }
+  std::unique_ptr<Scores> scores(Split) const override { return class_scores(); }
+  std::string drawn(const Example& example) const override {
+    return drawn_image(example, options_.size) + (example.label == 1 ? "connected\n" : "not connected\n");
+  }
+
+ protected:
+  void add_pixel(Example& example, int64_t byte) const {
+    if (options_.input == "tokens") {
+      example.tokens.push_back(byte);
+    } else {
+      example.numbers.push_back((float(byte) / 255 - 0.5F) / 0.5F);
+    }
+  }
+
+  PathfinderOptions options_;
+};
+
+class DrawnPathfinder : public PathfinderTask {
+ public:
+  explicit DrawnPathfinder(const PathfinderOptions& options) : PathfinderTask(options), sizes_(sizes_of(options)) {
+    for (const auto& [name, split] : kSplits) {
+      streams_.emplace_back(uint64_t(options.seed), concat("pathfinder ", options.level, " ", options.size, " ", name));
+    }
+  }
+
   int64_t size(Split split) const override {
     return std::array{options_.examples, options_.validation_examples, options_.test_examples}[size_t(split)];
   }
@@ -65,30 +88,20 @@ class PathfinderExamples : public TaskExamples {
     Example example;
     example.label = picture.connected;
     for (const float value : picture.image.values) {
-      const int64_t byte = std::lround(255 * (value - *low) / (*high - *low));
-      if (options_.input == "tokens") {
-        example.tokens.push_back(byte);
-      } else {
-        example.numbers.push_back((float(byte) / 255 - 0.5F) / 0.5F);
-      }
+      add_pixel(example, std::lround(255 * (value - *low) / (*high - *low)));
     }
     return example;
   }
 
-  std::unique_ptr<Scores> scores(Split) const override { return class_scores(); }
   Json statistics(int64_t count) const override;
   std::vector<Published> published() const override { return {{"connected", 0.5, 0.035}}; }
-  std::string drawn(const Example& example) const override {
-    return drawn_image(example, options_.size) + (example.label == 1 ? "connected\n" : "not connected\n");
-  }
 
  private:
-  PathfinderOptions options_;
   SnakeSizes sizes_;
   std::vector<RandomStream> streams_;
 };
 
-Json PathfinderExamples::statistics(int64_t count) const {
+Json DrawnPathfinder::statistics(int64_t count) const {
   count = std::min(count, options_.examples);
   double connected = 0, paddles = 0, light = 0, apart = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -109,9 +122,43 @@ Json PathfinderExamples::statistics(int64_t count) const {
           {"markers_apart", mean(apart)}};
 }
 
+class ReadPathfinder : public PathfinderTask {
+ public:
+  explicit ReadPathfinder(const PathfinderOptions& options)
+      : PathfinderTask(options), files_(pathfinder_files(options.folder)) {
+    fail_input_if(files_.size() < 10, "[", options.folder, "] has ", files_.size(),
+                  " pictures; a tenth of them is for validation and a tenth to test");
+  }
+
+  int64_t size(Split split) const override {
+    const auto all = int64_t(files_.size()), tenth = all / 10;
+    return split == Split::kTrain ? all - 2 * tenth : tenth;
+  }
+  Example example(Split split, int64_t index) const override {
+    const int64_t before = split == Split::kTrain ? 0 : size(Split::kTrain) + (split == Split::kTest ? all_tenth() : 0);
+    const PathfinderFile& file = files_[size_t(before + index)];
+    Example example;
+    example.label = file.connected;
+    for (const uint8_t pixel : read_grey_png(file.path, options_.size)) add_pixel(example, pixel);
+    return example;
+  }
+  Json statistics(int64_t count) const override {
+    count = std::min(count, size(Split::kTrain));
+    double connected = 0;
+    for (int64_t i = 0; i < count; ++i) connected += files_[size_t(i)].connected;
+    return {{"connected", connected / double(count)}};
+  }
+  std::vector<Published> published() const override { return {{"connected", 0.5, 0.035}}; }
+
+ private:
+  int64_t all_tenth() const { return int64_t(files_.size()) / 10; }
+  std::vector<PathfinderFile> files_;
+};
+
 }  // namespace
 
 void PathfinderOptions::fields(JsonFields& json) {
+  json.text("folder", folder);
   json.integer("size", size, 32, 256);
   json.fail_if(size != 32 && size != 64 && size != 128 && size != 256, "\"size\" must be 32, 64, 128 or 256, got ",
                size);
@@ -124,7 +171,8 @@ void PathfinderOptions::fields(JsonFields& json) {
 }
 
 std::unique_ptr<TaskExamples> pathfinder_examples(const PathfinderOptions& options) {
-  return std::make_unique<PathfinderExamples>(options);
+  if (options.folder.empty()) return std::make_unique<DrawnPathfinder>(options);
+  return std::make_unique<ReadPathfinder>(options);
 }
 
 }  // namespace cortado

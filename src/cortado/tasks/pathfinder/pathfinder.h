@@ -15,6 +15,7 @@ struct PathfinderOptions {
   std::string input = "numbers";  // (x / 255 - 0.5) / 0.5; or "tokens", the bytes
   int64_t examples = 160000, validation_examples = 20000, test_examples = 20000;
   int64_t seed = 0;
+  std::string folder;  // of pictures that are there (files.h), of which 8, 1 and 1 tenths are the splits; empty: drawn
 
   void fields(JsonFields& json);
 };

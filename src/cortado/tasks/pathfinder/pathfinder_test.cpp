@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "cortado/base/files.h"
+#include "cortado/tasks/pathfinder/files.h"
 #include "cortado/tasks/pathfinder/snakes.h"
 #include "cortado/testing/errors.h"
 #include "cortado/testing/statistics.h"
@@ -90,6 +92,66 @@ TEST(Pathfinder, PicturesAreAFunctionOfTheSeedAndFillTheBytes) {
   EXPECT_EQ(*std::min_element(it.tokens.begin(), it.tokens.end()), 0);
   const Example numbers = pathfinder("{}")->example(Split::kTest, 5);
   EXPECT_FLOAT_EQ(numbers.numbers[100], float(it.tokens[100]) / 127.5F - 1);
+}
+
+// The smallest distance between points of two paddles.
+double distance(const Paddle& a, const Paddle& b) {
+  constexpr int kPoints = 8;
+  const auto at = [](const Paddle& p, int i) {
+    const double share = double(i) / kPoints;
+    return Point{p.tail.x + share * (p.head.x - p.tail.x), p.tail.y + share * (p.head.y - p.tail.y)};
+  };
+  double least = 1e9;
+  for (int i = 0; i <= kPoints; ++i) {
+    for (int j = 0; j <= kPoints; ++j) least = std::min(least, apart(at(a, i), at(b, j)));
+  }
+  return least;
+}
+
+TEST(Pathfinder, LongSnakesDontTouch) {
+  const RandomStream stream(11, "test");
+  double least = 1e9;
+  for (int64_t i = 0; i < 200; ++i) {
+    Draws draws(stream, i);
+    const SnakePicture picture = draw_snakes({}, draws);
+    for (const Paddle& left : picture.snakes[0]) {
+      for (const Paddle& right : picture.snakes[1]) least = std::min(least, distance(left, right));
+    }
+  }
+  EXPECT_GT(least, 0.8);
+}
+
+TEST(Pathfinder, FilesOfTheRelease) {
+  const TemporaryDirectory folder;
+  const std::string small = R"({"examples": 16, "validation_examples": 2, "test_examples": 2, "input": "tokens"})";
+  const auto task = pathfinder(small);
+  write_pathfinder(*task, folder.path(), 100);
+  EXPECT_TRUE(read_file(folder.path() + "/metadata/0.npy").starts_with("imgs/0 sample_0.png 0 "));
+  const std::string settings = R"({"input": "tokens", "folder": ")" + folder.path() + "\"}";
+  const auto read = pathfinder(settings);
+  EXPECT_EQ(read->size(Split::kTrain), 16);
+  EXPECT_EQ(read->size(Split::kTest), 2);
+  for (const auto& [name, split] : kSplits) {
+    const Example wanted = task->example(split, 1), got = read->example(split, 1);
+    EXPECT_EQ(got.tokens, wanted.tokens) << name;
+    EXPECT_EQ(got.label, wanted.label) << name;
+  }
+  // An empty picture, as the release has one, is left out.
+  write_file(folder.path() + "/imgs/0/sample_0.png", "");
+  EXPECT_EQ(pathfinder(settings)->example(Split::kTrain, 0).tokens, task->example(Split::kTrain, 1).tokens);
+  const auto refused = [&] { return testing::error_of([&] { pathfinder(settings)->example(Split::kTrain, 0); }); };
+  write_file(folder.path() + "/imgs/0/sample_1.png", "no picture");
+  EXPECT_NE(refused().find("is not a PNG"), std::string::npos);
+  const std::string png = read_file(folder.path() + "/imgs/0/sample_2.png");
+  write_file(folder.path() + "/imgs/0/sample_1.png", png.substr(0, png.size() / 2));
+  EXPECT_NE(refused().find("PNG"), std::string::npos);
+  write_grey_png(folder.path() + "/imgs/0/sample_1.png", std::vector<uint8_t>(16), 4);
+  EXPECT_NE(refused().find("has 4 x 4 pixels"), std::string::npos);
+  write_file(folder.path() + "/metadata/0.npy", "\x93NUMPY\x01");
+  EXPECT_NE(refused().find("numpy array"), std::string::npos);
+  write_file(folder.path() + "/metadata/0.npy", "imgs/0 sample_0.png 0 2\n");
+  EXPECT_NE(refused().find("expected \"imgs/BATCH"), std::string::npos);
+  EXPECT_NE(testing::error_of([] { pathfinder(R"({"folder": "/nowhere"})"); }).find("lra_release"), std::string::npos);
 }
 
 TEST(Pathfinder, LargerPictures) {
