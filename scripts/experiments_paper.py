@@ -21,6 +21,7 @@ SETTINGS = {
     "training.warmup": 2,
     "training.evaluate_batches": 1,
     "training.evaluate_every": 10,
+    "training.dtype": "float32",
 }
 OF_TASKS = {"mqar": {"task.examples": 20, "task.test_examples": 4}}
 

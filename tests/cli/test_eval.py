@@ -103,7 +103,7 @@ def test_table(cortado, trained, short):
     done = cortado("eval", trained, "--text", short, "--context", "32,64")
     assert done.returncode == 0
     head, _, first, second = done.stdout.splitlines()
-    assert head.split() == ["context", "tokens", "loss", "perplexity", "bits/byte", "tokens/s"]
+    assert head.split() == ["context", "tokens", "loss", "perplexity", "bits/byte", "right,", "%", "tokens/s"]
     assert first.split()[:2] == ["32", "999"] and second.split()[:2] == ["64", "999"]
 
 

@@ -22,7 +22,17 @@ def test_examples_are_shown_and_exported(cortado, tmp_path, name):
     assert ("targets" in example) != ("label" in example)
     done = cortado("task", "export", name, "--out", tmp_path / "files", "--most", 2)
     assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "files").iterdir())) == 3
+    names = {path.name for path in (tmp_path / "files").iterdir()}
+    assert names == {"imgs", "metadata"} if name == "pathfinder" else len(names) == 3
+
+
+def test_exported_pictures_are_read_again(cortado, tmp_path):
+    sizes = ["--set", "examples=16", "--set", "validation_examples=2", "--set", "test_examples=2"]
+    assert cortado("task", "export", "pathfinder", *sizes, "--out", tmp_path / "files").returncode == 0
+    words = ["--split", "test", "--index", 1, "--json"]
+    drawn = cortado("task", "show", "pathfinder", *sizes, *words).stdout
+    read = cortado("task", "show", "pathfinder", "--set", f"folder={tmp_path / 'files'}", *words).stdout
+    assert json.loads(read) == json.loads(drawn)
 
 
 def test_statistics_stand_beside_the_published_ones(cortado):

@@ -240,10 +240,10 @@ def test_compare_survives_interruption(cortado, refused, work):
     assert 'did you mean "latte"' in refused(*command, "--mixers", "softmax,late")
     first = cortado(*command, "--mixers", "softmax")
     assert first.returncode == 0, first.stderr
-    trained = (work / "compare" / "softmax" / "trainer.safetensors").stat().st_mtime_ns
+    trained = (work / "compare" / "runs" / "softmax" / "trainer.safetensors").stat().st_mtime_ns
     both = cortado(*command, "--mixers", "softmax,latte")
     assert both.returncode == 0, both.stderr
-    assert (work / "compare" / "softmax" / "trainer.safetensors").stat().st_mtime_ns == trained
+    assert (work / "compare" / "runs" / "softmax" / "trainer.safetensors").stat().st_mtime_ns == trained
     table = json.loads((work / "compare" / "table.json").read_text())
     rows = {row["mixer"]: row for row in table["rows"]}
     assert list(rows) == ["softmax", "latte"]
@@ -251,7 +251,9 @@ def test_compare_survives_interruption(cortado, refused, work):
     assert rows["latte"]["state_bytes"][0] == rows["latte"]["state_bytes"][1]
     assert rows["softmax"]["state_bytes"][0] < rows["softmax"]["state_bytes"][1]
     assert "| latte |" in re.sub(" +", " ", (work / "compare" / "table.md").read_text())
-    assert pathlib.Path(work / "compare" / "latte" / "config.json").exists()
+    assert pathlib.Path(work / "compare" / "runs" / "latte" / "config.json").exists()
+    # Another comparison's folder is left as it is.
+    assert "another sweep" in refused(*command, "--mixers", "softmax", "--set", "training.learning_rate=0.5")
 
 
 def test_a_classifier_is_described_and_nothing_takes_it_for_a_language_model(cortado, refused, work):

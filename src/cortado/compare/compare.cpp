@@ -11,8 +11,8 @@
 #include "cortado/mechanisms/softmax/mixer.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
+#include "cortado/sweep/sweep.h"
 #include "cortado/train/data.h"
-#include "cortado/train/run.h"
 #include "cortado/train/speed.h"
 
 namespace cortado {
@@ -30,9 +30,7 @@ int64_t parameter_count(const Json& config, const std::string& name) {
 // What one mixer's run needs.
 struct Contender {
   Json config;
-  std::string run;     // its folder
-  std::string losses;  // the file that says it is finished
-  Json row;            // what table.json has of it
+  Json row;  // what table.json has of it
 };
 
 Json with_width(Json config, int64_t width) {
@@ -71,8 +69,6 @@ std::vector<Contender> make_contenders(const CompareRequest& request, const Data
   std::vector<Contender> result;
   for (const std::string& mixer : request.mixers) {
     Contender contender = make_contender(with_mixer(base, mixer, model.dim, request.bare), mixer, target);
-    contender.run = request.out + "/" + mixer;
-    contender.losses = contender.run + ".json";
     result.push_back(std::move(contender));
   }
   return result;
@@ -82,44 +78,47 @@ void say(const CompareRequest& request, const std::string& line) {
   if (request.progress) std::cout << line << std::endl;
 }
 
-// What an earlier call wrote down of a finished run with the same config; null if there is none.
-Json finished(const Contender& contender) {
-  if (!fs::exists(contender.losses)) return nullptr;
-  const Json known = read_json_file(contender.losses);
-  const auto in_any_order = [](const Json& json) { return nlohmann::json::parse(json.dump()); };
-  return in_any_order(known.value("config", Json())) == in_any_order(contender.config) ? known : Json();
-}
-
-// Trains one contender, or goes on where an earlier call was stopped. False: stopped again.
-bool train_contender(const CompareRequest& request, const Contender& contender) {
-  if (!finished(contender).is_null()) return true;
-  TrainRequest train;
-  train.config = contender.config;
-  train.config_name = request.config_name;
-  train.data = request.data;
-  train.out = contender.run;
-  train.use = fs::exists(RunFolder{contender.run}.config()) ? FolderUse::kResume : FolderUse::kFresh;
-  train.device = request.device;
-  train.stop = request.stop;
-  train.progress = request.progress;
-  return train_run(train).done;
-}
-
-// The losses of a finished run: read back, or measured now and written down. False: stopped.
-bool measure_losses(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
-                    Contender& contender) {
-  Json known = finished(contender);
-  if (known.is_null()) {
-    const auto model = open_model(contender.run, {.which = "last", .device = request.device});
-    known = {{"config", contender.config}};
-    for (const int64_t times : {1, 4, 16}) {
-      if (request.stop && request.stop()) return false;
-      say(request, concat("  evaluating ", plain(contender.row["mixer"]), " at ", times * options.context, " tokens"));
-      known[concat("loss_", times, "x")] =
-          evaluate_loss(*model, *data.validation, {.context = times * options.context}).loss();
-    }
-    write_file(contender.losses, known.dump(2) + "\n");
+// A comparison is a sweep over mixers, in this process, each run named as its mixer.
+SweepPlan plan_of(const CompareRequest& request, const std::vector<Contender>& contenders) {
+  SweepPlan plan;
+  plan.name = "compare";
+  plan.base = {{"config", request.config}, {"data", request.data}, {"bare", request.bare}};
+  for (const Contender& contender : contenders) {
+    const std::string mixer = contender.row["mixer"];
+    plan.runs.push_back({.id = mixer, .settings = {{"mixer", mixer}}, .seed = 0, .config = contender.config});
   }
+  return plan;
+}
+
+// Adds the losses at 4 and 16 times the training length to a finished run's result. False: stopped.
+bool measure_lengths(const CompareRequest& request, const Dataset& data, int64_t context, const SweepRun& run,
+                     Json& result) {
+  const SweepPlace place{request.out};
+  const auto model = open_model(place.folder(run), {.which = "last", .device = request.device});
+  for (const int64_t times : {1, 4, 16}) {
+    if (request.stop && request.stop()) return false;
+    say(request, concat("  evaluating ", run.id, " at ", times * context, " tokens"));
+    result[concat("loss_", times, "x")] = evaluate_loss(*model, *data.validation, {.context = times * context}).loss();
+  }
+  write_file(place.result(run), result.dump(2) + "\n");
+  return true;
+}
+
+// Trains one contender, or goes on where an earlier call was stopped, and takes its losses. False: stopped again.
+bool run_contender(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
+                   const SweepPlan& plan, Contender& contender) {
+  const SweepRun& run = plan.run(contender.row["mixer"].get<std::string>());
+  const SweepPlace place{request.out};
+  const SweepTraining training{request.device, request.data, request.stop, request.progress};
+  const auto result = fs::exists(place.result(run)) ? std::optional(read_json_file(place.result(run)))
+                                                    : run_one(plan, run, place, training);
+  if (!result) return false;
+  Json known = *result;
+  if (known.value("status", "") != "done") {
+    contender.row["message"] = known.value("message", "failed");
+    return true;
+  }
+  if (!known.contains("loss_16x") && !measure_lengths(request, data, options.context, run, known)) return false;
   contender.row["loss"] = known.at("loss_1x");
   contender.row["loss_4x"] = known.at("loss_4x");
   contender.row["loss_16x"] = known.at("loss_16x");
@@ -178,29 +177,27 @@ Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, boo
   return config;
 }
 
-Comparison compare(const CompareRequest& request) {
-  const auto options = TrainingOptions::from_json(request.config.value("training", Json::object()));
-  const Dataset data = open_data(request.data, options);
-  std::vector<Contender> contenders = make_contenders(request, data);
-  claim_output_directory(request.out, /*refuse_used=*/false);
-  Comparison result;
-  for (Contender& contender : contenders) {
-    if (request.stop && request.stop()) return result;
-    if (!train_contender(request, contender)) return result;
-    if (!measure_losses(request, data, options, contender)) return result;
-    result.rows.push_back(contender.row);
-  }
+namespace {
+
+// Of those that were trained. False: stopped.
+bool measure_speeds(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
+                    const SweepPlan& plan, Json& rows) {
   say(request, "measuring speeds");
   std::vector<SpeedContender> racers;
-  for (const Contender& contender : contenders) {
-    racers.push_back({.model = open_model(contender.run, {.which = "last", .device = request.device})});
+  std::vector<Json*> measured;
+  for (Json& row : rows) {
+    if (row.contains("message")) continue;
+    const std::string folder = SweepPlace{request.out}.folder(plan.run(row["mixer"].get<std::string>()));
+    racers.push_back({.model = open_model(folder, {.which = "last", .device = request.device})});
+    measured.push_back(&row);
   }
+  if (racers.empty()) return true;
   SpeedRequest speeds = speed_request(data, options);
   speeds.depths = request.depths;
   speeds.stop = request.stop;
-  if (!measure_training_speeds(racers, speeds) || !measure_decode_speeds(racers, speeds)) return result;
+  if (!measure_training_speeds(racers, speeds) || !measure_decode_speeds(racers, speeds)) return false;
   for (size_t i = 0; i < racers.size(); ++i) {
-    Json& row = result.rows[i];
+    Json& row = *measured[i];
     row["training_tokens_per_second"] = racers[i].training_speed;
     row["decode_tokens_per_second"] = Json::array();
     row["state_bytes"] = Json::array();
@@ -209,6 +206,24 @@ Comparison compare(const CompareRequest& request) {
       row["state_bytes"].push_back(decode.state_bytes);
     }
   }
+  return true;
+}
+
+}  // namespace
+
+Comparison compare(const CompareRequest& request) {
+  const auto options = TrainingOptions::from_json(request.config.value("training", Json::object()));
+  const Dataset data = open_data(request.data, options);
+  std::vector<Contender> contenders = make_contenders(request, data);
+  const SweepPlan plan = plan_of(request, contenders);
+  claim_sweep_folder(plan, request.out);
+  Comparison result;
+  for (Contender& contender : contenders) {
+    if (request.stop && request.stop()) return result;
+    if (!run_contender(request, data, options, plan, contender)) return result;
+    result.rows.push_back(contender.row);
+  }
+  if (!measure_speeds(request, data, options, plan, result.rows)) return result;
   write_result(request, result.rows);
   result.done = true;
   return result;
@@ -230,6 +245,7 @@ Table comparison_table(const Json& rows, const CompareRequest& request) {
   };
   at_depths("decode tokens/s", "decode_tokens_per_second", whole);
   at_depths("state", "state_bytes", human_bytes);
+  columns.push_back({"", "/message"});
   return table_of(rows, columns);
 }
 

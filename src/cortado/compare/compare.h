@@ -23,7 +23,7 @@ struct CompareRequest {
   Json config;  // a model's config with "training"; its mixer is replaced
   std::string config_name;
   std::string data;
-  std::string out;  // OUT/MIXER/ is each mixer's run, OUT/MIXER.json its losses, OUT/table.{md,json} the result
+  std::string out;  // a sweep's folder: OUT/runs/MIXER/ each mixer's run; OUT/table.{md,json} the result
   std::vector<std::string> mixers;
   // Mixers that see no order (Mechanism::orderless) without any positions; otherwise with sinusoidal ones where the
   // config has none that they use.
@@ -36,7 +36,7 @@ struct CompareRequest {
 
 struct Comparison {
   bool done = false;  // false: stopped; the same request goes on, and finished runs are not redone
-  // One object a mixer: its name; the width of its feed-forward, chosen so that parameters agree; its parameters; the
+  // One object a mixer, with a "message" in place of numbers where its run failed: its name; the width of its feed-forward, chosen so that parameters agree; its parameters; the
   // losses in nats a token on the validation split after the last step, at the training length and ("loss_4x",
   // "loss_16x") with the same weights at 4 and 16 times that; tokens a second in training, and decoding one sequence at
   // each depth; and bytes of state at each. What an interrupted comparison hasn't measured is not there.

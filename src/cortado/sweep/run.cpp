@@ -24,7 +24,7 @@ TrainRequest request_of(const SweepRun& run, const SweepTraining& training, cons
   request.out = folder;
   request.device = training.device;
   request.stop = training.stop;
-  request.progress = false;
+  request.progress = training.progress;
   const bool named = run.config.contains("task") ||
                      (run.config.contains("training") && !run.config["training"].value("data", "").empty());
   if (!named) request.data = training.data;

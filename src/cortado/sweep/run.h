@@ -26,6 +26,7 @@ struct SweepTraining {
   at::Device device = at::kCPU;
   std::string data;                 // of models of language without "training.data": a text
   std::function<bool()> stop = {};  // asked after every step
+  bool progress = false;            // shows each run's
 };
 
 // {"id", "settings", "seed", "status": "done" | "diverged" | "failed", "message", METRIC and others, "parameters",
