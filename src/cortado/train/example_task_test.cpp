@@ -42,6 +42,12 @@ TEST_F(ExampleTaskTest, RecallIsLearnedUntilTheTargetIsReached) {
   EXPECT_EQ(lines.back().at("accuracy"), lines.back().at("accuracy_2_pairs"));
   // A run that has reached its target has nothing left to do.
   EXPECT_EQ(train_run(resuming("run")).state.step, result.state.step);
+  // One whose target is raised goes on.
+  TrainRequest further = resuming("run");
+  further.config = read_json_file(path("run") + "/config.json");
+  further.config["training"]["target"] = 1.5;
+  further.config["training"]["steps"] = result.state.step + 3;
+  EXPECT_EQ(train_run(further).state.step, result.state.step + 3);
 }
 
 // Examples of different lengths are packed, and the answers counted where the task asks.

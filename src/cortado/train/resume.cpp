@@ -66,7 +66,7 @@ Json TrainerState::to_json() const {
                {"validation_loss", finite_or_null(validation_loss)},
                {"validated_step", validated_step},
                {"seconds", seconds}};
-  if (reached) json["reached"] = true;
+  if (reached) json["reached"] = *reached;
   return json;
 }
 
@@ -83,7 +83,10 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& place)
   state.best_step = reader.integer("best_step", 0, kMost);
   state.validation_loss = number_or_infinity(reader.any("validation_loss"));
   state.validated_step = reader.integer("validated_step", 0, kMost);
-  state.reached = reader.boolean("reached", false);
+  // Earlier versions wrote only that a target was reached.
+  const Json score = reader.any("reached");
+  if (score.is_boolean()) state.reached = std::numeric_limits<double>::infinity();
+  if (!score.is_boolean()) state.reached = reader.optional_number("reached", -1e300, 1e300);
   state.seconds = reader.number("seconds", 0, std::numeric_limits<double>::max());
   reader.finish();
   return state;

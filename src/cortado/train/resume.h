@@ -24,7 +24,7 @@ struct TrainerState {
   int64_t best_step = 0;
   double validation_loss = std::numeric_limits<double>::infinity();  // the latest
   int64_t validated_step = 0;                                        // when
-  bool reached = false;                                              // the options' target: nothing is left to do
+  std::optional<double> reached = {};  // the score that reached the options' target: nothing is left to do
   double seconds = 0;                                                // spent training, all sessions together
   std::optional<Plateau> plateau;  // gives the learning rate in place of the options' schedule; not in to_json()
 

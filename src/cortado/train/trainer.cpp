@@ -48,7 +48,8 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
       bar.clear();
       if (!validate(keeper, control)) stopping = true;
     }
-    const bool finished = state_.step >= options_.steps || state_.reached;
+    const bool reached = options_.target > 0 && state_.reached && *state_.reached >= options_.target;
+    const bool finished = state_.step >= options_.steps || reached;
     // Also before the first step: from now on there is a run that can be read and resumed.
     if (unsaved_ && (finished || stopping || state_.step % options_.evaluate_every == 0)) {
       keeper.checkpoint();
@@ -135,7 +136,7 @@ bool Trainer::validate(const RunKeeper& keeper, const RunControl& control) {
     state_.best_loss = found.loss;
     state_.best_step = state_.step;
   }
-  state_.reached = options_.target > 0 && found.score && *found.score >= options_.target;
+  state_.reached = options_.target > 0 && found.score >= options_.target ? found.score : std::nullopt;
   unsaved_ = true;
   keeper.validated(found, best);
   Json line = {{"step", state_.step}};
