@@ -112,6 +112,38 @@ def test_what_was_learned_converts_the_model_again(cortado, linearize, softmax, 
     assert refused.returncode == 2 and len(refused.stderr.strip().splitlines()) == 1 and not (tmp_path / "no").exists()
 
 
+def test_instructions_teach_a_conversion(cortado, train_run, text, tmp_path):
+    training = {"tokenizer": "byte", "steps": 2, "batch": 2, "context": 32}
+    softmax = train_run(tmp_path / "softmax", text, mixer={"mixer": "softmax"}, positions="rotary", training=training)
+    instructions = tmp_path / "alpaca.json"
+    words = ("king", "queen", "sword", "crown")
+    examples = [{"instruction": "Who comes?", "input": f"the {words[i % 4]}" if i % 2 else "", "output": f"A {words[i % 4]}."} for i in range(40)]
+    instructions.write_text(json.dumps(examples))
+
+    def run(out, *flags):
+        sizes = ["--context", 32, "--window", 4, "--accumulate", 1, "--evaluate-every", 4, "--tokens", 320, "--lora-tokens", 320]
+        return cortado("linearize", softmax, "--instructions", instructions, *sizes, "--out", tmp_path / out, *flags)
+
+    done = run("out", "--evaluation-examples", 8)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((tmp_path / "out/linearize.json").read_text())
+    assert plan["instructions"] == str(instructions) and plan["data"] == []
+    stages = json.loads((tmp_path / "out/report.json").read_text())["stages"]
+    assert [stage["stage"] for stage in stages] == ["transfer", "lora"]
+    for flags, message in [
+        (("--data", instructions, "--evaluation-examples", 8), "[--data] does not go with --instructions"),
+        (("--evaluation-chunks", 8), "[--evaluation-chunks] does not go with --instructions"),
+        ((), "40 examples of "),  # of which 200 are to evaluate on
+    ]:
+        refused = run("no", *flags)
+        assert refused.returncode == 2 and message in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
+    instructions.write_text(json.dumps(examples[:3])[:-5])
+    refused = run("no")
+    assert refused.returncode == 2 and str(instructions) in refused.stderr and not (tmp_path / "no").exists()
+    refused = cortado("linearize", softmax, "--evaluation-examples", 3, "--out", tmp_path / "no")
+    assert refused.returncode == 2 and "[--evaluation-examples] needs --instructions" in refused.stderr
+
+
 def test_adapters_alone_leave_a_run(cortado, linearize, tmp_path):
     out = tmp_path / "adapters"
     done = linearize(out, tokens=0, lora_tokens=256, lora_rank=2)

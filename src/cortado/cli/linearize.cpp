@@ -170,7 +170,12 @@ void complete_plan(LinearizeCommand& command) {
     plan.dtype = dtype_name(fast_training_type());
   }
   plan.weights = command.weights.value_or(on_cpu && plan.dtype == "float32" ? "int8" : "plain");
-  if (plan.data.empty()) plan.data = {shipped_file("data/tinyshakespeare.txt")};
+  if (plan.instructions.empty()) {
+    refuse(command, {"--evaluation-examples"}, "needs --instructions");
+    if (plan.data.empty()) plan.data = {shipped_file("data/tinyshakespeare.txt")};
+  } else {
+    refuse(command, {"--data", "--evaluation-chunks"}, "does not go with --instructions");
+  }
 }
 
 std::string command_to_resume(const LinearizeCommand& command) {
@@ -256,6 +261,10 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
   app.add_option("--data", plan.data, "a text file; may be given several times (default Tiny Shakespeare)")
       ->allow_extra_args(false)
       ->take_all();
+  app.add_option(
+      "--instructions", plan.instructions,
+      "instead of --data: instructions with answers in Alpaca's form (JSON or JSON Lines); by the next token "
+      "only the answers are learned");
   number("--context", plan.context, "tokens of a sequence");
   app.add_option("--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)")
       ->check(CLI::NonNegativeNumber);
@@ -270,6 +279,7 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
       ->check(CLI::IsMember({"plain", "int8"}));
   number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves");
   number("--evaluation-chunks", plan.evaluation_chunks, "sequences to evaluate on, from the text's beginning");
+  number("--evaluation-examples", plan.evaluation_examples, "of --instructions: the first ones are to evaluate on");
 }
 
 // The stages after the first; none unless tokens are given.

@@ -263,7 +263,7 @@ TEST_F(ConversionTest, RefusesWhatCannotBeConverted) {
   refused(wrong, "every softmax layer is kept");
   wrong = request(run, "out");
   wrong.plan.data = {};
-  refused(wrong, "no data");
+  refused(wrong, "what to learn from?");
   wrong.plan.data = {path("missing.txt")};
   refused(wrong, "missing.txt");
   wrong = request(run, "out");

@@ -35,6 +35,7 @@ LinearizePlan plan_of(const LinearizeRequest& request) {
   plan.source = absolute(plan.source);  // --resume works from anywhere
   if (!plan.from.empty()) plan.from = absolute(plan.from);
   for (std::string& file : plan.data) file = absolute(file);
+  if (!plan.instructions.empty()) plan.instructions = absolute(plan.instructions);
   return plan;
 }
 
@@ -110,19 +111,25 @@ void Conversion::begin_with(const std::string& path) {
 }
 
 void Conversion::open_data() {
-  fail_input_if(plan_.data.empty(), "[linearize] no data: give --data");
+  fail_input_if(plan_.data.empty() == plan_.instructions.empty(),
+                "[linearize] what to learn from? Give --data or --instructions");
   tokenizer_ = load_tokenizer(plan_.source + "/tokenizer");
   fail_input_if(tokenizer_->vocabulary() > config_.vocabulary, "[", plan_.source, "/tokenizer] has ",
                 tokenizer_->vocabulary(), " tokens, but the model ", config_.vocabulary);
   fail_input_if(config_.positions == PositionKind::kLearned && plan_.context > config_.context, "[--context] ",
                 plan_.context, " is beyond the model's learned positions: it has ", config_.context);
-  PrepareOptions prepare;
-  prepare.files = plan_.data;
-  prepare.validation = 0;
-  prepare.progress = request_.progress;
-  const Dataset dataset = open_text_as_dataset(prepare, tokenizer_);
-  chunks_ = std::make_shared<Chunks>(dataset.train, plan_.context, plan_.evaluation_chunks,
-                                     static_cast<uint64_t>(plan_.seed));
+  const auto seed = static_cast<uint64_t>(plan_.seed);
+  if (plan_.instructions.empty()) {
+    PrepareOptions prepare;
+    prepare.files = plan_.data;
+    prepare.validation = 0;
+    prepare.progress = request_.progress;
+    const Dataset dataset = open_text_as_dataset(prepare, tokenizer_);
+    chunks_ = std::make_shared<Chunks>(dataset.train, plan_.context, plan_.evaluation_chunks, seed);
+  } else {
+    chunks_ = std::make_shared<Chunks>(read_instructions(plan_.instructions), *tokenizer_, plan_.context,
+                                       plan_.evaluation_examples, seed, request_.progress);
+  }
   set_default_tokens(plan_, kDefaultEpochs * chunks_->training() * chunks_->length());
 }
 

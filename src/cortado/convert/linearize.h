@@ -19,9 +19,11 @@ struct LinearizePlan {
   std::string fingerprint = {};  // of its weights; "": not looked at yet
   std::string from = {};         // a learned.safetensors to begin with; its conversion is then this one's
   ConversionSettings conversion;
-  std::vector<std::string> data;   // text files
-  int64_t context = 1024;          // tokens of a chunk
-  int64_t evaluation_chunks = 16;  // the first ones of the text
+  std::vector<std::string> data;      // text files, or
+  std::string instructions = {};      // a file of instructions (data/instructions.h), whose answers are learned
+  int64_t context = 1024;             // tokens of a chunk
+  int64_t evaluation_chunks = 16;     // the first ones of the text
+  int64_t evaluation_examples = 200;  // the first ones of the instructions
   int64_t seed = 1337;
   std::string dtype = "float32";  // of the frozen weights while training
   std::string weights = "plain";  // what attention transfer keeps the layers' frozen matrices in: plain, int8

@@ -39,7 +39,7 @@ TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
       AttentionTransfer transfer(model, 1 << 20);
       EXPECT_EQ(transfer.layers(), (std::vector<int64_t>{0, 2}));
       const Tensor tokens = some_tokens(2, 19);
-      const auto losses = transfer.losses(tokens, 0.5);
+      const auto losses = transfer.losses({tokens, {}}, 0.5);
 
       const auto inputs = forced_inputs(*model, tokens);
       const LolcatsRule rule{

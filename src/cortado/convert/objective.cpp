@@ -57,11 +57,11 @@ double AttentionTransfer::total(const std::vector<double>& losses) const {
   return kTransferScale * sum / static_cast<double>(losses.size());
 }
 
-std::vector<double> AttentionTransfer::losses(const Tensor& tokens, double weight) {
+std::vector<double> AttentionTransfer::losses(const Sequences& given, double weight) {
   const c10::AutoGradMode gradients(weight > 0);
   const double share = weight * kTransferScale / static_cast<double>(layers_.size());
   std::vector<Tensor> squares;
-  model_->walk(tokens.to(model_->device()), [&](int64_t layer, const Tensor& x) {
+  model_->walk(given.tokens.to(model_->device()), [&](int64_t layer, const Tensor& x) {
     const SoftmaxStudent* student = student_at(*model_, layer);
     if (!student) return model_->mixers()[static_cast<size_t>(layer)]->forward(x, {}, nullptr);
     const auto lesson = student->lesson(x);
@@ -82,12 +82,9 @@ NextToken::NextToken(std::shared_ptr<LanguageModel> model, NamedTensors learned)
   freeze_but(*model_, learned_);
 }
 
-std::vector<double> NextToken::losses(const Tensor& given, double weight) {
+std::vector<double> NextToken::losses(const Sequences& given, double weight) {
   const c10::AutoGradMode gradients(weight > 0);
-  const Tensor tokens = given.to(model_->device());
-  Tensor targets = at::full_like(tokens, -1);  // the last token's next one is not in the chunk
-  const int64_t known = tokens.size(1) - 1;
-  targets.narrow(1, 0, known).copy_(tokens.narrow(1, 1, known));
+  const Tensor tokens = given.tokens.to(model_->device()), targets = given.targets.to(model_->device());
   const Tensor loss = [&] {
     const Autocast autocast(tokens.device(), frozen_type_);  // what learns is float32
     return model_->loss(tokens, targets);

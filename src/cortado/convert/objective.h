@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cortado/convert/chunks.h"
 #include "cortado/models/checkpoint.h"
 
 namespace cortado {
@@ -23,9 +24,9 @@ class Objective {
   // One number for the losses of all parts: what is minimised and reported.
   virtual double total(const std::vector<double>& losses) const = 0;
 
-  // The losses of tokens int64 [B, T], one a part. With a `weight` above 0, adds weight · d total / d parameter to the
+  // The losses of these sequences, one a part. With a `weight` above 0, adds weight · d total / d parameter to the
   // gradients of what learns; without, no gradient is computed.
-  virtual std::vector<double> losses(const Tensor& tokens, double weight) = 0;
+  virtual std::vector<double> losses(const Sequences& given, double weight) = 0;
 };
 
 // The parameters that the model's students learn, by their names in the model; no layer is one: InputError.
@@ -46,7 +47,7 @@ class AttentionTransfer : public Objective {
   NamedTensors learned() const override { return learned_; }
   std::vector<std::string> parts() const override;
   double total(const std::vector<double>& losses) const override;
-  std::vector<double> losses(const Tensor& tokens, double weight) override;
+  std::vector<double> losses(const Sequences& given, double weight) override;
 
   const std::vector<int64_t>& layers() const { return layers_; }
 
@@ -56,7 +57,7 @@ class AttentionTransfer : public Objective {
   NamedTensors learned_;
 };
 
-// The model's own loss: the mean cross-entropy of the next token, in nats.
+// The model's own loss: the mean cross-entropy of the targets, in nats.
 class NextToken : public Objective {
  public:
   // Freezes the model but for `learned`.
@@ -65,7 +66,7 @@ class NextToken : public Objective {
   NamedTensors learned() const override { return learned_; }
   std::vector<std::string> parts() const override { return {"next token"}; }
   double total(const std::vector<double>& losses) const override { return losses.at(0); }
-  std::vector<double> losses(const Tensor& tokens, double weight) override;
+  std::vector<double> losses(const Sequences& given, double weight) override;
 
  private:
   std::shared_ptr<LanguageModel> model_;

@@ -29,8 +29,10 @@ void LinearizePlan::fields(JsonFields& json) {
   json.text("from", from);
   json.object("conversion", [&](JsonFields& inner) { conversion.fields(inner); });
   json.values("data", data, "files");
+  json.text("instructions", instructions);
   json.integer("context", context, 1, int64_t{1} << 30);
   json.integer("evaluation_chunks", evaluation_chunks, 1, kEndless);
+  json.integer("evaluation_examples", evaluation_examples, 1, kEndless);
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
   json.text("dtype", dtype);
   dtype_of(dtype);  // refuses others

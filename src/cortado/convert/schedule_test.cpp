@@ -27,14 +27,14 @@ TEST(Chunks, EveryTrainingChunkComesOnceAnEpoch) {
   const auto tokens = tokens_in_memory(at::arange(47));
   const Chunks chunks(tokens, 5, 2, 3);  // 9 chunks, 2 tokens left over
   EXPECT_EQ(chunks.training(), 7);
-  EXPECT_TRUE(at::equal(chunks.held_out_chunk(1), at::arange(5, 10).unsqueeze(0)));
+  EXPECT_TRUE(at::equal(chunks.held_out_chunk(1).tokens, at::arange(5, 10).unsqueeze(0)));
   for (const int64_t epoch : {0, 1}) {
     std::set<int64_t> seen;
-    for (int64_t i = 0; i < 7; ++i) seen.insert(chunks.batch(epoch * 7 + i, 1)[0][0].item<int64_t>());
+    for (int64_t i = 0; i < 7; ++i) seen.insert(chunks.batch(epoch * 7 + i, 1).tokens[0][0].item<int64_t>());
     EXPECT_EQ(seen, (std::set<int64_t>{10, 15, 20, 25, 30, 35, 40}));
   }
   const Chunks again(tokens, 5, 2, 3);
-  EXPECT_TRUE(at::equal(again.batch(3, 2), at::cat({chunks.batch(6, 1), chunks.batch(7, 1)})));
+  EXPECT_TRUE(at::equal(again.batch(3, 2).tokens, at::cat({chunks.batch(6, 1).tokens, chunks.batch(7, 1).tokens})));
 }
 
 }  // namespace

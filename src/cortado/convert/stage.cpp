@@ -36,9 +36,9 @@ class StageTask : public Task {
 
   // The losses of the parts, float64; loss() divides them.
   LearnedBatch learn(DataPosition& position) override {
-    const Tensor tokens = chunks_->batch(position.batches++, options_.batch);
-    const auto losses = objective_->losses(tokens, 1.0 / static_cast<double>(options_.accumulate));
-    return {at::tensor(losses, at::kDouble), tokens.numel()};
+    const Sequences batch = chunks_->batch(position.batches++, options_.batch);
+    const auto losses = objective_->losses(batch, 1.0 / static_cast<double>(options_.accumulate));
+    return {at::tensor(losses, at::kDouble), batch.tokens.numel()};
   }
 
   double loss(const Tensor& shares) const override { return objective_->total(mean(shares, options_.accumulate)); }

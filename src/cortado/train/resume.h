@@ -25,8 +25,8 @@ struct TrainerState {
   double validation_loss = std::numeric_limits<double>::infinity();  // the latest
   int64_t validated_step = 0;                                        // when
   std::optional<double> reached = {};  // the score that reached the options' target: nothing is left to do
-  double seconds = 0;                                                // spent training, all sessions together
-  std::optional<Plateau> plateau;  // gives the learning rate in place of the options' schedule; not in to_json()
+  double seconds = 0;                  // spent training, all sessions together
+  std::optional<Plateau> plateau;      // gives the learning rate in place of the options' schedule; not in to_json()
 
   Json to_json() const;
   static TrainerState from_json(const Json& json, const std::string& place);
