@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -57,11 +58,27 @@ def test_a_table_and_pictures_come_out(cortado, sweep, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
     assert cortado("sweep", sweep, "--out", out).returncode == 0
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
-    # The lines alone are enough.
-    lines = results(out)
+    # The lines alone are enough, for the pictures and the curves, too.
+    lines, made = results(out), {name: (out / name).read_bytes() for name in ("table.md", "table.json", "state_bytes.svg", "curves.svg")}
+    assert all(run["curve"]["step"] == [3, 6] and len(run["curve"]["accuracy"]) == 2 for run in lines)
     shutil.rmtree(out / "runs")
+    for name in made:
+        (out / name).unlink()
     assert cortado("sweep", sweep, "--out", out).returncode == 0
     assert results(out) == lines and not list((out / "runs").glob("*/"))
+    assert made == {name: (out / name).read_bytes() for name in made}
+
+
+def test_what_has_been_found_so_far_is_put_together(cortado, sweep, tmp_path):
+    out = tmp_path / "out"
+    assert cortado("sweep", sweep, "--scale", "short", "--out", out, "--shard", "1/2").returncode == 0
+    commit = re.search(r"\((.*)\)", cortado("--version").stdout)
+    assert all(run["machine"]["cpu"] and run.get("commit") == (commit and commit[1]) for run in results(out))
+    assert json.loads((out / "sweep.json").read_text())["command"] == f"cortado sweep {sweep} --scale short"
+    (out / "table.json").unlink()
+    done = cortado("sweep", sweep, "--scale", "short", "--out", out, "--table")
+    assert done.returncode == 0 and "2 of 4 runs" in done.stdout
+    assert len(results(out)) == 2 and len(json.loads((out / "table.json").read_text())["rows"]) == 2
 
 
 def test_shards_are_parts_of_one_sweep(cortado, sweep, tmp_path):

@@ -218,7 +218,7 @@ def test_bad_usage(cortado, refused, work):
     for command in ("train", "compare"):
         helped = cortado(command, "--help")
         assert helped.returncode == 0 and "Examples:" in helped.stdout
-        assert re.match(r"cortado \d+\.\d+\.\d+\n$", cortado(command, "--version").stdout)
+        assert re.match(r"cortado \d+\.\d+\.\d+( \([0-9a-f]{10}\+?\))?\n$", cortado(command, "--version").stdout)
 
 
 def test_a_loss_that_is_not_finite(cortado, refused, work):

@@ -1,8 +1,9 @@
-// The version that --version prints and that files carry. CMakeLists.txt's project(VERSION) says the same.
+// What --version prints and files carry.
 #pragma once
 
 namespace cortado {
 
-inline constexpr const char* kVersion = "0.1.0";
+inline constexpr const char* kVersion = "0.1.0";  // CMakeLists.txt's project(VERSION) says the same
+extern const char* const kCommit;  // of the source; "+" behind it: with changes; empty: it was built outside git
 
 }  // namespace cortado

@@ -55,7 +55,7 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
       ->check(CLI::Range(1, 4096));
   command.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->check(one_of_types());
   command.add_option("--seed", options->seed, "seed of every random draw")->check(CLI::NonNegativeNumber);
-  command.set_version_flag("--version", concat("cortado ", kVersion), "print the version");
+  command.set_version_flag("--version", version_line(), "print the version");
   return options;
 }
 
@@ -264,6 +264,10 @@ std::string shipped_file(const std::string& name) {
   }
   throw InputError(concat("[", name, "] is not where it was installed (", folders.front().string(),
                           "); name a file with --data, or set CORTADO_SHARE"));
+}
+
+std::string version_line() {
+  return concat("cortado ", kVersion, *kCommit ? concat(" (", kCommit, ")") : std::string());
 }
 
 std::string shell_quoted(const std::string& word) {

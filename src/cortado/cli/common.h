@@ -120,4 +120,6 @@ std::string shipped_file(const std::string& name);
 std::string program_name();
 std::string shell_quoted(const std::string& word);
 
+std::string version_line();  // "cortado 0.1.0 (ba470ef1c2)"
+
 }  // namespace cortado

@@ -49,11 +49,13 @@ std::vector<std::string> chosen_mixers(const std::vector<std::string>& names) {
   return result;
 }
 
-std::string command_to_go_on() {
+// Behind the program's name.
+std::string words_given() {
   std::ifstream file("/proc/self/cmdline");
-  std::string command;
-  for (std::string word; std::getline(file, word, '\0');) command += (command.empty() ? "" : " ") + shell_quoted(word);
-  return command;
+  std::string words, word;
+  std::getline(file, word, '\0');
+  while (std::getline(file, word, '\0')) words += " " + shell_quoted(word);
+  return words;
 }
 
 void run(const CompareOptions& options) {
@@ -63,6 +65,7 @@ void run(const CompareOptions& options) {
   request.config = effective_config(options, request.config_name);
   request.data = options.data.empty() ? shipped_file("data/tinyshakespeare.txt") : options.data;
   request.out = options.out;
+  request.said = "cortado" + words_given();
   request.mixers = chosen_mixers(options.mixers);
   request.bare = options.bare;
   request.depths = options.depths;
@@ -73,7 +76,7 @@ void run(const CompareOptions& options) {
   const Comparison result = compare(request);
   if (!result.rows.empty()) std::cout << "\n" << comparison_table(result.rows, request).text();
   if (!result.done) {
-    std::cout << "stopped; go on with\n  " << command_to_go_on() << std::endl;
+    std::cout << "stopped; go on with\n  " << program_name() << words_given() << std::endl;
     exit_if_interrupted();
   }
   std::cout << "also in " << request.out << "/table.md and table.json" << std::endl;

@@ -9,7 +9,6 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/json.h"
-#include "cortado/base/version.h"
 #include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 
@@ -91,7 +90,7 @@ void only_parse(CLI::App& app) {
 int run(int argc, char** argv) {
   CLI::App app("cortado: linear-time attention, from training to generation at constant memory.", "cortado");
   app.set_help_flag("-h,--help", "print this help");
-  app.set_version_flag("--version", concat("cortado ", kVersion), "print the version");
+  app.set_version_flag("--version", version_line(), "print the version");
   app.require_subcommand(0, 1);
   app.footer(
       "Examples:\n"

@@ -27,7 +27,7 @@ struct SweepOptions {
   std::string file, scale, out, only, shard, data;
   std::vector<std::string> settings;
   int64_t jobs = 0;
-  bool claimed = false, list = false, dry = false, json = false, quiet = false, retry = false;
+  bool claimed = false, list = false, dry = false, table = false, json = false, quiet = false, retry = false;
   std::shared_ptr<CommonOptions> common;
 
   SweepPlan plan() const { return read_sweep(file, scale, settings); }
@@ -150,6 +150,15 @@ std::vector<std::string> own_command(const SweepOptions& options, const SweepPla
   return command;
 }
 
+// What comes to the same results when a person types it.
+std::string as_given(const SweepOptions& options) {
+  std::string words = "cortado sweep " + shell_quoted(options.file);
+  if (!options.scale.empty()) words += " --scale " + shell_quoted(options.scale);
+  if (!options.data.empty()) words += " --data " + shell_quoted(options.data);
+  for (const std::string& setting : options.settings) words += " --set " + shell_quoted(setting);
+  return words;
+}
+
 void report(const SweepOptions& options, const SweepPlan& plan, const SweepResult& result) {
   if (options.json) {
     std::cout << Json(result.results).dump(2) << std::endl;
@@ -175,6 +184,8 @@ void run(const SweepOptions& options) {
   fail_input_if(request.jobs * threads > cores, "[--jobs] ", request.jobs, " runs of ", threads,
                 " threads are more than ", "this process's ", cores, " cores");
   if (plan.commands) request.jobs = 1;
+  if (options.table) request.jobs = 0;
+  request.said = as_given(options);
   request.shard = shard;
   request.shards = shards;
   request.stop = interrupt_requested;
@@ -218,6 +229,7 @@ void add_sweep_command(CLI::App& app) {
   command.add_flag("--claimed", options->claimed)->group("");  // for the processes of a sweep
   command.add_flag("--list", options->list, "print the runs and check their configs");
   command.add_flag("--dry-run", options->dry, "print the runs and their hours on this machine");
+  command.add_flag("--table", options->table, "run nothing: put together what has been found so far");
   command.add_flag("--retry", options->retry, "do runs that failed again");
   command.add_flag("--json", options->json, "print JSON");
   command.add_flag("--quiet", options->quiet, "show no progress bar");

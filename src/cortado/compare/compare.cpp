@@ -126,10 +126,8 @@ bool run_contender(const CompareRequest& request, const Dataset& data, const Tra
 }
 
 void write_result(const CompareRequest& request, const Json& rows) {
-  const Json json = {{"machine", machine_description(request.device)},
-                     {"config", request.config},
-                     {"depths", request.depths},
-                     {"rows", rows}};
+  Json json = {{"config", request.config}, {"depths", request.depths}, {"rows", rows}};
+  json.update(circumstances(request.device));
   write_file(request.out + "/table.json", json.dump(2) + "\n");
   write_file(request.out + "/table.md", comparison_table(rows, request).markdown());
 }
@@ -216,7 +214,7 @@ Comparison compare(const CompareRequest& request) {
   const Dataset data = open_data(request.data, options);
   std::vector<Contender> contenders = make_contenders(request, data);
   const SweepPlan plan = plan_of(request, contenders);
-  claim_sweep_folder(plan, request.out);
+  claim_sweep_folder(plan, request.out, request.said);
   Comparison result;
   for (Contender& contender : contenders) {
     if (request.stop && request.stop()) return result;

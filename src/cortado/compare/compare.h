@@ -23,7 +23,8 @@ struct CompareRequest {
   Json config;  // a model's config with "training"; its mixer is replaced
   std::string config_name;
   std::string data;
-  std::string out;  // a sweep's folder: OUT/runs/MIXER/ each mixer's run; OUT/table.{md,json} the result
+  std::string said = {};  // the command as a person gives it: kept in OUT/sweep.json
+  std::string out;        // a sweep's folder: OUT/runs/MIXER/ each mixer's run; OUT/table.{md,json} the result
   std::vector<std::string> mixers;
   // Mixers that see no order (Mechanism::orderless) without any positions; otherwise with sinusoidal ones where the
   // config has none that they use.

@@ -120,7 +120,7 @@ Table sweep_table(const SweepPlan& plan, const Json& rows) {
   columns.push_back({"failed", "/failed"});
   const auto whole = [](const Json& value) { return with_commas(std::llround(value.get<double>())); };
   columns.push_back({"parameters", "/parameters", whole});
-  columns.push_back({"state, bytes", "/state_bytes", whole});
+  columns.push_back({"bytes of state", "/state_bytes", whole});
   columns.push_back({"tokens", "/tokens", whole});
   columns.push_back({"unique", "/unique_tokens", whole});
   columns.push_back({"seconds", "/seconds", decimals(1)});

@@ -6,7 +6,9 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/base/version.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/sweep/curves.h"
 #include "cortado/tasks/registry.h"
 #include "cortado/train/example_task.h"
 #include "cortado/train/run.h"
@@ -84,6 +86,12 @@ Json result_of(const SweepPlan& plan, const TrainResult& trained, const std::str
 
 }  // namespace
 
+Json circumstances(at::Device device) {
+  Json all = {{"machine", machine_description(device)}};
+  if (*kCommit) all["commit"] = kCommit;
+  return all;
+}
+
 std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const SweepPlace& place,
                             const SweepTraining& training) {
   Json result = {{"id", run.id}, {"settings", run.settings}, {"seed", run.seed}, {"status", "done"}};
@@ -97,7 +105,9 @@ std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const Sw
     result["status"] = diverged ? "diverged" : "failed";
     result["message"] = message.substr(0, message.find('\n'));
   }
-  result["machine"] = machine_description(training.device);
+  result.update(circumstances(training.device));
+  const Json curve = curve_of(place.folder(run), plan.metric);
+  if (!curve.empty()) result["curve"] = curve;
   write_file(place.result(run), result.dump(2) + "\n");
   return result;
 }

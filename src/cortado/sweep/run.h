@@ -29,9 +29,12 @@ struct SweepTraining {
   bool progress = false;            // shows each run's
 };
 
+// Where and with what a result was found: {"machine", "commit"}.
+Json circumstances(at::Device device);
+
 // {"id", "settings", "seed", "status": "done" | "diverged" | "failed", "message", METRIC and others, "parameters",
 // "state_bytes" (of one sequence after the task's longest input, float32), "steps", "tokens", "unique_tokens",
-// "seconds", "machine"}; none: stopped, and the same call goes on. A run whose losses stop being finite, or that fails
+// "seconds", "machine", "commit", "curve"}; none: stopped, and the same call goes on. A run whose losses stop being finite, or that fails
 // otherwise, has a result that says so.
 std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const SweepPlace& place,
                             const SweepTraining& training);

@@ -182,8 +182,10 @@ class Sweep {
 
   void write_command_down(const Worker& worker) const {
     const std::chrono::duration<double> spent = Clock::now() - worker.begun;
-    const Json result = {{"id", worker.run->id}, {"settings", worker.run->settings}, {"seed", 0},
-                         {"status", "done"},     {"seconds", spent.count()},         {"machine", this_machine().cpu}};
+    Json result = {
+        {"id", worker.run->id}, {"settings", worker.run->settings}, {"seed", 0},
+        {"status", "done"},     {"seconds", spent.count()},         {"said", read_file(place_.log(*worker.run))}};
+    result.update(circumstances(at::kCPU));
     write_file(place_.result(*worker.run), result.dump(2) + "\n");
   }
 
@@ -233,8 +235,7 @@ std::string said_by(const SweepRequest& request, const std::vector<Json>& result
     const SweepRun& run = request.plan.run(result["id"].get<std::string>());
     std::string words;
     for (const std::string& word : words_of_command(run, {request.out})) words += " " + word;
-    text += concat("\n## ", run.id, "\n\n```\n$ cortado", words, "\n", read_file(SweepPlace{request.out}.log(run)),
-                   "```\n");
+    text += concat("\n## ", run.id, "\n\n```\n$ cortado", words, "\n", result.value("said", ""), "```\n");
   }
   return text;
 }
@@ -262,14 +263,14 @@ void write_results(const SweepRequest& request, const std::vector<Json>& results
                            plan.commands ? said_by(request, results)
                                          : "\nEvery run:\n\n" + sweep_runs_table(plan, results).markdown()));
   for (const auto& [name, svg] : sweep_pictures(plan, rows)) write(name, svg);
-  const std::string curves = sweep_curves(plan, request.out);
+  const std::string curves = sweep_curves(plan, results);
   if (!curves.empty()) write("curves.svg", curves);
 }
 
 }  // namespace
 
-void claim_sweep_folder(const SweepPlan& plan, const std::string& out) {
-  const Json about = {{"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
+void claim_sweep_folder(const SweepPlan& plan, const std::string& out, const std::string& said) {
+  Json about = {{"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
   const std::string path = out + "/sweep.json";
   claim_output_directory(out, /*refuse_used=*/false);
   // Another process may be making the same sweep's folder just now.
@@ -286,6 +287,7 @@ void claim_sweep_folder(const SweepPlan& plan, const std::string& out) {
     }
   }
   fs::create_directories(out + "/runs");
+  if (!said.empty()) about["command"] = said;
   write_file(path, about.dump(2) + "\n");
 }
 
@@ -302,7 +304,7 @@ std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
 }
 
 SweepResult run_sweep(const SweepRequest& request) {
-  claim_sweep_folder(request.plan, request.out);
+  claim_sweep_folder(request.plan, request.out, request.said);
   restore_results(request);
   if (request.retry) forget_failed(request);
   SweepResult result;

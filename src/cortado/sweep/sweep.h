@@ -14,8 +14,9 @@ struct SweepRequest {
   SweepPlan plan;
   std::string out;
   std::vector<std::string> command;  // with "--claimed --only" and a run's id behind it, runs that one in a process
-  int64_t jobs = 1;
-  int64_t shard = 0, shards = 1;  // this one's part of the runs
+  std::string said = {};             // the command as a person gives it: kept in sweep.json
+  int64_t jobs = 1;                  // 0: nothing is run, the results that are there are put together
+  int64_t shard = 0, shards = 1;     // this one's part of the runs
   std::function<bool()> stop = {};
   bool retry = false;  // runs that failed are done again
   bool progress = true;
@@ -28,11 +29,11 @@ struct SweepResult {
 };
 
 // The folder is this sweep's from now on, as OUT/sweep.json says: its base, metric and scale. Another sweep's:
-// InputError. More runs may be added.
-void claim_sweep_folder(const SweepPlan& plan, const std::string& out);
+// InputError. More runs may be added. `said` is written there, too.
+void claim_sweep_folder(const SweepPlan& plan, const std::string& out, const std::string& said = "");
 
-// In a folder claimed so. Writes OUT/results.jsonl, table.md,
-// table.json, runs.csv and pictures of what is there at the end; and goes on from sweep.json and results.jsonl alone. A run whose process dies has a result that says so.
+// In a folder claimed so. Writes OUT/results.jsonl, table.md, table.json, runs.csv and pictures of what is there at the
+// end; and goes on from sweep.json and results.jsonl alone. A run whose process dies has a result that says so.
 SweepResult run_sweep(const SweepRequest& request);
 
 // The folder's results so far.
