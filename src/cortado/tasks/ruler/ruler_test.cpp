@@ -213,6 +213,19 @@ TEST(Niah, SeveralKeysAndValues) {
   }
 }
 
+// Of two keys that there are, every needle but one is under the other.
+TEST(Niah, NobodyElseHasTheKeyThatIsAskedFor) {
+  const RulerMaterial two = {{{"quiet"}, {"river", "sea"}}, {}, {}, {}};
+  const auto source = questions("multikey_2", 6000, two);
+  for (int64_t i = 0; i < 10; ++i) {
+    const auto question = source.make(i, 20);
+    const std::string asked = question.answer_prefix.find("river") != std::string::npos ? "river" : "sea";
+    const std::regex needle("for quiet-" + asked + " is: ");
+    const std::sregex_iterator begin(question.text.begin(), question.text.end(), needle), end;
+    EXPECT_EQ(std::distance(begin, end), 1);
+  }
+}
+
 TEST(Niah, WhichOfFourKeysIsAskedForIsDrawn) {
   std::vector<int> counts(4);
   const auto source = questions("multikey_1", 6000, shipped_material());
