@@ -135,7 +135,7 @@ def main():
 
         def block(match, document=document):
             try:
-                return match[1] + block_text(chosen, document, match[2], known, files) + match[4]
+                return match[1] + "\n" + block_text(chosen, document, match[2], known, files) + "\n" + match[4]
             except WrongBlock as error:
                 wrong.append(f"{document}: {error}")
                 return match[0]

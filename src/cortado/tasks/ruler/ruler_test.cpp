@@ -354,6 +354,9 @@ TEST(QuestionsAboutDocuments, Squad) {
               question.text == with("Blue is another.", "Red is a colour."))
       << question.text;
   EXPECT_EQ(question.answer_prefix, " Answer:");
+  for (const int64_t seed : {1, 2, 3, 4, 5, 6}) {
+    EXPECT_NE(questions("qa_squad", 4096, all, seed).make(0, 2).text.find("Blue is another."), std::string::npos);
+  }
   const auto every = source.make(1);  // all of them fit
   EXPECT_EQ(every->size, 5);
   for (const auto& text : all.squad.texts) EXPECT_NE(every->text.find(":\n" + text), std::string::npos);
