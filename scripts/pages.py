@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"(<!-- results: (.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"^(<!-- results: (.*?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
 
 
 class WrongBlock(Exception):
