@@ -22,7 +22,8 @@ struct ValuePath {
 };
 
 at::Tensor parameter(const Mixer& mixer, const std::string& name) {
-  const auto* found = mixer.named_parameters().find(name);
+  const auto all = mixer.named_parameters();
+  const auto* found = all.find(name);
   return found ? *found : at::Tensor();
 }
 
