@@ -1,0 +1,283 @@
+// cortado serve: models over HTTP, as OpenAI's API has it.
+#include <malloc.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <future>
+#include <set>
+#include <thread>
+
+#include "cortado/base/files.h"
+#include "cortado/base/human.h"
+#include "cortado/base/signals.h"
+#include "cortado/base/stopwatch.h"
+#include "cortado/cli/common.h"
+#include "cortado/generate/session.h"
+#include "cortado/http/server.h"
+
+namespace cortado {
+namespace {
+
+constexpr double kLastClients = 10;    // seconds that they have to read their answers
+constexpr double kTidySeconds = 10;    // between two times that free memory is given back
+constexpr double kQuietSeconds = 0.5;  // without work, after which it is given back at once
+
+struct ServeCommand {
+  std::shared_ptr<ModelOptions> model;
+  std::optional<std::string> kv_type;
+  std::vector<std::string> named;  // --model
+  std::string key_file, page, log = "text";
+  double drain_seconds = 30, store_days = 30;
+  EngineOptions engine;
+  StoreOptions store;
+  HttpOptions http;
+};
+
+// A model to serve: its name, and what opens it.
+struct Named {
+  std::string name;
+  ModelOptions options;
+  std::optional<std::string> kv_type;
+  std::shared_ptr<const CLI::App> app = {};  // whose options they are, if not the command's
+};
+
+// "NAME=RUN", behind it that model's own options: "long=models/smollm2 --memory lola --cache 256".
+Named read_named(const std::string& text, const ServeCommand& command) {
+  const size_t equals = text.find('=');
+  fail_input_if(equals == std::string::npos || equals == 0, "[serve] --model must be NAME=RUN, got \"", text, "\"");
+  const auto app = std::make_shared<CLI::App>();
+  app->set_help_flag();
+  std::optional<std::string> kv_type = command.kv_type;
+  const auto own = add_model_options(*app);
+  add_weights_option(*app, own->weights);
+  add_cache_option(*app, kv_type);
+  try {
+    app->parse(text.substr(equals + 1), false);
+  } catch (const CLI::ParseError& error) {
+    throw InputError(concat("[serve] --model ", text, ": ", error.what()));
+  }
+  Named named{text.substr(0, equals), *own, kv_type, app};
+  const auto& common = *command.model;
+  // What has not been said of this model is as for all.
+  named.options.common = std::make_shared<CommonOptions>(*common.common);
+  if (own->common->dtype) named.options.common->dtype = own->common->dtype;
+  if (!own->weights) named.options.weights = common.weights;
+  if (!own->memory->chosen()) named.options.memory = common.memory;
+  return named;
+}
+
+std::vector<Named> models_of(const ServeCommand& command) {
+  std::vector<Named> models;
+  if (!command.model->run.empty()) models.push_back({run_name(command.model->run), *command.model, command.kv_type});
+  for (const auto& text : command.named) models.push_back(read_named(text, command));
+  fail_input_if(models.empty(), "[serve] there is no model: cortado serve RUN, or --model NAME=RUN");
+  std::set<std::string> names;
+  for (const Named& model : models) {
+    fail_input_if(!names.insert(model.name).second, "[serve] two models have the name ", model.name);
+  }
+  return models;
+}
+
+ServedModel open(const Named& named) {
+  ServedModel served{.name = named.name,
+                     .model = named.options.open(),
+                     .tokenizer = nullptr,
+                     .memory = named.options.memory->flags(),
+                     .created = static_cast<int64_t>(std::time(nullptr))};
+  fail_input_if(!served.model->config().causal, "[serve] ", named.name,
+                " reads whole texts (\"causal\": false): it cannot write on");
+  if (std::filesystem::exists(named.options.run + "/tokenizer")) {
+    const auto tokenizer = named.options.tokenizer();
+    check_tokenizer(named.name, *tokenizer, served.model->config().vocabulary);
+    served.tokenizer = tokenizer;
+  }
+  if (named.kv_type) served.model->set_cache_type(dtype_of(*named.kv_type));
+  if (const auto context = trained_context(*served.model)) {
+    std::cerr << "warning: " << served.name << " was trained on " << with_commas(*context)
+              << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
+  }
+  return served;
+}
+
+// Behind a thread that ends: one that has computed keeps OpenMP's threads for itself, and where there are more of them
+// than CPUs, those of the engine sleep between two of its operations (a token takes twice as long).
+std::vector<ServedModel> open_all(const std::vector<Named>& models) {
+  std::vector<ServedModel> served;
+  for (const Named& named : models) served.push_back(open(named));
+  return served;
+}
+
+// A line a key; empty ones and what begins with # do not count.
+std::vector<std::string> read_keys(const std::string& path) {
+  std::vector<std::string> keys;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    const size_t end = line.find_last_not_of(" \t\r");
+    if (end == std::string::npos || line[0] == '#') continue;
+    keys.push_back(line.substr(0, end + 1));
+  }
+  fail_input_if(keys.empty(), "[serve] ", path, " has no key");
+  return keys;
+}
+
+void warn_of_openness(const HttpOptions& http) {
+  const bool home = http.host == "127.0.0.1" || http.host == "::1" || http.host == "localhost";
+  if (!home && http.keys.empty()) {
+    std::cerr << "warning: anybody who reaches " << http.host << " may use this server: --api-key-file asks for a key"
+              << std::endl;
+  }
+}
+
+// Waits until `over`, at most so long; whether it came.
+bool wait_for(const std::atomic<bool>& over, double seconds) {
+  const Stopwatch waited;
+  while (!over && waited.seconds() < seconds) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return over;
+}
+
+// Gives back what lies free between what is in use, soon after the last answer and now and then before: of states and
+// answers of all sizes that come and go, it becomes more for hours.
+void tidy_until(const std::function<bool()>& over, const Engine& engine) {
+  bool untidy = false;
+  for (Stopwatch tidied, quiet; !over();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const Engine::Load load = engine.load();
+    if (load.waiting + load.reading + load.writing > 0) {
+      untidy = true;
+      quiet = Stopwatch();
+    }
+    if (!untidy || (quiet.seconds() < kQuietSeconds && tidied.seconds() < kTidySeconds)) continue;
+#ifdef __GLIBC__
+    ::malloc_trim(0);
+#endif
+    untidy = false;
+    tidied = Stopwatch();
+  }
+}
+
+// Until Ctrl-C or SIGTERM.
+void serve(Engine& engine, HttpServer& server, double drain_seconds) {
+  std::atomic<bool> over = false;
+  std::thread listening([&] {
+    server.listen();
+    over = true;
+  });
+  tidy_until([&] { return interrupt_requested() || over; }, engine);
+  if (!interrupt_requested()) {
+    listening.join();
+    throw Failure("[serve] no more connections can be taken");
+  }
+  std::cerr << "ending: no more requests; waiting for answers, at most " << human_seconds(drain_seconds) << std::endl;
+  if (!engine.drain(drain_seconds)) {
+    std::cerr << "some answers were cut" << std::endl;
+    engine.cut();
+    engine.drain(drain_seconds);
+  }
+  while (!server.running() && !over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  server.stop();
+  // A client that sends, or reads, a byte now and then must not hold it up. All that is to stay has been written.
+  if (!wait_for(over, kLastClients)) {
+    std::cerr << "some clients are still connected" << std::endl;
+    std::_Exit(0);
+  }
+  listening.join();
+}
+
+void run_serve(ServeCommand& command) {
+  const auto models = models_of(command);
+  if (!command.key_file.empty()) command.http.keys = read_keys(command.key_file);
+  command.http.page = command.page.empty() ? built_in_page() : read_page(command.page);
+  command.http.log = command.log == "json"   ? HttpOptions::Log::kJson
+                     : command.log == "none" ? HttpOptions::Log::kNone
+                                             : HttpOptions::Log::kText;
+  const auto served = std::async(std::launch::async, open_all, models).get();
+  catch_interrupts();
+  Engine engine(served, command.engine);
+  command.store.seconds = command.store_days * 86400;
+  Responses responses(engine, command.http.limits, open_store(command.store, engine));
+  HttpServer server(engine, responses, command.http);
+  warn_of_openness(command.http);
+  std::cout << "listening at " << server.address() << std::endl;
+  if (command.http.page.empty()) {
+    std::cerr << "warning: this program was built without its page (npm was missing): only the API is served"
+              << std::endl;
+  }
+  serve(engine, server, command.drain_seconds);
+}
+
+void add_limits(CLI::App& serve, ServeCommand& command) {
+  const HelpGroup group(serve, "Limits");
+  serve.option_defaults()->always_capture_default();
+  option(serve, "--max-rows", command.engine.rows, "answers that are read and written at once", CLI::Range(1, 64));
+  option(serve, "--max-waiting", command.engine.waiting,
+         "requests that wait for that; more are told to come again (429)", CLI::Range(0, 100000));
+  option(serve, "--piece", command.engine.piece,
+         "tokens of a prompt that are read at a time, a multiple of 64: more are read faster; prompts that part "
+         "share what they have in common up to such a multiple",
+         CLI::Range(1, 1 << 20));
+  option(serve, "--prefill-tokens", command.engine.prefill_tokens,
+         "tokens of prompts, or as many layers of more, that are read between two tokens of the answers",
+         CLI::Range(1, 1 << 20));
+  serve.add_option("--max-prompt", command.http.limits.prompt_tokens, "tokens of a prompt")->check(CLI::PositiveNumber);
+  option(serve, "--max-answer", command.http.limits.answer_tokens,
+         "tokens of an answer; what a conversation's has if the request does not say", CLI::PositiveNumber);
+  option(serve, "--max-seconds", command.http.limits.seconds, "an answer ends after so long; 0: never",
+         CLI::NonNegativeNumber);
+  serve.add_option("--max-body", command.http.body_bytes, "bytes of a request")
+      ->check(CLI::PositiveNumber)
+      ->transform(CLI::AsSizeValue(false));
+  serve.add_option("--max-connections", command.http.connections, "at once")->check(CLI::Range(1, 10000));
+  option(serve, "--drain-seconds", command.drain_seconds, "what answers have to end when the server is to",
+         CLI::NonNegativeNumber);
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  auto command = std::make_shared<ServeCommand>();
+  auto& serve = *app.add_subcommand("serve", "Serve models over HTTP, as OpenAI's API has it");
+  serve.footer(
+      "Conversations that go on are not read again: states are kept in --cache-bytes of memory by the tokens that led "
+      "to them.\n"
+      "Ctrl-C or SIGTERM: no more requests, the answers that are being written end.\n\nExamples:\n"
+      "  cortado serve models/smollm2\n"
+      "  cortado serve models/smollm2 --weights int8 --memory lola --port 9000\n"
+      "  cortado serve --model \"exact=models/smollm2\" --model \"long=models/smollm2 --memory lola --cache 256\"\n"
+      "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"ROMEO:\", \"max_tokens\": 50}'");
+  command->model = add_model_options(serve);
+  auto* run = serve.get_option("run");
+  run->required(false)->description(
+      "a folder that `cortado train`, `import` or `linearize` made; its name is the model's");
+  add_weights_option(serve, command->model->weights);
+  add_cache_option(serve, command->kv_type);
+  option(serve, "--model", command->named,
+         "NAME=RUN: another model, with its own --memory, --weights, --kv-type, --dtype behind the folder; "
+         "may be given several times",
+         kRepeated, kOneWord);
+  serve.add_option("--host", command->http.host, "the address to listen at")->capture_default_str();
+  option(serve, "--port", command->http.port, "its port; 0: any that is free", kShown, CLI::Range(0, 65535));
+  serve.add_option("--cors", command->http.cors, "an origin whose pages may call (https://example.org), or *");
+  serve.add_option("--api-key-file", command->key_file,
+                   "a key a line: requests need one, as Authorization: Bearer KEY");
+  serve.add_option("--cache-bytes", command->engine.cache_bytes, "memory for states to go on from (1G, 200M)")
+      ->capture_default_str()
+      ->transform(CLI::AsSizeValue(false));
+  serve.add_option(
+      "--store", command->store.place,
+      "where conversations of /v1/responses are kept: a folder, or redis://HOST:PORT, which several servers "
+      "may share (default: in memory)");
+  serve.add_option("--store-days", command->store_days, "so long")->capture_default_str()->check(CLI::PositiveNumber);
+  serve.add_option("--store-bytes", command->store.bytes, "of a folder at most; the oldest go")
+      ->capture_default_str()
+      ->transform(CLI::AsSizeValue(false));
+  serve.add_option("--page", command->page, "a folder whose files are shown at /, in place of the built-in page");
+  option(serve, "--log", command->log, "a line a request: text, json or none; never with what was asked",
+         CLI::IsMember({"text", "json", "none"}), kShown);
+  add_limits(serve, *command);
+  serve.callback([command] { run_serve(*command); });
+}
+
+}  // namespace cortado

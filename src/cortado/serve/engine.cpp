@@ -1,0 +1,479 @@
+#include "cortado/serve/engine.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "cortado/base/error.h"
+#include "cortado/base/stopwatch.h"
+#include "cortado/nn/narrow/weight.h"
+#include "cortado/serve/writer.h"
+
+namespace cortado {
+
+struct Engine::Reading {
+  std::shared_ptr<Answer> answer;
+  ModelState state;
+  at::Tensor logits;  // after what was read, where somebody may go on there; undefined elsewhere
+  int64_t done = 0;
+  int64_t junction = 0;                     // where it parts from what has been seen
+  int64_t end = 0;                          // of the piece that is being read
+  std::optional<Backbone::Pass> pass = {};  // of the tokens from `done` to `end`
+  at::Tensor unscored = {};                 // behind it, where scores are wanted: its hidden vectors [tokens, D]
+
+  bool in_piece() const { return pass || unscored.defined(); }
+  bool whole() const { return done == static_cast<int64_t>(answer->request().tokens.size()); }
+};
+
+struct Engine::Desk {
+  struct Row {
+    Writer writer;
+    Stopwatch since = {};  // its last token
+  };
+  size_t number;
+  ModelState state;  // a row for each of `rows`
+  std::vector<Row> rows;
+};
+
+namespace {
+
+at::Tensor last_logits(const LanguageModel& model, const at::Tensor& hidden) {
+  return model.logits(hidden.slice(1, hidden.size(1) - 1)).squeeze(1).to(at::kCPU, at::kFloat);  // [rows, V]
+}
+
+at::Tensor numbers(const std::vector<int64_t>& values, at::Device device) {
+  return at::tensor(values, at::kLong).to(device);
+}
+
+// What others may go on from. A growing cache has room for tokens to come: where that is much, it is left behind.
+std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const ModelState& state, at::Tensor logits,
+                                            int64_t tokens) {
+  const bool roomy = state.bytes() / 4 * 3 > model.state_bytes(tokens, model.dtype());
+  return std::make_shared<Snapshot>(
+      Snapshot{.state = roomy ? model.join({state}) : state.compact(), .logits = std::move(logits)});
+}
+
+// One row of a batch, in the same memory.
+ModelState row_of(const ModelState& batch, int64_t row) {
+  ModelState result;
+  for (const SequenceState& layer : batch.layers) result.layers.push_back(layer.row(row));
+  result.position = batch.position.narrow(0, row, 1);
+  return result;
+}
+
+const char* word(Finish finish) {
+  constexpr const char* kWords[] = {"stop", "length", "cancelled", "timeout"};
+  return kWords[static_cast<int>(finish)];
+}
+
+}  // namespace
+
+int64_t vocabulary_of(const ServedModel& served) {
+  return served.tokenizer ? served.tokenizer->vocabulary() : served.model->config().vocabulary;
+}
+
+Engine::Engine(std::vector<ServedModel> models, const EngineOptions& options)
+    : models_(std::move(models)), options_(options), cache_(options.cache_bytes) {
+  fail_input_if(models_.empty(), "[serve] there is no model");
+  fail_input_if(options.rows < 1 || options.waiting < 0 || options.prefill_tokens < 1,
+                "[serve] rows and prefill tokens must be >= 1, waiting >= 0, got ", options.rows, ", ",
+                options.prefill_tokens, " and ", options.waiting);
+  fail_input_if(options.piece < 1 || options.piece % kPiece != 0, "[serve] a piece must be a multiple of ", kPiece,
+                " tokens, got ", options.piece);
+  for (size_t i = 0; i < models_.size(); ++i) {
+    desks_.push_back(std::make_unique<Desk>(Desk{.number = i, .state = {}, .rows = {}}));
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = ending_ = true;
+  }
+  work_.notify_all();
+  thread_.join();
+}
+
+std::optional<int64_t> Engine::longest(size_t model) const {
+  const ModelConfig& config = models_[model].model->config();
+  return config.positions == PositionKind::kLearned ? std::optional(config.context) : std::nullopt;
+}
+
+void Engine::check(const Request& request) const {
+  fail_input_if(request.tokens.empty(), "[serve] the prompt has no tokens");
+  const ServedModel& served = models_.at(request.model);
+  const int64_t rows = served.model->config().vocabulary;
+  for (const int32_t token : request.tokens) {
+    fail_input_if(token < 0 || token >= rows, "[serve] token ", token, " is not in the vocabulary of ", rows);
+  }
+  const int64_t vocabulary = vocabulary_of(served);
+  for (const auto& [token, bias] : request.sampling.bias) {
+    fail_input_if(token >= vocabulary, "[serve] a bias is for token ", token, ", and there are ", vocabulary);
+  }
+  fail_input_if(request.choices < 1 || request.choices > options_.rows, "[serve] from 1 to ", options_.rows,
+                " answers can be written at once, not ", request.choices);
+  const auto most = longest(request.model);
+  const auto tokens = static_cast<int64_t>(request.tokens.size());
+  fail_input_if(most && tokens + request.most_tokens > *most, "[serve] the model has positions for ", most.value_or(0),
+                " tokens, and the prompt's ", tokens, " with ", request.most_tokens, " of the answer are more");
+  Sampler{request.sampling};
+  StopFilter{request.stops};
+}
+
+std::shared_ptr<Answer> Engine::ask(Request request) {
+  check(request);
+  auto answer = std::make_shared<Answer>(std::move(request));
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw Ending("[serve] the server is ending");
+    if (static_cast<int64_t>(waiting_.size()) >= options_.waiting + options_.rows) {
+      throw Busy(concat("[serve] ", waiting_.size(), " requests are waiting already"));
+    }
+    waiting_.push_back(answer);
+    load_.waiting = static_cast<int64_t>(waiting_.size());
+    idle_ = false;
+  }
+  work_.notify_all();
+  return answer;
+}
+
+bool Engine::drain(double seconds) {
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  return idle_changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return idle_; });
+}
+
+void Engine::cut() { cut_ = true; }
+
+void Engine::cancel_all() {
+  for (const auto& reading : readings_) reading->answer->cancel();
+  for (const auto& desk : desks_) {
+    for (auto& row : desk->rows) row.writer.cancel();
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& answer : waiting_) answer->cancel();
+}
+
+Engine::Load Engine::load() const {
+  const std::lock_guard lock(mutex_);
+  Load load = load_;
+  load.ending = closed_;
+  return load;
+}
+
+void Engine::run() {
+  const c10::InferenceMode inference;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      work_.wait(lock, [&] { return ending_ || !idle_; });
+      if (ending_) break;
+    }
+    turn();
+    publish();
+  }
+  // Nobody is left waiting for what does not come.
+  const auto error = std::make_exception_ptr(Failure("[serve] the server has ended"));
+  for (const auto& answer : waiting_) answer->fail(error);
+  for (const auto& reading : readings_) reading->answer->fail(error);
+  for (const auto& desk : desks_) {
+    for (auto& row : desk->rows) row.writer.fail(error);
+  }
+}
+
+void Engine::turn() {
+  if (cut_) cancel_all();
+  admit();
+  step_seconds_ = 0;
+  for (const auto& desk : desks_) {
+    if (!desk->rows.empty()) write(*desk);
+  }
+  read();
+}
+
+int64_t Engine::rows() const {
+  int64_t count = 0;
+  for (const auto& desk : desks_) count += static_cast<int64_t>(desk->rows.size());
+  for (const auto& reading : readings_) count += reading->answer->request().choices;
+  return count;
+}
+
+// Ends an answer that has not been begun and that nobody waits for any more.
+bool Engine::given_up(Answer& answer) {
+  if (!answer.cancelled() && !answer.late()) return false;
+  const Finish end = answer.cancelled() ? Finish::kCancelled : Finish::kTimeout;
+  for (int64_t i = 0; i < answer.request().choices; ++i) answer.finish({.choice = i, .finish = end}, {});
+  metrics_.count("cortado_answers_total", 1, concat("end=\"", word(end), "\""));
+  return true;
+}
+
+// In the order in which they came.
+void Engine::admit() {
+  while (true) {
+    std::shared_ptr<Answer> next;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(waiting_, [&](const auto& answer) { return given_up(*answer); });
+      if (waiting_.empty()) return;
+      if (rows() > 0 && rows() + waiting_.front()->request().choices > options_.rows) return;
+      next = waiting_.front();
+      waiting_.pop_front();
+    }
+    try {
+      start(next);
+    } catch (const std::exception&) {
+      next->fail(std::current_exception());
+    }
+  }
+}
+
+void Engine::start(const std::shared_ptr<Answer>& answer) {
+  const Request& request = answer->request();
+  const auto model = static_cast<int64_t>(request.model);
+  auto reading = std::make_unique<Reading>();
+  reading->answer = answer;
+  StateCache::Found found;
+  if (!request.score_prompt) {  // its scores need every token's logits
+    found = cache_.find(model, request.tokens);
+    if (request.start.snapshot && request.start.depth > found.depth) {
+      found = request.start;
+      cache_.keep(model, std::span(request.tokens).first(static_cast<size_t>(found.depth)), found.snapshot);
+    }
+    const int64_t junction = cache_.seen(model, request.tokens) / options_.piece * options_.piece;
+    if (junction > found.depth) reading->junction = junction;
+    cache_.see(model, request.tokens);
+  }
+  reading->done = found.depth;
+  if (found.snapshot) {
+    reading->state = models_[request.model].model->fork(found.snapshot->state);
+    reading->logits = found.snapshot->logits;
+  } else {
+    reading->state = models_[request.model].model->zero_state(1);
+  }
+  answer->begin(found.depth);
+  metrics_.count("cortado_prompt_tokens_total", static_cast<double>(request.tokens.size()));
+  metrics_.count("cortado_cached_tokens_total", static_cast<double>(found.depth));
+  readings_.push_back(std::move(reading));
+}
+
+// One token of every answer; those that end leave the batch.
+void Engine::write(Desk& desk) {
+  std::vector<int64_t> staying, tokens;
+  for (size_t i = 0; i < desk.rows.size(); ++i) {
+    try {
+      if (const auto token = write(desk, static_cast<int64_t>(i))) {
+        staying.push_back(static_cast<int64_t>(i));
+        tokens.push_back(*token);
+      }
+    } catch (const std::exception&) {  // it leaves alone
+      desk.rows[i].writer.fail(std::current_exception());
+    }
+  }
+  try {
+    step(desk, staying, tokens);
+  } catch (const std::exception&) {
+    fail(desk);
+  }
+}
+
+// A row's next token; nothing where its answer has ended.
+std::optional<int64_t> Engine::write(Desk& desk, int64_t row) {
+  auto& [writer, since] = desk.rows[static_cast<size_t>(row)];
+  const int64_t before = writer.tokens();
+  const auto token = writer.write();
+  if (writer.tokens() > before) {
+    metrics_.observe(before == 0 ? "cortado_time_to_first_token_seconds" : "cortado_time_per_token_seconds",
+                     before == 0 ? writer.answer().age() : since.seconds());
+    metrics_.count("cortado_written_tokens_total");
+    since = Stopwatch();
+  }
+  if (!token) finish(desk, writer, row);
+  return token;
+}
+
+// The client is told before the state is copied, unless it is for the client.
+void Engine::finish(Desk& desk, Writer& writer, int64_t row) {
+  const Request& request = writer.answer().request();
+  metrics_.count("cortado_answers_total", 1, concat("end=\"", word(writer.end()), "\""));
+  metrics_.observe("cortado_request_seconds", writer.answer().age());
+  if (!request.wants_state) writer.finish(nullptr);
+  if (request.score_prompt) return;
+  const auto tokens = writer.read_tokens();
+  const LanguageModel& model = *models_[desk.number].model;
+  // The last one's state is nobody else's: it need not be copied.
+  const ModelState state = desk.rows.size() == 1 ? std::move(desk.state) : model.join({row_of(desk.state, row)});
+  const auto snapshot = snapshot_of(model, state, writer.logits().clone(), static_cast<int64_t>(tokens.size()));
+  cache_.keep(static_cast<int64_t>(desk.number), tokens, snapshot);
+  if (request.wants_state) writer.finish(snapshot);
+}
+
+// Reads `tokens` into the rows that stay, and lets the others go.
+void Engine::step(Desk& desk, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens) {
+  const LanguageModel& model = *models_[desk.number].model;
+  if (staying.size() < desk.rows.size()) {
+    std::vector<Desk::Row> rows;
+    for (const int64_t row : staying) rows.push_back(std::move(desk.rows[static_cast<size_t>(row)]));
+    desk.rows = std::move(rows);
+    desk.state = staying.empty() ? ModelState{} : desk.state.index(numbers(staying, model.device()));
+  }
+  if (staying.empty()) return;
+  const Stopwatch since;
+  const RowsApart apart;
+  const auto inputs = numbers(tokens, model.device()).view({-1, 1});
+  const auto logits = last_logits(model, model.hidden(inputs, {}, &desk.state));
+  for (size_t i = 0; i < desk.rows.size(); ++i) desk.rows[i].writer.set_logits(logits[static_cast<int64_t>(i)]);
+  metrics_.count("cortado_steps_total");
+  step_seconds_ += since.seconds();
+}
+
+// What a batch has failed at, all of its rows have.
+void Engine::fail(Desk& desk) {
+  for (auto& row : desk.rows) row.writer.fail(std::current_exception());
+  desk.rows.clear();
+  desk.state = {};
+}
+
+// As much as it is to take so many tokens through all layers; of each prompt a piece, in turn. Those who write wait for
+// it, at most about two steps more: less is read where it takes longer. Where the pieces end does not depend on how much
+// it is: it ends between two layers.
+void Engine::read() {
+  const Stopwatch since;
+  const auto late = [&] { return step_seconds_ > 0 && since.seconds() > 2 * step_seconds_; };
+  for (auto left = static_cast<double>(options_.prefill_tokens); left > 0 && !readings_.empty() && !late();) {
+    auto reading = std::move(readings_.front());
+    readings_.pop_front();
+    if (given_up(*reading->answer)) continue;
+    try {
+      if (!reading->whole()) left -= read_on(*reading, left);
+      if (reading->whole()) {
+        begin_writing(*reading);
+      } else {
+        readings_.insert(reading->in_piece() ? readings_.begin() : readings_.end(), std::move(reading));
+      }
+    } catch (const std::exception&) {
+      reading->answer->fail(std::current_exception());
+    }
+  }
+}
+
+int64_t Engine::piece_end(const Reading& reading) const {
+  const Request& request = reading.answer->request();
+  int64_t end =
+      std::min((reading.done / options_.piece + 1) * options_.piece, static_cast<int64_t>(request.tokens.size()));
+  for (const int64_t mark : request.marks) {
+    if (mark > reading.done) end = std::min(end, mark);
+  }
+  return end;
+}
+
+// A layer of one piece, or the scores of about so many tokens; returns how many tokens' way through all layers it was.
+double Engine::read_on(Reading& reading, double tokens) {
+  const Request& request = reading.answer->request();
+  const LanguageModel& model = *models_[request.model].model;
+  if (reading.unscored.defined()) return score(reading, tokens);
+  if (!reading.pass) {
+    reading.end = piece_end(reading);
+    const std::vector<int64_t> piece(request.tokens.begin() + reading.done, request.tokens.begin() + reading.end);
+    reading.pass.emplace(model, numbers(piece, model.device()).unsqueeze(0), reading.state);
+  }
+  reading.pass->advance();
+  const auto piece = static_cast<double>(reading.end - reading.done);
+  if (reading.pass->layers_left() == 0) end_piece(reading);
+  return piece / static_cast<double>(model.mixers().size());
+}
+
+void Engine::end_piece(Reading& reading) {
+  const Request& request = reading.answer->request();
+  const at::Tensor hidden = reading.pass->hidden();
+  reading.pass.reset();
+  metrics_.count("cortado_read_tokens_total", static_cast<double>(reading.end - reading.done));
+  if (request.score_prompt) {
+    reading.unscored = hidden[0];
+    return;
+  }
+  reading.done = reading.end;
+  if (!reading.whole() && !is_kept(reading)) return;
+  reading.logits = last_logits(*models_[request.model].model, hidden)[0];
+  if (!reading.whole()) keep(reading, models_[request.model].model->fork(reading.state));
+}
+
+// Of a piece's next tokens, at most so many; returns how many.
+double Engine::score(Reading& reading, double tokens) {
+  const Request& request = reading.answer->request();
+  const ServedModel& served = models_[request.model];
+  const int64_t first = reading.unscored.size(0) - (reading.end - reading.done);
+  const auto count = std::min(reading.end - reading.done, std::max(int64_t{1}, static_cast<int64_t>(tokens)));
+  const auto logits = served.model->logits(reading.unscored.narrow(0, first, count)).to(at::kCPU, at::kFloat);
+  std::vector<ScoredToken> scores;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t token = request.tokens[static_cast<size_t>(reading.done + i)];
+    const at::Tensor before = i == 0 ? reading.logits : logits[i - 1];
+    scores.push_back(before.defined() ? score_token(before, token, request.likeliest.value_or(0), vocabulary_of(served))
+                                      : ScoredToken{.token = token});
+  }
+  reading.answer->add_prompt_scores(std::move(scores));
+  reading.logits = logits[-1].clone();
+  reading.done += count;
+  if (reading.done == reading.end) reading.unscored.reset();
+  return static_cast<double>(count);
+}
+
+// Whether others may go on from what has been read, in the middle of a prompt.
+bool Engine::is_kept(const Reading& reading) const {
+  const auto& marks = reading.answer->request().marks;
+  return reading.done == reading.junction || std::find(marks.begin(), marks.end(), reading.done) != marks.end();
+}
+
+void Engine::keep(const Reading& reading, const ModelState& state) {
+  const Request& request = reading.answer->request();
+  cache_.keep(static_cast<int64_t>(request.model), std::span(request.tokens).first(static_cast<size_t>(reading.done)),
+              snapshot_of(*models_[request.model].model, state, reading.logits, reading.done));
+}
+
+// All of the prompt has been read: its answers join the batch.
+void Engine::begin_writing(Reading& reading) {
+  const auto& answer = reading.answer;
+  const Request& request = answer->request();
+  const ServedModel& served = models_[request.model];
+  Desk& desk = *desks_[request.model];
+  std::vector<Desk::Row> rows;
+  for (int64_t i = 0; i < request.choices; ++i) {
+    rows.push_back({.writer = Writer(answer, i, served.tokenizer, vocabulary_of(served), reading.logits)});
+  }
+  // What may fail comes before the desk changes.
+  desk.rows.reserve(desk.rows.size() + rows.size());
+  if (desk.rows.empty() && request.choices == 1) {  // the batch is this one, which need not be copied
+    if (!request.score_prompt) keep(reading, served.model->fork(reading.state));
+    desk.state = std::move(reading.state);
+  } else {
+    std::vector<ModelState> states(static_cast<size_t>(request.choices), reading.state);
+    if (!desk.rows.empty()) states.insert(states.begin(), desk.state);
+    desk.state = served.model->join(states, kPiece);
+    if (!request.score_prompt) keep(reading, reading.state);
+  }
+  std::move(rows.begin(), rows.end(), std::back_inserter(desk.rows));
+}
+
+void Engine::publish() {
+  Load load;
+  for (const auto& desk : desks_) {
+    load.writing += static_cast<int64_t>(desk->rows.size());
+    if (!desk->rows.empty()) load.state_bytes += desk->state.bytes();
+  }
+  load.reading = static_cast<int64_t>(readings_.size());
+  load.cache_bytes = cache_.bytes();
+  load.snapshots = cache_.snapshots();
+  load.evicted = cache_.evicted();
+  {
+    const std::lock_guard lock(mutex_);
+    load.waiting = static_cast<int64_t>(waiting_.size());
+    load_ = load;
+    idle_ = load.waiting + load.reading + load.writing == 0;
+  }
+  idle_changed_.notify_all();
+}
+
+}  // namespace cortado

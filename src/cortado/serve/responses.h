@@ -1,0 +1,91 @@
+// OpenAI's Responses API: conversations that the server remembers, each turn reading only what is new.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cortado/serve/body.h"
+#include "cortado/serve/response_store.h"
+#include "cortado/serve/wire.h"
+
+namespace cortado {
+
+// A response that is being made.
+class RunningResponse {
+ public:
+  // Told of every event of a stream ("response.output_text.delta", ...), or of nothing but that it goes on (null);
+  // returns whether there is still a reader.
+  using Tell = std::function<bool(const Json& event)>;
+
+  const std::string& id() const { return id_; }
+  bool streams() const { return stream_; }
+  bool in_background() const { return background_; }
+  Json object() const;  // the response as it is now
+  void cancel();        // it ends with what it has
+  void forget();        // and is not kept
+  // Waits for the answer, keeps it where it is to be kept. False: the reader is gone, and the answer with it.
+  bool make(const Tell& tell);
+
+ private:
+  friend class Responses;
+  RunningResponse() = default;
+  bool follow(const Tell& tell);
+  bool tell_of(const Tell& tell, const char* type, Json event);
+  void finish(Finish finish);
+  void keep(StoredResponse stored);
+  void fail(const std::string& why);
+  Json message(const char* status) const;
+  Json usage() const;
+
+  std::string id_, message_id_, text_;
+  bool stream_ = false, background_ = false;
+  std::atomic<bool> store_ = true;
+  Engine* engine_ = nullptr;
+  ResponseStore* kept_in_ = nullptr;
+  std::shared_ptr<Answer> answer_;
+  Json response_;  // the object
+  Json record_;    // what is kept beside it
+  std::vector<ScoredToken> scores_;
+  int64_t events_ = 0;
+  mutable std::mutex mutex_;
+};
+
+class Responses {
+ public:
+  Responses(Engine& engine, const WireLimits& limits, std::unique_ptr<ResponseStore> store);
+  ~Responses();  // waits for those in the background: the engine must be ending
+
+  // WireError, Busy.
+  std::shared_ptr<RunningResponse> create(const Json& body);
+  void run_in_background(const std::shared_ptr<RunningResponse>& response);
+
+  Json get(const std::string& id);
+  Json remove(const std::string& id);
+  Json cancel(const std::string& id);
+  // limit, order ("asc", "desc"), after: as the query has them, empty where it does not.
+  Json input_items(const std::string& id, const std::string& limit, const std::string& order, const std::string& after);
+
+ private:
+  struct Turn;
+  StoredResponse stored(const std::string& id);
+  std::shared_ptr<RunningResponse> running(const std::string& id);
+  void read_history(Turn& turn, const std::string& previous);
+  void start_sequence(Turn& turn) const;
+  Request read_request(Body& body, size_t model, RunningResponse& response) const;
+  Json new_object(const Json& body, const Request& request, const RunningResponse& response) const;
+
+  Engine& engine_;
+  WireLimits limits_;
+  std::unique_ptr<ResponseStore> store_;
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<RunningResponse>> running_;
+  std::vector<std::future<void>> background_;
+};
+
+}  // namespace cortado

@@ -1,0 +1,181 @@
+#include <algorithm>
+
+#include "cortado/base/error.h"
+#include "cortado/serve/responses.h"
+
+namespace cortado {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLookForReader = 50ms;
+
+}  // namespace
+
+Json RunningResponse::object() const {
+  const std::lock_guard lock(mutex_);
+  return response_;
+}
+
+void RunningResponse::cancel() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (response_["status"] == "in_progress") response_["status"] = "cancelled";
+  }
+  answer_->cancel();
+}
+
+void RunningResponse::forget() {
+  store_ = false;
+  cancel();
+}
+
+// The one item that there is.
+Json RunningResponse::message(const char* status) const {
+  const ServedModel& served = engine_->models()[answer_->request().model];
+  return {{"id", message_id_},
+          {"type", "message"},
+          {"status", status},
+          {"role", "assistant"},
+          {"content", Json::array({{{"type", "output_text"},
+                                    {"text", text_},
+                                    {"annotations", Json::array()},
+                                    {"logprobs", token_scores(served, scores_)}}})}};
+}
+
+Json RunningResponse::usage() const {
+  const auto prompt = static_cast<int64_t>(answer_->request().tokens.size()), written = answer_->written_tokens();
+  return {{"input_tokens", prompt},
+          {"input_tokens_details", {{"cached_tokens", answer_->cached_tokens()}}},
+          {"output_tokens", written},
+          {"output_tokens_details", {{"reasoning_tokens", 0}}},
+          {"total_tokens", prompt + written}};
+}
+
+bool RunningResponse::tell_of(const Tell& tell, const char* type, Json event) {
+  if (!stream_) return true;
+  Json whole = {{"type", type}, {"sequence_number", events_++}};
+  whole.update(event);
+  return tell(whole);
+}
+
+// What the answer's end makes of the response. It is kept before anybody sees that it has ended: who does may go on.
+void RunningResponse::finish(Finish finish) {
+  const WrittenAnswer& written = answer_->written(0);
+  const auto& tokenizer = *engine_->models()[answer_->request().model].tokenizer;
+  const auto& stops = tokenizer.special().stops;
+  const bool closed =
+      !written.tokens.empty() && std::find(stops.begin(), stops.end(), written.tokens.back()) != stops.end();
+  StoredResponse stored{
+      .id = id_, .record = record_, .model = answer_->request().model, .tokens = answer_->request().tokens};
+  Json ended = object();
+  const bool cancelled = ended.at("status") == "cancelled", whole = finish == Finish::kStop && !cancelled;
+  if (!cancelled) ended["status"] = whole ? "completed" : "incomplete";
+  if (!whole && !cancelled) ended["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  ended["output"] = Json::array({message(whole ? "completed" : "incomplete")});
+  ended["usage"] = usage();
+  stored.record["response"] = ended;
+  stored.tokens.insert(stored.tokens.end(), written.tokens.begin(), written.tokens.end());
+  stored.record["messages"].push_back({{"role", "assistant"}, {"content", text_}});
+  stored.record["ended"] = closed;
+  if (const auto& snapshot = written.snapshot) {
+    stored.snapshot = {snapshot, snapshot->state.position.cpu()[0].item<int64_t>()};
+  }
+  if (store_) keep(std::move(stored));
+  const std::lock_guard lock(mutex_);
+  response_ = std::move(ended);
+}
+
+// A state that is too large for the place, or a place that is full, need not lose the answer: it is read again then.
+void RunningResponse::keep(StoredResponse stored) {
+  try {
+    kept_in_->put(stored);
+  } catch (const std::exception&) {
+    if (!stored.snapshot.snapshot) throw;
+    stored.snapshot = {};
+    kept_in_->put(stored);
+  }
+}
+
+// Who asks for it later finds out, where that can be kept.
+void RunningResponse::fail(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    response_["status"] = "failed";
+    response_["error"] = {{"code", "server_error"}, {"message", why}};
+  }
+  if (!store_) return;
+  StoredResponse stored{
+      .id = id_, .record = record_, .model = answer_->request().model, .tokens = answer_->request().tokens};
+  stored.record["response"] = object();
+  stored.record["ended"] = true;
+  try {
+    kept_in_->put(stored);
+  } catch (const std::exception&) {  // the place is what has failed
+  }
+}
+
+bool RunningResponse::follow(const Tell& tell) {
+  const Json place = {{"item_id", message_id_}, {"output_index", 0}, {"content_index", 0}};
+  const auto at = [&](Json more) {
+    Json event = place;
+    event.update(more);
+    return event;
+  };
+  AnswerPart part;
+  while (true) {
+    const auto got = answer_->next(part, kLookForReader);
+    if (got == Answer::Got::kEnd) return true;
+    if (got == Answer::Got::kNone) {
+      if (!tell(nullptr)) return false;
+      continue;
+    }
+    if (text_.empty()) part.text.erase(0, std::min(part.text.find_first_not_of(' '), part.text.size()));
+    text_ += part.text;
+    const ServedModel& served = engine_->models()[answer_->request().model];
+    const Json scores = token_scores(served, part.scores);
+    scores_.insert(scores_.end(), part.scores.begin(), part.scores.end());
+    const bool go_on = part.text.empty() ||
+                       tell_of(tell, "response.output_text.delta", at({{"delta", part.text}, {"logprobs", scores}}));
+    if (part.finish) {
+      finish(*part.finish);
+      const Json whole = message("completed").at("content")[0];
+      return tell_of(tell, "response.output_text.done", at({{"text", text_}, {"logprobs", whole.at("logprobs")}})) &&
+             tell_of(tell, "response.content_part.done", at({{"part", whole}})) &&
+             tell_of(tell, "response.output_item.done", {{"output_index", 0}, {"item", object().at("output")[0]}});
+    }
+    if (!go_on) return false;
+  }
+}
+
+bool RunningResponse::make(const Tell& tell) {
+  Json item = {{"id", message_id_},
+               {"type", "message"},
+               {"status", "in_progress"},
+               {"role", "assistant"},
+               {"content", Json::array()}};
+  const Json part = {
+      {"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+  bool there = tell_of(tell, "response.created", {{"response", object()}}) &&
+               tell_of(tell, "response.in_progress", {{"response", object()}}) &&
+               tell_of(tell, "response.output_item.added", {{"output_index", 0}, {"item", item}}) &&
+               tell_of(tell, "response.content_part.added",
+                       {{"item_id", message_id_}, {"output_index", 0}, {"content_index", 0}, {"part", part}});
+  try {
+    there = there && follow(tell);
+  } catch (const std::exception& error) {
+    fail(error.what());
+    if (!stream_) throw;
+  }
+  if (!there) {
+    answer_->cancel();
+    return false;
+  }
+  const Json ended = object();
+  const std::string status = ended.at("status");
+  const std::string type = status == "cancelled" ? "response.incomplete" : "response." + status;
+  return tell_of(tell, type.c_str(), {{"response", ended}});
+}
+
+}  // namespace cortado

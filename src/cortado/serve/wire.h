@@ -1,0 +1,106 @@
+// OpenAI's API in JSON: what a body asks for, and what answers look like. No sockets.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cortado/base/json.h"
+#include "cortado/serve/engine.h"
+
+namespace cortado {
+
+// An answer that is an error object: {"error": {"message", "type", "param", "code"}}.
+class WireError : public std::runtime_error {
+ public:
+  WireError(int status, const std::string& message, std::string param = "", std::string code = "");
+  int status() const { return status_; }
+  Json body() const;
+
+ private:
+  int status_;
+  std::string param_, code_;
+};
+
+// What limits requests, beside the engine's own limits.
+struct WireLimits {
+  int64_t prompt_tokens = 1 << 20;
+  int64_t answer_tokens = 4096;  // of any answer; what a conversation's answer has if nobody says otherwise
+  double seconds = 600;          // of a request
+};
+
+// A call of /v1/completions or /v1/chat/completions.
+struct Call {
+  bool chat = false;
+  std::string id;
+  int64_t created = 0;
+  size_t model = 0;
+  std::vector<Request> requests = {};     // one a prompt
+  std::vector<std::string> prompts = {};  // their texts, where echoed
+  bool stream = false;
+  bool usage = false;  // at the end of a stream
+  bool echo = false;
+};
+
+// Of a body; anything that is wrong, unknown or not to be had: WireError.
+Call read_completion(const Json& body, const Engine& engine, const WireLimits& limits);
+Call read_chat(const Json& body, const Engine& engine, const WireLimits& limits);
+
+// Which model a name is; absent or empty: the only one. WireError.
+size_t find_model(const Json& body, const Engine& engine);
+
+// Waits for the answers and gives the reply to `write` as it comes: the events of a stream, or one object at the end.
+// `write` returns whether there is still a reader, and is also called with nothing to find out; once it has said no,
+// or something has failed, all answers are cancelled.
+class Reply {
+ public:
+  using Write = std::function<bool(const std::string& bytes)>;
+  Reply(Call call, Engine& engine);  // Busy, InputError
+  ~Reply();
+
+  // Writes all that there is. False: the reader is gone. Errors are written as an error object.
+  bool write_all(const Write& write);
+
+ private:
+  struct Choice {
+    std::string text;
+    Json logprobs;
+    std::optional<Finish> finish;
+    int64_t offset = 0;    // characters of `text` that scores have told of
+    bool started = false;  // the first words have come
+  };
+  void take(size_t request, AnswerPart part, const Write& write);
+  void begin(size_t request, const Write& write);
+  Json usage() const;
+  Json frame(const char* object) const;
+  Json whole() const;
+  Json event(size_t index, const Json& content) const;
+  Json scores_of(const std::vector<ScoredToken>& scores, int64_t& offset) const;
+  void send(const Json& event, const Write& write);
+
+  Call call_;
+  Engine& engine_;
+  std::vector<std::shared_ptr<Answer>> answers_;
+  std::vector<Choice> choices_;
+  std::vector<bool> begun_;
+  bool gone_ = false;
+};
+
+// The other endpoints.
+Json models_list(const Engine& engine);
+Json model_entry(const ServedModel& served);
+Json tokenize(const Json& body, const Engine& engine);
+Json detokenize(const Json& body, const Engine& engine);
+Json tokenizer_info(const Engine& engine);
+
+// Of conversations: a list of tokens with their scores, bytes and the likeliest in their place.
+Json token_scores(const ServedModel& served, const std::vector<ScoredToken>& scores);
+
+// A random name: "chatcmpl-" and 24 digits and letters.
+std::string new_id(const std::string& prefix);
+// Written with U+FFFD for what is not UTF-8, as a byte model may write.
+std::string dump(const Json& json);
+
+}  // namespace cortado

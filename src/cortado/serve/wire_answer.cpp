@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "cortado/base/error.h"
+#include "cortado/serve/wire.h"
+
+namespace cortado {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long it takes at most until a reader that has gone is noticed.
+constexpr auto kLook = 50ms;
+
+const char* type_of(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+// As OpenAI says it: a limit of time is a limit.
+const char* reason(Finish finish) { return finish == Finish::kStop ? "stop" : "length"; }
+
+int64_t characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+std::string piece_of(const ServedModel& served, int32_t token) {
+  return served.tokenizer ? served.tokenizer->piece(token) : std::to_string(token);
+}
+
+// Of a sequence of so many tokens: its state, and what keys and values of all would be.
+std::pair<int64_t, int64_t> memory_after(const ServedModel& served, int64_t tokens) {
+  const auto type = served.model->dtype();
+  return {served.model->state_bytes(tokens, type), key_value_bytes(served.model->config(), tokens, type)};
+}
+
+void append(Json& to, const Json& scores) {
+  if (to.is_null()) {
+    to = scores;
+    return;
+  }
+  for (auto& [key, list] : to.items()) {
+    if (list.is_array()) list.insert(list.end(), scores.at(key).begin(), scores.at(key).end());
+  }
+}
+
+}  // namespace
+
+WireError::WireError(int status, const std::string& message, std::string param, std::string code)
+    : std::runtime_error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
+
+Json WireError::body() const {
+  return {{"error",
+           {{"message", what()},
+            {"type", type_of(status_)},
+            {"param", param_.empty() ? Json() : Json(param_)},
+            {"code", code_.empty() ? Json() : Json(code_)}}}};
+}
+
+Json token_scores(const ServedModel& served, const std::vector<ScoredToken>& scores) {
+  const auto entry = [&](int32_t token, double logprob) -> Json {
+    const std::string text = piece_of(served, token);
+    return {{"token", text}, {"logprob", logprob}, {"bytes", std::vector<uint8_t>(text.begin(), text.end())}};
+  };
+  Json list = Json::array();
+  for (const ScoredToken& score : scores) {
+    Json one = entry(score.token, score.logprob.value_or(0));
+    one["top_logprobs"] = Json::array();
+    for (const auto& [token, logprob] : score.likeliest) one["top_logprobs"].push_back(entry(token, logprob));
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+std::string new_id(const std::string& prefix) {
+  static constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
+  std::random_device random;
+  std::string id = prefix;
+  for (int i = 0; i < 24; ++i) id += kLetters[random() % kLetters.size()];
+  return id;
+}
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Reply::Reply(Call call, Engine& engine) : call_(std::move(call)), engine_(engine), begun_(call_.requests.size()) {
+  try {
+    for (const Request& request : call_.requests) answers_.push_back(engine.ask(request));
+  } catch (...) {
+    for (const auto& answer : answers_) answer->cancel();
+    throw;
+  }
+  for (const Request& request : call_.requests) choices_.resize(choices_.size() + static_cast<size_t>(request.choices));
+}
+
+Reply::~Reply() {
+  for (const auto& answer : answers_) answer->cancel();
+}
+
+Json Reply::usage() const {
+  int64_t prompt = 0, cached = 0, written = 0;
+  for (const auto& answer : answers_) {
+    prompt += static_cast<int64_t>(answer->request().tokens.size());
+    cached += answer->cached_tokens();
+    written += answer->written_tokens();
+  }
+  const auto [state, key_values] = memory_after(engine_.models()[call_.model], prompt + written);
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", written},
+          {"total_tokens", prompt + written},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"state_bytes", state},
+          {"kv_cache_bytes", key_values}};
+}
+
+Json Reply::frame(const char* object) const {
+  return {
+      {"id", call_.id}, {"object", object}, {"created", call_.created}, {"model", engine_.models()[call_.model].name}};
+}
+
+// Of /v1/completions: lists side by side.
+Json Reply::scores_of(const std::vector<ScoredToken>& scores, int64_t& offset) const {
+  const ServedModel& served = engine_.models()[call_.model];
+  if (call_.chat) return {{"content", token_scores(served, scores)}, {"refusal", nullptr}};
+  Json tokens = Json::array(), logprobs = Json::array(), likeliest = Json::array(), offsets = Json::array();
+  for (const ScoredToken& score : scores) {
+    const std::string text = piece_of(served, score.token);
+    tokens.push_back(text);
+    logprobs.push_back(score.logprob ? Json(*score.logprob) : Json());
+    Json top;  // null for the first token, which has no score
+    if (score.logprob) top = Json::object();
+    for (const auto& [token, logprob] : score.likeliest) {
+      const std::string other = piece_of(served, token);
+      if (!top.contains(other) || top[other].get<double>() < logprob) top[other] = logprob;
+    }
+    likeliest.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += characters(text);
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(likeliest)},
+          {"text_offset", std::move(offsets)}};
+}
+
+// A choice of a stream's event.
+Json Reply::event(size_t index, const Json& content) const {
+  Json json = frame(call_.chat ? "chat.completion.chunk" : "text_completion");
+  Json choice = {{"index", index}};
+  choice.update(content);
+  json["choices"] = Json::array({std::move(choice)});
+  if (call_.usage) json["usage"] = nullptr;
+  return json;
+}
+
+void Reply::send(const Json& event, const Write& write) {
+  if (!gone_ && !write("data: " + dump(event) + "\n\n")) gone_ = true;
+}
+
+// Before the first part of a prompt's answers.
+void Reply::begin(size_t request, const Write& write) {
+  begun_[request] = true;
+  const auto each = static_cast<size_t>(call_.requests[request].choices);
+  for (size_t i = request * each; i < (request + 1) * each; ++i) {
+    Choice& choice = choices_[i];
+    if (call_.echo) {
+      choice.text = call_.prompts[request];
+      const auto& scores = answers_[request]->prompt_scores();
+      if (!scores.empty()) choice.logprobs = scores_of(scores, choice.offset);
+      choice.offset = characters(choice.text);
+    }
+    if (!call_.stream) continue;
+    if (call_.chat) {
+      send(event(i, {{"delta", {{"role", "assistant"}, {"content", ""}}},
+                     {"logprobs", nullptr},
+                     {"finish_reason", nullptr}}),
+           write);
+    } else if (call_.echo) {
+      send(event(i, {{"text", choice.text}, {"logprobs", choice.logprobs}, {"finish_reason", nullptr}}), write);
+    }
+  }
+}
+
+void Reply::take(size_t request, AnswerPart part, const Write& write) {
+  if (!begun_[request]) begin(request, write);
+  const size_t index =
+      request * static_cast<size_t>(call_.requests[request].choices) + static_cast<size_t>(part.choice);
+  Choice& choice = choices_[index];
+  if (call_.chat && !choice.started) part.text.erase(0, std::min(part.text.find_first_not_of(' '), part.text.size()));
+  choice.started = choice.started || !part.text.empty();
+  const Json scores = part.scores.empty() ? Json() : scores_of(part.scores, choice.offset);
+  choice.finish = part.finish;
+  if (!call_.stream) {
+    choice.text += part.text;
+    if (!scores.is_null()) append(choice.logprobs, scores);
+    return;
+  }
+  const Json finish = part.finish ? Json(reason(*part.finish)) : Json();
+  if (call_.chat) {
+    const Json delta = part.text.empty() ? Json::object() : Json{{"content", part.text}};
+    send(event(index, {{"delta", delta}, {"logprobs", scores}, {"finish_reason", finish}}), write);
+  } else {
+    send(event(index, {{"text", part.text}, {"logprobs", scores}, {"finish_reason", finish}}), write);
+  }
+}
+
+Json Reply::whole() const {
+  Json json = frame(call_.chat ? "chat.completion" : "text_completion");
+  Json choices = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& choice = choices_[i];
+    Json entry = {{"index", i}};
+    if (call_.chat) {
+      entry["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    } else {
+      entry["text"] = choice.text;
+    }
+    entry["logprobs"] = choice.logprobs;
+    entry["finish_reason"] = choice.finish ? Json(reason(*choice.finish)) : Json();
+    choices.push_back(std::move(entry));
+  }
+  json["choices"] = std::move(choices);
+  json["usage"] = usage();
+  return json;
+}
+
+bool Reply::write_all(const Write& write) {
+  std::vector<size_t> open(answers_.size());
+  for (size_t i = 0; i < open.size(); ++i) open[i] = i;
+  AnswerPart part;
+  while (!open.empty() && !gone_) {
+    // Waits for one of them, and takes of the others what there is.
+    for (size_t i = 0; i < open.size();) {
+      auto got = answers_[open[i]]->next(part, i == 0 ? kLook : 0ms);
+      for (; got == Answer::Got::kPart; got = answers_[open[i]]->next(part, 0ms)) take(open[i], std::move(part), write);
+      if (got == Answer::Got::kEnd) {
+        open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+    if (!gone_ && !write("")) gone_ = true;
+  }
+  if (gone_) return false;
+  if (!call_.stream) return write(dump(whole()));
+  if (call_.usage) {
+    Json json = frame(call_.chat ? "chat.completion.chunk" : "text_completion");
+    json["choices"] = Json::array();
+    json["usage"] = usage();
+    send(json, write);
+  }
+  return write("data: [DONE]\n\n");
+}
+
+Json model_entry(const ServedModel& served) {
+  const auto [state, key_values] = memory_after(served, 4096);
+  const ModelConfig& config = served.model->config();
+  return {{"id", served.name},
+          {"object", "model"},
+          {"created", served.created},
+          {"owned_by", "cortado"},
+          {"parameters", served.model->parameter_count()},
+          {"weight_bytes", served.model->weight_bytes()},
+          {"memory", served.memory},
+          {"context", config.context},
+          {"layers", config.layers.size()},
+          {"state_bytes", state},  // after 4,096 tokens
+          {"kv_cache_bytes", key_values}};
+}
+
+Json models_list(const Engine& engine) {
+  Json list = Json::array();
+  for (const ServedModel& served : engine.models()) list.push_back(model_entry(served));
+  return {{"object", "list"}, {"data", std::move(list)}};
+}
+
+}  // namespace cortado

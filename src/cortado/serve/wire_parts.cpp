@@ -1,0 +1,136 @@
+#include "cortado/serve/wire_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "cortado/base/error.h"
+#include "cortado/base/words.h"
+
+namespace cortado {
+
+namespace {
+
+constexpr size_t kMostStops = 16, kLongestStop = 1000;
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+int64_t random_seed() {
+  std::random_device random;
+  return static_cast<int64_t>(random()) << 20 ^ static_cast<int64_t>(random());
+}
+
+// {"123": -5} as OpenAI has it.
+std::vector<std::pair<int32_t, double>> read_bias(Body& body, int64_t vocabulary) {
+  const Json& bias = body.any("logit_bias");
+  std::vector<std::pair<int32_t, double>> all;
+  if (bias.is_null()) return all;
+  if (!bias.is_object())
+    body.fail("logit_bias", "must be an object of token numbers and what is added to their logits");
+  for (const auto& [token, value] : bias.items()) {
+    const bool number =
+        !token.empty() && token.size() < 10 && token.find_first_not_of("0123456789") == std::string::npos;
+    if (!number) body.fail("logit_bias", concat("must have token numbers as its keys, got ", Json(token).dump()));
+    if (!value.is_number() || !(std::abs(value.get<double>()) <= 100)) {
+      body.fail("logit_bias", concat("must be from -100 to 100 for token ", token, ", got ", value.dump()));
+    }
+    if (std::stoi(token) >= vocabulary) {
+      body.fail("logit_bias", concat("has token ", token, ", and there are ", vocabulary));
+    }
+    all.emplace_back(std::stoi(token), value.get<double>());
+  }
+  return all;
+}
+
+}  // namespace
+
+const std::vector<std::string>& informative_fields() {
+  static const std::vector<std::string> kFields = {"user",
+                                                   "metadata",
+                                                   "store",
+                                                   "service_tier",
+                                                   "safety_identifier",
+                                                   "prompt_cache_key",
+                                                   "prompt_cache_retention",
+                                                   "parallel_tool_calls"};
+  return kFields;
+}
+
+SamplingOptions read_sampling(Body& body, int64_t vocabulary) {
+  SamplingOptions sampling;
+  sampling.temperature = body.number("temperature", 0, 100).value_or(1.0);
+  sampling.top_p = body.number("top_p", 0, 1).value_or(1.0);
+  if (sampling.top_p == 0) sampling.top_k = 1;  // of OpenAI's range: the likeliest alone
+  sampling.top_p = sampling.top_p == 0 ? 1 : sampling.top_p;
+  if (const auto top_k = body.integer("top_k", -1, kNoLimit)) sampling.top_k = std::max<int64_t>(*top_k, 0);
+  sampling.min_p = body.number("min_p", 0, 1).value_or(0.0);
+  sampling.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0.0);
+  sampling.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0.0);
+  sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100).value_or(1.0);
+  sampling.bias = read_bias(body, vocabulary);
+  const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min() / 2, kNoLimit / 2);
+  sampling.seed = seed ? *seed : random_seed();
+  return sampling;
+}
+
+std::vector<std::string> read_stops(Body& body) {
+  auto stops = body.texts("stop");
+  // Every one is looked for in every token, beside all other answers.
+  if (stops.size() > kMostStops)
+    body.fail("stop", concat("must be at most ", kMostStops, " texts, not ", stops.size()));
+  for (const auto& stop : stops) {
+    if (stop.empty()) body.fail("stop", "must not be an empty text");
+    if (stop.size() > kLongestStop) body.fail("stop", concat("must be texts of at most ", kLongestStop, " bytes"));
+  }
+  return stops;
+}
+
+void check_tool_choice(Body& body) {
+  const Json& choice = body.any("tool_choice");
+  if (!choice.is_null() && choice != "none" && choice != "auto") body.refuse({"tool_choice"});
+}
+
+void check_prompt(const Request& request, const std::string& param, const Engine& engine, const WireLimits& limits) {
+  const auto tokens = static_cast<int64_t>(request.tokens.size());
+  if (tokens == 0) throw WireError(400, concat("\"", param, "\" has no tokens"), param);
+  if (tokens > limits.prompt_tokens) {
+    throw WireError(400,
+                    concat("the prompt has ", tokens, " tokens, and this server reads at most ", limits.prompt_tokens),
+                    param, "context_length_exceeded");
+  }
+  const auto longest = engine.longest(request.model);
+  if (longest && tokens + request.most_tokens > *longest) {
+    throw WireError(400,
+                    concat("the model has positions for ", *longest, " tokens, and the prompt's ", tokens, " with ",
+                           request.most_tokens, " of the answer are more"),
+                    param, "context_length_exceeded");
+  }
+}
+
+const Tokenizer& tokenizer_of(const ServedModel& it) {
+  if (!it.tokenizer) {
+    throw WireError(400, concat("the model ", it.name, " has no tokenizer: its prompts are lists of token numbers"),
+                    "prompt");
+  }
+  return *it.tokenizer;
+}
+
+std::string read_content(Body& message, const std::vector<std::string>& types) {
+  const Json& content = message.any("content");
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) message.fail("content", "must be a text or a list of parts");
+  std::string joined;
+  for (size_t i = 0; i < content.size(); ++i) {
+    Body part(content[i], message.place_of(concat("content[", i, "]")));
+    const std::string type = part.required_text("type");
+    if (std::find(types.begin(), types.end(), type) == types.end()) {
+      part.fail("type", concat("can only be ", alternatives(types, "\""), ", got ", Json(type).dump()));
+    }
+    joined += part.required_text("text");
+    part.ignore({"annotations", "logprobs"});
+    part.finish();
+  }
+  return joined;
+}
+
+}  // namespace cortado

@@ -1,0 +1,37 @@
+// What the calls' readers share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cortado/serve/body.h"
+#include "cortado/serve/wire.h"
+
+namespace cortado {
+
+// Fields of OpenAI's that change nothing that is computed here.
+const std::vector<std::string>& informative_fields();
+
+// temperature, top_p, penalties, logit_bias, seed and what other servers have beside them.
+SamplingOptions read_sampling(Body& body, int64_t vocabulary);
+
+// At most 16 texts of at most 1,000 bytes, none empty.
+std::vector<std::string> read_stops(Body& body);
+
+// Without tools "none" and "auto" say the same; anything else is refused.
+void check_tool_choice(Body& body);
+
+// WireError: no token, more than this server reads, or more than the model has positions for.
+void check_prompt(const Request& request, const std::string& param, const Engine& engine, const WireLimits& limits);
+
+const Tokenizer& tokenizer_of(const ServedModel& it);  // WireError: it has none
+
+// A message's "content": a text, or parts with texts, joined. `types`: the parts' that are known.
+std::string read_content(Body& message, const std::vector<std::string>& types);
+
+// "response_format" (`nested`: a schema lies in its "json_schema") or "text"'s "format": what the answer is held to; null:
+// nothing. Compiles a schema that is new. WireError: a field of it is wrong, or its schema cannot be held to; Busy.
+std::shared_ptr<const Grammar> read_format(Body& outer, const std::string& key, bool nested, const Engine& engine,
+                                           size_t model);
+
+}  // namespace cortado

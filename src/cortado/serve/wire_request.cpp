@@ -1,0 +1,244 @@
+#include <algorithm>
+
+#include "cortado/base/error.h"
+#include "cortado/base/words.h"
+#include "cortado/serve/wire_parts.h"
+#include "cortado/tokenizers/chat.h"
+
+namespace cortado {
+
+namespace {
+
+constexpr int64_t kMostLikeliest = 20;
+
+const ServedModel& served(const Engine& engine, size_t model) { return engine.models()[model]; }
+
+// What every kind of call says.
+Request read_common(Body& body, const Json& json, const Engine& engine, const WireLimits& limits) {
+  Request request;
+  request.sampling = read_sampling(body, vocabulary_of(engine.models()[find_model(json, engine)]));
+  request.choices = body.integer("n", 1, engine.options().rows).value_or(1);
+  request.stops = read_stops(body);
+  request.ignore_end = body.boolean("ignore_eos", false);
+  request.seconds = limits.seconds;
+  return request;
+}
+
+void read_stream(Body& body, Call& call) {
+  call.stream = body.boolean("stream", false);
+  const Json& options = body.any("stream_options");
+  if (options.is_null()) return;
+  if (!call.stream) body.fail("stream_options", "is for streams: \"stream\" must be true");
+  Body inner(options, "stream_options");
+  call.usage = inner.boolean("include_usage", false);
+  inner.ignore({"include_obfuscation"});
+  inner.finish();
+}
+
+// A list of token numbers.
+std::vector<int32_t> read_tokens(const Json& list, Body& body, const std::string& key, int64_t vocabulary) {
+  std::vector<int32_t> tokens;
+  for (const Json& item : list) {
+    const bool good = item.is_number_integer() && item.get<int64_t>() >= 0 && item.get<int64_t>() < vocabulary;
+    if (!good) body.fail(key, concat("must hold token numbers from 0 to ", vocabulary - 1, ", got ", item.dump()));
+    tokens.push_back(item.get<int32_t>());
+  }
+  return tokens;
+}
+
+// A text, a list of texts, of numbers or of lists of numbers.
+std::vector<std::vector<int32_t>> read_prompts(Body& body, const ServedModel& it, bool begin) {
+  const Json& prompt = body.any("prompt");
+  const auto text = [&](const Json& item) {
+    const std::string words = item.get<std::string>();
+    return begin ? encode_prompt(tokenizer_of(it), words) : tokenizer_of(it).encode(words);
+  };
+  const int64_t vocabulary = it.model->config().vocabulary;
+  if (prompt.is_string()) return {text(prompt)};
+  if (!prompt.is_array() || prompt.empty()) {
+    body.fail("prompt", "must be a text, a list of texts, of token numbers, or of lists of token numbers");
+  }
+  if (prompt[0].is_number()) return {read_tokens(prompt, body, "prompt", vocabulary)};
+  std::vector<std::vector<int32_t>> all;
+  for (const Json& item : prompt) {
+    if (item.is_string() != prompt[0].is_string() || !(item.is_string() || item.is_array())) {
+      body.fail("prompt", "must be a text, a list of texts, of token numbers, or of lists of token numbers");
+    }
+    all.push_back(item.is_string() ? text(item) : read_tokens(item, body, "prompt", vocabulary));
+  }
+  return all;
+}
+
+std::vector<ChatMessage> read_messages(Body& body) {
+  const Json& list = body.any("messages");
+  if (!list.is_array() || list.empty()) body.fail("messages", "must be a list of at least one message");
+  std::vector<ChatMessage> messages;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string place = concat("messages[", i, "]");
+    Body message(list[i], place);
+    std::string role = message.required_text("role");
+    if (role == "developer") role = "system";
+    const bool good = role == "user" || role == "assistant" || (role == "system" && i == 0);
+    if (!good) {
+      message.fail("role",
+                   concat("must be \"user\" or \"assistant\" (\"system\" of the first), got ", Json(role).dump()));
+    }
+    message.refuse({"tool_calls", "function_call", "audio"});
+    message.ignore({"name", "refusal", "annotations"});
+    messages.push_back({role, read_content(message, {"text"})});
+    message.finish();
+  }
+  return messages;
+}
+
+// Where other conversations may part from this one: behind its first message and behind each of its last ones.
+std::vector<int64_t> marks_of(const Chat& chat, const std::vector<ChatMessage>& messages, const Tokenizer& tokenizer,
+                              const std::vector<int32_t>& tokens) {
+  std::vector<int64_t> marks;
+  for (size_t count = 1; count < messages.size(); ++count) {
+    if (count > 1 && count + 2 < messages.size()) continue;
+    const auto part =
+        tokenizer.encode(chat.render({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, false));
+    const bool begins = part.size() < tokens.size() && std::equal(part.begin(), part.end(), tokens.begin());
+    if (begins) marks.push_back(static_cast<int64_t>(part.size()));
+  }
+  return marks;
+}
+
+Call new_call(bool chat, const Json& body, const Engine& engine) {
+  return {.chat = chat,
+          .id = new_id(chat ? "chatcmpl-" : "cmpl-"),
+          .created = static_cast<int64_t>(std::time(nullptr)),
+          .model = find_model(body, engine)};
+}
+
+}  // namespace
+
+size_t find_model(const Json& body, const Engine& engine) {
+  Body fields(body);
+  const std::string name = fields.text("model").value_or("");
+  const auto& models = engine.models();
+  if (name.empty() && models.size() == 1) return 0;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < models.size(); ++i) {
+    if (models[i].name == name) return i;
+    names.push_back(models[i].name);
+  }
+  throw WireError(name.empty() ? 400 : 404,
+                  concat("the model ", dump(name), " is not served here: ", alternatives(names, "\"")), "model",
+                  "model_not_found");
+}
+
+Call read_completion(const Json& json, const Engine& engine, const WireLimits& limits) {
+  Body body(json);
+  Call call = new_call(false, json, engine);
+  body.ignore({"model"});
+  Request request = read_common(body, json, engine, limits);
+  request.model = call.model;
+  request.most_tokens = body.integer("max_tokens", 0, limits.answer_tokens).value_or(16);
+  request.likeliest = body.integer("logprobs", 0, kMostLikeliest);
+  call.echo = body.boolean("echo", false);
+  request.score_prompt = call.echo && request.likeliest;
+  read_stream(body, call);
+  const auto best_of = body.integer("best_of", 1, 1000);
+  if (best_of && *best_of != request.choices) body.fail("best_of", "can only be what \"n\" is");
+  body.refuse(
+      {"suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "use_beam_search"});
+  request.grammar = read_format(body, "response_format", true, engine, call.model);
+  body.ignore(informative_fields());
+  // Scores are of the text as it is, without the mark that a text begins with: so lm-eval counts its tokens.
+  const bool begin = body.boolean("add_special_tokens", !request.score_prompt);
+  const ServedModel& it = served(engine, call.model);
+  auto prompts = read_prompts(body, it, begin);
+  const int64_t most = engine.options().rows + engine.options().waiting;
+  if (static_cast<int64_t>(prompts.size()) > most) {
+    body.fail("prompt", concat("has ", prompts.size(), " prompts, and this server takes ", most, " at once"));
+  }
+  for (auto& tokens : prompts) {
+    Request one = request;
+    one.tokens = std::move(tokens);
+    check_prompt(one, "prompt", engine, limits);
+    if (call.echo) call.prompts.push_back(it.tokenizer ? it.tokenizer->decode(one.tokens) : "");
+    call.requests.push_back(std::move(one));
+  }
+  body.finish();
+  return call;
+}
+
+Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits) {
+  Body body(json);
+  Call call = new_call(true, json, engine);
+  body.ignore({"model"});
+  Request request = read_common(body, json, engine, limits);
+  request.model = call.model;
+  const auto most = body.integer("max_completion_tokens", 0, limits.answer_tokens);
+  const auto older = body.integer("max_tokens", 0, limits.answer_tokens);
+  const bool scores = body.boolean("logprobs", false);
+  const auto likeliest = body.integer("top_logprobs", 0, kMostLikeliest);
+  if (likeliest && !scores) body.fail("top_logprobs", "needs \"logprobs\": true");
+  if (scores) request.likeliest = likeliest.value_or(0);
+  read_stream(body, call);
+  check_tool_choice(body);
+  body.refuse({"tools", "functions", "function_call", "audio", "prediction", "web_search_options", "reasoning_effort",
+               "chat_template", "chat_template_kwargs"});
+  const auto modalities = body.texts("modalities");
+  if (std::any_of(modalities.begin(), modalities.end(), [](const auto& it) { return it != "text"; })) {
+    body.fail("modalities", "can only be [\"text\"]");
+  }
+  request.grammar = read_format(body, "response_format", true, engine, call.model);
+  body.ignore(informative_fields());
+  const auto messages = read_messages(body);
+  body.finish();
+  const ServedModel& it = served(engine, call.model);
+  const Chat chat(tokenizer_of(it));
+  request.tokens = it.tokenizer->encode(chat.render(messages, true));
+  request.marks = marks_of(chat, messages, *it.tokenizer, request.tokens);
+  const auto longest = engine.longest(call.model);
+  const int64_t room = longest ? *longest - static_cast<int64_t>(request.tokens.size()) : limits.answer_tokens;
+  request.most_tokens = most ? *most : older ? *older : std::clamp<int64_t>(room, 1, limits.answer_tokens);
+  check_prompt(request, "messages", engine, limits);
+  call.requests.push_back(std::move(request));
+  return call;
+}
+
+Json tokenize(const Json& json, const Engine& engine) {
+  Body body(json);
+  const ServedModel& it = served(engine, find_model(json, engine));
+  body.ignore({"model"});
+  const std::string key = body.has("content") ? "content" : "prompt";  // as llama.cpp has it, as vLLM has it
+  const std::string text = body.required_text(key);
+  const bool begin = body.boolean("add_special_tokens", key == "prompt") || body.boolean("add_special", false);
+  body.finish();
+  const auto tokens = begin ? encode_prompt(tokenizer_of(it), text) : tokenizer_of(it).encode(text);
+  return {{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", it.model->config().context}};
+}
+
+Json detokenize(const Json& json, const Engine& engine) {
+  Body body(json);
+  const ServedModel& it = served(engine, find_model(json, engine));
+  body.ignore({"model"});
+  const Json& list = body.any("tokens");
+  if (!list.is_array()) body.fail("tokens", "must be a list of token numbers");
+  const auto tokens = read_tokens(list, body, "tokens", tokenizer_of(it).vocabulary());
+  body.finish();
+  const std::string text = it.tokenizer->decode(tokens);
+  return {{"prompt", text}, {"content", text}};
+}
+
+Json tokenizer_info(const Engine& engine) {
+  const ServedModel& it = served(engine, 0);
+  const Tokenizer& tokenizer = tokenizer_of(it);
+  const SpecialTokens& special = tokenizer.special();
+  const auto mark = [&](int32_t token) { return token < 0 ? Json() : Json(tokenizer.decode({token})); };
+  // What ends a text where the tokenizer has no mark for it.
+  const int32_t end = special.end >= 0 ? special.end : special.stops.empty() ? -1 : special.stops.front();
+  return {{"model", it.name},
+          {"tokenizer", tokenizer.kind()},
+          {"vocabulary", tokenizer.vocabulary()},
+          {"eos_token", end < 0 ? Json("") : mark(end)},
+          {"bos_token", mark(special.begin)},
+          {"pad_token", mark(special.padding)},
+          {"chat_template", special.chat.name.empty() ? Json() : Json(Chat(tokenizer).jinja())}};
+}
+
+}  // namespace cortado

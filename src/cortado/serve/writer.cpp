@@ -1,0 +1,116 @@
+#include "cortado/serve/writer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace cortado {
+
+ScoredToken score_token(const at::Tensor& logits, int32_t token, int64_t count, int64_t vocabulary) {
+  const at::Tensor scores = at::log_softmax(logits, -1);
+  ScoredToken result{.token = token, .logprob = scores[token].item<float>()};
+  if (count == 0) return result;
+  const auto [values, tokens] = scores.narrow(0, 0, vocabulary).topk(std::min(count, vocabulary));
+  for (int64_t i = 0; i < values.size(0); ++i) {
+    result.likeliest.emplace_back(static_cast<int32_t>(tokens[i].item<int64_t>()), values[i].item<float>());
+  }
+  return result;
+}
+
+namespace {
+
+SamplingOptions sampling_of(const Request& request, int64_t choice) {
+  SamplingOptions sampling = request.sampling;
+  sampling.seed += choice;
+  return sampling;
+}
+
+std::unique_ptr<GrammarState> state_of(const Request& request) {
+  return request.grammar ? request.grammar->begin(!request.ignore_end) : nullptr;
+}
+
+}  // namespace
+
+Writer::Writer(std::shared_ptr<Answer> answer, int64_t choice, std::shared_ptr<const Tokenizer> tokenizer,
+               int64_t vocabulary, at::Tensor logits)
+    : answer_(std::move(answer)),
+      choice_(choice),
+      vocabulary_(vocabulary),
+      tokenizer_(std::move(tokenizer)),
+      sampler_(sampling_of(answer_->request(), choice)),
+      filter_(answer_->request().stops),
+      decoder_(decoder_after(tokenizer_, answer_->request().tokens)),
+      grammar_(state_of(answer_->request())),
+      sequence_(answer_->request().tokens),
+      prompt_(sequence_.size()),
+      logits_(std::move(logits)),
+      last_{.choice = choice} {}
+
+void Writer::show(AnswerPart& part, int32_t token, bool stops) {
+  const auto& likeliest = answer_->request().likeliest;
+  if (likeliest) part.scores.push_back(score_token(logits_, token, *likeliest, vocabulary_));
+  if (decoder_ && !stops) part.text = filter_.push(decoder_->push(token));
+}
+
+// The logits themselves are others', too: the prompt's, and the scores'.
+int32_t Writer::sample() {
+  const std::span<const int32_t> read = sequence_;
+  at::Tensor scores = logits_.narrow(0, 0, vocabulary_);
+  if (grammar_) {
+    scores = scores.clone();
+    grammar_->restrict({scores.mutable_data_ptr<float>(), static_cast<size_t>(vocabulary_)});
+  }
+  const int32_t token = sampler_.sample(scores, read, read.size(), read.subspan(prompt_));
+  if (grammar_) grammar_->accept(token);
+  return token;
+}
+
+// Chooses a token; how the answer ends with it, if it does.
+std::optional<Finish> Writer::choose(AnswerPart& part) {
+  const Request& request = answer_->request();
+  if (request.most_tokens == 0) return Finish::kLength;
+  const int32_t token = sample();
+  sequence_.push_back(token);
+  const auto& stops = tokenizer_ ? tokenizer_->special().stops : std::vector<int32_t>{};
+  const bool last = !request.ignore_end && std::find(stops.begin(), stops.end(), token) != stops.end();
+  show(part, token, last);
+  if (last || filter_.stopped() || (grammar_ && grammar_->ended())) return Finish::kStop;
+  if (tokens() >= request.most_tokens) return Finish::kLength;
+  return std::nullopt;
+}
+
+std::optional<int32_t> Writer::write() {
+  AnswerPart part{.choice = choice_};
+  part.finish = answer_->cancelled() ? std::optional(Finish::kCancelled)
+                : answer_->late()    ? std::optional(Finish::kTimeout)
+                                     : choose(part);
+  if (part.finish) {
+    cut_ = part.finish == Finish::kCancelled || part.finish == Finish::kTimeout;
+    if (decoder_ && !filter_.stopped()) {
+      part.text += filter_.push(decoder_->finish());
+      if (filter_.stopped()) {
+        part.finish = Finish::kStop;
+      } else {
+        part.text += filter_.finish();
+      }
+    }
+    last_ = std::move(part);
+    return std::nullopt;
+  }
+  if (!part.text.empty() || !part.scores.empty()) answer_->push(std::move(part));
+  return sequence_.back();
+}
+
+std::vector<int32_t> Writer::read_tokens() const {
+  auto tokens = sequence_;
+  // An answer that was cut ends between two tokens, the last of which has been read.
+  if (tokens.size() > prompt_ && !cut_) tokens.pop_back();
+  return tokens;
+}
+
+void Writer::finish(std::shared_ptr<const Snapshot> snapshot) {
+  const auto begin = sequence_.begin() + static_cast<std::ptrdiff_t>(prompt_);
+  answer_->finish(std::move(last_), {.tokens = {begin, sequence_.end()}, .snapshot = std::move(snapshot)});
+}
+
+}  // namespace cortado

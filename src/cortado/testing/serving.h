@@ -1,0 +1,58 @@
+// For tests: an engine over a small model that was told how to chat, over bytes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cortado/serve/engine.h"
+#include "cortado/serve/wire.h"
+#include "cortado/testing/models.h"
+
+namespace cortado::testing {
+
+// Bytes, with ChatML's marks as plain text; a zero byte ends an answer.
+class ChattyBytes : public Tokenizer {
+ public:
+  ChattyBytes() : bytes_(make_tokenizer("byte", {})) {
+    special_.chat = {"chatml", ""};
+    special_.stops = {0};
+  }
+  std::string kind() const override { return bytes_->kind(); }
+  int64_t vocabulary() const override { return bytes_->vocabulary(); }
+  std::vector<int32_t> encode(std::string_view text) const override { return bytes_->encode(text); }
+  std::string decode(const std::vector<int32_t>& tokens) const override { return bytes_->decode(tokens); }
+  const SpecialTokens& special() const override { return special_; }
+  void save(const std::string& directory) const override { bytes_->save(directory); }
+
+ private:
+  std::shared_ptr<Tokenizer> bytes_;
+  SpecialTokens special_;
+};
+
+inline std::unique_ptr<Engine> chatty_engine(const EngineOptions& options = {},
+                                             const std::string& mixer = R"({"mixer": "latte"})") {
+  const auto model = wide_model(mixer);
+  model->set_fingerprint("test");
+  return std::make_unique<Engine>(
+      std::vector<ServedModel>{{.name = "it", .model = model, .tokenizer = std::make_shared<ChattyBytes>()}}, options);
+}
+
+// "400 messages": the status and the field that a call is refused with; "taken" where it is not.
+template <typename Call>
+std::string refusal_of(const Call& call) {
+  try {
+    call();
+  } catch (const WireError& error) {
+    const Json object = error.body().at("error");
+    EXPECT_FALSE(object.at("message").get<std::string>().empty());
+    return std::to_string(error.status()) + " " +
+           (object.at("param").is_null() ? "" : object.at("param").get<std::string>());
+  }
+  return "taken";
+}
+
+}  // namespace cortado::testing

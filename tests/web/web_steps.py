@@ -1,0 +1,129 @@
+"""What a user does on the page. Nothing on it changes at once: what a step brings about is waited for."""
+
+import json
+import os
+import pathlib
+import re
+
+from playwright.sync_api import expect
+
+AXE = pathlib.Path(__file__).resolve().parent.parent.parent / "web" / "node_modules" / "axe-core" / "axe.min.js"
+KEYS = "Object.keys(localStorage).filter((key) => key.startsWith('cortado.conversation.'))"
+# CORTADO_SLOW_BROWSER=8 makes the page's scripts eight times as slow: no test may turn red by that.
+SLOWNESS = float(os.environ.get("CORTADO_SLOW_BROWSER", "1"))
+WAIT_MS = 30_000 * max(1, round(SLOWNESS / 4))
+
+
+def slow_down(page):
+    if SLOWNESS > 1:
+        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWNESS})
+
+
+def send(page, text):
+    """Until the turn is there."""
+    turns = page.locator(".turn")
+    count = turns.count()
+    page.get_by_label("Your turn", exact=True).fill(text)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.keyboard.press("Enter")
+    expect(turns).to_have_count(count + 1)
+
+
+def wait_ended(page, answer="exact", turn=-1):
+    """The text of a column's answer, once it has come to an end."""
+    expect(answer_of(page, answer, turn)).to_have_attribute("aria-busy", "false", timeout=4 * WAIT_MS)
+    return text_of(page, answer, turn)
+
+
+def without_end(page):
+    """Answers that go on until they are stopped, however slow the one is that looks at them."""
+
+    def more(route):
+        route.continue_(post_data=json.loads(route.request.post_data) | {"ignore_eos": True, "max_tokens": 4000})
+
+    page.route("**/v1/chat/completions", more)
+
+
+def stop(page):
+    page.get_by_role("button", name="Stop").click()
+    return wait_ended(page)
+
+
+def answer_of(page, answer="exact", turn=-1):
+    return page.locator(".turn").nth(turn).locator("article", has=page.get_by_role("heading", name=answer, exact=True))
+
+
+def text_of(page, answer="exact", turn=-1):
+    return answer_of(page, answer, turn).locator(".text").inner_text()
+
+
+def ask(page, text, answer="exact"):
+    send(page, text)
+    return wait_ended(page, answer)
+
+
+def settings(page, opened):
+    """Opens or closes the panel."""
+    page.get_by_text("Settings", exact=True).click()
+    expect(page.locator("details.settings[open]")).to_have_count(1 if opened else 0)
+
+
+def limit_answers(page, tokens, temperature=0.7):
+    settings(page, True)
+    page.get_by_label("Tokens of an answer").fill(str(tokens))
+    page.get_by_label("Temperature").fill(str(temperature))
+    settings(page, False)
+
+
+def tab_to(page, place, key="Tab"):
+    """Presses the key until the focus is there."""
+    for _ in range(40):
+        page.evaluate("window.focusBefore = document.activeElement")
+        page.keyboard.press(key)
+        page.wait_for_function("document.activeElement !== window.focusBefore")
+        if place.evaluate("(it) => it === document.activeElement"):
+            return
+    raise AssertionError(f"the focus never came to {place}")
+
+
+def wait_shown(page):
+    """Until the inspector shows what it was asked for."""
+    page.wait_for_selector(".tokens")
+    expect(page.locator(".ask .state")).to_have_text("")
+
+
+def wait_words(page, count=20):
+    """Until so many characters of the last answer are there."""
+    script = "(count) => [...document.querySelectorAll('.answer .text')].pop()?.innerText.length > count"
+    page.wait_for_function(script, arg=count)
+
+
+def meter(page, name, answer="exact", turn=-1):
+    """The number's place."""
+    row = answer_of(page, answer, turn).locator(".meter div", has=page.get_by_text(name, exact=True))
+    return row.locator("dd")
+
+
+def read_again(page):
+    """How many of the prompt's tokens the last answer's server has read, of how many."""
+    place = meter(page, "Prompt")
+    expect(place).to_have_text(re.compile("were read"))
+    found = [int(it.replace(",", "")) for it in re.findall(r"[\d,]*\d", place.inner_text())]
+    return found[0], found[-1]
+
+
+def kept(page):
+    """The conversations in the browser's store."""
+    return [json.loads(it) for it in page.evaluate(f"{KEYS}.map((key) => localStorage.getItem(key))")]
+
+
+def violations(page):
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run()")["violations"]
+    return [(it["id"], [node["html"][:200] for node in it["nodes"]]) for it in found]
+
+
+def overflow(page):
+    """By how many pixels the page, its content or the messages are wider than their place."""
+    return page.evaluate("""() => Math.max(...[...document.querySelectorAll('html, main, .messages')].map(
+      (it) => it.scrollWidth - it.clientWidth))""")

@@ -1,0 +1,124 @@
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { status } from "../api/status";
+import { useSignal } from "../shared/store";
+import { Composer } from "./composer";
+import { isRunning } from "./run";
+import { ModelChoice, SettingsPanel } from "./settings";
+import { deleteConversation, openConversation, startConversation, store, touch } from "./store";
+import { type Conversation, type Turn, childrenOf, shownPath } from "./tree";
+import { TurnView } from "./turn";
+
+export function Playground() {
+  useSignal(store.changed);
+  useSignal(status.changed);
+  const conversation = store.current;
+  useChosenModel(conversation);
+  return (
+    <>
+      <h1 class="hidden">Playground</h1>
+      <Sidebar />
+      <div class="talk">
+        <div class="toolbar">
+          <ModelChoice conversation={conversation} />
+          <SettingsPanel key={conversation.id} conversation={conversation} />
+        </div>
+        <Messages conversation={conversation} />
+        <Composer key={conversation.id} conversation={conversation} />
+      </div>
+    </>
+  );
+}
+
+// The first that there is, where none was chosen; a model that is gone stays chosen, for it may come back.
+function useChosenModel(conversation: Conversation): void {
+  const first = status.models[0]?.id;
+  useLayoutEffect(() => {
+    if (!first || conversation.models.length) return;
+    conversation.models = [first];
+    store.changed.now();
+  }, [conversation, first]);
+}
+
+function Sidebar() {
+  const [shown, setShown] = useState(false);
+  return (
+    <aside aria-label="Conversations" class={shown ? "shown" : ""}>
+      <div class="row">
+        <button type="button" onClick={startConversation}>New conversation</button>
+        <button type="button" class="narrow-only" aria-expanded={shown} onClick={() => setShown(!shown)}>
+          {store.list.length} kept
+        </button>
+      </div>
+      {store.full && <p class="problem" role="alert">The browser keeps no more: this conversation will not survive a
+        reload. Delete others.</p>}
+      <ul>
+        {store.list.map(({ id, title }) => (
+          <li key={id} class={id === store.current.id ? "current" : ""}>
+            <button type="button" class="link" aria-current={id === store.current.id}
+              onClick={() => openConversation(id)}>{title || "(no words)"}</button>
+            <button type="button" class="icon" aria-label={`Delete ${title}`} title="Delete"
+              onClick={() => deleteConversation(id)}>×</button>
+          </li>
+        ))}
+      </ul>
+    </aside>
+  );
+}
+
+function Messages({ conversation }: { conversation: Conversation }) {
+  const path = shownPath(conversation);
+  const box = useRef<HTMLDivElement>(null);
+  const following = useRef(true);
+  useLayoutEffect(() => {
+    following.current = true;
+  }, [conversation.id, path.length]);
+  // After every drawing: who has scrolled up reads on there undisturbed.
+  useLayoutEffect(() => {
+    if (following.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  });
+  const onScroll = () => {
+    const it = box.current!;
+    following.current = it.scrollHeight - it.scrollTop - it.clientHeight < 40;
+  };
+  const last = path[path.length - 1];
+  return (
+    <div class="messages" ref={box} onScroll={onScroll} tabIndex={0} role="region" aria-label="Messages">
+      {path.length === 0 && <Welcome />}
+      {path.map((turn) => <TurnView key={turn.id} conversation={conversation} turn={turn} />)}
+      {last && <Later conversation={conversation} parent={last.id} />}
+      <Announcement last={last} />
+    </div>
+  );
+}
+
+// For screen readers: every token would be too much.
+function Announcement({ last }: { last: Turn | undefined }) {
+  const words = last && (isRunning(last) ? "An answer is being written" : "The answer has ended");
+  return <p class="hidden" role="status">{words}</p>;
+}
+
+function Welcome() {
+  return (
+    <div class="welcome">
+      <p>Ask something. Every turn can be edited or branched; both versions stay.</p>
+      <p>The server keeps the state behind what it has read. A branch, or an edited turn, goes on from there, and only
+        what differs is read.</p>
+    </div>
+  );
+}
+
+// Behind a turn where a branch is to begin: the way back to those that there are.
+function Later({ conversation, parent }: { conversation: Conversation; parent: string }) {
+  const turns = childrenOf(conversation, parent);
+  if (!turns.length) return null;
+  const back = () => {
+    conversation.followed[parent] = turns[turns.length - 1]!.id;
+    touch(conversation);
+  };
+  return (
+    <p class="later">
+      What you write now becomes branch {turns.length + 1}.{" "}
+      <button type="button" onClick={back}>Back to branch {turns.length}</button>
+    </p>
+  );
+}

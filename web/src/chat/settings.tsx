@@ -1,0 +1,135 @@
+import { useState } from "preact/hooks";
+import { status } from "../api/status";
+import type { Sampling } from "../api/types";
+import { short } from "../shared/format";
+import { touch } from "./store";
+import { type Conversation, DEFAULT_SAMPLING } from "./tree";
+
+export function ModelChoice({ conversation }: { conversation: Conversation }) {
+  const [first = "", second = ""] = conversation.models;
+  // Not what was drawn last: another choice may have come since.
+  const choose = (column: number, model: string) => {
+    const models = [conversation.models[0] ?? "", conversation.models[1] ?? ""];
+    models[column] = model;
+    conversation.models = models.filter((it) => it);
+    touch(conversation);
+  };
+  return (
+    <>
+      <ModelSelect label="Model" value={first} choose={(model) => choose(0, model)} />
+      <ModelSelect label="Beside it" value={second} none="no other" choose={(model) => choose(1, model)} />
+    </>
+  );
+}
+
+function ModelSelect(props: { label: string; value: string; none?: string; choose: (model: string) => void }) {
+  const { label, value, none, choose } = props;
+  const known = status.models.map((model) => model.id);
+  return (
+    <label>
+      {label}
+      <select value={value} onChange={(event) => choose(event.currentTarget.value)}>
+        {none && <option value="">{none}</option>}
+        {value && !known.includes(value) && <option value={value}>{value} (not served now)</option>}
+        {!none && !value && <option value="">…</option>}
+        {status.models.map((model) => (
+          <option key={model.id} value={model.id}>
+            {model.id}{model.parameters ? `, ${short(model.parameters)}` : ""}{memoryWords(model.memory)}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+const memoryWords = (memory?: string): string => (memory && memory !== "no --memory" ? `, ${memory}` : "");
+
+type Field = { name: keyof Omit<Sampling, "stop">; label: string; min: number; max: number; step: number };
+
+const FIELDS: Field[] = [
+  { name: "temperature", label: "Temperature", min: 0, max: 100, step: 0.05 },
+  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.01 },
+  { name: "top_k", label: "Top k (0: all)", min: 0, max: 1e9, step: 1 },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01 },
+  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1 },
+  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1 },
+  { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 100, step: 0.05 },
+  { name: "max_tokens", label: "Tokens of an answer", min: 1, max: 1e9, step: 1 },
+];
+
+export function SettingsPanel({ conversation }: { conversation: Conversation }) {
+  const { sampling } = conversation;
+  const change = (part: Partial<Sampling>) => {
+    conversation.sampling = { ...conversation.sampling, ...part };
+    touch(conversation);
+  };
+  const reset = () => {
+    conversation.sampling = { ...DEFAULT_SAMPLING };
+    conversation.seed = null;
+    touch(conversation);
+  };
+  return (
+    <details class="settings">
+      <summary>Settings</summary>
+      <div class="panel">
+        <label class="wide">
+          System message
+          <textarea rows={2} value={conversation.system} onInput={(event) => {
+            conversation.system = event.currentTarget.value;
+            touch(conversation);
+          }} />
+        </label>
+        {FIELDS.map(({ name, ...field }) => (
+          <NumberField key={name} {...field} value={sampling[name]} change={(value) => change({ [name]: value })} />
+        ))}
+        <NumberField label="Seed" empty="another each time" min={0} max={2 ** 53} step={1}
+          value={conversation.seed ?? undefined} change={(value) => {
+            conversation.seed = value ?? null;
+            touch(conversation);
+          }} />
+        <StopField stops={sampling.stop ?? []} change={(stop) => change({ stop })} />
+        <button type="button" onClick={reset}>As at first</button>
+      </div>
+    </details>
+  );
+}
+
+interface NumberProps {
+  label: string;
+  empty?: string;
+  min: number;
+  max: number;
+  step: number;
+  value: number | undefined;
+  change: (value: number | undefined) => void;
+}
+
+// Empty: not sent, and the server's own value holds.
+function NumberField({ label, empty = "as the server has it", min, max, step, value, change }: NumberProps) {
+  const onInput = (input: HTMLInputElement) => {
+    if (input.value === "") change(undefined);
+    else if (input.validity.valid || input.validity.stepMismatch) change(Number(input.value));
+  };
+  return (
+    <label>
+      {label}
+      <input type="number" min={min} max={max} step={step} value={value ?? ""} placeholder={empty}
+        onInput={(event) => onInput(event.currentTarget)} />
+    </label>
+  );
+}
+
+function StopField({ stops, change }: { stops: string[]; change: (stops: string[] | undefined) => void }) {
+  const [text, setText] = useState(stops.join("\n"));
+  const onInput = (value: string) => {
+    setText(value);
+    const lines = value.split("\n").filter((line) => line);
+    change(lines.length ? lines : undefined);
+  };
+  return (
+    <label class="wide">
+      Ends at (a text a line)
+      <textarea rows={2} value={text} onInput={(event) => onInput(event.currentTarget.value)} />
+    </label>
+  );
+}

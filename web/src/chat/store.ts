@@ -1,0 +1,161 @@
+// The conversations, kept in the browser's localStorage: an index, and a key for each.
+import { Signal } from "../shared/store";
+import { type Conversation, isOpen, markLeft, newConversation } from "./tree";
+
+const INDEX = "cortado.conversations";
+const CURRENT = "cortado.current";
+const keyOf = (id: string): string => `cortado.conversation.${id}`;
+
+const SAVE_MS = 250;
+// Longer without a change, and the tab that was writing is taken to be gone.
+const ALIVE_MS = 5000;
+
+// Stays over a reload, so that a tab knows its own answers again.
+const TAB = "cortado.tab";
+export const tab = sessionStorage.getItem(TAB) ?? String(Math.random());
+sessionStorage.setItem(TAB, tab);
+
+export const store = {
+  changed: new Signal(),
+  list: [] as { id: string; title: string; changed: number }[],
+  current: newConversation(),
+  full: false, // the browser keeps no more
+};
+
+// Those whose answers are being written may be others than the one that is shown.
+const open = new Map<string, Conversation>();
+const unsaved = new Set<Conversation>();
+let timer = 0;
+
+function parse<T>(key: string): T | null {
+  try {
+    return JSON.parse(localStorage.getItem(key) ?? "null") as T | null;
+  } catch {
+    return null;
+  }
+}
+
+function writeIndex(): void {
+  store.list.sort((a, b) => b.changed - a.changed);
+  localStorage.setItem(INDEX, JSON.stringify(store.list));
+}
+
+function save(conversation: Conversation): void {
+  const { id, title, changed } = conversation;
+  try {
+    localStorage.setItem(keyOf(id), JSON.stringify(conversation));
+    store.list = [{ id, title, changed }, ...(parse<typeof store.list>(INDEX) ?? []).filter((it) => it.id !== id)];
+    writeIndex();
+    store.full = false;
+  } catch {
+    store.full = true;
+  }
+}
+
+export function saveAll(): void {
+  window.clearTimeout(timer);
+  timer = 0;
+  for (const conversation of unsaved) save(conversation);
+  unsaved.clear();
+}
+
+// Draws what is new and keeps it a little later: a stream changes it many times a second.
+export function touch(conversation: Conversation): void {
+  conversation.changed = Date.now();
+  unsaved.add(conversation);
+  timer ||= window.setTimeout(saveAll, SAVE_MS);
+  store.changed.soon();
+}
+
+function isBeingWritten(conversation: Conversation, by?: string): boolean {
+  const answers = Object.values(conversation.turns).flatMap((turn) => turn.answers);
+  return answers.some((answer) => isOpen(answer) && (by === undefined || answer.tab === by));
+}
+
+// What was being written when the page was left will not go on by itself.
+function markCut(conversation: Conversation): void {
+  const fresh = Date.now() - conversation.changed < ALIVE_MS;
+  for (const answer of Object.values(conversation.turns).flatMap((turn) => turn.answers)) {
+    if (!isOpen(answer) || (fresh && answer.tab !== tab)) continue;
+    markLeft(answer);
+  }
+}
+
+// What another tab was writing is looked at again: that tab may be gone without a word.
+function watch(conversation: Conversation): void {
+  markCut(conversation);
+  if (!isBeingWritten(conversation)) return;
+  window.setTimeout(() => {
+    if (open.get(conversation.id) !== conversation) return;
+    watch(conversation);
+    store.changed.soon();
+  }, ALIVE_MS);
+}
+
+export function openConversation(id: string): void {
+  let conversation = open.get(id);
+  if (!conversation) {
+    const kept = parse<Conversation>(keyOf(id));
+    if (!kept) return;
+    conversation = kept;
+    open.set(id, conversation);
+    watch(conversation);
+  }
+  store.current = conversation;
+  sessionStorage.setItem(CURRENT, id);
+  store.changed.now();
+}
+
+export function startConversation(): void {
+  store.current = newConversation(store.current);
+  open.set(store.current.id, store.current);
+  sessionStorage.removeItem(CURRENT);
+  store.changed.now();
+}
+
+export function deleteConversation(id: string): void {
+  unsaved.forEach((conversation) => conversation.id === id && unsaved.delete(conversation));
+  open.delete(id);
+  localStorage.removeItem(keyOf(id));
+  store.list = store.list.filter((it) => it.id !== id);
+  writeIndex();
+  if (store.current.id === id) startConversation();
+  store.changed.now();
+}
+
+// What another tab has written, unless this one is writing in it, too.
+function takeOver(key: string | null): void {
+  for (const [id, mine] of open) {
+    if (key !== keyOf(id) || unsaved.has(mine) || isBeingWritten(mine, tab)) continue;
+    const theirs = parse<Conversation>(key);
+    if (!theirs) continue;
+    open.set(id, theirs);
+    watch(theirs);
+    if (store.current.id === id) store.current = theirs;
+    store.changed.soon();
+  }
+}
+
+
+export function restore(): void {
+  store.list = parse<typeof store.list>(INDEX) ?? [];
+  // The tab's own; a new tab shows the one that was last used.
+  const id = sessionStorage.getItem(CURRENT) ?? store.list[0]?.id;
+  if (id) openConversation(id);
+  open.set(store.current.id, store.current);
+  window.addEventListener("pagehide", saveAll);
+  window.addEventListener("storage", (event) => {
+    takeOver(event.key);
+    if (event.key !== INDEX) return;
+    store.list = parse<typeof store.list>(INDEX) ?? [];
+    store.changed.now();
+  });
+}
+
+// From the first word on it is the tab's, for a reload to find.
+export function keepCurrent(conversation: Conversation): void {
+  open.set(conversation.id, conversation);
+  sessionStorage.setItem(CURRENT, conversation.id);
+  touch(conversation);
+  saveAll();
+}

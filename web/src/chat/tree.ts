@@ -1,0 +1,123 @@
+// A conversation is a tree of turns: what was asked, and the answers to it. Pure; nothing is drawn or sent here.
+import type { Message, Sampling, Usage } from "../api/types";
+
+export interface TextFile {
+  name: string;
+  text: string;
+}
+
+// "cut": the page was left, or the server went, before the end.
+export type AnswerState = "waiting" | "writing" | "done" | "stopped" | "cut" | "failed";
+
+export interface Answer {
+  model: string;
+  state: AnswerState;
+  text: string;
+  seed: number;
+  sampling: Sampling; // as asked: with the seed, the same answer comes again
+  system: string;
+  finish?: string;
+  problem?: string;
+  usage?: Usage;
+  prompt?: number; // tokens, about
+  tokens: number; // written so far
+  tab?: string; // that has it written
+  firstMs?: number; // until the first token
+  writeMs?: number; // from the first token to the last
+}
+
+export interface Turn {
+  id: string;
+  parent: string; // "": the conversation begins with it
+  text: string;
+  files: TextFile[];
+  answers: Answer[]; // one a model
+}
+
+export interface Conversation {
+  id: string;
+  title: string;
+  changed: number;
+  models: string[]; // one, or two side by side
+  system: string;
+  sampling: Sampling;
+  seed: number | null; // null: another one each time
+  turns: Record<string, Turn>; // in the order in which they were made
+  followed: Record<string, string | null>; // of a turn ("": the beginning), the next one that is shown
+}
+
+export const DEFAULT_SAMPLING: Sampling = { temperature: 0.7, top_p: 0.95, max_tokens: 1024 };
+
+const newId = (): string => Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(36)).join("");
+
+export function newConversation(like?: Conversation): Conversation {
+  return {
+    id: newId(), title: "", changed: Date.now(), models: like ? [...like.models] : [], system: like?.system ?? "",
+    sampling: { ...(like?.sampling ?? DEFAULT_SAMPLING) }, seed: like?.seed ?? null, turns: {}, followed: {},
+  };
+}
+
+export function childrenOf(conversation: Conversation, parent: string): Turn[] {
+  return Object.values(conversation.turns).filter((turn) => turn.parent === parent);
+}
+
+// The turns that are shown, from the first.
+export function shownPath(conversation: Conversation): Turn[] {
+  const path: Turn[] = [];
+  let next = conversation.followed[""];
+  while (next && conversation.turns[next]) {
+    path.push(conversation.turns[next]!);
+    next = conversation.followed[next];
+  }
+  return path;
+}
+
+function pathTo(conversation: Conversation, turn: Turn): Turn[] {
+  const path = [turn];
+  while (path[0]!.parent) path.unshift(conversation.turns[path[0]!.parent]!);
+  return path;
+}
+
+// A turn behind `parent`, beside those that there are, and shown from now on.
+export function addTurn(conversation: Conversation, parent: string, text: string, files: TextFile[]): Turn {
+  const turn: Turn = { id: newId(), parent, text, files, answers: [] };
+  conversation.turns[turn.id] = turn;
+  conversation.followed[parent] = turn.id;
+  if (!conversation.title) conversation.title = (text.trim() || files[0]?.name || "").slice(0, 60);
+  return turn;
+}
+
+// The conversation is shown up to this turn; what is written next is a branch beside what came after.
+export function branchAfter(conversation: Conversation, turn: Turn): void {
+  conversation.followed[turn.id] = null;
+}
+
+export function show(conversation: Conversation, turn: Turn): void {
+  conversation.followed[turn.parent] = turn.id;
+}
+
+export function promptText(turn: Turn): string {
+  return [...turn.files.map((file) => file.text), turn.text].filter((text) => text).join("\n\n");
+}
+
+// What the model of that column reads to answer `turn`.
+export function messagesFor(conversation: Conversation, turn: Turn, column: number, system: string): Message[] {
+  const messages: Message[] = system.trim() ? [{ role: "system", content: system }] : [];
+  for (const step of pathTo(conversation, turn)) {
+    messages.push({ role: "user", content: promptText(step) });
+    const answer = step.answers[column] ?? step.answers[0];
+    if (step !== turn && answer?.text) messages.push({ role: "assistant", content: answer.text });
+  }
+  return messages;
+}
+
+export function markLeft(answer: Answer): void {
+  answer.state = "cut";
+  answer.problem = "The page was left while this was being written.";
+}
+
+export const isOpen = (answer: Answer): boolean => answer.state === "waiting" || answer.state === "writing";
+
+// Whether there is more to be had of it.
+export const canGoOn = (answer: Answer): boolean =>
+  answer.state === "cut" || answer.state === "stopped" || (answer.state === "done" && answer.finish === "length");

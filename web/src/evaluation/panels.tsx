@@ -1,0 +1,166 @@
+import { useState } from "preact/hooks";
+import { Chart, type Line } from "../shared/chart";
+import { bytes, plain, short } from "../shared/format";
+import { type PerplexityRow, type RulerRow, type SweepRow, meansBy } from "./read";
+
+const MEAN = "mean of the tasks";
+
+function Choice(props: { label: string; value: string; options: string[]; choose: (value: string) => void }) {
+  return (
+    <label>
+      {props.label}
+      <select value={props.value} onChange={(event) => props.choose(event.currentTarget.value)}>
+        {props.options.map((option) => <option key={option} value={option}>{words(option)}</option>)}
+      </select>
+    </label>
+  );
+}
+
+const words = (key: string): string => key.replace(/_/g, " ");
+
+function linesOf(points: Map<string, [number, number | null][]>): Line[] {
+  return [...points].map(([name, line]) => ({ name, points: line }));
+}
+
+const MOST_MARKS = 12;
+
+// Where there are few lengths, just these are marked.
+function marksOf(lines: Line[]): { marks?: number[] } {
+  const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
+  return xs.length <= MOST_MARKS ? { marks: xs } : {};
+}
+
+// The same numbers for those who read rather than look.
+function LinesTable({ lines, show }: { lines: Line[]; show: (value: number) => string }) {
+  const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
+  return (
+    <details>
+      <summary>The numbers</summary>
+      <div class="scroll" tabIndex={0} role="region" aria-label="The numbers">
+        <table>
+          <thead><tr><th scope="col">Name</th>{xs.map((x) => <th key={x} scope="col">{short(x)}</th>)}</tr></thead>
+          <tbody>
+            {lines.map((line) => {
+              const known = new Map(line.points);
+              return (
+                <tr key={line.name}>
+                  <th scope="row">{line.name}</th>
+                  {xs.map((x) => <td key={x}>{known.get(x) == null ? "" : show(known.get(x)!)}</td>)}
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+    </details>
+  );
+}
+
+// Each task counts the same, however many questions it had: RULER's total.
+function rulerPoints(rows: RulerRow[], task: string): Map<string, [number, number | null][]> {
+  const percent = (row: RulerRow): number => 100 * row.score;
+  const of = (name: string) =>
+    meansBy(rows.filter((row) => row.task === name), (it) => it.model, (it) => it.length, percent);
+  if (task !== MEAN) return of(task);
+  const tasks = [...new Set(rows.map((row) => row.task))];
+  const means = tasks.flatMap((name) =>
+    [...of(name)].flatMap(([model, line]) => line.map(([length, value]) => ({ model, length, value }))));
+  return meansBy(means, (it) => it.model, (it) => it.length, (it) => it.value);
+}
+
+export function RulerPanel({ rows }: { rows: RulerRow[] }) {
+  const tasks = [...new Set(rows.map((row) => row.task))].sort();
+  const options = tasks.length > 1 ? [MEAN, ...tasks] : tasks;
+  const [chosen, setChosen] = useState("");
+  const task = options.includes(chosen) ? chosen : options[0]!;
+  const lines = linesOf(rulerPoints(rows, task));
+  const show = (value: number): string => `${value.toFixed(1)} %`;
+  return (
+    <section>
+      <h2>RULER: what is found again in long texts</h2>
+      <div class="panel-choices"><Choice label="Task" value={task} options={options} choose={setChosen} /></div>
+      <Chart label={`Share of right answers against length, ${task}`} lines={lines}
+        x={{ label: "length, tokens", log: true, show: short, ...marksOf(lines) }}
+        y={{ label: "right", show, range: [0, 100] }} />
+      <LinesTable lines={lines} show={show} />
+    </section>
+  );
+}
+
+export function PerplexityPanel({ rows }: { rows: PerplexityRow[] }) {
+  const options = [...new Set(rows.flatMap((row) => Object.keys(row.values)))];
+  const [chosen, setChosen] = useState("perplexity");
+  const value = options.includes(chosen) ? chosen : options[0]!;
+  const lines = linesOf(meansBy(rows, (it) => it.model, (it) => it.length, (it) => it.values[value] ?? null));
+  return (
+    <section>
+      <h2>Perplexity against context</h2>
+      <div class="panel-choices"><Choice label="Value" value={value} options={options} choose={setChosen} /></div>
+      <Chart label={`${words(value)} against context length`} lines={lines}
+        x={{ label: "context, tokens", log: true, show: short, ...marksOf(lines) }}
+        y={{ label: words(value), log: true, show: plain }} />
+      <LinesTable lines={lines} show={plain} />
+    </section>
+  );
+}
+
+export function SweepPanel({ rows }: { rows: SweepRow[] }) {
+  const failed = rows.filter((row) => !row.done).length;
+  const done = rows.filter((row) => row.done);
+  return (
+    <section>
+      <h2>Sweep</h2>
+      <p>{done.length} runs have ended well{failed ? `, ${failed} have not` : ""}.</p>
+      <Curves rows={done} />
+      <Costs rows={done} />
+    </section>
+  );
+}
+
+// The seeds of a setting as their mean.
+function curvePoints(rows: SweepRow[], value: string): Map<string, [number, number | null][]> {
+  const points = rows.flatMap(({ name, curve }) =>
+    (curve[value] ?? []).map((it, index) => ({ name, step: curve.step?.[index] ?? index, it })));
+  return meansBy(points, (it) => it.name, (it) => it.step, (it) => it.it);
+}
+
+function Curves({ rows }: { rows: SweepRow[] }) {
+  const options = [...new Set(rows.flatMap((row) => Object.keys(row.curve)))].filter((key) => key !== "step");
+  const [chosen, setChosen] = useState("validation_loss");
+  const value = options.includes(chosen) ? chosen : options[0];
+  if (!value) return null;
+  const lines = linesOf(curvePoints(rows, value));
+  return (
+    <>
+      <div class="panel-choices"><Choice label="Curve of" value={value} options={options} choose={setChosen} /></div>
+      <Chart label={`${words(value)} against step, means of the seeds`} lines={lines}
+        x={{ label: "step", show: short }} y={{ label: words(value), show: plain }} />
+      <LinesTable lines={lines} show={plain} />
+    </>
+  );
+}
+
+function Costs({ rows }: { rows: SweepRow[] }) {
+  const options = [...new Set(rows.flatMap((row) => Object.keys(row.values)))];
+  const [xKey, setX] = useState("state_bytes");
+  const [yKey, setY] = useState("validation_loss");
+  const x = options.includes(xKey) ? xKey : options[0];
+  const y = options.includes(yKey) ? yKey : options[0];
+  if (!x || !y) return null;
+  const lines: Line[] = [...new Set(rows.map((row) => row.name))].map((name) => ({
+    name, scattered: true,
+    points: rows.filter((row) => row.name === name && x in row.values && y in row.values)
+      .map((row): [number, number] => [row.values[x]!, row.values[y]!]),
+  }));
+  const showX = x.endsWith("bytes") ? bytes : short;
+  return (
+    <>
+      <div class="panel-choices">
+        <Choice label="Across" value={x} options={options} choose={setX} />
+        <Choice label="Up" value={y} options={options} choose={setY} />
+      </div>
+      <Chart label={`${words(y)} against ${words(x)}, a point a run`} lines={lines}
+        x={{ label: words(x), show: showX }} y={{ label: words(y), show: y.endsWith("bytes") ? bytes : plain }} />
+    </>
+  );
+}

@@ -1,0 +1,129 @@
+import { useState } from "preact/hooks";
+import { withCommas } from "../shared/format";
+import { MOST_TOKENS, PRESETS, type Settings } from "./sizes";
+
+interface Props {
+  settings: Settings;
+  change: (part: Partial<Settings>) => void;
+}
+
+// Steps of the slider a factor of ten.
+const STEPS = 100;
+
+function tokensOf(step: number): number {
+  const tokens = 10 ** (step / STEPS);
+  return tokens < 1000 ? Math.round(tokens) : Number(tokens.toPrecision(3));
+}
+
+export function Controls({ settings, change }: Props) {
+  return (
+    <form onSubmit={(event) => event.preventDefault()}>
+      <fieldset>
+        <legend>Sequence</legend>
+        <label class="slider">
+          Length <span class="value">{withCommas(settings.tokens)} tokens</span>
+          <input type="range" min={0} max={Math.log10(MOST_TOKENS) * STEPS} step={1}
+            value={Math.round(Math.log10(settings.tokens) * STEPS)}
+            aria-valuetext={`${withCommas(settings.tokens)} tokens`}
+            onInput={(event) => change({ tokens: tokensOf(Number(event.currentTarget.value)) })} />
+        </label>
+        <div class="fields">
+          <NumberInput label="Sequences at once" name="batch" {...{ settings, change }} />
+        </div>
+      </fieldset>
+      <ModelFields settings={settings} change={change} />
+      <fieldset>
+        <legend>Hybrid</legend>
+        <label class="slider">
+          Layers with full attention{" "}
+          <span class="value">{Math.min(settings.full, settings.layers)} of {settings.layers}</span>
+          <input type="range" min={0} max={settings.layers} step={1} value={Math.min(settings.full, settings.layers)}
+            onInput={(event) => change({ full: Number(event.currentTarget.value) })} />
+        </label>
+      </fieldset>
+      <CopyLink />
+    </form>
+  );
+}
+
+function ModelFields({ settings, change }: Props) {
+  return (
+    <fieldset>
+      <legend>Model</legend>
+      <div class="fields">
+        <label class="wide">
+          Preset
+          <select value={settings.preset} onChange={(event) => {
+            const preset = event.currentTarget.value;
+            change({ preset, ...PRESETS[preset] });
+          }}>
+            <option value="">Own numbers</option>
+            {Object.keys(PRESETS).map((name) => <option key={name} value={name}>{name}</option>)}
+          </select>
+        </label>
+        <NumberInput label="Layers" name="layers" own {...{ settings, change }} />
+        <NumberInput label="Head size" name="headSize" own {...{ settings, change }} />
+        <NumberInput label="Heads" name="heads" own {...{ settings, change }} />
+        <NumberInput label="KV heads" name="kvHeads" own disabled={!settings.gqa} {...{ settings, change }} />
+        <BytesSelect label="A number of the cache" name="cacheBytes" {...{ settings, change }} />
+        <BytesSelect label="A number of the state" name="stateBytes" {...{ settings, change }} />
+        <Check label="Heads share keys and values (GQA)" name="gqa" {...{ settings, change }} />
+        <Check label="Count the weights, too" name="weights" {...{ settings, change }} />
+      </div>
+    </fieldset>
+  );
+}
+
+type NumberName = "layers" | "heads" | "kvHeads" | "headSize" | "batch";
+
+function NumberInput(props: Props & { label: string; name: NumberName; own?: boolean; disabled?: boolean }) {
+  const { label, name, own, disabled, settings, change } = props;
+  const onInput = (input: HTMLInputElement) => {
+    if (input.value && input.validity.valid) change({ [name]: Number(input.value), ...(own && { preset: "" }) });
+  };
+  return (
+    <label>
+      {label}
+      <input type="number" min={1} max={name === "layers" ? 1000 : 100000} step={1} value={settings[name]}
+        disabled={disabled} onInput={(event) => onInput(event.currentTarget)} />
+    </label>
+  );
+}
+
+const NUMBER_SIZES = [[4, "4 bytes (float32)"], [2, "2 bytes (16-bit)"], [1, "1 byte (8-bit)"], [0.5, "4 bits"]];
+
+function BytesSelect({ label, name, settings, change }: Props & { label: string; name: "cacheBytes" | "stateBytes" }) {
+  return (
+    <label class="wide">
+      {label}
+      <select value={settings[name]} onChange={(event) => change({ [name]: Number(event.currentTarget.value) })}>
+        {NUMBER_SIZES.map(([bytes, words]) => <option key={bytes} value={bytes}>{words}</option>)}
+      </select>
+    </label>
+  );
+}
+
+function Check({ label, name, settings, change }: Props & { label: string; name: "gqa" | "weights" }) {
+  return (
+    <label class="wide check">
+      <input type="checkbox" checked={settings[name]}
+        onChange={(event) => change({ [name]: event.currentTarget.checked })} />
+      {label}
+    </label>
+  );
+}
+
+function CopyLink() {
+  const [said, setSaid] = useState("");
+  const copy = () => {
+    // Only pages of this machine or over HTTPS may write to the clipboard.
+    const written = navigator.clipboard?.writeText(location.href) ?? Promise.reject(new Error());
+    written.then(() => setSaid("Copied."), () => setSaid("The page's address is the link."));
+  };
+  return (
+    <p class="row">
+      <button type="button" onClick={copy}>Copy a link to this</button>
+      <span role="status">{said}</span>
+    </p>
+  );
+}

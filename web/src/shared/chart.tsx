@@ -1,0 +1,180 @@
+// Lines over an axis, drawn by uPlot; beside it what a canvas cannot say: a legend with the values at the pointer.
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import { colorOf, theme } from "./theme";
+import { useSignal } from "./store";
+
+export interface Line {
+  name: string;
+  points: [number, number | null][];
+  dashed?: boolean;
+  scattered?: boolean; // points without a line
+}
+
+interface AxisSpec {
+  label: string;
+  show: (value: number) => string;
+  log?: boolean;
+  range?: [number, number];
+  marks?: number[]; // where its lines are, if not where the library puts them
+}
+
+export interface ChartProps {
+  label: string; // for those who don't see it
+  lines: Line[];
+  x: AxisSpec;
+  y: AxisSpec;
+  limits?: { at: number; name: string }[]; // horizontal
+  mark?: number; // a vertical line
+}
+
+const COLORS = 8;
+const colorName = (index: number): string => `--series-${(index % COLORS) + 1}`;
+const isDashed = (line: Line, index: number): boolean => line.dashed ?? Math.floor(index / COLORS) % 2 === 1;
+
+// Points of several lines, or of one, may share an x: each has a place of its own.
+function alignScattered(lines: Line[]): uPlot.AlignedData {
+  const all = lines.flatMap((line, index) => line.points.map(([x, y]) => ({ x, y, index })));
+  all.sort((a, b) => a.x - b.x);
+  return [all.map(({ x }) => x), ...lines.map((_, index) => all.map((it) => (it.index === index ? it.y : null)))];
+}
+
+// All lines over the same x, null where one has no point.
+function align(lines: Line[]): uPlot.AlignedData {
+  if (lines.some((line) => line.scattered)) return alignScattered(lines);
+  const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
+  const columns = lines.map((line) => {
+    const known = new Map(line.points);
+    return xs.map((x) => known.get(x) ?? null);
+  });
+  return [xs, ...columns];
+}
+
+function axis(spec: AxisSpec, side: 2 | 3, ink: string, grid: string): uPlot.Axis {
+  const line = { stroke: grid, width: 1 };
+  return {
+    side: side === 2 ? 2 : 3, label: spec.label, stroke: ink, grid: line, ticks: line, size: side === 2 ? 46 : 76,
+    ...(spec.marks && {
+      splits: (_plot: uPlot, _axis: number, min: number, max: number) =>
+        spec.marks!.filter((mark) => mark >= min && mark <= max),
+      filter: (_plot: uPlot, splits: number[]) => splits,
+    }),
+    // Of a logarithmic axis only the powers of ten have names; the library leaves the others null.
+    values: (_plot, splits) => splits.map((value) => (value === null ? "" : spec.show(value))),
+  };
+}
+
+function drawLimits(plot: uPlot, props: ChartProps): void {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colorOf("--soft");
+  ctx.lineWidth = ratio;
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
+  ctx.setLineDash([3 * ratio, 3 * ratio]);
+  ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+  for (const { at, name } of props.limits ?? []) {
+    const y = plot.valToPos(at, "y", true);
+    if (y < bbox.top || y > bbox.top + bbox.height) continue;
+    stroke(ctx, bbox.left, y, bbox.left + bbox.width, y);
+    ctx.fillText(name, bbox.left + 6 * ratio, y - 4 * ratio);
+  }
+  if (props.mark !== undefined) {
+    const x = plot.valToPos(props.mark, "x", true);
+    stroke(ctx, x, bbox.top, x, bbox.top + bbox.height);
+  }
+  ctx.restore();
+}
+
+function stroke(ctx: CanvasRenderingContext2D, x1: number, y1: number, x2: number, y2: number): void {
+  ctx.beginPath();
+  ctx.moveTo(x1, y1);
+  ctx.lineTo(x2, y2);
+  ctx.stroke();
+}
+
+function seriesOf(line: Line, index: number): uPlot.Series {
+  const color = colorOf(colorName(index));
+  return {
+    label: line.name, stroke: color, width: line.scattered ? 0 : 2, spanGaps: true,
+    ...(isDashed(line, index) && { dash: [8, 5] }),
+    points: { show: line.scattered || line.points.length < 40, size: line.scattered ? 9 : 6, fill: color },
+    ...(line.scattered && { paths: () => null }),
+  };
+}
+
+function optionsOf(props: ChartProps, size: { width: number; height: number }, hover: (index: number | null) => void,
+  latest: { current: ChartProps }): uPlot.Options {
+  const ink = colorOf("--soft");
+  const grid = colorOf("--line");
+  const scale = (spec: AxisSpec): uPlot.Scale => ({
+    time: false, distr: spec.log ? 3 : 1, ...(spec.range && { range: spec.range }),
+  });
+  return {
+    ...size, legend: { show: false }, padding: [12, 16, 0, 0],
+    scales: { x: scale(props.x), y: scale(props.y) },
+    axes: [axis(props.x, 2, ink, grid), axis(props.y, 3, ink, grid)],
+    series: [{}, ...props.lines.map(seriesOf)],
+    cursor: { drag: { x: false, y: false } },
+    hooks: {
+      setCursor: [(plot) => hover(plot.cursor.idx ?? null)],
+      draw: [(plot) => drawLimits(plot, latest.current)],
+    },
+  };
+}
+
+export function Chart(props: ChartProps) {
+  useSignal(theme.changed);
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const [at, setAt] = useState<number | null>(null);
+  const data = align(props.lines);
+  // What the drawing is made anew for; numbers alone are only given to it.
+  const look = JSON.stringify([props.lines.map(({ name, dashed, scattered }) => [name, dashed, scattered]), props.x,
+    props.y, theme.get(), matchMedia("(prefers-color-scheme: dark)").matches]);
+  useLayoutEffect(() => {
+    const size = { width: box.current!.clientWidth, height: box.current!.clientHeight };
+    plot.current = new uPlot(optionsOf(props, size, setAt, latest), align(props.lines), box.current!);
+    return () => plot.current?.destroy();
+  }, [look]);
+  useLayoutEffect(() => plot.current?.setData(data), [JSON.stringify(data), JSON.stringify(props.limits), props.mark]);
+  useEffect(() => {
+    const watch = new ResizeObserver(() => {
+      const { clientWidth: width, clientHeight: height } = box.current!;
+      if (width) plot.current?.setSize({ width, height });
+    });
+    watch.observe(box.current!);
+    return () => watch.disconnect();
+  }, []);
+  return (
+    <div class="chart">
+      <div class="plot" ref={box} role="img" aria-label={props.label} />
+      <Legend {...props} data={data} at={at} />
+    </div>
+  );
+}
+
+function Legend({ lines, data, at, x, y }: ChartProps & { data: uPlot.AlignedData; at: number | null }) {
+  return (
+    <ul class="legend">
+      {lines.map((line, index) => {
+        const value = at === null ? null : data[index + 1]?.[at];
+        return (
+          <li key={index}>
+            <svg viewBox="0 0 18 6" aria-hidden="true">
+              {line.scattered ? <circle cx="9" cy="3" r="3" fill={`var(${colorName(index)})`} />
+                : <line x1="0" y1="3" x2="18" y2="3" stroke={`var(${colorName(index)})`} stroke-width="2.5"
+                  stroke-dasharray={isDashed(line, index) ? "5 3" : undefined} />}
+            </svg>
+            {line.name}
+            {value != null && <b>{y.show(value)}</b>}
+          </li>
+        );
+      })}
+      <li>{at === null || data[0][at] === undefined ? "" : `at ${x.show(data[0][at]!)}`}&nbsp;</li>
+    </ul>
+  );
+}
