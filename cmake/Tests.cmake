@@ -3,7 +3,7 @@
 enable_testing()
 find_package(GTest REQUIRED)
 
-foreach(layer base formats primitives nn mechanisms models tokenizers data tasks evaluate generate train compare sweep convert analyze cli)
+foreach(layer base formats primitives nn mechanisms models tokenizers data tasks evaluate generate train compare sweep convert analyze serve cli)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS src/cortado/${layer}/*_test.cpp)
   list(FILTER tests EXCLUDE REGEX "/threads_test\\.cpp$")
   if(tests)

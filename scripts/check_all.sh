@@ -12,6 +12,7 @@ mkdir -p "$logs"
 
 asan() { make asan; }
 tsan() { make tsan; }
+serve() { scripts/sanitize_serve.sh; } # the server's threads and memory
 neon() { make neon; }
 clang() { # every file by another compiler, warnings being errors
   cmake --preset release -B build/clang -DCMAKE_CXX_COMPILER="${CLANG:-clang++-16}" -DCORTADO_PYTHON:FILEPATH="$PWD/.venv/bin/python" &&
@@ -29,7 +30,7 @@ mutants() { # a sample; docs/results.md has the score of a hundred
 deletions() { scripts/check_deletions.sh; } # mechanisms deleted, the rest built and tested
 same_bits() { scripts/same_bits.sh; }      # this version's losses, checkpoints and states against the version before
 
-all=(asan tsan neon clang newest_torch mutants deletions same_bits)
+all=(asan tsan serve neon clang newest_torch mutants deletions same_bits)
 (($#)) || set -- "${all[@]}"
 failed=0
 table=$(printf '%-14s %-8s %8s\n' step result seconds)

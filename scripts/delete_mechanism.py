@@ -78,8 +78,12 @@ def delete(root, names):
     for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     includes = tuple(f'#include "{MECHANISMS[4:]}/{folder.name}/' for folder in gone)
-    entry = re.compile(rf"\s*(&|extern const Mechanism )({'|'.join(constants)})[,;]")
-    drop_lines(root / REGISTRY, lambda line: line.startswith(includes) or entry.match(line))
+    registry, any_of = root / REGISTRY, rf"({'|'.join(constants)})\b"
+    entry = re.compile(rf"\s*(&|extern const Mechanism ){any_of}[,;]\s*(//.*)?$")
+    drop_lines(registry, lambda line: line.startswith(includes) or entry.match(line))
+    # Others are declared together: extern const Mechanism kLatte, kMacchiato, ...;
+    together = re.sub(rf"(extern const Mechanism ){any_of},\s*", r"\1", registry.read_text())
+    registry.write_text(re.sub(rf",\s*{any_of}", "", together))
     exceptions = root / "lint-exceptions.txt"  # `name PATH NAME REASON`, `file PATH REASON`
     if exceptions.exists():
         words = {*names, *(folder.name for folder in gone)}

@@ -2,23 +2,23 @@
 # Makes a bare Debian 12 ready to build: system packages, then the Python environment.
 #
 #   scripts/setup.sh VENV [PYTHON_TORCH]
+#   scripts/setup.sh --tests                # the packages of the tests alone
 #
 # VENV is the environment's folder. With PYTHON_TORCH, a Python that has torch 2.13, VENV is made by that Python, sees its torch, and
 # gets everything else of requirements.txt; otherwise it is made by python3 and gets torch's CPU build. Doing it again does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=$1
-python_torch=${2:-}
 
 say() { echo "[setup] $*" >&2; }
 
-install_system_packages() {
-  command -v dpkg-query >/dev/null || { say "not Debian: see system-packages.txt for what is needed"; return 0; }
+install_system_packages() { # LIST
+  command -v dpkg-query >/dev/null || { say "not Debian: see $1 for what is needed"; return 0; }
   local wanted missing=() package
-  wanted=$(sed -e 's/#.*//' system-packages.txt)
+  wanted=$(sed -e 's/#.*//' "$1")
   for package in $wanted; do
     [[ $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) == *" installed" ]] || missing+=("$package")
   done
+  command -v npm >/dev/null || missing+=(nodejs npm) # whoever's they are: the page's build takes Node 18 or newer
   ((${#missing[@]})) || return 0
   if ((EUID != 0)); then
     say "missing packages; run this as root, then make again: apt-get install -y ${missing[*]}"
@@ -27,7 +27,17 @@ install_system_packages() {
   say "installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq </dev/null
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+  without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+}
+
+# Debian starts the services that it installs, unless this file says no.
+without_services() {
+  local policy=/usr/sbin/policy-rc.d
+  [[ ! -e $policy ]] || { "$@"; return; }
+  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy"
+  "$@"
+  rm -f "$policy"
 }
 
 # The CPU build: from where pip is configured to look if it is there, else from PyTorch's own index, and PyPI's build as the last resort.
@@ -54,7 +64,7 @@ find_python() {
 }
 
 # What the stamp holds: if it differs from this, the environment is made anew.
-fingerprint() { cat requirements.txt scripts/setup.sh; echo "$python_torch"; }
+fingerprint() { cat requirements.txt; declare -f install_torch make_environment; echo "$python_torch"; }
 
 make_environment() {
   if [[ -x $venv/bin/python ]] && fingerprint | cmp -s - "$venv/cortado.stamp"; then return 0; fi
@@ -80,5 +90,11 @@ make_environment() {
   fingerprint >"$venv/cortado.stamp"
 }
 
-install_system_packages
+if [[ $1 == --tests ]]; then
+  install_system_packages system-packages-test.txt
+  exit 0
+fi
+venv=$1
+python_torch=${2:-}
+install_system_packages system-packages.txt
 make_environment

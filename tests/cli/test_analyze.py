@@ -102,6 +102,16 @@ def test_scaling(analyze):
     assert {row["mixer"] for row in rows} == {"softmax", "latte:latents=8"}
 
 
+def test_scaling_of_bidirectional_forms(analyze, refused):
+    words = ["--mixers", "latte:latents=8,linformer:latents=8:length=64", "--lengths", "32,64", "--sequences", 2]
+    words += ["--rounds", 1, "--set", "dim=32", "--set", "layers=1"]
+    rows = analyze("scaling", *words, "--set", "causal=false")[0]["rows"]
+    assert {row["pass"] for row in rows} == {"forward", "with backward"}
+    assert {row["mixer"] for row in rows} == {f"{name} (bidirectional)" for name in words[1].split(",")}
+    assert {row["sequences"] for row in rows} == {2}
+    assert "no causal form" in refused("analyze", "scaling", *words)
+
+
 def test_convolution(analyze):
     found, _ = analyze("convolution", "--set", "slots=3", "--set", "period=3", "--tokens", 5)
     for slot, row in enumerate(found["contents"]):

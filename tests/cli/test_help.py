@@ -5,13 +5,13 @@ import re
 import pytest
 
 # What a command does, as one would tell somebody to do it.
-VERBS = {"Compare", "Continue", "Convert", "Draw", "Hide", "List", "Look", "Measure", "Print", "Read", "Train", "Turn", "Write"}
+VERBS = {"Compare", "Continue", "Convert", "Draw", "Hide", "List", "Look", "Measure", "Print", "Read", "Serve", "Train", "Turn", "Write"}
 COMMANDS = [
     [], ["prepare"], ["train"], ["eval"], ["eval", "niah"], ["eval", "ruler"], ["eval", "ppl"], ["generate"], ["compare"], ["describe"],
     ["import"], ["export"], ["linearize"], ["mechanisms"], ["doctor"],
     ["sweep"], ["task"], ["task", "list"], ["task", "show"], ["task", "statistics"], ["task", "export"], ["analyze"],
     *[["analyze", name] for name in ("attention", "latents", "collisions", "spectrum", "memory", "scaling", "convolution")],
-    ["bench"], ["bench", "ops"], ["bench", "model"],
+    ["serve"], ["bench"], ["bench", "ops"], ["bench", "model"],
 ]  # fmt: skip
 
 

@@ -28,7 +28,8 @@ def ok(done):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_training_gives_the_recorded_losses(cortado, tmp_path, folder):
-    ok(cortado("train", folder / "recorded.json", "--data", RECORDED / "text.txt", "--out", tmp_path / "run", "--threads", 1))
+    command = ("train", folder / "recorded.json", "--set", "training.dtype=float32", "--data", RECORDED / "text.txt")
+    ok(cortado(*command, "--out", tmp_path / "run", "--threads", 1))
     assert losses(tmp_path / "run") == pytest.approx(expected(folder)["trained"], abs=1e-5)
 
 

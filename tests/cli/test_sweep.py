@@ -81,6 +81,20 @@ def test_what_has_been_found_so_far_is_put_together(cortado, sweep, tmp_path):
     assert len(results(out)) == 2 and len(json.loads((out / "table.json").read_text())["rows"]) == 2
 
 
+def test_results_of_values_that_are_gone_stay(cortado, sweep, tmp_path):
+    out = tmp_path / "out"
+    assert cortado("sweep", sweep, "--out", out).returncode == 0
+    all_lines = results(out)
+    shutil.rmtree(out / "runs")
+    sweep.write_text(json.dumps({**SWEEP, "vary": {"training.learning_rate": [0.01]}}))
+    done = cortado("sweep", sweep, "--out", out)
+    assert done.returncode == 0 and "2 of 2 runs" in done.stdout
+    assert sorted(run["id"] for run in results(out)) == sorted(run["id"] for run in all_lines)
+    sweep.write_text(json.dumps(SWEEP))
+    assert "4 of 4 runs" in cortado("sweep", sweep, "--out", out).stdout
+    assert results(out) == all_lines and not list((out / "runs").glob("*/"))
+
+
 def test_shards_are_parts_of_one_sweep(cortado, sweep, tmp_path):
     out = tmp_path / "out"
     for part, count in ((1, 2), (2, 4)):
@@ -124,7 +138,7 @@ def test_one_run_alone(cortado, refused, sweep, tmp_path):
 def begin(program, sweep, out, *words):
     command = [program, "sweep", sweep, "--scale", "long", "--out", out, "--jobs", "1", "--quiet", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 60
+    deadline = time.time() + 300
     while not list((out / "runs").glob("*/trainer.safetensors") if (out / "runs").exists() else []):
         assert time.time() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -136,18 +150,22 @@ def test_ended_at_any_moment_it_goes_on(program, cortado, sweep, tmp_path, how):
     out = tmp_path / "out"
     process = begin(program, sweep, out)
     os.kill(process.pid, how)
-    said = process.communicate(timeout=60)
+    said = process.communicate(timeout=300)
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), said
-    deadline = time.time() + 60  # the run's own process saves and ends
+    deadline = time.time() + 300  # the run's own process saves and ends
     while subprocess.run(["pgrep", "-f", "--", f"--out {out} .*--only"], stdout=subprocess.DEVNULL).returncode == 0:
         assert time.time() < deadline
         time.sleep(0.05)
     run = next((out / "runs").glob("*/train.json"))
-    reached = json.loads(run.read_text())["step"]
+    metrics = run.parent / "metrics.jsonl"
+    reached, size = json.loads(run.read_text())["step"], metrics.stat().st_size
     again = begin(program, sweep, out, "--shard", "1/4")
-    time.sleep(1)
+    deadline = time.time() + 300
+    while metrics.stat().st_size <= size:
+        assert time.time() < deadline and again.poll() is None, again.communicate()
+        time.sleep(0.05)
     again.send_signal(signal.SIGTERM)
-    again.communicate(timeout=60)
+    again.communicate(timeout=300)
     assert again.returncode == 143
     assert json.loads(run.read_text())["step"] >= reached
     assert len(list((out / "runs").glob("*/"))) == 1, "the same run went on"
@@ -170,7 +188,24 @@ def test_a_run_that_fails_is_a_row(cortado, sweep, tmp_path):
 def test_its_price_is_told_before(cortado, sweep, tmp_path):
     plan = json.loads(cortado("sweep", sweep, "--dry-run", "--json", "--out", tmp_path / "out").stdout)
     assert len(plan["runs"]) == 4 and all(run["hours"] > 0 for run in plan["runs"])
+    assert [run["tokens"] for run in plan["runs"]] == [6 * 16 * 16] * 4 and plan["tokens"] == 4 * 6 * 16 * 16
+    assert "4 runs, 6,144 tokens, about" in cortado("sweep", sweep, "--dry-run").stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_a_price_that_cannot_be_told_is_one_line(refused, sweep):
+    sweep.write_text(json.dumps({**SWEEP, "config": {**SWEEP["config"], "task": {"name": "image"}}}))
+    assert 'needs "folder"' in refused("sweep", sweep, "--dry-run")
+
+
+def test_large_vocabularies_and_batches_are_priced(cortado, sweep):
+    training = {"batch": 4096, "context": 64, "steps": 1000, "tokenizer": "sentencepiece:9000", "evaluate_every": 500}
+    config = {**SWEEP["config"], "training": training}
+    del config["task"]
+    sweep.write_text(json.dumps({"config": config}))
+    done = cortado("sweep", sweep, "--dry-run", "--json")
+    plan = json.loads(done.stdout)
+    assert plan["tokens"] == 4096 * 64 * 1000 and plan["hours"] > 0, done.stderr
 
 
 COMMANDS = {
@@ -210,6 +245,11 @@ def test_commands_one_after_the_other(cortado, refused, commands, text, tmp_path
     assert "sequence of commands" in refused("sweep", commands, *words, "--shard", "1/2")
     priced = json.loads(cortado("sweep", commands, *words, "--dry-run", "--json").stdout)
     assert [step["id"] for step in priced["commands"]] == ["model", "loss"]
+    assert priced["commands"][0]["tokens"] == 4 * 4 * 32 and priced["commands"][0]["hours"] > 0
+    assert "doesn't say how long" in priced["commands"][1]["problem"]
+    lines = cortado("sweep", commands, *words, "--dry-run").stdout.splitlines()
+    assert [line.split()[0] for line in lines if "not known" in line] == ["loss"]
+    assert "without the 1 of which nothing is known" in lines[-1]
 
 
 def test_a_command_that_fails_is_a_row(cortado, commands, text, tmp_path):
@@ -226,12 +266,12 @@ def test_commands_go_on_where_they_were_killed(cortado, program, commands, text,
     out = tmp_path / "out"
     words = [program, "sweep", commands, "--scale", "long", "--set", f"text={text}", "--out", out]
     with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         metrics = out / "runs" / "model" / "metrics.jsonl"
         while not (metrics.exists() and '"validation_loss"' in metrics.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode == 130
     assert metrics.exists() and not (out / "runs" / "model.json").exists()
     done = cortado(*words[1:])
@@ -277,5 +317,9 @@ def test_bad_input_is_refused(cortado, refused, sweep, tmp_path):
     misspelt.write_text(json.dumps({**SWEEP, "sedes": [1]}))
     assert "did you mean" in refused("sweep", misspelt, "--out", out)
     assert before == (out / "results.jsonl").read_bytes()
+    (out / "results.jsonl").write_text('{"id": "another", "accuracy": 0.7}\n')
+    assert "has results of another sweep" in refused("sweep", sweep, "--out", out)
+    assert (out / "results.jsonl").read_text() == '{"id": "another", "accuracy": 0.7}\n'
+    (out / "results.jsonl").write_bytes(before)
     next((out / "runs").glob("*.json")).write_text('{"id": "another"}')
     assert "not the result of this run" in refused("sweep", sweep, "--out", out)

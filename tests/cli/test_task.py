@@ -65,7 +65,7 @@ def test_bad_input_is_refused(refused, words, message):
     assert message in refused("task", *words)
 
 
-def test_a_run_learns_a_task_and_goes_on(cortado, tmp_path):
+def test_a_run_learns_a_task_and_goes_on(cortado, refused, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({
         "dim": 16, "heads": 1, "layers": 1, "mixer": {"mixer": "gla"},
@@ -78,6 +78,15 @@ def test_a_run_learns_a_task_and_goes_on(cortado, tmp_path):
     assert cortado("train", "--resume", "--out", tmp_path / "run", "--threads", 1).returncode == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == 6 and 0 <= last["accuracy"] <= 1
+    # On the test's examples: what the last line has (they validate, too), by number of pairs; and on others.
+    words = ["eval", "task", tmp_path / "run", "--checkpoint", "last"]
+    found = json.loads(cortado(*words, "--json").stdout)
+    assert found["examples"] == 20 and found["accuracy"] == found["accuracy_2_pairs"] == pytest.approx(last["accuracy"])
+    assert found["loss"] == pytest.approx(last["validation_loss"], rel=1e-5)
+    longer = cortado(*words, "--set", "length=32", "--set", "pairs=4", "--examples", 5)
+    assert longer.returncode == 0 and "accuracy_4_pairs" in longer.stdout, longer.stderr
+    assert "4096" in refused(*words, "--set", "vocabulary=4096")
+    assert "--split" in refused(*words, "--split", "tset")
     # It reads no text, and says so.
     generated = cortado("generate", tmp_path / "run", "--prompt", "x")
     assert generated.returncode == 2 and len(generated.stderr.splitlines()) == 1

@@ -83,7 +83,7 @@ def test_a_signal_saves_and_says_how_to_go_on(cortado_program, work, sent, code)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         wait_for(lambda: (work / "run" / "trainer.safetensors").exists())
         process.send_signal(sent)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == code
     assert "--resume" in output.splitlines()[-1]
     stands = json.loads((work / "run" / "train.json").read_text())
@@ -95,7 +95,7 @@ def cortado_program(build):
     return str(build / "bin" / "cortado")
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

@@ -229,7 +229,7 @@ def test_ctrl_c_leaves_nothing(program, tmp_path):
         while process.poll() is None and not any(tmp_path.glob("deep/.out.*")):
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and errors.count(b"\n") == 1, errors
     assert not list(tmp_path.iterdir())
 

@@ -55,6 +55,13 @@ def test_what_nothing_stands_on_goes_alone(house, root):
     assert "kMocha," in (house / "src/cortado/mechanisms/registry.cpp").read_text()
 
 
+def test_one_of_several_that_are_declared_together(house, root):
+    registry = house / "src/cortado/mechanisms/registry.cpp"
+    registry.write_text("extern const Mechanism kMocha, kLatte,\n    kMochaccino;\n      &kLatte,  //\n      &kMocha,  //\n")
+    assert delete(root, house, "mocha").returncode == 0
+    assert registry.read_text() == "extern const Mechanism kLatte;\n      &kLatte,  //\n"
+
+
 def test_no_such_mechanism(house, root):
     done = delete(root, house, "tea")
     assert done.returncode == 1 and 'no mechanism "tea"; there are: latte, mocha, mochaccino' in done.stderr

@@ -94,11 +94,13 @@ struct MemoryComparison {
 Finding analyze_memory(const MemoryComparison& options);
 
 // Time and memory of a model's forward pass, forward and backward, and a decoded token after as many (Latte fig. 2 and
-// 4, Macchiato fig. 7), with random weights, several models in turns: the median and quarters of the rounds.
+// 4, Macchiato fig. 7), with random weights, several models in turns: the median and quarters of the rounds. Models that
+// read both ways decode nothing.
 struct ScalingOptions {
   std::vector<std::pair<std::string, Json>> models;  // name, config with its vocabulary
   std::vector<int64_t> lengths = {256, 1024, 4096};
   int64_t tokens = 4096;  // of a pass: sequences times length, as near as it goes
+  int64_t sequences = 0;  // of a pass, at every length; 0: as `tokens` has it
   int64_t rounds = 5;
   bool backward = true;
   std::function<void(const std::string& what)> progress = {};
@@ -109,6 +111,5 @@ Finding analyze_scaling(const ScalingOptions& options);
 // How much of every token a mechanism's slots hold after so many (BLA fig. 1): [slots, tokens]. No name: the first
 // mechanism that says so. InputError: it depends on the tokens there.
 Finding analyze_convolution(const std::string& mechanism, const Json& settings, int64_t tokens);
-std::vector<std::string> mechanisms_with_slot_contents();
 
 }  // namespace cortado

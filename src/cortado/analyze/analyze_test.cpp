@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "cortado/base/chart.h"
 #include "cortado/base/error.h"
-#include "cortado/base/heat_map.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/testing/examples.h"
 
@@ -120,7 +120,7 @@ TEST(Attention, WhereLolaHoldsItsPairs) {
   LanguageModel lola = model({{"mixer", "lola"}, {"chunk", 2}, {"cache", 1}});
   const Reading reading = reading_of(lola, 8, {0});
   const auto layer = read_layers(reading).front();
-  const at::Tensor held = layer.mixer.held(layer.x)[0];
+  const at::Tensor held = layer.mixer.held(layer.x).places[0];
   // The last two chunks are the window; of what left it one pair is cached, the others are in the state.
   for (int64_t t = 0; t < 8; ++t) {
     const int64_t first = std::max<int64_t>(0, (t / 2 - 1) * 2);
@@ -244,6 +244,20 @@ TEST(Scaling, EveryPassOfEveryModel) {
     EXPECT_LE(row["low"], row["seconds"]);
     EXPECT_GE(row["high"], row["seconds"]);
     EXPECT_EQ(row["sequences"].get<int64_t>() * row["tokens"].get<int64_t>(), 16);
+  }
+}
+
+TEST(Scaling, BothWaysNothingIsDecoded) {
+  const Json config = {{"dim", 16},       {"heads", 2},      {"layers", 1},
+                       {"vocabulary", 7}, {"causal", false}, {"mixer", {{"mixer", "linformer"}, {"length", 16}}}};
+  const Finding finding =
+      analyze_scaling({.models = {{"a", config}}, .lengths = {8, 16}, .tokens = 16, .sequences = 3, .rounds = 1});
+  const Json& rows = finding.json["rows"];
+  ASSERT_EQ(rows.size(), 2u * 2);
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["mixer"], "a (bidirectional)");
+    EXPECT_NE(row["pass"], "decoded token");
+    EXPECT_EQ(row["sequences"], 3);
   }
 }
 

@@ -5,8 +5,8 @@
 
 #include "cortado/analyze/analyze.h"
 #include "cortado/analyze/capture.h"
+#include "cortado/base/chart.h"
 #include "cortado/base/error.h"
-#include "cortado/base/heat_map.h"
 #include "cortado/base/human.h"
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/shared/heads.h"
@@ -53,32 +53,52 @@ at::Tensor by_heads(const at::Tensor& x, int64_t heads) {
   return x.dim() == 4 ? x : split_heads(x, x.size(-1) % heads == 0 ? heads : 1);
 }
 
-// d out_t / d values_s: a backward pass for each t, and for each head where several share a head of values.
-at::Tensor derivative(const ValuePath& path, int64_t heads) {
+// How many heads of values there are for the `all` heads that come out.
+int64_t value_heads(const ValuePath& path, const at::Tensor& out) {
+  return path.values.dim() == 4 ? path.values.size(2) : std::max<int64_t>(1, path.values.size(-1) / out.size(3));
+}
+
+at::Tensor gradient_of_values(const ValuePath& path, const at::Tensor& out, const at::Tensor& seed, int64_t heads) {
+  const auto gradient = torch::autograd::grad({out}, {path.values}, {seed}, /*retain_graph=*/true,
+                                              /*create_graph=*/false, /*allow_unused=*/true)[0];
+  return gradient.defined() ? by_heads(gradient, heads)[0] : at::Tensor();  // [T, heads of values, V]
+}
+
+// d out_t / d values_s, the mean over the channels: a backward pass for each t.
+at::Tensor mean_derivative(const ValuePath& path, int64_t heads) {
   const at::Tensor out = by_heads(path.out, heads);
   const int64_t tokens = out.size(1), all = out.size(2);
-  const int64_t widths =
-      path.values.dim() == 4 ? path.values.size(2) : std::max<int64_t>(1, path.values.size(-1) / out.size(3));
-  const int64_t turns = widths < all ? all : 1;
-  std::vector<at::Tensor> rows;
+  const at::Tensor weights = at::zeros({all, tokens, tokens}, out.options().requires_grad(false));
   for (int64_t t = 0; t < tokens; ++t) {
-    at::Tensor row = at::zeros({all, tokens}, out.options().requires_grad(false));
-    for (int64_t turn = 0; turn < turns; ++turn) {
-      at::Tensor seed = at::zeros_like(out);
-      (turns == 1 ? seed.select(1, t) : seed.select(1, t).select(1, turn)).fill_(1);
-      const auto gradient = torch::autograd::grad({out}, {path.values}, {seed}, /*retain_graph=*/true,
-                                                  /*create_graph=*/false, /*allow_unused=*/true)[0];
-      if (!gradient.defined()) continue;
-      const at::Tensor share = by_heads(gradient, widths)[0].mean(-1).transpose(0, 1);  // [heads of values, T]
-      if (turns == 1) {
-        row.copy_(share);
-      } else {
-        row[turn].copy_(share[turn * widths / all]);
-      }
-    }
-    rows.push_back(row);
+    const at::Tensor seed = at::zeros_like(out);
+    seed.select(1, t).fill_(1);
+    const at::Tensor gradient = gradient_of_values(path, out, seed, value_heads(path, out));
+    if (gradient.defined()) weights.select(1, t).copy_(gradient.mean(-1).transpose(0, 1));
   }
-  return at::stack(rows, 1);  // [H, T, T]
+  return weights;  // [H, T, T]
+}
+
+// The same where a head weighs the past alike in all of its V channels, which is for the caller to find out: each
+// channel is asked for another row, so that a backward pass tells V of them, of every head of values at once.
+at::Tensor derivative_by_channels(const ValuePath& path, int64_t heads) {
+  const at::Tensor out = by_heads(path.out, heads);
+  const int64_t tokens = out.size(1), all = out.size(2), channels = out.size(3), shared = value_heads(path, out);
+  if (all % shared != 0) return {};
+  const int64_t group = all / shared;  // heads that share one of values
+  const at::Tensor weights = at::zeros({all, tokens, tokens}, out.options().requires_grad(false));
+  for (int64_t first = 0; first < tokens * group; first += channels) {
+    const at::Tensor seed = at::zeros_like(out);
+    const int64_t count = std::min(channels, tokens * group - first);
+    const auto asked = [&](int64_t c, const at::Tensor& x) {  // of x [H, T, ...], what channel c is asked for
+      return x.slice(0, (first + c) % group, all, group).select(1, (first + c) / group);
+    };
+    for (int64_t c = 0; c < count; ++c) asked(c, seed[0].select(2, c).transpose(0, 1)).fill_(1);
+    const at::Tensor gradient = gradient_of_values(path, out, seed, shared);
+    if (!gradient.defined()) continue;
+    if (gradient.size(2) != channels) return {};
+    for (int64_t c = 0; c < count; ++c) asked(c, weights).copy_(gradient.select(2, c).transpose(0, 1));
+  }
+  return weights;
 }
 
 // Whether the weights, the same for every channel, give what came out.
@@ -133,13 +153,13 @@ PairWeights pair_weights(Mixer& mixer, const at::Tensor& x, int64_t heads) {
   const auto calls = captured([&] { mixer.forward(input, Batch{}, nullptr); });
   for (const ValuePath& path : {between_projections(mixer, calls), through("v", calls), through("x", calls)}) {
     if (!path.defined() || !path.values.requires_grad()) continue;
-    const at::Tensor weights = derivative(path, heads);
-    if (explains(path, weights, heads)) return {weights, true};
+    const at::Tensor weights = derivative_by_channels(path, heads);
+    if (weights.defined() && explains(path, weights, heads)) return {weights, true};
   }
   const ValuePath path = through("b", calls);
   fail_input_if(!path.defined() || path.values.dim() != 3 || path.values.is_complex(), "[analyze] ", mixer.name(),
                 " gives its values no weights of tokens");
-  return {derivative(path, heads), false};
+  return {mean_derivative(path, heads), false};
 }
 
 Finding analyze_attention(const Reading& reading, int64_t heads) {
@@ -150,7 +170,7 @@ Finding analyze_attention(const Reading& reading, int64_t heads) {
     const PairWeights found = pair_weights(layer.mixer, layer.x, layer.heads);
     const at::Tensor weights = found.weights.to(at::kDouble);
     const auto memories = layer.mixer.memories();
-    const at::Tensor held = memories.empty() ? at::Tensor() : layer.mixer.held(layer.x);
+    const at::Tensor held = memories.empty() ? at::Tensor() : layer.mixer.held(layer.x).places;
     HeatMap map{.title = concat("Weights of past tokens, layer ", layer.layer, " (", layer.mixer.name(), ")"),
                 .x_label = "past token",
                 .y_label = "token",

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 

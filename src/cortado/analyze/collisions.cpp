@@ -6,7 +6,6 @@
 #include "cortado/analyze/capture.h"
 #include "cortado/base/chart.h"
 #include "cortado/base/error.h"
-#include "cortado/base/heat_map.h"
 
 namespace cortado {
 namespace {

@@ -1,13 +1,12 @@
 #include "cortado/analyze/analyze.h"
 #include "cortado/base/chart.h"
 #include "cortado/base/error.h"
-#include "cortado/base/heat_map.h"
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/registry.h"
 
 namespace cortado {
 
-std::vector<std::string> mechanisms_with_slot_contents() {
+static std::vector<std::string> mechanisms_with_slot_contents() {
   std::vector<std::string> names;
   for (const Mechanism* mechanism : mechanisms()) {
     if (mechanism->slot_contents) names.push_back(mechanism->name);

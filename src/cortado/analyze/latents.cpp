@@ -2,18 +2,15 @@
 #include <cmath>
 
 #include "cortado/analyze/analyze.h"
-#include "cortado/analyze/capture.h"
+#include "cortado/analyze/traces.h"
+#include "cortado/base/chart.h"
 #include "cortado/base/error.h"
-#include "cortado/base/heat_map.h"
 
 namespace cortado {
-namespace {
 
-// p(l|t) of the latents [T, H, L+1], column 0 what they leave for a window; nothing where the mixer has no latents.
-at::Tensor latent_weights(Mixer& mixer, const at::Tensor& x) {
-  const at::NoGradGuard no_grad;
+at::Tensor latent_weights(const std::vector<OperatorCall>& calls) {
   at::Tensor weights;
-  for (const OperatorCall& call : captured([&] { mixer.forward(x, Batch{}, nullptr); })) {
+  for (const OperatorCall& call : calls) {
     if (call.name != "cortado::_latte_scan") continue;
     const at::Tensor query = call.tensor("query")[0].to(at::kDouble);
     // Its only flag says whether the query's weights are still to be normalised.
@@ -25,6 +22,8 @@ at::Tensor latent_weights(Mixer& mixer, const at::Tensor& x) {
   return at::cat({(1 - weights.sum(-1, true)).clamp_min(0), weights}, -1);
 }
 
+namespace {
+
 double entropy_of(const at::Tensor& p) { return -(p * p.clamp_min(1e-30).log()).sum().item<double>(); }
 
 }  // namespace
@@ -34,7 +33,7 @@ Finding analyze_latents(const Reading& reading, int64_t heads) {
   finding.json = {{"tokens", reading.names}, {"layers", Json::array()}};
   Json rows = Json::array();
   for (const LayerReading& layer : read_layers(reading)) {
-    const at::Tensor weights = latent_weights(layer.mixer, layer.x);
+    const at::Tensor weights = latent_weights(calls_of(layer.mixer, layer.x));
     if (!weights.defined()) continue;
     const bool window = weights.select(2, 0).max().item<double>() > 1e-5;
     HeatMap map{.title = concat("p(l|t), layer ", layer.layer, window ? " (state 0 is the window)" : ""),

@@ -28,6 +28,7 @@ class Contestant {
  public:
   Contestant(std::string name, const Json& config, int64_t length, int64_t batch)
       : name_(std::move(name)), model_(ModelConfig::from_json(config, name_)), length_(length) {
+    if (!model_.config().causal) name_ += " (bidirectional)";
     tokens_ = at::randint(model_.config().vocabulary, {batch, length}, at::kLong);
     one_ = tokens_.narrow(0, 0, 1);
   }
@@ -48,8 +49,9 @@ class Contestant {
     keep ? take(backward_, work) : work();
   }
 
-  // After `length` tokens.
+  // After `length` tokens; what reads both ways has no next token.
   void decode(bool keep) {
+    if (!model_.config().causal) return;
     const at::NoGradGuard no_grad;
     if (!read_) {
       state_ = model_.zero_state(1);
@@ -114,7 +116,7 @@ Finding analyze_scaling(const ScalingOptions& options) {
   Json rows = Json::array();
   for (const int64_t length : options.lengths) {
     if (options.stop && options.stop()) break;
-    const int64_t batch = std::max<int64_t>(1, options.tokens / length);
+    const int64_t batch = options.sequences > 0 ? options.sequences : std::max<int64_t>(1, options.tokens / length);
     std::vector<std::unique_ptr<Contestant>> all;
     for (const auto& [name, config] : options.models) {
       all.push_back(std::make_unique<Contestant>(name, config, length, batch));

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "cortado/analyze/analyze.h"
-#include "cortado/analyze/capture.h"
 #include "cortado/base/chart.h"
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"

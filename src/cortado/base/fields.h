@@ -1,6 +1,8 @@
 // The fields of a struct as a JSON object, said once for both ways: to read it and to write it.
 #pragma once
 
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -81,6 +83,15 @@ class JsonFields {
       (*to_)[key] = value ? Json(*value) : Json();
     }
   }
+  // null or absent: infinity, which JSON has no form for.
+  void limit(const std::string& key, double& value) {
+    constexpr double kLargest = std::numeric_limits<double>::max();
+    if (from_) {
+      value = from_->optional_number(key, -kLargest, kLargest).value_or(std::numeric_limits<double>::infinity());
+    } else {
+      (*to_)[key] = std::isfinite(value) ? Json(value) : Json();
+    }
+  }
   void boolean(const std::string& key, bool& value) {
     field(key, value, [&](JsonReader& reader) { return reader.boolean(key, fallback(value)); });
   }
@@ -105,7 +116,7 @@ class JsonFields {
       if (all.is_null() && !required_) return list;
       bool good = all.is_array();
       for (const Json& item : good ? all : Json::array()) good &= holds<Value>(item);
-      if (!good) reader.fail(concat("key \"", key, "\": expected a list of ", expected));
+      if (!good) reader.fail("key \"", key, "\": expected a list of ", expected);
       return all.get<std::vector<Value>>();
     });
   }

@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -13,7 +12,6 @@
 #include <filesystem>
 #include <functional>
 
-#include "cortado/base/descriptor.h"
 #include "cortado/base/error.h"
 
 namespace cortado {

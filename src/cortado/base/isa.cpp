@@ -8,7 +8,6 @@
 #include "cortado/base/error.h"
 
 namespace cortado {
-
 namespace {
 
 struct Isa {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 
 namespace cortado {
@@ -63,8 +61,8 @@ std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
 // `value` null: it is missing.
 [[noreturn]] void refuse(const JsonReader& reader, const std::string& key, const Json* value,
                          const std::string& expected, const std::string& hint = "") {
-  if (!value) reader.fail(concat("key \"", key, "\" is missing: expected ", expected));
-  reader.fail(concat("key \"", key, "\": expected ", expected, ", got ", shown(*value), hint));
+  if (!value) reader.fail("key \"", key, "\" is missing: expected ", expected);
+  reader.fail("key \"", key, "\": expected ", expected, ", got ", shown(*value), hint);
 }
 
 constexpr int kDeepest = 200;
@@ -151,18 +149,14 @@ void check_json_depth(std::string_view text, const std::string& source_name) {
 Json read_json_file(const std::string& path) { return parse_json(read_file(path), path); }
 
 JsonReader::JsonReader(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
-  if (!object_.is_object()) fail(concat("expected an object { ... }, got ", shown(object_)));
+  if (!object_.is_object()) fail("expected an object { ... }, got ", shown(object_));
 }
-
-void JsonReader::fail(const std::string& message) const { throw InputError(concat("[", place_, "] ", message)); }
 
 const Json* JsonReader::find(const std::string& key) {
   asked_.insert(key);
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
-
-bool JsonReader::says(const std::string& key) const { return object_.contains(key); }
 
 bool JsonReader::has(const std::string& key) const {
   const auto found = object_.find(key);
@@ -172,7 +166,7 @@ bool JsonReader::has(const std::string& key) const {
 void JsonReader::renamed(const std::string& earlier, const std::string& key) {
   const auto found = object_.find(earlier);
   if (found == object_.end()) return;
-  if (says(key)) fail(concat("\"", earlier, "\" is an earlier name of \"", key, "\": only one of them may be there"));
+  if (says(key)) fail("\"", earlier, "\" is an earlier name of \"", key, "\": only one of them may be there");
   Json value = std::move(*found);
   object_.erase(earlier);
   object_[key] = std::move(value);
@@ -250,7 +244,7 @@ std::optional<double> JsonReader::optional_number(const std::string& key, double
 Json JsonReader::object(const std::string& key) {
   const Json* value = find(key);
   if (!value) return Json::object();
-  if (!value->is_object()) fail(concat("key \"", key, "\": expected an object { ... }, got ", shown(*value)));
+  if (!value->is_object()) fail("key \"", key, "\": expected an object { ... }, got ", shown(*value));
   return *value;
 }
 
@@ -269,7 +263,7 @@ void JsonReader::finish() const {
       hint = known.empty() ? "; no keys are allowed here" : "; allowed:";
       for (const auto& word : known) hint += (hint.back() == ':' ? " \"" : ", \"") + word + "\"";
     }
-    fail(concat("unknown key ", shown(Json(key)), " (value ", shown(value), ")", hint));
+    fail("unknown key ", shown(Json(key)), " (value ", shown(value), ")", hint);
   }
 }
 

@@ -1,13 +1,14 @@
 // Strict reading of JSON objects: every key must be known, every type and range right, and an error names the place.
 #pragma once
 
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "cortado/base/error.h"
 
 namespace cortado {
 
@@ -32,8 +33,8 @@ class JsonReader {
  public:
   JsonReader(const Json& object, std::string place);
 
-  bool has(const std::string& key) const;   // present and not null
-  bool says(const std::string& key) const;  // present, null included
+  bool has(const std::string& key) const;                                    // present and not null
+  bool says(const std::string& key) const { return object_.contains(key); }  // present, null included
 
   // What earlier versions called a key, or a word that is a key's value: read as what it is called now. To be said
   // before the key is asked for.
@@ -59,8 +60,15 @@ class JsonReader {
   void finish() const;
 
   const std::string& place() const { return place_; }
-  // Throws InputError("[place] message").
-  [[noreturn]] void fail(const std::string& message) const;
+  // Throws InputError("[place] ...") with the parts joined; fail_if: where it is bad.
+  template <typename... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw InputError(concat("[", place_, "] ", parts...));
+  }
+  template <typename... Parts>
+  void fail_if(bool bad, const Parts&... parts) const {
+    if (bad) fail(parts...);
+  }
 
  private:
   const Json* find(const std::string& key);

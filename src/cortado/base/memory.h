@@ -1,4 +1,4 @@
-// The memory that this process holds, from /proc (Linux).
+// The memory that this process holds (Linux).
 #pragma once
 
 #include <unistd.h>
@@ -30,5 +30,11 @@ inline int64_t peak_resident_bytes() {
 
 // From here on peak_resident_bytes() says the largest size since now. Without effect where /proc is missing.
 inline void reset_peak_resident_bytes() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+// Pages of memory: to touch new ones, 4 KiB at a time, costs more than to fill them.
+// From now on memory that this thread frees stays with the program, up to half a gigabyte, for what it takes next: a
+// model takes and frees the same activations layer by layer, and new pages would cost more than many a product. Larger
+// pieces are given back as always. For programs; with glibc only.
+void keep_freed_memory();
 
 }  // namespace cortado

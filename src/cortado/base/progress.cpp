@@ -8,7 +8,6 @@
 
 #include "cortado/base/human.h"
 #include "cortado/base/table.h"
-#include "cortado/base/terminal.h"
 
 namespace cortado {
 namespace {

@@ -33,6 +33,12 @@ class ProgressBar {
   void update(int64_t done, const std::string& extra = {});
   void update_at(double seconds, int64_t done, const std::string& extra);  // the same at a given time
 
+  // The same where the total is known only now.
+  void update_of(int64_t done, int64_t total) {
+    options_.total = total;
+    update(done);
+  }
+
   // Work done before the bar was made (a resumed run): not counted in the rate.
   void start_at(int64_t done);
 

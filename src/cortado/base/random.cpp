@@ -48,8 +48,6 @@ uint64_t RandomStream::below(uint64_t bound, uint64_t a, uint64_t b) const {
   return static_cast<uint64_t>(static_cast<Wide>(bits(a, b)) * bound >> 64);
 }
 
-double RandomStream::uniform(uint64_t a, uint64_t b) const { return static_cast<double>(bits(a, b) >> 11) * 0x1.0p-53; }
-
 std::vector<int64_t> RandomStream::permutation(int64_t count, uint64_t a) const {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);

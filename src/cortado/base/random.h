@@ -22,7 +22,7 @@ class RandomStream {
   // Uniform in [0, bound), bound >= 1, without bias worth naming (< 2^-64 * bound).
   uint64_t below(uint64_t bound, uint64_t a, uint64_t b = 0) const;
   // Uniform in [0, 1), 53 bits.
-  double uniform(uint64_t a, uint64_t b = 0) const;
+  double uniform(uint64_t a, uint64_t b = 0) const { return static_cast<double>(bits(a, b) >> 11) * 0x1.0p-53; }
   // A random order of 0 .. count-1 (Fisher-Yates), a pure function of (seed, name, a).
   std::vector<int64_t> permutation(int64_t count, uint64_t a) const;
 

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "cortado/base/error.h"
-#include "cortado/base/files.h"
 
 namespace cortado {
 

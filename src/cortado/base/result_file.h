@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cortado/base/descriptor.h"
+#include "cortado/base/files.h"
 #include "cortado/base/json.h"
 
 namespace cortado {

@@ -1,5 +1,7 @@
 #include "cortado/base/table.h"
 
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
@@ -72,6 +74,11 @@ std::string pad(const std::string& cell, int width, bool right) {
 
 }  // namespace
 
+int terminal_columns(int descriptor) {
+  winsize size{};
+  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 int display_width(std::string_view text) {
   int width = 0;
   while (!text.empty()) {
@@ -106,8 +113,6 @@ std::vector<std::string> fold(std::string_view text, int columns) {
   lines.emplace_back(text);
   return lines;
 }
-
-Table::Table(std::vector<std::string> header) : header_(std::move(header)) {}
 
 void Table::add_row(std::vector<std::string> cells) {
   cells.resize(header_.size());

@@ -10,6 +10,9 @@
 
 namespace cortado {
 
+// Columns of the terminal that `descriptor` (STDOUT_FILENO, ...) writes to; 0 where it is none, or does not say.
+int terminal_columns(int descriptor);
+
 // Columns that a text takes on a terminal: combining marks and zero-width characters 0, East Asian wide and emoji 2,
 // else 1.
 int display_width(std::string_view utf8);
@@ -22,7 +25,7 @@ std::vector<std::string> fold(std::string_view text, int columns);
 
 class Table {
  public:
-  explicit Table(std::vector<std::string> header);
+  explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
   // One cell a column; missing cells are empty. A column is right-aligned when all of its cells look like numbers.
   void add_row(std::vector<std::string> cells);
   size_t rows() const { return rows_.size(); }

@@ -27,22 +27,10 @@ Utf8Char utf8_char(std::string_view text) {
 }
 
 void append_utf8(std::string& out, uint32_t code) {
-  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | code >> 6);
-    put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | code >> 12);
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | code >> 18);
-    put(0x80 | (code >> 12 & 0x3F));
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  }
+  constexpr uint32_t kLead[] = {0, 0xC0, 0xE0, 0xF0};
+  const int behind = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;  // bytes after the first
+  out += static_cast<char>(kLead[behind] | code >> 6 * behind);
+  for (int i = behind - 1; i >= 0; --i) out += static_cast<char>(0x80 | (code >> 6 * i & 0x3F));
 }
 
 size_t utf8_valid_prefix(std::string_view text) {

@@ -15,6 +15,9 @@ namespace cortado {
 // "a, b or c", each between quotes if so wished.
 std::string alternatives(const std::vector<std::string>& words, std::string_view quote = "");
 
+// The words, one after the other, separated.
+std::string joined(const std::vector<std::string>& words, std::string_view separator);
+
 // Where `word` stands among the known ones (at least two). InputError "PLACE must be "a", "b" or "c", got "d"" if it
 // does not.
 size_t word_index(std::string_view word, const std::vector<std::string>& known, std::string_view place);

@@ -1,13 +1,110 @@
 #include "cortado/bench/measure.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include "cortado/base/error.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/stopwatch.h"
+#include "cortado/bench/kernel.h"
+#include "cortado/nn/matmul.h"
+#include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado {
 namespace {
+
+// --- What this machine can do at most, which a kernel's speed is held against. ---
+
+// With torch's current number of threads; the best of several tries each. All float32.
+struct Ceilings {
+  double fma_flops = 0;     // a second, of multiply-adds on registers
+  double matmul_flops = 0;  // of the best matrix product that torch has
+  std::string matmul;       // which that was: "MKL 2048", "oneDNN 1024"
+  double read_bytes = 0;    // a second, of reading 256 MiB
+  double stream_bytes = 0;  // of a + 3 b into a third buffer, 64 MiB each: 12 bytes an element
+  double exps = 0;          // a second, of our own vectors' exp, in the first-level cache
+
+  // The better of each.
+  void raise_to(const Ceilings& other) {
+    fma_flops = std::max(fma_flops, other.fma_flops);
+    if (other.matmul_flops > matmul_flops) matmul = other.matmul;
+    matmul_flops = std::max(matmul_flops, other.matmul_flops);
+    read_bytes = std::max(read_bytes, other.read_bytes);
+    stream_bytes = std::max(stream_bytes, other.stream_bytes);
+    exps = std::max(exps, other.exps);
+  }
+  Json to_json() const {
+    return {{"fma_flops", fma_flops},   {"matmul_flops", matmul_flops}, {"matmul", matmul},
+            {"read_bytes", read_bytes}, {"stream_bytes", stream_bytes}, {"exps", exps}};
+  }
+};
+
+constexpr int kTries = 5;
+constexpr double kAtLeast = 0.01;  // seconds a try
+constexpr int64_t kStreamFloats = int64_t{16} << 20;
+
+// Amount a second, the best of several tries; `work(n)` does n times `amount`.
+double best_rate(double amount, const std::function<void(int64_t n)>& work) {
+  int64_t n = 1;
+  double seconds = seconds_of([&] { work(n); });
+  while (seconds < kAtLeast) {
+    n *= 2;
+    seconds = seconds_of([&] { work(n); });
+  }
+  double best = 0;
+  for (int i = 0; i < kTries; ++i) {
+    best = std::max(best, amount * static_cast<double>(n) / seconds_of([&] { work(n); }));
+  }
+  return best;
+}
+
+void measure_matmul(Ceilings& ceilings) {
+  for (const int64_t size : {512, 1024, 2048}) {
+    const at::Tensor a = at::randn({size, size}), b = at::randn({size, size});
+    const double flops = 2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
+    const auto offer = [&](const char* name, const std::function<void()>& product) {
+      const double rate = best_rate(flops, [&](int64_t n) {
+        for (int64_t i = 0; i < n; ++i) product();
+      });
+      if (rate <= ceilings.matmul_flops) return;
+      ceilings.matmul_flops = rate;
+      ceilings.matmul = concat(name, " ", size);
+    };
+    at::Tensor out = at::empty({size, size});
+    offer(at::hasMKL() ? "MKL" : "BLAS", [&] { at::mm_out(out, a, b); });
+    if (has_onednn()) offer("oneDNN", [&] { onednn_linear(a, b, {}); });
+  }
+}
+
+// Takes about half a second.
+Ceilings measure_ceilings() {
+  const at::NoGradGuard no_grad;
+  const auto parallel = kernels::parallel();
+  const auto threads = static_cast<double>(parallel.threads);
+  Ceilings result;
+  constexpr int64_t kRounds = 10000;
+  result.fma_flops = best_rate(threads * kRounds * bench::kFmaFlops * static_cast<double>(bench::lanes()),
+                               [&](int64_t n) { bench::fma_loop(parallel, n * kRounds); });
+  result.exps = best_rate(threads * bench::kExpBlock, [&](int64_t n) { bench::exp_loop(parallel, n); });
+  const int64_t unit = 128 * parallel.threads, floats = kStreamFloats / unit * unit;
+  const at::Tensor buffer = at::ones({4 * floats});
+  float* data = buffer.mutable_data_ptr<float>();
+  result.read_bytes = best_rate(16.0 * static_cast<double>(floats), [&](int64_t n) {
+    for (int64_t i = 0; i < n; ++i) bench::read_loop(parallel, data, 4 * floats);
+  });
+  for (const bool past_caches : {false, true}) {
+    const double rate = best_rate(12.0 * static_cast<double>(floats), [&](int64_t n) {
+      for (int64_t i = 0; i < n; ++i) {
+        bench::triad_loop(parallel, data, data + floats, data + 2 * floats, floats, past_caches);
+      }
+    });
+    result.stream_bytes = std::max(result.stream_bytes, rate);
+  }
+  measure_matmul(result);
+  return result;
+}
+
+// --- Operators. ---
 
 constexpr double kLeastSeconds = 2e-2;  // of a measurement: shorter calls are repeated
 constexpr double kBackward = 3.5;       // flops with backward, of those of the forward pass

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cortado/base/json.h"
-#include "cortado/bench/ceilings.h"
 #include "cortado/bench/operators.h"
 
 namespace cortado {

@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/json.h"
+#include "cortado/base/words.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/primitives/delta_scan/op.h"
 #include "cortado/primitives/elementwise_scan/op.h"
@@ -19,28 +20,36 @@ constexpr int64_t kTaps = 4;
 
 Tensor unit(const Tensor& x) { return x / x.norm(2, -1, true); }
 
+// Gates of that kind; none of "none".
+Tensors gates_of(const std::string& gate, const OperatorSizes& s) {
+  if (gate == "none") return {};
+  return {gate == "channel" ? gates({1, s.tokens, s.heads, s.size})
+          : gate == "head"  ? gates({1, s.tokens, s.heads})
+                            : gates({s.heads})};
+}
+
+// Of a token and head: products a number of the state, and the gates' exponentials.
+std::function<Work(const OperatorSizes&)> scan_work(const std::string& gate, double products) {
+  return [=](const OperatorSizes& s) {
+    const double exps = gate == "channel" ? channels(s) : gate == "head" ? static_cast<double>(s.heads) : 0;
+    return Work{products * state_elements(s), exps};
+  };
+}
+
 OperatorCase gated_case(const std::string& gate, const std::string& read) {
   OperatorCase c{.name = "gated_scan/" + (read == "key" ? gate : read), .operation = "gated_scan"};
   c.note = concat(gate == "none"       ? "no"
                   : gate == "constant" ? "a constant"
                                        : "a " + gate,
                   " gate, read along the ", read, "s");
-  c.inputs = [gate](const OperatorSizes& s) {
-    if (gate == "none") return qkv(s);
-    return join(qkv(s), {gate == "channel" ? gates({1, s.tokens, s.heads, s.size})
-                         : gate == "head"  ? gates({1, s.tokens, s.heads})
-                                           : gates({s.heads})});
-  };
+  c.inputs = [gate](const OperatorSizes& s) { return join(qkv(s), gates_of(gate, s)); };
   c.call = [read](const Tensors& in, const Tensors& carried) {
     return results(gated_scan(in[0], in[1], in[2], part(in, 3), read, {}, {}, part(carried, 0)));
   };
   c.reference = [read](const Tensors& in) {
     return results(gated_scan_reference(in[0], in[1], in[2], part(in, 3), read));
   };
-  c.work = [gate](const OperatorSizes& s) {
-    const double exps = gate == "channel" ? channels(s) : gate == "head" ? static_cast<double>(s.heads) : 0;
-    return Work{4 * state_elements(s), exps};
-  };
+  c.work = scan_work(gate, 4);
   return c;
 }
 
@@ -51,7 +60,7 @@ OperatorCase slot_case(const std::string& read) {
     return results(slot_scan(in[0], in[1], in[2], in[3], read, {}, part(carried, 0)));
   };
   c.reference = [read](const Tensors& in) { return results(slot_scan_reference(in[0], in[1], in[2], in[3], read)); };
-  c.work = [](const OperatorSizes& s) { return Work{4 * state_elements(s), 0}; };
+  c.work = scan_work("none", 4);
   return c;
 }
 
@@ -59,10 +68,9 @@ OperatorCase delta_case(const std::string& gate) {
   OperatorCase c{.name = "delta_scan/" + gate, .operation = "delta_scan"};
   c.note = gate == "none" ? "no gate" : "a " + gate + " gate";
   c.inputs = [gate](const OperatorSizes& s) {
-    Tensors in{heads_of(s, s.size), unit(heads_of(s, s.size)), heads_of(s, s.size), at::rand({1, s.tokens, s.heads})};
-    if (gate == "head") in.push_back(gates({1, s.tokens, s.heads}));
-    if (gate == "channel") in.push_back(gates({1, s.tokens, s.heads, s.size}));
-    return in;
+    const Tensors in{heads_of(s, s.size), unit(heads_of(s, s.size)), heads_of(s, s.size),
+                     at::rand({1, s.tokens, s.heads})};
+    return join(in, gates_of(gate, s));
   };
   c.call = [](const Tensors& in, const Tensors& carried) {
     return results(delta_scan(in[0], in[1], in[2], in[3], part(in, 4), {}, part(carried, 0)));
@@ -70,10 +78,7 @@ OperatorCase delta_case(const std::string& gate) {
   c.reference = [](const Tensors& in) {
     return results(delta_scan_reference(in[0], in[1], in[2], in[3], part(in, 4)));
   };
-  c.work = [gate](const OperatorSizes& s) {
-    const double exps = gate == "channel" ? channels(s) : gate == "head" ? static_cast<double>(s.heads) : 0;
-    return Work{6 * state_elements(s), exps};
-  };
+  c.work = scan_work(gate, 6);
   return c;
 }
 
@@ -173,10 +178,9 @@ std::vector<const OperatorCase*> find_operator_cases(const std::vector<std::stri
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string nearest = nearest_word(name, known);
-    std::string all;
-    for (const std::string& word : known) all += (all.empty() ? "" : ", ") + word;
-    throw InputError(concat("[--op] there is no operator \"", name, "\"; ",
-                            nearest.empty() ? "there are " + all : "did you mean \"" + nearest + "\"?"));
+    throw InputError(
+        concat("[--op] there is no operator \"", name, "\"; ",
+               nearest.empty() ? "there are " + joined(known, ", ") : "did you mean \"" + nearest + "\"?"));
   }
   std::vector<const OperatorCase*> found;
   for (const OperatorCase& c : operator_cases()) {

@@ -1,15 +1,11 @@
 // cortado analyze: what a model or a mechanism does, as numbers, a table and pictures.
 #include "cortado/analyze/analyze.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <iostream>
 
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/signals.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/compare/compare.h"
 #include "cortado/tasks/registry.h"
@@ -17,7 +13,7 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kMostTokens = 4096;  // of a text: pictures and tables have a place for every pair
+constexpr int kMostTokens = 4096;  // of a text: pictures and tables have a place for every pair
 
 // What becomes of a finding.
 struct Shown {
@@ -32,12 +28,8 @@ struct Shown {
         for (const auto& [name, svg] : finding.pictures) write_file(folder + "/" + name + ".svg", svg);
       });
     }
-    if (json) {
-      std::cout << finding.json.dump() << std::endl;
-      return;
-    }
-    std::cout << finding.table.text() << std::flush;
-    if (!out.empty()) std::cout << "pictures and numbers are in " << out << std::endl;
+    std::cout << (json ? finding.json.dump() + "\n" : finding.table.text()) << std::flush;
+    if (!json && !out.empty()) std::cout << "pictures and numbers are in " << out << std::endl;
   }
 };
 
@@ -63,17 +55,11 @@ void add_text_options(CLI::App& command, TextCommand& options) {
   add_bos_option(command, options.model->bos);
   CLI::Option* text = command.add_option("--text", options.text, "the text (default: Tiny Shakespeare's beginning)");
   command.add_option("--file", options.file, "a file with the text")->excludes(text);
-  command.add_option("--example", options.example, "of a model that learned a task: the number of a test example")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--tokens", options.tokens, "tokens of it that are looked at")
-      ->check(CLI::Range(int64_t{2}, kMostTokens))
-      ->capture_default_str();
-  command.add_option("--layers", options.layers, "layers, from 0, separated by commas (default: all)")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command.add_option("--heads", options.heads, "heads of a layer that are drawn")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  option(command, "--example", options.example, "of a model that learned a task: the number of a test example",
+         CLI::NonNegativeNumber);
+  option(command, "--tokens", options.tokens, "tokens of it that are looked at", CLI::Range(2, kMostTokens), kShown);
+  option(command, "--layers", options.layers, "layers, from 0, separated by commas (default: all)", kCommas, kOneWord);
+  option(command, "--heads", options.heads, "heads of a layer that are drawn", CLI::Range(1, 1024), kShown);
   add_shown(command, options.shown);
 }
 
@@ -168,12 +154,10 @@ void add_text_commands(CLI::App& analyze) {
         return analyze_collisions(reading, collisions);
       },
       [](CLI::App& command, TextCommand& options) {
-        command.add_option("--window-pairs", options.collisions.window, "pairs in the window")
-            ->check(CLI::Range(1, 1 << 20))
-            ->capture_default_str();
-        command.add_option("--cache-pairs", options.collisions.cache, "pairs in the cache")
-            ->check(CLI::Range(0, 1 << 20))
-            ->capture_default_str();
+        option(command, "--window-pairs", options.collisions.window, "pairs in the window", CLI::Range(1, 1 << 20),
+               kShown);
+        option(command, "--cache-pairs", options.collisions.cache, "pairs in the cache", CLI::Range(0, 1 << 20),
+               kShown);
       });
 }
 
@@ -183,19 +167,13 @@ void add_spectrum_command(CLI::App& analyze) {
       *analyze.add_subcommand("spectrum", "Measure what rank kernels need: singular values of Gram matrices");
   command.footer(
       "Of random vectors (exponential and polynomial kernels), or with a RUN of the keys that its layers map for a "
-      "linear "
-      "state. The least\n"
-      "error of a rank is that of every feature map with so many features.\n\n"
+      "linear state. The least\nerror of a rank is that of every feature map with so many features.\n\n"
       "Examples:\n  cortado analyze spectrum --n 128,256,512 --d 16,64,128 --out runs/spectrum\n"
       "  cortado analyze spectrum runs/linear --tokens 256 --layers 0");
   add_text_options(command, *options);
   command.get_option("run")->required(false);
   const auto numbers = [&](const char* name, std::vector<int64_t>& values, const char* about, int64_t most) {
-    command.add_option(name, values, about)
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->check(CLI::Range(int64_t{1}, most))
-        ->capture_default_str();
+    option(command, name, values, about, kCommas, kOneWord, CLI::Range(int64_t{1}, most), kShown);
   };
   numbers("--n", options->spectrum.n, "numbers of vectors", 8192);
   numbers("--d", options->spectrum.d, "sizes of vectors", 1 << 16);
@@ -227,9 +205,9 @@ struct MixersCommand {
 };
 
 // "latte:latents=64:heads=2" as a mixer's settings.
-Json mixer_of(const std::string& words, int64_t latents) {
+Json mixer_of(const std::string& words, int64_t latents, bool causal) {
   const size_t end = std::min(words.find(':'), words.size());
-  Json mixer = mixer_settings(words.substr(0, end), latents);
+  Json mixer = mixer_settings(words.substr(0, end), latents, causal);
   for (size_t at = end; at < words.size();) {
     const size_t next = std::min(words.find(':', at + 1), words.size());
     apply_setting(mixer, words.substr(at + 1, next - at - 1));
@@ -250,7 +228,7 @@ std::vector<std::pair<std::string, Json>> configs_of(const MixersCommand& option
   for (const std::string& words : options.mixers) {
     const std::string name = words.substr(0, words.find(':'));
     Json config = with_mixer(base, name, base["dim"].get<int64_t>());
-    config["mixer"] = mixer_of(words, base["dim"].get<int64_t>());
+    config["mixer"] = mixer_of(words, base["dim"].get<int64_t>(), base.value("causal", true));
     if (options.softmax_every > 1) {
       config["layers"] = {{{"repeat", options.softmax_every - 1}, {"mixer", config["mixer"]}},
                           {{"mixer", mixer_settings(comparable_mixers().front(), 1)}}};
@@ -263,18 +241,14 @@ std::vector<std::pair<std::string, Json>> configs_of(const MixersCommand& option
 }
 
 void add_mixers_options(CLI::App& command, MixersCommand& options, std::vector<int64_t>& lengths) {
-  command.add_option("--mixers", options.mixers, "which, separated by commas, with settings: softmax,latte:latents=64")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+  option(command, "--mixers", options.mixers, "which, separated by commas, with settings: softmax,latte:latents=64",
+         kCommas, kOneWord);
   command.add_option("--config", options.config, "the model; its mixer is replaced (default configs/compare.json)");
   command.add_option("--set", options.settings, "change the config: dim=1024 (repeatable)")->allow_extra_args(false);
-  command.add_option("--softmax-every", options.softmax_every, "a hybrid: every so-manieth layer is softmax attention")
-      ->check(CLI::Range(2, 1024));
-  command.add_option("--lengths", lengths, "tokens, separated by commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+  option(command, "--softmax-every", options.softmax_every, "a hybrid: every so-manieth layer is softmax attention",
+         CLI::Range(2, 1024));
+  option(command, "--lengths", lengths, "tokens, separated by commas", kCommas, kOneWord, CLI::Range(1, 1 << 30),
+         kShown);
   add_shown(command, options.shown);
   options.common = add_common_options(command);
 }
@@ -300,19 +274,18 @@ void add_scaling_command(CLI::App& analyze) {
   auto& command = *analyze.add_subcommand("scaling", "Measure time and memory of mixers against length, in turns");
   command.footer(
       "A model with random weights and each mixer: its forward pass, forward and backward, and a token decoded after "
-      "so "
-      "many; --tokens in each\n"
-      "pass, so longer sequences are fewer. The median and the quarters of --rounds, mixers in turns.\n\n"
+      "so many; --tokens in each\n"
+      "pass, so longer sequences are fewer, or --sequences. The median and the quarters of --rounds, mixers in turns.\n"
+      "With --set causal=false bidirectional forms, which decode nothing.\n\n"
       "Examples:\n  cortado analyze scaling --mixers softmax,latte,macchiato --lengths 256,1024,4096\n"
       "  cortado analyze scaling --mixers latte:latents=32,latte:latents=128 --lengths 5000 --tokens 5000 --set "
       "layers=1");
   add_mixers_options(command, *options, options->scaling.lengths);
-  command.add_option("--tokens", options->scaling.tokens, "tokens of a pass")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
-  command.add_option("--rounds", options->scaling.rounds, "measurements of each")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  option(command, "--tokens", options->scaling.tokens, "tokens of a pass", CLI::Range(1, 1 << 30), kShown);
+  command.add_option("--sequences", options->scaling.sequences, "sequences of a pass, in place of --tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->excludes("--tokens");
+  option(command, "--rounds", options->scaling.rounds, "measurements of each", CLI::Range(1, 1000), kShown);
   command.add_flag("!--forward-only", options->scaling.backward, "no backward pass");
   command.callback([options] {
     options->common->apply();

@@ -1,16 +1,12 @@
 // cortado bench: how fast operators and models are on this machine.
 #include <ATen/Parallel.h>
 
-#include <iostream>
-
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/isa.h"
 #include "cortado/base/machine.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
 #include "cortado/bench/measure.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/train/speed.h"
 
@@ -99,24 +95,15 @@ void add_ops_command(CLI::App& bench) {
       "ops", "Measure primitives and mechanisms: forward, with backward and by steps, beside what the machine can do");
   auto options = std::make_shared<OpsOptions>();
   OperatorRequest& request = options->request;
-  command->add_option("--op", options->operators, "which: gated_scan, gated_scan/head, latte, ... (default all)")
-      ->delimiter(',');
-  command->add_option("--tokens", request.tokens, "lengths (default 256 1024 4096 16384 65536)")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  option(*command, "--op", options->operators, "which: gated_scan, gated_scan/head, latte, ... (default all)", kCommas);
+  option(*command, "--tokens", request.tokens, "lengths (default 256 1024 4096 16384 65536)", kCommas,
+         CLI::Range(1, 1 << 24));
   command->add_option("--heads", request.heads, "heads")->check(CLI::Range(1, 4096))->capture_default_str();
-  command->add_option("--size", request.size, "K = V = latents = slots")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command->add_option("--threads", request.threads, "one or several numbers of threads, measured in turns")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096));
-  command->add_option("--rounds", request.rounds, "the median of so many is printed")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "float32 or bfloat16")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
-      ->capture_default_str();
+  option(*command, "--size", request.size, "K = V = latents = slots", CLI::Range(1, 4096), kShown);
+  option(*command, "--threads", request.threads, "one or several numbers of threads, measured in turns", kCommas,
+         CLI::Range(1, 4096));
+  option(*command, "--rounds", request.rounds, "the median of so many is printed", CLI::Range(1, 1000), kShown);
+  option(*command, "--dtype", options->dtype, "float32 or bfloat16", CLI::IsMember({"float32", "bfloat16"}), kShown);
   command->add_option("--seed", options->seed, "of the random inputs")->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "print JSON");
   command->add_flag("--quiet", options->quiet, "show no progress bar");

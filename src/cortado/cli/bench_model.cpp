@@ -1,8 +1,6 @@
 // cortado bench model: training, prefill and decoding of a config's model, with memory.
-#include <iostream>
 #include <optional>
 
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/isa.h"
 #include "cortado/base/machine.h"
@@ -11,7 +9,6 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/stopwatch.h"
 #include "cortado/base/table.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/config.h"
@@ -36,10 +33,7 @@ struct ModelBench {
   std::shared_ptr<MemoryOptions> memory;
   std::shared_ptr<CommonOptions> common;
 
-  std::string types() const {
-    return (common->dtype_or(at::kFloat) == at::kBFloat16 ? "bfloat16" : "float32") +
-           (weights ? ", weights " + *weights : std::string());
-  }
+  std::string dtype() const { return common->dtype_or(at::kFloat) == at::kBFloat16 ? "bfloat16" : "float32"; }
 };
 
 class ModelMeasurement {
@@ -164,7 +158,7 @@ std::string prefill_speed(const Json& row) {
 void print_text(const ModelBench& options, const LanguageModel& model, const Json& results, bool done) {
   std::cout << options.config << ": " << with_commas(model.parameter_count()) << " parameters; " << this_machine().cpu
             << ", " << selected_isa() << ", " << machine_description(at::kCPU)["threads"] << " threads, "
-            << options.types() << "\n\n";
+            << options.dtype() << (options.weights ? ", weights " + *options.weights : "") << "\n\n";
   const Table training = table_of(results["training"], {{"training T", "/tokens"},
                                                         {"batch", "/batch"},
                                                         {"time a step", "", time_a_step},
@@ -194,7 +188,7 @@ void print_json(const ModelBench& options, const LanguageModel& model, const Jso
   json["parameters"] = model.parameter_count();
   json["weight_bytes"] = model.weight_bytes();
   if (options.weights) json["weights"] = *options.weights;
-  json["dtype"] = options.common->dtype_or(at::kFloat) == at::kBFloat16 ? "bfloat16" : "float32";
+  json["dtype"] = options.dtype();
   json.update(results);
   json["all_depths_reached"] = reached_all(options, results);
   std::cout << json.dump(2) << std::endl;
@@ -239,27 +233,18 @@ void add_bench_model_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "model", "Measure a config's model: a step of training, prefill, decoding at depths, and memory");
   auto options = std::make_shared<ModelBench>();
-  command->add_option("config", options->config, "a config file, or a run's folder; the weights are random")
-      ->required();
-  command->add_option("--tokens", options->tokens, "lengths for training and prefill (default 256 1024 4096)")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
-  command->add_option("--depth", options->depths, "tokens before those decoded (default 0 100 1000 ... 1000000)")
-      ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--budget", options->budget, "seconds to read on to the next depth")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--batch", options->batch, "sequences in a training step (default: 4096 tokens in all)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--rounds", options->rounds, "the median of so many is printed")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer")
-      ->check(CLI::Range(1, 1 << 30));
-  command->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
+  option(*command, "config", options->config, "a config file, or a run's folder; the weights are random", kRequired);
+  option(*command, "--tokens", options->tokens, "lengths for training and prefill (default 256 1024 4096)", kCommas,
+         CLI::Range(1, 1 << 24));
+  option(*command, "--depth", options->depths, "tokens before those decoded (default 0 100 1000 ... 1000000)", kCommas,
+         CLI::NonNegativeNumber);
+  option(*command, "--budget", options->budget, "seconds to read on to the next depth", CLI::PositiveNumber, kShown);
+  option(*command, "--batch", options->batch, "sequences in a training step (default: 4096 tokens in all)",
+         CLI::PositiveNumber);
+  option(*command, "--rounds", options->rounds, "the median of so many is printed", CLI::Range(1, 1000), kShown);
+  option(*command, "--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer",
+         CLI::Range(1, 1 << 30));
+  option(*command, "--set", options->settings, "change the config: dim=256 (repeatable)", kAssignments);
   command->add_flag("--json", options->json, "print JSON");
   command->add_flag("--quiet", options->quiet, "show no progress bar");
   options->memory = add_memory_options(*command);

@@ -8,23 +8,13 @@ class App;
 
 namespace cortado {
 
-void add_prepare_command(CLI::App& app);
-void add_train_command(CLI::App& app);
-void add_eval_command(CLI::App& app);
-void add_eval_ruler_commands(CLI::App& eval);  // subcommands of eval: ruler, niah
-void add_eval_perplexity_command(CLI::App& eval);
-void add_generate_command(CLI::App& app);
-void add_compare_command(CLI::App& app);
-void add_describe_command(CLI::App& app);
-void add_import_command(CLI::App& app);
-void add_export_command(CLI::App& app);
-void add_linearize_command(CLI::App& app);
-void add_mechanisms_command(CLI::App& app);
-void add_doctor_command(CLI::App& app);
-void add_sweep_command(CLI::App& app);
-void add_task_command(CLI::App& app);
-void add_analyze_command(CLI::App& app);
-void add_bench_command(CLI::App& app);
-void add_bench_model_command(CLI::App& bench);  // a subcommand of bench
+using AddCommand = void(CLI::App& app);
+
+AddCommand add_prepare_command, add_train_command, add_eval_command, add_generate_command, add_compare_command;
+AddCommand add_describe_command, add_import_command, add_export_command, add_linearize_command, add_mechanisms_command;
+AddCommand add_doctor_command, add_sweep_command, add_task_command, add_analyze_command, add_serve_command;
+AddCommand add_bench_command;
+// Subcommands: ruler and niah, ppl, task of eval; model of bench.
+AddCommand add_eval_ruler_commands, add_eval_perplexity_command, add_eval_task_command, add_bench_model_command;
 
 }  // namespace cortado

@@ -6,11 +6,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
-#include "cortado/base/pages.h"
+#include "cortado/base/memory.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
 #include "cortado/base/words.h"
@@ -29,9 +27,8 @@ at::Device CommonOptions::apply() const {
   } catch (const c10::Error&) {
     throw InputError(concat("[--device] \"", device, "\" is not a device; examples: cpu, cuda, cuda:1"));
   }
-  if (chosen.is_cuda() && !at::hasCUDA()) {
-    throw InputError(concat("[--device] ", device, ": this torch has no CUDA, or there is no GPU"));
-  }
+  fail_input_if(chosen.is_cuda() && !at::hasCUDA(), "[--device] ", device,
+                ": this torch has no CUDA, or there is no GPU");
   // Tries it once, here: a device number that is not there would otherwise fail somewhere deep in the work.
   try {
     at::zeros({1}, at::TensorOptions(chosen));
@@ -49,10 +46,8 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   auto options = std::make_shared<CommonOptions>();
   const HelpGroup group(command, "Common");
   command.add_option("--device", options->device, "cpu, cuda, cuda:1 (default cpu)");
-  command
-      .add_option("--threads", options->threads,
-                  "threads to compute with (default: one a core; 1 where other work wants the cores)")
-      ->check(CLI::Range(1, 4096));
+  option(command, "--threads", options->threads,
+         "threads to compute with (default: one a core; 1 where other work wants the cores)", CLI::Range(1, 4096));
   command.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->check(one_of_types());
   command.add_option("--seed", options->seed, "seed of every random draw")->check(CLI::NonNegativeNumber);
   command.set_version_flag("--version", version_line(), "print the version");
@@ -61,18 +56,16 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
 
 void add_weights_option(CLI::App& command, std::optional<std::string>& weights) {
   const HelpGroup group(command, "Common");
-  command
-      .add_option("--weights", weights,
-                  "keep the weights' matrices as int8, bfloat16 or float16, whatever --dtype calculates in")
-      ->check(CLI::IsMember(weight_format_names()));
+  option(command, "--weights", weights,
+         "keep the weights' matrices as int8, bfloat16 or float16, whatever --dtype calculates in",
+         CLI::IsMember(weight_format_names()));
 }
 
 void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
   const HelpGroup group(command, "Common");
-  command
-      .add_option("--kv-type", type,
-                  "keep the keys and values of softmax layers as float32, bfloat16 or float16 (default: as --dtype)")
-      ->check(one_of_types());
+  option(command, "--kv-type", type,
+         "keep the keys and values of softmax layers as float32, bfloat16 or float16 (default: as --dtype)",
+         one_of_types());
 }
 
 void add_bos_option(CLI::App& command, bool& bos) {
@@ -91,9 +84,7 @@ std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<s
   } else {
     command.add_option("run", options->run, "the folder that `cortado train` made")->required();
   }
-  command.add_option("--checkpoint", options->checkpoint, "best or last")
-      ->check(CLI::IsMember({"best", "last"}))
-      ->capture_default_str();
+  option(command, "--checkpoint", options->checkpoint, "best or last", CLI::IsMember({"best", "last"}), kShown);
   options->memory = add_memory_options(command);
   options->common = add_common_options(command);
   return options;
@@ -144,6 +135,17 @@ void add_option(CLI::App& command, const MechanismOption& option, const std::str
   } else {
     command.add_option_function<double>(flag, put, help)->check(CLI::Range(option.low, option.high));
   }
+}
+
+void replace_folder(const fs::path& place, const std::function<void(const std::string&)>& write) {
+  TemporaryDirectory work(place.parent_path().string(), "." + place.filename().string() + ".cortado-");
+  write(work.path());
+  if (interrupt_requested()) throw Failure(concat("[", place.string(), "] stopped: nothing is written"));
+  fs::permissions(work.path(), fs::status(place).permissions());
+  std::error_code error;
+  fs::rename(work.path(), place, error);
+  if (error) throw Failure(concat("[", place.string(), "] cannot be written: ", error.message()));
+  work.release();
 }
 
 }  // namespace
@@ -202,10 +204,13 @@ std::shared_ptr<LanguageModel> ModelOptions::open() const {
                           .weights = weight_format_or_plain(weights)});
 }
 
-std::shared_ptr<Tokenizer> ModelOptions::tokenizer() const { return load_tokenizer(run + "/tokenizer"); }
-
 std::vector<int32_t> ModelOptions::begin(const Tokenizer& tokenizer) const {
   return bos ? tokenizer.special().prefix : std::vector<int32_t>();
+}
+
+std::string run_name(const std::string& run) {
+  const auto whole = fs::absolute(run).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
 void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64_t rows) {
@@ -221,21 +226,6 @@ void exit_if_interrupted(const std::exception& end) {
   if (interrupt_requested()) std::cerr << "cortado: " << end.what() << std::endl;
   exit_if_interrupted();
 }
-
-namespace {
-
-void replace_folder(const fs::path& place, const std::function<void(const std::string&)>& write) {
-  TemporaryDirectory work(place.parent_path().string(), "." + place.filename().string() + ".cortado-");
-  write(work.path());
-  if (interrupt_requested()) throw Failure(concat("[", place.string(), "] stopped: nothing is written"));
-  fs::permissions(work.path(), fs::status(place).permissions());
-  std::error_code error;
-  fs::rename(work.path(), place, error);
-  if (error) throw Failure(concat("[", place.string(), "] cannot be written: ", error.message()));
-  work.release();
-}
-
-}  // namespace
 
 void write_output_folder(const std::string& out, const std::function<void(const std::string&)>& write) {
   std::error_code ignored;
@@ -264,6 +254,15 @@ std::string shipped_file(const std::string& name) {
   }
   throw InputError(concat("[", name, "] is not where it was installed (", folders.front().string(),
                           "); name a file with --data, or set CORTADO_SHARE"));
+}
+
+void print_stopped(const std::string& command, const std::string& out, int64_t step, int64_t steps,
+                   const CommonOptions& common) {
+  std::cout << "stopped after step " << step << " of " << steps << "; go on with\n  " << program_name() << " "
+            << command << " --resume --out " << shell_quoted(out);
+  if (common.device != "cpu") std::cout << " --device " << shell_quoted(common.device);
+  if (common.threads > 0) std::cout << " --threads " << common.threads;
+  std::cout << std::endl;
 }
 
 std::string version_line() {

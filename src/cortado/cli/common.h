@@ -1,4 +1,4 @@
-// Options that every command has.
+// What every command needs: this brings CLI11, the errors and the list of commands, too.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cortado/base/error.h"
+#include "cortado/cli/commands.h"
 #include "cortado/models/language_model.h"
 #include "cortado/models/memory.h"
 #include "cortado/tokenizers/tokenizer.h"
@@ -35,6 +38,31 @@ class HelpGroup {
   CLI::App& command_;
   CLI::OptionDefaults before_;
 };
+
+// Adds an option, with what else holds of it after its help: checks (CLI::Range), and any of those below.
+template <typename Value, typename... Traits>
+CLI::Option* option(CLI::App& command, const std::string& names, Value& value, const std::string& help,
+                    const Traits&... traits) {
+  CLI::Option* added = command.add_option(names, value, help);
+  const auto give = [added](const auto& trait) {
+    if constexpr (std::is_invocable_v<decltype(trait), CLI::Option*>) {
+      trait(added);
+    } else {
+      added->check(trait);
+    }
+  };
+  (give(traits), ...);
+  return added;
+}
+inline constexpr auto kShown = [](CLI::Option* it) { it->capture_default_str(); };  // its default, in the help
+inline constexpr auto kRequired = [](CLI::Option* it) { it->required(); };
+inline constexpr auto kCommas = [](CLI::Option* it) { it->delimiter(','); };  // between values
+inline constexpr auto kRepeated = [](CLI::Option* it) { it->take_all(); };
+inline constexpr auto kOneWord = [](CLI::Option* it) { it->allow_extra_args(false); };  // at a time
+inline constexpr auto kAssignments = [](CLI::Option* it) { it->allow_extra_args(false)->type_name("KEY=VALUE"); };
+inline auto kind(const char* name) {  // of value, in the help
+  return [name](CLI::Option* it) { it->type_name(name); };
+}
 
 struct CommonOptions {
   std::string device = "cpu";        // "cpu", "cuda", "cuda:1", ...
@@ -90,7 +118,7 @@ struct ModelOptions {
   ModelConfig config() const;
   // On the common options' device, with their threads and type (default float32).
   std::shared_ptr<LanguageModel> open() const;
-  std::shared_ptr<Tokenizer> tokenizer() const;
+  std::shared_ptr<Tokenizer> tokenizer() const { return load_tokenizer(run + "/tokenizer"); }
   // What stands before a text and before a part of one: the tokenizer's marks, none with --no-bos.
   std::vector<int32_t> begin(const Tokenizer& tokenizer) const;
 };
@@ -99,6 +127,8 @@ struct ModelOptions {
 // there.
 std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<std::string>* runs = nullptr);
 
+// What a run is called that nobody has named: the last part of its path.
+std::string run_name(const std::string& run);
 // InputError naming `model`: it has fewer rows than its tokenizer has tokens.
 void check_tokenizer(const std::string& model, const Tokenizer& tokenizer, int64_t rows);
 
@@ -115,6 +145,11 @@ void write_output_folder(const std::string& out, const std::function<void(const 
 // Where a file that ships with the project lies ("data/tinyshakespeare.txt"): $CORTADO_SHARE, the installed share
 // folder beside the program, or the source tree. InputError when it is in none.
 std::string shipped_file(const std::string& name);
+
+// Says where a run was stopped, and the command that goes on with it: steps, seed and type are in the run's own config,
+// only what is not part of the run has to be said again.
+void print_stopped(const std::string& command, const std::string& out, int64_t step, int64_t steps,
+                   const CommonOptions& common);
 
 // How this program was called, quoted for a shell where needed, for commands that it tells the user to type.
 std::string program_name();

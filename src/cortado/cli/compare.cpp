@@ -1,12 +1,7 @@
 // cortado compare: the same model with several mixers, and one table.
 #include "cortado/compare/compare.h"
 
-#include <CLI/CLI.hpp>
-#include <iostream>
-
-#include "cortado/base/error.h"
 #include "cortado/base/signals.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
 
@@ -14,17 +9,15 @@ namespace cortado {
 namespace {
 
 struct CompareOptions {
-  std::vector<std::string> mixers;
-  std::string config, data, out = "runs/compare";
+  CompareRequest request;
   std::vector<std::string> settings;
   std::optional<int64_t> steps, batch, context;
-  std::vector<int64_t> depths = {256, 4096, 65536};
-  bool bare = false, quiet = false;
+  bool quiet = false;
   std::shared_ptr<CommonOptions> common;
 };
 
-Json effective_config(const CompareOptions& options, const std::string& name) {
-  Json config = read_json_file(name);
+Json effective_config(const CompareOptions& options) {
+  Json config = read_json_file(options.request.config_name);
   const auto set = [&config](const char* key, const auto& value) {
     if (value) apply_setting(config, concat("training.", key, "=", *value));
   };
@@ -58,17 +51,14 @@ std::string words_given() {
   return words;
 }
 
-void run(const CompareOptions& options) {
-  CompareRequest request;
+void run(CompareOptions& options) {
+  CompareRequest& request = options.request;
   request.device = options.common->apply();
-  request.config_name = options.config.empty() ? shipped_file("configs/compare.json") : options.config;
-  request.config = effective_config(options, request.config_name);
-  request.data = options.data.empty() ? shipped_file("data/tinyshakespeare.txt") : options.data;
-  request.out = options.out;
+  if (request.config_name.empty()) request.config_name = shipped_file("configs/compare.json");
+  request.config = effective_config(options);
+  if (request.data.empty()) request.data = shipped_file("data/tinyshakespeare.txt");
   request.said = "cortado" + words_given();
-  request.mixers = chosen_mixers(options.mixers);
-  request.bare = options.bare;
-  request.depths = options.depths;
+  request.mixers = chosen_mixers(request.mixers);
   std::sort(request.depths.begin(), request.depths.end());
   request.stop = interrupt_requested;
   request.progress = !options.quiet;
@@ -97,21 +87,21 @@ constexpr const char* kCompareFooter =
 void add_compare_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("compare", "Train the same model with several mixers, and compare them");
   auto options = std::make_shared<CompareOptions>();
-  command->add_option("--mixers", options->mixers, "which, separated by commas, or all")->delimiter(',')->required();
-  command->add_option("--config", options->config, "the model; its mixer is replaced (default configs/compare.json)");
-  command->add_option("--data", options->data,
+  CompareRequest& request = options->request;
+  request.out = "runs/compare";
+  command->add_option("--mixers", request.mixers, "which, separated by commas, or all")->delimiter(',')->required();
+  command->add_option("--config", request.config_name,
+                      "the model; its mixer is replaced (default configs/compare.json)");
+  command->add_option("--data", request.data,
                       "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
-  command->add_option("--out", options->out, "folder of runs and table (default runs/compare)");
+  command->add_option("--out", request.out, "folder of runs and table (default runs/compare)");
   command->add_option("--steps", options->steps, "steps of each run")->check(CLI::PositiveNumber);
   command->add_option("--batch", options->batch, "crops in a batch")->check(CLI::PositiveNumber);
   command->add_option("--context", options->context, "tokens in a crop")->check(CLI::PositiveNumber);
-  command->add_option("--depths", options->depths, "depths at which decoding is timed (default 256,4096,65536)")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  command->add_option("--set", options->settings, "change the config: dim=256 (repeatable)")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
-  command->add_flag("--bare", options->bare,
+  option(*command, "--depths", request.depths, "depths at which decoding is timed (default 256,4096,65536)", kCommas,
+         CLI::PositiveNumber);
+  option(*command, "--set", options->settings, "change the config: dim=256 (repeatable)", kAssignments);
+  command->add_flag("--bare", request.bare,
                     "give mixers that see no order no positions either (by default sinusoidal ones)");
   command->add_flag("--quiet", options->quiet, "print only the table");
   command->footer(kCompareFooter);

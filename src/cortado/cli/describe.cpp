@@ -1,10 +1,6 @@
 // cortado describe: a model's layers, parameters, work a token, and what its state takes beside a KV cache.
-#include <iostream>
-
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/table.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/config.h"
@@ -12,7 +8,6 @@
 #include "cortado/nn/initialization.h"
 
 namespace cortado {
-
 namespace {
 
 struct DescribeOptions {
@@ -214,8 +209,8 @@ void add_describe_command(CLI::App& app) {
       app.add_subcommand("describe", "Print a model's layers, parameters, FLOPs a token and the size of its state");
   auto options = std::make_shared<DescribeOptions>();
   command->add_option("config", options->run, "a config file, or a run's folder")->required();
-  command->add_option("--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer")
-      ->check(CLI::Range(1, 1 << 30));
+  option(*command, "--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer",
+         CLI::Range(1, 1 << 30));
   command->add_flag("--json", options->json, "print JSON");
   options->memory = add_memory_options(*command);
   options->common = add_common_options(*command);

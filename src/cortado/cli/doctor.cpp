@@ -8,15 +8,12 @@
 #include <torch/version.h>
 
 #include <filesystem>
-#include <iostream>
 
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/isa.h"
 #include "cortado/base/machine.h"
 #include "cortado/base/table.h"
 #include "cortado/bench/operators.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/primitives/kernels.h"
 #include "cortado/tokenizers/sentencepiece/bridge.h"

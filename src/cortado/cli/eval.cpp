@@ -1,34 +1,27 @@
 // cortado eval: how well a trained model predicts a text, by context length.
 #include <c10/core/InferenceMode.h>
 
-#include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
-#include <iostream>
-#include <optional>
 
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/signals.h"
+#include "cortado/base/stopwatch.h"
 #include "cortado/base/table.h"
 #include "cortado/base/utf8.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/data/text_stream.h"
 #include "cortado/evaluate/evaluate.h"
 
 namespace cortado {
-
 namespace {
 
 struct EvalCommand {
   std::vector<std::string> files;
   std::string separator;
   std::vector<int64_t> contexts;
-  int64_t stride = 0;
-  int64_t limit = 0;
+  int64_t stride = 0, limit = 0;
   bool json = false;
   std::shared_ptr<ModelOptions> model;
 };
@@ -86,24 +79,18 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
 }
 
 Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& base, const EvalCommand& command) {
-  std::optional<ProgressBar> bar;
   const int64_t context = base.context;
+  ProgressBar bar({.label = concat("context ", with_commas(context)), .unit = "tokens"});
   EvaluateOptions options = base;
   options.stride = command.stride > 0 ? command.stride : std::max<int64_t>(1, context / 2);
   options.limit = command.limit;
   options.tokens_per_call = std::max(options.tokens_per_call, context);
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   options.progress = [&](int64_t done, int64_t total) {
     exit_if_interrupted();
-    if (!bar) {
-      bar.emplace(
-          ProgressBar::Options{.label = concat("context ", with_commas(context)), .total = total, .unit = "tokens"});
-      bar->start_at(done);
-    }
-    bar->update(done);
+    bar.update_of(done, total);
   };
   const Evaluation result = evaluate_loss(model, *text.tokens, options);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double bits = result.loss() / std::log(2.0) / text.bytes_per_token;
   return {{"context", context},
           {"tokens", result.tokens},
@@ -112,7 +99,7 @@ Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& bas
           {"bits_per_byte", bits},
           {"bits_per_character", bits * text.bytes_per_character},
           {"accuracy", result.accuracy()},
-          {"tokens_per_second", static_cast<double>(result.tokens) / seconds}};
+          {"tokens_per_second", static_cast<double>(result.tokens) / watch.seconds()}};
 }
 
 // Before any work is done, for all contexts.
@@ -140,10 +127,6 @@ void run_eval(EvalCommand& command) {
   for (const int64_t context : command.contexts) {
     results.push_back(evaluate(*model, text, {.context = context, .begin = begin}, command));
   }
-  if (command.json) {
-    std::cout << results.dump() << std::endl;
-    return;
-  }
   const Table table = table_of(results, {{"context", "/context", with_commas},
                                          {"tokens", "/tokens", with_commas},
                                          {"loss", "/loss", decimals(4)},
@@ -151,7 +134,7 @@ void run_eval(EvalCommand& command) {
                                          {"bits/byte", "/bits_per_byte", decimals(4)},
                                          {"right, %", "/accuracy", decimals(2, 0.01)},
                                          {"tokens/s", "/tokens_per_second", human_count}});
-  std::cout << table.text() << std::flush;
+  std::cout << (command.json ? results.dump() + "\n" : table.text()) << std::flush;
 }
 
 // `eval --text FILE RUN` reads as if RUN were a text too.
@@ -181,7 +164,8 @@ void add_eval_command(CLI::App& app) {
       "  cortado eval runs/first --text validation.txt --context 256,1024,4096\n"
       "  cortado eval runs/first --text book.txt letters.txt\n"
       "  cortado eval ruler --help   what a model finds again in a long text: needles, variables, words, documents\n"
-      "  cortado eval ppl --help     perplexity against context length, as a picture");
+      "  cortado eval ppl --help     perplexity against context length, as a picture\n"
+      "  cortado eval task --help    what a model has learned of a task");
   command->model = add_model_options(eval);
   // Required of this form alone: CLI11 would want them of the subcommands too.
   eval.get_option("run")->required(false);
@@ -189,16 +173,16 @@ void add_eval_command(CLI::App& app) {
   add_bos_option(eval, command->model->bos);
   eval.add_option("--text", command->files, "text files; may be given several times")->take_all();
   eval.add_option("--separator", command->separator, "a text that separates documents inside a file");
-  eval.add_option("--context", command->contexts, "window lengths, separated by commas (default: the training length)")
-      ->delimiter(',')
-      ->check(CLI::Range(static_cast<int64_t>(1), static_cast<int64_t>(1) << 30));
-  eval.add_option("--stride", command->stride, "tokens by which the window slides (default: half the context)")
-      ->check(CLI::PositiveNumber);
+  option(eval, "--context", command->contexts, "window lengths, separated by commas (default: the training length)",
+         kCommas, CLI::Range(1, 1 << 30));
+  option(eval, "--stride", command->stride, "tokens by which the window slides (default: half the context)",
+         CLI::PositiveNumber);
   eval.add_option("--limit", command->limit, "stop after about this many tokens")->check(CLI::PositiveNumber);
   eval.add_flag("--json", command->json, "print a JSON list instead of a table");
   eval.require_subcommand(0, 1);
   add_eval_ruler_commands(eval);
   add_eval_perplexity_command(eval);
+  add_eval_task_command(eval);
   eval.callback([command, &eval] {
     if (!eval.get_subcommands().empty()) return;
     take_run_from_texts(*command);

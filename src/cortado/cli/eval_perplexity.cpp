@@ -1,16 +1,12 @@
 // cortado eval ppl: perplexity against context length, of several models.
 #include <c10/core/InferenceMode.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <iostream>
 #include <limits>
-#include <optional>
 #include <set>
 
 #include "cortado/base/chart.h"
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/hash.h"
 #include "cortado/base/human.h"
@@ -18,12 +14,10 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/stopwatch.h"
 #include "cortado/base/table.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/several_models.h"
-#include "cortado/evaluate/context_loss.h"
+#include "cortado/evaluate/evaluate.h"
 
 namespace cortado {
-
 namespace {
 
 struct PerplexityCommand {
@@ -82,15 +76,11 @@ const PerplexityPoint* find_point(const std::vector<PerplexityPoint>& points, co
 Json measure(const PerplexityCommand& command, const OpenModel& opened, const at::Tensor& tokens, int64_t length) {
   ContextLossOptions options{.length = length, .first = command.first(), .count = command.count()};
   options.begin = command.models->options->begin(*opened.tokenizer);
-  std::optional<ProgressBar> reading;
+  ProgressBar reading({.label = concat(opened.name, ", length ", with_commas(length)), .unit = "tokens"});
   options.progress = [&](int64_t done, int64_t all) {
-    if (!reading) {
-      reading.emplace(ProgressBar::Options{
-          .label = concat(opened.name, ", length ", with_commas(length)), .total = all, .unit = "tokens"});
-    }
-    if (interrupt_requested()) reading->finish();
+    if (interrupt_requested()) reading.finish();
     stop_if_interrupted(*command.models);
-    reading->update(done);
+    reading.update_of(done, all);
   };
   const Stopwatch watch;
   const Evaluation result = evaluate_in_context(*opened.model, tokens, options);
@@ -174,9 +164,7 @@ constexpr const char* kPerplexityFooter =
     "every window the model reads the mark that it expects at a text's beginning (BOS), where it has one; --no-bos "
     "leaves it out.\n"
     "Perplexities of different tokenizers don't compare; bits_per_byte (in --out and --json) do. Table and picture "
-    "show "
-    "everything that\n"
-    "--out holds.\n\nExamples:\n"
+    "show everything that\n--out holds.\n\nExamples:\n"
     "  cortado eval ppl models/smollm2 --data book.txt --lengths 256,1024,4096,16384\n"
     "  cortado eval ppl models/smollm2 runs/converted --data book.txt --out ppl.jsonl --svg ppl.svg";
 
@@ -189,14 +177,10 @@ void add_eval_perplexity_command(CLI::App& eval) {
   command->models = add_several_models(ppl);
   add_bos_option(ppl, command->models->options->bos);
   ppl.add_option("--data", command->data, "the text")->required();
-  ppl.add_option("--lengths", command->lengths, "context lengths, separated by commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
-      ->capture_default_str();
-  ppl.add_option("--tokens", command->tokens, "tokens to predict at least")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
+  option(ppl, "--lengths", command->lengths, "context lengths, separated by commas", kCommas, kOneWord,
+         CLI::Range(2, 1 << 30), kShown);
+  option(ppl, "--tokens", command->tokens, "tokens to predict at least", CLI::Range(int64_t{1}, int64_t{1} << 40),
+         kShown);
   ppl.add_option("--svg", command->svg, "a picture of the curves");
   ppl.add_flag("--json", command->json, "print a JSON list instead of the table");
   ppl.callback([command, &eval] {

@@ -1,40 +1,42 @@
 // cortado eval ruler: RULER's questions about long texts, asked of several models.
 #include <c10/core/InferenceMode.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <iostream>
 #include <map>
 #include <set>
 
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/hash.h"
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/several_models.h"
 #include "cortado/evaluate/ruler.h"
 
 namespace cortado {
-
 namespace {
+
+// A file that tasks take their texts from.
+struct RulerFile {
+  const char* key;      // of its hash in --out
+  const char* missing;  // what is said where a task needs it
+  std::string path = {};
+};
 
 struct RulerCommand {
   std::shared_ptr<SeveralModels> models;
   RulerRequest request;
-  std::string haystack, squad, hotpotqa;
+  std::map<RulerNeeds, RulerFile> files = {
+      {RulerNeeds::kEssay,
+       {"essay",
+        "[--haystack] single_2, single_3, multikey_1, multivalue and multiquery hide their needles in a text: name a "
+        "file"}},
+      {RulerNeeds::kSquad,
+       {"squad", "[--squad] qa_squad needs SQuAD's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer)"}},
+      {RulerNeeds::kHotpotQa,
+       {"hotpotqa", "[--hotpotqa] qa_hotpot needs hotpot_dev_distractor_v1.json (hotpotqa.github.io)"}}};
   bool json = false;
 
-  // The file that a task's material comes from; an empty one where it needs none or none is named.
-  const std::string& file_of(RulerNeeds needs) const {
-    static const std::string none;
-    return needs == RulerNeeds::kEssay      ? haystack
-           : needs == RulerNeeds::kSquad    ? squad
-           : needs == RulerNeeds::kHotpotQa ? hotpotqa
-                                            : none;
-  }
   bool needs(RulerNeeds what) const {
     return std::any_of(request.tasks.begin(), request.tasks.end(),
                        [&](const auto& name) { return ruler_kind(name).needs == what; });
@@ -47,21 +49,8 @@ void choose_tasks(RulerCommand& command) {
   keep_first(command.request.tasks);
   if (!command.request.tasks.empty()) return;
   for (const RulerKind& kind : ruler_kinds()) {
-    if (kind.needs == RulerNeeds::kNothing || !command.file_of(kind.needs).empty()) {
-      command.request.tasks.push_back(kind.name);
-    }
-  }
-}
-
-void check_files(const RulerCommand& command) {
-  const std::map<RulerNeeds, std::string> missing = {
-      {RulerNeeds::kEssay,
-       "[--haystack] single_2, single_3, multikey_1, multivalue and multiquery hide their needles in "
-       "a text: name a file"},
-      {RulerNeeds::kSquad, "[--squad] qa_squad needs SQuAD's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer)"},
-      {RulerNeeds::kHotpotQa, "[--hotpotqa] qa_hotpot needs hotpot_dev_distractor_v1.json (hotpotqa.github.io)"}};
-  for (const auto& [needs, line] : missing) {
-    if (command.needs(needs) && command.file_of(needs).empty()) throw InputError(line);
+    if (kind.needs != RulerNeeds::kNothing && command.files.at(kind.needs).path.empty()) continue;
+    command.request.tasks.push_back(kind.name);
   }
 }
 
@@ -133,18 +122,12 @@ RulerMaterial read_material(const RulerCommand& command, ResultFile& file) {
                     nouns = shipped_file("data/words/nouns.txt");
   material.words = RulerWords::read(adjectives, nouns);
   file.require("words", hash_text(read_file(adjectives) + read_file(nouns)));
-  if (command.needs(RulerNeeds::kEssay)) {
-    const std::string text = read_file(command.haystack);
-    material.essay = Essay(text);
-    file.require("essay", hash_text(text));
-  }
-  if (command.needs(RulerNeeds::kSquad)) {
-    material.squad = Documents::squad(command.squad);
-    file.require("squad", hash_text(read_file(command.squad)));
-  }
-  if (command.needs(RulerNeeds::kHotpotQa)) {
-    material.hotpotqa = Documents::hotpotqa(command.hotpotqa);
-    file.require("hotpotqa", hash_text(read_file(command.hotpotqa)));
+  for (const auto& [needs, source] : command.files) {
+    if (!command.needs(needs)) continue;
+    if (needs == RulerNeeds::kEssay) material.essay = Essay(read_file(source.path));
+    if (needs == RulerNeeds::kSquad) material.squad = Documents::squad(source.path);
+    if (needs == RulerNeeds::kHotpotQa) material.hotpotqa = Documents::hotpotqa(source.path);
+    file.require(source.key, hash_text(read_file(source.path)));
   }
   return material;
 }
@@ -155,7 +138,9 @@ void run_ruler(RulerCommand& command) {
   const auto& models = *command.models;
   models.check();
   choose_tasks(command);
-  check_files(command);
+  for (const auto& [needs, source] : command.files) {
+    fail_input_if(command.needs(needs) && source.path.empty(), source.missing);
+  }
   ResultFile file(models.out);
   file.require("command", "eval ruler", "eval niah");
   command.request.seed = models.options->common->seed_or(command.request.seed);
@@ -167,7 +152,7 @@ void run_ruler(RulerCommand& command) {
   const int64_t longest = *std::max_element(command.request.lengths.begin(), command.request.lengths.end());
   for (size_t i = 0; i < models.runs.size(); ++i) {
     const OpenModel opened = open_for(models, i, longest, file);
-    ask_ruler(command.request, material, {opened.name, opened.model, opened.tokenizer}, file);
+    ask_ruler(command.request, material, opened, file);
   }
   if (command.json) {
     print_json(file, summed(file));
@@ -207,20 +192,15 @@ void add_ruler_command(CLI::App& eval, const std::string& name, const std::strin
       ->delimiter(',')
       ->allow_extra_args(false)
       ->default_str(tasks.empty() ? "all that the named files allow" : joined(tasks, ","));
-  ruler.add_option("--lengths", command->request.lengths, "tokens of prompt and answer, separated by commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->capture_default_str();
-  ruler.add_option("--samples", command->request.samples, "questions of each task and length")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  ruler.add_option("--batch", command->request.batch, "questions asked at once")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  ruler.add_option("--haystack", command->haystack, "the text that needles are hidden in");
-  ruler.add_option("--squad", command->squad, "SQuAD's dev-v2.0.json, for qa_squad");
-  ruler.add_option("--hotpotqa", command->hotpotqa, "HotpotQA's hotpot_dev_distractor_v1.json, for qa_hotpot");
+  option(ruler, "--lengths", command->request.lengths, "tokens of prompt and answer, separated by commas", kCommas,
+         kOneWord, CLI::Range(1, 1 << 24), kShown);
+  option(ruler, "--samples", command->request.samples, "questions of each task and length", CLI::Range(1, 100000),
+         kShown);
+  option(ruler, "--batch", command->request.batch, "questions asked at once", CLI::Range(1, 1024), kShown);
+  ruler.add_option("--haystack", command->files.at(RulerNeeds::kEssay).path, "the text that needles are hidden in");
+  ruler.add_option("--squad", command->files.at(RulerNeeds::kSquad).path, "SQuAD's dev-v2.0.json, for qa_squad");
+  ruler.add_option("--hotpotqa", command->files.at(RulerNeeds::kHotpotQa).path,
+                   "HotpotQA's hotpot_dev_distractor_v1.json, for qa_hotpot");
   ruler.add_flag("--plain", command->request.plain, "use no chat template, even for a model that has one");
   ruler.add_flag("--json", command->json, "print a JSON list instead of the table");
   ruler.callback([command, name, &eval] {

@@ -1,17 +1,12 @@
 // cortado export: a run's model as a Hugging Face folder.
-#include <CLI/CLI.hpp>
 #include <filesystem>
-#include <iostream>
 
-#include "cortado/base/error.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/pretrained/pretrained.h"
 #include "cortado/tokenizers/import.h"
 
 namespace cortado {
-
 namespace {
 
 // Writes the tokenizer into the folder, or says why not.

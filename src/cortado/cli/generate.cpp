@@ -5,41 +5,30 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <iterator>
 
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/stopwatch.h"
 #include "cortado/base/utf8.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
-#include "cortado/generate/conversation.h"
 #include "cortado/models/config.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr int64_t kChatTokens = 1000;  // of an answer at most, if nobody says otherwise
 
 struct GenerateCommand {
   std::optional<std::string> prompt;
-  std::string prompt_file;
+  std::string prompt_file, save_state, load_state, system;
   std::vector<int32_t> prompt_tokens;
-  std::string save_state;
-  std::string load_state;
-  std::string system;
-  bool chat = false;
-  bool echo = false;
-  bool json = false;
+  bool chat = false, echo = false, json = false;
   std::optional<std::string> kv_type;
   GenerateOptions options;
   CLI::Option* length = nullptr;  // --n-tokens
@@ -49,8 +38,7 @@ struct GenerateCommand {
 // What happened, for the summary.
 struct Report {
   int64_t prompt_tokens = 0;
-  double prompt_seconds = 0;
-  double decode_seconds = 0;
+  double prompt_seconds = 0, decode_seconds = 0;
   Generated generated;
   std::string text;             // collected for --json only
   std::vector<int32_t> tokens;  // likewise
@@ -328,12 +316,11 @@ void add_sampling_options(CLI::App& app, GenerateOptions& options) {
   app.add_option("--top-p", sampling.top_p, "only the likeliest tokens that together have probability p");
   app.add_option("--min-p", sampling.min_p, "only tokens at least this fraction as likely as the likeliest");
   app.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: recent tokens become less likely");
-  app.add_option("--repetition-window", sampling.repetition_window, "how many tokens are recent")
-      ->check(CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)));
+  option(app, "--repetition-window", sampling.repetition_window, "how many tokens are recent",
+         CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)));
   app.option_defaults()->always_capture_default(false);
-  app.add_option("--stop", options.stops, "end at this text, without printing it; may be given several times")
-      ->take_all()
-      ->allow_extra_args(false);
+  option(app, "--stop", options.stops, "end at this text, without printing it; may be given several times", kRepeated,
+         kOneWord);
 }
 
 }  // namespace
@@ -365,9 +352,8 @@ void add_generate_command(CLI::App& app) {
   prompt->excludes(file)->excludes(numbers);
   file->excludes(numbers);
   add_bos_option(generate, command->model->bos);
-  command->length = generate.add_option("--n-tokens", command->options.tokens, "tokens to write at most")
-                        ->check(CLI::NonNegativeNumber)
-                        ->capture_default_str();
+  command->length = option(generate, "--n-tokens", command->options.tokens, "tokens to write at most",
+                           CLI::NonNegativeNumber, kShown);
   generate.add_option("--save-state", command->save_state, "write the sequence's state to this file at the end");
   generate.add_option("--load-state", command->load_state, "go on from a saved state");
   auto* echo = generate.add_flag("--echo", command->echo, "print the prompt too");

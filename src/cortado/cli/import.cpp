@@ -1,17 +1,13 @@
 // cortado import: a pretrained model of another program becomes a run.
 #include "cortado/tokenizers/import.h"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
-#include <iostream>
 
 #include "cortado/base/human.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
-
 namespace {
 
 struct ImportCommand {
@@ -26,9 +22,9 @@ void run_import(const ImportCommand& command) {
   if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
   PretrainedModel model;
   const auto tokenizer = pretrained_tokenizer(command.source);
-  if (tokenizer) check_tokenizer(command.source, *tokenizer, source->decoder().vocabulary);
+  if (tokenizer) check_tokenizer(command.source, *tokenizer, source.decoder.model.vocabulary);
   write_output_folder(command.out, [&](const std::string& folder) {
-    model = read_pretrained(*source, dtype);
+    model = read_pretrained(source, dtype);
     write_pretrained(model, folder, std::filesystem::path(command.source).lexically_normal().string());
     if (tokenizer) tokenizer->save(folder + "/tokenizer");
   });
@@ -56,9 +52,7 @@ void add_import_command(CLI::App& app) {
       "otherwise.\n\nExamples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");
-  subcommand.add_option("source", command->source, "a Hugging Face folder or a GGUF file")
-      ->required()
-      ->type_name("PATH");
+  option(subcommand, "source", command->source, "a Hugging Face folder or a GGUF file", kRequired, kind("PATH"));
   subcommand.add_option("--out", command->out, "folder to write; new or empty")->required()->type_name("DIR");
   command->common = add_common_options(subcommand);
   subcommand.callback([command] { run_import(*command); });

@@ -1,18 +1,14 @@
 // cortado linearize: a pretrained softmax model becomes one of linear time.
 #include "cortado/convert/linearize.h"
 
-#include <CLI/CLI.hpp>
-#include <iostream>
 #include <set>
 
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
-#include "cortado/base/pages.h"
+#include "cortado/base/memory.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
-#include "cortado/convert/learned.h"
+#include "cortado/convert/weights.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/matmul.h"
@@ -77,12 +73,6 @@ std::vector<std::string> method_names() {
   std::vector<std::string> names;
   for (const Mechanism* method : methods()) names.push_back(method->name);
   return names;
-}
-
-std::vector<OptionOwner> method_options() {
-  std::vector<OptionOwner> owners;
-  for (const Mechanism* method : methods()) owners.push_back({method->name, method->substitute->options});
-  return owners;
 }
 
 const Mechanism& chosen_method(const LinearizeCommand& command) {
@@ -178,18 +168,9 @@ void complete_plan(LinearizeCommand& command) {
   }
 }
 
-std::string command_to_resume(const LinearizeCommand& command) {
-  std::string line = program_name() + " linearize --resume --out " + shell_quoted(command.request.out);
-  if (command.common->device != "cpu") line += " --device " + shell_quoted(command.common->device);
-  if (command.common->threads > 0) line += concat(" --threads ", command.common->threads);
-  return line;
-}
-
 void print_result(const LinearizeCommand& command, const LinearizeResult& result) {
   if (!result.done) {
-    std::cout << "stopped after step " << result.step << " of " << result.steps << "; go on with\n  "
-              << command_to_resume(command) << std::endl;
-    return;
+    return print_stopped("linearize", command.request.out, result.step, result.steps, *command.common);
   }
   Table table({"stage", "tokens", "time", "tokens/s", "loss before", "loss after", "best step"});
   for (const StageReport& stage : result.stages) {
@@ -223,12 +204,9 @@ void run_linearize(LinearizeCommand& command) {
 
 constexpr const char* kLinearizeFooter =
     "Attention transfer: every softmax layer's queries, keys and values stay, and what the new mixer has besides "
-    "(feature "
-    "maps and\n"
-    "window factors; latents) learns to give what softmax attention gives. Only that gets gradients, so memory stays "
-    "near "
-    "that of\n"
-    "inference. DIR is then a run like any other.\n\n"
+    "(feature maps and\nwindow factors; latents) learns to give what softmax attention gives. Only that gets "
+    "gradients, "
+    "so memory stays near that of\ninference. DIR is then a run like any other.\n\n"
     "Examples:\n"
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
     "  cortado linearize runs/smollm2 --data book.txt --tokens 1500000 --out runs/linear\n"
@@ -242,13 +220,14 @@ constexpr const char* kLinearizeFooter =
 void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
   const HelpGroup group(app, kMixerGroup);
   std::string help;
+  std::vector<OptionOwner> owners;
   for (const Mechanism* method : methods()) {
     help += concat(help.empty() ? "" : "; ", method->name, ": ", method->substitute->help);
+    owners.push_back({method->name, method->substitute->options});
   }
   app.add_option("--method", command.method, help)->check(CLI::IsMember(method_names()))->capture_default_str();
-  add_mechanism_options(app, method_options(), command.settings);
-  app.add_option("--keep", command.request.plan.conversion.keep, "softmax layers that stay, separated by commas")
-      ->delimiter(',');
+  add_mechanism_options(app, owners, command.settings);
+  option(app, "--keep", command.request.plan.conversion.keep, "softmax layers that stay, separated by commas", kCommas);
 }
 
 void add_training_options(CLI::App& app, LinearizeCommand& command) {
@@ -258,25 +237,23 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
   const auto number = [&](const char* name, int64_t& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
   };
-  app.add_option("--data", plan.data, "a text file; may be given several times (default Tiny Shakespeare)")
-      ->allow_extra_args(false)
-      ->take_all();
+  option(app, "--data", plan.data, "a text file; may be given several times (default Tiny Shakespeare)", kOneWord,
+         kRepeated);
   app.add_option(
       "--instructions", plan.instructions,
       "instead of --data: instructions with answers in Alpaca's form (JSON or JSON Lines); by the next token "
       "only the answers are learned");
   number("--context", plan.context, "tokens of a sequence");
-  app.add_option("--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)")
-      ->check(CLI::NonNegativeNumber);
+  option(app, "--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)",
+         CLI::NonNegativeNumber);
   number("--batch", transfer.batch, "sequences of a pass");
   number("--accumulate", transfer.accumulate, "passes of a step");
-  app.add_option("--learning-rate", command.learning_rate,
-                 "of attention transfer, before the plateaus (default: the method's)")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--weights", command.weights,
-                 "what attention transfer keeps the layers' frozen matrices in: plain (as --dtype) or int8 (default on "
-                 "the CPU: plain in bfloat16 where it multiplies that clearly faster than float32, else int8)")
-      ->check(CLI::IsMember({"plain", "int8"}));
+  option(app, "--learning-rate", command.learning_rate,
+         "of attention transfer, before the plateaus (default: the method's)", CLI::PositiveNumber);
+  option(app, "--weights", command.weights,
+         "what attention transfer keeps the layers' frozen matrices in: plain (as --dtype) or int8 (default on "
+         "the CPU: plain in bfloat16 where it multiplies that clearly faster than float32, else int8)",
+         CLI::IsMember({"plain", "int8"}));
   number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves");
   number("--evaluation-chunks", plan.evaluation_chunks, "sequences to evaluate on, from the text's beginning");
   number("--evaluation-examples", plan.evaluation_examples, "of --instructions: the first ones are to evaluate on");
@@ -299,13 +276,10 @@ void add_later_stages(CLI::App& app, LinearizeCommand& command) {
   rate("--cross-entropy-rate", plan.cross_entropy.learning_rate, "AdamW's rate there");
   tokens("--lora-tokens", plan.lora, "tokens to train low-rank adapters on, the rest frozen; they are merged");
   rate("--lora-rate", plan.lora.learning_rate, "AdamW's rate there");
-  app.add_option("--lora-rank", plan.adapters.rank, "of the adapters")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  option(app, "--lora-rank", plan.adapters.rank, "of the adapters", CLI::Range(1, 65536), kShown);
   rate("--lora-alpha", plan.adapters.alpha, "of the adapters: they count alpha / rank times");
-  app.add_option("--lora-targets", plan.adapters.targets, "linear maps with adapters, by name, separated by commas")
-      ->delimiter(',')
-      ->capture_default_str();
+  option(app, "--lora-targets", plan.adapters.targets, "linear maps with adapters, by name, separated by commas",
+         kCommas, kShown);
 }
 
 }  // namespace
@@ -317,22 +291,20 @@ void add_linearize_command(CLI::App& app) {
   const auto names = method_names();
   command->method = names.empty() ? "" : names.front();
   subcommand.add_option("MODEL", command->request.plan.source, "a run with softmax layers, as `cortado import` makes");
-  subcommand.add_option("--checkpoint", command->request.plan.which, "of MODEL: best or last")
-      ->check(CLI::IsMember({"best", "last"}))
-      ->capture_default_str();
+  option(subcommand, "--checkpoint", command->request.plan.which, "of MODEL: best or last",
+         CLI::IsMember({"best", "last"}), kShown);
   subcommand.add_option("--out", command->request.out, "the folder to write")->required()->type_name("DIR");
   add_mixer_options(subcommand, *command);
   add_training_options(subcommand, *command);
   add_later_stages(subcommand, *command);
-  subcommand
-      .add_option("--from", command->from,
-                  "the learned.safetensors of another conversion of MODEL: what the stages with tokens begin with; "
-                  "without any, nothing is trained")
-      ->check(CLI::ExistingFile);
+  option(subcommand, "--from", command->from,
+         "the learned.safetensors of another conversion of MODEL: what the stages with tokens begin with; "
+         "without any, nothing is trained",
+         CLI::ExistingFile);
   subcommand.add_flag("--resume", command->resume, "go on with the conversion in the folder");
   subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");
-  subcommand.add_option("--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would")
-      ->check(CLI::PositiveNumber);
+  option(subcommand, "--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would",
+         CLI::PositiveNumber);
   subcommand.add_flag("--quiet", command->quiet, "show no progress bar");
   subcommand.footer(kLinearizeFooter);
   command->common = add_common_options(subcommand);

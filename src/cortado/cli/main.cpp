@@ -1,15 +1,11 @@
 // cortado: the commands. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 130 stopped by Ctrl-C or SIGTERM.
 #include <c10/util/Exception.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 
-#include "cortado/base/error.h"
 #include "cortado/base/json.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 
 namespace cortado {
@@ -63,24 +59,12 @@ std::string explain(const CLI::App& app, const CLI::ExtrasError& error) {
   return concat(kind, " \"", word, "\"", did_you_mean(word, known));
 }
 
-// One line a command.
-void add_commands(CLI::App& app) {
-  add_prepare_command(app);
-  add_train_command(app);
-  add_eval_command(app);
-  add_generate_command(app);
-  add_compare_command(app);
-  add_describe_command(app);
-  add_import_command(app);
-  add_export_command(app);
-  add_linearize_command(app);
-  add_mechanisms_command(app);
-  add_doctor_command(app);
-  add_sweep_command(app);
-  add_task_command(app);
-  add_analyze_command(app);
-  add_bench_command(app);
-}
+// In the order of the help.
+constexpr AddCommand* kCommands[] = {
+    add_prepare_command,   add_train_command,      add_eval_command,   add_generate_command,
+    add_compare_command,   add_describe_command,   add_import_command, add_export_command,
+    add_linearize_command, add_mechanisms_command, add_doctor_command, add_sweep_command,
+    add_task_command,      add_analyze_command,    add_serve_command,  add_bench_command};
 
 // Options are read as strictly as ever, but no command does its work: for the test of the documents' commands.
 void only_parse(CLI::App& app) {
@@ -97,7 +81,7 @@ int run(int argc, char** argv) {
       "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
       "  cortado generate runs/first --prompt \"ROMEO:\"\n"
       "`cortado COMMAND --help` has the options and examples of each.");
-  add_commands(app);
+  for (AddCommand* add : kCommands) add(app);
   if (std::getenv("CORTADO_PARSE_ONLY")) only_parse(app);
   if (argc < 2) {
     std::cout << app.help();

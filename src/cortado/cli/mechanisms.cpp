@@ -1,29 +1,18 @@
 // cortado mechanisms: what exists, with paper, equation, state and kernels.
 #include <unistd.h>
 
-#include <iostream>
 #include <limits>
 
-#include "cortado/base/error.h"
 #include "cortado/base/table.h"
-#include "cortado/base/terminal.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/mechanisms/registry.h"
 
 namespace cortado {
-
 namespace {
 
 std::string forms(const Mechanism& mechanism) {
   if (!mechanism.causal) return "bidirectional";
   return mechanism.bidirectional ? "causal, bidirectional" : "causal";
-}
-
-std::string list(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text.empty() ? "none" : text;
 }
 
 Json as_json(const Mechanism& mechanism) {
@@ -57,7 +46,8 @@ void print_markdown() {
 Table wide_table() {
   Table table({"mixer", "family", "forms", "kernel", "primitives", "floats of state a sequence", "paper"});
   for (const Mechanism* m : mechanisms()) {
-    table.add_row({m->name, m->family, forms(*m), kernels_of(*m), list(m->primitives), m->state, m->paper});
+    table.add_row({m->name, m->family, forms(*m), kernels_of(*m),
+                   m->primitives.empty() ? "none" : joined(m->primitives, ", "), m->state, m->paper});
   }
   return table;
 }

@@ -1,13 +1,9 @@
 // cortado prepare: texts into memory-mapped token files.
-#include <CLI/CLI.hpp>
-#include <iostream>
 #include <memory>
 
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/data/token_file.h"
 
@@ -52,29 +48,20 @@ void add_prepare_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("prepare", "Turn texts into token files for training");
   const auto options = std::make_shared<PrepareOptions>();
   const auto quiet = std::make_shared<bool>(false);
-  command
-      ->add_option("files", options->files,
-                   "text files, UTF-8 (any bytes with the byte tokenizer), taken in this order")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("--tokenizer", options->tokenizer, "byte, char, or sentencepiece:N for N pieces")
-      ->capture_default_str()
-      ->type_name("SPEC");
-  command->add_option("--out", options->out, "folder to write; new, empty, or made by prepare before")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("--validation", options->validation, "share of the text, at its end, that is kept for validation")
-      ->capture_default_str()
-      ->type_name("SHARE");
-  command
-      ->add_option("--test", options->test,
-                   "share of the text behind that, written as it is to DIR/test.txt, for `cortado eval --text`")
-      ->capture_default_str()
-      ->type_name("SHARE");
-  command
-      ->add_option("--document-separator", options->document_separator,
-                   "text between two documents of a file (\\n and \\t are understood); without it each file is one")
-      ->type_name("TEXT");
+  option(*command, "files", options->files,
+         "text files, UTF-8 (any bytes with the byte tokenizer), taken in this order", kRequired, kind("FILE"));
+  option(*command, "--tokenizer", options->tokenizer, "byte, char, or sentencepiece:N for N pieces", kShown,
+         kind("SPEC"));
+  option(*command, "--out", options->out, "folder to write; new, empty, or made by prepare before", kRequired,
+         kind("DIR"));
+  option(*command, "--validation", options->validation, "share of the text, at its end, that is kept for validation",
+         kShown, kind("SHARE"));
+  option(*command, "--test", options->test,
+         "share of the text behind that, written as it is to DIR/test.txt, for `cortado eval --text`", kShown,
+         kind("SHARE"));
+  option(*command, "--document-separator", options->document_separator,
+         "text between two documents of a file (\\n and \\t are understood); without it each file is one",
+         kind("TEXT"));
   command->add_flag("--quiet", *quiet, "show no progress bar");
   command->footer(kExamples);
   command->callback([options, quiet] {

@@ -1,11 +1,7 @@
 #include "cortado/cli/several_models.h"
 
-#include <algorithm>
-#include <filesystem>
-#include <iostream>
 #include <set>
 
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
 #include "cortado/generate/session.h"
@@ -13,21 +9,12 @@
 
 namespace cortado {
 
-namespace {
-
-std::string last_part(const std::string& path) {
-  const auto whole = std::filesystem::absolute(path).lexically_normal();
-  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
-}
-
-}  // namespace
-
 std::vector<std::string> SeveralModels::names() const {
   fail_input_if(std::set(runs.begin(), runs.end()).size() != runs.size(), "[eval] a model is named twice");
   fail_input_if(!label.empty() && runs.size() > 1, "[--label] names one model, there are ", runs.size());
   if (!label.empty()) return {label};
   std::vector<std::string> names;
-  for (const auto& run : runs) names.push_back(last_part(run));
+  for (const auto& run : runs) names.push_back(run_name(run));
   return std::set(names.begin(), names.end()).size() == names.size() ? names : runs;
 }
 

@@ -8,6 +8,7 @@
 
 #include "cortado/base/result_file.h"
 #include "cortado/cli/common.h"
+#include "cortado/evaluate/ruler.h"
 
 namespace cortado {
 
@@ -27,13 +28,6 @@ struct SeveralModels {
 
 // Adds the positional MODEL..., --label, --out and what add_model_options adds.
 std::shared_ptr<SeveralModels> add_several_models(CLI::App& command);
-
-// An opened model and its tokenizer, which fits it.
-struct OpenModel {
-  std::string name;
-  std::shared_ptr<LanguageModel> model;
-  std::shared_ptr<Tokenizer> tokenizer;
-};
 
 // Opens runs[index], after check(); says so where it was not trained to look back over `longest` tokens. InputError
 // when `file` has results of another model, or of another --dtype, by that name.

@@ -4,20 +4,22 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
-#include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
-#include <iostream>
+#include <set>
+#include <string>
 
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/machine.h"
+#include "cortado/base/progress.h"
 #include "cortado/base/signals.h"
-#include "cortado/cli/commands.h"
+#include "cortado/base/stopwatch.h"
+#include "cortado/base/words.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
 #include "cortado/sweep/claim.h"
+#include "cortado/sweep/estimate.h"
 #include "cortado/sweep/results.h"
+#include "cortado/tasks/registry.h"
 #include "cortado/train/options.h"
 
 namespace cortado {
@@ -60,12 +62,11 @@ void run_only(const SweepOptions& options, const SweepPlan& plan) {
   const auto claim = options.claimed ? nullptr : Claim::take(place.claim(run));
   if (!options.claimed && !claim) throw Failure(concat("[sweep] ", run.id, " is at work in another process"));
   catch_interrupts();
-  auto touched = std::chrono::steady_clock::now();
+  Stopwatch untouched;
   training.stop = [&] {
-    const auto now = std::chrono::steady_clock::now();
-    if (claim && now - touched > std::chrono::seconds(kClaimSeconds / 6)) {
+    if (claim && untouched.seconds() > kClaimSeconds / 6) {
       claim->touch();
-      touched = now;
+      untouched = {};
     }
     return interrupt_requested();
   };
@@ -75,88 +76,119 @@ void run_only(const SweepOptions& options, const SweepPlan& plan) {
   if (result) std::cout << result->dump(2) << std::endl;
 }
 
+// A task whose data set is in a folder that the config doesn't name may be right elsewhere.
+void check_task(const Json& task) {
+  try {
+    open_task(task, "task");
+  } catch (const NoFolder&) {
+    if (task.contains("folder")) throw;
+  }
+}
+
 // Every run by its id, and whether its config can be one.
 void list_runs(const SweepOptions& options, const SweepPlan& plan) {
   Json rows = Json::array();
   bool good = true;
+  std::set<std::string> tasks;  // that can be
   for (const SweepRun& run : plan.runs) {
     Json row = {{"id", run.id}, {"config", run.config}};
     try {
       const ModelConfig model = ModelConfig::from_json(run.config, run.id);
       TrainingOptions::from_json(model.training);
+      const Json task = run.config.value("task", Json());
+      const std::string text = task.dump();
+      if (!task.is_null() && !tasks.contains(text)) check_task(task);
+      tasks.insert(text);
     } catch (const InputError& error) {
       row["problem"] = error.what();
       good = false;
     }
     rows.push_back(row);
   }
-  if (options.json) std::cout << rows.dump(2) << std::endl;
-  if (!options.json) std::cout << table_of(rows, {{"run", "/id"}, {"", "/problem"}}).text() << std::flush;
+  const Table table = table_of(rows, {{"run", "/id"}, {"", "/problem"}});
+  std::cout << (options.json ? rows.dump(2) + "\n" : table.text()) << std::flush;
   fail_input_if(!good, "[sweep] configs that can't be");
 }
 
-// The commands, and the hours that the file says they took.
-void print_commands(const SweepOptions& options, const SweepPlan& plan) {
+std::string command_of(const SweepRun& run) { return "cortado " + joined(run.words, " "); }
+
+void list_commands(const SweepOptions& options, const SweepPlan& plan) {
   Json rows = Json::array();
-  for (const SweepRun& run : plan.runs) {
-    std::string words = "cortado";
-    for (const std::string& word : run.words) words += " " + word;
-    rows.push_back({{"id", run.id}, {"command", words}});
-    rows.back().update(run.config.is_object() ? run.config : Json::object());
-  }
+  for (const SweepRun& run : plan.runs) rows.push_back({{"id", run.id}, {"command", command_of(run)}});
   if (options.json) std::cout << Json{{"commands", rows}}.dump(2) << std::endl;
-  if (!options.json)
-    std::cout << table_of(rows, {{"step", "/id"}, {"hours", "/hours", decimals(2)}, {"command", "/command"}}).text()
-              << std::flush;
+  if (options.json) return;
+  std::cout << table_of(rows, {{"step", "/id"}, {"command", "/command"}}).text() << std::flush;
 }
 
-void print_plan(const SweepOptions& options, const SweepPlan& plan) {
-  if (plan.commands) return print_commands(options, plan);
+std::vector<Estimate> estimates(const SweepOptions& options, const SweepPlan& plan) {
   const SweepTraining training = options.training(options.common->apply());
+  if (plan.commands) return estimate_commands(plan.runs, training);
+  const auto total = int64_t(plan.runs.size());
+  ProgressBar bar({.label = "estimate", .total = total, .unit = "runs", .quiet = options.quiet || options.json});
+  return estimate_runs(plan.runs, training, [&](int64_t done) { bar.update(done); });
+}
+
+// The runs or commands, what they read, and how long that takes here.
+void print_plan(const SweepOptions& options, const SweepPlan& plan) {
+  catch_interrupts();
+  const std::vector<Estimate> costs = estimates(options, plan);
+  exit_if_interrupted();
   Json rows = Json::array();
-  double total = 0;
-  for (const SweepRun& run : plan.runs) {
-    Json row = {{"id", run.id}};
-    try {
-      const double seconds = estimate_seconds(run, training);
-      row["hours"] = seconds / 3600;
-      total += seconds;
-    } catch (const std::exception& error) {
-      row["problem"] = std::string(error.what());
-    }
+  int64_t tokens = 0, unknown = 0;
+  double seconds = 0;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    Json row = {{"id", plan.runs[i].id}};
+    if (plan.commands) row["command"] = command_of(plan.runs[i]);
+    if (costs[i].problem.empty()) row["hours"] = costs[i].seconds / 3600;
+    if (costs[i].tokens > 0) row["tokens"] = costs[i].tokens;
+    if (!costs[i].problem.empty()) row["problem"] = costs[i].problem;
     rows.push_back(row);
+    tokens += costs[i].tokens;
+    seconds += costs[i].seconds;
+    unknown += !costs[i].problem.empty();
   }
+  fail_input_if(!plan.commands && unknown == int64_t(costs.size()), "[", options.file, "] ", costs.front().problem);
   if (options.json) {
-    std::cout << Json{{"runs", rows}, {"hours", total / 3600}}.dump(2) << std::endl;
+    std::cout << Json{{plan.commands ? "commands" : "runs", rows}, {"tokens", tokens}, {"hours", seconds / 3600}}.dump(
+                     2)
+              << std::endl;
     return;
   }
-  std::cout << table_of(rows, {{"run", "/id"}, {"hours", "/hours", decimals(3)}, {"", "/problem"}}).text()
-            << plan.runs.size() << " runs, about " << human_seconds(total) << " on one thread group of this machine ("
-            << this_machine().cpu << ")" << std::endl;
+  const auto count = [](const Json& number) { return with_commas(number.get<int64_t>()); };
+  for (Json& row : rows) {
+    if (plan.commands && row.contains("problem")) row["hours"] = "not known";
+  }
+  const auto hours = [](const Json& found) { return found.is_string() ? plain(found) : decimals(3)(found); };
+  std::vector<Column> columns = {
+      {plan.commands ? "step" : "run", "/id"}, {"tokens", "/tokens", count}, {"hours", "/hours", hours}};
+  columns.push_back(plan.commands ? Column{"command", "/command"} : Column{"", "/problem"});
+  std::cout << table_of(rows, columns).text() << rows.size() << (plan.commands ? " commands, " : " runs, ");
+  if (tokens > 0) std::cout << with_commas(tokens) << " tokens, ";
+  std::cout << "about " << human_seconds(seconds) << " on one thread group of this machine (" << this_machine().cpu
+            << ")";
+  if (unknown > 0) std::cout << ", without the " << unknown << " of which nothing is known";
+  std::cout << std::endl;
+}
+
+// What decides the results, as options: ["--scale", "laptop", ...].
+std::vector<std::string> words_of(const SweepOptions& options) {
+  std::vector<std::string> words;
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {flag, value});
+  };
+  add("--scale", options.scale);
+  add("--data", options.data);
+  for (const std::string& setting : options.settings) add("--set", setting);
+  return words;
 }
 
 // This command as it was given, for its processes: without what is theirs to say, and with `threads` each.
 std::vector<std::string> own_command(const SweepOptions& options, const SweepPlan& plan, int64_t threads) {
-  std::vector<std::string> command = {"/proc/self/exe", "sweep", options.file, "--out", options.folder(plan)};
-  const auto add = [&](const char* flag, const std::string& value) {
-    if (!value.empty()) command.insert(command.end(), {flag, value});
-  };
-  command[0] = std::filesystem::read_symlink("/proc/self/exe").string();
-  add("--scale", options.scale);
-  add("--data", options.data);
-  for (const std::string& setting : options.settings) add("--set", setting);
-  add("--device", options.common->device);
-  add("--threads", std::to_string(threads));
+  std::vector<std::string> command = words_of(options);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  command.insert(command.begin(), {program, "sweep", options.file, "--out", options.folder(plan)});
+  command.insert(command.end(), {"--device", options.common->device, "--threads", std::to_string(threads)});
   return command;
-}
-
-// What comes to the same results when a person types it.
-std::string as_given(const SweepOptions& options) {
-  std::string words = "cortado sweep " + shell_quoted(options.file);
-  if (!options.scale.empty()) words += " --scale " + shell_quoted(options.scale);
-  if (!options.data.empty()) words += " --data " + shell_quoted(options.data);
-  for (const std::string& setting : options.settings) words += " --set " + shell_quoted(setting);
-  return words;
 }
 
 void report(const SweepOptions& options, const SweepPlan& plan, const SweepResult& result) {
@@ -172,7 +204,7 @@ void run(const SweepOptions& options) {
   const SweepPlan plan = options.plan();
   if (!options.only.empty() && !plan.commands) return run_only(options, plan);
   if (options.list && !plan.commands) return list_runs(options, plan);
-  if (options.list) return print_commands(options, plan);
+  if (options.list) return list_commands(options, plan);
   if (options.dry) return print_plan(options, plan);
   const auto [shard, shards] = shard_of(options.shard);
   fail_input_if(plan.commands && (shards > 1 || options.jobs > 1 || !options.only.empty()), "[", options.file,
@@ -185,7 +217,8 @@ void run(const SweepOptions& options) {
                 " threads are more than ", "this process's ", cores, " cores");
   if (plan.commands) request.jobs = 1;
   if (options.table) request.jobs = 0;
-  request.said = as_given(options);
+  request.said = "cortado sweep " + shell_quoted(options.file);
+  for (const std::string& word : words_of(options)) request.said += " " + shell_quoted(word);
   request.shard = shard;
   request.shards = shards;
   request.stop = interrupt_requested;
@@ -204,8 +237,8 @@ void run(const SweepOptions& options) {
 constexpr const char* kSweepFooter =
     "Examples:\n"
     "  cortado sweep experiments/blurry-window/mqar.json --scale smoke\n"
-    "  cortado sweep experiments/blurry-window/mqar.json --scale laptop --dry-run       prints the runs and their "
-    "hours\n"
+    "  cortado sweep experiments/blurry-window/mqar.json --scale laptop --dry-run       prints the runs and their hours"
+    "\n"
     "  cortado sweep FILE --out /shared/mqar --shard 3/8                                 one of eight machines' part\n"
     "Interrupted or killed, the same command goes on; finished runs are not redone. docs/sweeps.md has the file's "
     "form.";
@@ -218,17 +251,16 @@ void add_sweep_command(CLI::App& app) {
   command.add_option("FILE", options->file, "the sweep (JSON)")->required();
   command.add_option("--scale", options->scale, "one of the file's scales: smoke, laptop, paper");
   command.add_option("--out", options->out, "folder of runs and results (default runs/sweeps/NAME)");
-  command.add_option("--set", options->settings, "change the config of all runs: training.steps=100 (repeatable)")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
+  option(command, "--set", options->settings, "change the config of all runs: training.steps=100 (repeatable)",
+         kAssignments);
   command.add_option("--data", options->data, "a text, for models of language (default Tiny Shakespeare)");
-  command.add_option("--jobs", options->jobs, "runs at once (default: as many as --threads of each fit the cores)")
-      ->check(CLI::PositiveNumber);
+  option(command, "--jobs", options->jobs, "runs at once (default: as many as --threads of each fit the cores)",
+         CLI::PositiveNumber);
   command.add_option("--shard", options->shard, "only every N-th run, from the I-th on")->type_name("I/N");
   command.add_option("--only", options->only, "one run, in this process, by its id")->type_name("ID");
   command.add_flag("--claimed", options->claimed)->group("");  // for the processes of a sweep
   command.add_flag("--list", options->list, "print the runs and check their configs");
-  command.add_flag("--dry-run", options->dry, "print the runs and their hours on this machine");
+  command.add_flag("--dry-run", options->dry, "print the runs, their tokens and their hours on this machine");
   command.add_flag("--table", options->table, "run nothing: put together what has been found so far");
   command.add_flag("--retry", options->retry, "do runs that failed again");
   command.add_flag("--json", options->json, "print JSON");

@@ -1,11 +1,6 @@
 // cortado task: what the tasks that models can be trained on look like.
-#include <CLI/CLI.hpp>
-#include <iostream>
-
-#include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/table.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
 #include "cortado/tasks/registry.h"
@@ -29,11 +24,8 @@ struct TaskOptions {
 void list_tasks(const TaskOptions& options) {
   Json all = Json::array();
   for (const TaskKind& kind : task_kinds()) all.push_back({{"name", kind.name}, {"about", kind.about}});
-  if (options.json) {
-    std::cout << all.dump(2) << std::endl;
-  } else {
-    std::cout << table_of(all, {{"task", "/name"}, {"what is asked", "/about"}}).text();
-  }
+  const Table table = table_of(all, {{"task", "/name"}, {"what is asked", "/about"}});
+  std::cout << (options.json ? all.dump(2) + "\n" : table.text());
 }
 
 Json as_json(const Example& example) {
@@ -108,15 +100,13 @@ void export_task(const TaskOptions& options) {
   std::cout << "written to " << options.out << std::endl;
 }
 
-void add(CLI::App& app, const char* name, const char* about, const std::shared_ptr<TaskOptions>& options,
-         const std::function<void(CLI::App&)>& own, void (*act)(const TaskOptions&)) {
+CLI::App& add(CLI::App& app, const char* name, const char* about, const std::shared_ptr<TaskOptions>& options,
+              void (*act)(const TaskOptions&)) {
   CLI::App& command = *app.add_subcommand(name, about);
   command.add_option("NAME", options->name, "the task, see `cortado task list`")->required();
-  command.add_option("--set", options->settings, "change a setting of the task: length=128 (repeatable)")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
-  own(command);
+  option(command, "--set", options->settings, "change a setting of the task: length=128 (repeatable)", kAssignments);
   command.callback([options, act] { act(*options); });
+  return command;
 }
 
 }  // namespace
@@ -135,32 +125,19 @@ void add_task_command(CLI::App& app) {
   CLI::App& list = *task.add_subcommand("list", "List them");
   list.add_flag("--json", options->json, "print JSON");
   list.callback([options] { list_tasks(*options); });
-  add(
-      task, "show", "Print examples", options,
-      [&](CLI::App& command) {
-        command.add_option("--split", options->split, "train, validation or test (default train)");
-        command.add_option("--index", options->index, "the first example to print (default 0)")
-            ->check(CLI::NonNegativeNumber);
-        command.add_option("--count", options->count, "how many (default 1)")->check(CLI::PositiveNumber);
-        command.add_flag("--json", options->json, "print JSON, an example a line");
-      },
-      show);
-  add(
-      task, "statistics", "Measure what a generator draws, beside what is published", options,
-      [&](CLI::App& command) {
-        command.add_option("--examples", options->examples, "how many examples (default 2000)")
-            ->check(CLI::PositiveNumber);
-        command.add_flag("--json", options->json, "print JSON");
-      },
-      statistics);
-  add(
-      task, "export", "Write examples as files, in the public format where there is one", options,
-      [&](CLI::App& command) {
-        command.add_option("--out", options->out, "folder to write; new or empty")->required()->type_name("DIR");
-        command.add_option("--most", options->most, "examples of each split (default 1000; 0: all)")
-            ->check(CLI::NonNegativeNumber);
-      },
-      export_task);
+  CLI::App& shown = add(task, "show", "Print examples", options, show);
+  shown.add_option("--split", options->split, "train, validation or test (default train)");
+  option(shown, "--index", options->index, "the first example to print (default 0)", CLI::NonNegativeNumber);
+  option(shown, "--count", options->count, "how many (default 1)", CLI::PositiveNumber);
+  shown.add_flag("--json", options->json, "print JSON, an example a line");
+  CLI::App& measured =
+      add(task, "statistics", "Measure what a generator draws, beside what is published", options, statistics);
+  option(measured, "--examples", options->examples, "how many examples (default 2000)", CLI::PositiveNumber);
+  measured.add_flag("--json", options->json, "print JSON");
+  CLI::App& exported =
+      add(task, "export", "Write examples as files, in the public format where there is one", options, export_task);
+  option(exported, "--out", options->out, "folder to write; new or empty", kRequired, kind("DIR"));
+  option(exported, "--most", options->most, "examples of each split (default 1000; 0: all)", CLI::NonNegativeNumber);
 }
 
 }  // namespace cortado

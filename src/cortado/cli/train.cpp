@@ -1,12 +1,8 @@
 // cortado train: a model from a config and a text.
-#include <CLI/CLI.hpp>
 #include <filesystem>
-#include <iostream>
 
-#include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
-#include "cortado/cli/commands.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
 #include "cortado/train/run.h"
@@ -15,11 +11,10 @@ namespace cortado {
 namespace {
 
 struct TrainOptions {
-  std::string config, data, out;
+  TrainRequest request;
   std::vector<std::string> settings;
   bool resume = false, overwrite = false, quiet = false;
   std::optional<int64_t> steps, lora;
-  int64_t stop_at = -1;
   std::shared_ptr<CommonOptions> common;
 };
 
@@ -35,11 +30,10 @@ void start_lora(Json& config, int64_t rank) {
 Json effective_config(const TrainOptions& options, std::string& name) {
   const bool changed =
       !options.settings.empty() || options.steps || options.lora || options.common->seed || options.common->dtype;
-  name = options.config;
   if (name.empty()) {
     fail_input_if(!options.resume, "[train] which model? `cortado train CONFIG --out RUN`");
     if (!changed) return nullptr;
-    name = RunFolder{options.out}.config();
+    name = RunFolder{options.request.out}.config();
   }
   // A run in place of a config: its model, its weights.
   const bool base = std::filesystem::is_directory(name);
@@ -53,47 +47,35 @@ Json effective_config(const TrainOptions& options, std::string& name) {
   return config;
 }
 
-std::string data_of(const TrainOptions& options, const Json& config) {
-  if (!options.data.empty() || config.is_null() || options.resume) return options.data;  // a run keeps its data
+std::string data_of(const TrainOptions& options) {
+  const Json& config = options.request.config;
+  if (!options.request.data.empty() || config.is_null() || options.resume)
+    return options.request.data;  // a run keeps its data
   const auto training = config.find("training");
   const bool named =
       training != config.end() && training->is_object() && training->contains("data") && (*training)["data"] != "";
   return named ? "" : shipped_file("data/tinyshakespeare.txt");
 }
 
-// Steps, seed and type are in the run's own config; only what is not part of the run has to be said again.
-std::string command_to_go_on(const TrainOptions& options) {
-  std::string command = program_name() + " train --resume --out " + shell_quoted(options.out);
-  if (options.common->device != "cpu") command += " --device " + shell_quoted(options.common->device);
-  if (options.common->threads > 0) command += concat(" --threads ", options.common->threads);
-  return command;
-}
-
 void report(const TrainOptions& options, const TrainResult& result) {
   const TrainerState& state = result.state;
-  if (!result.done) {
-    std::cout << "stopped after step " << state.step << " of " << result.steps << "; go on with\n  "
-              << command_to_go_on(options) << std::endl;
-    return;
-  }
+  if (!result.done) return print_stopped("train", options.request.out, state.step, result.steps, *options.common);
   std::cout << "trained " << state.step << " steps in " << human_seconds(state.seconds);
   if (std::isfinite(state.best_loss)) {
     std::cout << "; validation loss " << fixed(state.validation_loss, 4) << ", best " << fixed(state.best_loss, 4)
               << " after step " << state.best_step;
   }
-  std::cout << "; " << options.out << std::endl;
+  std::cout << "; " << options.request.out << std::endl;
 }
 
-void train(const TrainOptions& options) {
-  TrainRequest request;
+void train(TrainOptions& options) {
+  TrainRequest& request = options.request;
   request.device = options.common->apply();
   fail_input_if(options.resume && options.overwrite, "[train] --resume and --overwrite exclude each other");
   if (options.resume) request.use = FolderUse::kResume;
   if (options.overwrite) request.use = FolderUse::kOverwrite;
   request.config = effective_config(options, request.config_name);
-  request.data = data_of(options, request.config);
-  request.out = options.out;
-  request.stop_at = options.stop_at;
+  request.data = data_of(options);
   request.stop = interrupt_requested;
   request.progress = !options.quiet;
   catch_interrupts();
@@ -118,22 +100,21 @@ constexpr const char* kTrainFooter =
 void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a model on a text");
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("CONFIG", options->config,
+  command->add_option("CONFIG", options->request.config_name,
                       "the model and how to train it (JSON), or a run to start from; with --resume the run's own");
-  command->add_option("--data", options->data,
+  command->add_option("--data", options->request.data,
                       "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
-  command->add_option("--out", options->out, "the run's folder")->required();
-  command->add_option("--set", options->settings, "change the config: training.batch=32, mixer.window=65 (repeatable)")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
-  command->add_option("--lora", options->lora, "train adapters of this rank alone; they are merged, and lie apart too")
-      ->check(CLI::Range(1, 65536));
+  command->add_option("--out", options->request.out, "the run's folder")->required();
+  option(*command, "--set", options->settings, "change the config: training.batch=32, mixer.window=65 (repeatable)",
+         kAssignments);
+  option(*command, "--lora", options->lora, "train adapters of this rank alone; they are merged, and lie apart too",
+         CLI::Range(1, 65536));
   command->add_flag("--resume", options->resume, "go on with the run in the folder");
   command->add_flag("--overwrite", options->overwrite, "delete the run in the folder first");
-  command->add_option("--steps", options->steps, "train up to this step (the config's \"training.steps\")")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--stop-at", options->stop_at, "stop after this step as Ctrl-C would; the schedule stays")
-      ->check(CLI::NonNegativeNumber);
+  option(*command, "--steps", options->steps, "train up to this step (the config's \"training.steps\")",
+         CLI::NonNegativeNumber);
+  option(*command, "--stop-at", options->request.stop_at, "stop after this step as Ctrl-C would; the schedule stays",
+         CLI::NonNegativeNumber);
   command->add_flag("--quiet", options->quiet, "show no progress bar");
   command->footer(kTrainFooter);
   options->common = add_common_options(*command);

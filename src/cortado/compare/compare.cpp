@@ -12,7 +12,7 @@
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/language_model.h"
 #include "cortado/sweep/sweep.h"
-#include "cortado/train/data.h"
+#include "cortado/train/language_task.h"
 #include "cortado/train/speed.h"
 
 namespace cortado {
@@ -68,8 +68,7 @@ std::vector<Contender> make_contenders(const CompareRequest& request, const Data
       parameter_count(with_width(with_mixer(base, kSoftmax.name, model.dim), model.feed_forward_dim), kSoftmax.name);
   std::vector<Contender> result;
   for (const std::string& mixer : request.mixers) {
-    Contender contender = make_contender(with_mixer(base, mixer, model.dim, request.bare), mixer, target);
-    result.push_back(std::move(contender));
+    result.push_back(make_contender(with_mixer(base, mixer, model.dim, request.bare), mixer, target));
   }
   return result;
 }
@@ -136,47 +135,6 @@ std::string short_count(int64_t tokens) {
   return tokens >= 1024 && tokens % 1024 == 0 ? concat(tokens / 1024, "K") : std::to_string(tokens);
 }
 
-}  // namespace
-
-std::vector<std::string> comparable_mixers() {
-  std::vector<std::string> names;
-  for (const Mechanism* mechanism : mechanisms()) {
-    if (!mechanism->causal) continue;
-    for (const auto& [name, settings] : mechanism->variants) names.push_back(name);
-    names.push_back(mechanism->name);
-  }
-  return names;
-}
-
-Json mixer_settings(const std::string& name, int64_t latents) {
-  for (const Mechanism* mechanism : mechanisms()) {
-    for (const auto& [variant, changes] : mechanism->variants) {
-      if (variant != name) continue;
-      Json settings = mixer_settings(mechanism->name, latents);
-      settings.update(parse_json(changes, name));
-      return settings;
-    }
-  }
-  const Mechanism& mechanism = find_mechanism(name);
-  fail_input_if(!mechanism.causal, "[compare] ", name, " has no causal form: it can't be a language model");
-  Json settings = {{"mixer", mechanism.name}};
-  settings.update(parse_json(mechanism.compare, name));
-  if (mechanism.latents) settings["latents"] = latents;
-  return settings;
-}
-
-Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, bool bare) {
-  Json config = base;
-  config["name"] = mixer;
-  config["mixer"] = mixer_settings(mixer, latents);
-  const bool orderless = find_mechanism(config["mixer"]["mixer"].get<std::string>()).orderless;
-  const std::string positions = config.value("positions", "none");
-  if (orderless && !bare && (positions == "none" || positions == "rotary")) config["positions"] = "sinusoidal";
-  return config;
-}
-
-namespace {
-
 // Of those that were trained. False: stopped.
 bool measure_speeds(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
                     const SweepPlan& plan, Json& rows) {
@@ -208,6 +166,43 @@ bool measure_speeds(const CompareRequest& request, const Dataset& data, const Tr
 }
 
 }  // namespace
+
+std::vector<std::string> comparable_mixers() {
+  std::vector<std::string> names;
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (!mechanism->causal) continue;
+    for (const auto& [name, settings] : mechanism->variants) names.push_back(name);
+    names.push_back(mechanism->name);
+  }
+  return names;
+}
+
+Json mixer_settings(const std::string& name, int64_t latents, bool causal) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const auto& [variant, changes] : mechanism->variants) {
+      if (variant != name) continue;
+      Json settings = mixer_settings(mechanism->name, latents, causal);
+      settings.update(parse_json(changes, name));
+      return settings;
+    }
+  }
+  const Mechanism& mechanism = find_mechanism(name);
+  fail_input_if(causal && !mechanism.causal, "[compare] ", name, " has no causal form: it can't be a language model");
+  Json settings = {{"mixer", mechanism.name}};
+  settings.update(parse_json(mechanism.compare, name));
+  if (mechanism.latents) settings["latents"] = latents;
+  return settings;
+}
+
+Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, bool bare) {
+  Json config = base;
+  config["name"] = mixer;
+  config["mixer"] = mixer_settings(mixer, latents, base.value("causal", true));
+  const bool orderless = find_mechanism(config["mixer"]["mixer"].get<std::string>()).orderless;
+  const std::string positions = config.value("positions", "none");
+  if (orderless && !bare && (positions == "none" || positions == "rotary")) config["positions"] = "sinusoidal";
+  return config;
+}
 
 Comparison compare(const CompareRequest& request) {
   const auto options = TrainingOptions::from_json(request.config.value("training", Json::object()));

@@ -14,15 +14,15 @@ namespace cortado {
 
 // The mixers that a comparison knows: every causal mechanism, and Macchiato's variants, in the registry's order.
 std::vector<std::string> comparable_mixers();
-// The config's "mixer" object of one, with `latents` where it has latents; InputError names the nearest.
-Json mixer_settings(const std::string& name, int64_t latents);
+// The config's "mixer" object of one, with `latents` where it has latents; InputError names the nearest, and refuses one
+// that has no causal form unless that is asked for.
+Json mixer_settings(const std::string& name, int64_t latents, bool causal = true);
 // The config with that mixer in every layer, and positions that it uses (see CompareRequest::bare).
 Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, bool bare = false);
 
 struct CompareRequest {
   Json config;  // a model's config with "training"; its mixer is replaced
-  std::string config_name;
-  std::string data;
+  std::string config_name, data;
   std::string said = {};  // the command as a person gives it: kept in OUT/sweep.json
   std::string out;        // a sweep's folder: OUT/runs/MIXER/ each mixer's run; OUT/table.{md,json} the result
   std::vector<std::string> mixers;

@@ -1,20 +1,15 @@
 // What a conversion learns from: chunks of a fixed length.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "cortado/base/random.h"
 #include "cortado/data/instructions.h"
 #include "cortado/data/token_file.h"
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // int64 [rows, length] both.
 struct Sequences {

@@ -5,7 +5,6 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
-#include "cortado/convert/learned.h"
 #include "cortado/convert/linearize.h"
 #include "cortado/convert/weights.h"
 #include "cortado/evaluate/evaluate.h"

@@ -2,12 +2,13 @@
 
 #include <filesystem>
 #include <iostream>
+#include <limits>
 
+#include "cortado/base/chart.h"
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
-#include "cortado/convert/learned.h"
-#include "cortado/convert/plan.h"
+#include "cortado/base/random.h"
 #include "cortado/convert/weights.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/matmul.h"
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 constexpr const char* kConversionFormat = "cortado-conversion";
 constexpr const char* kConversionVersion = "1";
 constexpr int64_t kDefaultEpochs = 2;
+constexpr int64_t kEndless = int64_t{1} << 50;
 const std::string kFixedPrefix = "fixed.";
 
 std::string plan_path(const std::string& folder) { return folder + "/linearize.json"; }
@@ -39,28 +41,285 @@ LinearizePlan plan_of(const LinearizeRequest& request) {
   return plan;
 }
 
+struct PlannedStage {
+  std::string name;
+  StageOptions options;
+  std::function<std::shared_ptr<Objective>(const std::shared_ptr<LanguageModel>&)> objective;
+  WeightFormat frozen = WeightFormat::kPlain;  // what it can have the layers' frozen matrices in
+};
+
+// In their order; stages of no tokens are left out.
+std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {
+  using Model = std::shared_ptr<LanguageModel>;
+  // Attention transfer alone needs no derivative of what is frozen.
+  const auto narrow = plan.weights == "plain" ? WeightFormat::kPlain : weight_format_of(plan.weights);
+  const std::vector<PlannedStage> all = {
+      {"transfer", plan.transfer,
+       [context = plan.context](const Model& model) { return std::make_shared<AttentionTransfer>(model, context); },
+       narrow},
+      {"cross-entropy", plan.cross_entropy,
+       [](const Model& model) { return std::make_shared<NextToken>(model, learned_by_students(*model)); }},
+      {"lora", plan.lora, [adapters = plan.adapters, seed = plan.seed](const Model& model) {
+         at::manual_seed(RandomStream(static_cast<uint64_t>(seed), "adapters").bits(0));
+         attach_lora(*model, adapters);
+         return std::make_shared<NextToken>(model, lora_weights(*model));
+       }}};
+  std::vector<PlannedStage> stages;
+  for (const PlannedStage& stage : all) {
+    if (stage.options.tokens > 0) stages.push_back(stage);
+  }
+  return stages;
+}
+
+// The number of "layer 12".
+double layer_number(const std::string& part) { return std::stod(part.substr(part.find_last_of(' ') + 1)); }
+
+std::string picture(const StageReport& stage) {
+  LineChart chart{.title = "Attention transfer: error of the layers' outputs",
+                  .x_label = "layer",
+                  .y_label = "mean square before the output projection",
+                  .log_y = true};
+  for (const auto& [name, loss] :
+       {std::pair("before", &StageReport::Loss::before), std::pair("after", &StageReport::Loss::after)}) {
+    LineChart::Series series{name, {}};
+    for (const auto& losses : stage.losses) series.points.emplace_back(layer_number(losses.part), losses.*loss);
+    chart.series.push_back(series);
+  }
+  return chart.svg();
+}
+
+StageReport report_of(const Stage& stage) {
+  const TrainerState& state = stage.state();
+  const Objective& objective = stage.objective();
+  StageReport report;
+  report.name = stage.name();
+  const auto parts = objective.parts();
+  for (size_t i = 0; i < parts.size(); ++i) report.losses.push_back({parts[i], stage.before()[i], stage.best()[i]});
+  report.total_before = objective.total(stage.before());
+  report.total_after = objective.total(stage.best());
+  report.steps = state.step;
+  report.best_step = state.best_step;
+  report.tokens = stage.tokens();
+  report.seconds = state.seconds;
+  return report;
+}
+
+// report.json and report.svg of the stages of `result` into `folder`; the picture is of the first stage that has losses
+// of several layers.
+void write_report(const std::string& folder, const LinearizePlan& plan, const LinearizeResult& result) {
+  Json stages = Json::array();
+  for (const StageReport& stage : result.stages) {
+    stages.push_back(json_of(stage));
+    if (stage.losses.size() > 1) write_file(folder + "/report.svg", picture(stage));
+  }
+  write_file(folder + "/report.json", Json{{"plan", json_of(plan)}, {"stages", stages}}.dump(2) + "\n");
+}
+
 // A conversion on its way. The constructor finds everything that can be wrong with what it is given, and writes
 // nothing.
 class Conversion {
  public:
-  explicit Conversion(const LinearizeRequest& request);
+  explicit Conversion(const LinearizeRequest& request)
+      : request_(request), folder_{request.out}, plan_(plan_of(request)) {
+    const ModelConfig source = read_config(plan_.source);
+    fail_input_if(!fs::is_directory(plan_.source), "[linearize] ", plan_.source, " is not a run with weights");
+    config_ = converted_config(source, plan_.conversion);
+    source_ = source_weights(plan_.source, plan_.which, source, config_);
+    const std::string fingerprint = source_.metadata["fingerprint"];
+    fail_input_if(!plan_.fingerprint.empty() && plan_.fingerprint != fingerprint, "[--resume] ", plan_.source,
+                  " has other weights than the conversion began with");
+    plan_.fingerprint = fingerprint;
+    check_apart(plan_.source, request.out);
+    // What a conversion under way has made of it lies in its own checkpoint.
+    const bool under_way = request.use == FolderUse::kResume && fs::exists(folder_.trainer());
+    if (!plan_.from.empty() && !under_way) begin_with(plan_.from);
+    open_data();
+    fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
+                  " is for the CPU, the model is to be on ", request.device);
+    stages_ = planned_stages(plan_);
+    fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
+    begin_stage(0);
+    if (plan_.lora.tokens > 0) check_lora_targets(*model_, plan_.adapters);
+  }
 
-  void write_description() const;
-  void resume();
+  void write_description() const {
+    describe_run(folder_, tokenizer_.get(), config_.to_json());
+    write_file(plan_path(folder_.path), json_of(plan_).dump(2) + "\n");
+  }
+
+  void resume() {
+    if (!fs::exists(folder_.trainer())) return;
+    const TensorFile file = read_safetensors(folder_.trainer());
+    const auto entry = [&](const std::string& key) {
+      const auto found = file.metadata.find(key);
+      fail_input_if(found == file.metadata.end(), "[", folder_.trainer(), "] is no conversion's: it has no \"", key,
+                    "\"");
+      return found->second;
+    };
+    fail_input_if(entry("format") != kConversionFormat || entry("version") != kConversionVersion, "[",
+                  folder_.trainer(), "] is of another kind or version");
+    fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
+    if (file.metadata.contains("matmul")) keep_matmul_library(file.metadata.at("matmul"));
+    NamedTensors current;
+    fixed_.clear();
+    const auto weights = model_->named_parameters();
+    for (const auto& [name, tensor] : file.tensors) {
+      if (!name.starts_with(kFixedPrefix)) {
+        current.emplace_back(name, tensor);
+        continue;
+      }
+      const std::string own = name.substr(kFixedPrefix.size());
+      const Tensor* weight = weights.find(own);
+      fail_input_if(!weight || weight->sizes() != tensor.sizes(),
+                    "[--resume] the checkpoint is of another conversion: \"", own, "\"");
+      const at::NoGradGuard no_grad;
+      Tensor(*weight).copy_(tensor);
+      fixed_.emplace_back(own, *weight);
+    }
+    for (const Json& report : parse_json(entry("finished"), folder_.trainer())) {
+      finished_.push_back(from_fields<StageReport>(report, folder_.trainer(), /*required=*/true));
+    }
+    const Json number = parse_json(entry("stage"), folder_.trainer());
+    fail_input_if(!number.is_number_integer() || number.get<size_t>() >= stages_.size(), "[", folder_.trainer(),
+                  "] has no such stage: ", number.dump());
+    if (number.get<size_t>() != number_) begin_stage(number.get<size_t>());
+    stage_->restore(current, parse_json(entry("state"), folder_.trainer()), folder_.trainer());
+  }
+
   // The stages that are left. False: stopped.
-  bool run();
-  LinearizeResult result(bool done) const;
+  bool run() {
+    MetricsFile metrics(folder_.metrics(), steps_so_far());
+    while (true) {
+      if (request_.progress) introduce();
+      RunKeeper keeper;
+      keeper.place = folder_.path;
+      keeper.log = [&](Json line) {  // its steps are counted from the first stage's
+        line.erase("step");
+        Json whole = {{"step", steps_so_far()}, {"stage", stage_->name()}};
+        whole.update(line);
+        metrics.write(whole);
+      };
+      keeper.validated = [this](const Validation&, bool best) {
+        if (best) save(folder_.best());
+      };
+      keeper.checkpoint = [this] { checkpoint(); };
+      const auto stop = [this] { return steps_so_far() == request_.stop_at || (request_.stop && request_.stop()); };
+      const bool done = stage_->run(keeper, {.stop = stop, .progress = request_.progress});
+      if (!done || number_ + 1 == stages_.size()) {
+        save(folder_.last());
+        return done;
+      }
+      fixed_ = learned_by_students(*model_);
+      finished_.push_back(report_of(*stage_));
+      begin_stage(number_ + 1);
+    }
+  }
+
+  LinearizeResult result(bool done) const {
+    LinearizeResult result;
+    result.done = done;
+    result.step = steps_so_far();
+    for (const PlannedStage& stage : stages_) result.steps += stage.options.steps(plan_.context);
+    result.stages = finished_;
+    if (!stage_->before().empty()) result.stages.push_back(report_of(*stage_));
+    return result;
+  }
+
   const LinearizePlan& plan() const { return plan_; }
 
  private:
-  void begin_with(const std::string& path);
-  void open_data();
-  void open_model(WeightFormat frozen);
-  void begin_stage(size_t number);
-  void checkpoint() const;
-  void save(const std::string& path) const;
-  int64_t finished_steps() const;
-  void introduce() const;
+  // What another conversion learned counts as learned by earlier stages.
+  void begin_with(const std::string& path) {
+    const Learned learned = load_learned(path);
+    check_learned(learned, path, config_, plan_.fingerprint);
+    fail_input_if(!learned.adapters.empty(), "[--from] ", path,
+                  " has adapters, which cannot be trained further: it can only be applied");
+    fixed_ = learned.weights;
+  }
+
+  void open_data() {
+    fail_input_if(plan_.data.empty() == plan_.instructions.empty(),
+                  "[linearize] what to learn from? Give --data or --instructions");
+    tokenizer_ = load_tokenizer(plan_.source + "/tokenizer");
+    fail_input_if(tokenizer_->vocabulary() > config_.vocabulary, "[", plan_.source, "/tokenizer] has ",
+                  tokenizer_->vocabulary(), " tokens, but the model ", config_.vocabulary);
+    fail_input_if(config_.positions == PositionKind::kLearned && plan_.context > config_.context, "[--context] ",
+                  plan_.context, " is beyond the model's learned positions: it has ", config_.context);
+    const auto seed = static_cast<uint64_t>(plan_.seed);
+    if (plan_.instructions.empty()) {
+      const PrepareOptions prepare{.files = plan_.data, .validation = 0, .progress = request_.progress};
+      const auto text = open_text_as_dataset(prepare, tokenizer_).train;
+      chunks_ = std::make_shared<Chunks>(text, plan_.context, plan_.evaluation_chunks, seed);
+    } else {
+      chunks_ = std::make_shared<Chunks>(read_instructions(plan_.instructions), *tokenizer_, plan_.context,
+                                         plan_.evaluation_examples, seed, request_.progress);
+    }
+    for (StageOptions* stage : {&plan_.transfer, &plan_.cross_entropy, &plan_.lora}) {
+      if (stage->tokens < 0) stage->tokens = kDefaultEpochs * chunks_->training() * chunks_->length();
+    }
+  }
+
+  // With what the finished stages learned.
+  void open_model(WeightFormat frozen) {
+    model_.reset();
+    const auto options = at::TensorOptions(request_.device).dtype(dtype_of(plan_.dtype));
+    model_ = converted_model(config_, source_, plan_.seed, options, frozen);
+    frozen_ = frozen;
+    const at::NoGradGuard no_grad;
+    auto weights = model_->named_parameters();
+    for (auto& [name, tensor] : fixed_) {
+      weights[name].copy_(tensor);
+      tensor = weights[name];
+    }
+  }
+
+  void begin_stage(size_t number) {
+    number_ = number;
+    const PlannedStage& planned = stages_[number];
+    if (!model_ || frozen_ != planned.frozen) {
+      stage_.reset();  // holds the model
+      open_model(planned.frozen);
+    }
+    stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options);
+  }
+
+  void checkpoint() const {
+    TensorFile file{stage_->tensors(), {}};
+    for (const auto& [name, tensor] : fixed_) file.tensors.emplace_back(kFixedPrefix + name, tensor.detach());
+    Json finished = Json::array();
+    for (const StageReport& report : finished_) finished.push_back(json_of(report));
+    file.metadata = {{"format", kConversionFormat},      {"version", kConversionVersion},
+                     {"stage", std::to_string(number_)}, {"state", stage_->standing().dump()},
+                     {"finished", finished.dump()},      {"data", chunks_->fingerprint()},
+                     {"matmul", matmul_library()}};
+    write_safetensors(folder_.trainer(), file);
+  }
+
+  void save(const std::string& path) const {
+    const NamedTensors adapters = stage_->name() == "lora" ? stage_->learned() : NamedTensors();
+    const NamedTensors learned = learned_by_students(*model_);
+    save_converted(config_, source_, learned, adapters, plan_.adapters, path,
+                   {{"stage", stage_->name()}, {"step", std::to_string(steps_so_far())}});
+    if (path != folder_.best()) return;
+    if (!adapters.empty()) save_lora(folder_.adapters(), adapters, plan_.adapters);
+    save_learned(folder_.learned(), {plan_.conversion, plan_.fingerprint, learned, adapters, plan_.adapters});
+  }
+
+  int64_t steps_so_far() const {
+    int64_t steps = stage_->state().step;
+    for (const StageReport& report : finished_) steps += report.steps;
+    return steps;
+  }
+
+  void introduce() const {
+    int64_t learned = 0;
+    for (const auto& [name, parameter] : stage_->learned()) learned += parameter.numel();
+    std::cout << stage_->name() << ": " << with_commas(learned) << " of " << with_commas(model_->parameter_count())
+              << " parameters learn, " << with_commas(stage_->steps()) << " steps of "
+              << with_commas(stages_[number_].options.tokens_per_step(plan_.context)) << " tokens";
+    if (stage_->state().step > 0) std::cout << ", going on after step " << stage_->state().step;
+    std::cout << std::endl;
+  }
 
   const LinearizeRequest& request_;
   RunFolder folder_;
@@ -78,202 +337,57 @@ class Conversion {
   NamedTensors fixed_;  // learned by the finished stages
 };
 
-Conversion::Conversion(const LinearizeRequest& request)
-    : request_(request), folder_{request.out}, plan_(plan_of(request)) {
-  const ModelConfig source = read_config(plan_.source);
-  fail_input_if(!fs::is_directory(plan_.source), "[linearize] ", plan_.source, " is not a run with weights");
-  config_ = converted_config(source, plan_.conversion);
-  source_ = source_weights(plan_.source, plan_.which, source, config_);
-  const std::string fingerprint = source_.metadata["fingerprint"];
-  fail_input_if(!plan_.fingerprint.empty() && plan_.fingerprint != fingerprint, "[--resume] ", plan_.source,
-                " has other weights than the conversion began with");
-  plan_.fingerprint = fingerprint;
-  check_apart(plan_.source, request.out);
-  // What a conversion under way has made of it lies in its own checkpoint.
-  const bool under_way = request.use == FolderUse::kResume && fs::exists(folder_.trainer());
-  if (!plan_.from.empty() && !under_way) begin_with(plan_.from);
-  open_data();
-  fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
-                " is for the CPU, the model is to be on ", request.device);
-  stages_ = planned_stages(plan_);
-  fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
-  begin_stage(0);
-  if (plan_.lora.tokens > 0) check_lora_targets(*model_, plan_.adapters);
-}
-
-// What another conversion learned counts as learned by earlier stages.
-void Conversion::begin_with(const std::string& path) {
-  const Learned learned = load_learned(path);
-  check_learned(learned, path, config_, plan_.fingerprint);
-  fail_input_if(!learned.adapters.empty(), "[--from] ", path,
-                " has adapters, which cannot be trained further: it can only be applied");
-  fixed_ = learned.weights;
-}
-
-void Conversion::open_data() {
-  fail_input_if(plan_.data.empty() == plan_.instructions.empty(),
-                "[linearize] what to learn from? Give --data or --instructions");
-  tokenizer_ = load_tokenizer(plan_.source + "/tokenizer");
-  fail_input_if(tokenizer_->vocabulary() > config_.vocabulary, "[", plan_.source, "/tokenizer] has ",
-                tokenizer_->vocabulary(), " tokens, but the model ", config_.vocabulary);
-  fail_input_if(config_.positions == PositionKind::kLearned && plan_.context > config_.context, "[--context] ",
-                plan_.context, " is beyond the model's learned positions: it has ", config_.context);
-  const auto seed = static_cast<uint64_t>(plan_.seed);
-  if (plan_.instructions.empty()) {
-    PrepareOptions prepare;
-    prepare.files = plan_.data;
-    prepare.validation = 0;
-    prepare.progress = request_.progress;
-    const Dataset dataset = open_text_as_dataset(prepare, tokenizer_);
-    chunks_ = std::make_shared<Chunks>(dataset.train, plan_.context, plan_.evaluation_chunks, seed);
-  } else {
-    chunks_ = std::make_shared<Chunks>(read_instructions(plan_.instructions), *tokenizer_, plan_.context,
-                                       plan_.evaluation_examples, seed, request_.progress);
-  }
-  set_default_tokens(plan_, kDefaultEpochs * chunks_->training() * chunks_->length());
-}
-
-// With what the finished stages learned.
-void Conversion::open_model(WeightFormat frozen) {
-  model_.reset();
-  const auto options = at::TensorOptions(request_.device).dtype(dtype_of(plan_.dtype));
-  model_ = converted_model(config_, source_, plan_.seed, options, frozen);
-  frozen_ = frozen;
-  const at::NoGradGuard no_grad;
-  auto weights = model_->named_parameters();
-  for (auto& [name, tensor] : fixed_) {
-    weights[name].copy_(tensor);
-    tensor = weights[name];
-  }
-}
-
-void Conversion::begin_stage(size_t number) {
-  number_ = number;
-  const PlannedStage& planned = stages_[number];
-  if (!model_ || frozen_ != planned.frozen) {
-    stage_.reset();  // holds the model
-    open_model(planned.frozen);
-  }
-  stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options);
-}
-
-int64_t Conversion::finished_steps() const {
-  int64_t steps = 0;
-  for (const StageReport& report : finished_) steps += report.steps;
-  return steps;
-}
-
-void Conversion::save(const std::string& path) const {
-  const NamedTensors adapters = stage_->name() == "lora" ? stage_->learned() : NamedTensors();
-  const NamedTensors learned = learned_by_students(*model_);
-  save_converted(config_, source_, learned, adapters, plan_.adapters, path,
-                 {{"stage", stage_->name()}, {"step", std::to_string(finished_steps() + stage_->state().step)}});
-  if (path != folder_.best()) return;
-  if (!adapters.empty()) save_lora(folder_.adapters(), adapters, plan_.adapters);
-  save_learned(folder_.learned(), {plan_.conversion, plan_.fingerprint, learned, adapters, plan_.adapters});
-}
-
-void Conversion::checkpoint() const {
-  TensorFile file{stage_->tensors(), {}};
-  for (const auto& [name, tensor] : fixed_) file.tensors.emplace_back(kFixedPrefix + name, tensor.detach());
-  Json finished = Json::array();
-  for (const StageReport& report : finished_) finished.push_back(json_of(report));
-  file.metadata = {{"format", kConversionFormat},      {"version", kConversionVersion},
-                   {"stage", std::to_string(number_)}, {"state", stage_->standing().dump()},
-                   {"finished", finished.dump()},      {"data", chunks_->fingerprint()},
-                   {"matmul", matmul_library()}};
-  write_safetensors(folder_.trainer(), file);
-}
-
-void Conversion::resume() {
-  if (!fs::exists(folder_.trainer())) return;
-  const TensorFile file = read_safetensors(folder_.trainer());
-  const auto entry = [&](const std::string& key) {
-    const auto found = file.metadata.find(key);
-    fail_input_if(found == file.metadata.end(), "[", folder_.trainer(), "] is no conversion's: it has no \"", key,
-                  "\"");
-    return found->second;
-  };
-  fail_input_if(entry("format") != kConversionFormat || entry("version") != kConversionVersion, "[", folder_.trainer(),
-                "] is of another kind or version");
-  fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
-  if (file.metadata.contains("matmul")) keep_matmul_library(file.metadata.at("matmul"));
-  NamedTensors current;
-  fixed_.clear();
-  const auto weights = model_->named_parameters();
-  for (const auto& [name, tensor] : file.tensors) {
-    if (!name.starts_with(kFixedPrefix)) {
-      current.emplace_back(name, tensor);
-      continue;
-    }
-    const std::string own = name.substr(kFixedPrefix.size());
-    const Tensor* weight = weights.find(own);
-    fail_input_if(!weight || weight->sizes() != tensor.sizes(),
-                  "[--resume] the checkpoint is of another conversion: \"", own, "\"");
-    const at::NoGradGuard no_grad;
-    Tensor(*weight).copy_(tensor);
-    fixed_.emplace_back(own, *weight);
-  }
-  for (const Json& report : parse_json(entry("finished"), folder_.trainer())) {
-    finished_.push_back(from_fields<StageReport>(report, folder_.trainer(), /*required=*/true));
-  }
-  const Json number = parse_json(entry("stage"), folder_.trainer());
-  fail_input_if(!number.is_number_integer() || number.get<size_t>() >= stages_.size(), "[", folder_.trainer(),
-                "] has no such stage: ", number.dump());
-  if (number.get<size_t>() != number_) begin_stage(number.get<size_t>());
-  stage_->restore(current, parse_json(entry("state"), folder_.trainer()), folder_.trainer());
-}
-
-void Conversion::write_description() const {
-  describe_run(folder_, tokenizer_.get(), config_.to_json());
-  write_file(plan_path(folder_.path), json_of(plan_).dump(2) + "\n");
-}
-
-void Conversion::introduce() const {
-  int64_t learned = 0;
-  for (const auto& [name, parameter] : stage_->learned()) learned += parameter.numel();
-  std::cout << stage_->name() << ": " << with_commas(learned) << " of " << with_commas(model_->parameter_count())
-            << " parameters learn, " << with_commas(stage_->steps()) << " steps of "
-            << with_commas(stages_[number_].options.tokens_per_step(plan_.context)) << " tokens";
-  if (stage_->state().step > 0) std::cout << ", going on after step " << stage_->state().step;
-  std::cout << std::endl;
-}
-
-bool Conversion::run() {
-  MetricsFile metrics(folder_.metrics(), finished_steps() + stage_->state().step);
-  while (true) {
-    if (request_.progress) introduce();
-    StageControl control;
-    control.place = folder_.path;
-    control.stop = [this] {
-      return finished_steps() + stage_->state().step == request_.stop_at || (request_.stop && request_.stop());
-    };
-    control.progress = request_.progress;
-    control.first_step = finished_steps();
-    control.improved = [this] { save(folder_.best()); };
-    control.checkpoint = [this] { checkpoint(); };
-    const bool done = stage_->run(metrics, control);
-    if (!done || number_ + 1 == stages_.size()) {
-      save(folder_.last());
-      return done;
-    }
-    fixed_ = learned_by_students(*model_);
-    finished_.push_back(report_of(*stage_));
-    begin_stage(number_ + 1);
-  }
-}
-
-LinearizeResult Conversion::result(bool done) const {
-  LinearizeResult result;
-  result.done = done;
-  result.step = finished_steps() + stage_->state().step;
-  for (const PlannedStage& stage : stages_) result.steps += stage.options.steps(plan_.context);
-  result.stages = finished_;
-  if (!stage_->before().empty()) result.stages.push_back(report_of(*stage_));
-  return result;
-}
-
 }  // namespace
+
+void StageOptions::fields(JsonFields& json) {
+  json.integer("batch", batch, 1, 1 << 20);
+  json.integer("accumulate", accumulate, 1, 1 << 20);
+  json.integer("tokens", tokens, 0, kEndless);
+  json.integer("evaluate_every", evaluate_every, 1, kEndless);
+  json.number("learning_rate", learning_rate, 0, 1e3);
+  json.number("minimum_rate", minimum_rate, 0, 1e3);
+}
+
+void LinearizePlan::fields(JsonFields& json) {
+  json.need({"source", "which", "fingerprint", "context", "evaluation_chunks", "seed", "dtype"});
+  json.text("source", source);
+  json.choice("which", which, {"best", "last"});
+  json.text("fingerprint", fingerprint);
+  json.text("from", from);
+  json.object("conversion", [&](JsonFields& inner) { conversion.fields(inner); });
+  json.values("data", data, "files");
+  json.text("instructions", instructions);
+  json.integer("context", context, 1, int64_t{1} << 30);
+  json.integer("evaluation_chunks", evaluation_chunks, 1, kEndless);
+  json.integer("evaluation_examples", evaluation_examples, 1, kEndless);
+  json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
+  json.text("dtype", dtype);
+  dtype_of(dtype);  // refuses others
+  json.choice("weights", weights, {"plain", "int8"});
+  json.object("transfer", [&](JsonFields& inner) { transfer.fields(inner); });
+  json.object("cross_entropy", [&](JsonFields& inner) { cross_entropy.fields(inner); });
+  json.object("lora", [&](JsonFields& inner) { lora.fields(inner); });
+  Json adapted = lora_json(adapters);
+  json.field("adapters", adapted, [](JsonReader& reader) { return reader.object("adapters"); });
+  if (json.reading()) adapters = lora_options(adapted, json.place() + ".adapters");
+}
+
+void StageReport::fields(JsonFields& json) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  json.text("stage", name);
+  json.integer("steps", steps, 0, kMost);
+  json.integer("best_step", best_step, 0, kMost);
+  json.integer("tokens", tokens, 0, kMost);
+  json.number("seconds", seconds, 0, kLargest);
+  json.number("loss_before", total_before, -kLargest, kLargest);
+  json.number("loss_after", total_after, -kLargest, kLargest);
+  json.list("losses", losses, [](JsonFields& inner, Loss& loss) {
+    inner.text("part", loss.part);
+    inner.number("before", loss.before, -kLargest, kLargest);
+    inner.number("after", loss.after, -kLargest, kLargest);
+  });
+}
 
 LinearizeResult linearize(const LinearizeRequest& request) {
   Conversion conversion(request);

@@ -16,6 +16,12 @@ const SoftmaxStudent* student_at(const LanguageModel& model, int64_t layer) {
   return student_of(*model.mixers()[static_cast<size_t>(layer)]);
 }
 
+// Gradients for these parameters alone.
+void freeze_but(const LanguageModel& model, const NamedTensors& learned) {
+  for (Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
+  for (const auto& [name, parameter] : learned) Tensor(parameter).requires_grad_(true);
+}
+
 }  // namespace
 
 NamedTensors learned_by_students(const LanguageModel& model) {
@@ -24,11 +30,6 @@ NamedTensors learned_by_students(const LanguageModel& model) {
   for (const std::string& name : names_of_new_weights(model)) learned.emplace_back(name, parameters[name]);
   fail_input_if(learned.empty(), "[linearize] no layer of the model can learn from softmax attention");
   return learned;
-}
-
-void freeze_but(const LanguageModel& model, const NamedTensors& learned) {
-  for (Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
-  for (const auto& [name, parameter] : learned) Tensor(parameter).requires_grad_(true);
 }
 
 AttentionTransfer::AttentionTransfer(std::shared_ptr<LanguageModel> model, int64_t context)

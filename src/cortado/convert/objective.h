@@ -1,15 +1,12 @@
 // What a stage of a conversion minimises.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cortado/convert/chunks.h"
-#include "cortado/models/checkpoint.h"
+#include "cortado/models/language_model.h"
 
 namespace cortado {
 
@@ -31,8 +28,6 @@ class Objective {
 
 // The parameters that the model's students learn, by their names in the model; no layer is one: InputError.
 NamedTensors learned_by_students(const LanguageModel& model);
-// Gradients for these parameters alone.
-void freeze_but(const LanguageModel& model, const NamedTensors& learned);
 
 // Attention transfer (LoLCATs, stage 1). Every layer's mixer that imitates softmax attention gets the mean square of
 // (its output - softmax attention's) from the same q, k and v, before the output projection; the teacher's output is

@@ -1,10 +1,11 @@
 // The rate's plateaus and the order of the text's chunks.
+#include "cortado/train/schedule.h"
+
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "cortado/convert/chunks.h"
-#include "cortado/train/plateau.h"
 
 namespace cortado {
 namespace {

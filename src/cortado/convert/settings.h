@@ -1,8 +1,6 @@
 // What a pretrained model's softmax layers become.
 #pragma once
 
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "cortado/base/fields.h"

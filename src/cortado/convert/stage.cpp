@@ -77,14 +77,12 @@ void copy_values(const NamedTensors& from, NamedTensors& to) {
 
 void Stage::fields(JsonFields& json, TrainerState& state, std::vector<double>& before, std::vector<double>& best) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  constexpr double kLargest = std::numeric_limits<double>::max(), kNone = std::numeric_limits<double>::infinity();
+  constexpr double kLargest = std::numeric_limits<double>::max();
   Plateau& plateau = *state.plateau;
   json.integer("step", state.step, 0, kMost);
   json.number("seconds", state.seconds, 0, kLargest);
   json.number("rate", plateau.rate, 0, kLargest);
-  json.field("plateau_best", plateau.best, [&](JsonReader& reader) {  // infinite: null in the text
-    return reader.optional_number("plateau_best", -kLargest, kLargest).value_or(kNone);
-  });
+  json.limit("plateau_best", plateau.best);
   json.integer("plateau_waited", plateau.waited, 0, kMost);
   json.integer("evaluated_step", state.validated_step, -1, kMost);
   json.integer("best_step", state.best_step, -1, kMost);
@@ -105,24 +103,17 @@ Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared
   for (const auto& [key, parameter] : learned()) best_.emplace_back(key, parameter.detach().clone());
 }
 
-bool Stage::run(MetricsFile& metrics, const StageControl& control) {
-  RunKeeper keeper;
-  keeper.place = control.place;
-  keeper.checkpoint = control.checkpoint;
-  keeper.log = [&](Json line) {
-    line.erase("step");
-    Json whole = {{"step", control.first_step + trainer_.state().step}, {"stage", name_}};
-    whole.update(line);
-    metrics.write(whole);
-  };
+bool Stage::run(RunKeeper keeper, const RunControl& control) {
+  const auto told = keeper.validated;
   keeper.validated = [&](const Validation& found, bool best) {
     if (trainer_.state().step == 0) before_ = found.parts;
-    if (!best) return;
-    best_losses_ = found.parts;
-    copy_values(learned(), best_);
-    if (control.improved) control.improved();
+    if (best) {
+      best_losses_ = found.parts;
+      copy_values(learned(), best_);
+    }
+    told(found, best);
   };
-  if (!trainer_.run(keeper, {.stop = control.stop, .progress = control.progress})) return false;
+  if (!trainer_.run(keeper, control)) return false;
   NamedTensors current = learned();
   copy_values(best_, current);
   return true;

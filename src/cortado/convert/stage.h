@@ -1,7 +1,6 @@
 // A stage of a conversion: an objective, the text and the training loop, with the values of the best evaluation.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,7 +8,6 @@
 #include "cortado/base/fields.h"
 #include "cortado/convert/chunks.h"
 #include "cortado/convert/objective.h"
-#include "cortado/train/metrics.h"
 #include "cortado/train/trainer.h"
 
 namespace cortado {
@@ -19,22 +17,11 @@ struct StageOptions {
   int64_t accumulate = 8;        // passes whose gradients are averaged before a step
   int64_t tokens = 0;            // to train on: rounded up to whole steps
   int64_t evaluate_every = 100;  // steps
-  double learning_rate = 1e-2;
-  double minimum_rate = 1e-5;
+  double learning_rate = 1e-2, minimum_rate = 1e-5;
 
   int64_t tokens_per_step(int64_t context) const { return batch * accumulate * context; }
   void fields(JsonFields& json);
   int64_t steps(int64_t context) const { return (tokens + tokens_per_step(context) - 1) / tokens_per_step(context); }
-};
-
-// What a stage tells whoever runs it.
-struct StageControl {
-  std::string place = {};                 // where checkpoints are, for messages
-  std::function<bool()> stop = {};        // asked after every step and in evaluations: true ends it well
-  bool progress = true;                   // a bar
-  int64_t first_step = 0;                 // steps of the stages before, for the metrics
-  std::function<void()> improved = {};    // after an evaluation that is the best so far
-  std::function<void()> checkpoint = {};  // after every evaluation, and when stopped
 };
 
 class Stage {
@@ -44,7 +31,7 @@ class Stage {
 
   // True: all steps are done, and what learns holds the values of the best evaluation. False: stopped. A loss that is
   // not finite: Failure that names the step.
-  bool run(MetricsFile& metrics, const StageControl& control);
+  bool run(RunKeeper keeper, const RunControl& control);
 
   const std::string& name() const { return name_; }
   const TrainerState& state() const { return trainer_.state(); }

@@ -12,19 +12,18 @@ void check_sizes(int64_t rows, int64_t length) {
                 length);
 }
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// `rows` consecutive windows of `length` tokens from `begin`.
-TrainingBatch windows(const TokenFile& tokens, int64_t begin, int64_t rows, int64_t length) {
-  const at::Tensor all = tokens.read(begin, rows * length + 1);
-  return {all.narrow(0, 0, rows * length).view({rows, length}),
-          all.narrow(0, 1, rows * length).clone().view({rows, length}), std::nullopt};
-}
-
 }  // namespace
 
+void DataPosition::fields(JsonFields& json) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  json.integer("batches", batches, 0, kMost);
+  json.integer("epoch", packed.epoch, 0, kMost);
+  json.integer("document", packed.document, 0, kMost);
+  json.integer("offset", packed.offset, 0, kMost);
+}
+
 RandomCrops::RandomCrops(std::shared_ptr<const TokenFile> tokens, int64_t rows, int64_t length, uint64_t seed)
-    : tokens_(std::move(tokens)), rows_(rows), length_(length), random_(seed, "random crops") {
+    : BatchSource(std::move(tokens)), rows_(rows), length_(length), random_(seed, "random crops") {
   check_sizes(rows, length);
   fail_input_if(tokens_->size() < length + 1, "[data] the text is too short: it has ", tokens_->size(),
                 " tokens, one crop needs ", length + 1, " (a context of ", length, " and the token after it)");
@@ -46,7 +45,7 @@ TrainingBatch RandomCrops::batch(int64_t step) const {
 }
 
 PackedDocuments::PackedDocuments(std::shared_ptr<const TokenFile> tokens, int64_t size, int64_t longest, uint64_t seed)
-    : tokens_(std::move(tokens)), size_(size), longest_(longest), random_(seed, "document order") {
+    : BatchSource(std::move(tokens)), size_(size), longest_(longest), random_(seed, "document order") {
   check_sizes(size, longest);
   for (int64_t i = 0; i < static_cast<int64_t>(tokens_->documents().size()); ++i) {
     if (length_of(i) >= 2) usable_.push_back(i);
@@ -97,25 +96,6 @@ TrainingBatch PackedDocuments::next(Position& position) {
   }
   out.cu_seqlens = at::tensor(bounds, at::kLong);
   return out;
-}
-
-SequentialWindows::SequentialWindows(std::shared_ptr<const TokenFile> tokens, int64_t rows, int64_t length)
-    : tokens_(std::move(tokens)), rows_(rows), length_(length) {
-  check_sizes(rows, length);
-  fail_input_if(tokens_->size() < 2, "[data] the text is too short: it has ", tokens_->size(),
-                " tokens, predicting needs at least 2");
-}
-
-int64_t SequentialWindows::batches() const {
-  const int64_t full = targets() / length_;
-  return ceil_divide(full, rows_) + (targets() % length_ > 0 ? 1 : 0);
-}
-
-TrainingBatch SequentialWindows::batch(int64_t index) const {
-  const int64_t full = targets() / length_, first = index * rows_;
-  fail_input_if(index < 0 || index >= batches(), "[data] there is no batch ", index, " of ", batches());
-  if (first >= full) return windows(*tokens_, full * length_, 1, targets() % length_);
-  return windows(*tokens_, first * length_, std::min(rows_, full - first), length_);
 }
 
 }  // namespace cortado

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "cortado/base/error.h"
-#include "cortado/data/token_writer.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado {
@@ -121,26 +120,6 @@ TEST(PackedDocuments, BadInput) {
   for (PackedDocuments::Position bad : {PackedDocuments::Position{0, 2, 0}, {0, 0, 4}, {-1, 0, 0}, {0, 0, -1}}) {
     EXPECT_NE(error_of([&] { packed.next(bad); }).find("the data has changed"), std::string::npos);
   }
-}
-
-TEST(SequentialWindows, EveryTargetOnceInOrder) {
-  for (const int64_t size : {2, 5, 8, 9, 10, 33, 34, 100}) {
-    const SequentialWindows windows(counting({size}), 3, 8);
-    std::vector<int64_t> seen;
-    for (int64_t i = 0; i < windows.batches(); ++i) {
-      const TrainingBatch batch = windows.batch(i);
-      EXPECT_TRUE(batch.tokens.size(0) <= 3 && batch.tokens.size(1) <= 8);
-      EXPECT_TRUE(at::equal(batch.targets, batch.tokens + 1));
-      const at::Tensor flat = batch.targets.contiguous().flatten();
-      seen.insert(seen.end(), flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());
-    }
-    std::vector<int64_t> expected(static_cast<size_t>(size) - 1);
-    std::iota(expected.begin(), expected.end(), 1);
-    EXPECT_EQ(seen, expected) << size;
-    EXPECT_EQ(windows.targets(), size - 1);
-    EXPECT_NE(error_of([&] { windows.batch(windows.batches()); }), kNoError);
-  }
-  EXPECT_NE(error_of([] { SequentialWindows(counting({1}), 3, 8); }).find("needs at least 2"), std::string::npos);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "cortado/base/utf8.h"
 #include "cortado/data/text_stream.h"
 #include "cortado/data/token_file.h"
-#include "cortado/data/token_writer.h"
 #include "cortado/testing/errors.h"
+#include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
 namespace {

@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,7 +16,6 @@
 #include "cortado/base/version.h"
 #include "cortado/data/text_stream.h"
 #include "cortado/data/token_file.h"
-#include "cortado/data/token_writer.h"
 #include "cortado/formats/checksum.h"
 
 namespace cortado {

@@ -4,9 +4,7 @@
 #include <cstring>
 
 #include "cortado/base/error.h"
-#include "cortado/base/files.h"
 #include "cortado/base/hash.h"
-#include "cortado/data/token_writer.h"
 
 namespace cortado {
 namespace {
@@ -97,8 +95,6 @@ std::shared_ptr<TokenFile> tokens_in_memory(const at::Tensor& tokens, std::vecto
   const int64_t vocabulary = tokens.numel() > 0 ? tokens.max().item<int64_t>() + 1 : 1;
   return std::make_shared<TokenFile>(tokens, std::move(documents), vocabulary);
 }
-
-void TokenSink::start_document() { pending_document_ = true; }
 
 void TokenSink::append(const std::vector<int32_t>& tokens) {
   if (tokens.empty()) return;

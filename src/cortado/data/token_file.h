@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/base/files.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
@@ -40,8 +41,7 @@ std::string fingerprint(const TokenFile& tokens);
 // DIR/train.tokens, DIR/validation.tokens, DIR/tokenizer/, DIR/dataset.json (sources, sizes, split, the tokenizer's
 // spec).
 struct Dataset {
-  std::shared_ptr<TokenFile> train;
-  std::shared_ptr<TokenFile> validation;
+  std::shared_ptr<TokenFile> train, validation;
   std::shared_ptr<Tokenizer> tokenizer;
 };
 // Missing, broken or mixed up: InputError.
@@ -68,5 +68,71 @@ void prepare_dataset(const PrepareOptions& options);
 // gone when the program ends. options.out is not used. `tokenizer`: one that is there already, instead of learning
 // options.tokenizer.
 Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer = nullptr);
+
+// --- Where tokens go: a file, or memory. ---
+
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  // The next token begins a document (documents without tokens vanish).
+  void start_document() { pending_document_ = true; }
+  void append(const std::vector<int32_t>& tokens);
+  int64_t size() const { return size_; }
+  const std::vector<int64_t>& documents() const { return documents_; }
+
+ protected:
+  virtual void write(const std::vector<int32_t>& tokens) = 0;
+
+ private:
+  std::vector<int64_t> documents_;
+  int64_t size_ = 0;
+  bool pending_document_ = true;
+};
+
+// Writes a token file; nothing is seen at `path` before finish(). Trouble (full disk): Failure, nothing left behind.
+//
+// The file, little endian: magic "CRTDTOK1", uint32 version, uint32 bytes a token (2 or 4), uint64 tokens, uint64
+// documents, uint64 vocabulary, uint64 hash of these 40 bytes; the tokens; zeros up to a multiple of 8; the first token
+// of each document as uint64.
+class TokenFileWriter : public TokenSink {
+ public:
+  TokenFileWriter(const std::string& path, int64_t vocabulary);
+  void finish();
+
+ protected:
+  void write(const std::vector<int32_t>& tokens) override;
+
+ private:
+  AtomicFile file_;
+  int64_t vocabulary_;
+};
+
+class MemoryTokens : public TokenSink {
+ public:
+  explicit MemoryTokens(int64_t vocabulary) : vocabulary_(vocabulary) {}
+  std::shared_ptr<TokenFile> finish();
+
+ protected:
+  void write(const std::vector<int32_t>& tokens) override;
+
+ private:
+  std::vector<int32_t> tokens_;
+  int64_t vocabulary_;
+};
+
+// The first bytes of a token file.
+struct TokenFileHeader {
+  char magic[8];
+  uint32_t version;
+  uint32_t token_bytes;
+  uint64_t tokens;
+  uint64_t documents;
+  uint64_t vocabulary;
+  uint64_t hash;
+};
+static_assert(sizeof(TokenFileHeader) == 48);
+inline constexpr char kTokenFileMagic[] = "CRTDTOK1";
+inline constexpr uint32_t kTokenFileVersion = 1;
+uint64_t header_hash(const TokenFileHeader& header);
 
 }  // namespace cortado

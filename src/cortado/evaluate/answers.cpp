@@ -9,7 +9,6 @@
 #include "cortado/base/error.h"
 
 namespace cortado {
-
 namespace {
 
 using Prompts = std::vector<std::vector<int32_t>>;

@@ -1,8 +1,7 @@
-#include "cortado/evaluate/context_loss.h"
-
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
+#include "cortado/evaluate/evaluate.h"
 #include "cortado/testing/models.h"
 
 namespace cortado::context_loss_test {

@@ -17,7 +17,6 @@
 #include "cortado/tokenizers/chat.h"
 
 namespace cortado {
-
 namespace {
 
 // Questions of one task and length that have no answer yet.
@@ -62,7 +61,7 @@ std::vector<RulerRecord> records_of(const ResultFile& file) {
 
 class Asker {
  public:
-  Asker(const RulerRequest& request, const RulerMaterial& material, const RulerSubject& subject, ResultFile& file)
+  Asker(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject, ResultFile& file)
       : request_(request), material_(material), subject_(subject), file_(file) {
     if (!request.plain && !subject.tokenizer->special().chat.name.empty()) chat_.emplace(*subject.tokenizer);
   }
@@ -88,10 +87,6 @@ class Asker {
   }
 
  private:
-  void poll() const {
-    if (request_.poll) request_.poll();
-  }
-
   std::vector<RulerPart> pending() const {
     std::set<std::tuple<std::string, int64_t, int64_t>> done;
     for (const RulerRecord& record : records_of(file_)) {
@@ -123,7 +118,7 @@ class Asker {
   std::vector<RulerPrompt> prompts_of(const RulerPart& part, const RulerQuestions& questions) const {
     std::vector<RulerPrompt> prompts;
     for (const int64_t index : part.indices) {
-      poll();
+      if (request_.poll) request_.poll();
       const auto question = questions.make(index);
       if (question) prompts.push_back({index, *question, rendered(*question), encode(*question)});
     }
@@ -147,7 +142,7 @@ class Asker {
                           .vocabulary = subject_.tokenizer->vocabulary()};
     options.progress = [&](int64_t count) {
       if (interrupt_requested()) bar_->finish();
-      poll();
+      if (request_.poll) request_.poll();
       bar_->update(done_ + count, state);
     };
     const auto answers = answer_all(*subject_.model, tokens, options);
@@ -188,7 +183,7 @@ class Asker {
 
   const RulerRequest& request_;
   const RulerMaterial& material_;
-  const RulerSubject& subject_;
+  const OpenModel& subject_;
   ResultFile& file_;
   std::optional<Chat> chat_;
   std::optional<ProgressBar> bar_;
@@ -198,8 +193,7 @@ class Asker {
 
 }  // namespace
 
-void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const RulerSubject& subject,
-               ResultFile& file) {
+void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject, ResultFile& file) {
   Asker(request, material, subject, file).ask_all();
 }
 

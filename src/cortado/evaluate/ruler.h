@@ -25,8 +25,8 @@ struct RulerRequest {
   std::function<void()> poll = {};  // called often: may throw to end the evaluation
 };
 
-// A model under the name that its results go by.
-struct RulerSubject {
+// A model under the name that its results go by, and its tokenizer, which fits it.
+struct OpenModel {
   std::string name;
   std::shared_ptr<LanguageModel> model;
   std::shared_ptr<Tokenizer> tokenizer;
@@ -35,8 +35,7 @@ struct RulerSubject {
 // Asks what has no answer in `file` yet, and adds a line for each question there, a batch's together. Questions whose
 // own documents are longer than the length are left out, which is said. InputError: a length beyond learned positions,
 // or one at which no question of a task fits.
-void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const RulerSubject& subject,
-               ResultFile& file);
+void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject, ResultFile& file);
 
 // What the results of one model, task and length come to.
 struct RulerCell {

@@ -4,7 +4,6 @@
 #include <cstring>
 
 namespace cortado {
-
 namespace {
 
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87ULL;

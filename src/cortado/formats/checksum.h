@@ -17,7 +17,6 @@ class Checksum {
   void add(const void* bytes, size_t count, const std::function<void(const void*, size_t)>& read = nullptr);
   void add(std::string_view text) { add(text.data(), text.size()); }
 
-  uint64_t value() const { return state_; }
   std::string hex() const;  // 16 digits
 
  private:

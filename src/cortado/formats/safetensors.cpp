@@ -6,13 +6,11 @@
 #include <string_view>
 
 #include "cortado/base/error.h"
-#include "cortado/base/files.h"
 #include "cortado/base/json.h"
 #include "cortado/base/words.h"
 #include "cortado/formats/checksum.h"
 
 namespace cortado {
-
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
@@ -116,11 +114,6 @@ Source open_source(const std::string& path, std::string_view bytes) {
   return source;
 }
 
-Json parse_header(const Source& source) {
-  source.fail_if(source.header.empty() || source.header[0] != '{', "the header is no JSON object");
-  return parse_json(source.header, source.path);
-}
-
 std::map<std::string, std::string> parse_metadata(const Source& source, const Json& object) {
   source.fail_if(!object.is_object(), "__metadata__ is no object");
   std::map<std::string, std::string> metadata;
@@ -132,15 +125,11 @@ std::map<std::string, std::string> parse_metadata(const Source& source, const Js
 }
 
 at::ScalarType parse_type(const Source& source, const std::string& name, const Json& entry) {
-  if (entry.is_string()) {
-    for (const auto& [text, type] : kTypeNames) {
-      if (text == entry.get<std::string>()) return type;
-    }
+  for (const auto& [text, type] : kTypeNames) {
+    if (entry == text) return type;
   }
-  std::string known;
-  for (const auto& [text, type] : kTypeNames) known += (known.empty() ? "" : ", ") + text;
   throw InputError(concat("[safetensors] ", source.path, ": tensor \"", name, "\" has the unknown type ", entry.dump(),
-                          "; supported are ", known));
+                          "; supported are ", joined(names_in(kTypeNames), ", ")));
 }
 
 bool is_count(const Json& value) { return value.is_number_unsigned() && value.get<uint64_t>() <= kMaxElements; }
@@ -196,7 +185,7 @@ Entry parse_entry(const Source& source, const std::string& name, const Json& ent
 
 }  // namespace
 
-std::string content_hash(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+std::string content_hash(const NamedTensors& tensors) {
   Checksum checksum;
   for (const auto& [name, tensor] : tensors) add_tensor(checksum, name, plain(tensor));
   return checksum.hex();
@@ -225,7 +214,8 @@ TensorFile read_safetensors(const std::string& path) {
 TensorFile map_safetensors(const std::string& path) {
   const auto map = std::make_shared<const MappedFile>(path);
   const Source source = open_source(path, map->text());
-  const Json header = parse_header(source);
+  source.fail_if(!source.header.starts_with('{'), "the header is no JSON object");
+  const Json header = parse_json(source.header, source.path);
   TensorFile file{{}, {}, map};
   // Writers may list tensors in any order: they are read in the order of their bytes.
   std::vector<Entry> entries;

@@ -13,8 +13,10 @@
 
 namespace cortado {
 
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 struct TensorFile {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;  // in the file's order
+  NamedTensors tensors;  // in the file's order
   std::map<std::string, std::string> metadata;
   std::shared_ptr<const MappedFile> map = {};  // what the tensors of map_safetensors are views of
 };
@@ -34,6 +36,6 @@ TensorFile read_safetensors(const std::string& path);
 TensorFile map_safetensors(const std::string& path);
 
 // 16 hexadecimal digits that depend on every tensor's name, type, shape and bytes (not on the device or the metadata).
-std::string content_hash(const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+std::string content_hash(const NamedTensors& tensors);
 
 }  // namespace cortado

@@ -5,21 +5,11 @@
 #include "cortado/base/error.h"
 
 namespace cortado {
-
 namespace {
 
 // Tokens that a decoder must have seen to go on as in one text: SentencePiece drops a space at a text's beginning, and
 // a character's bytes may be several tokens.
 constexpr size_t kDecoderContext = 8;
-
-// None without a tokenizer.
-std::optional<StreamDecoder> decoder_after(const Session& session) {
-  if (!session.tokenizer()) return std::nullopt;
-  StreamDecoder decoder(session.tokenizer());
-  const auto recent = session.recent();
-  for (const int32_t token : recent.last(std::min(kDecoderContext, recent.size()))) decoder.push(token);
-  return decoder;
-}
 
 // Length of the longest end of `text` that is a proper beginning of `stop`.
 size_t overlap(std::string_view text, std::string_view stop) {
@@ -30,6 +20,16 @@ size_t overlap(std::string_view text, std::string_view stop) {
 }
 
 }  // namespace
+
+std::optional<StreamDecoder> decoder_after(const std::shared_ptr<const Tokenizer>& tokenizer,
+                                           std::span<const int32_t> tokens) {
+  if (!tokenizer) return std::nullopt;
+  StreamDecoder decoder(tokenizer);
+  for (const int32_t token : tokens.last(std::min(kDecoderContext, tokens.size()))) {
+    if (token < tokenizer->vocabulary()) decoder.push(token);  // others are rows of the model's that mean nothing
+  }
+  return decoder;
+}
 
 StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const auto& stop : stops_) fail_input_if(stop.empty(), "[generate] a stop string must not be empty");
@@ -59,7 +59,7 @@ Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<void(std::string_view)>& write) {
   Sampler sampler(options.sampling);
   StopFilter filter(options.stops);
-  auto decoder = decoder_after(session);
+  auto decoder = decoder_after(session.tokenizer(), session.recent());
   // Many models have more rows than tokens, to a round number: those never were trained.
   const int64_t vocabulary = decoder ? session.tokenizer()->vocabulary() : session.model().config().vocabulary;
   const auto show = [&](const std::string& text) {
@@ -91,6 +91,48 @@ Generated generate(Session& session, const GenerateOptions& options,
     show(filter.finish());
   }
   return result;
+}
+
+Conversation::Conversation(Session& session, const std::string& system)
+    : session_(session), chat_(*session.tokenizer()) {
+  fail_input_if(session.depth() > 0 && !system.empty(),
+                "[chat] the loaded state already has its system message: it cannot get another one");
+  if (!system.empty()) messages_ = {{"system", system}};
+  // What a loaded session has read: for what follows only that it ended with an answer matters.
+  if (session.depth() > 0) messages_ = {{"user", ""}, {"assistant", ""}};
+}
+
+bool Conversation::turn_has_ended() const {
+  const auto& stops = session_.tokenizer()->special().stops;
+  const auto recent = session_.recent();
+  return !recent.empty() && std::find(stops.begin(), stops.end(), recent.back()) != stops.end();
+}
+
+int64_t Conversation::ask(const std::string& question, const std::function<bool()>& cancelled) {
+  std::string text;
+  if (messages_.size() < 2) {
+    auto all = messages_;
+    all.push_back({"user", question});
+    text = chat_.render(all, true);
+  } else {
+    text = (turn_has_ended() ? "" : chat_.end_of_turn()) + chat_.next(messages_, question);
+  }
+  const auto tokens = session_.tokenizer()->encode(text);
+  const auto count = static_cast<int64_t>(tokens.size());
+  std::optional<Session> before;  // a question that is read in one go cannot be cut
+  if (cancelled && count > Session::kChunk) before = session_.fork();
+  if (session_.prefill(tokens, Session::kChunk, cancelled) < count) {
+    session_ = std::move(*before);
+    return 0;
+  }
+  messages_.push_back({"user", question});
+  messages_.push_back({"assistant", ""});
+  return count;
+}
+
+Generated Conversation::answer(GenerateOptions options, const std::function<void(std::string_view)>& write) {
+  options.stop_tokens = session_.tokenizer()->special().stops;
+  return generate(session_, options, write);
 }
 
 }  // namespace cortado

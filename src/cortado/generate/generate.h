@@ -8,6 +8,7 @@
 
 #include "cortado/generate/sampling.h"
 #include "cortado/generate/session.h"
+#include "cortado/tokenizers/chat.h"
 
 namespace cortado {
 
@@ -26,6 +27,10 @@ class StopFilter {
   std::string held_;
   bool stopped_ = false;
 };
+
+// Decodes what follows these tokens as the end of their text. None without a tokenizer.
+std::optional<StreamDecoder> decoder_after(const std::shared_ptr<const Tokenizer>& tokenizer,
+                                           std::span<const int32_t> tokens);
 
 struct GenerateOptions {
   SamplingOptions sampling = {};
@@ -48,5 +53,28 @@ struct Generated {
 // the session holds includes the stop string or token that ended the text.
 Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<void(std::string_view)>& write);
+
+// Talking with a model that was taught to: the session holds the conversation.
+class Conversation {
+ public:
+  // The session and its tokenizer outlive the conversation. A session that has read something is taken as one that
+  // ended after an answer, and `system` must then be empty. InputError: the tokenizer has no chat template.
+  Conversation(Session& session, const std::string& system);
+
+  // Reads a question, up to where the answer begins. Returns the number of tokens; 0 when it was cancelled on the way:
+  // then it was never asked.
+  int64_t ask(const std::string& question, const std::function<bool()>& cancelled = {});
+
+  // The model's answer, until one of the tokens that end it. An answer that was cut short (by its length, by
+  // `cancelled`) is closed by the next question.
+  Generated answer(GenerateOptions options, const std::function<void(std::string_view)>& write);
+
+ private:
+  bool turn_has_ended() const;
+
+  Session& session_;
+  Chat chat_;
+  std::vector<ChatMessage> messages_;
+};
 
 }  // namespace cortado

@@ -1,11 +1,11 @@
 #include "cortado/generate/sampling.h"
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "cortado/base/error.h"
 
 namespace cortado {
-
 namespace {
 
 bool likelier(float score, int32_t token, float other_score, int32_t other_token) {
@@ -22,14 +22,23 @@ Sampler::Sampler(const SamplingOptions& options)
   fail_input_if(o.top_k < 0, "[sampling] top-k must be >= 0, got ", o.top_k);
   fail_input_if(!(o.top_p > 0 && o.top_p <= 1), "[sampling] top-p must be above 0 and at most 1, got ", o.top_p);
   fail_input_if(!(o.min_p >= 0 && o.min_p <= 1), "[sampling] min-p must be from 0 to 1, got ", o.min_p);
-  fail_input_if(!(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty)),
-                "[sampling] repetition penalty must be above 0, got ", o.repetition_penalty);
+  fail_input_if(!(o.repetition_penalty >= 0.01 && o.repetition_penalty <= 100),
+                "[sampling] repetition penalty must be from 0.01 to 100, got ", o.repetition_penalty);
   fail_input_if(o.repetition_window < 0, "[sampling] repetition window must be >= 0, got ", o.repetition_window);
+  fail_input_if(!(std::abs(o.presence_penalty) <= 2), "[sampling] presence penalty must be from -2 to 2, got ",
+                o.presence_penalty);
+  fail_input_if(!(std::abs(o.frequency_penalty) <= 2), "[sampling] frequency penalty must be from -2 to 2, got ",
+                o.frequency_penalty);
+  for (const auto& [token, bias] : o.bias) {
+    fail_input_if(!(token >= 0 && std::abs(bias) <= 100), "[sampling] a bias must be from -100 to 100, got ", bias,
+                  " for token ", token);
+  }
 }
 
-int32_t Sampler::sample(const at::Tensor& logits, std::span<const int32_t> recent, uint64_t position) {
+int32_t Sampler::sample(const at::Tensor& logits, std::span<const int32_t> recent, uint64_t position,
+                        std::span<const int32_t> written) {
   double total = 0;
-  for (const auto& c : candidates(logits, recent)) total += c.weight;
+  for (const auto& c : candidates(logits, recent, written)) total += c.weight;
   double left = random_.uniform(position) * total;
   for (const auto& c : candidates_) {
     left -= c.weight;
@@ -37,10 +46,11 @@ int32_t Sampler::sample(const at::Tensor& logits, std::span<const int32_t> recen
   }
   // Rounding can leave a hair at the end: the last one that has any weight.
   const auto last = std::find_if(candidates_.rbegin(), candidates_.rend(), [](const auto& c) { return c.weight > 0; });
+  if (last == candidates_.rend()) throw Failure("[generate] no token has any probability: it can't be sampled from");
   return last->token;
 }
 
-void Sampler::read_scores(const at::Tensor& logits, std::span<const int32_t> recent) {
+void Sampler::read_scores(const at::Tensor& logits) {
   const at::Tensor plain = logits.to(at::kCPU, at::kFloat).contiguous();
   const float* values = plain.const_data_ptr<float>();
   scores_.assign(values, values + plain.numel());
@@ -50,14 +60,34 @@ void Sampler::read_scores(const at::Tensor& logits, std::span<const int32_t> rec
     largest = std::max(largest, score);
   }
   if (!std::isfinite(largest)) throw Failure("[generate] the model's logits are infinite: it can't be sampled from");
-  if (options_.repetition_penalty == 1.0) return;
-  const size_t count = std::min(recent.size(), static_cast<size_t>(options_.repetition_window));
-  const auto penalty = static_cast<float>(options_.repetition_penalty);
-  const std::unordered_set<int32_t> seen(recent.end() - static_cast<std::ptrdiff_t>(count), recent.end());
-  for (const int32_t token : seen) {
-    if (static_cast<size_t>(token) >= scores_.size()) continue;  // read, but not to be written
-    float& score = scores_[static_cast<size_t>(token)];
-    score = score > 0 ? score / penalty : score * penalty;
+}
+
+void Sampler::add_bias() {
+  for (const auto& [token, bias] : options_.bias) {
+    fail_input_if(static_cast<size_t>(token) >= scores_.size(), "[sampling] a bias is for token ", token,
+                  ", and there are ", scores_.size());
+    scores_[static_cast<size_t>(token)] += static_cast<float>(bias);
+  }
+}
+
+void Sampler::penalise(std::span<const int32_t> recent, std::span<const int32_t> written) {
+  // A token beyond the scores was read, but is not to be written.
+  const auto known = [&](int32_t token) { return static_cast<size_t>(token) < scores_.size(); };
+  if (options_.repetition_penalty != 1.0) {
+    const auto penalty = static_cast<float>(options_.repetition_penalty);
+    const auto last = recent.last(std::min(recent.size(), static_cast<size_t>(options_.repetition_window)));
+    for (const int32_t token : std::unordered_set<int32_t>(last.begin(), last.end())) {
+      if (!known(token)) continue;
+      float& score = scores_[static_cast<size_t>(token)];
+      score = score > 0 ? score / penalty : score * penalty;
+    }
+  }
+  if (options_.presence_penalty == 0 && options_.frequency_penalty == 0) return;
+  std::unordered_map<int32_t, int64_t> counts;
+  for (const int32_t token : written) ++counts[token];
+  for (const auto& [token, count] : counts) {
+    const double penalty = options_.presence_penalty + options_.frequency_penalty * static_cast<double>(count);
+    if (known(token)) scores_[static_cast<size_t>(token)] -= static_cast<float>(penalty);
   }
 }
 
@@ -65,8 +95,11 @@ int32_t Sampler::likeliest() const {
   return static_cast<int32_t>(std::max_element(scores_.begin(), scores_.end()) - scores_.begin());
 }
 
-const std::vector<Sampler::Candidate>& Sampler::candidates(const at::Tensor& logits, std::span<const int32_t> recent) {
-  read_scores(logits, recent);
+const std::vector<Sampler::Candidate>& Sampler::candidates(const at::Tensor& logits, std::span<const int32_t> recent,
+                                                           std::span<const int32_t> written) {
+  read_scores(logits);
+  add_bias();
+  penalise(recent, written);
   if (options_.temperature == 0) return candidates_ = {{0, likeliest(), 1.0}};
   candidates_.clear();
   for (size_t token = 0; token < scores_.size(); ++token) {

@@ -123,6 +123,32 @@ TEST(Sampling, SeedAndPositionDecideTheDraw) {
   EXPECT_EQ(later.sample(logits, {}, 13), all[13]);
 }
 
+TEST(Sampling, PresenceAndFrequencyArePaidForByWhatWasWritten) {
+  const auto logits = at::tensor({3.0F, 2.5F, 0.0F, 1.0F});
+  const std::vector<int32_t> written = {0, 0, 1, 3, 9};  // 9: beyond the scores
+  const auto scores = [&](const SamplingOptions& options) {
+    Sampler sampler(options);
+    std::vector<float> found(4);
+    for (const auto& c : sampler.candidates(logits, written, written)) found[static_cast<size_t>(c.token)] = c.score;
+    return found;
+  };
+  EXPECT_EQ(scores({.presence_penalty = 1.5}), (std::vector<float>{1.5F, 1.0F, 0.0F, -0.5F}));
+  EXPECT_EQ(scores({.frequency_penalty = 0.5}), (std::vector<float>{2.0F, 2.0F, 0.0F, 0.5F}));
+  EXPECT_EQ(scores({.presence_penalty = -1, .frequency_penalty = 1}), (std::vector<float>{2.0F, 2.5F, 0.0F, 1.0F}));
+  // A prompt's tokens cost nothing.
+  Sampler greedy({.temperature = 0, .presence_penalty = 2});
+  EXPECT_EQ(greedy.sample(logits, written, 0), 0);
+  EXPECT_EQ(greedy.sample(logits, written, 0, std::vector<int32_t>{0}), 1);
+}
+
+TEST(Sampling, BiasIsAddedBeforeAllElse) {
+  const auto logits = at::tensor({3.0F, 2.5F, 0.0F, 1.0F});
+  EXPECT_EQ(Sampler({.temperature = 0, .bias = {{2, 4.0}}}).sample(logits, {}, 0), 2);
+  EXPECT_EQ(Sampler({.temperature = 0, .bias = {{0, -100}, {1, -1}}}).sample(logits, {}, 0), 1);
+  EXPECT_EQ(Sampler({.top_k = 1, .bias = {{3, 100}}}).sample(logits, {}, 0), 3);
+  EXPECT_THROW(Sampler({.bias = {{4, 1.0}}}).sample(logits, {}, 0), InputError);
+}
+
 TEST(Sampling, ReadsAnyFloatingPointType) {
   Sampler sampler({.temperature = 0});
   EXPECT_EQ(sampler.sample(at::tensor({0.0F, 3.0F}).to(at::kBFloat16), {}, 0), 1);
@@ -146,9 +172,14 @@ TEST(Sampling, OptionsOutOfRangeAreRefused) {
       {.min_p = -0.1},
       {.min_p = 2},
       {.repetition_penalty = 0},
+      {.repetition_penalty = 1e-300},  // a float32 that would be 0
       {.repetition_penalty = -1},
       {.repetition_window = -1},
       {.top_p = std::nan("")},
+      {.presence_penalty = 2.5},
+      {.frequency_penalty = std::nan("")},
+      {.bias = {{1, 101.0}}},
+      {.bias = {{-1, 1.0}}},
   };
   for (size_t i = 0; i < bad.size(); ++i) EXPECT_THROW(Sampler{bad[i]}, InputError) << "case " << i;
 }

@@ -9,10 +9,7 @@
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
-
 namespace {
-
-using Extra = std::vector<std::pair<std::string, at::Tensor>>;
 
 at::Tensor to_tensor(std::span<const int32_t> tokens) {
   auto result = at::empty({static_cast<int64_t>(tokens.size())}, at::kLong);
@@ -20,7 +17,7 @@ at::Tensor to_tensor(std::span<const int32_t> tokens) {
   return result;
 }
 
-at::Tensor take(const Extra& extra, const std::string& name, at::ScalarType type, const std::string& path) {
+at::Tensor take(const NamedTensors& extra, const std::string& name, at::ScalarType type, const std::string& path) {
   for (const auto& [key, tensor] : extra) {
     if (key == name && tensor.scalar_type() == type) return tensor;
   }
@@ -114,16 +111,16 @@ Session Session::fork() const {
 }
 
 void Session::save(const std::string& path, const std::string& memory) const {
-  const Extra extra = {{"logits", logits()},
-                       {"recent", to_tensor(recent_)},
-                       {"memory", bytes_of(memory)},
-                       {"dtype", at::full({1}, static_cast<int64_t>(model_->dtype()), at::kLong)}};
+  const NamedTensors extra = {{"logits", logits()},
+                              {"recent", to_tensor(recent_)},
+                              {"memory", bytes_of(memory)},
+                              {"dtype", at::full({1}, static_cast<int64_t>(model_->dtype()), at::kLong)}};
   state_.save(path, model_->identity(), extra);
 }
 
 void Session::load(const std::string& path, const std::string& memory) {
   check_memory(path, model_->identity(), memory);
-  Extra extra;
+  NamedTensors extra;
   const auto state = ModelState::load(path, model_->identity(), &extra);
   const auto dtype = static_cast<at::ScalarType>(take(extra, "dtype", at::kLong, path).item<int64_t>());
   fail_input_if(dtype != model_->dtype(), "[", path, "] was made with --dtype ", dtype_name(dtype),

@@ -383,6 +383,28 @@ TEST_P(CausalConformance, RowsJoinAndLeave) {
   expect_same(*mixer, x, at::cat(got, 1), at::cat(expected, 1), 1e-9);
 }
 
+// A fork has growing caches in the same memory, in which both go on.
+TEST_P(CausalConformance, AForkAndItsOriginGoOnApart) {
+  auto mixer = make(at::kFloat);
+  const at::NoGradGuard no_grad;
+  const Tensor x = at::randn({3, 30, kWidth});
+  const StateLayout layout = mixer->state_layout();
+  const auto read = [&](int64_t row, int64_t from, int64_t tokens, SequenceState& state) {
+    return mixer->forward(x.narrow(0, row, 1).narrow(1, from, tokens), {}, &state);
+  };
+  SequenceState begun = mixer->zero_state(1, x.options());
+  read(0, 0, 9, begun);
+  std::vector<SequenceState> clones = {begun.clone(), begun.clone(), begun.clone()};
+  std::vector<SequenceState> forks = {layout.join({begun}, 300)};
+  for (const size_t origin : {0, 1}) forks.push_back(layout.fork(forks[origin]));
+  for (int64_t t = 9; t < 29; ++t) {
+    for (const size_t i : {0, 1, 2}) {
+      const auto row = static_cast<int64_t>(i);
+      EXPECT_CLOSE(read(row, t, 1, forks[i]), read(row, t, 1, clones[i]), 1e-4) << i << ", token " << t;
+    }
+  }
+}
+
 // What nobody needs any more goes when rows leave: a batch does not grow by those that were in it.
 TEST_P(CausalConformance, JoiningForgetsWhatNoRowNeeds) {
   auto mixer = make(at::kFloat);

@@ -51,9 +51,9 @@ struct Mechanism {
   std::string equation;  // one line of text
   std::string state;     // size formula in words, e.g. "L·(D/H + 2) floats"
   // What it calls of primitives/kernels.h, in any of its settings, shared bases included: a test records the calls.
-  std::vector<std::string> primitives;
-  bool causal = true;  // has a causal form
-  bool bidirectional;  // has a bidirectional form
+  std::vector<std::string> primitives = {};
+  bool causal = true;          // has a causal form
+  bool bidirectional = false;  // has a bidirectional form
   // Settings are the layer's JSON object without "mixer"; the factory reads them strictly.
   std::function<std::shared_ptr<Mixer>(JsonReader& settings, const MixerContext& context)> make;
   std::string compare = "{}";  // settings in `cortado compare` (JSON) where the defaults are not usual
@@ -67,5 +67,11 @@ struct Mechanism {
   Tensor (*slot_contents)(const Json& settings, int64_t tokens) = nullptr;
   OperatorCase (*operation)() = nullptr;  // what is measured of its operator, if it is one
 };
+
+// Mechanism::make of a mixer whose constructor reads its settings.
+template <class Kind>
+std::shared_ptr<Mixer> construct(JsonReader& settings, const MixerContext& context) {
+  return std::make_shared<Kind>(settings, context);
+}
 
 }  // namespace cortado

@@ -3,7 +3,6 @@
 
 #include <torch/nn/module.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +38,12 @@ struct StoredPairs {
   Tensor keys, values;
 };
 
+// Which of a mixer's memories holds token s when token t is read, and by what that was decided.
+struct HeldPairs {
+  Tensor places;  // int64 [H, T, T]: a number of Mixer::memories(), -1 for none
+  Tensor scores;  // double [H, T, T]: s was ranked by it just before t was read, NaN where it was not; or undefined
+};
+
 // x [B, T, D] -> [B, T, D].
 //
 // Parameters are registered with torch::nn::Module; initialisation (LeCun-normal unless the paper says otherwise) draws
@@ -49,14 +54,24 @@ class Mixer : public torch::nn::Module {
 
   // Without a state: the whole sequence, from zero. With one: goes on from it and leaves it updated, for any T >= 1
   // (prefill is T > 1, decoding is T = 1). Gradients flow through the state. Bidirectional mixers take no state.
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state);
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) {
+    Tensor y = mix(x, batch, state);
+    if (Tensor* position = state ? state->find(StateLayout::kPosition) : nullptr) {
+      *position = batch.cu_seqlens ? *position + batch.lengths(x) : *position + x.size(1);
+    }
+    return y;
+  }
 
   // The definition, quadratic or token by token, from the mathematics and not from the fast code: dense x from zero,
   // same parameters.
   virtual Tensor reference(const Tensor& x) = 0;
 
-  // What a state of it holds; nothing where there is none.
-  virtual StateLayout state_layout() const { return {}; }
+  // What a state of it holds: what declare() says; nothing where there is none.
+  StateLayout state_layout() const {
+    StateLayout layout;
+    declare(layout);
+    return layout;
+  }
 
   // The state before the first token, for `rows` sequences. `options` gives device and the type of x, `cache` that of
   // growing caches, if it is another.
@@ -71,33 +86,36 @@ class Mixer : public torch::nn::Module {
   }
 
   // What the state holds after `tokens` tokens in key-value pairs; none where the mechanism holds no such pairs.
-  virtual std::optional<PairCount> pairs(int64_t tokens) const {
-    static_cast<void>(tokens);
-    return std::nullopt;
-  }
+  virtual std::optional<PairCount> pairs(int64_t /*tokens*/) const { return std::nullopt; }
 
   // What analyses ask of the whole sequence x [1, T, D], by the definition. The pairs of its linear state, where it maps
-  // keys of its own for it; the memories it has in place of one ("window", "cache", "state"), and the number of that
-  // which holds token s when token t is read, [H, T, T], -1 for none.
-  virtual std::optional<StoredPairs> stored_pairs(const Tensor& x) const {
-    static_cast<void>(x);
-    return std::nullopt;
-  }
+  // keys of its own for it; the memories it has in place of one ("window", "cache", "state"), and what is where in them.
+  virtual std::optional<StoredPairs> stored_pairs(const Tensor& /*x*/) const { return std::nullopt; }
   virtual std::vector<std::string> memories() const { return {}; }
-  virtual Tensor held(const Tensor& x) const {
-    static_cast<void>(x);
-    return {};
-  }
+  virtual HeldPairs held(const Tensor& /*x*/) const { return {}; }
 
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.
   virtual double flops_per_token(int64_t tokens) const = 0;
 
  protected:
+  // Adds the tensors of its state.
+  virtual void declare(StateLayout& /*layout*/) const {}
+
   // forward, but for the position in the state, which is still that of the first token of x.
   virtual Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) = 0;
 
   // Two for every number of its matrices, convolutions and feature maps: what a token is multiplied by.
-  double weight_flops() const;
+  double weight_flops() const {
+    int64_t weights = 0;
+    const auto count = [&](const auto& tensors) {
+      for (const auto& tensor : tensors) {
+        if (tensor.key().ends_with(".weight") && tensor.value().dim() > 1) weights += tensor.value().numel();
+      }
+    };
+    count(named_parameters());
+    count(named_buffers());  // features that are drawn, not learned
+    return 2.0 * static_cast<double>(weights);
+  }
   // `each` for every number of its scans.
   double scan_flops(double each) const { return each * static_cast<double>(state_layout().scan_numbers()); }
 };

@@ -5,7 +5,6 @@
 #include "cortado/base/error.h"
 
 namespace cortado {
-
 namespace {
 
 Json read_option(JsonReader& reader, const MechanismOption& option) {

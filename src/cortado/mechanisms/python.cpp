@@ -14,13 +14,8 @@ class PythonMixer : public torch::CustomClassHolder {
   // settings: a layer's JSON ({"mixer": "latte", "latents": 32}).
   PythonMixer(const std::string& settings, int64_t dim, int64_t heads, int64_t layer, int64_t layers, bool causal,
               bool rotary, bool float64) {
-    MixerContext context;
-    context.dim = dim;
-    context.heads = heads;
-    context.layer = layer;
-    context.layers = layers;
-    context.causal = causal;
-    context.rotary = rotary;
+    const MixerContext context{
+        .dim = dim, .heads = heads, .layer = layer, .layers = layers, .causal = causal, .rotary = rotary};
     mixer_ = make_mixer(parse_json(settings, "mixer"), context, "mixer");
     if (float64) mixer_->to(at::kDouble);
   }
@@ -32,14 +27,14 @@ class PythonMixer : public torch::CustomClassHolder {
   }
 
   // The whole of x [B,T,D] (or packed sequences) from zero.
-  Tensor forward(const Tensor& x, const std::optional<Tensor>& cu_seqlens) {
+  Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
     return mixer_->forward(x, batch(cu_seqlens), nullptr);
   }
   Tensor reference(const Tensor& x) { return mixer_->reference(x); }
 
   // Goes on from where the last call of `resume` ended; `reset` starts anew with `rows` sequences.
   void reset(int64_t rows, const Tensor& like) { state_ = mixer_->zero_state(rows, like.options()); }
-  Tensor resume(const Tensor& x, const std::optional<Tensor>& cu_seqlens) {
+  Tensor resume(const Tensor& x, const OptionalTensor& cu_seqlens) {
     if (state_.empty()) reset(batch(cu_seqlens).rows(x), x);
     return mixer_->forward(x, batch(cu_seqlens), &state_);
   }
@@ -50,11 +45,7 @@ class PythonMixer : public torch::CustomClassHolder {
   }
 
  private:
-  static Batch batch(const std::optional<Tensor>& cu_seqlens) {
-    Batch batch;
-    batch.cu_seqlens = cu_seqlens;
-    return batch;
-  }
+  static Batch batch(const OptionalTensor& cu_seqlens) { return {.cu_seqlens = cu_seqlens}; }
 
   std::shared_ptr<Mixer> mixer_;
   SequenceState state_;

@@ -10,36 +10,9 @@
 namespace cortado {
 
 // Those without a header, each in its folder.
-extern const Mechanism kLinear;
-extern const Mechanism kPerformer;
-extern const Mechanism kLatte;
-extern const Mechanism kMacchiato;
-extern const Mechanism kRgLru;
-extern const Mechanism kRetention;
-extern const Mechanism kLightning;
-extern const Mechanism kGla;
-extern const Mechanism kHgrn2;
-extern const Mechanism kMamba;
-extern const Mechanism kMamba2;
-extern const Mechanism kRwkv4;
-extern const Mechanism kRwkv6;
-extern const Mechanism kDeltaNet;
-extern const Mechanism kGatedDeltaNet;
-extern const Mechanism kKda;
-extern const Mechanism kAbc;
-extern const Mechanism kGatedSlotAttention;
-extern const Mechanism kBlurryWindow;
-extern const Mechanism kLolcats;
-extern const Mechanism kLola;
-extern const Mechanism kExactChunked;
-extern const Mechanism kLongformer;
-extern const Mechanism kGriffin;
-extern const Mechanism kH3;
-extern const Mechanism kS5;
-extern const Mechanism kMega;
-extern const Mechanism kLuna;
-extern const Mechanism kLinformer;
-extern const Mechanism kPerceiver;
+extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
+    kMamba2, kRwkv4, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention, kBlurryWindow, kLolcats, kLola,
+    kExactChunked, kLongformer, kGriffin, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {

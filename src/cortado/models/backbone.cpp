@@ -1,16 +1,16 @@
 #include "cortado/models/backbone.h"
 
+#include <algorithm>
 #include <random>
+#include <utility>
 
 #include "cortado/base/error.h"
 #include "cortado/formats/checksum.h"
 #include "cortado/mechanisms/registry.h"
-#include "cortado/nn/dropout.h"
 #include "cortado/nn/matmul.h"
-#include "cortado/nn/positions.h"
+#include "cortado/nn/rotary.h"
 
 namespace cortado {
-
 namespace {
 
 // Not from torch's generator: making a model must not depend on how it is named.
@@ -23,13 +23,11 @@ std::string random_fingerprint() {
 }
 
 InitializationOptions initialization_options(const ModelConfig& config) {
-  InitializationOptions options;
   const Json& json = config.initialization;
-  options.layers = static_cast<int64_t>(config.layers.size());
-  options.redraw = json.value("type", "lecun") == "normal";
-  options.std = json.value("std", 0.02);
-  options.scale_residual = json.value("scale_residual", false);
-  return options;
+  return {.redraw = json.value("type", "lecun") == "normal",
+          .std = json.value("std", 0.02),
+          .scale_residual = json.value("scale_residual", false),
+          .layers = static_cast<int64_t>(config.layers.size())};
 }
 
 std::shared_ptr<Norm> make_norm(const ModelConfig& config) {
@@ -38,13 +36,11 @@ std::shared_ptr<Norm> make_norm(const ModelConfig& config) {
 }
 
 std::shared_ptr<FeedForward> make_feed_forward(const ModelConfig& config) {
-  FeedForwardOptions options;
-  options.dim = config.dim;
-  options.hidden = config.feed_forward_dim;
-  options.gated = config.feed_forward != FeedForwardKind::kMlp;
-  options.activation = config.feed_forward_activation;
-  options.bias = config.feed_forward_bias;
-  return std::make_shared<FeedForward>(options);
+  return std::make_shared<FeedForward>(FeedForwardOptions{.dim = config.dim,
+                                                          .hidden = config.feed_forward_dim,
+                                                          .gated = config.feed_forward != FeedForwardKind::kMlp,
+                                                          .activation = config.feed_forward_activation,
+                                                          .bias = config.feed_forward_bias});
 }
 
 constexpr const char* kPosition = "position";
@@ -70,17 +66,19 @@ SequenceState fit(const SequenceState& read, const SequenceState& zero, const St
 
 }  // namespace
 
+MixerContext mixer_context(const ModelConfig& config, int64_t layer) {
+  return {.dim = config.dim,
+          .heads = config.heads,
+          .layer = layer,
+          .layers = static_cast<int64_t>(config.layers.size()),
+          .causal = config.causal,
+          .rotary = config.positions == PositionKind::kRotary,
+          .rope_theta = config.rope_theta,
+          .rope_scaling = config.rope_scaling};
+}
+
 std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer) {
-  MixerContext context;
-  context.dim = config.dim;
-  context.heads = config.heads;
-  context.layer = layer;
-  context.layers = static_cast<int64_t>(config.layers.size());
-  context.causal = config.causal;
-  context.rotary = config.positions == PositionKind::kRotary;
-  context.rope_theta = config.rope_theta;
-  context.rope_scaling = config.rope_scaling;
-  return make_mixer(config.layers[layer], context, concat("layers[", layer, "]"));
+  return make_mixer(config.layers[layer], mixer_context(config, layer), concat("layers[", layer, "]"));
 }
 
 Block::Block(const ModelConfig& config, int64_t layer) : torch::nn::Module("Block"), dropout_(config.dropout) {
@@ -100,7 +98,7 @@ Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state)
 Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const {
   const auto add = [&](const Tensor& stream, Tensor branch, const std::shared_ptr<Norm>& post) {
     if (post) branch = post->forward(branch);
-    return stream + drop(branch, dropout_, batch.training);
+    return stream + at::dropout(branch, dropout_, batch.training);
   };
   const Tensor branch = mix(mixer_norm_->forward(x));
   if (!branch.defined()) return {};
@@ -135,9 +133,6 @@ Backbone::Backbone(const char* name, ModelConfig config)
 }
 
 void Backbone::initialize_weights() { initialize(*this, initialization_options(config_)); }
-
-at::Device Backbone::device() const { return norm_->weight.device(); }
-at::ScalarType Backbone::dtype() const { return norm_->weight.scalar_type(); }
 
 std::map<std::string, MatrixModule*> Backbone::matrices() const {
   std::map<std::string, MatrixModule*> found;
@@ -208,11 +203,16 @@ Tensor Backbone::embed(const Tensor& inputs, const Batch& batch, const ModelStat
   } else if (config_.positions == PositionKind::kSinusoidal) {
     x = x + sinusoidal_positions(checked_positions(inputs, batch, state), config_.dim, x.scalar_type());
   }
-  return drop(x, config_.dropout, batch.training);
+  return at::dropout(x, config_.dropout, batch.training);
+}
+
+Tensor Backbone::run_block(int64_t layer, const Tensor& x, const Batch& batch, ModelState* state) const {
+  const auto i = static_cast<size_t>(layer);
+  return blocks_[i]->forward(x, batch, state ? &state->layers[i] : nullptr);
 }
 
 Tensor Backbone::run_blocks(Tensor x, const Batch& batch, ModelState* state) const {
-  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->forward(x, batch, state ? &state->layers[i] : nullptr);
+  for (int64_t i = 0; i < static_cast<int64_t>(blocks_.size()); ++i) x = run_block(i, x, batch, state);
   return norm_->forward(x);
 }
 
@@ -220,6 +220,16 @@ Tensor Backbone::hidden(const Tensor& inputs, const Batch& batch, ModelState* st
   const Tensor last = run_blocks(embed(inputs, batch, state), batch, state);
   if (state) state->position = state->position + batch.lengths(inputs);
   return last;
+}
+
+Backbone::Pass::Pass(const Backbone& model, const Tensor& inputs, ModelState& state)
+    : model_(model), state_(state), x_(model.embed(inputs, {}, &state)), lengths_(Batch{}.lengths(inputs)) {}
+
+void Backbone::Pass::advance() {
+  x_ = model_.run_block(layer_++, x_, {}, &state_);
+  if (layers_left() > 0) return;
+  x_ = model_.norm_->forward(x_);
+  state_.position = state_.position + std::exchange(lengths_, {});
 }
 
 void Backbone::walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const {
@@ -240,7 +250,7 @@ ModelState Backbone::zero_state(int64_t rows) const {
   return state;
 }
 
-ModelState Backbone::join(const std::vector<ModelState>& states) const {
+ModelState Backbone::join(const std::vector<ModelState>& states, int64_t room) const {
   fail_input_if(states.empty(), "[state] there are no states to join");
   ModelState all;
   std::vector<Tensor> positions;
@@ -252,10 +262,19 @@ ModelState Backbone::join(const std::vector<ModelState>& states) const {
   for (size_t i = 0; i < mixers_.size(); ++i) {
     std::vector<SequenceState> layers;
     for (const ModelState& state : states) layers.push_back(state.layers[i]);
-    all.layers.push_back(mixers_[i]->state_layout().join(layers));
+    all.layers.push_back(mixers_[i]->state_layout().join(layers, room));
   }
   all.position = at::cat(positions);
   return all;
+}
+
+ModelState Backbone::fork(const ModelState& state) const {
+  ModelState copy;
+  for (size_t i = 0; i < mixers_.size(); ++i) {
+    copy.layers.push_back(mixers_[i]->state_layout().fork(state.layers.at(i)));
+  }
+  copy.position = state.position.clone();
+  return copy;
 }
 
 int64_t Backbone::parameter_count() const {
@@ -282,6 +301,10 @@ ModelState ModelState::clone() const {
   return transform(*this, position.clone(), [](const SequenceState& layer) { return layer.clone(); });
 }
 
+ModelState ModelState::compact() const {
+  return transform(*this, position.clone(), [](const SequenceState& layer) { return layer.compact(); });
+}
+
 ModelState ModelState::index(const Tensor& rows) const {
   return transform(*this, position.index_select(0, rows.to(position.device())),
                    [&](const SequenceState& layer) { return layer.index(rows); });
@@ -292,18 +315,13 @@ ModelState ModelState::to(const at::TensorOptions& options) const {
   return transform(*this, moved, [&](const SequenceState& layer) { return layer.to(options); });
 }
 
-ModelState ModelState::detach() const {
-  return transform(*this, position, [](const SequenceState& layer) { return layer.detach(); });
-}
-
 int64_t ModelState::bytes() const {
   int64_t total = position.numel() * position.element_size();
   for (const SequenceState& layer : layers) total += layer.bytes();
   return total;
 }
 
-void ModelState::save(const std::string& path, const std::string& identity,
-                      const std::vector<std::pair<std::string, Tensor>>& extra) const {
+void ModelState::save(const std::string& path, const std::string& identity, const NamedTensors& extra) const {
   auto all = extra;
   for (const auto& [name, tensor] : extra) {
     fail_input_if(name == kPosition, "[state] \"", kPosition, "\" is the state's own");
@@ -312,10 +330,9 @@ void ModelState::save(const std::string& path, const std::string& identity,
   save_states(path, layers, identity, all);
 }
 
-ModelState ModelState::load(const std::string& path, const std::string& identity,
-                            std::vector<std::pair<std::string, Tensor>>* extra) {
+ModelState ModelState::load(const std::string& path, const std::string& identity, NamedTensors* extra) {
   ModelState state;
-  std::vector<std::pair<std::string, Tensor>> all;
+  NamedTensors all;
   state.layers = load_states(path, identity, &all);
   for (const auto& [name, tensor] : all) {
     if (name == kPosition) {
@@ -333,8 +350,7 @@ ModelState ModelState::load(const std::string& path, const std::string& identity
   return state;
 }
 
-ModelState ModelState::load(const std::string& path, const Backbone& model,
-                            std::vector<std::pair<std::string, Tensor>>* extra) {
+ModelState ModelState::load(const std::string& path, const Backbone& model, NamedTensors* extra) {
   ModelState state = load(path, model.identity(), extra);
   const ModelState zero = model.zero_state(state.rows());
   fail_input_if(state.layers.size() != zero.layers.size(), "[state] ", path, " has ", state.layers.size(),

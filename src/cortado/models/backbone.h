@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/formats/safetensors.h"
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/models/config.h"
 #include "cortado/nn/batch.h"
@@ -22,7 +23,8 @@ namespace cortado {
 
 class Backbone;
 
-// Layer `layer`'s mixer alone, with random weights.
+// What the mixer of layer `layer` is told of the model; and that mixer alone, with random weights.
+MixerContext mixer_context(const ModelConfig& config, int64_t layer);
 std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer);
 
 // Everything a model carries from call to call: one SequenceState a layer, and the position (int64 [rows]) for
@@ -33,23 +35,20 @@ struct ModelState {
 
   int64_t rows() const { return position.size(0); }
   ModelState clone() const;
+  ModelState compact() const;
   ModelState index(const Tensor& rows) const;
   ModelState to(const at::TensorOptions& options) const;
-  ModelState detach() const;
   int64_t bytes() const;
   // `identity`: Backbone::identity(), so that a state of another model is refused with one line.
-  void save(const std::string& path, const std::string& identity,
-            const std::vector<std::pair<std::string, Tensor>>& extra = {}) const;
-  static ModelState load(const std::string& path, const std::string& identity,
-                         std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
+  void save(const std::string& path, const std::string& identity, const NamedTensors& extra = {}) const;
+  static ModelState load(const std::string& path, const std::string& identity, NamedTensors* extra = nullptr);
   // The same for a model that is there: checked against its identity and mixers, and moved to its device and types.
-  static ModelState load(const std::string& path, const Backbone& model,
-                         std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
+  static ModelState load(const std::string& path, const Backbone& model, NamedTensors* extra = nullptr);
 };
 
 // A residual block, on the normalised stream:
-// x += drop(mixer(norm x)); x += drop(feed_forward(norm x)). With post_norm each branch is normalised once more before
-// it is added. Without a feed-forward the second line is absent.
+// x += dropout(mixer(norm x)); x += dropout(feed_forward(norm x)). With post_norm each branch is normalised once more
+// before it is added. Without a feed-forward the second line is absent.
 class Block : public torch::nn::Module {
  public:
   // `layer`: this block's number, from 0.
@@ -82,6 +81,24 @@ class Backbone : public torch::nn::Module {
   // context, or token ids outside the vocabulary, are InputErrors.
   Tensor hidden(const Tensor& inputs, const Batch& batch = {}, ModelState* state = nullptr) const;
 
+  // hidden() in steps, for whoever has something else to do in between: a text on its way through the layers.
+  class Pass {
+   public:
+    // `state` is one of the model's, and nobody else's until the last layer has been passed.
+    Pass(const Backbone& model, const Tensor& inputs, ModelState& state);
+    int64_t layers_left() const { return static_cast<int64_t>(model_.blocks_.size()) - layer_; }
+    // Through the next layer, and the final norm behind the last; the same bits as all of them at once.
+    void advance();
+    // [B, T, D], as of hidden(), when none is left.
+    const Tensor& hidden() const { return x_; }
+
+   private:
+    const Backbone& model_;
+    ModelState& state_;
+    Tensor x_, lengths_;  // lengths_: of the rows, int64 [B]
+    int64_t layer_ = 0;
+  };
+
   // Runs whole sequences through the layers with something else in the mixers' places: `mix(i, x)` gets layer i's
   // normalised x [B, T, D] and returns what goes on in place of the mixer's output, or nothing (an undefined tensor) to
   // end there.
@@ -89,8 +106,10 @@ class Backbone : public torch::nn::Module {
 
   ModelState zero_state(int64_t rows) const;
   // The rows of all of them as one batch, each of which goes on as it would alone, whatever it has read. Rows leave by
-  // ModelState::index; what only they needed goes at the next join.
-  ModelState join(const std::vector<ModelState>& states) const;
+  // ModelState::index; what only they needed goes at the next join. Growing caches get memory for `room` tokens more.
+  ModelState join(const std::vector<ModelState>& states, int64_t room = 0) const;
+  // As ModelState::clone, but growing caches are not copied: see StateLayout::fork.
+  ModelState fork(const ModelState& state) const;
 
   const ModelConfig& config() const { return config_; }
   int64_t parameter_count() const;                      // tied weights counted once
@@ -104,8 +123,9 @@ class Backbone : public torch::nn::Module {
   void set_fingerprint(std::string fingerprint) const { fingerprint_ = std::move(fingerprint); }
   const std::vector<std::shared_ptr<Mixer>>& mixers() const { return mixers_; }
 
-  at::Device device() const;
-  at::ScalarType dtype() const;  // of activations; the matrices may be kept in less
+  at::Device device() const { return norm_->weight.device(); }
+  // Of activations; the matrices may be kept in less.
+  at::ScalarType dtype() const { return norm_->weight.scalar_type(); }
 
   // Keeps the matrices of all linear maps and of the embedding in a narrower format, for inference
   // (MatrixModule::set_format). Small parameters stay as they are. Such a model is not saved again.
@@ -128,6 +148,7 @@ class Backbone : public torch::nn::Module {
   Tensor run_blocks(Tensor x, const Batch& batch, ModelState* state) const;
 
  private:
+  Tensor run_block(int64_t layer, const Tensor& x, const Batch& batch, ModelState* state) const;
   void check_inputs(const Tensor& inputs, const Batch& batch, const ModelState* state) const;
   void check_state(const Tensor& inputs, const Batch& batch, const ModelState& state) const;
   // int64 [B, T]; InputError where learned positions end.

@@ -4,21 +4,17 @@
 #include <filesystem>
 
 #include "cortado/base/error.h"
-#include "cortado/formats/safetensors.h"
 #include "cortado/models/classifier.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/lora.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {
-
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "cortado-model";
-
-std::string shape_of(const Tensor& tensor) { return concat(tensor.sizes()); }
 
 // The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name
 // of.
@@ -30,7 +26,7 @@ void check_names(const Backbone& model, const std::map<std::string, Tensor>& ten
     const auto found = tensors.find(parameter.key());
     fail_input_if(found == tensors.end(), where, "it has no \"", parameter.key(), "\"");
     fail_input_if(found->second.sizes() != parameter.value().sizes(), where, "\"", parameter.key(), "\" is ",
-                  shape_of(found->second), ", expected ", shape_of(parameter.value()));
+                  found->second.sizes(), ", expected ", parameter.value().sizes());
   }
   if (more_allowed) return;
   for (const auto& [name, tensor] : tensors) {
@@ -109,16 +105,10 @@ std::string save_weights(const ModelConfig& config, NamedTensors weights, const 
   return fingerprint;
 }
 
-std::map<std::string, std::string> load_weights(Backbone& model, const std::string& path) {
-  return load_weights_of(model.config(), model, path);
-}
-
-std::map<std::string, std::string> load_weights_of(const ModelConfig& config, Backbone& model,
-                                                   const std::string& path) {
+std::map<std::string, std::string> load_weights(const ModelConfig& config, Backbone& model, const std::string& path) {
   const std::string hash = config.architecture_hash();
   const TensorFile file = map_checkpoint(path);
-  std::map<std::string, Tensor> tensors;
-  for (const auto& [name, tensor] : file.tensors) tensors[name] = tensor;
+  const std::map<std::string, Tensor> tensors(file.tensors.begin(), file.tensors.end());
   check_names(model, tensors, path, /*more_allowed=*/hash != model.config().architecture_hash());
   check_hash(file, hash, path);
   const at::NoGradGuard no_grad;
@@ -170,7 +160,7 @@ std::shared_ptr<Backbone> open_backbone(const std::string& run, const OpenOption
     // In its type before there is anything in it: what is loaded then is all the memory that the model takes.
     model->to(options.device, options.dtype);
     model->set_weight_format(options.weights, /*keep_values=*/false);
-    load_weights_of(stored, *model, weights);
+    load_weights(stored, *model, weights);
   } else {
     fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");
     model = make_backbone(config);

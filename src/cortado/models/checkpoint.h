@@ -18,8 +18,6 @@ namespace cortado {
 // RUN/metrics.jsonl
 // Every file is written beside its place and renamed into it.
 
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
-
 // Weights only, with adapters merged into them (nn/lora.h); not those of a model with a narrower weight format
 // (InputError). Metadata: "format": "cortado-model", "config_hash", "step", ... plus what is given.
 void save_weights(const Backbone& model, const std::string& path,
@@ -30,12 +28,10 @@ void save_weights(const Backbone& model, const std::string& path,
 std::string save_weights(const ModelConfig& config, NamedTensors weights, const std::string& path,
                          const std::map<std::string, std::string>& metadata = {});
 
-// Every parameter must be there with its shape, none too many: InputError names the first that is not ("checkpoint of
-// another model"). Returns the metadata.
-std::map<std::string, std::string> load_weights(Backbone& model, const std::string& path);
-
-// The same where the model is that of `config` with another memory: what such a model lacks is left out.
-std::map<std::string, std::string> load_weights_of(const ModelConfig& config, Backbone& model, const std::string& path);
+// Those of a model of this config. Every parameter must be there with its shape, none too many: InputError names the
+// first that is not ("checkpoint of another model"). Where the model is that of `config` with another memory, what such a
+// model lacks is left out. Returns the metadata.
+std::map<std::string, std::string> load_weights(const ModelConfig& config, Backbone& model, const std::string& path);
 
 // RUN's weights in their own types, as views of the file (map_safetensors); `config` is the run's. `which` as below.
 TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config);

@@ -5,7 +5,6 @@
 #include "cortado/base/error.h"
 
 namespace cortado {
-
 namespace {
 
 // The number of each packed token's sequence, int64 [T].

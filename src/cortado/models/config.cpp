@@ -5,7 +5,6 @@
 #include "cortado/formats/checksum.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr int64_t kManyLayers = 10000;
@@ -27,10 +26,8 @@ const Words<Pooling> kPoolings = {{"mean", Pooling::kMean}, {"class", Pooling::k
 const Words<Activation> kGelus = {{"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}};
 
 void check_mixer(const JsonReader& reader, const Json& mixer, const std::string& key) {
-  if (!mixer.is_object() || !mixer.contains("mixer")) {
-    reader.fail(
-        concat("\"", key, "\" must be an object that names a mixer, like {\"mixer\": \"latte\"}, got ", mixer.dump()));
-  }
+  reader.fail_if(!mixer.is_object() || !mixer.contains("mixer"), "\"", key,
+                 "\" must be an object that names a mixer, like {\"mixer\": \"latte\"}, got ", mixer.dump());
 }
 
 // A pattern: [{"repeat": 3, "mixer": {...}}, ...], as a whole repeated `times`.
@@ -46,9 +43,7 @@ std::vector<Json> expand_pattern(JsonReader& reader, const Json& pattern, int64_
     if (once.size() > kManyLayers) break;
   }
   const auto total = static_cast<int64_t>(once.size()) * times;
-  if (total < 1 || total > kManyLayers) {
-    reader.fail(concat("\"layers\" must give 1 to ", kManyLayers, " layers, got ", total));
-  }
+  reader.fail_if(total < 1 || total > kManyLayers, "\"layers\" must give 1 to ", kManyLayers, " layers, got ", total);
   std::vector<Json> layers;
   for (int64_t i = 0; i < times; ++i) layers.insert(layers.end(), once.begin(), once.end());
   return layers;
@@ -127,7 +122,7 @@ void input_fields(JsonFields& json, int64_t& channels) {
 Json unread_object(JsonReader& reader, const std::string& key, const Json& absent) {
   const Json object = reader.any(key);
   if (object.is_null()) return absent;
-  if (!object.is_object()) reader.fail(concat("\"", key, "\" must be an object, got ", object.dump()));
+  if (!object.is_object()) reader.fail("\"", key, "\" must be an object, got ", object.dump());
   return object;
 }
 
@@ -199,6 +194,21 @@ void config_fields(JsonFields& json, ModelConfig& config) {
              [](JsonReader& reader) { return unread_object(reader, "training", Json::object()); });
 }
 
+// Hkv d: what one key of a layer has.
+int64_t key_width(const Json& layer, const ModelConfig& config) {
+  const auto heads = layer.value("heads", config.heads), key_heads = layer.value("kv_heads", heads);
+  return layer.contains("head_dim") ? key_heads * layer["head_dim"].get<int64_t>() : config.dim * key_heads / heads;
+}
+
+// The member or element `key` of `node`; objects grow it where it is missing.
+Json& descend(Json& node, const std::string& key, const std::string& assignment) {
+  if (node.is_null()) node = Json::object();
+  if (node.is_object()) return node[key];
+  const bool number = !key.empty() && key.size() < 9 && key.find_first_not_of("0123456789") == std::string::npos;
+  if (node.is_array() && number && std::stoul(key) < node.size()) return node[std::stoul(key)];
+  throw InputError(concat("[set] \"", assignment, "\": there is no \"", key, "\" in ", node.dump()));
+}
+
 }  // namespace
 
 ModelConfig ModelConfig::from_json(const Json& json, const std::string& source_name) {
@@ -220,25 +230,6 @@ std::string ModelConfig::architecture_hash() const {
   checksum.add(json.dump());
   return checksum.hex();
 }
-
-namespace {
-
-// Hkv d: what one key of a layer has.
-int64_t key_width(const Json& layer, const ModelConfig& config) {
-  const auto heads = layer.value("heads", config.heads), key_heads = layer.value("kv_heads", heads);
-  return layer.contains("head_dim") ? key_heads * layer["head_dim"].get<int64_t>() : config.dim * key_heads / heads;
-}
-
-// The member or element `key` of `node`; objects grow it where it is missing.
-Json& descend(Json& node, const std::string& key, const std::string& assignment) {
-  if (node.is_null()) node = Json::object();
-  if (node.is_object()) return node[key];
-  const bool number = !key.empty() && key.size() < 9 && key.find_first_not_of("0123456789") == std::string::npos;
-  if (node.is_array() && number && std::stoul(key) < node.size()) return node[std::stoul(key)];
-  throw InputError(concat("[set] \"", assignment, "\": there is no \"", key, "\" in ", node.dump()));
-}
-
-}  // namespace
 
 void apply_setting(Json& config, const std::string& assignment) {
   const size_t equals = assignment.find('=');

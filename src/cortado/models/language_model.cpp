@@ -4,7 +4,6 @@
 #include "cortado/nn/linear_cross_entropy.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr int64_t kLogitsAtOnce = int64_t{1} << 24;
@@ -22,8 +21,6 @@ LanguageModel::LanguageModel(ModelConfig given) : Backbone("LanguageModel", std:
   }
   initialize_weights();
 }
-
-const Tensor& LanguageModel::head_weight() const { return head_ ? head_->weight : embedding()->weight; }
 
 std::optional<Tensor> LanguageModel::head_bias() const {
   if (head_) return head_->bias;
@@ -56,7 +53,8 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const Ba
     wanted = wanted.index_select(0, counted);
   }
   if (weight_format() != WeightFormat::kPlain) return loss_by_logits(last, wanted);
-  return linear_cross_entropy(last, head_weight(), head_bias(), wanted, config().final_softcap);
+  const Tensor& weight = head_ ? head_->weight : embedding()->weight;
+  return linear_cross_entropy(last, weight, head_bias(), wanted, config().final_softcap);
 }
 
 // For heads whose matrix is not there as such; logits exist for a few rows at a time.

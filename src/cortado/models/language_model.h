@@ -25,7 +25,6 @@ class LanguageModel : public Backbone {
   double flops_per_token(int64_t depth) const override;
 
  private:
-  const Tensor& head_weight() const;
   Tensor loss_by_logits(const Tensor& hidden, const Tensor& targets) const;
   std::optional<Tensor> head_bias() const;
 

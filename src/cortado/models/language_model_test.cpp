@@ -202,7 +202,7 @@ TEST(Checkpoint, RoundTripsAndRefusesOthers) {
   save_weights(*model, path, {{"step", "12"}});
   const auto other = std::make_shared<LanguageModel>(config_of(kMixed));
   EXPECT_NE(other->identity(), model->identity());
-  EXPECT_EQ(load_weights(*other, path).at("step"), "12");
+  EXPECT_EQ(load_weights(other->config(), *other, path).at("step"), "12");
   EXPECT_EQ(other->identity(), model->identity());
   const Tensor tokens = some_tokens(1, 5);
   EXPECT_TRUE(other->forward(tokens).equal(model->forward(tokens)));
@@ -210,15 +210,15 @@ TEST(Checkpoint, RoundTripsAndRefusesOthers) {
   LanguageModel wider(config_of(kMixed, {"feed_forward.dim=12"}));
   expect_message(
       "is the checkpoint of another model: \"layers.0.feed_forward.gate.weight\" is [10, 12], expected [12, 12]",
-      [&] { load_weights(wider, path); });
+      [&] { load_weights(wider.config(), wider, path); });
   LanguageModel tied(config_of(kMixed, {"embedding.tied=true"}));
-  expect_message("another model: it has no \"head_bias\"", [&] { load_weights(tied, path); });
+  expect_message("another model: it has no \"head_bias\"", [&] { load_weights(tied.config(), tied, path); });
   LanguageModel flatter(config_of(kMixed, {"post_norm=false"}));
-  expect_message("that the model lacks", [&] { load_weights(flatter, path); });
+  expect_message("that the model lacks", [&] { load_weights(flatter.config(), flatter, path); });
   LanguageModel capped(config_of(kMixed, {"final_softcap=6"}));
-  expect_message("its config differs", [&] { load_weights(capped, path); });
+  expect_message("its config differs", [&] { load_weights(capped.config(), capped, path); });
   write_safetensors(path, {{{"a", at::zeros({1})}}, {}});
-  expect_message("is not a checkpoint", [&] { load_weights(capped, path); });
+  expect_message("is not a checkpoint", [&] { load_weights(capped.config(), capped, path); });
 }
 
 // Random features are drawn, not trained: another draw would be another model.
@@ -232,7 +232,7 @@ TEST(Checkpoint, HoldsRandomFeatures) {
   LanguageModel other(config);
   const Tensor tokens = some_tokens(1, 5);
   EXPECT_FALSE(other.forward(tokens).equal(model.forward(tokens)));
-  load_weights(other, path);
+  load_weights(other.config(), other, path);
   EXPECT_TRUE(other.forward(tokens).equal(model.forward(tokens)));
 }
 

@@ -1,7 +1,5 @@
 #include "cortado/models/memory.h"
 
-#include <algorithm>
-
 #include "cortado/base/error.h"
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/registry.h"

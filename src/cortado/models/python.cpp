@@ -48,9 +48,7 @@ class PythonLanguageModel : public torch::CustomClassHolder {
 
   // Mean cross-entropy, nats a token; targets as tokens, -1: not counted. With dropout if `training`.
   Tensor loss(const Tensor& tokens, const Tensor& targets, bool training) {
-    Batch batch;
-    batch.training = training;
-    return model_->loss(tokens, targets, batch);
+    return model_->loss(tokens, targets, {.cu_seqlens = {}, .training = training});
   }
 
   // forward, `chunk` tokens at a time, through the state.
@@ -80,7 +78,7 @@ class PythonGguf : public torch::CustomClassHolder {
 
   Tensor tensor(const std::string& name) const {
     const GgufTensor* found = file_.find(name);
-    if (!found) file_.fail("has no tensor \"" + name + "\"");
+    file_.fail_if(!found, "has no tensor \"", name, "\"");
     return GgufFile::read(*found);
   }
 

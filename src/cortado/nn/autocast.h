@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 
 namespace cortado {
 
@@ -9,8 +10,21 @@ namespace cortado {
 // stay float32.
 class Autocast {
  public:
-  Autocast(at::Device device, at::ScalarType dtype);
-  ~Autocast();
+  Autocast(at::Device device, at::ScalarType dtype)
+      : type_(device.type()), on_(dtype == at::kBFloat16 || dtype == at::kHalf) {
+    if (!on_) return;
+    was_on_ = at::autocast::is_autocast_enabled(type_);
+    former_ = at::autocast::get_autocast_dtype(type_);
+    at::autocast::set_autocast_enabled(type_, true);
+    at::autocast::set_autocast_dtype(type_, dtype);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (!on_) return;
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(type_, was_on_);
+    at::autocast::set_autocast_dtype(type_, former_);
+  }
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 

@@ -4,7 +4,7 @@
 
 namespace cortado {
 
-Tensor Batch::positions(const Tensor& x, const std::optional<Tensor>& start) const {
+Tensor Batch::positions(const Tensor& x, const OptionalTensor& start) const {
   const auto options = at::TensorOptions().dtype(at::kLong).device(x.device());
   const int64_t tokens = x.size(1);
   if (!cu_seqlens && start && tokens == 1) return start->unsqueeze(1);

@@ -1,25 +1,21 @@
 // What every layer needs to know about the tokens of one call.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // A call's tokens: dense [B, T, D], or packed (B = 1) sequences one after the other, bounded by cu_seqlens.
 // There are never pad tokens: a padded batch is packed at the model's door (pack_padded).
 struct Batch {
-  std::optional<Tensor> cu_seqlens;  // int64 [N+1], first 0, last T; none = dense
-  bool training = false;             // dropout acts
+  OptionalTensor cu_seqlens;  // int64 [N+1], first 0, last T; none = dense
+  bool training = false;      // dropout acts
 
   // Rows that a state has for a call on x: N packed sequences, else B.
   int64_t rows(const Tensor& x) const { return cu_seqlens ? cu_seqlens->size(0) - 1 : x.size(0); }
 
   // Position of every token, int64 [B, T], counted from `start` (int64 [rows], tokens seen before; none = 0).
-  Tensor positions(const Tensor& x, const std::optional<Tensor>& start = {}) const;
+  Tensor positions(const Tensor& x, const OptionalTensor& start = {}) const;
 
   // Tokens that this call adds to each row: int64 [rows].
   Tensor lengths(const Tensor& x) const;

@@ -1,10 +1,9 @@
 // The chunked form of channel systems against their recurrence, token by token.
-#include "cortado/nn/channel_ssm.h"
-
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/diagonal_ssm.h"
 #include "cortado/testing/compare.h"
 
 namespace cortado {

@@ -79,8 +79,6 @@ int64_t FeatureMap::size() const {
   return weight.size(1) * (one_of(kind, {"hedgehog", "lolcats", "hedgehog_exp"}) ? 2 : 1);
 }
 
-double FeatureMap::flops_per_token() const { return sized(kind) ? 2.0 * static_cast<double>(weight.numel()) : 0.0; }
-
 // Wx (+ b), [B,T,H,features].
 Tensor FeatureMap::project(const Tensor& x) const {
   const Tensor y = at::einsum("bthd,hfd->bthf", {x, weight.to(x.scalar_type())});

@@ -4,11 +4,10 @@
 #include <torch/nn/module.h>
 
 #include <string>
-#include <vector>
+
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // x [B,T,H,d] -> φ(x) [B,T,H,F] in float32 (float64 for float64). What is learned or drawn is so per head:
 //
@@ -36,7 +35,7 @@ class FeatureMap : public torch::nn::Module {
   static bool in_logits(const std::string& kind);
 
   int64_t size() const;  // F
-  double flops_per_token() const;
+  double flops_per_token() const { return sized(kind) ? 2.0 * static_cast<double>(weight.numel()) : 0.0; }
 
   // φ(x), or log φ(x) where in_logits.
   Tensor forward(const Tensor& x, bool query) const;

@@ -6,7 +6,6 @@
 #include "cortado/nn/linear.h"
 
 namespace cortado {
-
 namespace {
 
 thread_local bool skipping = false;

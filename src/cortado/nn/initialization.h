@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-namespace cortado {
+#include "cortado/primitives/types.h"
 
-using at::Tensor;
+namespace cortado {
 
 // While one exists on this thread, the functions below leave tensors as they are: for models whose weights are about to
 // be read from a file, or only counted.

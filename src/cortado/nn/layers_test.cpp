@@ -4,15 +4,13 @@
 
 #include "cortado/base/error.h"
 #include "cortado/nn/batch.h"
-#include "cortado/nn/block_diagonal.h"
-#include "cortado/nn/dropout.h"
 #include "cortado/nn/embedding.h"
 #include "cortado/nn/feed_forward.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/linear.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/norms.h"
-#include "cortado/nn/positions.h"
+#include "cortado/nn/rg_lru.h"
 #include "cortado/nn/rotary.h"
 #include "cortado/testing/compare.h"
 
@@ -273,15 +271,6 @@ TEST(Embedding, LooksUpAndScales) {
   const Tensor tokens = at::tensor({1, 6, 0, 1}, at::kLong).view({2, 2});
   EXPECT_TRUE(plain.forward(tokens, at::kFloat)[0][1].equal(plain.weight[6]));
   EXPECT_TRUE(scaled.forward(tokens, at::kFloat)[0][1].equal(scaled.weight[6] * 2));
-}
-
-TEST(Dropout, ActsOnlyInTraining) {
-  const Tensor x = at::ones({100, 100});
-  EXPECT_TRUE(drop(x, 0.25, false).equal(x));
-  EXPECT_TRUE(drop(x, 0.0, true).equal(x));
-  const Tensor y = drop(x, 0.25, true);
-  EXPECT_NEAR((y == 0).to(at::kDouble).mean().item<double>(), 0.25, 0.03);
-  EXPECT_NEAR(y.mean().item<double>(), 1.0, 0.05);
 }
 
 TEST(BlockDiagonal, MultipliesEveryHeadByItsOwnMatrix) {

@@ -27,7 +27,7 @@ class Linear : public MatrixModule {
   }
   const std::shared_ptr<Lora>& lora() const { return lora_; }
 
-  std::optional<Tensor> bias;
+  OptionalTensor bias;
   // Its output is added to the residual stream: an initialisation with "scale_residual" makes it smaller.
   bool residual_output = false;
 

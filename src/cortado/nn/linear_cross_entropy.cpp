@@ -9,7 +9,6 @@
 #include "cortado/nn/wide.h"
 
 namespace cortado {
-
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -17,7 +16,7 @@ using torch::autograd::variable_list;
 
 struct Head {
   const Tensor& weight;
-  std::optional<Tensor> bias;
+  OptionalTensor bias;
   std::optional<double> softcap;
   at::ScalarType type;  // of the softmax
 };
@@ -51,8 +50,8 @@ void add_rows(const Head& head, const Tensor& hidden, const Tensor& targets, Ten
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
-                        const std::optional<Tensor>& bias, const Tensor& targets, std::optional<double> softcap,
-                        int64_t chunk, bool differentiate) {
+                        const OptionalTensor& bias, const Tensor& targets, std::optional<double> softcap, int64_t chunk,
+                        bool differentiate) {
     const auto type = wide_type(hidden);
     const Head head{weight, bias, softcap, type};
     Gradients gradients;
@@ -97,7 +96,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 
 }  // namespace
 
-Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const std::optional<Tensor>& bias,
+Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
                             const Tensor& targets, std::optional<double> softcap, int64_t chunk) {
   fail_input_if(hidden.dim() != 2 || weight.dim() != 2 || targets.dim() != 1 || hidden.size(1) != weight.size(1) ||
                     targets.size(0) != hidden.size(0),

@@ -1,13 +1,9 @@
 // The loss of a language model's head without its logits in memory.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // Mean over the counted tokens (targets >= 0; negative = not counted) of -log softmax(c·tanh(z/c))[target],
 // z = hidden Wᵀ + bias, c = softcap (none = z itself), in nats; float32, or float64 for float64 input. No token
@@ -16,7 +12,7 @@ using at::Tensor;
 // hidden [N, D], weight [V, D], bias [V], targets int64 [N]. The logits exist for a few rows at a time, in the forward
 // pass, which also forms the gradients: memory is O(N·D + V·D) and not O(N·V). `chunk`: logits in memory at a time
 // (the default is 64 MiB of float32). Differentiating twice is an error.
-Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const std::optional<Tensor>& bias,
+Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
                             const Tensor& targets, std::optional<double> softcap = {},
                             int64_t chunk = int64_t{1} << 24);
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "cortado/base/error.h"
-#include "cortado/formats/safetensors.h"
+#include "cortado/base/words.h"
 #include "cortado/nn/linear.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/weights.h"
@@ -61,13 +61,10 @@ Tensor Lora::forward(const Tensor& x) const {
   return (linear_map(narrow, up, std::nullopt) * scale_).to(x.scalar_type());
 }
 
-Tensor Lora::product() const { return at::mm(up, down) * scale_; }
-
 void check_lora_targets(const torch::nn::Module& module, const LoraOptions& options) {
   std::set<std::string> names;
   for (const auto& [name, linear] : linear_maps(module)) names.insert(last_name(name));
-  std::string others;
-  for (const std::string& name : names) others += (others.empty() ? "" : ", ") + name;
+  const std::string others = joined({names.begin(), names.end()}, ", ");
   for (const std::string& target : options.targets) {
     fail_input_if(!names.contains(target), "[lora] the model has no linear map \"", target, "\"; it has ", others);
   }
@@ -81,15 +78,15 @@ void attach_lora(torch::nn::Module& module, const LoraOptions& options) {
   }
 }
 
-NamedLora lora_weights(const torch::nn::Module& module) {
-  NamedLora found;
+NamedTensors lora_weights(const torch::nn::Module& module) {
+  NamedTensors found;
   for (const auto& entry : module.named_parameters()) {
     if (is_adapter(entry.key())) found.emplace_back(entry.key(), entry.value());
   }
   return found;
 }
 
-NamedLora merged_weights(const torch::nn::Module& module) {
+NamedTensors merged_weights(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   std::map<std::string, Tensor> sums;
   for (const auto& [name, linear] : linear_maps(module)) {
@@ -97,7 +94,7 @@ NamedLora merged_weights(const torch::nn::Module& module) {
     const Tensor sum = linear->weight.to(at::kFloat) + linear->lora()->product().to(at::kFloat);
     sums[name + ".weight"] = sum.to(linear->weight.scalar_type());
   }
-  NamedLora weights;
+  NamedTensors weights;
   for (const auto& entry : named_weights(module)) {
     if (is_adapter(entry.key())) continue;
     const auto merged = sums.find(entry.key());
@@ -106,7 +103,7 @@ NamedLora merged_weights(const torch::nn::Module& module) {
   return weights;
 }
 
-void merge_into(std::map<std::string, Tensor>& weights, const NamedLora& adapters, const LoraOptions& options) {
+void merge_into(std::map<std::string, Tensor>& weights, const NamedTensors& adapters, const LoraOptions& options) {
   const at::NoGradGuard no_grad;
   const std::map<std::string, Tensor> given(adapters.begin(), adapters.end());
   for (const auto& [name, down] : given) {
@@ -121,7 +118,7 @@ void merge_into(std::map<std::string, Tensor>& weights, const NamedLora& adapter
   }
 }
 
-void save_lora(const std::string& path, const NamedLora& adapters, const LoraOptions& options) {
+void save_lora(const std::string& path, const NamedTensors& adapters, const LoraOptions& options) {
   TensorFile file;
   for (const auto& [name, tensor] : adapters) file.tensors.emplace_back(name, tensor.detach());
   file.metadata = {{"format", kLoraFormat}, {"options", lora_json(options).dump()}};

@@ -5,14 +5,12 @@
 
 #include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "cortado/base/json.h"
+#include "cortado/formats/safetensors.h"
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // y += (alpha / rank) · B A x, with A [rank, in] ("down", uniform in ±1/√in at the start) and B [out, rank] ("up", 0).
 class Lora : public torch::nn::Module {
@@ -22,7 +20,7 @@ class Lora : public torch::nn::Module {
   // x [..., in] -> [..., out], in x's type.
   Tensor forward(const Tensor& x) const;
   // (alpha / rank) · B A, [out, in].
-  Tensor product() const;
+  Tensor product() const { return at::mm(up, down) * scale_; }
 
   Tensor down, up;
 
@@ -46,20 +44,18 @@ void check_lora_targets(const torch::nn::Module& module, const LoraOptions& opti
 // InputError: a target that no linear map is called, a map that has an adapter.
 void attach_lora(torch::nn::Module& module, const LoraOptions& options);
 
-using NamedLora = std::vector<std::pair<std::string, Tensor>>;
-
 // The adapters' parameters alone, by their names in the module.
-NamedLora lora_weights(const torch::nn::Module& module);
+NamedTensors lora_weights(const torch::nn::Module& module);
 // named_weights() without the adapters, each of which is added to its map's weight; the module stays as it is.
-NamedLora merged_weights(const torch::nn::Module& module);
+NamedTensors merged_weights(const torch::nn::Module& module);
 
 // `weights` with the adapters among `adapters` ("X.lora.down" and "X.lora.up") added to "X.weight" in float32, in the
 // weight's type. InputError: an adapter of no weight.
-void merge_into(std::map<std::string, Tensor>& weights, const NamedLora& adapters, const LoraOptions& options);
+void merge_into(std::map<std::string, Tensor>& weights, const NamedTensors& adapters, const LoraOptions& options);
 
 // The adapters and their options as a file of their own. load attaches them to a module that has none; InputError: the
 // file is damaged or of another model.
-void save_lora(const std::string& path, const NamedLora& adapters, const LoraOptions& options);
+void save_lora(const std::string& path, const NamedTensors& adapters, const LoraOptions& options);
 LoraOptions load_lora(const std::string& path, torch::nn::Module& module);
 
 }  // namespace cortado

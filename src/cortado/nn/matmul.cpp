@@ -5,11 +5,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <limits>
 
 #include "cortado/base/error.h"
+#include "cortado/base/stopwatch.h"
 #include "cortado/nn/narrow/weight.h"
 
 namespace cortado {
@@ -18,7 +18,7 @@ namespace {
 constexpr double kClearly = 1.25;
 constexpr int64_t kWorthAChoice = 256;  // rows
 
-using Pointwise = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
+using Pointwise = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, std::string_view,
                          c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
 
 // oneDNN's linear map on ordinary tensors, made for compiled graphs; it has no derivative of its own.
@@ -27,7 +27,7 @@ const auto& pointwise() {
   return found;
 }
 
-Tensor onednn_product(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+Tensor onednn_product(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   static const auto call = pointwise()->typed<Pointwise>();
   return call.call(x, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
@@ -35,7 +35,7 @@ Tensor onednn_product(const Tensor& x, const Tensor& weight, const std::optional
 class OneDnnLinear : public torch::autograd::Function<OneDnnLinear> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight,
-                        const std::optional<Tensor>& bias) {
+                        const OptionalTensor& bias) {
     context->save_for_backward({x, weight});
     context->saved_data["bias"] = bias.has_value();
     return onednn_product(x, weight, bias);
@@ -55,14 +55,6 @@ class OneDnnLinear : public torch::autograd::Function<OneDnnLinear> {
   }
 };
 
-template <class Product>
-void keep_best(double& best, const Product& product) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  product();
-  best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-}
-
 // They take turns, so that what else the machine does meets all of them; the first turn, in which libraries set
 // themselves up, is never the best.
 MatmulSpeeds measure() {
@@ -72,9 +64,9 @@ MatmulSpeeds measure() {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   MatmulSpeeds speeds{kNever, kNever, kNever};
   for (int turn = 0; turn < 6; ++turn) {
-    keep_best(speeds.blas, [&] { return at::linear(x, weight); });
-    if (pointwise()) keep_best(speeds.onednn, [&] { return onednn_product(x, weight, {}); });
-    keep_best(speeds.bfloat16, [&] { return at::linear(short_x, short_weight); });
+    speeds.blas = std::min(speeds.blas, seconds_of([&] { at::linear(x, weight); }));
+    if (pointwise()) speeds.onednn = std::min(speeds.onednn, seconds_of([&] { onednn_product(x, weight, {}); }));
+    speeds.bfloat16 = std::min(speeds.bfloat16, seconds_of([&] { at::linear(short_x, short_weight); }));
   }
   return speeds;
 }
@@ -121,7 +113,7 @@ at::ScalarType fast_training_type() {
   return speeds.bfloat16 * kClearly < std::min(speeds.blas, speeds.onednn) ? at::kBFloat16 : at::kFloat;
 }
 
-Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
   if (narrow && x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(x.device().type())) {
     return short_linear(x, weight, bias);
@@ -134,7 +126,9 @@ Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Ten
   return ours && onednn_is_faster() ? onednn_linear(x, weight, bias) : at::linear(x, weight, bias);
 }
 
-Tensor onednn_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+bool has_onednn() { return pointwise().has_value(); }
+
+Tensor onednn_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   return OneDnnLinear::apply(x, weight, bias);
 }
 

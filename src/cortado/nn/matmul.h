@@ -1,14 +1,11 @@
 // What multiplies matrices fastest on this machine: which library in float32, and whether bfloat16 is worth its name.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
 #include <string>
 
-namespace cortado {
+#include "cortado/primitives/types.h"
 
-using at::Tensor;
+namespace cortado {
 
 // Seconds of one product of two matrices of about a layer's size on the threads that torch has: by torch's BLAS (MKL),
 // by oneDNN, and by torch in bfloat16. Measured once in a process, 30 ms; infinite for what is not there.
@@ -31,9 +28,10 @@ at::ScalarType fast_training_type();
 
 // x Wᵀ + b: x [..., in], weight [out, in], bias [out] or none. Large float32 products on the CPU go to the faster
 // library, float32 x may meet a weight of 16-bit floating point; everything else is at::linear.
-Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 
-// The same by oneDNN, float32 on the CPU.
-Tensor onednn_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+// The same by oneDNN, float32 on the CPU, where this torch has one.
+bool has_onednn();
+Tensor onednn_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 
 }  // namespace cortado

@@ -33,16 +33,14 @@ void MatrixModule::assign(const Tensor& values) {
   weight.copy_(values);
 }
 
-int64_t MatrixModule::weight_bytes() const { return int8_ ? int8_->bytes() : static_cast<int64_t>(weight.nbytes()); }
-
-Tensor MatrixModule::multiply(const Tensor& x, const std::optional<Tensor>& bias) const {
+Tensor MatrixModule::multiply(const Tensor& x, const OptionalTensor& bias) const {
   return int8_ ? int8_->multiply(x, bias) : linear_map(x, weight, bias);
 }
 
 std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps) {
   std::vector<Tensor> results;
   std::vector<const Int8Weight*> narrow;
-  std::vector<std::optional<Tensor>> biases;
+  std::vector<OptionalTensor> biases;
   for (const Linear* map : maps) {
     if (!map->int8() || map->lora()) break;
     narrow.push_back(map->int8().get());

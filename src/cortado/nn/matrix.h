@@ -25,13 +25,13 @@ class MatrixModule : public torch::nn::Module {
   void assign(const Tensor& values);
 
   const std::shared_ptr<Int8Weight>& int8() const { return int8_; }
-  int64_t weight_bytes() const;
+  int64_t weight_bytes() const { return int8_ ? int8_->bytes() : static_cast<int64_t>(weight.nbytes()); }
 
   Tensor weight;
 
  protected:
   // x Wᵀ + b
-  Tensor multiply(const Tensor& x, const std::optional<Tensor>& bias) const;
+  Tensor multiply(const Tensor& x, const OptionalTensor& bias) const;
 
  private:
   std::shared_ptr<Int8Weight> int8_;

@@ -5,7 +5,6 @@
 #include "cortado/nn/fused/ops.h"
 
 namespace cortado {
-
 namespace {
 
 Tensor inverse_rms(const Tensor& x, double eps) { return at::rsqrt(at::mean(at::square(x), -1, true).add_(eps)); }

@@ -3,11 +3,9 @@
 
 #include <torch/nn/module.h>
 
-#include <optional>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // x [..., D] -> the same shape.
 class Norm : public torch::nn::Module {
@@ -36,7 +34,7 @@ class LayerNorm : public Norm {
   explicit LayerNorm(int64_t dim, double eps = 1e-5, bool with_bias = true);
   Tensor forward(const Tensor& x) const override;
 
-  std::optional<Tensor> bias;
+  OptionalTensor bias;
 
  private:
   double eps_;

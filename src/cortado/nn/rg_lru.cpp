@@ -48,34 +48,28 @@ RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
   return {log_a, keep.masked_fill(first.unsqueeze(2), 1.0) * i * widen(x)};
 }
 
-Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,
-                        const std::optional<Tensor>& start) const {
-  if (x.size(1) != 1 || batch.cu_seqlens || !position || !start || at::GradMode::is_enabled()) return {};
+Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const {
+  if (x.size(1) != 1 || batch.cu_seqlens || at::GradMode::is_enabled()) return {};
   const fused::RgLruWeights weights{recurrence_gate->weight, recurrence_gate->bias, input_gate->weight,
                                     input_gate->bias, lambda};
-  const auto all = {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, lambda, *start};
+  const auto all = {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, lambda, start};
   for (const Tensor& w : all) {
     if (w.scalar_type() != at::kFloat || !w.is_contiguous()) return {};
   }
   if (!fused::takes({x}) || !fused::takes(all)) return {};
-  return fused::rg_lru_step(x, weights, kSharpness, *position, *start);
-}
-
-std::tuple<Tensor, Tensor> RgLru::forward(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,
-                                          const std::optional<Tensor>& start) const {
-  if (const Tensor h = one_token(x, batch, position, start); h.defined()) {
-    return {h.unsqueeze(1).to(x.scalar_type()), h};
-  }
-  const Step now = step(x, batch.positions(x, position).eq(0));
-  auto [h, last] = elementwise_scan(now.log_a, now.b, start, batch.cu_seqlens);
-  return {h.to(x.scalar_type()), last};
+  return fused::rg_lru_step(x, weights, kSharpness, position, start);
 }
 
 Tensor RgLru::forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {
-  if (!state) return std::get<0>(forward(x, batch));
-  auto [h, last] = forward(x, batch, state->at(StateLayout::kPosition), state->at(name));
-  state->at(name) = last;
-  return h;
+  const OptionalTensor position = start_of(state, StateLayout::kPosition), start = start_of(state, name);
+  if (const Tensor h = state ? one_token(x, batch, *position, *start) : Tensor(); h.defined()) {
+    state->at(name) = h;
+    return h.unsqueeze(1).to(x.scalar_type());
+  }
+  const Step now = step(x, batch.positions(x, position).eq(0));
+  auto [h, last] = elementwise_scan(now.log_a, now.b, start, batch.cu_seqlens);
+  if (state) state->at(name) = last;
+  return h.to(x.scalar_type());
 }
 
 Tensor RgLru::bidirectional(const Tensor& x, const Batch& batch) const {
@@ -84,7 +78,7 @@ Tensor RgLru::bidirectional(const Tensor& x, const Batch& batch) const {
   length = batch.cu_seqlens ? length.repeat_interleave(length).unsqueeze(0) : length.unsqueeze(1);
   const Step back = step(x, position.eq(length - 1));
   const Tensor h = std::get<0>(elementwise_scan(back.log_a, back.b, {}, batch.cu_seqlens, /*reverse=*/true));
-  return std::get<0>(forward(x, batch)) + h.to(x.scalar_type());
+  return forward(x, batch, nullptr, {}) + h.to(x.scalar_type());
 }
 
 Tensor RgLru::reference(const Tensor& x, bool causal) const {
@@ -101,7 +95,5 @@ Tensor RgLru::reference(const Tensor& x, bool causal) const {
   };
   return causal ? run(x) : run(x) + run(x.flip(1)).flip(1);
 }
-
-double RgLru::flops_per_token() const { return 12.0 * static_cast<double>(lambda.numel()); }
 
 }  // namespace cortado

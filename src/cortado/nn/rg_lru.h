@@ -4,13 +4,41 @@
 #include <torch/nn/module.h>
 
 #include <memory>
-#include <tuple>
 
+#include "cortado/base/error.h"
 #include "cortado/nn/batch.h"
-#include "cortado/nn/block_diagonal.h"
+#include "cortado/nn/initialization.h"
 #include "cortado/nn/state_layout.h"
 
 namespace cortado {
+
+// A block-diagonal linear map, every head its own small matrix: the unit's gates.
+// x [B, T, D] -> [B, T, D], channels in H blocks of D/H: y_h = x_h W_h + b_h. weight [H, D/H, D/H] (in, out),
+// initialised N(0, H/D); bias [D], 0. D not divisible by H: InputError.
+class BlockDiagonal : public torch::nn::Module {
+ public:
+  BlockDiagonal(int64_t dim, int64_t heads) : torch::nn::Module("BlockDiagonal"), heads_(heads) {
+    fail_input_if(heads < 1 || dim % heads != 0, "[block_diagonal] width ", dim, " is not divisible by ", heads,
+                  " blocks");
+    const int64_t block = dim / heads;
+    weight = register_parameter("weight", at::empty({heads, block, block}));
+    lecun_normal(weight, block);
+    bias = register_parameter("bias", at::zeros({dim}));
+  }
+
+  Tensor forward(const Tensor& x) const {
+    const int64_t block = weight.size(1);
+    const Tensor blocks = x.reshape({-1, heads_, block}).transpose(0, 1);
+    const Tensor y = at::bmm(blocks, weight).transpose(0, 1).reshape(x.sizes());
+    return y + bias;
+  }
+
+  Tensor weight;
+  Tensor bias;
+
+ private:
+  int64_t heads_;
+};
 
 // r = σ(BD_a x + b_a), i = σ(BD_x x + b_x), log a_t = -8 r_t softplus(Λ), h_t = a_t h_{t-1} + √(1 - a_t²)(i_t ⊙ x_t);
 // at position 0 of the sequence h = i ⊙ x. The derivative of the square root is clipped at 1000. Λ starts so that
@@ -19,12 +47,8 @@ class RgLru : public torch::nn::Module {
  public:
   RgLru(int64_t dim, int64_t heads);
 
-  // x [B,T,D] -> h [B,T,D] (x's type) and the last h [rows,D] (float32, float64 for float64). `position` int64 [rows]:
-  // tokens seen before; `start` [rows,D]: h before.
-  std::tuple<Tensor, Tensor> forward(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position = {},
-                                     const std::optional<Tensor>& start = {}) const;
-
-  // The same with what the state has as `name` and its position; from zero without a state.
+  // x [B,T,D] -> h [B,T,D] (x's type). Goes on from what the state has as `name`, [rows,D] (float32, float64 for
+  // float64), and its position, and leaves the last h there; from zero without a state.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const;
   void declare(StateLayout& layout, const std::string& name) const { layout.scan(name, {lambda.size(0)}); }
 
@@ -34,8 +58,8 @@ class RgLru : public torch::nn::Module {
   // Token by token, dense, from zero.
   Tensor reference(const Tensor& x, bool causal) const;
 
-  double flops_per_token()
-      const;  // about 12 operations a channel for sigmoids, decay and recurrence; its matrices apart
+  // About 12 operations a channel for sigmoids, decay and recurrence; its matrices apart.
+  double flops_per_token() const { return 12.0 * static_cast<double>(lambda.numel()); }
 
   Tensor lambda;  // Λ [D]
   std::shared_ptr<BlockDiagonal> recurrence_gate, input_gate;
@@ -46,9 +70,8 @@ class RgLru : public torch::nn::Module {
   };
   // `first` bool [B,T]: the tokens where the sequence begins.
   Step step(const Tensor& x, const Tensor& first) const;
-  // One token a row in one call; undefined where it is not for that.
-  Tensor one_token(const Tensor& x, const Batch& batch, const std::optional<Tensor>& position,
-                   const std::optional<Tensor>& start) const;
+  // One token a row in one call, h [rows,D]; undefined where it is not for that.
+  Tensor one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const;
 };
 
 }  // namespace cortado

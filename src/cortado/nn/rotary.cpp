@@ -13,7 +13,6 @@
 #include "cortado/nn/wide.h"
 
 namespace cortado {
-
 namespace {
 
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin) {
@@ -57,18 +56,12 @@ Tensor plain_frequencies(int64_t channels, double theta, const at::TensorOptions
 Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
   const Tensor plain = plain_frequencies(channels, rotary.theta, options);
   const RotaryScaling& scaling = rotary.scaling;
-  switch (scaling.type) {
-    case RotaryScaling::Type::kNone:
-      return plain;
-    case RotaryScaling::Type::kLinear:
-      return plain / scaling.factor;
-    case RotaryScaling::Type::kFactors: {
-      fail_input_if(static_cast<int64_t>(scaling.factors.size()) != channels / 2, "[rotary] ", channels,
-                    " channels need ", channels / 2, " factors, got ", scaling.factors.size());
-      return plain / at::tensor(scaling.factors, at::kDouble).to(options.device());
-    }
-    case RotaryScaling::Type::kLlama3:
-      break;
+  if (scaling.type == RotaryScaling::Type::kNone) return plain;
+  if (scaling.type == RotaryScaling::Type::kLinear) return plain / scaling.factor;
+  if (scaling.type == RotaryScaling::Type::kFactors) {
+    fail_input_if(static_cast<int64_t>(scaling.factors.size()) != channels / 2, "[rotary] ", channels,
+                  " channels need ", channels / 2, " factors, got ", scaling.factors.size());
+    return plain / at::tensor(scaling.factors, at::kDouble).to(options.device());
   }
   const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // in the old context
   const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
@@ -77,19 +70,16 @@ Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptio
 
 constexpr double kLargestFactor = 1e9;
 
-RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
-  // A dense batch from zero has the same positions in every row: one row of the table serves all.
-  const bool same_rows = positions.size(0) > 1 && positions.stride(0) == 0;
-  const Tensor rows = same_rows ? positions.narrow(0, 0, 1) : positions;
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(positions.device());
-  const Tensor angles = rows.to(at::kDouble).unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, rotary, options);
-  return {angles.cos().to(type), angles.sin().to(type)};
+// A dense batch from zero has the same positions in every row: one row of a table serves all. float64.
+Tensor different_rows(const Tensor& positions) {
+  const bool same = positions.size(0) > 1 && positions.stride(0) == 0;
+  return (same ? positions.narrow(0, 0, 1) : positions).to(at::kDouble);
 }
 
-bool same(const Rotary& a, const Rotary& b) {
-  const RotaryScaling &x = a.scaling, &y = b.scaling;
-  return a.theta == b.theta && x.type == y.type && x.factor == y.factor && x.low == y.low && x.high == y.high &&
-         x.original_context == y.original_context && x.factors == y.factors;
+RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
+  const Tensor rows = different_rows(positions);
+  const Tensor angles = rows.unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, rotary, rows.options());
+  return {angles.cos().to(type), angles.sin().to(type)};
 }
 
 // All layers of a model turn by the same angles: a thread keeps its last table. On other devices a look at the
@@ -102,7 +92,7 @@ struct LastTable {
   RotaryTable table;
 
   bool serves(const Tensor& wanted, int64_t size, const Rotary& angles, at::ScalarType kind) const {
-    return positions.defined() && size == head_dim && kind == type && same(angles, rotary) &&
+    return positions.defined() && size == head_dim && kind == type && angles == rotary &&
            positions.sizes() == wanted.sizes() && at::equal(positions, wanted);
   }
 };
@@ -130,30 +120,22 @@ RotaryScaling RotaryScaling::from_json(const Json& json, const std::string& plac
     read.low = reader.number("low_freq_factor", 0.0, kLargestFactor, read.low);
     read.high = reader.number("high_freq_factor", 0.0, kLargestFactor, read.high);
     read.original_context = reader.integer("original_context", 1, int64_t{1} << 40, read.original_context);
-    if (read.high <= read.low) {
-      reader.fail(concat("high_freq_factor (", read.high, ") must be above low_freq_factor (", read.low, ")"));
-    }
+    reader.fail_if(read.high <= read.low, "high_freq_factor (", read.high, ") must be above low_freq_factor (",
+                   read.low, ")");
   }
   reader.finish();
   return read;
 }
 
 Json RotaryScaling::to_json() const {
-  switch (type) {
-    case Type::kNone:
-      break;
-    case Type::kLinear:
-      return {{"type", "linear"}, {"factor", factor}};
-    case Type::kFactors:
-      return {{"type", "factors"}, {"factors", factors}};
-    case Type::kLlama3:
-      return {{"type", "llama3"},
-              {"factor", factor},
-              {"low_freq_factor", low},
-              {"high_freq_factor", high},
-              {"original_context", original_context}};
-  }
-  return Json::object();
+  if (type == Type::kNone) return Json::object();
+  if (type == Type::kLinear) return {{"type", "linear"}, {"factor", factor}};
+  if (type == Type::kFactors) return {{"type", "factors"}, {"factors", factors}};
+  return {{"type", "llama3"},
+          {"factor", factor},
+          {"low_freq_factor", low},
+          {"high_freq_factor", high},
+          {"original_context", original_context}};
 }
 
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
@@ -220,6 +202,14 @@ void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, cons
   const RotaryTable table = rotary_table(positions, channels.value_or(q.size(-1)), *rotary, wide_type(q));
   q = rotate(q, table);
   k = rotate(k, table);
+}
+
+Tensor sinusoidal_positions(const Tensor& positions, int64_t dim, at::ScalarType type) {
+  const Tensor rows = different_rows(positions);
+  const Tensor exponent = at::arange(0, dim, 2, rows.options()).mul_(-std::log(1e4) / static_cast<double>(dim));
+  const Tensor angles = rows.unsqueeze(-1) * exponent.exp_();
+  const Tensor pairs = at::stack({angles.sin(), angles.cos()}, -1).flatten(-2);
+  return pairs.narrow(-1, 0, dim).to(type);
 }
 
 }  // namespace cortado

@@ -1,17 +1,12 @@
-// Rotary positions (RoPE), the half-split form of Llama.
+// Positions: rotary (RoPE), the half-split form of Llama, and sinusoidal.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "cortado/base/json.h"
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // How a model's angles were stretched to a longer context than it was first trained on: frequency i is divided by
 // linear   the factor;
@@ -25,6 +20,8 @@ struct RotaryScaling {
   double low = 1.0, high = 4.0;
   int64_t original_context = 8192;
   std::vector<double> factors = {};  // K/2 of them
+
+  bool operator==(const RotaryScaling&) const = default;
 
   // {"type": "linear", "factor": 2}, {"type": "factors", "factors": [...]} or {"type": "llama3", "factor": 8,
   // "low_freq_factor": 1, "high_freq_factor": 4, "original_context": 8192}
@@ -43,6 +40,7 @@ struct Rotary {
 
   Rotary(double base, RotaryScaling stretched = {})  // NOLINT: a number is a theta
       : theta(base), scaling(std::move(stretched)) {}
+  bool operator==(const Rotary&) const = default;
 };
 
 // cos and sin of position·frequency i, i < K/2, shaped [B|1, T, 1, K/2]. The angles are formed in float64, so that
@@ -67,5 +65,10 @@ Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rota
 // so many (all).
 void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary,
                              std::optional<int64_t> channels = {});
+
+// Absolute positions, added to the embeddings: interleaved sines and cosines, p_t[2i] = sin(t/10^(4·2i/D)), p_t[2i+1] =
+// cos of the same. positions int64 [B, T] -> [B|1, T, D] in `type`. An odd D ends on a sine. Learned positions are an
+// Embedding over the positions.
+Tensor sinusoidal_positions(const Tensor& positions, int64_t dim, at::ScalarType type);
 
 }  // namespace cortado

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "cortado/nn/batch.h"
+#include "cortado/nn/initialization.h"
 #include "cortado/nn/state_layout.h"
+#include "cortado/primitives/short_conv/op.h"
 
 namespace cortado {
 
@@ -14,16 +16,27 @@ namespace cortado {
 // In a SequenceState its tail, the last W - 1 inputs in float32, is called `name`.
 class ShortConvolution : public torch::nn::Module {
  public:
-  ShortConvolution(int64_t dim, int64_t taps, bool with_bias = false, std::string activation = "silu");
+  ShortConvolution(int64_t dim, int64_t taps, bool with_bias = false, std::string activation = "silu")
+      : torch::nn::Module("ShortConvolution"), activation_(std::move(activation)) {
+    weight = register_parameter("weight", at::empty({dim, taps}));
+    lecun_normal(weight, taps);
+    if (with_bias) bias = register_parameter("bias", at::zeros({dim}));
+  }
 
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const;
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {
+    auto [y, last] = short_conv(x, weight, bias, activation_, start_of(state, name), batch.cu_seqlens);
+    if (state) state->at(name) = last;
+    return y;
+  }
   // By the definition, dense, from zero.
-  Tensor reference(const Tensor& x) const;
+  Tensor reference(const Tensor& x) const { return std::get<0>(short_conv_reference(x, weight, bias, activation_)); }
 
-  void declare(StateLayout& layout, const std::string& name) const;
+  void declare(StateLayout& layout, const std::string& name) const {
+    layout.tail(name, {weight.size(1) - 1, weight.size(0)});
+  }
 
   Tensor weight;
-  std::optional<Tensor> bias;
+  OptionalTensor bias;
 
  private:
   std::string activation_;

@@ -1,12 +1,12 @@
 #include "cortado/nn/state.h"
 
 #include <algorithm>
+#include <map>
 
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr const char* kFormat = "cortado-state";
@@ -18,24 +18,19 @@ const std::string& metadata_entry(const TensorFile& file, const std::string& key
   return entry->second;
 }
 
-// "layers.12.key" -> 12, and `rest` = "key"; -1 when the name has another form or a layer that is not there.
-int64_t split_layer(const std::string& name, int64_t layers, std::string* rest) {
-  const std::string prefix = "layers.";
-  if (name.rfind(prefix, 0) != 0) return -1;
-  const size_t dot = name.find('.', prefix.size());
-  if (dot == std::string::npos || dot == prefix.size() || dot - prefix.size() > 6) return -1;
-  const std::string digits = name.substr(prefix.size(), dot - prefix.size());
-  if (digits.find_first_not_of("0123456789") != std::string::npos) return -1;
-  *rest = name.substr(dot + 1);
-  const int64_t layer = std::stoll(digits);
-  return layer < layers ? layer : -1;
-}
-
 int64_t layer_count(const TensorFile& file, const std::string& path) {
   const std::string& text = metadata_entry(file, "layers", path);
   fail_input_if(text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos,
                 "[state] ", path, " has no valid number of layers: \"", text, "\"");
   return std::stoll(text);
+}
+
+// The same state with every tensor replaced by change(tensor).
+template <typename Change>
+SequenceState transform(const SequenceState& state, const Change& change) {
+  SequenceState result(state.mechanism());
+  for (const auto& [name, tensor] : state.tensors()) result.add(name, change(tensor));
+  return result;
 }
 
 }  // namespace
@@ -64,24 +59,12 @@ Tensor& SequenceState::at(const std::string& name) {
   return *found;
 }
 
-const Tensor& SequenceState::at(const std::string& name) const { return const_cast<SequenceState*>(this)->at(name); }
-
-int64_t SequenceState::rows() const { return tensors_.empty() ? 0 : tensors_.front().second.size(0); }
-
-namespace {
-
-// The same state with every tensor replaced by change(tensor).
-template <typename Change>
-SequenceState transform(const SequenceState& state, const Change& change) {
-  SequenceState result(state.mechanism());
-  for (const auto& [name, tensor] : state.tensors()) result.add(name, change(tensor));
-  return result;
-}
-
-}  // namespace
-
 SequenceState SequenceState::clone() const {
   return transform(*this, [](const Tensor& t) { return t.clone(); });
+}
+
+SequenceState SequenceState::compact() const {
+  return transform(*this, [](const Tensor& t) { return t.nbytes() < t.storage().nbytes() / 4 * 3 ? t.clone() : t; });
 }
 
 SequenceState SequenceState::index(const Tensor& rows) const {
@@ -99,10 +82,6 @@ SequenceState SequenceState::to(const at::TensorOptions& options) const {
     if (options.has_dtype() && t.is_floating_point()) wanted = wanted.dtype(options.dtype());
     return t.to(wanted);
   });
-}
-
-SequenceState SequenceState::detach() const {
-  return transform(*this, [](const Tensor& t) { return t.detach(); });
 }
 
 Tensor SpareRoom::append(const std::string& name, const Tensor& x, const Tensor& added, int64_t spare) {
@@ -158,19 +137,22 @@ std::vector<SequenceState> load_states(const std::string& path, const std::strin
   fail_input_if(owner != identity, "[state] ", path, " belongs to another model: ", owner, ", this one is ", identity);
 
   std::vector<SequenceState> states;
+  std::map<std::string, int64_t> numbers;  // "layers.12" -> 12
   const int64_t layers = layer_count(file, path);
   for (int64_t i = 0; i < layers; ++i) {
+    numbers["layers." + std::to_string(i)] = i;
     states.emplace_back(metadata_entry(file, "mechanism." + std::to_string(i), path));
   }
   for (const auto& [name, tensor] : file.tensors) {
-    std::string rest;
-    if (name.rfind("extra.", 0) == 0) {
+    if (name.starts_with("extra.")) {
       if (extra) extra->emplace_back(name.substr(6), tensor);
       continue;
     }
-    const int64_t layer = split_layer(name, layers, &rest);
-    fail_input_if(layer < 0, "[state] ", path, " has a tensor that belongs nowhere: \"", name, "\"");
-    states[layer].add(rest, tensor);
+    const size_t dot = name.find('.', name.find('.') + 1);
+    const auto layer = numbers.find(name.substr(0, dot));
+    fail_input_if(dot == std::string::npos || layer == numbers.end(), "[state] ", path,
+                  " has a tensor that belongs nowhere: \"", name, "\"");
+    states[layer->second].add(name.substr(dot + 1), tensor);
   }
   return states;
 }

@@ -1,17 +1,13 @@
 // SequenceState: everything that a mixer carries from one call to the next.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
+
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // Memory that a mixer keeps behind the tensors of its state, to write new tokens into instead of copying the old ones.
 // A copy of a state has none: two states never write into the same memory.
@@ -48,18 +44,21 @@ class SequenceState {
   void add(const std::string& name, Tensor tensor);
   // The tensor of that name; InputError if there is none.
   Tensor& at(const std::string& name);
-  const Tensor& at(const std::string& name) const;
+  const Tensor& at(const std::string& name) const { return const_cast<SequenceState*>(this)->at(name); }
   // The same; null if there is none.
   Tensor* find(const std::string& name);
   const std::vector<std::pair<std::string, Tensor>>& tensors() const { return tensors_; }
 
-  int64_t rows() const;                                      // batch rows; 0 when empty
-  SequenceState clone() const;                               // deep copy: a fork of the sequence
+  // Batch rows; 0 when empty.
+  int64_t rows() const { return tensors_.empty() ? 0 : tensors_.front().second.size(0); }
+  SequenceState clone() const;  // deep copy: a fork of the sequence
+  // The same for keeping it: no spare room, and what is a small part of other memory (the last tokens' keys, of all that
+  // were read with them) has its own, so that it holds little more than bytes().
+  SequenceState compact() const;
   SequenceState index(const Tensor& rows) const;             // int64 row numbers, repeats allowed
   SequenceState row(int64_t number) const;                   // one of them, in the same memory
   SequenceState to(const at::TensorOptions& options) const;  // device, and type of floating-point tensors
-  SequenceState detach() const;
-  int64_t bytes() const;  // what it occupies, spare room apart
+  int64_t bytes() const;                                     // what it occupies, spare room apart
   SpareRoom& room() { return room_; }
 
  private:
@@ -69,8 +68,8 @@ class SequenceState {
 };
 
 // The tensor that a call goes on from; none without a state.
-inline std::optional<Tensor> start_of(const SequenceState* state, const std::string& name) {
-  return state ? std::optional<Tensor>(state->at(name)) : std::nullopt;
+inline OptionalTensor start_of(const SequenceState* state, const std::string& name) {
+  return state ? OptionalTensor(state->at(name)) : std::nullopt;
 }
 
 // Leaves these tensors in the state, if there is one.

@@ -1,6 +1,5 @@
 #include "cortado/nn/state_layout.h"
 
-#include <algorithm>
 #include <map>
 
 #include "cortado/base/error.h"
@@ -9,47 +8,33 @@
 namespace cortado {
 namespace {
 
-// [rows, missing, ...] of zeros before what x [rows, places - missing, ...] has.
+// The rows of all caches, right-aligned among `places`, in new memory that has room for `capacity` of them.
+Tensor join_caches(const std::vector<Tensor>& caches, int64_t places, int64_t capacity) {
+  std::vector<int64_t> sizes = caches[0].sizes().vec();
+  sizes[0] = 0;
+  sizes[1] = capacity;
+  for (const Tensor& cache : caches) sizes[0] += cache.size(0);
+  Tensor all = at::empty(sizes, caches[0].options());
+  int64_t row = 0;
+  for (const Tensor& cache : caches) {
+    const Tensor rows = all.narrow(0, row, cache.size(0));
+    const int64_t before = places - cache.size(1);
+    rows.narrow(1, 0, before).zero_();
+    rows.narrow(1, before, cache.size(1)).copy_(cache);
+    rows.narrow(1, places, capacity - places).zero_();
+    row += cache.size(0);
+  }
+  return all;
+}
+
+}  // namespace
+
 Tensor right_aligned(const Tensor& x, int64_t places) {
   if (x.size(1) == places) return x;
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[1] = places - x.size(1);
   return at::cat({at::zeros(sizes, x.options()), x}, 1);
 }
-
-}  // namespace
-
-void StateLayout::scan(const std::string& name, std::vector<int64_t> shape, double fill) {
-  entries_.push_back({name, Type::kScan, std::move(shape), fill});
-}
-
-void StateLayout::kept(const std::string& name, std::vector<int64_t> shape) {
-  entries_.push_back({name, Type::kInput, std::move(shape)});
-}
-
-void StateLayout::tail(const std::string& name, std::vector<int64_t> shape) {
-  entries_.push_back({name, Type::kTail, std::move(shape)});
-}
-
-void StateLayout::ring(const std::string& name, std::vector<int64_t> shape, Places places, const std::string& held) {
-  entries_.push_back({name, Type::kInput, std::move(shape), 0, std::move(places), held});
-}
-
-void StateLayout::scan_ring(const std::string& name, std::vector<int64_t> shape, Places places,
-                            const std::string& held) {
-  entries_.push_back({name, Type::kScan, std::move(shape), 0, std::move(places), held});
-}
-
-StateLayout::Places StateLayout::last(int64_t most) {
-  return [most](int64_t tokens) { return std::min(tokens, most); };
-}
-
-void StateLayout::growing(const std::string& name, std::vector<int64_t> shape, int64_t block, const std::string& used) {
-  const auto blocks = [block](int64_t tokens) { return (tokens + block - 1) / block * block; };
-  entries_.push_back({name, Type::kInput, std::move(shape), 0, blocks, used, true});
-}
-
-void StateLayout::counter(const std::string& name) { entries_.push_back({name, Type::kCounter, {}}); }
 
 at::ScalarType StateLayout::type_of(Type type, at::ScalarType input) {
   if (type == Type::kCounter) return at::kLong;
@@ -90,12 +75,17 @@ bool StateLayout::grows() const {
   return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.grows; });
 }
 
+// The places of a growing cache that hold tokens.
+int64_t StateLayout::used(const Entry& entry, const SequenceState& state) {
+  return state.rows() ? state.at(entry.held)[0].item<int64_t>() : 0;
+}
+
 // The places of a cache that some row needs: where they begin, and how many they are.
 std::pair<int64_t, int64_t> StateLayout::filled(const Entry& entry, const SequenceState& state) const {
   const bool counted = !entry.held.empty() && !entry.grows;
   const Tensor numbers = state.at(counted ? entry.held : kPosition).to(at::kCPU);
   int64_t end = state.at(entry.name).size(1), count = 0;
-  if (entry.grows) end = state.rows() ? state.at(entry.held)[0].item<int64_t>() : 0;
+  if (entry.grows) end = used(entry, state);
   for (int64_t n = 0; n < numbers.size(0); ++n) {
     const int64_t number = numbers[n].item<int64_t>();
     count = std::max(count, counted || entry.grows ? number : entry.places(number));
@@ -104,7 +94,7 @@ std::pair<int64_t, int64_t> StateLayout::filled(const Entry& entry, const Sequen
   return {end - count, count};
 }
 
-SequenceState StateLayout::join(const std::vector<SequenceState>& states) const {
+SequenceState StateLayout::join(const std::vector<SequenceState>& states, int64_t room) const {
   fail_input_if(states.empty(), "[state] there are no states to join");
   for (const SequenceState& state : states) {
     fail_input_if(state.mechanism() != states[0].mechanism(), "[state] states of ", states[0].mechanism(), " and of ",
@@ -125,14 +115,21 @@ SequenceState StateLayout::join(const std::vector<SequenceState>& states) const 
       }
       parts.push_back(x);
     }
-    if (entry.places) {
-      for (Tensor& part : parts) part = right_aligned(part, places);
-    }
     if (entry.grows) used[entry.held] = places;
-    all.add(entry.name, at::cat(parts));
+    const int64_t capacity = entry.grows && room > 0 ? entry.places(places + room) : places;
+    all.add(entry.name, entry.places ? join_caches(parts, places, capacity) : at::cat(parts));
   }
   for (const auto& [name, places] : used) all.at(name).fill_(places);
   return all;
+}
+
+SequenceState StateLayout::fork(const SequenceState& state) const {
+  SequenceState copy(state.mechanism());
+  for (const Entry& entry : entries_) {
+    const Tensor& x = state.at(entry.name);
+    copy.add(entry.name, entry.grows ? x.narrow(1, 0, used(entry, state)) : x.clone());
+  }
+  return copy;
 }
 
 void StateLayout::check(const SequenceState& state, const std::string& place) const {

@@ -1,11 +1,9 @@
 // The type that gates, decays, features and scan states have: a short type cannot tell slow decays apart.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // Float32, float64 for float64.
 inline at::ScalarType wide_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }

@@ -1,11 +1,6 @@
 #include "cortado/primitives/common.h"
 
-#include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/functions/utils.h>
-
 #include <map>
-
-#include "cortado/primitives/autograd_node.h"
 
 namespace cortado {
 
@@ -109,21 +104,20 @@ std::map<int64_t, std::vector<int64_t>> group_by_length(const std::vector<int64_
 Tensor gather_sequences(const Tensor& x, const std::vector<int64_t>& bounds, const std::vector<int64_t>& members,
                         int64_t length) {
   if (!x.defined()) return x;
-  std::vector<Tensor> parts;
+  if (members.empty()) return x.narrow(0, 0, 0);
+  Tensors parts;
   for (const int64_t n : members) parts.push_back(x.narrow(1, bounds[n], length));
   return parts.size() == 1 ? parts[0] : at::cat(parts, 0);
 }
 
 }  // namespace
 
-PackedResult for_each_sequence(
-    const std::vector<int64_t>& bounds, const std::vector<Tensor>& timed, const std::vector<Tensor>& rows,
-    const std::function<PackedResult(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows)>& run) {
+PackedResult for_each_sequence(const std::vector<int64_t>& bounds, const Tensors& timed, const Tensors& rows,
+                               const std::function<PackedResult(const Tensors& timed, const Tensors& rows)>& run) {
   const size_t count = bounds.size() - 1;
-  std::vector<std::vector<Tensor>> timed_parts, row_parts;  // [result][sequence]
-  auto keep = [count](std::vector<std::vector<Tensor>>& parts, const std::vector<Tensor>& results,
-                      const std::vector<int64_t>& members) {
-    parts.resize(results.size(), std::vector<Tensor>(count));
+  std::vector<Tensors> timed_parts, row_parts;  // [result][sequence]
+  auto keep = [count](std::vector<Tensors>& parts, const Tensors& results, const std::vector<int64_t>& members) {
+    parts.resize(results.size(), Tensors(count));
     for (size_t r = 0; r < results.size(); ++r) {
       if (!results[r].defined()) continue;
       for (size_t i = 0; i < members.size(); ++i) {
@@ -134,19 +128,14 @@ PackedResult for_each_sequence(
   auto groups = group_by_length(bounds);
   if (groups.empty()) groups[0] = {};  // no sequence at all: run once on nothing, for the shapes
   for (const auto& [length, members] : groups) {
-    std::vector<Tensor> group_timed, group_rows;
-    for (const auto& x : timed) {
-      group_timed.push_back(members.empty() ? (x.defined() ? x.narrow(0, 0, 0) : x)
-                                            : gather_sequences(x, bounds, members, length));
-    }
+    Tensors group_timed, group_rows;
+    for (const auto& x : timed) group_timed.push_back(gather_sequences(x, bounds, members, length));
     const Tensor numbers = at::tensor(members, at::kLong);
     for (const auto& x : rows) group_rows.push_back(x.defined() ? x.index_select(0, numbers.to(x.device())) : x);
     const PackedResult results = run(group_timed, group_rows);
     if (members.empty()) {
       PackedResult nothing{{}, results.rows};
-      for (const auto& x : results.timed) {
-        nothing.timed.push_back(x.defined() ? x.flatten(0, 1).unsqueeze(0) : x);
-      }
+      for (const auto& x : results.timed) nothing.timed.push_back(x.defined() ? x.flatten(0, 1).unsqueeze(0) : x);
       return nothing;
     }
     keep(timed_parts, results.timed, members);
@@ -156,43 +145,6 @@ PackedResult for_each_sequence(
   for (const auto& parts : timed_parts) joined.timed.push_back(parts[0].defined() ? at::cat(parts, 1) : Tensor());
   for (const auto& parts : row_parts) joined.rows.push_back(parts[0].defined() ? at::cat(parts, 0) : Tensor());
   return joined;
-}
-
-namespace {
-
-// The tensors among the last `count` values of a stack; absent optional ones are left out.
-std::vector<Tensor> tensors_on_top(const torch::jit::Stack& stack, size_t count) {
-  std::vector<Tensor> found;
-  for (auto it = stack.end() - static_cast<std::ptrdiff_t>(count); it != stack.end(); ++it) {
-    if (it->isTensor()) found.push_back(it->toTensor());
-  }
-  return found;
-}
-
-void run_once_differentiable(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  const torch::autograd::variable_list inputs = tensors_on_top(*stack, schema.arguments().size());
-  const bool wanted = at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-  }
-  if (!wanted) return;
-  // Hung between the results and the inputs, so that it is met on every way from one to the other.
-  const auto error = make_node<torch::autograd::Error>(
-      concat("[", schema.name(), "] differentiating twice is not supported: this gradient has no gradient of its own"),
-      torch::autograd::collect_next_edges(inputs));
-  for (const Tensor& output : tensors_on_top(*stack, schema.returns().size())) {
-    if (output.defined() && torch::autograd::isDifferentiableType(output.scalar_type())) {
-      torch::autograd::set_history(output, error);
-    }
-  }
-}
-
-}  // namespace
-
-torch::CppFunction once_differentiable() {
-  return torch::CppFunction::makeFromBoxedFunction<&run_once_differentiable>();
 }
 
 }  // namespace cortado

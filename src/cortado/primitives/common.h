@@ -1,22 +1,14 @@
-// What all primitives share: types, heads, packed sequences, and the error on differentiating twice.
+// What all primitives share: shapes, heads, packed sequences.
 #pragma once
-
-#include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include <functional>
 #include <initializer_list>
 #include <limits>
-#include <optional>
-#include <string_view>
-#include <vector>
 
 #include "cortado/base/error.h"
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -54,21 +46,16 @@ c10::SymInt packed_rows(std::string_view op, const OptionalTensor& cu_seqlens, c
 // group of equally long sequences as a dense batch and returns (timed results, row results) of the same kinds.
 // Sequences of one length run together.
 struct PackedResult {
-  std::vector<Tensor> timed;
-  std::vector<Tensor> rows;
+  Tensors timed;
+  Tensors rows;
 };
-PackedResult for_each_sequence(
-    const std::vector<int64_t>& bounds, const std::vector<Tensor>& timed, const std::vector<Tensor>& rows,
-    const std::function<PackedResult(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows)>& run);
+PackedResult for_each_sequence(const std::vector<int64_t>& bounds, const Tensors& timed, const Tensors& rows,
+                               const std::function<PackedResult(const Tensors& timed, const Tensors& rows)>& run);
 
 // While one lives, the ATen calls of an operator compute in the types they are given. Without it a caller's autocast
 // would turn the matrix products inside our kernels into bfloat16. Every kernel and every backward starts with one.
 class NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard_{c10::autocast_dispatch_keyset};
 };
-
-// A boxed Autograd kernel for X_backward operators: computes as usual, and makes differentiating the results
-// an error that says so. Use: m.impl("gated_scan_backward", once_differentiable()).
-torch::CppFunction once_differentiable();
 
 }  // namespace cortado

@@ -1,12 +1,12 @@
-#include "cortado/primitives/differentiable.h"
-
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/headeronly/version.h>
 
 #include <algorithm>
 
-#include "cortado/primitives/autograd_node.h"
-#include "cortado/primitives/common.h"
+#include "cortado/primitives/operator.h"
 
 namespace cortado {
 namespace {
@@ -15,6 +15,42 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
+
+// Nodes of torch's backward graph: what differs between the versions of torch that the project builds with.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+using NodePointer = std::shared_ptr<Node>;
+template <class T, class... Arguments>
+std::shared_ptr<T> make_node(Arguments&&... arguments) {
+  return {new T(std::forward<Arguments>(arguments)...), torch::autograd::deleteNode};
+}
+#else
+using NodePointer = c10::intrusive_ptr<Node>;
+template <class T, class... Arguments>
+c10::intrusive_ptr<T> make_node(Arguments&&... arguments) {
+  return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+}
+#endif
+
+// A boxed kernel: run(op, keys, stack).
+template <typename Run>
+torch::CppFunction boxed(Run run) {
+  struct Kernel : c10::OperatorKernel {
+    explicit Kernel(Run run) : run(std::move(run)) {}
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) { run(op, keys, *stack); }
+    Run run;
+  };
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(run)));
+}
+
+// What the operator computes below autograd.
+void compute(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, &stack);
+}
+
+bool any_requires_grad(const variable_list& inputs) {
+  return at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
+}
 
 // The place of the argument or result of that name; -1 if there is none.
 template <typename Entries>
@@ -33,11 +69,10 @@ class GradientNode : public Node {
       : gradient_(gradient), ignored_(std::move(ignored)) {}
 
   void keep(const c10::IValue& value, bool is_result) {
-    Argument kept;
+    Kept& kept = arguments_.emplace_back();
     kept.is_tensor = value.isTensor() && value.toTensor().defined();
     if (kept.is_tensor) kept.tensor = SavedVariable(value.toTensor(), is_result);
     if (!kept.is_tensor) kept.value = value;
-    arguments_.push_back(std::move(kept));
   }
 
   std::string name() const override { return gradient_.schema().name(); }
@@ -50,7 +85,7 @@ class GradientNode : public Node {
       if (!grads[i].defined() && !optional) grads[i] = input_metadata(i).zeros_like();
       stack.push_back(grads[i].defined() ? c10::IValue(grads[i]) : c10::IValue());
     }
-    for (const Argument& x : arguments_) {
+    for (const Kept& x : arguments_) {
       stack.push_back(x.is_tensor ? c10::IValue(x.tensor.unpack(getptr())) : x.value);
     }
     gradient_.callBoxed(&stack);
@@ -61,129 +96,131 @@ class GradientNode : public Node {
 
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (Argument& x : arguments_) x.tensor.reset_data();
+    for (Kept& x : arguments_) x.tensor.reset_data();
   }
 
  private:
   // Of the gradient's operator, behind the incoming gradients: a tensor, or a value of any other type.
-  struct Argument {
+  struct Kept {
     SavedVariable tensor;
     c10::IValue value;
     bool is_tensor = false;
   };
 
   c10::OperatorHandle gradient_;
-  std::vector<Argument> arguments_;
+  std::vector<Kept> arguments_;
   std::vector<bool> ignored_;
 };
 
-class Differentiable : public c10::OperatorKernel {
- public:
-  Differentiable(std::string gradient, std::vector<std::string> inputs, std::string optional_work)
-      : name_(std::move(gradient)), inputs_(std::move(inputs)), optional_work_(std::move(optional_work)) {}
+// The values of the call's arguments, or of its results, on top of the stack.
+template <typename Entries>
+Stack::iterator first_of(Stack& stack, const Entries& entries) {
+  return stack.end() - static_cast<std::ptrdiff_t>(entries.size());
+}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    const auto& schema = op.schema();
-    variable_list inputs;  // undefined where absent
-    for (const auto& name : inputs_) {
-      inputs.push_back(tensor_or_undefined(*(stack->end() - count(schema) + place_of(schema.arguments(), name))));
-      TORCH_CHECK_NOT_IMPLEMENTED(!inputs.back().defined() || !inputs.back()._fw_grad(0).defined(), "[", schema.name(),
-                                  "] forward-mode differentiation is not supported");
-    }
-    const bool wanted = at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
-    Stack arguments;
-    if (wanted) arguments.assign(stack->end() - count(schema), stack->end());
-    {
-      const at::AutoDispatchBelowADInplaceOrView below;
-      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-    }
-    if (wanted) record(schema, inputs, arguments, *stack);
+void set_gradient(c10::IValue& result, const variable_list& inputs, const NodePointer& node) {
+  // A result that is an input itself, as over no tokens, must not get the input's place in the graph.
+  for (const Tensor& x : inputs) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    if (x.defined() && x.is_same(result.toTensor())) result = x.clone();
   }
+  torch::autograd::set_history(result.toTensor(), node);
+}
 
- private:
-  static std::ptrdiff_t count(const c10::FunctionSchema& schema) {
-    return static_cast<std::ptrdiff_t>(schema.arguments().size());
+// `arguments` are those of the call, `stack` ends with its results.
+void record(const GradientOperator& gradient, const c10::FunctionSchema& schema, const variable_list& inputs,
+            const Stack& arguments, Stack& stack) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(gradient.name.c_str(), "");
+  std::vector<bool> ignored;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool optional = gradient.inputs[i] == gradient.optional_work;
+    ignored.push_back(!inputs[i].defined() || (optional && !inputs[i].requires_grad()));
   }
-
-  static void set_gradient(c10::IValue& result, const variable_list& inputs, const NodePointer& node) {
-    // A result that is an input itself, as over no tokens, must not get the input's place in the graph.
-    for (const Tensor& x : inputs) {
-      const at::AutoDispatchBelowADInplaceOrView below;
-      if (x.defined() && x.is_same(result.toTensor())) result = x.clone();
-    }
-    torch::autograd::set_history(result.toTensor(), node);
-  }
-
-  // `arguments` are those of the call, `stack` ends with its results.
-  void record(const c10::FunctionSchema& schema, const variable_list& inputs, const Stack& arguments,
-              Stack& stack) const {
-    const auto gradient = c10::Dispatcher::singleton().findSchemaOrThrow(name_.c_str(), "");
-    std::vector<bool> ignored;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      ignored.push_back(!inputs[i].defined() || (inputs_[i] == optional_work_ && !inputs[i].requires_grad()));
-    }
-    const auto node = make_node<GradientNode>(gradient, std::move(ignored));
-    node->set_next_edges(torch::autograd::collect_next_edges(inputs));
-    const auto results = stack.end() - static_cast<std::ptrdiff_t>(schema.returns().size());
-    const auto& wanted = gradient.schema().arguments();
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      const std::string& name = wanted[i].name();
-      const int64_t argument = place_of(schema.arguments(), name), result = place_of(schema.returns(), name);
-      if (name.starts_with("grad_")) {
-        set_gradient(*(results + static_cast<std::ptrdiff_t>(i)), inputs, node);
-      } else if (name.starts_with("need_")) {
-        const auto needed = arguments[place_of(schema.arguments(), optional_work_)];
-        node->keep(tensor_or_undefined(needed).defined() && needed.toTensor().requires_grad(), false);
-      } else if (argument >= 0) {
-        node->keep(arguments[argument], false);
-      } else {
-        node->keep(*(results + result), true);
-      }
+  const auto node = make_node<GradientNode>(op, std::move(ignored));
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  const auto results = first_of(stack, schema.returns());
+  const auto& wanted = op.schema().arguments();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const std::string& name = wanted[i].name();
+    const int64_t argument = place_of(schema.arguments(), name), result = place_of(schema.returns(), name);
+    if (name.starts_with("grad_")) {
+      set_gradient(results[static_cast<std::ptrdiff_t>(i)], inputs, node);
+    } else if (name.starts_with("need_")) {
+      const auto needed = arguments[place_of(schema.arguments(), gradient.optional_work)];
+      node->keep(tensor_or_undefined(needed).defined() && needed.toTensor().requires_grad(), false);
+    } else {
+      node->keep(argument >= 0 ? arguments[argument] : results[result], argument < 0);
     }
   }
+}
 
-  std::string name_;
-  std::vector<std::string> inputs_;
-  std::string optional_work_;
-};
-
-class GradientsLike : public c10::OperatorKernel {
- public:
-  GradientsLike(std::vector<std::string> inputs, std::string optional_work)
-      : inputs_(std::move(inputs)), optional_work_(std::move(optional_work)) {}
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-    const auto& arguments = op.schema().arguments();
-    const Stack given = torch::jit::pop(*stack, arguments.size());
-    size_t first = 0;
-    while (arguments[first].name().starts_with("grad_")) ++first;
-    const Tensor& any = given[first].toTensor();
-    const auto need =
-        std::find_if(arguments.begin(), arguments.end(), [](const auto& x) { return x.name().starts_with("need_"); });
-    const bool needed = need == arguments.end() || given[need - arguments.begin()].toBool();
-    for (const auto& name : inputs_) {
-      const int64_t place = place_of(arguments, name);
-      const Tensor x = place < 0 ? any : tensor_or_undefined(given[place]);
-      const bool wanted = x.defined() && (needed || name != optional_work_);
-      stack->emplace_back(wanted ? at::empty_symint(x.sym_sizes(), x.options()) : at::empty({0}, any.options()));
-    }
+// The tensors among the entries' values; absent optional ones are left out.
+template <typename Entries>
+variable_list tensors_of(Stack& stack, const Entries& entries) {
+  variable_list found;
+  for (auto it = first_of(stack, entries); it != stack.end(); ++it) {
+    if (it->isTensor()) found.push_back(it->toTensor());
   }
-
- private:
-  std::vector<std::string> inputs_;
-  std::string optional_work_;
-};
+  return found;
+}
 
 }  // namespace
 
-torch::CppFunction differentiable_by(std::string gradient, std::vector<std::string> inputs, std::string optional_work) {
-  return torch::CppFunction::makeFromBoxedFunctor(
-      std::make_unique<Differentiable>(std::move(gradient), std::move(inputs), std::move(optional_work)));
+torch::CppFunction differentiable_by(GradientOperator gradient) {
+  return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack) {
+    const auto& schema = op.schema();
+    variable_list inputs;  // undefined where absent
+    for (const auto& name : gradient.inputs) {
+      inputs.push_back(tensor_or_undefined(first_of(stack, schema.arguments())[place_of(schema.arguments(), name)]));
+      TORCH_CHECK_NOT_IMPLEMENTED(!inputs.back().defined() || !inputs.back()._fw_grad(0).defined(), "[", schema.name(),
+                                  "] forward-mode differentiation is not supported");
+    }
+    const bool wanted = any_requires_grad(inputs);
+    Stack arguments;
+    if (wanted) arguments.assign(first_of(stack, schema.arguments()), stack.end());
+    compute(op, keys, stack);
+    if (wanted) record(gradient, schema, inputs, arguments, stack);
+  });
 }
 
-torch::CppFunction gradients_like(std::vector<std::string> inputs, std::string optional_work) {
-  return torch::CppFunction::makeFromBoxedFunctor(
-      std::make_unique<GradientsLike>(std::move(inputs), std::move(optional_work)));
+torch::CppFunction gradients_like(GradientOperator gradient) {
+  return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet, Stack& stack) {
+    const auto& arguments = op.schema().arguments();
+    const Stack given = torch::jit::pop(stack, arguments.size());
+    const auto begins = [&](const char* with) {
+      return [with](const c10::Argument& x) { return x.name().starts_with(with); };
+    };
+    const auto first = std::find_if_not(arguments.begin(), arguments.end(), begins("grad_"));
+    const Tensor& any = given[first - arguments.begin()].toTensor();
+    const auto need = std::find_if(arguments.begin(), arguments.end(), begins("need_"));
+    const bool needed = need == arguments.end() || given[need - arguments.begin()].toBool();
+    for (const auto& name : gradient.inputs) {
+      const int64_t place = place_of(arguments, name);
+      const Tensor x = place < 0 ? any : tensor_or_undefined(given[place]);
+      const bool wanted = x.defined() && (needed || name != gradient.optional_work);
+      stack.emplace_back(wanted ? at::empty_symint(x.sym_sizes(), x.options()) : at::empty({0}, any.options()));
+    }
+  });
+}
+
+torch::CppFunction once_differentiable() {
+  return boxed([](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack) {
+    const auto& schema = op.schema();
+    const variable_list inputs = tensors_of(stack, schema.arguments());
+    const bool wanted = any_requires_grad(inputs);
+    compute(op, keys, stack);
+    if (!wanted) return;
+    // Hung between the results and the inputs, so that it is met on every way from one to the other.
+    const auto error = make_node<torch::autograd::Error>(
+        concat("[", schema.name(),
+               "] differentiating twice is not supported: this gradient has no gradient of its own"),
+        torch::autograd::collect_next_edges(inputs));
+    for (const Tensor& output : tensors_of(stack, schema.returns())) {
+      if (output.defined() && torch::autograd::isDifferentiableType(output.scalar_type())) {
+        torch::autograd::set_history(output, error);
+      }
+    }
+  });
 }
 
 }  // namespace cortado

@@ -1,7 +1,6 @@
 #include "cortado/primitives/operator.h"
 
 namespace cortado {
-
 namespace {
 
 bool is_size(char letter) { return letter >= 'A' && letter <= 'Z'; }

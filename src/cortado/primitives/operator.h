@@ -3,15 +3,39 @@
 
 #include <torch/library.h>
 
-#include <array>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "cortado/primitives/common.h"
-#include "cortado/primitives/differentiable.h"
 
 namespace cortado {
+
+// --- Autograd: an operator X whose gradient is an operator too, X_backward (differentiable.cpp). ---
+
+// X_backward by its name ("cortado::X_backward"), and X's arguments that its results are the gradients of, in that
+// order; those of absent arguments and of an `optional_work` that needs none are ignored. Its own arguments are told by
+// their names in its schema:
+//
+//   grad_...  come first: the gradients of X's first results (zeros for one that is missing, unless it is optional)
+//   need_...  whether X's argument `optional_work` requires a gradient
+//   others    X's argument or result of that name
+struct GradientOperator {
+  std::string name;
+  std::vector<std::string> inputs;
+  std::string optional_work = "";
+};
+
+// The Autograd kernel of X: computes as usual and, where a gradient will be wanted, notes how to call X_backward.
+torch::CppFunction differentiable_by(GradientOperator gradient);
+
+// The Meta kernel of X_backward: results in the shapes and types of those arguments (of the first that is no gradient,
+// for one that X_backward does not have), [0] for what is absent or not needed.
+torch::CppFunction gradients_like(GradientOperator gradient);
+
+// The Autograd kernel of X_backward: computes as usual, and makes differentiating the results an error that says so.
+torch::CppFunction once_differentiable();
+
+// --- Registration. ---
 
 // Defines an operator by its schema. `kernel` computes on every device, `meta` makes results of the right shapes from
 // shapes, `autograd` says what becomes of gradients.
@@ -25,15 +49,15 @@ void define_operator(torch::Library& library, const std::string& schema, Kernel 
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Autograd, std::move(autograd)));
 }
 
-// The same with its gradient, an operator too, which cannot be differentiated again: `inputs` and `optional_work` as
-// differentiable_by's.
+// The same with its gradient, an operator too, which cannot be differentiated again.
 template <typename Kernel, typename Meta, typename Gradient>
 void define_operator(torch::Library& library, const std::string& schema, Kernel kernel, Meta meta,
                      const std::string& gradient_schema, Gradient gradient, const std::vector<std::string>& inputs,
                      const std::string& optional_work = "") {
   const std::string name = "cortado::" + gradient_schema.substr(0, gradient_schema.find('('));
-  define_operator(library, schema, kernel, meta, differentiable_by(name, inputs, optional_work));
-  define_operator(library, gradient_schema, gradient, gradients_like(inputs, optional_work), once_differentiable());
+  const GradientOperator by{name, inputs, optional_work};
+  define_operator(library, schema, kernel, meta, differentiable_by(by));
+  define_operator(library, gradient_schema, gradient, gradients_like(by), once_differentiable());
 }
 
 // The operator "cortado::NAME", to be called as a function of that type.
@@ -65,7 +89,7 @@ class Bounds {
   int64_t rows(int64_t batch) const { return packed_ ? static_cast<int64_t>(bounds_.size()) - 1 : batch; }
   // dense(timed, rows) on the batch, or on every sequence (for_each_sequence).
   template <typename Dense>
-  PackedResult run(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows, const Dense& dense) const {
+  PackedResult run(const Tensors& timed, const Tensors& rows, const Dense& dense) const {
     return packed_ ? for_each_sequence(bounds_, timed, rows, dense) : dense(timed, rows);
   }
 

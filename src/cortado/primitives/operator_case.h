@@ -2,19 +2,13 @@
 // check against, and how much work it is.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <functional>
-#include <optional>
 #include <string>
-#include <tuple>
-#include <vector>
+
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
-using Tensors = std::vector<Tensor>;
 
 // One sequence (B 1) of H heads with K = V = L = M = size; D = H · size where there are no heads.
 struct OperatorSizes {
@@ -46,8 +40,8 @@ struct OperatorCase {
 
 // --- What the cases are written with. ---
 
-inline Tensors results(const std::tuple<Tensor, Tensor>& result) { return {std::get<0>(result), std::get<1>(result)}; }
-inline std::optional<Tensor> part(const Tensors& carried, size_t i) {
+inline Tensors results(const TensorTuple<2>& result) { return {std::get<0>(result), std::get<1>(result)}; }
+inline OptionalTensor part(const Tensors& carried, size_t i) {
   return i < carried.size() ? carried[i] : std::optional<Tensor>();
 }
 inline Tensors join(Tensors a, const Tensors& b) {

@@ -12,12 +12,12 @@ using TokenStep = std::function<Tensor(int64_t t, Tensor& state)>;
 
 // The outputs [B,T,...] and the last states of a batch, or of packed sequences of a row of `start` each. `nothing`: the
 // outputs, if there is no token.
-inline std::tuple<Tensor, Tensor> token_by_token(std::string_view op, const OptionalTensor& cu_seqlens, int64_t tokens,
-                                                 const Tensor& start, const Tensor& nothing, const TokenStep& step,
-                                                 bool reverse = false) {
+inline TensorTuple<2> token_by_token(std::string_view op, const OptionalTensor& cu_seqlens, int64_t tokens,
+                                     const Tensor& start, const Tensor& nothing, const TokenStep& step,
+                                     bool reverse = false) {
   std::vector<int64_t> bounds{0, tokens};
   if (cu_seqlens) bounds = sequence_bounds(op, *cu_seqlens, tokens);
-  std::vector<Tensor> outputs(tokens), states;
+  Tensors outputs(tokens), states;
   for (size_t n = 0; n + 1 < bounds.size(); ++n) {
     Tensor state = cu_seqlens ? start.narrow(0, static_cast<int64_t>(n), 1) : start;
     for (int64_t i = bounds[n]; i < bounds[n + 1]; ++i) {
@@ -35,10 +35,10 @@ inline int64_t state_rows(const Tensor& x, const OptionalTensor& cu_seqlens) {
 }
 
 // The same with states [rows,H,K,V] of keys k and values v, which have all H heads; the state's own heads come back.
-inline std::tuple<Tensor, Tensor> matrix_by_token(std::string_view op, const OptionalTensor& initial_state,
-                                                  const OptionalTensor& cu_seqlens, const Tensor& k, const Tensor& v,
-                                                  int64_t state_heads, const Tensor& nothing, const TokenStep& step,
-                                                  bool reverse = false) {
+inline TensorTuple<2> matrix_by_token(std::string_view op, const OptionalTensor& initial_state,
+                                      const OptionalTensor& cu_seqlens, const Tensor& k, const Tensor& v,
+                                      int64_t state_heads, const Tensor& nothing, const TokenStep& step,
+                                      bool reverse = false) {
   const int64_t heads = v.size(2);
   const Tensor start = initial_state ? expand_heads(initial_state->to(v.scalar_type()), heads, 1)
                                      : at::zeros({state_rows(v, cu_seqlens), heads, k.size(3), v.size(3)}, v.options());

@@ -1,15 +1,18 @@
 #include "cortado/sweep/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <set>
 
 #include "cortado/base/error.h"
-#include "cortado/base/words.h"
+#include "cortado/base/fields.h"
 #include "cortado/formats/checksum.h"
 #include "cortado/models/config.h"
-#include "cortado/sweep/match.h"
+#include "cortado/models/language_model.h"
+#include "cortado/tasks/registry.h"
 
 namespace cortado {
 namespace {
@@ -21,31 +24,13 @@ void apply_all(Json& config, const Json& assignments) {
   for (const auto& [key, value] : assignments.items()) apply_setting(config, key + "=" + value.dump());
 }
 
-Json object_of(JsonReader& reader, const std::string& key) {
-  const Json value = reader.any(key);
-  if (value.is_null()) return Json::object();
-  if (!value.is_object()) reader.fail(concat("\"", key, "\" must be an object"));
-  return value;
-}
-
-std::vector<std::string> words_of(JsonReader& reader, const std::string& key) {
-  Json list = reader.any(key);
-  if (list.is_null()) list = Json::array();
-  std::vector<std::string> words;
-  for (const Json& word : list) {
-    if (!word.is_string()) reader.fail(concat("\"", key, "\" must be a list of texts"));
-    words.push_back(word.get<std::string>());
-  }
-  return words;
-}
-
 // What a file says of the runs, and what of that a scale changes.
 struct Space {
   Json set = Json::object(), vary = Json::object(), runs = Json::array({Json::object()}), seeds = Json::array({1U});
 
   void read(JsonReader& reader) {
-    set.update(object_of(reader, "set"));
-    const Json more = object_of(reader, "vary");
+    set.update(reader.object("set"));
+    const Json more = reader.object("vary");
     for (const auto& [key, values] : more.items()) {
       if (!values.is_array() || values.empty()) reader.fail(concat("\"vary\": \"", key, "\" must be a list of values"));
       vary[key] = values;
@@ -65,13 +50,14 @@ struct Space {
   }
 };
 
-// Every combination of the lists' values, the last key's changing fastest, each joined to each of `runs`.
+// Every combination of the lists' values, the last key's changing fastest, each joined to each of `runs`. What one of
+// `runs` says itself does not vary in it.
 std::vector<Json> combinations(const Space& space) {
   std::vector<Json> all(space.runs.begin(), space.runs.end());
   for (const auto& [key, values] : space.vary.items()) {
     std::vector<Json> longer;
     for (const Json& settings : all) {
-      for (const Json& value : values) {
+      for (const Json& value : settings.contains(key) ? Json::array({settings[key]}) : values) {
         longer.push_back(settings);
         longer.back()[key] = value;
       }
@@ -122,6 +108,32 @@ void find_keys(SweepPlan& plan, const Space& space) {
 const Words<Match>& matches() {
   static const Words<Match> words = {{"state", Match::kState}, {"parameters", Match::kParameters}};
   return words;
+}
+
+int64_t tokens_of(const Json& config) {
+  if (config.contains("task")) return open_task(config["task"], "task")->shape().length;
+  return config.contains("training") ? config["training"].value("context", int64_t{256}) : 256;
+}
+
+// `sizes`: {"mixer.window": [8, 16, 32]}, one setting and what it may be. That of them with which the config comes
+// nearest to the target in ratio. InputError: not one setting with a list of values, or a config that can't be.
+Json matched_size(Match match, const Json& config, const Json& sizes, int64_t target, const std::string& place) {
+  const bool one =
+      sizes.is_object() && sizes.size() == 1 && sizes.begin().value().is_array() && !sizes.begin().value().empty();
+  fail_input_if(!one, "[", place, "] \"sizes\" must be one setting and a list of what it may be, as the sweep matches");
+  const std::string key = sizes.begin().key();
+  Json best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Json& value : sizes.begin().value()) {
+    Json tried = config;
+    apply_setting(tried, key + "=" + value.dump());
+    const double off = std::abs(std::log(double(measured_size(match, tried, place)) / double(target)));
+    if (off < least) {
+      least = off;
+      best = {{key, value}};
+    }
+  }
+  return best;
 }
 
 // Every combination with the size that the sweep's "match" picks for it, for every target.
@@ -182,7 +194,7 @@ void read_title(SweepPlan& plan, JsonReader& reader, const std::string& path, co
 // Finishes the file, then what it says of the scale.
 void read_scale(JsonReader& reader, const std::string& path, const std::string& scale,
                 const std::function<void(JsonReader&)>& read) {
-  const Json scales = object_of(reader, "scales");
+  const Json scales = reader.object("scales");
   reader.finish();
   if (scale.empty()) return;
   std::vector<std::string> known;
@@ -199,7 +211,7 @@ struct Script {
   Json variables = Json::object(), commands = Json::array();
 
   void read(JsonReader& reader) {
-    variables.update(object_of(reader, "variables"));
+    variables.update(reader.object("variables"));
     const Json list = reader.any("commands");
     if (list.is_null()) return;
     if (!list.is_array() || list.empty()) reader.fail("\"commands\" must be a list");
@@ -252,12 +264,16 @@ SweepPlan read_commands(const Json& file, const std::string& path, const std::st
   read_scale(reader, path, scale, [&](JsonReader& changes) { script.read(changes); });
   for (const std::string& setting : settings) set_variable(script.variables, setting, path);
   plan.base = {{"variables", script.variables}, {"commands", script.commands}};
+  for (Json& command : plan.base["commands"]) {  // what is known of their time makes no other sweep of it
+    if (command.is_object()) command.erase("hours");
+  }
   script.variables["here"] = std::filesystem::absolute(path).parent_path().string();
   std::vector<std::string> names;
   for (size_t i = 0; i < script.commands.size(); ++i) {
     JsonReader command(script.commands[i], concat(path, ".commands[", i, "]"));
     const std::string name = command.text("name");
-    const auto words = words_of(command, "command");
+    std::vector<std::string> words;
+    JsonFields(command).values("command", words, "texts");
     const auto hours = command.optional_number("hours", 0, 1e6);
     command.finish();
     const bool good = !name.empty() && name.find_first_of("/{}.") == std::string::npos && name != "out";
@@ -281,6 +297,14 @@ Json base_config(JsonReader& reader, const std::string& path) {
 
 }  // namespace
 
+int64_t measured_size(Match match, const Json& config, const std::string& name) {
+  Json complete = config;
+  if (!complete.contains("vocabulary") && !complete.contains("input")) complete["vocabulary"] = 2;
+  complete.erase("head");  // the same for all
+  const LanguageModel model(ModelConfig::from_json(complete, name));
+  return match == Match::kState ? model.state_bytes(tokens_of(config)) : model.parameter_count();
+}
+
 const SweepRun& SweepPlan::run(const std::string& id) const {
   for (const SweepRun& run : runs) {
     if (run.id == id) return run;
@@ -298,9 +322,10 @@ SweepPlan read_sweep(const std::string& path, const std::string& scale, const st
   plan.metric = reader.text("metric", plan.metric);
   plan.higher =
       reader.choice("better", {"higher", "lower"}, plan.metric == "validation_loss" ? "lower" : "higher") == "higher";
-  plan.best_over = words_of(reader, "best_over");
-  plan.series = words_of(reader, "series");
-  plan.x = words_of(reader, "x");
+  JsonFields json(reader);
+  json.values("best_over", plan.best_over, "texts");
+  json.values("series", plan.series, "texts");
+  json.values("x", plan.x, "texts");
   plan.best_seed = reader.choice("over_seeds", {"mean", "best"}, "mean") == "best";
   plan.split = reader.choice("split", {"test", "validation"}, "test");
   read_match(plan, reader);

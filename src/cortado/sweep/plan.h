@@ -23,7 +23,8 @@ struct SweepRun {
 //   "config": {...} or a path from the file's folder,     a model's config with "training", and "task" or data
 //   "set": {"task.length": 512},                          for all runs
 //   "vary": {"dim": [64, 128], "training.learning_rate": [1e-3, 1e-2]},   every combination of them
-//   "runs": [{"mixer.mixer": "gla"}, {"mixer.mixer": "softmax", "heads": 1}],   each of these with each combination
+//   "runs": [{"mixer.mixer": "gla"}, {"mixer.mixer": "softmax", "heads": 1}],   each of these with each combination,
+//                                                         where it names what varies only with its own value
 //   "seeds": [1, 2, 3],
 //   "match": "state" | "parameters", "targets": [16384, 65536],   each of "runs" has "sizes": {"mixer.window": [8, 16]},
 //                                                         of which it takes the one nearest to the target, for each
@@ -69,5 +70,13 @@ struct SweepPlan {
 // `scale`: one of the file's, or "" for the file as it is. `settings`: more of "set" or "variables", as KEY=VALUE. InputError: what is
 // wrong, and where.
 SweepPlan read_sweep(const std::string& path, const std::string& scale, const std::vector<std::string>& settings = {});
+
+// What makes models equal: "match".
+enum class Match { kState, kParameters };
+
+// Of a config: bytes of the state of one sequence of the task's length (or "training.context"), float32, all layers,
+// convolutions included, growing caches at that length; or parameters, the embedding's of two tokens where the
+// vocabulary is not known yet.
+int64_t measured_size(Match match, const Json& config, const std::string& name);
 
 }  // namespace cortado

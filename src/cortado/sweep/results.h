@@ -1,4 +1,4 @@
-// What a sweep has found: rows, tables, pictures.
+// What a sweep has found: rows, tables, pictures; and how its runs learned.
 #pragma once
 
 #include <map>
@@ -24,5 +24,13 @@ std::string sweep_csv(const SweepPlan& plan, const std::vector<Json>& results);
 // The metric against each of plan.x ("state_bytes", "tokens", or a varied number), a line for every value of
 // plan.series; and of "state_bytes" the best of all at most so large. By file name.
 std::map<std::string, std::string> sweep_pictures(const SweepPlan& plan, const Json& rows);
+
+// Of a run's folder: {"step": [...], METRIC: [...], "validation_loss": [...]} at its validations; without what they
+// don't have. Empty: there are none.
+Json curve_of(const std::string& folder, const std::string& metric);
+
+// The results' curves as an SVG, a line each: the metric against the step; the validation loss where validations don't
+// have the metric. Empty: there is nothing to draw.
+std::string sweep_curves(const SweepPlan& plan, const std::vector<Json>& results);
 
 }  // namespace cortado

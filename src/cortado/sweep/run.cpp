@@ -8,7 +8,7 @@
 #include "cortado/base/files.h"
 #include "cortado/base/version.h"
 #include "cortado/models/checkpoint.h"
-#include "cortado/sweep/curves.h"
+#include "cortado/sweep/results.h"
 #include "cortado/tasks/registry.h"
 #include "cortado/train/example_task.h"
 #include "cortado/train/run.h"
@@ -16,23 +16,6 @@
 
 namespace cortado {
 namespace {
-
-constexpr int64_t kTrialSteps = 4;
-
-TrainRequest request_of(const SweepRun& run, const SweepTraining& training, const std::string& folder) {
-  TrainRequest request;
-  request.config = run.config;
-  request.config_name = run.id;
-  request.out = folder;
-  request.device = training.device;
-  request.stop = training.stop;
-  request.progress = training.progress;
-  const bool named = run.config.contains("task") ||
-                     (run.config.contains("training") && !run.config["training"].value("data", "").empty());
-  if (!named) request.data = training.data;
-  if (std::filesystem::exists(RunFolder{folder}.config())) request.use = FolderUse::kResume;
-  return request;
-}
 
 // "accuracy" of the run's last validation, of next tokens.
 Json last_validation(const std::string& folder) {
@@ -86,6 +69,21 @@ Json result_of(const SweepPlan& plan, const TrainResult& trained, const std::str
 
 }  // namespace
 
+TrainRequest train_request(const SweepRun& run, const SweepTraining& training, const std::string& folder) {
+  TrainRequest request;
+  request.config = run.config;
+  request.config_name = run.id;
+  request.out = folder;
+  request.device = training.device;
+  request.stop = training.stop;
+  request.progress = training.progress;
+  const bool named = run.config.contains("task") ||
+                     (run.config.contains("training") && !run.config["training"].value("data", "").empty());
+  if (!named) request.data = training.data;
+  if (std::filesystem::exists(RunFolder{folder}.config())) request.use = FolderUse::kResume;
+  return request;
+}
+
 Json circumstances(at::Device device) {
   Json all = {{"machine", machine_description(device)}};
   if (*kCommit) all["commit"] = kCommit;
@@ -96,7 +94,7 @@ std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const Sw
                             const SweepTraining& training) {
   Json result = {{"id", run.id}, {"settings", run.settings}, {"seed", run.seed}, {"status", "done"}};
   try {
-    const TrainResult trained = train_run(request_of(run, training, place.folder(run)));
+    const TrainResult trained = train_run(train_request(run, training, place.folder(run)));
     if (!trained.done) return {};
     result.update(result_of(plan, trained, place.folder(run), training));
   } catch (const std::exception& error) {
@@ -110,36 +108,6 @@ std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const Sw
   if (!curve.empty()) result["curve"] = curve;
   write_file(place.result(run), result.dump(2) + "\n");
   return result;
-}
-
-namespace {
-
-// Batches of all validations. Of a text only as far as "evaluate_batches" says how many they are.
-double validation_batches(const Json& config, int64_t steps) {
-  const auto options = TrainingOptions::from_json(config.value("training", Json::object()));
-  int64_t batches = options.evaluate_batches;
-  if (config.contains("task")) {
-    const int64_t examples = open_task(config["task"], "task")->size(Split::kValidation);
-    const int64_t all = (examples + options.batch - 1) / options.batch;
-    batches = batches > 0 ? std::min(batches, all) : all;
-  }
-  return double(batches) * std::ceil(double(steps) / double(std::max<int64_t>(1, options.evaluate_every)));
-}
-
-constexpr double kForwardShare = 1.0 / 3;  // of a step: its backward pass is two of them
-
-}  // namespace
-
-double estimate_seconds(const SweepRun& run, const SweepTraining& training) {
-  const TemporaryDirectory folder;
-  SweepRun trial = run;
-  apply_setting(trial.config, "training.evaluate_batches=1");
-  TrainRequest request = request_of(trial, training, folder.path() + "/run");
-  request.stop_at = kTrialSteps;
-  const TrainResult found = train_run(request);
-  if (found.state.step == 0) return 0.0;
-  const double step = found.state.seconds / double(found.state.step);
-  return step * (double(found.steps) + kForwardShare * validation_batches(run.config, found.steps));
 }
 
 }  // namespace cortado

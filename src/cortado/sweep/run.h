@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cortado/sweep/plan.h"
+#include "cortado/train/run.h"
 
 namespace cortado {
 
@@ -32,15 +33,14 @@ struct SweepTraining {
 // Where and with what a result was found: {"machine", "commit"}.
 Json circumstances(at::Device device);
 
+// The run's training in that folder, gone on with where it has begun.
+TrainRequest train_request(const SweepRun& run, const SweepTraining& training, const std::string& folder);
+
 // {"id", "settings", "seed", "status": "done" | "diverged" | "failed", "message", METRIC and others, "parameters",
 // "state_bytes" (of one sequence after the task's longest input, float32), "steps", "tokens", "unique_tokens",
 // "seconds", "machine", "commit", "curve"}; none: stopped, and the same call goes on. A run whose losses stop being finite, or that fails
 // otherwise, has a result that says so.
 std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const SweepPlace& place,
                             const SweepTraining& training);
-
-// Seconds that the run's steps and validations will take here, measured on a few steps; of a text's validations, only
-// those whose number of batches the config says.
-double estimate_seconds(const SweepRun& run, const SweepTraining& training);
 
 }  // namespace cortado

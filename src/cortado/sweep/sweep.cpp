@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -16,10 +17,9 @@
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
-#include "cortado/base/machine.h"
 #include "cortado/base/progress.h"
+#include "cortado/base/words.h"
 #include "cortado/sweep/claim.h"
-#include "cortado/sweep/curves.h"
 #include "cortado/sweep/results.h"
 
 namespace cortado {
@@ -204,17 +204,41 @@ class Sweep {
   std::string said_;
 };
 
-// Of a folder whose runs were not kept, results.jsonl alone is enough: what it has need not be done again.
-void restore_results(const SweepRequest& request) {
-  std::ifstream file(request.out + "/results.jsonl");
+// Of a folder whose runs were not kept, results.jsonl alone is enough: what it has need not be done again. The lines of
+// runs that the sweep had once and has no more, which stay. InputError: all lines are such, so the file is another's.
+std::string restore_results(const SweepRequest& request) {
+  const std::string path = request.out + "/results.jsonl";
+  std::ifstream file(path);
+  std::string others;
+  int64_t own = 0;
   for (std::string line; std::getline(file, line);) {
     const Json result = Json::parse(line, nullptr, false);
     if (!result.is_object()) continue;
-    for (const SweepRun& run : request.plan.runs) {
-      const std::string path = SweepPlace{request.out}.result(run);
-      if (run.id == result.value("id", "") && !fs::exists(path)) write_file(path, result.dump(2) + "\n");
+    const std::string id = result.value("id", "");
+    const auto& runs = request.plan.runs;
+    const auto run = std::find_if(runs.begin(), runs.end(), [&](const SweepRun& one) { return one.id == id; });
+    own += run != runs.end();
+    if (run == runs.end()) {
+      others += line + "\n";
+    } else if (const std::string place = SweepPlace{request.out}.result(*run); !fs::exists(place)) {
+      write_file(place, result.dump(2) + "\n");
     }
   }
+  fail_input_if(own == 0 && !others.empty(), "[", path, "] has results of another sweep; choose another folder");
+  return others;
+}
+
+// The folder's results so far.
+std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
+  std::vector<Json> results;
+  for (const SweepRun& run : plan.runs) {
+    const std::string path = SweepPlace{out}.result(run);
+    if (!fs::exists(path)) continue;
+    results.push_back(read_json_file(path));
+    fail_input_if(!results.back().is_object() || results.back().value("id", "") != run.id, "[", path,
+                  "] is not the result of this run");
+  }
+  return results;
 }
 
 // So that they are done again.
@@ -233,14 +257,13 @@ std::string said_by(const SweepRequest& request, const std::vector<Json>& result
   std::string text;
   for (const Json& result : results) {
     const SweepRun& run = request.plan.run(result["id"].get<std::string>());
-    std::string words;
-    for (const std::string& word : words_of_command(run, {request.out})) words += " " + word;
-    text += concat("\n## ", run.id, "\n\n```\n$ cortado", words, "\n", result.value("said", ""), "```\n");
+    text += concat("\n## ", run.id, "\n\n```\n$ cortado ", joined(words_of_command(run, {request.out}), " "), "\n",
+                   result.value("said", ""), "```\n");
   }
   return text;
 }
 
-void write_results(const SweepRequest& request, const std::vector<Json>& results) {
+void write_results(const SweepRequest& request, const std::vector<Json>& results, const std::string& others) {
   const SweepPlan& plan = request.plan;
   const auto write = [&](const std::string& name, const std::string& text) {
     write_file(request.out + "/" + name, text);
@@ -248,7 +271,7 @@ void write_results(const SweepRequest& request, const std::vector<Json>& results
   std::string lines;
   for (const Json& result : results) lines += result.dump() + "\n";
   const Json rows = sweep_rows(plan, results);
-  write("results.jsonl", lines);
+  write("results.jsonl", lines + others);
   write("runs.csv", sweep_csv(plan, results));
   write("table.json", Json{{"sweep", plan.name},
                            {"about", plan.about},
@@ -291,27 +314,15 @@ void claim_sweep_folder(const SweepPlan& plan, const std::string& out, const std
   write_file(path, about.dump(2) + "\n");
 }
 
-std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
-  std::vector<Json> results;
-  for (const SweepRun& run : plan.runs) {
-    const std::string path = SweepPlace{out}.result(run);
-    if (!fs::exists(path)) continue;
-    results.push_back(read_json_file(path));
-    fail_input_if(!results.back().is_object() || results.back().value("id", "") != run.id, "[", path,
-                  "] is not the result of this run");
-  }
-  return results;
-}
-
 SweepResult run_sweep(const SweepRequest& request) {
   claim_sweep_folder(request.plan, request.out, request.said);
-  restore_results(request);
+  const std::string others = restore_results(request);
   if (request.retry) forget_failed(request);
   SweepResult result;
   result.elsewhere = Sweep(request).work();
   result.results = sweep_results(request.plan, request.out);
   result.done = result.results.size() == request.plan.runs.size();
-  write_results(request, result.results);
+  write_results(request, result.results, others);
   return result;
 }
 

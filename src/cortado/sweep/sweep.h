@@ -36,7 +36,4 @@ void claim_sweep_folder(const SweepPlan& plan, const std::string& out, const std
 // end; and goes on from sweep.json and results.jsonl alone. A run whose process dies has a result that says so.
 SweepResult run_sweep(const SweepRequest& request);
 
-// The folder's results so far.
-std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out);
-
 }  // namespace cortado

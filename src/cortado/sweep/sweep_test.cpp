@@ -7,7 +7,7 @@
 
 #include "cortado/base/files.h"
 #include "cortado/sweep/claim.h"
-#include "cortado/sweep/match.h"
+#include "cortado/sweep/estimate.h"
 #include "cortado/sweep/results.h"
 #include "cortado/sweep/run.h"
 #include "cortado/testing/errors.h"
@@ -55,6 +55,18 @@ TEST_F(SweepTest, RunsAreAllCombinations) {
   EXPECT_EQ(small.runs[0].seed, 7);
   EXPECT_EQ(small.base["training"]["steps"], 2);
   EXPECT_EQ(read_sweep(path(), "small", {"training.steps=3"}).base["training"]["steps"], 3);
+}
+
+TEST_F(SweepTest, WhatARunSaysItselfDoesNotVaryInIt) {
+  write(R"({"config": {}, "vary": {"dim": [16, 32], "heads": [1, 2]},
+            "runs": [{"mixer.mixer": "gla"}, {"mixer.mixer": "gla", "dim": 32, "mixer.key_dim": 64}]})");
+  const SweepPlan plan = this->plan();
+  ASSERT_EQ(plan.runs.size(), 4u + 2u);
+  for (const size_t own : {4U, 5U}) {
+    EXPECT_EQ(plan.runs[own].config["dim"], 32);
+    EXPECT_EQ(plan.runs[own].config["mixer"]["key_dim"], 64);
+    EXPECT_EQ(plan.runs[own].config["heads"], own - 3);
+  }
 }
 
 TEST_F(SweepTest, WrongFilesAreRefused) {
@@ -146,6 +158,10 @@ TEST_F(SweepTest, CommandsWithTheirNames) {
   EXPECT_EQ(words[3], "dim=3");
   EXPECT_EQ(words[5], "{out}");
   EXPECT_EQ(all.runs[1].words, (std::vector<std::string>{"eval", "{first}", "--text", "a b"}));
+  EXPECT_FALSE(all.base["commands"][0].contains("hours")) << "what is known of its time makes no other sweep";
+  const auto costs = estimate_commands(all.runs, {});
+  EXPECT_EQ(costs.at(0).seconds, 2 * 3600);
+  EXPECT_NE(costs.at(1).problem.find("how long"), std::string::npos);
   EXPECT_EQ(read_sweep(path(), "small").runs[0].id, "only");
   EXPECT_NE(testing::error_of([&] { read_sweep(path(), ""); }).find("needs --set model="), std::string::npos);
   EXPECT_NE(testing::error_of([&] { read_sweep(path(), "", {"modle=1"}); }).find("--set"), std::string::npos);
@@ -211,7 +227,25 @@ TEST_F(SweepTest, ARunHasAResultHoweverItEnds) {
   training.stop = [] { return true; };
   EXPECT_FALSE(run_one(all, all.runs[2], place, training));
   EXPECT_FALSE(std::filesystem::exists(place.result(all.runs[2])));
-  EXPECT_GT(estimate_seconds(all.runs[3], {}), 0);
+}
+
+// By hand: 4 steps of 16 sequences of 16 tokens, of which a trial makes as many; the second of the seeds costs the same.
+TEST_F(SweepTest, WhatRunsReadAndTake) {
+  const SweepPlan all = plan();
+  std::vector<SweepRun> runs = {all.runs[0], all.runs[1], all.runs[0], all.runs[0], all.runs[0]};
+  apply_setting(runs[2].config, "training.batch=1024");  // more than a trial has
+  runs[3].config["training"]["epochs"] = 3;              // 64 / 16 batches each
+  runs[3].config["training"]["accumulate"] = 2;
+  runs[4].config["mixer"]["mixer"] = "gal";
+  const auto found = estimate_runs(runs, {});
+  ASSERT_EQ(found.size(), 5u);
+  EXPECT_EQ(found[0].tokens, 4 * 16 * 16);
+  EXPECT_GT(found[0].seconds, 0);
+  EXPECT_EQ(found[1].seconds, found[0].seconds);
+  EXPECT_EQ(found[2].tokens, 4 * 64 * 16) << "an epoch's batch has no more than there are";
+  EXPECT_EQ(found[3].tokens, 3 * 64 * 16);
+  EXPECT_NE(found[4].problem.find("did you mean"), std::string::npos) << found[4].problem;
+  EXPECT_EQ(found[4].tokens, 0);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The random numbers of one example, one after the other.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <utility>
@@ -35,11 +34,6 @@ class Draws {
       moved[other] = at(i);
     }
     return drawn;
-  }
-
-  template <typename Item>
-  void shuffle(std::vector<Item>& items) {
-    for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[size_t(below(int64_t(i)))]);
   }
 
  private:

@@ -29,6 +29,19 @@ std::vector<int64_t> TaskExamples::places(const Example& example) const {
   return places;
 }
 
+TaskShape picture_shape(const std::string& input, int64_t pixels, int64_t classes) {
+  if (input == "tokens") return {.vocabulary = 256, .classes = classes, .length = pixels};
+  return {.channels = 1, .classes = classes, .length = pixels};
+}
+
+void add_pixel(Example& example, const std::string& input, int64_t byte) {
+  if (input == "tokens") {
+    example.tokens.push_back(byte);
+  } else {
+    example.numbers.push_back((float(byte) / 255 - 0.5F) / 0.5F);
+  }
+}
+
 int64_t largest(std::span<const float> row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
 
 // Half blocks: the upper pixel and the lower one, each light or dark.

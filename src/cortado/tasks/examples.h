@@ -19,6 +19,16 @@ extern const Words<Split> kSplits;
 inline constexpr int64_t kIgnored = -100;                   // a target that does not count
 inline constexpr int64_t kMostExamples = int64_t{1} << 30;  // and tokens of one: beyond what anybody asks for
 
+// The data set of a task cannot be made here, and nobody has said where it is.
+class NoFolder : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+inline void need_folder(const std::string& folder, const std::string& task, const std::string& what) {
+  if (folder.empty()) throw NoFolder(concat("[task] ", task, " needs \"folder\": ", what));
+}
+
 struct Example {
   std::vector<int64_t> tokens = {};   // what goes in; or
   std::vector<float> numbers = {};    // [length, channels]
@@ -73,6 +83,10 @@ class TaskExamples {
   // For people, one or more lines.
   virtual std::string drawn(const Example& example) const = 0;
 };
+
+// What is common to tasks of pictures: pixels go in as tokens (bytes) or as numbers, (x / 255 - 0.5) / 0.5.
+TaskShape picture_shape(const std::string& input, int64_t pixels, int64_t classes);
+void add_pixel(Example& example, const std::string& input, int64_t byte);
 
 // The place of the largest of one row.
 int64_t largest(std::span<const float> row);

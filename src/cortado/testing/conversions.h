@@ -17,6 +17,7 @@
 #include "cortado/models/checkpoint.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/examples.h"
+#include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado::testing::conversions {
 

@@ -39,7 +39,7 @@ std::shared_ptr<Tokenizer> CharTokenizer::learn(const TextSource& source) {
       const Utf8Char c = utf8_char(rest);
       fail_input_if(c.length == 0, "[tokenizer] char: the text is not UTF-8");
       seen[c.code] = true;
-      rest.remove_prefix(static_cast<size_t>(c.length));
+      rest.remove_prefix(c.length);
     }
   }
   std::vector<uint32_t> characters;
@@ -56,11 +56,10 @@ std::shared_ptr<Tokenizer> CharTokenizer::load(JsonReader& reader) {
     const Utf8Char c = utf8_char(rest);
     if (c.length == 0) reader.fail("key \"characters\": not UTF-8");
     if (!characters.empty() && c.code <= characters.back()) {
-      reader.fail(
-          concat("key \"characters\": expected every character once, sorted; ", describe_char(c.code), " is not"));
+      reader.fail("key \"characters\": expected every character once, sorted; ", describe_char(c.code), " is not");
     }
     characters.push_back(c.code);
-    rest.remove_prefix(static_cast<size_t>(c.length));
+    rest.remove_prefix(c.length);
   }
   if (characters.empty()) reader.fail("key \"characters\": expected at least one character, got \"\"");
   return std::make_shared<CharTokenizer>(std::move(characters));
@@ -82,7 +81,7 @@ std::vector<int32_t> CharTokenizer::encode(std::string_view text) const {
     const int32_t token = c.length > 0 && c.code < rank_.size() ? rank_[c.code] : -1;
     if (token < 0) refuse(c, at);
     tokens.push_back(token);
-    at += static_cast<size_t>(c.length);
+    at += c.length;
   }
   return tokens;
 }
@@ -92,7 +91,7 @@ std::string CharTokenizer::decode(const std::vector<int32_t>& tokens) const {
   text.reserve(tokens.size());
   for (const int32_t token : tokens) {
     check_token(token, vocabulary());
-    append_utf8(text, characters_[static_cast<size_t>(token)]);
+    append_utf8(text, characters_[token]);
   }
   return text;
 }

@@ -97,6 +97,20 @@ std::string mistral_version(const std::string& chat_template) {
   return holds(chat_template, " [INST] ") ? "mistral" : "mistral-v1";
 }
 
+// A text of a form as an expression of Jinja's.
+std::string expression(const std::string& text) {
+  std::string joined;
+  const auto add = [&](const std::string& part) { joined += (joined.empty() ? "" : " + ") + part; };
+  for (size_t at = 0; at < text.size();) {
+    const size_t mark = std::min(text.find("{bos}", at), text.find("{eos}", at));
+    if (mark != at) add(Json(text.substr(at, mark - at)).dump());
+    if (mark == std::string::npos) break;
+    add("(" + text.substr(mark + 1, 3) + "_token or '')");
+    at = mark + 5;
+  }
+  return joined.empty() ? "''" : joined;
+}
+
 }  // namespace
 
 ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token) {
@@ -155,24 +169,6 @@ std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) con
   return ask ? text + form_->answer_open : text;
 }
 
-namespace {
-
-// A text of a form as an expression of Jinja's.
-std::string expression(const std::string& text) {
-  std::string joined;
-  const auto add = [&](const std::string& part) { joined += (joined.empty() ? "" : " + ") + part; };
-  for (size_t at = 0; at < text.size();) {
-    const size_t mark = std::min(text.find("{bos}", at), text.find("{eos}", at));
-    if (mark != at) add(Json(text.substr(at, mark - at)).dump());
-    if (mark == std::string::npos) break;
-    add("(" + text.substr(mark + 1, 3) + "_token or '')");
-    at = mark + 5;
-  }
-  return joined.empty() ? "''" : joined;
-}
-
-}  // namespace
-
 std::string Chat::jinja() const {
   const Form& form = *form_;
   const std::string trim = form.trims ? " | trim" : "";
@@ -197,9 +193,9 @@ std::string Chat::jinja() const {
       "{%- endfor -%}\n", "{%- if add_generation_prompt -%}{{- ", expression(form.answer_open), " -}}{%- endif -%}\n");
 }
 
-std::string Chat::next(const std::vector<ChatMessage>& messages, const std::string& question) const {
+std::string Chat::next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more) const {
   std::vector<ChatMessage> all = messages;
-  all.push_back({"user", question});
+  all.insert(all.end(), more.begin(), more.end());
   return form_->after_answer + render(all, true).substr(render(messages, false).size());
 }
 

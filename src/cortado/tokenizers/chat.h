@@ -37,7 +37,10 @@ class Chat {
 
   // What a session that holds `messages`, the last one the assistant's, must read for the next question: without the
   // mark that ends the assistant's turn, which the model has written itself (or end_of_turn() has to be read first).
-  std::string next(const std::vector<ChatMessage>& messages, const std::string& question) const;
+  std::string next(const std::vector<ChatMessage>& messages, const std::string& question) const {
+    return next(messages, std::vector<ChatMessage>{{"user", question}});
+  }
+  std::string next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more) const;
   const std::string& end_of_turn() const { return end_of_turn_; }
 
   // The same as a template of Jinja's, as tokenizer_config.json holds it: with messages, add_generation_prompt,

@@ -20,20 +20,17 @@ std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder);
 
 // What a GGUF file says about its tokenizer, by the keys tokenizer.ggml.*.
 struct VocabularyMetadata {
-  std::string model;                  // "gpt2": byte-level with merges; "llama": SentencePiece with scores
-  std::string pre = "default";        // of gpt2: how text is cut into words
-  std::vector<std::string> tokens;    // by id
-  std::vector<std::string> merges;    // of gpt2: "left right"
-  std::vector<float> scores;          // of llama
-  std::vector<int32_t> types;         // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or none
-  std::optional<int32_t> begin = {};  // bos_token_id, eos_token_id, unknown_token_id, padding_token_id
-  std::optional<int32_t> end = {};
-  std::optional<int32_t> unknown = {};
-  std::optional<int32_t> padding = {};
-  std::vector<int32_t> stops = {};     // eot_token_id and others that end an answer
-  std::optional<bool> add_begin = {};  // add_bos_token, add_eos_token, add_space_prefix; absent: the model's custom
-  std::optional<bool> add_end = {};
-  std::optional<bool> add_space = {};
+  std::string model;                // "gpt2": byte-level with merges; "llama": SentencePiece with scores
+  std::string pre = "default";      // of gpt2: how text is cut into words
+  std::vector<std::string> tokens;  // by id
+  std::vector<std::string> merges;  // of gpt2: "left right"
+  std::vector<float> scores;        // of llama
+  std::vector<int32_t> types;       // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or none
+  // bos_token_id, eos_token_id, unknown_token_id, padding_token_id
+  std::optional<int32_t> begin = {}, end = {}, unknown = {}, padding = {};
+  std::vector<int32_t> stops = {};  // eot_token_id and others that end an answer
+  // add_bos_token, add_eos_token, add_space_prefix; absent: the model's custom
+  std::optional<bool> add_begin = {}, add_end = {}, add_space = {};
   bool remove_extra_spaces = false;  // remove_extra_whitespaces
   std::string chat_template = {};    // tokenizer.chat_template
 };

@@ -120,7 +120,7 @@ std::string plain_reason(const std::string& reason, int64_t vocabulary) {
 BpeDefinition definition_of(const std::string& model, const std::string& source_name) {
   BpeDefinition definition = define_vocabulary(read_sentencepiece_model(model, source_name), source_name);
   // Marks (<unk>, <s>, </s>) decode to nothing, and what looks like one in a text is text.
-  for (const AddedToken& mark : definition.added) definition.tokens[static_cast<size_t>(mark.id)].clear();
+  for (const AddedToken& mark : definition.added) definition.tokens[mark.id].clear();
   definition.added.clear();
   definition.special = {};
   definition.unknown = -1;

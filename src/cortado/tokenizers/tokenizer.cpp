@@ -84,10 +84,16 @@ std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory) {
   if (kind == "sentencepiece") tokenizer = SentencePieceTokenizer::load(reader, directory);
   if (kind == "bpe") tokenizer = BpeTokenizer::load(reader, directory);
   reader.finish();
-  if (tokenizer->vocabulary() != vocabulary) {
-    reader.fail(concat("key \"vocabulary\": the tokenizer has ", tokenizer->vocabulary(), " tokens, got ", vocabulary));
-  }
+  reader.fail_if(tokenizer->vocabulary() != vocabulary, "key \"vocabulary\": the tokenizer has ",
+                 tokenizer->vocabulary(), " tokens, got ", vocabulary);
   return tokenizer;
+}
+
+std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source) {
+  const int64_t pieces = pieces_of(spec);
+  if (spec == "byte") return std::make_shared<ByteTokenizer>();
+  if (spec == "char") return CharTokenizer::learn(source);
+  return SentencePieceTokenizer::learn(source, pieces);
 }
 
 std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files) {
@@ -98,15 +104,6 @@ std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::ve
     return true;
   });
 }
-
-std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source) {
-  const int64_t pieces = pieces_of(spec);
-  if (spec == "byte") return std::make_shared<ByteTokenizer>();
-  if (spec == "char") return CharTokenizer::learn(source);
-  return SentencePieceTokenizer::learn(source, pieces);
-}
-
-StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
 std::string StreamDecoder::push(int32_t token) {
   if (tokenizer_->is_special(token)) return "";

@@ -18,13 +18,9 @@ struct ChatStyle {
 
 // Tokens with a meaning of their own; -1 where there is none.
 struct SpecialTokens {
-  int32_t begin = -1;
-  int32_t end = -1;
-  int32_t unknown = -1;
-  int32_t padding = -1;
-  std::vector<int32_t> prefix;  // what a whole text begins with and ends with; encode does not add them
-  std::vector<int32_t> suffix;
-  std::vector<int32_t> stops;  // a model that writes one of these has finished
+  int32_t begin = -1, end = -1, unknown = -1, padding = -1;
+  std::vector<int32_t> prefix, suffix;  // what a whole text begins with and ends with; encode does not add them
+  std::vector<int32_t> stops;           // a model that writes one of these has finished
   ChatStyle chat;
 };
 
@@ -56,14 +52,14 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view 
 // Reads what save wrote; missing, broken or unknown: InputError.
 std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
-// spec: "byte", "char", "sentencepiece:8000". `files` are the texts to learn from (char, sentencepiece).
-std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files);
-
 // Gives the next piece of a text (of whole characters, appended to the string); false at the end.
 using TextSource = std::function<bool(std::string& piece)>;
 
-// The same, learning from a text that comes in pieces: it may be larger than memory. A wrong spec, no text: InputError.
+// spec: "byte", "char", "sentencepiece:8000". Those that learn, learn from a text that comes in pieces: it may be larger
+// than memory. A wrong spec, no text: InputError.
 std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source);
+// The same from whole files.
+std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files);
 
 // Throws InputError unless `spec` is one that learn_tokenizer takes.
 void check_tokenizer_spec(const std::string& spec);
@@ -72,7 +68,7 @@ void check_tokenizer_spec(const std::string& spec);
 // split a character), and nothing for special tokens.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer);
+  explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
   std::string push(int32_t token);
   std::string finish();  // what is held back, as U+FFFD if it is not valid
 

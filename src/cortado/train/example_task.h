@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "cortado/tasks/examples.h"
 #include "cortado/train/task.h"

@@ -1,12 +1,55 @@
 #include "cortado/train/language_task.h"
 
+#include <filesystem>
+
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/evaluate/evaluate.h"
 #include "cortado/nn/autocast.h"
+#include "cortado/train/optimizer.h"
 
 namespace cortado {
 namespace {
+
+class LanguageTask : public Task {
+ public:
+  // What requires gradients in the model learns. `validation` may be null or too short to predict anything: then
+  // nothing is validated.
+  LanguageTask(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
+               std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation)
+      : model_(std::move(model)),
+        options_(options),
+        type_(options.compute_type()),
+        batches_(std::move(batches)),
+        identity_(batches_->identity()),
+        validation_(validation && validation->size() > 1 ? std::move(validation) : nullptr) {}
+
+  const std::string& name() const override { return name_; }
+  NamedTensors learned() const override { return trainable(*model_); }
+  DataIdentity data() const override { return identity_; }
+  LearnedBatch learn(DataPosition& position) override {
+    const TrainingBatch batch = batches_->next(position);
+    return {learn_batch(*model_, batch, type_, options_.accumulate), batch.tokens.numel()};
+  }
+  bool validates() const override { return validation_ != nullptr; }
+  Validation validate(const Progress& progress) override {
+    const Autocast autocast(model_->device(), type_);
+    const Evaluation found = evaluate_loss(*model_, *validation_,
+                                           {.context = options_.context,
+                                            .limit = options_.evaluate_batches * options_.batch * options_.context,
+                                            .progress = progress});
+    return {found.loss(), {}, {{"validation_loss", found.loss()}, {"accuracy", found.accuracy()}}};
+  }
+
+ private:
+  const std::string name_ = "train";
+  std::shared_ptr<LanguageModel> model_;
+  TrainingOptions options_;
+  at::ScalarType type_;  // of products
+  std::shared_ptr<BatchSource> batches_;
+  DataIdentity identity_;
+  std::shared_ptr<const TokenFile> validation_;
+};
 
 class LanguageData : public TaskData {
  public:
@@ -40,19 +83,23 @@ class LanguageData : public TaskData {
 
 }  // namespace
 
+Dataset open_data(const std::string& path, const TrainingOptions& options,
+                  const std::shared_ptr<Tokenizer>& tokenizer) {
+  if (std::filesystem::is_directory(path)) return open_dataset(path);
+  return open_text_as_dataset(
+      {.files = {path}, .tokenizer = options.tokenizer, .document_separator = options.document_separator}, tokenizer);
+}
+
+std::shared_ptr<BatchSource> make_batches(const std::shared_ptr<TokenFile>& tokens, const TrainingOptions& options) {
+  const auto seed = uint64_t(options.seed);
+  if (!options.packed) return std::make_shared<RandomCrops>(tokens, options.batch, options.context, seed);
+  return std::make_shared<PackedDocuments>(tokens, options.batch * options.context, options.context, seed);
+}
+
 std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, const std::string& tokenizer) {
   fail_input_if(options.data.empty(), "[train] no data: give --data, or \"data\" in \"training\"");
   return std::make_unique<LanguageData>(options, tokenizer);
 }
-
-LanguageTask::LanguageTask(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
-                           std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation)
-    : model_(std::move(model)),
-      options_(options),
-      type_(options.compute_type()),
-      batches_(std::move(batches)),
-      identity_(batches_->identity()),
-      validation_(validation && validation->size() > 1 ? std::move(validation) : nullptr) {}
 
 Tensor learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate) {
   const at::Device device = model.device();
@@ -65,20 +112,6 @@ Tensor learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarT
   }
   loss.backward();
   return loss.detach();
-}
-
-LearnedBatch LanguageTask::learn(DataPosition& position) {
-  const TrainingBatch batch = batches_->next(position);
-  return {learn_batch(*model_, batch, type_, options_.accumulate), batch.tokens.numel()};
-}
-
-Validation LanguageTask::validate(const Progress& progress) {
-  const Autocast autocast(model_->device(), type_);
-  const Evaluation found = evaluate_loss(*model_, *validation_,
-                                         {.context = options_.context,
-                                          .limit = options_.evaluate_batches * options_.batch * options_.context,
-                                          .progress = progress});
-  return {found.loss(), {}, {{"validation_loss", found.loss()}, {"accuracy", found.accuracy()}}};
 }
 
 }  // namespace cortado

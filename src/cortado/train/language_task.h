@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "cortado/train/optimizer.h"
 #include "cortado/train/options.h"
 #include "cortado/train/task.h"
 
@@ -14,29 +13,14 @@ namespace cortado {
 // the batch's share of the mean loss, detached.
 Tensor learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate = 1);
 
-class LanguageTask : public Task {
- public:
-  // What requires gradients in the model learns. `validation` may be null or too short to predict anything: then
-  // nothing is validated.
-  LanguageTask(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
-               std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation);
+// `path`: a folder made by `cortado prepare`, or a text, which is then cut into train and validation and tokenized as
+// the options say, or by `tokenizer` where one is given. Missing, empty, not text: InputError.
+Dataset open_data(const std::string& path, const TrainingOptions& options,
+                  const std::shared_ptr<Tokenizer>& tokenizer = nullptr);
 
-  const std::string& name() const override { return name_; }
-  NamedTensors learned() const override { return trainable(*model_); }
-  DataIdentity data() const override { return identity_; }
-  LearnedBatch learn(DataPosition& position) override;
-  bool validates() const override { return validation_ != nullptr; }
-  Validation validate(const Progress& progress) override;
-
- private:
-  const std::string name_ = "train";
-  std::shared_ptr<LanguageModel> model_;
-  TrainingOptions options_;
-  at::ScalarType type_;  // of products
-  std::shared_ptr<BatchSource> batches_;
-  DataIdentity identity_;
-  std::shared_ptr<const TokenFile> validation_;
-};
+// Random crops [batch, context], or packed documents [1, batch * context] in sequences of at most `context` tokens.
+// Fewer tokens than one crop: InputError.
+std::shared_ptr<BatchSource> make_batches(const std::shared_ptr<TokenFile>& tokens, const TrainingOptions& options);
 
 // The texts that the options name ("data"), tokenized by the run's own tokenizer where it has one: learning one anew
 // could give another.

@@ -7,15 +7,15 @@
 
 namespace cortado {
 
-AdamW::NamedParameters trainable(const torch::nn::Module& module) {
-  AdamW::NamedParameters parameters;
+NamedTensors trainable(const torch::nn::Module& module) {
+  NamedTensors parameters;
   for (const auto& entry : module.named_parameters()) {
     if (entry.value().requires_grad()) parameters.emplace_back(entry.key(), entry.value());
   }
   return parameters;
 }
 
-AdamW::AdamW(const NamedParameters& parameters, const TrainingOptions& options) : options_(options) {
+AdamW::AdamW(const NamedTensors& parameters, const TrainingOptions& options) : options_(options) {
   groups_[0].weight_decay = options.weight_decay;
   for (const auto& [name, parameter] : parameters) {
     TORCH_CHECK(parameter.is_contiguous(), "[optimizer] parameter ", name, " is not contiguous");
@@ -76,8 +76,8 @@ void AdamW::clear_gradients() {
 
 std::vector<std::string> AdamW::decayed() const { return groups_[0].names; }
 
-std::vector<std::pair<std::string, Tensor>> AdamW::moments() const {
-  std::vector<std::pair<std::string, Tensor>> result;
+NamedTensors AdamW::moments() const {
+  NamedTensors result;
   for (const Group& group : groups_) {
     for (size_t i = 0; i < group.names.size(); ++i) {
       result.emplace_back("first." + group.names[i], group.first[i]);
@@ -87,7 +87,7 @@ std::vector<std::pair<std::string, Tensor>> AdamW::moments() const {
   return result;
 }
 
-void AdamW::restore(const std::vector<std::pair<std::string, Tensor>>& moments, int64_t steps) {
+void AdamW::restore(const NamedTensors& moments, int64_t steps) {
   const at::NoGradGuard no_grad;
   const std::map<std::string, Tensor> given(moments.begin(), moments.end());
   const auto own = this->moments();

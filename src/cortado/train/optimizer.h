@@ -1,18 +1,16 @@
 // AdamW over a list of parameters, with torch's fused update.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "cortado/formats/safetensors.h"
+#include "cortado/primitives/types.h"
 #include "cortado/train/options.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // Not torch::optim::AdamW: that loops over the parameters with ten small operations each, which for a small model costs
 // as much as its backward. torch's fused operator does a whole group in one call (a test holds the two against each
@@ -21,9 +19,7 @@ using at::Tensor;
 // Weight decay acts on matrices only (parameters with two or more dimensions), as in nanoGPT.
 class AdamW {
  public:
-  using NamedParameters = std::vector<std::pair<std::string, Tensor>>;
-
-  AdamW(const NamedParameters& parameters, const TrainingOptions& options);
+  AdamW(const NamedTensors& parameters, const TrainingOptions& options);
 
   // Euclidean norm of all gradients together. Waits for the device.
   double gradient_norm() const;
@@ -37,8 +33,8 @@ class AdamW {
   std::vector<std::string> decayed() const;
 
   // Moments by name ("first.NAME", "second.NAME"), for a checkpoint; restore wants exactly these.
-  std::vector<std::pair<std::string, Tensor>> moments() const;
-  void restore(const std::vector<std::pair<std::string, Tensor>>& moments, int64_t steps);
+  NamedTensors moments() const;
+  void restore(const NamedTensors& moments, int64_t steps);
 
  private:
   struct Group {
@@ -54,7 +50,7 @@ class AdamW {
 };
 
 // The module's parameters that require gradients.
-AdamW::NamedParameters trainable(const torch::nn::Module& module);
+NamedTensors trainable(const torch::nn::Module& module);
 
 // What the gradients are divided by so that their norm is at most `clip` (0: no limit).
 double clip_divisor(double norm, double clip);

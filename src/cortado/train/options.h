@@ -31,9 +31,7 @@ struct TrainingOptions {
   ScheduleKind schedule = ScheduleKind::kCosine;
   int64_t decay_steps = 2000;  // where the minimum is reached; default: steps
 
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  double epsilon = 1e-8;
+  double beta1 = 0.9, beta2 = 0.99, epsilon = 1e-8;
   double weight_decay = 0.1;  // on matrices only
   double clip = 1.0;          // largest global gradient norm; 0: no clipping
 

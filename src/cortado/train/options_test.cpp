@@ -11,7 +11,6 @@
 #include "cortado/base/files.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/testing/errors.h"
-#include "cortado/train/metrics.h"
 #include "cortado/train/run_folder.h"
 #include "cortado/train/schedule.h"
 

@@ -1,7 +1,5 @@
 #include "cortado/train/resume.h"
 
-#include <set>
-
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
 #include "cortado/nn/matmul.h"
@@ -14,11 +12,13 @@ constexpr const char* kFormat = "cortado-trainer";
 constexpr const char* kTrainerVersion = "1";
 const std::string kModelPrefix = "model.";
 
-// Infinity has no JSON form: null stands for it.
-Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-double number_or_infinity(const Json& value) {
-  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::infinity();
+// Earlier versions wrote only that a target was reached.
+TrainerState state_of(Json json, const std::string& path) {
+  const bool reached = json.is_object() && json.value("reached", Json()).is_boolean();
+  if (reached) json.erase("reached");
+  auto state = from_fields<TrainerState>(json, path, /*required=*/true);
+  if (reached) state.reached = std::numeric_limits<double>::infinity();
+  return state;
 }
 
 void check_finite(const Backbone& model, int64_t step) {
@@ -50,46 +50,25 @@ void load_parameters(const TensorFile& file, const std::string& path, Backbone& 
     entry.value().copy_(found->second);
     given.erase(found);
   }
-  fail_input_if(!given.empty(), "[", path, "] checkpoint of another model: it also has \"", given.begin()->first, "\"");
+  if (given.empty()) return;
+  throw InputError(concat("[", path, "] checkpoint of another model: it also has \"", given.begin()->first, "\""));
 }
 
 }  // namespace
 
-Json TrainerState::to_json() const {
-  Json json = {{"step", step},
-               {"tokens", tokens},
-               {"data", data.to_json()},
-               {"data_tokens", read.tokens},
-               {"data_fingerprint", read.fingerprint},
-               {"best_loss", finite_or_null(best_loss)},
-               {"best_step", best_step},
-               {"validation_loss", finite_or_null(validation_loss)},
-               {"validated_step", validated_step},
-               {"seconds", seconds}};
-  if (reached) json["reached"] = *reached;
-  return json;
-}
-
-TrainerState TrainerState::from_json(const Json& json, const std::string& place) {
-  JsonReader reader(json, place);
+void TrainerState::fields(JsonFields& json) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  TrainerState state;
-  state.step = reader.integer("step", 0, kMost);
-  state.tokens = reader.integer("tokens", 0, kMost);
-  state.data = DataPosition::from_json(reader.object("data"), place + ".data");
-  state.read.tokens = reader.integer("data_tokens", 0, kMost);
-  state.read.fingerprint = reader.text("data_fingerprint");
-  state.best_loss = number_or_infinity(reader.any("best_loss"));
-  state.best_step = reader.integer("best_step", 0, kMost);
-  state.validation_loss = number_or_infinity(reader.any("validation_loss"));
-  state.validated_step = reader.integer("validated_step", 0, kMost);
-  // Earlier versions wrote only that a target was reached.
-  const Json score = reader.any("reached");
-  if (score.is_boolean()) state.reached = std::numeric_limits<double>::infinity();
-  if (!score.is_boolean()) state.reached = reader.optional_number("reached", -1e300, 1e300);
-  state.seconds = reader.number("seconds", 0, std::numeric_limits<double>::max());
-  reader.finish();
-  return state;
+  json.integer("step", step, 0, kMost);
+  json.integer("tokens", tokens, 0, kMost);
+  json.object("data", [&](JsonFields& inner) { data.fields(inner); });
+  json.integer("data_tokens", read.tokens, 0, kMost);
+  json.text("data_fingerprint", read.fingerprint);
+  json.limit("best_loss", best_loss);
+  json.integer("best_step", best_step, 0, kMost);
+  json.limit("validation_loss", validation_loss);
+  json.integer("validated_step", validated_step, 0, kMost);
+  json.number("seconds", seconds, 0, std::numeric_limits<double>::max());
+  if (json.reading() || reached) json.optional_number("reached", reached, -1e300, 1e300);
 }
 
 void save_trainer(const std::string& path, const Backbone& model, const AdamW& optimizer, const TrainerState& state,
@@ -102,7 +81,7 @@ void save_trainer(const std::string& path, const Backbone& model, const AdamW& o
   for (const auto& moment : optimizer.moments()) file.tensors.push_back(moment);
   file.metadata = {{"format", kFormat},
                    {"version", kTrainerVersion},
-                   {"state", state.to_json().dump()},
+                   {"state", json_of(state).dump()},
                    {"about", about.dump()},
                    {"matmul", matmul_library()}};
   write_safetensors(path, file);
@@ -114,9 +93,9 @@ TrainerState load_trainer(const std::string& path, Backbone& model, AdamW& optim
   fail_input_if(metadata(file, "version", path) != kTrainerVersion, "[", path, "] has version ",
                 metadata(file, "version", path), ", this program reads version ", kTrainerVersion);
   if (file.metadata.contains("matmul")) keep_matmul_library(file.metadata.at("matmul"));
-  const auto state = TrainerState::from_json(parse_json(metadata(file, "state", path), path), path);
+  const TrainerState state = state_of(parse_json(metadata(file, "state", path), path), path);
   load_parameters(file, path, model);
-  std::vector<std::pair<std::string, Tensor>> moments;
+  NamedTensors moments;
   for (const auto& entry : file.tensors) {
     if (!entry.first.starts_with(kModelPrefix)) moments.push_back(entry);
   }

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "cortado/base/json.h"
+#include "cortado/data/batches.h"
 #include "cortado/models/backbone.h"
-#include "cortado/train/data.h"
 #include "cortado/train/optimizer.h"
-#include "cortado/train/plateau.h"
+#include "cortado/train/schedule.h"
 
 namespace cortado {
 
@@ -26,10 +26,9 @@ struct TrainerState {
   int64_t validated_step = 0;                                        // when
   std::optional<double> reached = {};  // the score that reached the options' target: nothing is left to do
   double seconds = 0;                  // spent training, all sessions together
-  std::optional<Plateau> plateau;      // gives the learning rate in place of the options' schedule; not in to_json()
+  std::optional<Plateau> plateau;  // gives the learning rate in place of the options' schedule; not among the fields
 
-  Json to_json() const;
-  static TrainerState from_json(const Json& json, const std::string& place);
+  void fields(JsonFields& json);
 };
 
 // Weights ("model.NAME"), moments and state (metadata "state") in one safetensors file, written beside its place and

@@ -9,7 +9,6 @@
 #include "cortado/base/random.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/train/example_task.h"
-#include "cortado/train/metrics.h"
 #include "cortado/train/trainer.h"
 
 namespace cortado {
@@ -181,7 +180,7 @@ void checkpoint(const Trainer& trainer, const Backbone& model, const Plan& plan,
   save_trainer(folder.trainer(), model, trainer.optimizer(), state, plan.config());
   save_weights(model, folder.last(), {{"step", std::to_string(state.step)}});
   if (plan.options.lora) save_lora(folder.adapters(), lora_weights(model), *plan.options.lora);
-  Json summary = state.to_json();
+  Json summary = json_of(state);
   summary["steps"] = plan.options.steps;
   summary["about"] = plan.config();
   write_file(folder.summary(), summary.dump(2) + "\n");
@@ -199,6 +198,10 @@ bool train(Trainer& trainer, const Backbone& model, const Plan& plan, const Trai
     save_weights(model, folder.best(),
                  {{"step", std::to_string(trainer.state().step)}, {"validation_loss", concat(found.loss)}});
   };
+  if (!request.keep) {
+    keeper.checkpoint = [] {};
+    keeper.validated = [](const Validation&, bool) {};
+  }
   return trainer.run(keeper, {.stop = request.stop, .stop_at = request.stop_at, .progress = request.progress});
 }
 
@@ -219,12 +222,8 @@ TrainResult train_run(const TrainRequest& request) {
   describe_run(folder, plan.data->tokenizer(), plan.config());
   if (request.progress) introduce(plan, *model, trainer.state());
 
-  TrainResult result;
-  result.done = train(trainer, *model, plan, request);
-  result.state = trainer.state();
-  result.steps = plan.options.steps;
-  result.parameters = model->parameter_count();
-  return result;
+  const bool done = train(trainer, *model, plan, request);
+  return {done, trainer.state(), plan.options.steps, model->parameter_count()};
 }
 
 }  // namespace cortado

@@ -24,14 +24,14 @@ struct TrainRequest {
   int64_t stop_at = -1;        // stop after this step as Ctrl-C would, leaving the schedule as it is; -1: don't
   std::function<bool()> stop;  // asked after every step
   bool progress = true;        // a bar, and a line about what is trained
+  bool keep = true;            // false: no checkpoints and no weights, the steps are only made
   OpenTaskData task = open_language_data;  // of a config without "task"
 };
 
 struct TrainResult {
   bool done = false;  // false: stopped, and --resume goes on
   TrainerState state;
-  int64_t steps = 0;
-  int64_t parameters = 0;
+  int64_t steps = 0, parameters = 0;
 };
 
 // InputError: config, data or folder are wrong, and then the folder is untouched. Failure: the work failed.

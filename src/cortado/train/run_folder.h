@@ -1,6 +1,7 @@
 // A run's folder: who may write into it, and what lies where.
 #pragma once
 
+#include <fstream>
 #include <string>
 
 #include "cortado/base/json.h"
@@ -15,7 +16,7 @@ namespace cortado {
 // RUN/train.json            where training stands, for people and scripts
 // RUN/metrics.jsonl         one object a line
 // RUN/lora.safetensors      adapters, where there are (nn/lora.h); the weights above hold them too
-// RUN/learned.safetensors   what a conversion learned (convert/learned.h); the weights above hold it too
+// RUN/learned.safetensors   what a conversion learned (convert/weights.h); the weights above hold it too
 // RUN/.lock                 held while a process trains here
 struct RunFolder {
   std::string path;
@@ -56,6 +57,20 @@ class RunLock {
 
  private:
   int descriptor_ = -1;
+};
+
+// RUN/metrics.jsonl.
+class MetricsFile {
+ public:
+  // Keeps the lines up to step `last_step` and drops later ones and a broken last line: a resumed run writes those
+  // anew.
+  MetricsFile(std::string path, int64_t last_step);
+  // Written through at once. Failure when the disk is full.
+  void write(const Json& line);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
 };
 
 }  // namespace cortado

@@ -1,5 +1,6 @@
 #include "cortado/train/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -14,6 +15,19 @@ double learning_rate(const TrainingOptions& options, int64_t step) {
   const double remaining =
       options.schedule == ScheduleKind::kCosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * x)) : 1.0 - x;
   return options.minimum_rate + (peak - options.minimum_rate) * remaining;
+}
+
+void Plateau::evaluated(double loss) {
+  constexpr double kThreshold = 1e-4, kLeastChange = 1e-8;
+  if (loss < best * (1 - kThreshold)) {
+    best = loss;
+    waited = 0;
+    return;
+  }
+  if (++waited <= patience) return;
+  waited = 0;
+  const double smaller = std::max(rate * factor, minimum);
+  if (rate - smaller > kLeastChange) rate = smaller;
 }
 
 }  // namespace cortado

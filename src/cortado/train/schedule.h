@@ -1,5 +1,7 @@
-// The learning rate of a step.
+// The learning rate of a step, and one that gets smaller when the validation loss stops falling: that of conversions.
 #pragma once
+
+#include <limits>
 
 #include "cortado/train/options.h"
 
@@ -9,5 +11,19 @@ namespace cortado {
 // x = (step - W) / (decay_steps - W) in [0, 1]: minimum + (rate - minimum) · c(x), where c(x) is (1 + cos πx) / 2
 // (cosine), 1 - x (linear) or 1 (constant; no minimum). Past decay_steps: minimum.
 double learning_rate(const TrainingOptions& options, int64_t step);
+
+// torch.optim.lr_scheduler.ReduceLROnPlateau (mode "min", relative threshold 1e-4): after more than `patience`
+// evaluations in a row without a new best, rate = max(rate · factor, minimum).
+struct Plateau {
+  double factor = 0.1;
+  int64_t patience = 10;
+  double minimum = 1e-5;
+
+  double rate = 1e-2;
+  double best = std::numeric_limits<double>::infinity();
+  int64_t waited = 0;  // evaluations since
+
+  void evaluated(double loss);
+};
 
 }  // namespace cortado

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cortado/base/json.h"
+#include "cortado/data/batches.h"
 #include "cortado/data/token_file.h"
 #include "cortado/generate/session.h"
 #include "cortado/models/language_model.h"
-#include "cortado/train/data.h"
 #include "cortado/train/options.h"
 
 namespace cortado {

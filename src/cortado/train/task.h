@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "cortado/base/json.h"
+#include "cortado/data/batches.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/tokenizers/tokenizer.h"
-#include "cortado/train/data.h"
 #include "cortado/train/options.h"
 
 namespace cortado {

@@ -1,19 +1,14 @@
 #include "cortado/train/trainer.h"
 
-#include <chrono>
-
 #include "cortado/base/error.h"
 #include "cortado/base/human.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/random.h"
+#include "cortado/base/stopwatch.h"
 #include "cortado/train/schedule.h"
 
 namespace cortado {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Interrupted {};
 
@@ -66,7 +61,7 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
 }
 
 Trainer::Step Trainer::take_step(const RunKeeper& keeper) {
-  const auto start = Clock::now();
+  const Stopwatch watch;
   Step step;
   step.rate = state_.plateau ? state_.plateau->rate : learning_rate(options_, state_.step);
   const LearnedBatch learned = accumulate_gradients();
@@ -76,7 +71,7 @@ Trainer::Step Trainer::take_step(const RunKeeper& keeper) {
   require_finite("gradient", step.gradient_norm, state_.step + 1, keeper);
   optimizer_.step(step.rate, clip_divisor(step.gradient_norm, options_.clip));
   optimizer_.clear_gradients();
-  const double seconds = seconds_since(start);
+  const double seconds = watch.seconds();
   unsaved_ = true;
   state_.step += 1;
   state_.tokens += learned.tokens;
@@ -112,14 +107,10 @@ bool Trainer::validation_due() const {
 
 // False: interrupted, and still due.
 bool Trainer::validate(const RunKeeper& keeper, const RunControl& control) {
-  std::unique_ptr<ProgressBar> bar;
+  ProgressBar bar({.label = "evaluate", .unit = "tokens", .quiet = !control.progress});
   const auto progress = [&](int64_t done, int64_t total) {
     if (done < total && control.stop && control.stop()) throw Interrupted{};
-    if (!bar) {
-      bar = std::make_unique<ProgressBar>(
-          ProgressBar::Options{.label = "evaluate", .total = total, .unit = "tokens", .quiet = !control.progress});
-    }
-    bar->update(done);
+    bar.update_of(done, total);
   };
   Validation found;
   try {

@@ -115,7 +115,9 @@ TEST_F(TrainRunTest, Learns) {
 TEST_F(TrainRunTest, LossesAreThoseOfEarlierVersions) {
   CORTADO_NEEDS("macchiato");
   constexpr const char* kMixer = R"({"mixer": "macchiato", "latents": 8, "window": 5, "source": "rg_lru"})";
-  train_run(request(config_with(kMixer, R"({"accumulate": 3, "clip": 0.5, "steps": 6, "evaluate_every": 3})"), "run"));
+  train_run(request(
+      config_with(kMixer, R"({"accumulate": 3, "clip": 0.5, "steps": 6, "evaluate_every": 3, "dtype": "float32"})"),
+      "run"));
   const std::vector<double> recorded = {3.0037513, 3.1773112, 3.0475342, 2.7928719,
                                         2.9390399, 2.8006473, 2.7255516, 2.5960385};
   std::vector<double> losses;

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "cortado/base/error.h"
-#include "cortado/base/json.h"
 
 namespace cortado {
 
@@ -66,13 +64,7 @@ class GgufCursor {
 
   template <typename... Parts>
   void fail_if(bool bad, const Parts&... parts) const {
-    if (bad) file_.fail(concat("is damaged or no GGUF file: ", parts...));
-  }
-
-  // What is right and not supported.
-  template <typename... Parts>
-  void refuse_if(bool bad, const Parts&... parts) const {
-    if (bad) file_.fail(concat(parts...));
+    file_.fail_if(bad, "is damaged or no GGUF file: ", parts...);
   }
 
   uint64_t place() const { return place_; }
@@ -134,7 +126,7 @@ class GgufCursor {
 namespace {
 
 // Name, shape and type; `offset`: of the data, from the start of all data.
-GgufTensor read_tensor_info(GgufCursor& cursor, uint64_t& offset, uint64_t& size) {
+GgufTensor read_tensor_info(const GgufFile& file, GgufCursor& cursor, uint64_t& offset, uint64_t& size) {
   GgufTensor tensor{cursor.name("a tensor's name"), {}, nullptr, {}};
   const std::string shown = printable(tensor.name);
   const auto dimensions = cursor.number<uint32_t>("a tensor's dimensions");
@@ -150,8 +142,9 @@ GgufTensor read_tensor_info(GgufCursor& cursor, uint64_t& offset, uint64_t& size
   tensor.type = find_ggml_type(id);
   cursor.fail_if(!tensor.type && ggml_type_name(id).starts_with("type "), "tensor ", shown, " has ",
                  ggml_type_name(id));
-  cursor.refuse_if(!tensor.type, "has tensor ", shown, " of type ", ggml_type_name(id),
-                   ", which is not supported; supported: ", ggml_type_names());
+  // What is right and not supported.
+  file.fail_if(!tensor.type, "has tensor ", shown, " of type ", ggml_type_name(id),
+               ", which is not supported; supported: ", ggml_type_names());
   cursor.fail_if(tensor.shape.back() % tensor.type->values != 0, "tensor ", shown, " has rows of ", tensor.shape.back(),
                  " values, ", tensor.type->name, " needs a multiple of ", tensor.type->values);
   size = values / static_cast<uint64_t>(tensor.type->values) * static_cast<uint64_t>(tensor.type->bytes);
@@ -165,16 +158,12 @@ GgufFile::GgufFile(const std::string& path) : name_(path), map_(std::make_shared
   parse(map_->text());
 }
 
-GgufFile::GgufFile(std::string_view bytes, std::string name) : name_(std::move(name)) { parse(bytes); }
-
-void GgufFile::fail(const std::string& message) const { throw InputError(concat("[gguf] ", name_, " ", message)); }
-
 void GgufFile::parse(std::string_view bytes) {
   GgufCursor cursor(*this, bytes);
   cursor.fail_if(bytes.substr(0, kMagic.size()) != kMagic, "it does not begin with \"GGUF\"");
   cursor.take(kMagic.size(), "the magic");
-  version_ = cursor.number<uint32_t>("the version");
-  if (version_ != 2 && version_ != 3) fail(concat("is of GGUF version ", version_, "; versions 2 and 3 are supported"));
+  const auto version = cursor.number<uint32_t>("the version");
+  fail_if(version != 2 && version != 3, "is of GGUF version ", version, "; versions 2 and 3 are supported");
   const auto tensors = cursor.number<uint64_t>("the number of tensors");
   const auto entries = cursor.number<uint64_t>("the number of metadata entries");
   cursor.fail_if(entries > cursor.left() / kSmallestEntry, entries, " metadata entries in ", bytes.size(), " bytes");
@@ -195,12 +184,12 @@ void GgufFile::parse_tensors(GgufCursor& cursor, uint64_t count, std::string_vie
   std::vector<Place> order;
   for (uint64_t i = 0; i < count; ++i) {
     Place place{0, 0, i};
-    tensors_.push_back(read_tensor_info(cursor, place.offset, place.size));
+    tensors_.push_back(read_tensor_info(*this, cursor, place.offset, place.size));
     const std::string& name = tensors_.back().name;
     cursor.fail_if(!places_.emplace(name, i).second, "tensor ", printable(name), " appears twice");
     order.push_back(place);
   }
-  const auto alignment = static_cast<uint64_t>(integer("general.alignment", 1, 1 << 20, kAlignment));
+  const auto alignment = static_cast<uint64_t>(metadata().integer("general.alignment", 1, 1 << 20, kAlignment));
   cursor.fail_if(!std::has_single_bit(alignment), "its alignment is ", alignment, ", which is no power of two");
   const uint64_t begin = (cursor.place() + alignment - 1) / alignment * alignment;
   cursor.fail_if(count > 0 && begin > bytes.size(), "it ends before the tensors' data");
@@ -225,10 +214,9 @@ const GgufTensor* GgufFile::find(const std::string& name) const {
   return found == places_.end() ? nullptr : &tensors_[found->second];
 }
 
-JsonReader GgufFile::value(const std::string& key) const {
+JsonReader GgufFile::metadata() const {
   Json object = Json::object();
-  const auto found = metadata_.find(key);
-  if (found != metadata_.end()) object[key] = found->second.list ? Json("a list") : element(found->second, 0);
+  for (const auto& [key, value] : metadata_) object[key] = value.list ? Json("a list") : element(value, 0);
   return {object, name_ + " (metadata)"};
 }
 
@@ -236,13 +224,13 @@ const GgufValue& GgufFile::list(const std::string& key) const {
   static const GgufValue none{.kind = GgufKind::kText, .list = true, .count = 0, .bytes = {}};
   const auto found = metadata_.find(key);
   if (found == metadata_.end()) return none;
-  if (!found->second.list) fail(concat("metadata ", printable(key), ": expected a list"));
+  fail_if(!found->second.list, "metadata ", printable(key), ": expected a list");
   return found->second;
 }
 
 std::vector<std::string_view> GgufFile::texts(const std::string& key) const {
   const GgufValue& found = list(key);
-  if (found.count > 0 && found.kind != GgufKind::kText) fail(concat("metadata ", printable(key), ": expected texts"));
+  fail_if(found.count > 0 && found.kind != GgufKind::kText, "metadata ", printable(key), ": expected texts");
   std::vector<std::string_view> all;
   all.reserve(found.count);
   uint64_t place = 0;
@@ -256,12 +244,11 @@ std::vector<std::string_view> GgufFile::texts(const std::string& key) const {
 
 std::vector<double> GgufFile::numbers(const std::string& key, bool whole) const {
   const GgufValue& found = list(key);
+  const std::string wanted = concat("metadata ", printable(key), ": expected ", whole ? "whole " : "", "numbers");
   std::vector<double> all;
   for (uint64_t i = 0; i < found.count; ++i) {
     const Json number = element(found, i);
-    if (whole ? !number.is_number_integer() : !number.is_number()) {
-      fail(concat("metadata ", printable(key), ": expected ", whole ? "whole " : "", "numbers"));
-    }
+    fail_if(whole ? !number.is_number_integer() : !number.is_number(), wanted);
     all.push_back(number.get<double>());
   }
   return all;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,25 +65,14 @@ struct GgufTensor {
 class GgufFile {
  public:
   explicit GgufFile(const std::string& path);
-  GgufFile(std::string_view bytes, std::string name);  // bytes that outlive it; `name` is for messages
+  // Of bytes that outlive it; `name` is for messages.
+  GgufFile(std::string_view bytes, std::string name) : name_(std::move(name)) { parse(bytes); }
 
   const std::string& name() const { return name_; }
-  uint32_t version() const { return version_; }
 
-  // Metadata, read as strictly as JSON (base/json.h): without a fallback the key is required; limits are inclusive.
   bool has(const std::string& key) const { return metadata_.contains(key); }
-  int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const {
-    return value(key).integer(key, low, high, fallback);
-  }
-  double number(const std::string& key, double low, double high, std::optional<double> fallback = {}) const {
-    return value(key).number(key, low, high, fallback);
-  }
-  bool boolean(const std::string& key, std::optional<bool> fallback = {}) const {
-    return value(key).boolean(key, fallback);
-  }
-  std::string text(const std::string& key, std::optional<std::string> fallback = {}) const {
-    return value(key).text(key, std::move(fallback));
-  }
+  // The metadata that are no lists, to be read as strictly as JSON (base/json.h).
+  JsonReader metadata() const;
   // Lists, empty where absent. The texts are views of the file.
   std::vector<std::string_view> texts(const std::string& key) const;
   std::vector<double> numbers(const std::string& key, bool whole = false) const;
@@ -94,18 +82,19 @@ class GgufFile {
   // Plain numbers in their own type, blocks as float32; the tensor owns its memory.
   static Tensor read(const GgufTensor& tensor) { return decode_ggml(*tensor.type, tensor.shape, tensor.bytes); }
 
-  // "[path] ..." as one InputError.
-  [[noreturn]] void fail(const std::string& message) const;
+  // "[path] ..." as one InputError, the parts joined, where it is bad.
+  template <typename... Parts>
+  void fail_if(bool bad, const Parts&... parts) const {
+    fail_input_if(bad, "[gguf] ", name_, " ", parts...);
+  }
 
  private:
   void parse(std::string_view bytes);
   void parse_tensors(class GgufCursor& cursor, uint64_t count, std::string_view bytes);
-  JsonReader value(const std::string& key) const;  // an object of this key alone, if it is there
   const GgufValue& list(const std::string& key) const;
 
   std::string name_;
   std::shared_ptr<const MappedFile> map_;
-  uint32_t version_ = 0;
   std::map<std::string, GgufValue> metadata_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, size_t> places_;  // in tensors_

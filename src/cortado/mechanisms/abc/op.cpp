@@ -7,6 +7,14 @@ namespace {
 
 constexpr const char* kAbcOp = "abc";
 
+TensorTuple<5> abc_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s,
+                            std::optional<double> scale, const OptionalTensor& key_state,
+                            const OptionalTensor& value_state, const OptionalTensor& normalizer,
+                            const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
+  const AbcResult result = abc(q, k, v, s, scale, {key_state, value_state, normalizer, maximum}, cu_seqlens);
+  return {result.o, result.key_state, result.value_state, result.normalizer, result.maximum};
+}
+
 }  // namespace
 
 AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s, std::optional<double> scale,
@@ -29,18 +37,6 @@ AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s
   const SlotResult slots = attend_slots(in, gated_slot_pass(p.keys, p.gate, cu_seqlens));
   return {slots.o.to(v.scalar_type()), slots.key_state, slots.value_state, p.last_normalizer, p.last_maximum};
 }
-
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> abc_operator(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s, std::optional<double> scale,
-    const OptionalTensor& key_state, const OptionalTensor& value_state, const OptionalTensor& normalizer,
-    const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
-  const AbcResult result = abc(q, k, v, s, scale, {key_state, value_state, normalizer, maximum}, cu_seqlens);
-  return {result.o, result.key_state, result.value_state, result.normalizer, result.maximum};
-}
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(

@@ -3,11 +3,9 @@
 #include "cortado/mechanisms/blurry_window/op.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/projected.h"
-#include "cortado/mechanisms/shared/slot_state.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
-
 namespace {
 
 struct BlurrySettings {
@@ -22,36 +20,32 @@ class BlurryWindowMixer : public ProjectedMixer {
  public:
   BlurryWindowMixer(const BlurrySettings& settings, int64_t dim)
       : ProjectedMixer("blurry_window", {settings.heads, settings.heads, dim / settings.heads, settings.rotary}, dim),
-        settings_(settings),
-        head_dim_(dim / settings.heads) {
+        settings_(settings) {
     table_ = blurry_weights(at::arange(settings.sizes.period), settings.sizes, at::kDouble);
   }
 
   Tensor reference(const Tensor& x) override {
     const Projected p = project(x, Batch{}.positions(x));
-    return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay,
-                                          1 / std::sqrt(static_cast<double>(head_dim_))));
+    return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay, slot_scale({}, p.q)));
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    declare_slots(layout, settings_.heads, settings_.sizes.slots, head_dim_);
-    layout.position();
-    return layout;
-  }
-
-  double flops_per_token(int64_t) const override {
-    return weight_flops() + scan_flops(4);  // written and read
-  }
+  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }  // written and read
 
  private:
+  void declare(StateLayout& layout) const override {
+    declare_slots(layout, settings_.heads, settings_.sizes.slots, pair_shape()[1]);
+    layout.position();
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    BlurryOptions options{.sizes = settings_.sizes, .decay = settings_.decay, .cu_seqlens = batch.cu_seqlens};
-    options.key_state = start_of(state, "key_state");
-    options.value_state = start_of(state, "value_state");
-    options.position = start_of(state, "position");
     if (table_.device() != x.device()) table_ = table_.to(x.device());
-    options.table = table_;
+    const BlurryOptions options{.sizes = settings_.sizes,
+                                .decay = settings_.decay,
+                                .key_state = start_of(state, "key_state"),
+                                .value_state = start_of(state, "value_state"),
+                                .position = start_of(state, "position"),
+                                .cu_seqlens = batch.cu_seqlens,
+                                .table = table_};
     const Projected p = project(x, batch.positions(x, options.position));
     const SlotResult result = blurry_window(p.q, p.k, p.v, options);
     keep_slots(state, result);
@@ -59,7 +53,6 @@ class BlurryWindowMixer : public ProjectedMixer {
   }
 
   BlurrySettings settings_;
-  int64_t head_dim_;
   Tensor table_;  // one period of w, [P,N] float64; not a parameter: it follows from the settings
 };
 
@@ -67,11 +60,10 @@ BlurrySettings read_blurry(JsonReader& settings, const MixerContext& context) {
   BlurrySettings read{};
   read.heads = read_heads(settings, context, context.dim, "dim");
   read.sizes.slots = settings.integer("slots", 1, 1 << 20, 33);
-  if (read.sizes.slots % 2 == 0) settings.fail(concat("slots must be odd, got ", read.sizes.slots));
+  if (read.sizes.slots % 2 == 0) settings.fail("slots must be odd, got ", read.sizes.slots);
   read.sizes.period = settings.integer("period", 1, 1 << 24, read.sizes.slots);
-  if (read.sizes.period < read.sizes.slots) {
-    settings.fail(concat("period (", read.sizes.period, ") is less than slots (", read.sizes.slots, ")"));
-  }
+  settings.fail_if(read.sizes.period < read.sizes.slots, "period (", read.sizes.period, ") is less than slots (",
+                   read.sizes.slots, ")");
   read.decay = settings.boolean("decay", true);
   read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
   return read;
@@ -104,9 +96,8 @@ OperatorCase blurry_case() {
     return blurry_window(in[0], in[1], in[2], options).tensors();
   };
   c.reference = [](const Tensors& in) {
-    const int64_t size = in[0].size(3);
-    const double scale = 1 / std::sqrt(static_cast<double>(size));
-    return Tensors{blurry_window_reference(in[0], in[1], in[2], blurry_sizes(size), true, scale)};
+    const BlurrySizes sizes = blurry_sizes(in[0].size(3));
+    return Tensors{blurry_window_reference(in[0], in[1], in[2], sizes, true, slot_scale({}, in[0]))};
   };
   c.work = [](const OperatorSizes& s) {
     const auto slots = static_cast<double>(s.heads * blurry_sizes(s.size).slots);
@@ -124,7 +115,6 @@ extern const Mechanism kBlurryWindow = {
     .equation = "o_t = V_t' softmax(K_t q_t / sqrt d), K_t = diag(1 - w_t) K_{t-1} + w_t k_t', w_t[n] = D(t - nP/N)",
     .state = "2 N D",
     .primitives = {"slot_scan", "gated_scan"},
-    .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           return std::make_shared<BlurryWindowMixer>(read_blurry(settings, context), context.dim);

@@ -32,6 +32,25 @@ SlotPass decaying_pass(const Tensor& w, const OptionalTensor& cu_seqlens) {
   };
 }
 
+TensorTuple<3> blurry_window_operator(const Tensor& q, const Tensor& k, const Tensor& v, int64_t slots, int64_t period,
+                                      bool decay, std::optional<double> scale, const OptionalTensor& key_state,
+                                      const OptionalTensor& value_state, const OptionalTensor& position,
+                                      const OptionalTensor& cu_seqlens) {
+  OptionalTensor seen;  // checked here and not in blurry_window: a mixer's own state needs no reading of it a token
+  if (position) {
+    seen = checked_integers(*position, "[blurry_window] position", 0, std::numeric_limits<int64_t>::max());
+  }
+  const SlotResult result = blurry_window(q, k, v,
+                                          {.sizes = {slots, period},
+                                           .decay = decay,
+                                           .scale = scale,
+                                           .key_state = key_state,
+                                           .value_state = value_state,
+                                           .position = seen,
+                                           .cu_seqlens = cu_seqlens});
+  return {result.o, result.key_state, result.value_state};
+}
+
 }  // namespace
 
 void check_blurry(const BlurrySizes& sizes) {
@@ -82,31 +101,6 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   result.o = result.o.to(v.scalar_type());
   return result;
 }
-
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor> blurry_window_operator(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                          int64_t slots, int64_t period, bool decay,
-                                                          std::optional<double> scale, const OptionalTensor& key_state,
-                                                          const OptionalTensor& value_state,
-                                                          const OptionalTensor& position,
-                                                          const OptionalTensor& cu_seqlens) {
-  OptionalTensor seen;  // checked here and not in blurry_window: a mixer's own state needs no reading of it a token
-  if (position) {
-    seen = checked_integers(*position, "[blurry_window] position", 0, std::numeric_limits<int64_t>::max());
-  }
-  const SlotResult result = blurry_window(q, k, v,
-                                          {.sizes = {slots, period},
-                                           .decay = decay,
-                                           .scale = scale,
-                                           .key_state = key_state,
-                                           .value_state = value_state,
-                                           .position = seen,
-                                           .cu_seqlens = cu_seqlens});
-  return {result.o, result.key_state, result.value_state};
-}
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(

@@ -3,15 +3,15 @@
 #include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
-
 namespace {
 
 class DeltaNetMixer : public DeltaMixer {
  public:
-  DeltaNetMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("delta_net", settings, dim) {}
+  DeltaNetMixer(JsonReader& settings, const MixerContext& context)
+      : DeltaMixer("delta_net", settings, context, {1.0, 1, "none"}) {}
 
  protected:
-  std::optional<Tensor> log_decay(const Tensor&) const override { return {}; }
+  OptionalTensor log_decay(const Tensor&) const override { return {}; }
 };
 
 }  // namespace
@@ -23,11 +23,7 @@ extern const Mechanism kDeltaNet = {
     .equation = "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}' k_t)', o_t = S_t' q_t",
     .state = "H K V + (taps - 1)(2 H K + H V)",
     .primitives = {"delta_scan", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          return std::make_shared<DeltaNetMixer>(read_delta_settings(settings, context, 1.0, 1, "none"), context.dim);
-        },
+    .make = construct<DeltaNetMixer>,
 };
 
 }  // namespace cortado

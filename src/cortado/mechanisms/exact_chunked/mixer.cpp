@@ -5,24 +5,22 @@
 #include "cortado/mechanisms/shared/interval_attention.h"
 
 namespace cortado {
-
 namespace {
 
 // Projections, cache and results of `softmax`; only the algorithm differs. State: as softmax.
 class ExactChunkedMixer : public SoftmaxMixer {
  public:
-  ExactChunkedMixer(const AttentionSettings& settings, int64_t chunk, int64_t dim)
-      : SoftmaxMixer(settings, dim, "exact_chunked"), chunk_(chunk) {}
+  ExactChunkedMixer(JsonReader& settings, const MixerContext& context)
+      : SoftmaxMixer(settings, context, "exact_chunked"), chunk_(settings.integer("chunk", 1, 1 << 20, 64)) {}
 
  protected:
   Tensor attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const override {
     const KeyPlaces places = key_places(q, keys, options.cu_seqlens);
-    IntervalOptions chunked;
-    chunked.begin = places.first;
-    chunked.end = options.causal ? places.own + 1 : places.end;
-    chunked.chunk = chunk_;
-    chunked.softcap = options.softcap;
-    chunked.scale = options.scale;
+    const IntervalOptions chunked{.begin = places.first,
+                                  .end = options.causal ? places.own + 1 : places.end,
+                                  .chunk = chunk_,
+                                  .scale = options.scale,
+                                  .softcap = options.softcap};
     return std::get<0>(interval_attention(q, keys.k, keys.v, chunked));
   }
 
@@ -38,13 +36,8 @@ extern const Mechanism kExactChunked = {
     .paper = "Rabe and Staats (2021)",
     .equation = "o_t = sum_{s<=t} softmax_s(q_t.k_s / sqrt d) v_s, in chunks with a running maximum",
     .state = "2 T Hkv d",
-    .primitives = {},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const AttentionSettings read = AttentionSettings::read(settings, context);
-          return std::make_shared<ExactChunkedMixer>(read, settings.integer("chunk", 1, 1 << 20, 64), context.dim);
-        },
+    .make = construct<ExactChunkedMixer>,
 };
 
 }  // namespace cortado

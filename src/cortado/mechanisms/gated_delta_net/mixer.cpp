@@ -3,19 +3,19 @@
 #include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
-
 namespace {
 
 class GatedDeltaNetMixer : public DeltaMixer {
  public:
-  GatedDeltaNetMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("gated_delta_net", settings, dim) {
-    decay_ = register_module("decay", std::make_shared<Linear>(dim, settings.heads));
-    a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 0.01));
-    dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads}));
+  GatedDeltaNetMixer(JsonReader& settings, const MixerContext& context)
+      : DeltaMixer("gated_delta_net", settings, context, {0.75, 2, "silu"}) {
+    decay_ = register_module("decay", std::make_shared<Linear>(context.dim, heads_));
+    a_log_ = register_parameter("a_log", draw_a_log(heads_, 0.01));
+    dt_bias_ = register_parameter("dt_bias", initial_step_bias({heads_}));
   }
 
  protected:
-  std::optional<Tensor> log_decay(const Tensor& x) const override {
+  OptionalTensor log_decay(const Tensor& x) const override {
     return softplus_decay(decay_->forward(x), a_log_, dt_bias_);
   }
 
@@ -33,12 +33,7 @@ extern const Mechanism kGatedDeltaNet = {
     .equation = "P = a_t S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t",
     .state = "H K V + (taps - 1)(2 H K + H V)",
     .primitives = {"delta_scan", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          return std::make_shared<GatedDeltaNetMixer>(read_delta_settings(settings, context, 0.75, 2, "silu"),
-                                                      context.dim);
-        },
+    .make = construct<GatedDeltaNetMixer>,
 };
 
 }  // namespace cortado

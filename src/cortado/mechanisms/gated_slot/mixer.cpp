@@ -3,81 +3,64 @@
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
-#include "cortado/mechanisms/shared/slot_state.h"
 #include "cortado/nn/norms.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
-
 namespace {
-
-struct GatedSlotSettings {
-  int64_t heads, slots;
-  double temperature;  // τ: log α = logsigmoid(W_f x) / τ
-  int64_t taps;        // of the short convolutions on q, k, v; 0: none
-};
 
 // State: declare_slots', and the convolutions' tails "q_conv", "k_conv", "v_conv".
 class GatedSlotMixer : public Mixer {
  public:
-  GatedSlotMixer(const GatedSlotSettings& settings, int64_t dim)
-      : Mixer("gated_slot"), settings_(settings), head_dim_(dim / settings.heads) {
+  GatedSlotMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("gated_slot"),
+        heads_(read_heads(settings, context, context.dim, "dim")),
+        slots_(settings.integer("slots", 1, 1 << 20, 64)),
+        temperature_(settings.number("temperature", 1e-3, 1e6, 8.0)) {
+    const int64_t dim = context.dim, taps = read_taps(settings);
+    head_dim_ = dim / heads_;
     // The convolutions have no activation of their own: the silu of q, k and v comes after them.
-    const auto projection = [&](const std::string& name) {
-      ConvolvedLinear made(*this, name, dim, dim);
-      made.convolve(made.linear(), "conv", settings.taps, name + "_conv", "none");
-      return made;
-    };
-    q_ = projection("q");
-    k_ = projection("k");
-    v_ = projection("v");
-    f_ = register_module("f", std::make_shared<Linear>(dim, settings.heads * settings.slots));
+    maps_.q = ConvolvedLinear::within(*this, "q", dim, dim, taps, "none");
+    maps_.k = ConvolvedLinear::within(*this, "k", dim, dim, taps, "none");
+    maps_.v = ConvolvedLinear::within(*this, "v", dim, dim, taps, "none");
+    f_ = register_module("f", std::make_shared<Linear>(dim, heads_ * slots_));
     o_ = register_module("o", make_output_linear(dim, dim));
     norm_ = register_module("norm", std::make_shared<RmsNorm>(dim, 1e-5));
   }
 
   Tensor reference(const Tensor& x) override {
-    const auto project = [&](const ConvolvedLinear& linear) {
-      return split_heads(at::silu(linear.reference(x)), settings_.heads);
-    };
+    const auto project = [&](const ConvolvedLinear& map) { return heads(at::silu(map.reference(x))); };
     const Tensor g = log_gate(x);
-    return output(gated_slot_reference(project(q_), project(k_), project(v_), 1 - g.exp(), g, 1.0));
+    return output(gated_slot_reference(project(maps_.q), project(maps_.k), project(maps_.v), 1 - g.exp(), g, 1.0));
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    declare_slots(layout, settings_.heads, settings_.slots, head_dim_);
-    for (const auto* part : {&q_, &k_, &v_}) part->declare(layout);
-    return layout;
-  }
-
-  double flops_per_token(int64_t) const override {
-    return weight_flops() + scan_flops(4);  // written and read
-  }
+  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }  // written and read
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    const auto project = [&](const ConvolvedLinear& linear) {
-      return split_heads(at::silu(linear.forward(x, batch, state)), settings_.heads);
-    };
+    const auto project = [&](const ConvolvedLinear& map) { return heads(at::silu(map.forward(x, batch, state))); };
     const Tensor g = log_gate(x);
     const SlotResult result =
-        gated_slot(project(q_), project(k_), project(v_), -at::expm1(g), g, 1.0, start_of(state, "key_state"),
-                   start_of(state, "value_state"), batch.cu_seqlens);
+        gated_slot(project(maps_.q), project(maps_.k), project(maps_.v), -at::expm1(g), g, 1.0,
+                   start_of(state, "key_state"), start_of(state, "value_state"), batch.cu_seqlens);
     keep_slots(state, result);
     return output(result.o);
   }
 
-  // log α_t [B,T,H,M]
-  Tensor log_gate(const Tensor& x) const {
-    return at::log_sigmoid(split_heads(f_->forward(x), settings_.heads)) / settings_.temperature;
+  void declare(StateLayout& layout) const override {
+    declare_slots(layout, heads_, slots_, head_dim_);
+    maps_.declare(layout);
   }
+
+  Tensor heads(const Tensor& x) const { return split_heads(x, heads_); }
+  // log α_t [B,T,H,M]
+  Tensor log_gate(const Tensor& x) const { return at::log_sigmoid(heads(f_->forward(x))) / temperature_; }
 
   Tensor output(const Tensor& o) const { return o_->forward(norm_->forward(at::silu(merge_heads(o)))); }
 
-  GatedSlotSettings settings_;
-  int64_t head_dim_;
-  ConvolvedLinear q_, k_, v_;
+  int64_t heads_, slots_, head_dim_;
+  double temperature_;  // τ: log α = logsigmoid(W_f x) / τ
+  ConvolvedQkv maps_;
   std::shared_ptr<Linear> f_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };
@@ -93,8 +76,7 @@ OperatorCase gated_slot_case() {
     return gated_slot(in[0], in[1], in[2], in[3], in[4], {}, part(carried, 0), part(carried, 1)).tensors();
   };
   c.reference = [](const Tensors& in) {
-    const double scale = 1 / std::sqrt(static_cast<double>(in[0].size(3)));
-    return Tensors{gated_slot_reference(in[0], in[1], in[2], in[3], in[4], scale)};
+    return Tensors{gated_slot_reference(in[0], in[1], in[2], in[3], in[4], slot_scale({}, in[0]))};
   };
   c.work = [](const OperatorSizes& s) { return Work{8 * state_elements(s), 2 * channels(s)}; };
   return c;
@@ -109,16 +91,7 @@ extern const Mechanism kGatedSlotAttention = {
     .equation = "o_t = V_t' softmax(K_t q_t), K_t = diag(a_t) K_{t-1} + (1 - a_t) k_t'",
     .state = "2 M D",
     .primitives = {"gated_scan", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          GatedSlotSettings read{};
-          read.heads = read_heads(settings, context, context.dim, "dim");
-          read.slots = settings.integer("slots", 1, 1 << 20, 64);
-          read.temperature = settings.number("temperature", 1e-3, 1e6, 8.0);
-          read.taps = read_taps(settings);
-          return std::make_shared<GatedSlotMixer>(read, context.dim);
-        },
+    .make = construct<GatedSlotMixer>,
     .operation = gated_slot_case,
 };
 

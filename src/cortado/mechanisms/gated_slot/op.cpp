@@ -1,7 +1,6 @@
 #include "cortado/mechanisms/gated_slot/op.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr const char* kGatedSlot = "gated_slot";
@@ -23,24 +22,11 @@ SlotResult gated_slot(const Tensor& q, const Tensor& k, const Tensor& v, const T
   return result;
 }
 
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor> gated_slot_operator(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                       const Tensor& s, const Tensor& g, std::optional<double> scale,
-                                                       const OptionalTensor& key_state,
-                                                       const OptionalTensor& value_state,
-                                                       const OptionalTensor& cu_seqlens) {
-  const SlotResult result = gated_slot(q, k, v, s, g, scale, key_state, value_state, cu_seqlens);
-  return {result.o, result.key_state, result.value_state};
-}
-
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(
       "gated_slot(Tensor q, Tensor k, Tensor v, Tensor s, Tensor g, *, float? scale=None, Tensor? key_state=None, "
       "Tensor? value_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor key_state, Tensor value_state)",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, gated_slot_operator));
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, Unpacked<gated_slot>::call));
 }
 
 }  // namespace cortado

@@ -1,10 +1,6 @@
 // gated_slot: attention to M slots that every token is written to (GSA).
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-
 #include "cortado/mechanisms/shared/slots.h"
 
 namespace cortado {

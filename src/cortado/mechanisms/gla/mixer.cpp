@@ -3,16 +3,19 @@
 #include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
-
 namespace {
 
 class GlaMixer : public GatedLinearMixer {
  public:
-  // rank: of the decay's projection; the logarithm of the sigmoid is divided by `temperature`.
-  GlaMixer(const GatedLinearSettings& settings, int64_t dim, int64_t rank, double temperature)
-      : GatedLinearMixer("gla", settings, dim), temperature_(temperature) {
-    down_ = register_module("decay_down", std::make_shared<Linear>(dim, rank));
-    up_ = register_module("decay_up", std::make_shared<Linear>(rank, settings.key_dim, /*with_bias=*/true));
+  GlaMixer(JsonReader& settings, const MixerContext& context)
+      : GatedLinearMixer(
+            "gla",
+            GatedLinearSettings::read(settings, context, std::max<int64_t>(1, context.dim / 2), context.dim, "none"),
+            context.dim) {
+    const int64_t rank = settings.integer("decay_rank", 1, 1 << 20, 16);
+    temperature_ = settings.number("decay_temperature", 1e-3, 1e6, 16.0);
+    down_ = register_module("decay_down", std::make_shared<Linear>(context.dim, rank));
+    up_ = register_module("decay_up", std::make_shared<Linear>(rank, settings_.key_dim, /*with_bias=*/true));
   }
 
  protected:
@@ -22,7 +25,7 @@ class GlaMixer : public GatedLinearMixer {
   }
 
  private:
-  double temperature_;
+  double temperature_;  // what the logarithm of the sigmoid is divided by
   std::shared_ptr<Linear> down_, up_;
 };
 
@@ -35,15 +38,7 @@ extern const Mechanism kGla = {
     .equation = "S_t = diag(a_t) S_{t-1} + k_t v_t', a_t = sigmoid(x W_1 W_2 + b)^(1/16), o_t = S_t' q_t",
     .state = "D^2 / 2H (+ convolution tails)",
     .primitives = {"gated_scan", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const auto read =
-              GatedLinearSettings::read(settings, context, std::max<int64_t>(1, context.dim / 2), context.dim, "none");
-          const int64_t rank = settings.integer("decay_rank", 1, 1 << 20, 16);
-          const double temperature = settings.number("decay_temperature", 1e-3, 1e6, 16.0);
-          return std::make_shared<GlaMixer>(read, context.dim, rank, temperature);
-        },
+    .make = construct<GlaMixer>,
 };
 
 }  // namespace cortado

@@ -5,30 +5,23 @@
 #include "cortado/nn/short_convolution.h"
 
 namespace cortado {
-
 namespace {
 
 // State: "tail" [rows, taps - 1, R], "h" [rows, R], "position" [rows]; R the recurrence's width.
 class GriffinMixer : public Mixer {
  public:
-  GriffinMixer(int64_t dim, int64_t width, int64_t heads, int64_t taps) : Mixer("griffin"), width_(width) {
-    x_ = register_module("x", std::make_shared<Linear>(dim, width, true));
-    y_ = register_module("y", std::make_shared<Linear>(dim, width, true));
-    conv_ = register_module("conv", std::make_shared<ShortConvolution>(width, taps, true, "none"));
-    rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(width, heads));
-    o_ = register_module("o", make_output_linear(width, dim, true));
+  GriffinMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("griffin"), width_(settings.integer("width", 1, 1 << 20, context.dim)) {
+    const int64_t heads = read_heads(settings, context, width_, "width"), taps = settings.integer("taps", 1, 64, 4);
+    x_ = register_module("x", std::make_shared<Linear>(context.dim, width_, true));
+    y_ = register_module("y", std::make_shared<Linear>(context.dim, width_, true));
+    conv_ = register_module("conv", std::make_shared<ShortConvolution>(width_, taps, true, "none"));
+    rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(width_, heads));
+    o_ = register_module("o", make_output_linear(width_, context.dim, true));
   }
 
   Tensor reference(const Tensor& x) override {
     return output(x, rg_lru_->reference(conv_->reference(x_->forward(x)), /*causal=*/true));
-  }
-
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    conv_->declare(layout, "tail");
-    rg_lru_->declare(layout, "h");
-    layout.position();
-    return layout;
   }
 
   double flops_per_token(int64_t) const override {
@@ -36,6 +29,12 @@ class GriffinMixer : public Mixer {
   }
 
  private:
+  void declare(StateLayout& layout) const override {
+    conv_->declare(layout, "tail");
+    rg_lru_->declare(layout, "h");
+    layout.position();
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor u = conv_->forward(x_->forward(x), batch, state, "tail");
     return output(x, rg_lru_->forward(u, batch, state, "h"));
@@ -58,13 +57,7 @@ extern const Mechanism kGriffin = {
     .equation = "o_t = W_o (gelu(W_y x_t) * RGLRU(conv(W_x x))_t)",
     .state = "taps R",
     .primitives = {"elementwise_scan", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t width = settings.integer("width", 1, 1 << 20, context.dim);
-          const int64_t heads = read_heads(settings, context, width, "width");
-          return std::make_shared<GriffinMixer>(context.dim, width, heads, settings.integer("taps", 1, 64, 4));
-        },
+    .make = construct<GriffinMixer>,
 };
 
 }  // namespace cortado

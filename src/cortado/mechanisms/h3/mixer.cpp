@@ -3,18 +3,18 @@
 
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
-#include "cortado/nn/channel_ssm.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/short_convolution.h"
 
 namespace cortado {
-
 namespace {
 
 // State: "shift" [rows, taps - 1, D], "ssm" [rows, D·N, 2] (real and imaginary parts).
 class H3Mixer : public Mixer {
  public:
-  H3Mixer(int64_t dim, int64_t states, int64_t taps) : Mixer("h3"), dim_(dim), states_(states) {
+  H3Mixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("h3"), dim_(context.dim), states_(settings.integer("states", 1, 4096, 32)) {
+    const int64_t dim = dim_, states = states_, taps = settings.integer("taps", 1, 4096, 64);
     q_ = register_module("q", std::make_shared<Linear>(dim, dim));
     k_ = register_module("k", std::make_shared<Linear>(dim, dim));
     v_ = register_module("v", std::make_shared<Linear>(dim, dim));
@@ -52,19 +52,17 @@ class H3Mixer : public Mixer {
     return o_->forward(q_->forward(x) * (convolve_reference(kernel, u) + skip_ * u));
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    shift_->declare(layout, "shift");
-    layout.scan("ssm", {dim_ * states_, 2});
-    return layout;
-  }
-
   double flops_per_token(int64_t) const override {
     // A complex multiply-add is 8 operations: one in the recurrence, one in the reading.
     return weight_flops() + scan_flops(8);
   }
 
  private:
+  void declare(StateLayout& layout) const override {
+    shift_->declare(layout, "shift");
+    layout.scan("ssm", {dim_ * states_, 2});
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const auto wide = wide_type(x);
     const Tensor shifted = shift_->forward(k_->forward(x), batch, state, "shift");
@@ -98,12 +96,7 @@ extern const Mechanism kH3 = {
     .equation = "o = q * SSM_diagonal(SSM_shift(k) * v)",
     .state = "D (2 N + taps - 1)",
     .primitives = {"short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t states = settings.integer("states", 1, 4096, 32);
-          return std::make_shared<H3Mixer>(context.dim, states, settings.integer("taps", 1, 4096, 64));
-        },
+    .make = construct<H3Mixer>,
 };
 
 }  // namespace cortado

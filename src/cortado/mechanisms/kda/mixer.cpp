@@ -3,21 +3,21 @@
 #include "cortado/mechanisms/shared/delta.h"
 
 namespace cortado {
-
 namespace {
 
 class KdaMixer : public DeltaMixer {
  public:
-  KdaMixer(const DeltaSettings& settings, int64_t dim) : DeltaMixer("kda", settings, dim) {
-    decay_in_ = register_module("decay_in", std::make_shared<Linear>(dim, settings.gate_rank));
-    decay_ = register_module("decay", std::make_shared<Linear>(settings.gate_rank, settings.heads * settings.head_dim));
-    a_log_ = register_parameter("a_log", draw_a_log(settings.heads, 1.0));
-    dt_bias_ = register_parameter("dt_bias", initial_step_bias({settings.heads, settings.head_dim}));
+  KdaMixer(JsonReader& settings, const MixerContext& context)
+      : DeltaMixer("kda", settings, context, {1.0, 1, "sigmoid", /*low_rank=*/true}) {
+    decay_in_ = register_module("decay_in", std::make_shared<Linear>(context.dim, gate_rank_));
+    decay_ = register_module("decay", std::make_shared<Linear>(gate_rank_, heads_ * head_dim_));
+    a_log_ = register_parameter("a_log", draw_a_log(heads_, 1.0));
+    dt_bias_ = register_parameter("dt_bias", initial_step_bias({heads_, head_dim_}));
   }
 
  protected:
-  std::optional<Tensor> log_decay(const Tensor& x) const override {
-    const Tensor logits = split_heads(decay_->forward(decay_in_->forward(x)), settings().heads);
+  OptionalTensor log_decay(const Tensor& x) const override {
+    const Tensor logits = split_heads(decay_->forward(decay_in_->forward(x)), heads_);
     return softplus_decay(logits, a_log_.unsqueeze(-1), dt_bias_);
   }
 
@@ -35,13 +35,7 @@ extern const Mechanism kKda = {
     .equation = "P = diag(a_t) S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t",
     .state = "H K V + (taps - 1)(2 H K + H V)",
     .primitives = {"delta_scan", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          DeltaSettings read = read_delta_settings(settings, context, 1.0, 1, "sigmoid");
-          read.gate_rank = settings.integer("gate_rank", 1, 65536, read.value_head_dim);
-          return std::make_shared<KdaMixer>(read, context.dim);
-        },
+    .make = construct<KdaMixer>,
 };
 
 }  // namespace cortado

@@ -1,58 +1,49 @@
+// latte: linear-time attention through L latent states.
 #include "cortado/mechanisms/latte/mixer.h"
 
-#include <limits>
-
-#include "cortado/mechanisms/latte/op.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
-
-void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim) {
-  layout.scan("latte_state", {heads, latents_per_head, head_dim});
-  layout.scan("latte_normalizer", {heads, latents_per_head});
-  layout.scan("latte_maximum", {heads, latents_per_head}, -std::numeric_limits<double>::infinity());
-}
-
-LatteState latte_start(const SequenceState* state) {
-  if (!state) return {};
-  return {state->at("latte_state"), state->at("latte_normalizer"), state->at("latte_maximum")};
-}
-
-void keep_latte(SequenceState* state, const LatteResult& result) {
-  keep(state,
-       {{"latte_state", result.state}, {"latte_normalizer", result.normalizer}, {"latte_maximum", result.maximum}});
-}
-
-LatteMixer::LatteMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
-    : Mixer("latte"), heads_(heads), latents_(latents / heads), head_dim_(dim / heads), causal_(causal) {
-  q_ = register_module("q", std::make_shared<Linear>(dim, latents));
-  k_ = register_module("k", std::make_shared<Linear>(dim, latents));
-  v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-  o_ = register_module("o", make_output_linear(dim, dim));
-}
-
-Tensor LatteMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const LatteResult result = latte(split_heads(q_->forward(x), heads_), split_heads(k_->forward(x), heads_),
-                                   split_heads(v_->forward(x), heads_), causal_, latte_start(state), batch.cu_seqlens);
-  keep_latte(state, result);
-  return o_->forward(merge_heads(result.o));
-}
-
-Tensor LatteMixer::reference(const Tensor& x) {
-  const Tensor p = at::softmax(split_heads(q_->forward(x), heads_), -1);
-  return o_->forward(merge_heads(
-      latte_reference(p, split_heads(k_->forward(x), heads_), split_heads(v_->forward(x), heads_), causal_)));
-}
-
-StateLayout LatteMixer::state_layout() const {
-  StateLayout layout;
-  declare_latte(layout, heads_, latents_, head_dim_);
-  return layout;
-}
-
-double LatteMixer::flops_per_token(int64_t) const { return weight_flops() + scan_flops(4); }
-
 namespace {
+
+class LatteMixer : public Mixer {
+ public:
+  LatteMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("latte"),
+        heads_(read_heads(settings, context, context.dim, "dim")),
+        head_dim_(context.dim / heads_),
+        causal_(context.causal) {
+    const int64_t dim = context.dim, latents = read_latents(settings, context, heads_, 1);
+    latents_ = latents / heads_;
+    q_ = register_module("q", std::make_shared<Linear>(dim, latents));
+    k_ = register_module("k", std::make_shared<Linear>(dim, latents));
+    v_ = register_module("v", std::make_shared<Linear>(dim, dim));
+    o_ = register_module("o", make_output_linear(dim, dim));
+  }
+
+  Tensor reference(const Tensor& x) override {
+    const Tensor p = at::softmax(heads(*q_, x), -1);
+    return o_->forward(merge_heads(latte_reference(p, heads(*k_, x), heads(*v_, x), causal_)));
+  }
+
+  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const LatteResult result =
+        latte(heads(*q_, x), heads(*k_, x), heads(*v_, x), causal_, latte_start(state), batch.cu_seqlens);
+    keep_latte(state, result);
+    return o_->forward(merge_heads(result.o));
+  }
+
+  void declare(StateLayout& layout) const override { declare_latte(layout, heads_, latents_, head_dim_); }
+
+  Tensor heads(const Linear& map, const Tensor& x) const { return split_heads(map.forward(x), heads_); }
+
+  int64_t heads_, head_dim_, latents_;  // latents_: per head
+  bool causal_;
+  std::shared_ptr<Linear> q_, k_, v_, o_;
+};
 
 // What is measured of the operator.
 OperatorCase latte_case() {
@@ -76,15 +67,7 @@ extern const Mechanism kLatte = {
     .state = "L (D/H + 2)",
     .primitives = {"latte_scan", "gated_scan", "running_max"},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t heads = read_heads(settings, context, context.dim, "dim");
-          const int64_t latents = settings.integer("latents", 1, 1 << 20, context.dim);
-          if (latents % heads != 0) {
-            settings.fail(concat("latents (", latents, ") is not divisible by heads (", heads, ")"));
-          }
-          return std::make_shared<LatteMixer>(context.dim, heads, latents, context.causal);
-        },
+    .make = construct<LatteMixer>,
     .orderless = true,
     .latents = true,
     .operation = latte_case,

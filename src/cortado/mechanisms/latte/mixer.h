@@ -1,31 +1,32 @@
-// latte: linear-time attention through L latent states.
+// What mixers with Latte's latents share.
 #pragma once
 
 #include "cortado/mechanisms/latte/op.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/primitives/common.h"
 
 namespace cortado {
 
+// "latents" of the settings, of all heads together, at least `least`.
+inline int64_t read_latents(JsonReader& settings, const MixerContext& context, int64_t heads, int64_t least) {
+  const int64_t latents = settings.integer("latents", least, 1 << 20, context.dim);
+  settings.fail_if(latents % heads != 0, "latents (", latents, ") is not divisible by heads (", heads, ")");
+  return latents;
+}
+
 // The parts of a SequenceState that are Latte's: "latte_state", "latte_normalizer", "latte_maximum".
-void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim);
-LatteState latte_start(const SequenceState* state);
-void keep_latte(SequenceState* state, const LatteResult& result);
-
-class LatteMixer : public Mixer {
- public:
-  LatteMixer(int64_t dim, int64_t heads, int64_t latents, bool causal);
-
-  Tensor reference(const Tensor& x) override;
-  StateLayout state_layout() const override;
-  double flops_per_token(int64_t tokens) const override;
-
- private:
-  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
-
-  int64_t heads_, latents_, head_dim_;  // latents_: per head
-  bool causal_;
-  std::shared_ptr<Linear> q_, k_, v_, o_;
-};
+inline void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim) {
+  layout.scan("latte_state", {heads, latents_per_head, head_dim});
+  layout.scan("latte_normalizer", {heads, latents_per_head});
+  layout.scan("latte_maximum", {heads, latents_per_head}, -kInfinity);
+}
+inline LatteState latte_start(const SequenceState* state) {
+  return {start_of(state, "latte_state"), start_of(state, "latte_normalizer"), start_of(state, "latte_maximum")};
+}
+inline void keep_latte(SequenceState* state, const LatteResult& result) {
+  keep(state,
+       {{"latte_state", result.state}, {"latte_normalizer", result.normalizer}, {"latte_maximum", result.maximum}});
+}
 
 }  // namespace cortado

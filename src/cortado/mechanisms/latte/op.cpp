@@ -25,7 +25,7 @@ Tensor posterior(Query kind, const Tensor& query, const Tensor& m, const Tensor&
 
 // Weights that depend on the normaliser: it has to be there first.
 LatteResult joint_latte(const Tensor& query, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
-                        const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
+                        const LatteState& start, const OptionalTensor& cu_seqlens) {
   const TimeSoftmax p = time_softmax(theta, start.normalizer, start.maximum, cu_seqlens);
   const Tensor normalizer = expand_heads(p.normalizer, heads.out);
   const Tensor weights =
@@ -37,7 +37,7 @@ LatteResult joint_latte(const Tensor& query, const Tensor& theta, const Tensor& 
 
 // p(s|l) = softmax over the whole sequence: v's weighted mean for every latent, read by all tokens.
 Tensor bidirectional_latte(Query kind, const Tensor& query, const Tensor& theta, const Tensor& v,
-                           const ScanHeads& heads, const std::optional<Tensor>& cu_seqlens) {
+                           const ScanHeads& heads, const OptionalTensor& cu_seqlens) {
   const SequenceMeans latents = sequence_means(theta, expand_heads(v, heads.state), cu_seqlens);
   auto of_token = [&](const Tensor& x) { return at_tokens(expand_heads(x, heads.out, 1), cu_seqlens, theta); };
   const Tensor weights = posterior(kind, expand_heads(query, heads.out), of_token(latents.peak), of_token(latents.sum));
@@ -45,7 +45,7 @@ Tensor bidirectional_latte(Query kind, const Tensor& query, const Tensor& theta,
 }
 
 LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
-                       const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
+                       const LatteState& start, const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
   const ScanHeads heads = check_qkv(kLatteOp, {"query_logits", weights}, {"key_logits", key_logits}, v);
   const c10::SymInt rows = packed_rows(kLatteOp, cu_seqlens, v.sym_size(0));
@@ -72,36 +72,29 @@ LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logi
           at::zeros_symint({rows, heads.state, latents}, options)};
 }
 
-}  // namespace
-
-LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
-                               const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
-  return read_latte(Query::kWeights, weights, key_logits, v, causal, start, cu_seqlens);
-}
-
-LatteResult exponential_attention(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
-                                  const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
-  return read_latte(Query::kJointLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
-}
-
-LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
-                  const LatteState& start, const std::optional<Tensor>& cu_seqlens) {
-  return read_latte(Query::kLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
-}
-
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> latte_operator(const Tensor& query_logits, const Tensor& key_logits,
-                                                          const Tensor& v, bool causal,
-                                                          const std::optional<Tensor>& state,
-                                                          const std::optional<Tensor>& normalizer,
-                                                          const std::optional<Tensor>& maximum,
-                                                          const std::optional<Tensor>& cu_seqlens) {
+TensorTuple<4> latte_operator(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
+                              const OptionalTensor& state, const OptionalTensor& normalizer,
+                              const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
   const LatteResult result = latte(query_logits, key_logits, v, causal, {state, normalizer, maximum}, cu_seqlens);
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 
 }  // namespace
+
+LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
+                               const LatteState& start, const OptionalTensor& cu_seqlens) {
+  return read_latte(Query::kWeights, weights, key_logits, v, causal, start, cu_seqlens);
+}
+
+LatteResult exponential_attention(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
+                                  const LatteState& start, const OptionalTensor& cu_seqlens) {
+  return read_latte(Query::kJointLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
+}
+
+LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
+                  const LatteState& start, const OptionalTensor& cu_seqlens) {
+  return read_latte(Query::kLogits, query_logits, key_logits, v, causal, start, cu_seqlens);
+}
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(

@@ -3,7 +3,6 @@
 #include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
-
 namespace {
 
 // The decay of head h (from 0) in layer l (from 0), as a logarithm.
@@ -36,7 +35,6 @@ extern const Mechanism kLightning = {
     .equation = "S_t = exp(g_h) S_{t-1} + k_t v_t', o_t = S_t' q_t, g_h fixed by head and layer",
     .state = "D^2 / H (+ convolution tails)",
     .primitives = {"gated_scan", "short_conv"},
-    .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           auto read = GatedLinearSettings::read(settings, context, context.dim, context.dim, "silu");

@@ -16,8 +16,8 @@ Tensor quotient(const Tensor& sums, const c10::SymInt& values, double eps) {
 }  // namespace
 
 LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double eps,
-                               const std::optional<Tensor>& state, const std::optional<Tensor>& normalizer,
-                               const std::optional<Tensor>& cu_seqlens) {
+                               const OptionalTensor& state, const OptionalTensor& normalizer,
+                               const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
   const ScanHeads heads = check_qkv(kLinearOp, {"q", q}, {"k", k}, v);
   const c10::SymInt rows = packed_rows(kLinearOp, cu_seqlens, v.sym_size(0)), keys = k.sym_size(3),
@@ -36,7 +36,7 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
             at::zeros_symint({rows, heads.state, keys, values}, v1.options()),
             at::zeros_symint({rows, heads.state, keys}, v1.options())};
   }
-  std::optional<Tensor> start;
+  OptionalTensor start;
   if (resumed) {
     expect_shape(kLinearOp, "state", *state, {rows, heads.state, keys, values});
     expect_shape(kLinearOp, "normalizer", *normalizer, {rows, heads.state, keys});
@@ -47,24 +47,11 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
           last.narrow_symint(3, values, 1).squeeze(3).contiguous()};
 }
 
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor> normalized_linear_operator(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                              bool causal, double eps,
-                                                              const std::optional<Tensor>& state,
-                                                              const std::optional<Tensor>& normalizer,
-                                                              const std::optional<Tensor>& cu_seqlens) {
-  const LinearResult result = normalized_linear(q, k, v, causal, eps, state, normalizer, cu_seqlens);
-  return {result.o, result.state, result.normalizer};
-}
-
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(
       "normalized_linear(Tensor q, Tensor k, Tensor v, *, bool causal=True, float eps=0, Tensor? state=None, "
       "Tensor? normalizer=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor state, Tensor normalizer)",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, normalized_linear_operator));
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, Unpacked<normalized_linear>::call));
 }
 
 }  // namespace cortado

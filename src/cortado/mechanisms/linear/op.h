@@ -2,13 +2,9 @@
 // 4).
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 struct LinearResult {
   Tensor o;           // [B,T,H,V], v's type
@@ -22,8 +18,8 @@ struct LinearResult {
 // causal = false: sums over the whole sequence, no state taken, zeros returned. state and normalizer together or not at
 // all.
 LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v, bool causal = true, double eps = 0,
-                               const std::optional<Tensor>& state = {}, const std::optional<Tensor>& normalizer = {},
-                               const std::optional<Tensor>& cu_seqlens = {});
+                               const OptionalTensor& state = {}, const OptionalTensor& normalizer = {},
+                               const OptionalTensor& cu_seqlens = {});
 
 // The definition: the T x T matrix of φ(q_t)·φ(k_s), dense, from zero; `normalize` = divide by its row sums.
 Tensor linear_reference(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double eps,

@@ -5,35 +5,35 @@
 #include "cortado/mechanisms/shared/sequences.h"
 
 namespace cortado {
-
 namespace {
 
 // No state: it has no causal form.
 class LinformerMixer : public Mixer {
  public:
-  LinformerMixer(int64_t dim, int64_t heads, int64_t latents, int64_t length)
-      : Mixer("linformer"), heads_(heads), head_dim_(dim / heads), latents_(latents), length_(length) {
-    q_ = register_module("q", std::make_shared<Linear>(dim, dim));
-    k_ = register_module("k", std::make_shared<Linear>(dim, dim));
-    v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-    o_ = register_module("o", make_output_linear(dim, dim));
-    e_ = register_parameter("e", at::empty({latents, length}));
-    f_ = register_parameter("f", at::empty({latents, length}));
-    lecun_normal(e_, latents);  // N(0, 1/L), as random projections have it
-    lecun_normal(f_, latents);
+  LinformerMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("linformer"),
+        dim_(context.dim),
+        heads_(read_heads(settings, context, dim_, "dim")),
+        latents_(settings.integer("latents", 1, 65536, 128)),
+        length_(settings.integer("length", 1, 1 << 24, 4096)) {
+    q_ = register_module("q", std::make_shared<Linear>(dim_, dim_));
+    k_ = register_module("k", std::make_shared<Linear>(dim_, dim_));
+    v_ = register_module("v", std::make_shared<Linear>(dim_, dim_));
+    o_ = register_module("o", make_output_linear(dim_, dim_));
+    e_ = register_parameter("e", at::empty({latents_, length_}));
+    f_ = register_parameter("f", at::empty({latents_, length_}));
+    lecun_normal(e_, latents_);  // N(0, 1/L), as random projections have it
+    lecun_normal(f_, latents_);
   }
 
   Tensor reference(const Tensor& x) override {
     const int64_t tokens = x.size(1);
-    const Tensor k = at::matmul(e_.narrow(1, 0, tokens), k_->forward(x));
-    const Tensor v = at::matmul(f_.narrow(1, 0, tokens), v_->forward(x));
-    return o_->forward(merge_heads(
-        attention_reference(split_heads(q_->forward(x), heads_), split_heads(k, heads_), split_heads(v, heads_))));
+    const Tensor k = heads(at::matmul(e_.narrow(1, 0, tokens), k_->forward(x)));
+    const Tensor v = heads(at::matmul(f_.narrow(1, 0, tokens), v_->forward(x)));
+    return o_->forward(merge_heads(attention_reference(heads(q_->forward(x)), k, v)));
   }
 
-  double flops_per_token(int64_t) const override {
-    return weight_flops() + 8.0 * static_cast<double>(heads_ * head_dim_ * latents_);
-  }
+  double flops_per_token(int64_t) const override { return weight_flops() + 8.0 * static_cast<double>(dim_ * latents_); }
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState*) override {
@@ -46,14 +46,15 @@ class LinformerMixer : public Mixer {
     // Column t of E weighs token t of each sequence: Ê = E K is a sum over its tokens.
     auto project = [&](const Tensor& weight, const Tensor& y) {
       const Tensor columns = weight.to(type).t().index_select(0, positions.flatten()).unflatten(0, positions.sizes());
-      return sequence_sums(columns.unsqueeze(2).expand({-1, -1, heads_, -1}), split_heads(y, heads_).to(type),
-                           batch.cu_seqlens);
+      return sequence_sums(columns.unsqueeze(2).expand({-1, -1, heads_, -1}), heads(y).to(type), batch.cu_seqlens);
     };
     const Tensor k = project(e_, k_->forward(x)), v = project(f_, v_->forward(x));
-    return o_->forward(merge_heads(tokens_read(split_heads(q_->forward(x), heads_), k, v, batch)));
+    return o_->forward(merge_heads(tokens_read(heads(q_->forward(x)), k, v, batch)));
   }
 
-  int64_t heads_, head_dim_, latents_, length_;
+  Tensor heads(const Tensor& x) const { return split_heads(x, heads_); }
+
+  int64_t dim_, heads_, latents_, length_;
   std::shared_ptr<Linear> q_, k_, v_, o_;
   Tensor e_, f_;  // E, F [L, length]
 };
@@ -69,13 +70,7 @@ extern const Mechanism kLinformer = {
     .primitives = {"gated_scan"},
     .causal = false,
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t heads = read_heads(settings, context, context.dim, "dim");
-          const int64_t latents = settings.integer("latents", 1, 65536, 128);
-          return std::make_shared<LinformerMixer>(context.dim, heads, latents,
-                                                  settings.integer("length", 1, 1 << 24, 4096));
-        },
+    .make = construct<LinformerMixer>,
 };
 
 }  // namespace cortado

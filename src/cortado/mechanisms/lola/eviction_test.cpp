@@ -1,7 +1,6 @@
-#include "cortado/mechanisms/lola/eviction.h"
-
 #include <gtest/gtest.h>
 
+#include "cortado/mechanisms/lola/memory.h"
 #include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/kernels.h"

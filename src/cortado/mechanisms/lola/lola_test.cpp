@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "cortado/mechanisms/lola/mixer.h"
+#include "cortado/mechanisms/lola/rule.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/weights.h"
 #include "cortado/testing/compare.h"

@@ -1,12 +1,29 @@
 // The three memories of LoLA: a window of recent pairs, a sparse cache, and the linear state.
 #pragma once
 
+#include <functional>
 #include <vector>
 
-#include "cortado/mechanisms/lola/eviction.h"
-#include "cortado/nn/state.h"
+#include "cortado/mechanisms/lola/rule.h"
+#include "cortado/nn/state_layout.h"
 
 namespace cortado {
+
+struct LolaPairs {
+  Tensor k, v;    // [B,E,H,K], [B,E,H,V], oldest first
+  Tensor scores;  // [B,E,H] where scored_by_queries, else undefined
+};
+
+struct LolaCache {
+  LolaPairs pairs;
+  Tensor sums;  // [B,H,F,V+1]: Σ φ_k ⊗ [v, 1]
+};
+
+using LolaFeatures = std::function<Tensor(const Tensor& k)>;  // φ_k of [B,T,H,K]: [B,T,H,F]
+
+// Of the cached and the younger leaving pairs rule.cache stay (all, if they are no more); the others' φ(k) ⊗ [v, 1] are
+// added to the sums. By scores against the sums before that (eq. 8).
+LolaCache evict(const LolaCache& cache, const LolaPairs& leaving, const LolaRule& rule, const LolaFeatures& phi_k);
 
 // Of `rows` sequences, whose windows and caches may be filled differently. Hkv key heads, H query heads.
 class LolaMemory {

@@ -1,122 +1,126 @@
-#include "cortado/mechanisms/lola/mixer.h"
+// lola: LoLCATs with a sparse cache of the pairs that its linear state would answer wrongly.
+#include "cortado/mechanisms/lola/memory.h"
+#include "cortado/mechanisms/lolcats/feature_mixer.h"
+#include "cortado/mechanisms/mechanism.h"
 
 namespace cortado {
-
-LolaMixer::LolaMixer(const LolaSettings& settings, int64_t dim)
-    : FeatureMixer("lola", settings, settings.features, dim), settings_(settings) {}
-
-Tensor LolaMixer::read(SequenceState& state, const Projected& p, const Tensor& phi_q, bool in_place) const {
-  LolaMemory memory(state, settings_.rule, [map = phi_k_](const Tensor& k) { return map->forward(k); });
-  const int64_t tokens = p.q.size(1);
-  const bool by_tokens = settings_.rule.token_window && tokens == 1;
-  std::vector<Tensor> outputs;
-  for (int64_t first = 0, count = 0; first < tokens; first += count) {
-    count = by_tokens ? 1 : std::min(tokens - first, memory.room_in_chunk());
-    const auto part = [&](const Tensor& x) { return x.narrow(1, first, count); };
-    outputs.push_back(memory.read(part(p.q), part(p.k), part(p.v), part(phi_q), window_factor_, in_place, by_tokens));
-  }
-  memory.finish();
-  if (outputs.empty()) return at::zeros_like(p.q);
-  return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
-}
-
-// One sequence after the other: their chunks end at different places.
-Tensor LolaMixer::read_packed(SequenceState& state, const Projected& p, const Tensor& phi_q,
-                              const Tensor& cu_seqlens) const {
-  const Tensor bounds = cu_seqlens.to(at::kCPU, at::kLong);
-  const StateLayout layout = state_layout();
-  std::vector<SequenceState> rows;
-  std::vector<Tensor> outputs;
-  for (int64_t n = 0; n < state.rows(); ++n) {
-    const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
-    const auto part = [&](const Tensor& y) { return y.narrow(1, first, count); };
-    rows.push_back(layout.join({state.row(n)}));
-    outputs.push_back(read(rows.back(), {part(p.q), part(p.k), part(p.v)}, part(phi_q), /*in_place=*/false));
-  }
-  state = layout.join(rows);
-  return at::cat(outputs, 1);
-}
-
-Tensor LolaMixer::mix(const Tensor& x, const Batch& batch, SequenceState* state) {
-  const Projected p = project(x, batch.positions(x, start_of(state, "position")));
-  const Tensor phi_q = phi_q_->forward(p.q);
-  const bool in_place = state && !at::GradMode::is_enabled();
-  SequenceState nothing;
-  if (!state) nothing = zero_state(batch.rows(x), x.options().requires_grad(false));
-  SequenceState& memory = state ? *state : nothing;
-  const Tensor o = batch.cu_seqlens && memory.rows() > 0 ? read_packed(memory, p, phi_q, *batch.cu_seqlens)
-                                                         : read(memory, p, phi_q, in_place);
-  return output(o.to(x.scalar_type()));
-}
-
-Tensor LolaMixer::defined(const Tensor& x, Tensor* held) const {
-  const Projected p = project(x, Batch{}.positions(x));
-  const Tensor k = expand_heads(p.k, settings_.heads), v = expand_heads(p.v, settings_.heads);
-  return lola_reference(p.q, k, v, phi_q_->forward(p.q), phi_k_->forward(k), window_factor_, settings_.rule,
-                        /*chunked=*/x.size(1), held);
-}
-
-Tensor LolaMixer::reference(const Tensor& x) { return output(defined(x, nullptr)); }
-
-Tensor LolaMixer::held(const Tensor& x) const {
-  const at::NoGradGuard no_grad;
-  Tensor held;
-  defined(x, &held);
-  return held;
-}
-
-StateLayout LolaMixer::state_layout() const {
-  StateLayout layout;
-  const LolaRule& rule = settings_.rule;
-  const int64_t heads = settings_.heads;
-  const bool scored = scored_by_queries(rule.score);
-  const auto kept = [rule](int64_t tokens) { return lola_kept(tokens, rule); };
-  const auto cached = [rule](int64_t tokens) { return lola_cached(tokens, rule); };
-  for (const char* name : {"keys", "values"}) layout.ring(name, pair_shape(), kept, "kept");
-  for (const char* name : {"cache_keys", "cache_values"}) {
-    layout.ring(name, {heads, settings_.head_dim}, cached, "cached");
-  }
-  layout.scan("scan_state", {heads, phi_k_->width(), settings_.head_dim + 1});
-  if (scored) layout.scan_ring("key_scores", {heads}, kept, "kept");
-  if (scored) layout.scan_ring("cache_scores", {heads}, cached, "cached");
-  for (const char* number : {StateLayout::kPosition, "kept", "cached"}) layout.counter(number);
-  return layout;
-}
-
-std::optional<PairCount> LolaMixer::pairs(int64_t tokens) const {
-  const LolaRule& rule = settings_.rule;
-  const int64_t most = rule.token_window.value_or(2 * rule.chunk) + rule.cache;
-  return PairCount{static_cast<double>(std::min(tokens, most)), static_cast<double>(phi_k_->width()) / 2};
-}
-
-double LolaMixer::flops_per_token(int64_t tokens) const {
-  const LolaRule& rule = settings_.rule;
-  const auto chunk = static_cast<double>(rule.chunk);
-  const double window = rule.token_window ? static_cast<double>(*rule.token_window) : 1.5 * chunk;
-  const double reach = std::min<double>(tokens, window + static_cast<double>(rule.cache));
-  const auto features = static_cast<double>(phi_k_->width()), width = static_cast<double>(settings_.width());
-  // A chunk's end scores λ + C candidates, by φ_k of all of them, and moves C into the state; with token_window every
-  // token λ + 1, and moves one.
-  const double leaving = rule.token_window ? 1.0 : chunk;
-  const double scored = rule.score == LolaScore::kError ? 1.0 + static_cast<double>(rule.cache) / leaving : 0.0;
-  return weight_flops() + phi_k_->flops_per_token() * std::max(0.0, scored - 1) +
-         width * (4 * reach + 2 * features * (2 + scored));
-}
-
 namespace {
 
-std::shared_ptr<Mixer> make_lola(JsonReader& settings, const MixerContext& context) {
-  LolaSettings read{ProjectionSettings::read(settings, context)};
-  LolaRule& rule = read.rule;
-  rule.chunk = settings.integer("chunk", 1, 1 << 24, 64);
-  rule.cache = settings.integer("cache", 0, 1 << 24, 64);
-  rule.mixture = choose(settings, "mixture", lolcats_mixtures(), "gated");
-  rule.score = choose(settings, "score", lola_scores(), "error");
-  read_scores(settings, rule);
-  rule.token_window = settings.optional_integer("token_window", 1, 1 << 24);
-  read.features = HeadFeatureSettings::read(settings, read.head_dim);
-  return std::make_shared<LolaMixer>(read, context.dim);
-}
+// Parameters as lolcats', so that one checkpoint serves both.
+// State: "keys", "values" [rows, P, Hkv, d], the window (at most 2C, or η), "cache_keys", "cache_values"
+// [rows, Q, H, d], the cache (at most λ), each oldest first and right-aligned, "kept" and "cached" of these there;
+// "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗ [v, 1] of all others; "position" [rows]; and where queries score the pairs,
+// "key_scores" [rows,P,H] and "cache_scores" [rows,Q,H].
+class LolaMixer : public FeatureMixer {
+ public:
+  LolaMixer(JsonReader& settings, const MixerContext& context) : FeatureMixer("lola", settings, context) {
+    rule_.chunk = settings.integer("chunk", 1, 1 << 24, 64);
+    rule_.cache = settings.integer("cache", 0, 1 << 24, 64);
+    rule_.mixture = choose(settings, "mixture", lolcats_mixtures(), "gated");
+    rule_.score = choose(settings, "score", lola_scores(), "error");
+    read_scores(settings, rule_);
+    rule_.token_window = settings.optional_integer("token_window", 1, 1 << 24);
+  }
+
+  Tensor reference(const Tensor& x) override { return output(defined(x, nullptr)); }
+
+  std::optional<PairCount> pairs(int64_t tokens) const override {
+    const int64_t most = rule_.token_window.value_or(2 * rule_.chunk) + rule_.cache;
+    return PairCount{static_cast<double>(std::min(tokens, most)), static_cast<double>(phi_k_->width()) / 2};
+  }
+
+  double flops_per_token(int64_t tokens) const override {
+    const auto chunk = static_cast<double>(rule_.chunk);
+    const double window = rule_.token_window ? static_cast<double>(*rule_.token_window) : 1.5 * chunk;
+    const double reach = std::min<double>(tokens, window + static_cast<double>(rule_.cache));
+    const auto features = static_cast<double>(phi_k_->width()), width = static_cast<double>(projections_.width());
+    // A chunk's end scores λ + C candidates, by φ_k of all of them, and moves C into the state; with token_window every
+    // token λ + 1, and moves one.
+    const double leaving = rule_.token_window ? 1.0 : chunk;
+    const double scored = rule_.score == LolaScore::kError ? 1.0 + static_cast<double>(rule_.cache) / leaving : 0.0;
+    return weight_flops() + phi_k_->flops_per_token() * std::max(0.0, scored - 1) +
+           width * (4 * reach + 2 * features * (2 + scored));
+  }
+
+  std::vector<std::string> memories() const override { return {"window", "cache", "state"}; }
+
+  HeldPairs held(const Tensor& x) const override {
+    const at::NoGradGuard no_grad;
+    HeldPairs held;
+    defined(x, &held);
+    return held;
+  }
+
+ private:
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Projected p = project(x, batch.positions(x, start_of(state, "position")));
+    const Tensor phi_q = phi_q_->forward(p.q);
+    const bool in_place = state && !at::GradMode::is_enabled();
+    SequenceState nothing;
+    if (!state) nothing = zero_state(batch.rows(x), x.options().requires_grad(false));
+    SequenceState& memory = state ? *state : nothing;
+    const Tensor o = batch.cu_seqlens && memory.rows() > 0 ? read_packed(memory, p, phi_q, *batch.cu_seqlens)
+                                                           : read(memory, p, phi_q, in_place);
+    return output(o.to(x.scalar_type()));
+  }
+
+  void declare(StateLayout& layout) const override {
+    const int64_t heads = projections_.heads;
+    const bool scored = scored_by_queries(rule_.score);
+    const auto kept = [rule = rule_](int64_t tokens) { return lola_kept(tokens, rule); };
+    const auto cached = [rule = rule_](int64_t tokens) { return lola_cached(tokens, rule); };
+    for (const char* name : {"keys", "values"}) layout.ring(name, pair_shape(), kept, "kept");
+    for (const char* name : {"cache_keys", "cache_values"}) {
+      layout.ring(name, {heads, projections_.head_dim}, cached, "cached");
+    }
+    layout.scan("scan_state", {heads, phi_k_->width(), projections_.head_dim + 1});
+    if (scored) layout.scan_ring("key_scores", {heads}, kept, "kept");
+    if (scored) layout.scan_ring("cache_scores", {heads}, cached, "cached");
+    for (const char* number : {StateLayout::kPosition, "kept", "cached"}) layout.counter(number);
+  }
+
+  // By the definition; `held` as lola_reference's.
+  Tensor defined(const Tensor& x, HeldPairs* held) const {
+    const Projected p = project(x, Batch{}.positions(x));
+    const Tensor k = for_queries(p.k), v = for_queries(p.v);
+    return lola_reference(p.q, k, v, phi_q_->forward(p.q), phi_k_->forward(k), window_factor_, rule_,
+                          /*chunked=*/x.size(1), held);
+  }
+
+  // Dense tokens through the memory in `state`, chunk by chunk: [B,T,H,d].
+  Tensor read(SequenceState& state, const Projected& p, const Tensor& phi_q, bool in_place) const {
+    LolaMemory memory(state, rule_, [map = phi_k_](const Tensor& k) { return map->forward(k); });
+    const int64_t tokens = p.q.size(1);
+    const bool by_tokens = rule_.token_window && tokens == 1;
+    std::vector<Tensor> outputs;
+    for (int64_t first = 0, count = 0; first < tokens; first += count) {
+      count = by_tokens ? 1 : std::min(tokens - first, memory.room_in_chunk());
+      const auto part = [&](const Tensor& x) { return x.narrow(1, first, count); };
+      outputs.push_back(memory.read(part(p.q), part(p.k), part(p.v), part(phi_q), window_factor_, in_place, by_tokens));
+    }
+    memory.finish();
+    if (outputs.empty()) return at::zeros_like(p.q);
+    return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
+  }
+
+  // One sequence after the other: their chunks end at different places.
+  Tensor read_packed(SequenceState& state, const Projected& p, const Tensor& phi_q, const Tensor& cu_seqlens) const {
+    const Tensor bounds = cu_seqlens.to(at::kCPU, at::kLong);
+    const StateLayout layout = state_layout();
+    std::vector<SequenceState> rows;
+    std::vector<Tensor> outputs;
+    for (int64_t n = 0; n < state.rows(); ++n) {
+      const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
+      const auto part = [&](const Tensor& y) { return y.narrow(1, first, count); };
+      rows.push_back(layout.join({state.row(n)}));
+      outputs.push_back(read(rows.back(), {part(p.q), part(p.k), part(p.v)}, part(phi_q), /*in_place=*/false));
+    }
+    state = layout.join(rows);
+    return at::cat(outputs, 1);
+  }
+
+  LolaRule rule_;
+};
 
 constexpr int64_t kMost = int64_t{1} << 24;
 
@@ -134,8 +138,7 @@ extern const Mechanism kLola = {
     .equation = "o_t = [sum_(G, W) e^s v_j + phi(q_t)^T H] / [the same without v]",
     .state = "2 C Hkv 2d + lambda H 2d + H F (d+1)",
     .primitives = {"window_attention"},
-    .bidirectional = false,
-    .make = make_lola,
+    .make = construct<LolaMixer>,
     .memory =
         MemoryKind{.name = "lola",
                    .options = {{.name = "window",

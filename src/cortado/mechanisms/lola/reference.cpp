@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "cortado/mechanisms/lola/rule.h"
@@ -14,7 +15,7 @@ struct Head {
 
   std::vector<int64_t> window = {}, cache = {}, state = {};  // positions of the pairs in each memory
   std::vector<double> query_score = {};                      // of every pair, by the queries that saw it
-  Tensor held = {};                                          // [T,T]: which of them has the pair
+  HeldPairs held = {};                                       // [T,T]: which of them has the pair, and its score
 
   double scale() const { return rule.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(1)))); }
 
@@ -42,12 +43,14 @@ struct Head {
 
   // `leaving` joins the cache; what is too much there, the lowest scores, joins the linear state. Of equals the older
   // stays. All scores are those before anything joins the state.
-  void evict(const std::vector<int64_t>& leaving) {
+  void evict(int64_t t, const std::vector<int64_t>& leaving) {
     cache.insert(cache.end(), leaving.begin(), leaving.end());
     const int64_t surplus = static_cast<int64_t>(cache.size()) - rule.cache;
     if (surplus <= 0) return;
     std::vector<std::pair<double, int64_t>> ranked;
     for (const int64_t i : cache) ranked.emplace_back(score(i), i);
+    auto* row = held.scores.data_ptr<double>() + t * held.scores.size(1);
+    for (const auto& [score, i] : ranked) row[i] = score;
     std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     cache.clear();
     for (int64_t n = 0; n < static_cast<int64_t>(ranked.size()); ++n) {
@@ -63,13 +66,13 @@ struct Head {
         old.push_back(window.front());
         window.erase(window.begin());
       }
-      evict(old);
+      evict(t, old);
       window.push_back(t);
       return;
     }
     window.push_back(t);
     while (static_cast<int64_t>(window.size()) > *rule.token_window) {
-      evict({window.front()});
+      evict(t, {window.front()});
       window.erase(window.begin());
     }
   }
@@ -106,15 +109,17 @@ struct Head {
 
   void note_places(int64_t t) {
     int64_t memory = 0;
+    auto* row = held.places.data_ptr<int64_t>() + t * held.places.size(1);
     for (const auto* places : {&window, &cache, &state}) {
-      for (const int64_t s : *places) held[t][s] = memory;
+      for (const int64_t s : *places) row[s] = memory;
       ++memory;
     }
   }
 
   Tensor run(int64_t chunked) {
     std::vector<Tensor> outputs;
-    held = at::full({q.size(0), q.size(0)}, -1, at::kLong);
+    held.places = at::full({q.size(0), q.size(0)}, -1, at::kLong);
+    held.scores = at::full({q.size(0), q.size(0)}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
     query_score.assign(q.size(0), 0.0);
     for (int64_t t = 0; t < q.size(0); ++t) {
       move_on(t, chunked);
@@ -129,18 +134,19 @@ struct Head {
 }  // namespace
 
 Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked, Tensor* held) {
+                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked, HeldPairs* held) {
   if (q.size(1) == 0) return at::zeros_like(v);
   std::vector<Tensor> rows;
   for (int64_t b = 0; b < q.size(0); ++b) {
-    std::vector<Tensor> heads, places;
+    std::vector<Tensor> heads, places, scores;
     for (int64_t h = 0; h < q.size(2); ++h) {
       const auto of = [&](const Tensor& x) { return x[b].select(1, h); };
       Head head{of(q), of(k), of(v), of(phi_q), of(phi_k), window_factor[h], rule};
       heads.push_back(head.run(chunked));
-      places.push_back(head.held);
+      places.push_back(head.held.places);
+      scores.push_back(head.held.scores);
     }
-    if (held && b == 0) *held = at::stack(places);
+    if (held && b == 0) *held = {at::stack(places), at::stack(scores)};
     rows.push_back(at::stack(heads, 1));
   }
   return at::stack(rows);

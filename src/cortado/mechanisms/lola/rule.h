@@ -1,14 +1,10 @@
 // lola: what stays of the past, and where.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <algorithm>
 
 #include "cortado/mechanisms/lolcats/op.h"
+#include "cortado/mechanisms/mixer.h"
 
 namespace cortado {
 
@@ -20,7 +16,14 @@ enum class LolaScore {
   kRatio,     // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
   kRecent     // the newest pairs: a longer window
 };
-const Words<LolaScore>& lola_scores();  // "error", "squared", "absolute", "ratio", "recent"
+inline const Words<LolaScore>& lola_scores() {
+  static const Words<LolaScore> words = {{"error", LolaScore::kError},
+                                         {"squared", LolaScore::kSquared},
+                                         {"absolute", LolaScore::kAbsolute},
+                                         {"ratio", LolaScore::kRatio},
+                                         {"recent", LolaScore::kRecent}};
+  return words;
+}
 
 // Whether a pair's score is made while it is in the window, by the queries there, and is kept with it.
 inline bool scored_by_queries(LolaScore score) { return score != LolaScore::kError && score != LolaScore::kRecent; }
@@ -38,14 +41,21 @@ struct LolaRule {
 };
 
 // After `tokens` tokens read by chunks, with token_window one by one: pairs in the window, and in the cache.
-int64_t lola_kept(int64_t tokens, const LolaRule& rule);
-int64_t lola_cached(int64_t tokens, const LolaRule& rule);
+inline int64_t lola_kept(int64_t tokens, const LolaRule& rule) {
+  if (rule.token_window) return std::min(tokens, *rule.token_window);
+  const int64_t first = (std::max<int64_t>(tokens - 1, 0) / rule.chunk - 1) * rule.chunk;
+  return tokens - std::max<int64_t>(first, 0);
+}
+inline int64_t lola_cached(int64_t tokens, const LolaRule& rule) {
+  return std::min(rule.cache, tokens - lola_kept(tokens, rule));
+}
 
 // The definition, token by token and head by head: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor
 // [H]. By chunks, or, with rule.token_window, one pair at a time from `chunked` tokens on. Dense, differentiable by
-// autograd. `held` gets where pair s is when token t is read, of the first sequence: [H,T,T] 0 in the window, 1 in the
-// cache, 2 in the linear state, -1 not yet there.
+// autograd. `held` gets where pair s of the first sequence is when token t is read: 0 in the window, 1 in the cache, 2 in
+// the linear state, -1 not yet there; and its score where it was one of too many for the cache.
 Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked = 0, Tensor* held = nullptr);
+                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked = 0,
+                      HeldPairs* held = nullptr);
 
 }  // namespace cortado

@@ -1,20 +1,54 @@
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
 
+#include "cortado/mechanisms/lolcats/fused.h"
+#include "cortado/nn/feature_map.h"
+
 namespace cortado {
 
-FeatureMixer::FeatureMixer(std::string name, const ProjectionSettings& settings, const HeadFeatureSettings& features,
-                           int64_t dim)
-    : ProjectedMixer(std::move(name), settings, dim) {
-  const auto map = [&] { return std::make_shared<HeadFeatureMap>(features, settings.heads, settings.head_dim); };
-  phi_q_ = register_module("phi_q", map());
-  phi_k_ = register_module("phi_k", map());
-  window_factor_ = register_parameter("window_factor", at::full({settings.heads}, kFirstWindowFactor));
+const std::vector<std::string>& head_feature_maps() {
+  static const std::vector<std::string> kinds = {"lolcats", "hedgehog", "hedgehog_exp", "t2r"};
+  return kinds;
+}
+
+HeadFeatureMap::HeadFeatureMap(std::string kind, int64_t features, int64_t heads, int64_t head_dim)
+    : torch::nn::Module("HeadFeatureMap"), kind_(std::move(kind)) {
+  weight = register_parameter("weight", at::eye(head_dim, features).repeat({heads, 1, 1}));
+  if (kind_ == "hedgehog" || kind_ == "t2r") bias = register_parameter("bias", at::zeros({heads, features}));
+}
+
+Tensor HeadFeatureMap::forward(const Tensor& x) const {
+  const bool fused = kind_ == "lolcats";
+  if (fused && lolcats_fused::inference() && lolcats_fused::takes({x, weight})) {
+    return lolcats_fused::mapped_features(x, weight, kLeastFeature);
+  }
+  Tensor y = at::matmul(x.transpose(1, 2), weight);
+  if (fused && lolcats_fused::takes({y})) {
+    return lolcats_fused::features(y, kLeastFeature).transpose(1, 2);
+  }
+  y = y.transpose(1, 2);
+  if (bias.defined()) y = y + bias;
+  const Tensor phi = kind_ == "hedgehog_exp" ? at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1)
+                                             : learned_features(kind_, y);
+  return phi.clamp_min(kLeastFeature);
+}
+
+// Where the softmax part's factor starts: σ(-ln 9) = 0.1.
+constexpr double kFirstWindowFactor = -2.1972245773362196;
+
+FeatureMixer::FeatureMixer(std::string name, JsonReader& settings, const MixerContext& context)
+    : ProjectedMixer(std::move(name), ProjectionSettings::read(settings, context), context.dim) {
+  const int64_t heads = projections_.heads, head_dim = projections_.head_dim;
+  settings.renamed_word("feature_map", "exp", "hedgehog_exp");
+  const std::string kind = settings.choice("feature_map", head_feature_maps(), "lolcats");
+  const int64_t features = settings.integer("features", 1, 65536, std::min<int64_t>(64, head_dim));
+  phi_q_ = register_module("phi_q", std::make_shared<HeadFeatureMap>(kind, features, heads, head_dim));
+  phi_k_ = register_module("phi_k", std::make_shared<HeadFeatureMap>(kind, features, heads, head_dim));
+  window_factor_ = register_parameter("window_factor", at::full({heads}, kFirstWindowFactor));
 }
 
 std::optional<StoredPairs> FeatureMixer::stored_pairs(const Tensor& x) const {
   const Projected p = project(x, Batch{}.positions(x));
-  const int64_t heads = window_factor_.size(0);
-  return StoredPairs{phi_k_->forward(expand_heads(p.k, heads))[0], expand_heads(p.v, heads)[0]};
+  return StoredPairs{phi_k_->forward(for_queries(p.k))[0], for_queries(p.v)[0]};
 }
 
 }  // namespace cortado

@@ -16,14 +16,18 @@ void fail_if_differentiated_twice(const char* name) {
   fail_input_if(at::GradMode::is_enabled(), "[", name, "] can be differentiated once only");
 }
 
+std::vector<int64_t> with_last(const Tensor& x, int64_t size) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = size;
+  return sizes;
+}
+
 class FeaturesFunction : public torch::autograd::Function<FeaturesFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& given, double least) {
     const Tensor y = given.contiguous();
     const int64_t width = y.size(-1);
-    std::vector<int64_t> sizes = y.sizes().vec();
-    sizes.back() = 2 * width;
-    const Tensor phi = at::empty(sizes, y.options());
+    const Tensor phi = at::empty(with_last(y, 2 * width), y.options());
     lolcats_kernel::features({.rows = y.numel() / width,
                               .width = width,
                               .least = static_cast<float>(least),
@@ -39,9 +43,7 @@ class FeaturesFunction : public torch::autograd::Function<FeaturesFunction> {
     fail_if_differentiated_twice("lolcats features");
     const Tensor phi = context->get_saved_variables()[0], dphi = gradients[0].contiguous();
     const int64_t width = phi.size(-1) / 2;
-    std::vector<int64_t> sizes = phi.sizes().vec();
-    sizes.back() = width;
-    const Tensor dy = at::empty(sizes, phi.options());
+    const Tensor dy = at::empty(with_last(phi, width), phi.options());
     lolcats_kernel::features_backward({.rows = dy.numel() / width,
                                        .width = width,
                                        .least = static_cast<float>(context->saved_data["least"].toDouble()),
@@ -192,21 +194,21 @@ Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v) {
   return BlockSums::apply(phi_q, phi_k, v);
 }
 
-Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
-            const Tensor& window_factor, LolcatsMixture mixture) {
-  return JoinFunction::apply(near, lse, row_max, far, window_factor, static_cast<int64_t>(mixture));
+Tensor join(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture) {
+  return JoinFunction::apply(near.o, near.lse, near.row_max, far, window_factor, static_cast<int64_t>(mixture));
 }
 
-Tensor join_sums(const Tensor& near_any, const Tensor& lse, const Tensor& row_max, const Tensor& phi_q,
-                 const Tensor& sums_any, const Tensor& factor_any, LolcatsMixture mixture) {
-  const Tensor near = kernels::dense_rows(near_any), phi = kernels::dense_rows(phi_q);
+Tensor join_sums(const SoftmaxPart& part, const Tensor& phi_q, const Tensor& sums_any, const Tensor& factor_any,
+                 LolcatsMixture mixture) {
+  const Tensor near = kernels::dense_rows(part.o), phi = kernels::dense_rows(phi_q);
   const Tensor sums = sums_any.contiguous(), factor = factor_any.contiguous();
   const Tensor out = at::empty(near.sizes(), near.options());
   const int64_t heads = near.size(2);
-  lolcats_kernel::JoinSums call{.join = join_call(near, lse, row_max, {}, factor, static_cast<int64_t>(mixture)),
-                                .features = phi.size(3),
-                                .phi = kernels::timed(phi, heads),
-                                .sums = sums.const_data_ptr<float>()};
+  lolcats_kernel::JoinSums call{
+      .join = join_call(near, part.lse, part.row_max, {}, factor, static_cast<int64_t>(mixture)),
+      .features = phi.size(3),
+      .phi = kernels::timed(phi, heads),
+      .sums = sums.const_data_ptr<float>()};
   call.join.out = kernels::timed(out, heads);
   lolcats_kernel::join_sums(call, kernels::parallel(phi.numel() * sums.size(3)));
   return out;

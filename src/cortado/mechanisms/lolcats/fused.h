@@ -1,8 +1,6 @@
 // The functions of kernel.h on tensors, with their derivatives (the first only).
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include "cortado/mechanisms/lolcats/op.h"
 
 namespace cortado::lolcats_fused {
@@ -21,12 +19,11 @@ Tensor mapped_features(const Tensor& x, const Tensor& weight, double least);
 // phi_q, phi_k [B,H,n,w,F], v [B,H,n,w,V] -> [B,H,n,w,V]: a query reads Σ φ_k ⊗ v of its own block and all before.
 Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v);
 
-// near [B,T,H,V], lse and row_max [B,T,H], far [B,T,H,V+1], window_factor [H] -> [B,T,H,V].
-Tensor join(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& far,
-            const Tensor& window_factor, LolcatsMixture mixture);
+// join_linear.
+Tensor join(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture);
 
 // The same, in inference, where far is what phi_q [B,T,H,F] reads from sums [B,H,F,V+1].
-Tensor join_sums(const Tensor& near, const Tensor& lse, const Tensor& row_max, const Tensor& phi_q, const Tensor& sums,
-                 const Tensor& window_factor, LolcatsMixture mixture);
+Tensor join_sums(const SoftmaxPart& near, const Tensor& phi_q, const Tensor& sums, const Tensor& window_factor,
+                 LolcatsMixture mixture);
 
 }  // namespace cortado::lolcats_fused

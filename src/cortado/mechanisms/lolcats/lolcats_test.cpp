@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "cortado/mechanisms/lolcats/fused.h"
-#include "cortado/mechanisms/lolcats/mixer.h"
-#include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/feature_map.h"
 #include "cortado/primitives/window_attention/op.h"
@@ -228,7 +226,7 @@ TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
         x.requires_grad_(true);
         wide.push_back(x.detach().to(at::kDouble).requires_grad_(true));
       }
-      const Tensor got = lolcats_fused::join(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], mixture);
+      const Tensor got = lolcats_fused::join({inputs[0], inputs[1], inputs[2]}, inputs[3], inputs[4], mixture);
       const Tensor right = join_linear({wide[0], wide[1], wide[2]}, wide[3], wide[4], mixture);
       EXPECT_CLOSE(got, right, 2e-6) << width;
       const auto weights = testing::weights_like({right});
@@ -261,7 +259,7 @@ TEST(LolcatsKernels, InferenceEqualsItsDefinition) {
       const auto wide = [](const Tensor& z) { return z.to(at::kDouble); };
       for (const LolcatsMixture mixture : kMixtures) {
         const Tensor phi_q = testing::awkward(phi.to(at::kFloat), 1);
-        const Tensor got = lolcats_fused::join_sums(near, lse, row_max, phi_q, sums, factor, mixture);
+        const Tensor got = lolcats_fused::join_sums({near, lse, row_max}, phi_q, sums, factor, mixture);
         EXPECT_CLOSE(got, join_linear({wide(near), wide(lse), wide(row_max)}, far, wide(factor), mixture), 5e-6);
       }
     }

@@ -1,7 +1,6 @@
 #include "cortado/mechanisms/lolcats/op.h"
 
 #include "cortado/mechanisms/lolcats/fused.h"
-#include "cortado/mechanisms/lolcats/parts.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/window_attention/op.h"
 
@@ -10,12 +9,7 @@ namespace {
 
 constexpr const char* kLolcatsName = "lolcats";
 
-WindowAttentionOptions score_options(const LolcatsRule& rule) {
-  WindowAttentionOptions options;
-  options.scale = rule.scale;
-  options.softcap = rule.softcap;
-  return options;
-}
+WindowAttentionOptions score_options(const LolcatsRule& rule) { return {.scale = rule.scale, .softcap = rule.softcap}; }
 
 SoftmaxPart sliding_part(const LolcatsCall& call, const LolcatsRule& rule) {
   WindowAttentionOptions options = score_options(rule);
@@ -72,7 +66,7 @@ SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
 // The linear part: Σ φ_q·φ_k [v, 1] over the keys that have left the window before each query. Keys and queries become
 // one list of events in the order of time, keys first, which one scan goes through: it writes at a key, reads at a
 // query.
-std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType type) {
+TensorTuple<2> linear_part(const LolcatsCall& call, at::ScalarType type) {
   const auto numbers = call.start.options();
   const Tensor query_row = sequence_numbers(call.query_bounds, call.q);
   const Tensor query_time = at::arange(call.q.sym_size(1), numbers) +
@@ -97,49 +91,6 @@ std::tuple<Tensor, Tensor> linear_part(const LolcatsCall& call, at::ScalarType t
   const Tensor reads = place.narrow_symint(0, phi_k.sym_size(1), phi_q.sym_size(1));
   return {sums.index_select(1, reads), state};
 }
-
-}  // namespace
-
-const Words<LolcatsLayout>& lolcats_layouts() {
-  static const Words<LolcatsLayout> words = {{"sliding", LolcatsLayout::kSliding},
-                                             {"terrace", LolcatsLayout::kTerrace}};
-  return words;
-}
-
-const Words<LolcatsMixture>& lolcats_mixtures() {
-  static const Words<LolcatsMixture> words = {
-      {"lolcats", LolcatsMixture::kLolcats}, {"gated", LolcatsMixture::kGated}, {"plain", LolcatsMixture::kPlain}};
-  return words;
-}
-
-Tensor lolcats_leaves_at(const Tensor& positions, const LolcatsRule& rule) {
-  if (rule.layout == LolcatsLayout::kSliding) return positions + rule.window;
-  return (at::floor_divide(positions, rule.window) + 2) * rule.window;
-}
-
-Tensor lolcats_kept(const Tensor& positions, const LolcatsRule& rule) {
-  if (rule.layout == LolcatsLayout::kSliding) return positions.clamp_max(rule.window);
-  const Tensor first = (at::floor_divide(positions - 1, rule.window) - 1) * rule.window;
-  return positions - first.clamp_min(0);
-}
-
-Tensor lolcats_blocks(const Tensor& start, const Tensor& lengths, const LolcatsRule& rule) {
-  const auto block_of = [&](const Tensor& position) { return at::floor_divide(position, rule.window); };
-  return (block_of(start + lengths - 1) - block_of(start) + 1).masked_fill(lengths == 0, 0);
-}
-
-LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_factor, const LolcatsRule& rule) {
-  const auto type = accumulation_type({call.q, call.k, call.v, call.phi_q, call.past_phi, window_factor, call.state});
-  LolcatsCall wide = call;
-  wide.v = call.v.to(type);  // both parts stay wide until they are joined
-  SoftmaxPart near = rule.layout == LolcatsLayout::kSliding ? sliding_part(wide, rule) : terrace_part(wide, rule);
-  auto [far, state] = linear_part(wide, type);
-  const c10::SymInt heads = window_factor.sym_size(0);
-  for (Tensor* part : {&near.o, &near.lse, &near.row_max, &far}) *part = expand_heads(*part, heads);
-  return {join_linear(near, far, window_factor.to(type), rule.mixture), state};
-}
-
-namespace {
 
 // A call on whole sequences from zero, without its linear part.
 LolcatsCall call_from_zero(const Tensor& q, const Tensor& k, const Tensor& v, const LolcatsRule& rule,
@@ -170,35 +121,6 @@ c10::SymInt check_lolcats(const Tensor& q, const Tensor& k, const Tensor& v, con
   expect_shape(kLolcatsName, "window_factor", window_factor, {heads});
   return heads;
 }
-
-}  // namespace
-
-Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
-  const NoAutocast as_given;
-  const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
-  const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule);
-  LolcatsCall call = call_from_zero(q, k, v, rule, cu_seqlens);
-  const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
-  const Tensor row = sequence_numbers(call.key_bounds, call.k);
-  const Tensor position =
-      at::arange(call.k.sym_size(1), row.options()) - call.key_bounds.slice(0, 0, -1).index_select(0, row);
-  call.phi_q = pack(phi_q);
-  call.past_phi = pack(phi_k);
-  call.past_v = call.v;
-  call.past_bounds = call.key_bounds;
-  call.past_time = lolcats_leaves_at(position, rule);
-  const LolcatsResult result = lolcats_packed(call, window_factor, rule);
-  return result.o.view_symint({q.sym_size(0), q.sym_size(1), heads, v.sym_size(3)}).to(v.scalar_type());
-}
-
-LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule) {
-  const int64_t w = rule.window;
-  if (rule.layout == LolcatsLayout::kSliding) return {std::min(tokens, w), std::max<int64_t>(tokens - w, 0)};
-  return {std::min(tokens, 2 * w), std::max<int64_t>((tokens + w - 1) / w - 2, 0) * w};
-}
-
-namespace {
 
 // φ_q·φ_k [v, 1] of a dense batch from zero: query i of these sees key i and all before it.
 Tensor sliding_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1) {
@@ -250,7 +172,96 @@ SoftmaxPart dense_softmax_part(const Tensor& q, const Tensor& k, const Tensor& v
   return near;
 }
 
+Tensor lolcats_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                        const Tensor& window_factor, int64_t window, std::string_view layout, std::string_view mixture,
+                        std::optional<double> scale, const OptionalTensor& cu_seqlens, std::optional<double> softcap) {
+  return lolcats(q, k, v, phi_q, phi_k, window_factor,
+                 {window, value_of(lolcats_layouts(), layout, "[lolcats] layout"),
+                  value_of(lolcats_mixtures(), mixture, "[lolcats] mixture"), scale, softcap},
+                 cu_seqlens);
+}
+
 }  // namespace
+
+const Words<LolcatsLayout>& lolcats_layouts() {
+  static const Words<LolcatsLayout> words = {{"sliding", LolcatsLayout::kSliding},
+                                             {"terrace", LolcatsLayout::kTerrace}};
+  return words;
+}
+
+const Words<LolcatsMixture>& lolcats_mixtures() {
+  static const Words<LolcatsMixture> words = {
+      {"lolcats", LolcatsMixture::kLolcats}, {"gated", LolcatsMixture::kGated}, {"plain", LolcatsMixture::kPlain}};
+  return words;
+}
+
+Tensor lolcats_leaves_at(const Tensor& positions, const LolcatsRule& rule) {
+  if (rule.layout == LolcatsLayout::kSliding) return positions + rule.window;
+  return (at::floor_divide(positions, rule.window) + 2) * rule.window;
+}
+
+Tensor lolcats_kept(const Tensor& positions, const LolcatsRule& rule) {
+  if (rule.layout == LolcatsLayout::kSliding) return positions.clamp_max(rule.window);
+  const Tensor first = (at::floor_divide(positions - 1, rule.window) - 1) * rule.window;
+  return positions - first.clamp_min(0);
+}
+
+Tensor lolcats_blocks(const Tensor& start, const Tensor& lengths, const LolcatsRule& rule) {
+  const auto block_of = [&](const Tensor& position) { return at::floor_divide(position, rule.window); };
+  return (block_of(start + lengths - 1) - block_of(start) + 1).masked_fill(lengths == 0, 0);
+}
+
+Tensor join_linear(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture) {
+  const c10::SymInt values = near.o.sym_size(3);
+  const Tensor sums = far.narrow_symint(3, 0, values), total = far.narrow_symint(3, values, 1);
+  const Tensor lse = near.lse.unsqueeze(3), factor = window_factor.unsqueeze(1);  // [H,1]
+  if (mixture == LolcatsMixture::kLolcats) {
+    const Tensor weight = factor.sigmoid() * (lse - near.row_max.unsqueeze(3)).exp();
+    return (weight * near.o + sums) / (weight + total);
+  }
+  const Tensor empty = total == 0;
+  Tensor advantage = total.masked_fill(empty, 1).log() - lse;
+  // log((1 - g) / g) = -factor
+  if (mixture == LolcatsMixture::kGated) advantage = advantage - factor;
+  const Tensor share = advantage.sigmoid().masked_fill(empty, 0);
+  return near.o + share * (divide_or_zero(sums, total) - near.o);
+}
+
+LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_factor, const LolcatsRule& rule) {
+  const auto type = accumulation_type({call.q, call.k, call.v, call.phi_q, call.past_phi, window_factor, call.state});
+  LolcatsCall wide = call;
+  wide.v = call.v.to(type);  // both parts stay wide until they are joined
+  SoftmaxPart near = rule.layout == LolcatsLayout::kSliding ? sliding_part(wide, rule) : terrace_part(wide, rule);
+  auto [far, state] = linear_part(wide, type);
+  const c10::SymInt heads = window_factor.sym_size(0);
+  for (Tensor* part : {&near.o, &near.lse, &near.row_max, &far}) *part = expand_heads(*part, heads);
+  return {join_linear(near, far, window_factor.to(type), rule.mixture), state};
+}
+
+Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
+  const NoAutocast as_given;
+  const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
+  const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule);
+  LolcatsCall call = call_from_zero(q, k, v, rule, cu_seqlens);
+  const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
+  const Tensor row = sequence_numbers(call.key_bounds, call.k);
+  const Tensor position =
+      at::arange(call.k.sym_size(1), row.options()) - call.key_bounds.slice(0, 0, -1).index_select(0, row);
+  call.phi_q = pack(phi_q);
+  call.past_phi = pack(phi_k);
+  call.past_v = call.v;
+  call.past_bounds = call.key_bounds;
+  call.past_time = lolcats_leaves_at(position, rule);
+  const LolcatsResult result = lolcats_packed(call, window_factor, rule);
+  return result.o.view_symint({q.sym_size(0), q.sym_size(1), heads, v.sym_size(3)}).to(v.scalar_type());
+}
+
+LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule) {
+  const int64_t w = rule.window;
+  if (rule.layout == LolcatsLayout::kSliding) return {std::min(tokens, w), std::max<int64_t>(tokens - w, 0)};
+  return {std::min(tokens, 2 * w), std::max<int64_t>((tokens + w - 1) / w - 2, 0) * w};
+}
 
 Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                      const Tensor& window_factor, const LolcatsRule& rule) {
@@ -273,23 +284,10 @@ Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   const auto later = [first = first](const Tensor& x) { return x.slice(1, first); };
   const SoftmaxPart rest{later(near.o), later(near.lse), later(near.row_max)};
   const bool fused = lolcats_fused::takes({rest.o, rest.lse, rest.row_max, far, window_factor});
-  const Tensor joined = fused ? lolcats_fused::join(rest.o, rest.lse, rest.row_max, far, window_factor, rule.mixture)
+  const Tensor joined = fused ? lolcats_fused::join(rest, far, window_factor, rule.mixture)
                               : join_linear(rest, far, window_factor.to(type), rule.mixture);
   return at::cat({near.o.narrow(1, 0, first), joined}, 1);
 }
-
-namespace {
-
-Tensor lolcats_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                        const Tensor& window_factor, int64_t window, std::string_view layout, std::string_view mixture,
-                        std::optional<double> scale, const OptionalTensor& cu_seqlens, std::optional<double> softcap) {
-  return lolcats(q, k, v, phi_q, phi_k, window_factor,
-                 {window, value_of(lolcats_layouts(), layout, "[lolcats] layout"),
-                  value_of(lolcats_mixtures(), mixture, "[lolcats] mixture"), scale, softcap},
-                 cu_seqlens);
-}
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(

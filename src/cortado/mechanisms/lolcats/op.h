@@ -2,13 +2,6 @@
 // denominator.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/shared/sequences.h"
 
@@ -63,6 +56,14 @@ struct LolcatsResult {
   Tensor state;  // the last
 };
 LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_factor, const LolcatsRule& rule);
+
+// Softmax over some keys: its output, the log of its sum of exponentials, and its largest score.
+struct SoftmaxPart {
+  Tensor o, lse, row_max;  // [B,T,H,V], [B,T,H], [B,T,H]
+};
+// With the linear part: far [B,T,H,V+1], its numerator and denominator; window_factor [H]. No exponent is positive: in
+// `gated` and `plain` the linear part's share of the whole is σ(log of its weight - log of the softmax part's).
+Tensor join_linear(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture);
 
 // Whole sequences from zero: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor [H] (before the
 // sigmoid).

@@ -7,7 +7,6 @@
 #include "cortado/mechanisms/shared/ring.h"
 
 namespace cortado {
-
 namespace {
 
 // The first `globals` tokens of every row: `kept` [rows,G,...] with those of this call's x [B,T,...] in their places.
@@ -36,13 +35,15 @@ Tensor masked_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const T
 // State: "keys", "values" (ring of the window), "global_keys", "global_values" [rows, G, Hkv, d], "position" [rows].
 class LongformerMixer : public AttentionMixer {
  public:
-  LongformerMixer(const AttentionSettings& settings, int64_t globals, int64_t dim)
-      : AttentionMixer("longformer", settings, dim), globals_(globals) {
-    if (settings.causal || globals == 0) return;
-    const int64_t wide = settings.width(), narrow = settings.kv_width();
-    q_global_ = register_module("q_global", std::make_shared<Linear>(dim, wide, settings.bias));
-    k_global_ = register_module("k_global", std::make_shared<Linear>(dim, narrow, settings.bias));
-    v_global_ = register_module("v_global", std::make_shared<Linear>(dim, narrow, settings.bias));
+  LongformerMixer(JsonReader& settings, const MixerContext& context)
+      : AttentionMixer("longformer", AttentionSettings::read(settings, context), context.dim) {
+    settings_.window = settings.integer("window", 1, 1 << 30, 129);
+    globals_ = settings.integer("globals", 0, 65536, 1);
+    if (settings_.causal || globals_ == 0) return;
+    const int64_t dim = context.dim, wide = settings_.width(), narrow = settings_.kv_width();
+    q_global_ = register_module("q_global", std::make_shared<Linear>(dim, wide, settings_.bias));
+    k_global_ = register_module("k_global", std::make_shared<Linear>(dim, narrow, settings_.bias));
+    v_global_ = register_module("v_global", std::make_shared<Linear>(dim, narrow, settings_.bias));
   }
 
   Tensor reference(const Tensor& x) override {
@@ -60,22 +61,19 @@ class LongformerMixer : public AttentionMixer {
     return output(mixed);
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    declare_ring(layout, StateLayout::last(*settings_.window - 1));
-    layout.position();
-    for (const char* name : {"global_keys", "global_values"}) {
-      layout.kept(name, {globals_, settings_.kv_heads, settings_.head_dim});
-    }
-    return layout;
-  }
-
   double flops_per_token(int64_t tokens) const override {
     const int64_t seen = std::min(tokens, *settings_.window + globals_);
     return weight_flops() + 4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
   }
 
  protected:
+  void declare(StateLayout& layout) const override {
+    declare_ring(layout, StateLayout::last(*settings_.window - 1));
+    layout.position();
+    for (const char* name : {"global_keys", "global_values"})
+      layout.kept(name, {globals_, settings_.kv_heads, settings_.head_dim});
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor positions = batch.positions(x, start_of(state, "position"));
     const Projected p = project(x, positions);
@@ -83,32 +81,25 @@ class LongformerMixer : public AttentionMixer {
     if (state) keys = advance(p.k, p.v, batch, *state);
     const int64_t window = *settings_.window;
     const KeyPlaces places = key_places(p.q, keys, batch.cu_seqlens);
-    IntervalOptions local;
-    local.softcap = settings_.softcap;
-    local.scale = settings_.scale;
-    local.begin = at::maximum(places.first, places.own - (window - 1));
-    local.end = settings_.causal ? places.own + 1 : at::minimum(places.end, places.own + window);
-    const auto near = interval_attention(p.q, keys.k, keys.v, local);
+    const auto near =
+        interval_attention(p.q, keys.k, keys.v,
+                           interval(at::maximum(places.first, places.own - (window - 1)),
+                                    settings_.causal ? places.own + 1 : at::minimum(places.end, places.own + window)));
     // The global tokens that the window does not reach: those before position t - w + 1.
-    IntervalOptions far = local;
     const Tensor count = (positions - (window - 1)).clamp(0, globals_);
-    Tensor mixed;
+    Tensor k = p.k, v = p.v, first = places.first;
     if (state) {
-      Tensor k = state->at("global_keys"), v = state->at("global_values");
-      far.begin = at::zeros_like(count);
+      k = state->at("global_keys");
+      v = state->at("global_values");
+      first = at::zeros_like(count);
       if (batch.cu_seqlens) {
         const Tensor row = at::arange(k.size(0), positions.options()).repeat_interleave(batch.lengths(x));
-        far.begin = row.unsqueeze(0) * globals_;
+        first = row.unsqueeze(0) * globals_;
         k = k.flatten(0, 1).unsqueeze(0);
         v = v.flatten(0, 1).unsqueeze(0);
       }
-      far.end = far.begin + count;
-      mixed = merge_attention(near, interval_attention(p.q, k, v, far));
-    } else {
-      far.begin = places.first;
-      far.end = places.first + count;
-      mixed = merge_attention(near, interval_attention(p.q, p.k, p.v, far));
     }
+    Tensor mixed = merge_attention(near, interval_attention(p.q, k, v, interval(first, first + count)));
     if (q_global_) mixed = with_global_queries(mixed, x, batch);
     return output(mixed);
   }
@@ -121,6 +112,10 @@ class LongformerMixer : public AttentionMixer {
   }
 
  private:
+  IntervalOptions interval(const Tensor& begin, const Tensor& end) const {
+    return {.begin = begin, .end = end, .scale = settings_.scale, .softcap = settings_.softcap};
+  }
+
   // `mixed` [B,T,H,d] with the global tokens' rows, which see the whole sequence, in place.
   Tensor with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const {
     const Tensor positions = batch.positions(x);
@@ -128,11 +123,7 @@ class LongformerMixer : public AttentionMixer {
     const Projected p = project(x, positions, *q_global_, *k_global_, *v_global_);
     const Tensor tokens = (positions[0] < globals_).nonzero().squeeze(1);  // the same in every row
     const KeyPlaces places = key_places(p.q, {p.k, p.v, std::nullopt, batch.cu_seqlens}, batch.cu_seqlens);
-    IntervalOptions whole;
-    whole.softcap = settings_.softcap;
-    whole.scale = settings_.scale;
-    whole.begin = places.first.index_select(1, tokens);
-    whole.end = places.end.index_select(1, tokens);
+    const IntervalOptions whole = interval(places.first.index_select(1, tokens), places.end.index_select(1, tokens));
     return mixed.index_copy(1, tokens, std::get<0>(interval_attention(p.q.index_select(1, tokens), p.k, p.v, whole)));
   }
 
@@ -149,14 +140,8 @@ extern const Mechanism kLongformer = {
     .paper = "Longformer (Beltagy et al. 2020) §3.1 eq. 1",
     .equation = "o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G",
     .state = "2 (w-1 + G) Hkv d",
-    .primitives = {},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          AttentionSettings read = AttentionSettings::read(settings, context);
-          read.window = settings.integer("window", 1, 1 << 30, 129);
-          return std::make_shared<LongformerMixer>(read, settings.integer("globals", 0, 65536, 1), context.dim);
-        },
+    .make = construct<LongformerMixer>,
 };
 
 }  // namespace cortado

@@ -8,21 +8,25 @@
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
-
 namespace {
 
 // State (causal): "keys", "values" [rows, H, L, d]: Σ_s A_ls k_s and Σ_s A_ls v_s; "position" [rows].
 class LunaMixer : public Mixer {
  public:
-  LunaMixer(int64_t dim, int64_t heads, int64_t latents, bool causal)
-      : Mixer("luna"), heads_(heads), head_dim_(dim / heads), latents_(latents), causal_(causal) {
-    latents_p_ = register_parameter("latents", at::empty({latents, dim}));
+  LunaMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("luna"),
+        heads_(read_heads(settings, context, context.dim, "dim")),
+        head_dim_(context.dim / heads_),
+        latents_(settings.integer("latents", 1, 65536, 16)),
+        causal_(context.causal) {
+    const int64_t dim = context.dim;
+    latents_p_ = register_parameter("latents", at::empty({latents_, dim}));
     draw_normal(latents_p_, 1.0);
     p_ = register_module("p", std::make_shared<Linear>(dim, dim));
     q_ = register_module("q", std::make_shared<Linear>(dim, dim));
     k_ = register_module("k", std::make_shared<Linear>(dim, dim));
     v_ = register_module("v", std::make_shared<Linear>(dim, dim));
-    if (!causal) {
+    if (!causal_) {
       k_latent_ = register_module("k_latent", std::make_shared<Linear>(dim, dim));
       v_latent_ = register_module("v_latent", std::make_shared<Linear>(dim, dim));
     }
@@ -30,21 +34,11 @@ class LunaMixer : public Mixer {
   }
 
   Tensor reference(const Tensor& x) override {
-    const Tensor q = split_heads(q_->forward(x), heads_), k = split_heads(k_->forward(x), heads_);
-    const Tensor v = split_heads(v_->forward(x), heads_);
+    const Tensor q = heads(*q_, x), k = heads(*k_, x), v = heads(*v_, x);
     if (causal_) return o_->forward(merge_heads(reference_causal(q, k, v)));
-    const Tensor p = split_heads(p_->forward(latents_p_), heads_).unsqueeze(0);
+    const Tensor p = heads(*p_, latents_p_).unsqueeze(0);
     const Tensor y = merge_heads(attention_reference(p.expand({x.size(0), -1, -1, -1}), k, v));
-    return o_->forward(merge_heads(attention_reference(q, split_heads(k_latent_->forward(y), heads_),
-                                                       split_heads(v_latent_->forward(y), heads_))));
-  }
-
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    layout.scan("keys", {heads_, latents_, head_dim_});
-    layout.scan("values", {heads_, latents_, head_dim_});
-    layout.position();
-    return layout;
+    return o_->forward(merge_heads(attention_reference(q, heads(*k_latent_, y), heads(*v_latent_, y))));
   }
 
   double flops_per_token(int64_t) const override {
@@ -54,6 +48,11 @@ class LunaMixer : public Mixer {
   }
 
  private:
+  void declare(StateLayout& layout) const override {
+    for (const char* name : {"keys", "values"}) layout.scan(name, {heads_, latents_, head_dim_});
+    layout.position();
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     return o_->forward(merge_heads(causal_ ? causal(x, batch, state) : bidirectional(x, batch)));
   }
@@ -63,31 +62,23 @@ class LunaMixer : public Mixer {
     const NoAutocast in_float32;
     const auto type = accumulation_type({x});
     const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
-    const Tensor q = split_heads(q_->forward(x), heads_).to(type), k = split_heads(k_->forward(x), heads_).to(type);
+    const Tensor q = heads(*q_, x).to(type), k = heads(*k_, x).to(type);
     const Tensor theta = at::einsum("bthd,hld->bthl", {k, latent_queries().to(type)}) * scale;
     const Tensor a = at::softplus(at::elu(theta) + 1);
-    std::optional<Tensor> keys, values, start;
-    if (state) {
-      keys = state->at("keys");
-      values = state->at("values");
-      start = state->at("position");
-    }
-    const Tensor per_token = 1 / (batch.positions(x, start) + 1).to(type).unsqueeze(2).unsqueeze(3);
-    auto [read, last_keys] = gated_scan(q, a, k, {}, "value", scale, {}, keys, batch.cu_seqlens);
+    const Tensor positions = batch.positions(x, start_of(state, "position"));
+    const Tensor per_token = 1 / (positions + 1).to(type).unsqueeze(2).unsqueeze(3);
+    auto [read, keys] = gated_scan(q, a, k, {}, "value", scale, {}, start_of(state, "keys"), batch.cu_seqlens);
     const Tensor weights = at::softmax(read * per_token, -1) * per_token;
-    auto [o, last_values] =
-        gated_scan(weights, a, split_heads(v_->forward(x), heads_), {}, "key", 1.0, {}, values, batch.cu_seqlens);
-    if (state) {
-      state->at("keys") = last_keys;
-      state->at("values") = last_values;
-    }
+    auto [o, values] =
+        gated_scan(weights, a, heads(*v_, x), {}, "key", 1.0, {}, start_of(state, "values"), batch.cu_seqlens);
+    keep(state, {{"keys", keys}, {"values", values}});
     return o.to(x.scalar_type());
   }
 
   Tensor bidirectional(const Tensor& x, const Batch& batch) const {
-    const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
+    const Tensor k = heads(*k_, x), v = heads(*v_, x);
     const Tensor y = merge_latent_heads(latents_read(latent_queries(), k, v, batch)).to(x.scalar_type());
-    return tokens_read(split_heads(q_->forward(x), heads_), latent_heads(k_latent_->forward(y), heads_),
+    return tokens_read(heads(*q_, x), latent_heads(k_latent_->forward(y), heads_),
                        latent_heads(v_latent_->forward(y), heads_), batch);
   }
 
@@ -110,6 +101,7 @@ class LunaMixer : public Mixer {
     return at::stack(outputs, 1);
   }
 
+  Tensor heads(const Linear& map, const Tensor& x) const { return split_heads(map.forward(x), heads_); }
   // W_p P [H,L,d]
   Tensor latent_queries() const { return latent_heads(p_->forward(latents_p_), heads_); }
 
@@ -130,12 +122,7 @@ extern const Mechanism kLuna = {
     .state = "2 L D",
     .primitives = {"gated_scan", "running_max"},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t heads = read_heads(settings, context, context.dim, "dim");
-          return std::make_shared<LunaMixer>(context.dim, heads, settings.integer("latents", 1, 65536, 16),
-                                             context.causal);
-        },
+    .make = construct<LunaMixer>,
     .orderless = true,
 };
 

@@ -53,8 +53,8 @@ TEST(Macchiato, EqualsItsDefinition) {
       options.window = window;
       options.causal = causal;
       const Tensor o = run(in, options).o;
-      const Tensor expected = macchiato_reference(in.query_logits, in.key_logits, in.v, in.window_q, in.window_k,
-                                                  window, 1 / std::sqrt(6.0), causal);
+      const Tensor expected =
+          macchiato_reference(in.query_logits, in.key_logits, in.v, in.window_q, in.window_k, options);
       EXPECT_CLOSE(o, expected, 1e-10);
       const auto weights = weights_like({o});
       const auto got = gradients({o}, weights, in.all()), wanted = gradients({expected}, weights, in.all());

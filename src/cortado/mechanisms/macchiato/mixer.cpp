@@ -5,56 +5,94 @@
 #include "cortado/base/error.h"
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/macchiato/op.h"
-#include "cortado/mechanisms/macchiato/source.h"
+#include "cortado/mechanisms/shared/attention.h"
 #include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/mechanisms/shared/student.h"
+#include "cortado/nn/norms.h"
+#include "cortado/nn/rg_lru.h"
 #include "cortado/nn/rotary.h"
+#include "cortado/nn/short_convolution.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
-
 namespace {
 
-struct MacchiatoSettings {
-  int64_t heads, kv_heads, head_dim;  // of the window; the latents have as many as its queries
-  int64_t latents;                    // 0: R-SWA, the window alone, with q and k from the source
-  SourceKind source;
-  int64_t taps;
-  std::optional<int64_t> window;  // none: Latte alone
-  std::optional<Rotary> rotary;   // none: no rotary positions in the window
-  bool causal;
-  bool bias = false, output_bias = false;  // of the window's q, k and v; of o
-  std::optional<double> scale, softcap;    // of the window's scores; none: 1/√d, no cap
-  std::optional<double> window_logit;      // where a learned addition to state 0's logit starts; none: there is none
+// Where the latents' queries and keys come from: x itself, a short convolution of it, or an RG-LRU and RMSNorm
+// (eq. 18 and §4.1).
+enum class SourceKind { kX, kConv, kRgLru };
+
+constexpr const char *kTail = "source_tail", *kHidden = "source_h";
+
+// Every sequence of the batch backwards in time.
+Tensor reverse_time(const Tensor& x, const Batch& batch) {
+  if (!batch.cu_seqlens) return x.flip(1);
+  const Tensor bounds = batch.cu_seqlens->to(at::kLong), sequence = sequence_numbers(bounds, x);
+  const Tensor from = bounds.index_select(0, sequence), to = bounds.index_select(0, sequence + 1);
+  return x.index_select(1, from + to - 1 - at::arange(x.size(1), bounds.options()));
+}
+
+// y [B,T,D] from x [B,T,D]. Bidirectional: the convolution and the RG-LRU run in both directions and are summed (the
+// paper does not say how; this is our choice).
+class Source : public torch::nn::Module {
+ public:
+  Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool causal)
+      : torch::nn::Module("Source"), kind_(kind), causal_(causal) {
+    if (kind == SourceKind::kConv) {
+      conv_ = std::make_shared<ShortConvolution>(dim, taps, false, "none");
+      register_parameter("taps", conv_->weight);
+    }
+    if (kind == SourceKind::kRgLru) {
+      rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
+      norm_ = register_module("norm", std::make_shared<RmsNorm>(dim));
+    }
+  }
+
+  // The state's "source_tail" (convolution) or "source_h" (RG-LRU) and "position" are read; the first two are moved on.
+  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
+    if (kind_ == SourceKind::kX) return x;
+    if (kind_ == SourceKind::kConv) {
+      const Tensor y = conv_->forward(x, batch, state, kTail);
+      return causal_ ? y : y + reverse_time(conv_->forward(reverse_time(x, batch), batch, nullptr, kTail), batch);
+    }
+    if (!causal_) return norm_->forward(rg_lru_->bidirectional(x, batch));
+    return norm_->forward(rg_lru_->forward(x, batch, state, kHidden));
+  }
+
+  Tensor reference(const Tensor& x) const {
+    if (kind_ == SourceKind::kX) return x;
+    if (kind_ == SourceKind::kRgLru) return norm_->forward(rg_lru_->reference(x, causal_));
+    const Tensor y = conv_->reference(x);
+    return causal_ ? y : y + conv_->reference(x.flip(1)).flip(1);
+  }
+
+  void declare(StateLayout& layout) const {
+    if (conv_) conv_->declare(layout, kTail);
+    if (rg_lru_) rg_lru_->declare(layout, kHidden);
+  }
+
+  // But for the weights of its modules.
+  double flops_per_token() const {
+    if (conv_) return 2.0 * static_cast<double>(conv_->weight.numel());
+    return rg_lru_ ? rg_lru_->flops_per_token() : 0.0;
+  }
+
+ private:
+  SourceKind kind_;
+  bool causal_;
+  std::shared_ptr<ShortConvolution> conv_;  // not a submodule: its weight [D, taps] is the parameter "taps"
+  std::shared_ptr<RgLru> rg_lru_;
+  std::shared_ptr<RmsNorm> norm_;
 };
 
 // The window's logit starts far from the others' and must be able to come near them in some hundred of AdamW's steps,
 // each as large as its rate.
 constexpr double kLogitUnit = 200;
 
-void read_head_sizes(JsonReader& settings, const MixerContext& context, MacchiatoSettings& read) {
-  const bool own_size = settings.has("head_dim");
-  read.heads =
-      own_size ? settings.integer("heads", 1, 65536, context.heads) : read_heads(settings, context, context.dim, "dim");
-  read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
-  if (read.heads % read.kv_heads != 0) {
-    settings.fail(concat("heads (", read.heads, ") is not a multiple of kv_heads (", read.kv_heads, ")"));
-  }
-  read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
-  read.bias = settings.boolean("bias", false);
-  read.output_bias = settings.boolean("output_bias", read.bias);
-  read_scores(settings, read);
-}
-
-const Words<SourceKind>& sources() {
-  static const Words<SourceKind> words = {
-      {"x", SourceKind::kX}, {"conv", SourceKind::kConv}, {"rg_lru", SourceKind::kRgLru}};
-  return words;
-}
+const Words<SourceKind> kSources = {{"x", SourceKind::kX}, {"conv", SourceKind::kConv}, {"rg_lru", SourceKind::kRgLru}};
 
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
-
 constexpr int64_t kLatentsOfAHead = 16;
 
 void complete_layer(Json& layer, int64_t heads, bool rotary) {
@@ -74,27 +112,41 @@ void complete_layer(Json& layer, int64_t heads, bool rotary) {
 // layer's, and while state 0's logit is high it is sliding-window attention.
 class MacchiatoMixer : public Mixer, public SoftmaxStudent {
  public:
-  MacchiatoMixer(const MacchiatoSettings& settings, int64_t dim)
-      : Mixer("macchiato"), settings_(settings), dim_(dim), latents_(settings.latents / settings.heads) {
-    source_ = register_module(
-        "source", std::make_shared<Source>(settings.source, dim, settings.heads, settings.taps, settings.causal));
-    if (latents_ > 0) {
+  MacchiatoMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("macchiato"), settings_{ProjectionSettings::read_sizes(settings, context), {}} {
+    read_scores(settings, settings_);
+    settings_.causal = context.causal;
+    const int64_t dim = context.dim, heads = settings_.heads, latents = read_latents(settings, context, heads, 0);
+    latents_ = latents / heads;
+    const SourceKind source = choose(settings, "source", kSources, "rg_lru");
+    const int64_t taps = settings.integer("taps", 1, 64, 3);
+    // null: no window.
+    const Json window = settings.any("window");
+    const bool said = settings.says("window");
+    if (!said) settings_.window = kPapersWindow;
+    if (said && !window.is_null()) settings_.window = settings.integer("window", 1, 1 << 30);
+    if (!settings_.window && latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
+    // Without a window nothing is rotated, and any head size will do.
+    const int64_t rotated = settings_.window ? settings_.head_dim : 0;
+    settings_.rotary = read_rotary(settings, context, rotated, /*fallback=*/true);
+    const std::optional<double> window_logit = settings.optional_number("window_logit", -1e4, 1e4);
+    settings.fail_if(window_logit && (!settings_.window || latents == 0),
+                     "\"window_logit\" needs a window and latents: there is nothing to weigh");
+    source_ = register_module("source", std::make_shared<Source>(source, dim, heads, taps, settings_.causal));
+    if (latents > 0) {
       // Per head: the window's logit first (if there is a window), then the latents'.
-      const int64_t states = latents_ + (settings.window ? 1 : 0);
-      latent_q_ = register_module("latent_q", std::make_shared<Linear>(dim, settings.heads * states));
-      latent_k_ = register_module("latent_k", std::make_shared<Linear>(dim, settings.latents));
+      const int64_t states = latents_ + (settings_.window ? 1 : 0);
+      latent_q_ = register_module("latent_q", std::make_shared<Linear>(dim, heads * states));
+      latent_k_ = register_module("latent_k", std::make_shared<Linear>(dim, latents));
     }
-    const int64_t width = settings.heads * settings.head_dim, kv_width = settings.kv_heads * settings.head_dim;
-    if (settings.window) {
-      window_q_ = register_module("window_q", std::make_shared<Linear>(dim, width, settings.bias));
-      window_k_ = register_module("window_k", std::make_shared<Linear>(dim, kv_width, settings.bias));
+    if (settings_.window) {
+      window_q_ = register_module("window_q", std::make_shared<Linear>(dim, settings_.width(), settings_.bias));
+      window_k_ = register_module("window_k", std::make_shared<Linear>(dim, settings_.kv_width(), settings_.bias));
     }
-    v_ = register_module("v", std::make_shared<Linear>(dim, kv_width, settings.bias));
-    o_ = register_module("o", make_output_linear(width, dim, settings.output_bias));
-    if (settings.window_logit) {
-      window_logit_ =
-          register_parameter("window_logit", at::full({settings.heads}, *settings.window_logit / kLogitUnit));
-    }
+    v_ = register_module("v", std::make_shared<Linear>(dim, settings_.kv_width(), settings_.bias));
+    o_ = register_module("o", make_output_linear(settings_.width(), dim, settings_.output_bias));
+    if (!window_logit) return;
+    window_logit_ = register_parameter("window_logit", at::full({heads}, *window_logit / kLogitUnit));
   }
 
   Tensor reference(const Tensor& x) override {
@@ -104,16 +156,13 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     if (!settings_.window) {
       return project_output(latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal));
     }
-    const Tensor local =
-        std::get<0>(window_attention_reference(p.window_q, expand_heads(p.window_k, heads), p.v, window_options()));
-    if (latents_ == 0) return project_output(local);
-    const Tensor weights = at::softmax(p.query_logits, -1);
-    return project_output(weights.narrow(3, 0, 1) * local +
-                          latte_reference(weights.narrow(3, 1, latents_), p.key_logits, p.v, settings_.causal));
+    const Tensor window_k = expand_heads(p.window_k, heads);
+    return project_output(latents_ > 0
+                              ? macchiato_reference(p.query_logits, p.key_logits, p.v, p.window_q, window_k, settings_)
+                              : std::get<0>(window_attention_reference(p.window_q, window_k, p.v, settings_)));
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
+  void declare(StateLayout& layout) const override {
     source_->declare(layout);
     if (latents_ > 0) declare_latte(layout, settings_.heads, latents_, settings_.head_dim);
     if (settings_.window) {
@@ -121,14 +170,12 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
       for (const char* name : {"keys", "values"}) layout.ring(name, pair, StateLayout::last(*settings_.window - 1));
     }
     layout.position();
-    return layout;
   }
 
   double flops_per_token(int64_t tokens) const override {
     const double seen = settings_.window ? static_cast<double>(std::min(tokens, *settings_.window)) : 0.0;
-    return weight_flops() + source_->flops_per_token() +
-           4.0 * seen * static_cast<double>(settings_.heads * settings_.head_dim) +
-           static_cast<double>(settings_.latents) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
+    return weight_flops() + source_->flops_per_token() + 4.0 * seen * static_cast<double>(settings_.width()) +
+           static_cast<double>(latents_ * settings_.heads) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
   }
 
   Lesson lesson(const Tensor& given) const override {
@@ -137,7 +184,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     Projected p = project_latents(source_->forward(x, Batch{}, nullptr));
     project_window(p, given, given, Batch{}.positions(given));
     for (Tensor* part : {&p.v, &p.window_q, &p.window_k}) *part = part->to(type);
-    WindowAttentionOptions every_key = window_options();
+    WindowAttentionOptions every_key = settings_;
     every_key.window = std::nullopt;
     const Tensor teacher = std::get<0>(window_attention(p.window_q, p.window_k, p.v, every_key));
     return {teacher, mix(p, Batch{}, nullptr).o};
@@ -201,73 +248,22 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     if (!settings_.window) {
       return latte(p.query_logits, p.key_logits, p.v, settings_.causal, latte_start(state), batch.cu_seqlens);
     }
-    const JoinedKeys keys = window_keys(p, batch, state);
-    if (latents_ > 0) {
-      MacchiatoOptions call = options();
-      call.start = latte_start(state);
-      call.cu_seqlens = batch.cu_seqlens;
-      return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, call);
-    }
-    WindowAttentionOptions call = window_options();
+    JoinedKeys keys{p.window_k, p.v, std::nullopt, batch.cu_seqlens};
+    if (state) keys = advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
+    WindowAttentionOptions call = settings_;
     call.cu_seqlens = batch.cu_seqlens;
+    if (latents_ > 0) {
+      return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, {call, latte_start(state)});
+    }
     return {attend_joined(p.window_q, keys, call), {}, {}, {}};
   }
 
-  WindowAttentionOptions window_options() const {
-    WindowAttentionOptions options;
-    options.window = settings_.window;
-    options.causal = settings_.causal;
-    options.scale = settings_.scale;
-    options.softcap = settings_.softcap;
-    return options;
-  }
-
-  MacchiatoOptions options() const {
-    MacchiatoOptions options;
-    options.window = *settings_.window;
-    options.causal = settings_.causal;
-    options.scale = settings_.scale;
-    options.softcap = settings_.softcap;
-    return options;
-  }
-
-  // The window's keys and values, old and new; moves the state's ring on.
-  JoinedKeys window_keys(const Projected& p, const Batch& batch, SequenceState* state) const {
-    if (!state) return {p.window_k, p.v, std::nullopt, batch.cu_seqlens};
-    return advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
-  }
-
-  MacchiatoSettings settings_;
-  int64_t dim_, latents_;  // latents_: per head
+  AttentionSettings settings_;  // of the window; none: Latte alone
+  int64_t latents_;             // of a head; 0: R-SWA, the window alone, with q and k from the source
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
   Tensor window_logit_;  // [H], in units of kLogitUnit
 };
-
-std::shared_ptr<Mixer> make_macchiato(JsonReader& settings, const MixerContext& context) {
-  MacchiatoSettings read{};
-  read_head_sizes(settings, context, read);
-  read.latents = settings.integer("latents", 0, 1 << 20, context.dim);
-  if (read.latents % read.heads != 0) {
-    settings.fail(concat("latents (", read.latents, ") is not divisible by heads (", read.heads, ")"));
-  }
-  read.source = choose(settings, "source", sources(), "rg_lru");
-  read.taps = settings.integer("taps", 1, 64, 3);
-  // null: no window.
-  const Json window = settings.any("window");
-  const bool said = settings.says("window");
-  if (!said) read.window = kPapersWindow;
-  if (said && !window.is_null()) read.window = settings.integer("window", 1, 1 << 30);
-  if (!read.window && read.latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
-  // Without a window nothing is rotated, and any head size will do.
-  read.rotary = read_rotary(settings, context, read.window ? read.head_dim : 0, /*fallback=*/true);
-  read.window_logit = settings.optional_number("window_logit", -1e4, 1e4);
-  if (read.window_logit && (!read.window || read.latents == 0)) {
-    settings.fail("\"window_logit\" needs a window and latents: there is nothing to weigh");
-  }
-  read.causal = context.causal;
-  return std::make_shared<MacchiatoMixer>(read, context.dim);
-}
 
 // Carried: Latte's state, then the window's keys and values.
 Tensors macchiato_call(const Tensors& in, const Tensors& carried) {
@@ -295,8 +291,7 @@ OperatorCase macchiato_case() {
   };
   c.call = macchiato_call;
   c.reference = [](const Tensors& in) {
-    const double scale = 1 / std::sqrt(static_cast<double>(in[3].size(3)));
-    return Tensors{macchiato_reference(in[0], in[1], in[2], in[3], in[4], kCaseWindow, scale, true)};
+    return Tensors{macchiato_reference(in[0], in[1], in[2], in[3], in[4], {.window = kCaseWindow})};
   };
   c.work = [](const OperatorSizes& s) {
     return Work{4 * state_elements(s), 3 * channels(s)} + window_work(s, kCaseWindow);
@@ -314,7 +309,7 @@ extern const Mechanism kMacchiato = {
     .state = "L (D/H + 2) + 2 (w-1) D + D",
     .primitives = {"latte_scan", "gated_scan", "elementwise_scan", "running_max", "window_attention", "short_conv"},
     .bidirectional = true,
-    .make = make_macchiato,
+    .make = construct<MacchiatoMixer>,
     .compare = R"({"window": 129, "source": "rg_lru"})",
     .latents = true,
     .variants = {{"macchiato-x", R"({"source": "x"})"}, {"macchiato-conv", R"({"source": "conv", "taps": 3})"}},
@@ -330,7 +325,7 @@ extern const Mechanism kMacchiato = {
                          .fallback = kPapersWindow},
                         {.name = "source",
                          .help = "what latents are made of: x, conv or rg_lru",
-                         .words = names_in(sources()),
+                         .words = names_in(kSources),
                          .fallback = "conv"},
                         {.name = "window_logit",
                          .help = "where the window's logit starts",

@@ -36,35 +36,6 @@ Tensor weights_of(const Tensor& logits) {
   return weights;
 }
 
-}  // namespace
-
-LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
-                      const JoinedKeys& window, const MacchiatoOptions& options) {
-  const NoAutocast as_given;
-  check(query_logits, key_logits, v);
-  const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
-                                       options.start.normalizer, options.start.maximum});
-  // Split, not narrowed twice: the gradient is then joined in one pass.
-  const auto p = weights_of(query_logits.to(type)).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
-  WindowAttentionOptions attention;
-  attention.window = options.window;
-  attention.causal = options.causal;
-  attention.scale = options.scale;
-  attention.softcap = options.softcap;
-  attention.cu_seqlens = options.cu_seqlens;
-  JoinedKeys keys = window;
-  keys.v = keys.v.to(type);  // both parts stay wide until they are joined
-  const Tensor local = attend_joined(window_q, keys, attention);
-  LatteResult result =
-      latte_with_weights(p[1], key_logits, v.to(type), options.causal, options.start, options.cu_seqlens);
-  const c10::SymInt heads = local.sym_size(2) > result.o.sym_size(2) ? local.sym_size(2) : result.o.sym_size(2);
-  result.o = at::addcmul(expand_heads(result.o, heads), expand_heads(p[0], heads), expand_heads(local, heads))
-                 .to(v.scalar_type());
-  return result;
-}
-
-namespace {
-
 // The window's past as the operator gets it.
 PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const OptionalTensor& k_before,
                    const OptionalTensor& v_before, const OptionalTensor& length, const OptionalTensor& cu_seqlens) {
@@ -83,18 +54,14 @@ PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const O
   return {k_before, v_before, checked_integers(*length, "[macchiato] past_length", 0, places)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> macchiato_operator(
-    const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
-    const Tensor& window_k, int64_t window, std::optional<double> scale, bool causal,
-    const std::optional<Tensor>& past_k, const std::optional<Tensor>& past_v, const std::optional<Tensor>& past_length,
-    const std::optional<Tensor>& state, const std::optional<Tensor>& normalizer, const std::optional<Tensor>& maximum,
-    const std::optional<Tensor>& cu_seqlens) {
-  MacchiatoOptions options;
-  options.window = window;
-  options.scale = scale;
-  options.causal = causal;
-  options.start = {state, normalizer, maximum};
-  options.cu_seqlens = cu_seqlens;
+TensorTuple<4> macchiato_operator(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
+                                  const Tensor& window_q, const Tensor& window_k, int64_t window,
+                                  std::optional<double> scale, bool causal, const OptionalTensor& past_k,
+                                  const OptionalTensor& past_v, const OptionalTensor& past_length,
+                                  const OptionalTensor& state, const OptionalTensor& normalizer,
+                                  const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
+  const MacchiatoOptions options{{.window = window, .causal = causal, .scale = scale, .cu_seqlens = cu_seqlens},
+                                 {state, normalizer, maximum}};
   const PastKeys past = past_keys(window_k, v, causal, past_k, past_v, past_length, cu_seqlens);
   const JoinedKeys keys = join_past(past, window_k, v, cu_seqlens, UnusedPlaces::kKeepBehind);
   const LatteResult result = macchiato(query_logits, key_logits, v, window_q, keys, options);
@@ -102,6 +69,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> macchiato_operator(
 }
 
 }  // namespace
+
+LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
+                      const JoinedKeys& window, const MacchiatoOptions& options) {
+  const NoAutocast as_given;
+  check(query_logits, key_logits, v);
+  const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
+                                       options.start.normalizer, options.start.maximum});
+  // Split, not narrowed twice: the gradient is then joined in one pass.
+  const auto p = weights_of(query_logits.to(type)).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
+  JoinedKeys keys = window;
+  keys.v = keys.v.to(type);  // both parts stay wide until they are joined
+  const Tensor local = attend_joined(window_q, keys, options);
+  LatteResult result =
+      latte_with_weights(p[1], key_logits, v.to(type), options.causal, options.start, options.cu_seqlens);
+  const c10::SymInt heads = local.sym_size(2) > result.o.sym_size(2) ? local.sym_size(2) : result.o.sym_size(2);
+  result.o = at::addcmul(expand_heads(result.o, heads), expand_heads(p[0], heads), expand_heads(local, heads))
+                 .to(v.scalar_type());
+  return result;
+}
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(

@@ -7,13 +7,9 @@
 
 namespace cortado {
 
-struct MacchiatoOptions {
-  int64_t window = 1;           // keys including self (the paper's 128 is 129 here)
-  std::optional<double> scale;  // of the window's scores, default K^-1/2
-  std::optional<double> softcap = {};
-  bool causal = true;
-  LatteState start;
-  std::optional<Tensor> cu_seqlens;
+// The window's (keys including self: the paper's 128 is 129 here), and where Latte's scan starts.
+struct MacchiatoOptions : WindowAttentionOptions {
+  LatteState start = {};
 };
 
 // query_logits [B,T,H,L+1] (column 0: the window), key_logits [B,T,H,L], v [B,T,H,V] (shared), window_q [B,T,H,K];
@@ -23,6 +19,6 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
 
 // The definition, dense, from zero: two T x T matrices; differentiable by autograd.
 Tensor macchiato_reference(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
-                           const Tensor& window_q, const Tensor& window_k, int64_t window, double scale, bool causal);
+                           const Tensor& window_q, const Tensor& window_k, const WindowAttentionOptions& options);
 
 }  // namespace cortado

@@ -6,6 +6,7 @@
 #include "cortado/mechanisms/mamba/kernel.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado {
@@ -109,7 +110,7 @@ bool kernel_takes(const SelectiveScan& in, const Tensor& start) {
 
 // --- By segments. ---
 
-std::tuple<Tensor, Tensor> scan_sequences(const SelectiveScan& in, Tensor state, int64_t segment_elements) {
+TensorTuple<2> scan_sequences(const SelectiveScan& in, Tensor state, int64_t segment_elements) {
   if (kernel_takes(in, state)) {
     const auto out = SelectiveScanFunction::apply(in.x, in.step, in.a, in.b, in.c, state);
     return {out[0], out[1]};
@@ -129,8 +130,8 @@ std::tuple<Tensor, Tensor> scan_sequences(const SelectiveScan& in, Tensor state,
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor& start,
-                                          const std::optional<Tensor>& cu_seqlens, int64_t segment_elements) {
+TensorTuple<2> selective_scan(const SelectiveScan& in, const Tensor& start, const OptionalTensor& cu_seqlens,
+                              int64_t segment_elements) {
   const NoAutocast as_given;
   if (!cu_seqlens) return scan_sequences(in, start, segment_elements);
   const auto run = [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
@@ -140,6 +141,11 @@ std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor&
   const auto joined =
       for_each_sequence(sequence_bounds("mamba", *cu_seqlens, in.x.size(1)), {in.x, in.step, in.b, in.c}, {start}, run);
   return {joined.timed[0], joined.rows[0]};
+}
+
+Tensor selective_scan_reference(const SelectiveScan& in) {
+  const Tensor v = (in.step * in.x).unsqueeze(-1), g = in.step.unsqueeze(-1) * in.a;  // [B,T,E,1], [B,T,E,N]
+  return std::get<0>(gated_scan_reference(in.c.unsqueeze(2), in.b.unsqueeze(2), v, g, "key", 1.0)).squeeze(-1);
 }
 
 }  // namespace cortado

@@ -1,14 +1,9 @@
 // The selective scan of Mamba.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-#include <tuple>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // All float32, or all float64.
 struct SelectiveScan {
@@ -21,9 +16,8 @@ struct SelectiveScan {
 // The states of all tokens, T·E·N numbers, are never there at once, nor kept for the backward: a kernel (kernel.h)
 // keeps one in 32 tokens; without it time is cut into segments of about `segment_elements` states, each computed again
 // when its gradient is asked for.
-std::tuple<Tensor, Tensor> selective_scan(const SelectiveScan& in, const Tensor& start,
-                                          const std::optional<Tensor>& cu_seqlens,
-                                          int64_t segment_elements = int64_t{1} << 21);
+TensorTuple<2> selective_scan(const SelectiveScan& in, const Tensor& start, const OptionalTensor& cu_seqlens,
+                              int64_t segment_elements = int64_t{1} << 21);
 
 // The definition: a gated scan, token by token, with E heads of one value and N keys (q = C, k = B, v = Δx, g = ΔA).
 Tensor selective_scan_reference(const SelectiveScan& in);

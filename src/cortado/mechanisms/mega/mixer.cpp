@@ -5,12 +5,10 @@
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/interval_attention.h"
 #include "cortado/mechanisms/shared/ring.h"
-#include "cortado/nn/channel_ssm.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/rotary.h"
 
 namespace cortado {
-
 namespace {
 
 // y_t = Σ_j η_j h_tj, h_tj = α_j β_j x_t + (1 - α_j δ_j) h_{t-1,j} for every channel of x, each with `size` averages;
@@ -52,36 +50,34 @@ class DampedAverage : public torch::nn::Module {
   Tensor beta_, eta_;     // [D, size]
 };
 
-struct MegaSettings {
-  int64_t shared;   // z: size of queries and keys
-  int64_t values;   // v: size of the values
-  int64_t average;  // moving averages a channel
-  int64_t chunk;
-  bool bias;            // relative positions as Mega's rotary bias
-  Rotary rotary = 1e4;  // angles of the bias
-  bool causal;
-};
-
 // State: "average" [rows, D·average], "keys", "values" (ring of at most chunk - 1), "position" [rows].
 class MegaMixer : public Mixer {
  public:
-  MegaMixer(const MegaSettings& settings, int64_t dim) : Mixer("mega"), settings_(settings), dim_(dim) {
-    average_ = register_module("average", std::make_shared<DampedAverage>(dim, settings.average));
-    if (!settings.causal) {
-      average_back_ = register_module("average_back", std::make_shared<DampedAverage>(dim, settings.average));
-    }
-    z_ = register_module("z", std::make_shared<Linear>(dim, settings.shared, true));
-    v_ = register_module("v", std::make_shared<Linear>(dim, settings.values, true));
-    reset_ = register_module("reset", std::make_shared<Linear>(dim, settings.values, true));
-    update_ = register_module("update", std::make_shared<Linear>(dim, dim, true));
-    h_ = register_module("h", std::make_shared<Linear>(dim, dim, true));
-    u_ = register_module("u", std::make_shared<Linear>(settings.values, dim));
-    kappa_ = register_parameter("kappa", at::empty({2, settings.shared}));
+  MegaMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("mega"),
+        dim_(context.dim),
+        shared_(settings.integer("shared", 1, 65536, std::max<int64_t>(2, dim_ / 8 * 2))),
+        values_(settings.integer("values", 1, 1 << 20, 2 * dim_)),
+        averages_(settings.integer("average", 1, 4096, 16)),
+        chunk_(settings.integer("chunk", 1, 1 << 20, 128)),
+        causal_(context.causal) {
+    const bool bias = settings.boolean("bias", true);
+    if (bias && shared_ % 2 != 0) settings.fail("bias needs an even \"shared\", got ", shared_);
+    rotary_ = read_angles(settings, context);
+    average_ = register_module("average", std::make_shared<DampedAverage>(dim_, averages_));
+    if (!causal_) average_back_ = register_module("average_back", std::make_shared<DampedAverage>(dim_, averages_));
+    z_ = register_module("z", std::make_shared<Linear>(dim_, shared_, true));
+    v_ = register_module("v", std::make_shared<Linear>(dim_, values_, true));
+    reset_ = register_module("reset", std::make_shared<Linear>(dim_, values_, true));
+    update_ = register_module("update", std::make_shared<Linear>(dim_, dim_, true));
+    h_ = register_module("h", std::make_shared<Linear>(dim_, dim_, true));
+    u_ = register_module("u", std::make_shared<Linear>(values_, dim_));
+    kappa_ = register_parameter("kappa", at::empty({2, shared_}));
     draw_normal(kappa_, 0.02);
-    mu_ = register_parameter("mu", at::zeros({2, settings.shared}));
-    if (!settings.bias) return;
-    bias_alpha_ = register_parameter("bias_alpha", at::empty({settings.shared}));
-    bias_beta_ = register_parameter("bias_beta", at::empty({settings.shared}));
+    mu_ = register_parameter("mu", at::zeros({2, shared_}));
+    if (!bias) return;
+    bias_alpha_ = register_parameter("bias_alpha", at::empty({shared_}));
+    bias_beta_ = register_parameter("bias_beta", at::empty({shared_}));
     draw_normal(bias_alpha_, 0.02);
     draw_normal(bias_beta_, 0.02);
   }
@@ -93,29 +89,27 @@ class MegaMixer : public Mixer {
     const Tensor t = at::arange(x.size(1), x.options().dtype(at::kLong).requires_grad(false));
     const auto [q, k] = queries_and_keys(average, t.unsqueeze(0));
     Tensor scores = at::matmul(q.squeeze(2), k.squeeze(2).transpose(1, 2));
-    const Tensor chunk = at::floor_divide(t, settings_.chunk);
+    const Tensor chunk = at::floor_divide(t, chunk_);
     Tensor visible = chunk.unsqueeze(1) == chunk.unsqueeze(0);
-    if (settings_.causal) visible = visible.tril();
+    if (causal_) visible = visible.tril();
     scores = scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
     return output(x, average, at::matmul(at::softmax(scores, -1), values(x).squeeze(2)).unsqueeze(2));
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    layout.scan("average", {dim_ * settings_.average});
-    layout.ring("keys", {1, key_size()}, StateLayout::last(settings_.chunk - 1));
-    layout.ring("values", {1, settings_.values}, StateLayout::last(settings_.chunk - 1));
-    layout.position();
-    return layout;
-  }
-
   double flops_per_token(int64_t tokens) const override {
-    const int64_t seen = std::min(tokens, settings_.chunk);
-    return weight_flops() + 6.0 * static_cast<double>(dim_ * settings_.average) * (settings_.causal ? 1 : 2) +
-           2.0 * static_cast<double>((key_size() + settings_.values) * seen);
+    const int64_t seen = std::min(tokens, chunk_);
+    return weight_flops() + 6.0 * static_cast<double>(dim_ * averages_) * (causal_ ? 1 : 2) +
+           2.0 * static_cast<double>((key_size() + values_) * seen);
   }
 
  private:
+  void declare(StateLayout& layout) const override {
+    layout.scan("average", {dim_ * averages_});
+    layout.ring("keys", {1, key_size()}, StateLayout::last(chunk_ - 1));
+    layout.ring("values", {1, values_}, StateLayout::last(chunk_ - 1));
+    layout.position();
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor wide = x.to(wide_type(x));
     Tensor average = average_->forward(wide, batch, state, false);
@@ -125,28 +119,27 @@ class MegaMixer : public Mixer {
     const auto [q, k] = queries_and_keys(average, positions);
     const Tensor v = values(x);
     JoinedKeys keys{k, v, std::nullopt, batch.cu_seqlens};
-    if (state) keys = advance_ring(*state, k, v, settings_.chunk, batch);
+    if (state) keys = advance_ring(*state, k, v, chunk_, batch);
     const KeyPlaces places = key_places(q, keys, batch.cu_seqlens);
-    IntervalOptions chunk;
-    chunk.scale = 1.0;
-    chunk.begin = places.own - positions.remainder(settings_.chunk);
-    chunk.end = settings_.causal ? places.own + 1 : at::minimum(places.end, chunk.begin + settings_.chunk);
+    IntervalOptions chunk{.scale = 1.0};
+    chunk.begin = places.own - positions.remainder(chunk_);
+    chunk.end = causal_ ? places.own + 1 : at::minimum(places.end, chunk.begin + chunk_);
     return output(x, average, std::get<0>(interval_attention(q, keys.k, keys.v, chunk)));
   }
 
   // Queries, already scaled, and keys [B,T,1,*]: the score is their product.
   std::pair<Tensor, Tensor> queries_and_keys(const Tensor& average, const Tensor& positions) const {
     const Tensor z = at::silu(z_->forward(average));
-    Tensor q = (z * kappa_[0] + mu_[0]) / std::sqrt(static_cast<double>(settings_.shared));
+    Tensor q = (z * kappa_[0] + mu_[0]) / std::sqrt(static_cast<double>(shared_));
     Tensor k = z * kappa_[1] + mu_[1];
     q = q.unsqueeze(2);
     k = k.unsqueeze(2);
-    if (!settings_.bias) return {q, k};
+    if (!bias_alpha_.defined()) return {q, k};
     // The rotary bias b_ts = (R_t α)·(R_s β) is a function of t - s. As further channels of q and k it is part of their
     // product.
     auto turned = [&](const Tensor& vector) {
-      const Tensor everywhere = vector.to(q.scalar_type()).expand({q.size(0), q.size(1), 1, settings_.shared});
-      return apply_rotary(everywhere, positions, settings_.rotary);
+      const Tensor everywhere = vector.to(q.scalar_type()).expand({q.size(0), q.size(1), 1, shared_});
+      return apply_rotary(everywhere, positions, rotary_);
     };
     return {at::cat({q, turned(bias_alpha_)}, 3), at::cat({k, turned(bias_beta_)}, 3)};
   }
@@ -160,14 +153,19 @@ class MegaMixer : public Mixer {
     return update * (candidate - x);
   }
 
-  int64_t key_size() const { return settings_.shared * (settings_.bias ? 2 : 1); }
+  int64_t key_size() const { return shared_ * (bias_alpha_.defined() ? 2 : 1); }
 
-  MegaSettings settings_;
   int64_t dim_;
+  int64_t shared_;    // z: size of queries and keys
+  int64_t values_;    // v: size of the values
+  int64_t averages_;  // moving averages a channel
+  int64_t chunk_;
+  bool causal_;
+  Rotary rotary_ = 1e4;  // angles of the bias
   std::shared_ptr<DampedAverage> average_, average_back_;
   std::shared_ptr<Linear> z_, v_, reset_, update_, h_, u_;
   Tensor kappa_, mu_;              // [2, z]: of queries and of keys
-  Tensor bias_alpha_, bias_beta_;  // [z]
+  Tensor bias_alpha_, bias_beta_;  // [z]: relative positions as Mega's rotary bias, if there is one
 };
 
 }  // namespace
@@ -178,23 +176,8 @@ extern const Mechanism kMega = {
     .paper = "Mega (Ma et al. 2023)",
     .equation = "o_t = phi_t (h_t - x_t), h = silu(W_h x' + U_h (gamma * attention in chunks)), x' = EMA(x)",
     .state = "D h + 2 c (z + v/2)",
-    .primitives = {},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          MegaSettings read{};
-          read.shared = settings.integer("shared", 1, 65536, std::max<int64_t>(2, context.dim / 8 * 2));
-          read.values = settings.integer("values", 1, 1 << 20, 2 * context.dim);
-          read.average = settings.integer("average", 1, 4096, 16);
-          read.chunk = settings.integer("chunk", 1, 1 << 20, 128);
-          read.bias = settings.boolean("bias", true);
-          if (read.bias && read.shared % 2 != 0) {
-            settings.fail(concat("bias needs an even \"shared\", got ", read.shared));
-          }
-          read.rotary = read_angles(settings, context);
-          read.causal = context.causal;
-          return std::make_shared<MegaMixer>(read, context.dim);
-        },
+    .make = construct<MegaMixer>,
 };
 
 }  // namespace cortado

@@ -1,6 +1,4 @@
 // perceiver: a few latents read the sequence, think about it, and are read by the tokens. An encoder.
-#include <cmath>
-
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/latents.h"
@@ -8,7 +6,6 @@
 #include "cortado/nn/norms.h"
 
 namespace cortado {
-
 namespace {
 
 // A pre-norm transformer block over latents, z [N,L,D] -> the same shape.
@@ -21,10 +18,7 @@ class LatentBlock : public torch::nn::Module {
     v_ = register_module("v", std::make_shared<Linear>(dim, dim));
     o_ = register_module("o", std::make_shared<Linear>(dim, dim));
     feed_norm_ = register_module("feed_norm", std::make_shared<RmsNorm>(dim));
-    FeedForwardOptions options;
-    options.dim = dim;
-    options.hidden = 4 * dim;
-    feed_ = register_module("feed", std::make_shared<FeedForward>(options));
+    feed_ = register_module("feed", std::make_shared<FeedForward>(FeedForwardOptions{.dim = dim, .hidden = 4 * dim}));
   }
 
   Tensor forward(const Tensor& z) const {
@@ -51,15 +45,19 @@ class LatentBlock : public torch::nn::Module {
 // No state: it has no causal form.
 class PerceiverMixer : public Mixer {
  public:
-  PerceiverMixer(int64_t dim, int64_t heads, int64_t latents, int64_t blocks)
-      : Mixer("perceiver"), heads_(heads), count_(latents), dim_(dim) {
-    latents_ = register_parameter("latents", at::empty({latents, dim}));
+  PerceiverMixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("perceiver"),
+        heads_(read_heads(settings, context, context.dim, "dim")),
+        count_(settings.integer("latents", 1, 65536, 64)),
+        dim_(context.dim) {
+    const int64_t dim = dim_, blocks = settings.integer("blocks", 0, 64, 1);
+    latents_ = register_parameter("latents", at::empty({count_, dim}));
     draw_normal(latents_, 1.0);
     k_ = register_module("k", std::make_shared<Linear>(dim, dim));
     v_ = register_module("v", std::make_shared<Linear>(dim, dim));
     mix_ = register_module("mix", std::make_shared<Linear>(dim, dim));
     for (int64_t i = 0; i < blocks; ++i) {
-      blocks_.push_back(register_module(concat("blocks", i), std::make_shared<LatentBlock>(dim, heads)));
+      blocks_.push_back(register_module(concat("blocks", i), std::make_shared<LatentBlock>(dim, heads_)));
     }
     q_ = register_module("q", std::make_shared<Linear>(dim, dim));
     k_latent_ = register_module("k_latent", std::make_shared<Linear>(dim, dim));
@@ -70,13 +68,8 @@ class PerceiverMixer : public Mixer {
   // Eq. 29 and its counterpart as full attentions.
   Tensor reference(const Tensor& x) override {
     const Tensor q = split_heads(latents_, heads_).unsqueeze(0).expand({x.size(0), -1, -1, -1});
-    const Tensor read =
-        attention_reference(q, split_heads(k_->forward(x), heads_), split_heads(v_->forward(x), heads_));
-    Tensor z = mix_->forward(merge_heads(read));
-    for (const auto& block : blocks_) z = block->forward(z);
-    return o_->forward(
-        merge_heads(attention_reference(split_heads(q_->forward(x), heads_), split_heads(k_latent_->forward(z), heads_),
-                                        split_heads(v_latent_->forward(z), heads_))));
+    const Tensor z = think(merge_heads(attention_reference(q, heads(*k_, x), heads(*v_, x))));
+    return o_->forward(merge_heads(attention_reference(heads(*q_, x), heads(*k_latent_, z), heads(*v_latent_, z))));
   }
 
   // The latents' own work is shared by the tokens of the sequence.
@@ -89,13 +82,20 @@ class PerceiverMixer : public Mixer {
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState*) override {
-    const Tensor k = split_heads(k_->forward(x), heads_), v = split_heads(v_->forward(x), heads_);
-    const Tensor read = latents_read(latent_heads(latents_, heads_), k, v, batch).to(x.scalar_type());
-    Tensor z = mix_->forward(merge_latent_heads(read));
+    const Tensor k = heads(*k_, x), v = heads(*v_, x);
+    const Tensor read = latents_read(latent_heads(latents_, heads_), k, v, batch);
+    const Tensor z = think(merge_latent_heads(read.to(x.scalar_type())));
+    return o_->forward(merge_heads(tokens_read(heads(*q_, x), latent_heads(k_latent_->forward(z), heads_),
+                                               latent_heads(v_latent_->forward(z), heads_), batch)));
+  }
+
+  Tensor heads(const Linear& map, const Tensor& x) const { return split_heads(map.forward(x), heads_); }
+
+  // What becomes of the latents after they have read, [N,L,D].
+  Tensor think(const Tensor& read) const {
+    Tensor z = mix_->forward(read);
     for (const auto& block : blocks_) z = block->forward(z);
-    return o_->forward(
-        merge_heads(tokens_read(split_heads(q_->forward(x), heads_), latent_heads(k_latent_->forward(z), heads_),
-                                latent_heads(v_latent_->forward(z), heads_), batch)));
+    return z;
   }
 
   int64_t heads_, count_, dim_;
@@ -116,12 +116,7 @@ extern const Mechanism kPerceiver = {
     .primitives = {"gated_scan", "running_max"},
     .causal = false,
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t heads = read_heads(settings, context, context.dim, "dim");
-          const int64_t latents = settings.integer("latents", 1, 65536, 64);
-          return std::make_shared<PerceiverMixer>(context.dim, heads, latents, settings.integer("blocks", 0, 64, 1));
-        },
+    .make = construct<PerceiverMixer>,
 };
 
 }  // namespace cortado

@@ -13,8 +13,7 @@ extern const Mechanism kPerformer = {
     .bidirectional = true,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
-          return std::make_shared<LinearMixer>("performer", LinearSettings::read(settings, context, "performer", false),
-                                               context.dim);
+          return make_linear("performer", settings, context, "performer", /*gate=*/false);
         },
     .orderless = true,
 };

@@ -3,7 +3,6 @@
 #include "cortado/mechanisms/shared/gated_linear.h"
 
 namespace cortado {
-
 namespace {
 
 class RetentionMixer : public GatedLinearMixer {
@@ -30,7 +29,6 @@ extern const Mechanism kRetention = {
     .equation = "S_t = (1 - 2^(-5-h)) S_{t-1} + k_t v_t', o_t = S_t' q_t, q and k rotated",
     .state = "2 D^2 / H (+ convolution tails)",
     .primitives = {"gated_scan", "short_conv"},
-    .bidirectional = false,
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           auto read = GatedLinearSettings::read(settings, context, context.dim, 2 * context.dim, "none");

@@ -4,35 +4,32 @@
 #include "cortado/nn/rg_lru.h"
 
 namespace cortado {
-
 namespace {
 
 // State: "h" [rows, D], "position" [rows].
 class RgLruMixer : public Mixer {
  public:
-  RgLruMixer(int64_t dim, int64_t heads, bool causal) : Mixer("rg_lru"), dim_(dim), causal_(causal) {
+  RgLruMixer(JsonReader& settings, const MixerContext& context) : Mixer("rg_lru"), causal_(context.causal) {
+    const int64_t dim = context.dim, heads = read_heads(settings, context, dim, "dim");
     rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
     o_ = register_module("o", make_output_linear(dim, dim));
   }
 
   Tensor reference(const Tensor& x) override { return o_->forward(rg_lru_->reference(x, causal_)); }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    rg_lru_->declare(layout, "h");
-    layout.position();
-    return layout;
-  }
-
   double flops_per_token(int64_t) const override { return weight_flops() + rg_lru_->flops_per_token(); }
 
  private:
+  void declare(StateLayout& layout) const override {
+    rg_lru_->declare(layout, "h");
+    layout.position();
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     if (!causal_) return o_->forward(rg_lru_->bidirectional(x, batch));
     return o_->forward(rg_lru_->forward(x, batch, state, "h"));
   }
 
-  int64_t dim_;
   bool causal_;
   std::shared_ptr<RgLru> rg_lru_;
   std::shared_ptr<Linear> o_;
@@ -48,11 +45,7 @@ extern const Mechanism kRgLru = {
     .state = "D",
     .primitives = {"elementwise_scan"},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t heads = read_heads(settings, context, context.dim, "dim");
-          return std::make_shared<RgLruMixer>(context.dim, heads, context.causal);
-        },
+    .make = construct<RgLruMixer>,
 };
 
 }  // namespace cortado

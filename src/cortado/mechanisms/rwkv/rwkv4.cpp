@@ -5,13 +5,14 @@
 #include "cortado/mechanisms/shared/heads.h"
 
 namespace cortado {
-
 namespace {
 
 // State: "shift" [rows,1,D]; "numerator", "denominator", "maximum" [rows,A].
 class Rwkv4Mixer : public Mixer {
  public:
-  Rwkv4Mixer(int64_t dim, int64_t width, const MixerContext& context) : Mixer("rwkv4"), dim_(dim), width_(width) {
+  Rwkv4Mixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("rwkv4"), dim_(context.dim), width_(settings.integer("width", 1, 1 << 20, dim_)) {
+    const int64_t dim = dim_, width = width_;
     const Depth depth(context);
     const Tensor share = (at::arange(dim, at::kFloat) / static_cast<double>(dim)).pow(depth.rest);
     mix_k_ = register_parameter("mix_k", share.clone());
@@ -30,29 +31,25 @@ class Rwkv4Mixer : public Mixer {
     return output(in.r, wkv_reference(in.k, in.v, rate(), widen(bonus_)));
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    declare_shift(layout, dim_);
-    layout.scan("numerator", {width_});
-    layout.scan("denominator", {width_});
-    layout.scan("maximum", {width_}, -INFINITY);
-    return layout;
-  }
-
   double flops_per_token(int64_t) const override {
     // three mixes of the shift, and about 20 operations a channel for the two sums and their quotient
     return weight_flops() + 9.0 * static_cast<double>(dim_) + 20.0 * static_cast<double>(width_);
   }
 
  private:
+  void declare(StateLayout& layout) const override {
+    declare_shift(layout, dim_);
+    layout.scan("numerator", {width_});
+    layout.scan("denominator", {width_});
+    layout.scan("maximum", {width_}, -INFINITY);
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Operands in = operands(x, previous(x, batch, state));
     if (!state) return output(in.r, wkv(in.k, in.v, rate(), widen(bonus_), nullptr, batch.cu_seqlens));
     WkvState sums{state->at("numerator"), state->at("denominator"), state->at("maximum")};
     const Tensor mean = wkv(in.k, in.v, rate(), widen(bonus_), &sums, batch.cu_seqlens);
-    state->at("numerator") = sums.numerator;
-    state->at("denominator") = sums.denominator;
-    state->at("maximum") = sums.maximum;
+    keep(state, {{"numerator", sums.numerator}, {"denominator", sums.denominator}, {"maximum", sums.maximum}});
     return output(in.r, mean);
   }
 
@@ -86,12 +83,7 @@ extern const Mechanism kRwkv4 = {
     .equation = "o_t = softmax over s<t of k_s - (t-1-s) w, and k_t + u, of v; times sigmoid(r_t)",
     .state = "4 D",
     .primitives = {"elementwise_scan", "running_max", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t width = settings.integer("width", 1, 1 << 20, context.dim);
-          return std::make_shared<Rwkv4Mixer>(context.dim, width, context);
-        },
+    .make = construct<Rwkv4Mixer>,
 };
 
 }  // namespace cortado

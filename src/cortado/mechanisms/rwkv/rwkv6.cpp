@@ -5,32 +5,32 @@
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
-
 namespace {
-
-struct Rwkv6Settings {
-  int64_t heads;
-  int64_t key_dim, value_dim;    // of all heads together
-  int64_t mix_rank, decay_rank;  // of the low-rank maps
-  double norm_eps;
-};
 
 constexpr int64_t kMixes = 5;  // inputs of r, w, k, v and g, in this order
 
 // State: "shift" [rows,1,D], "scan_state" [rows,H,K,V].
 class Rwkv6Mixer : public Mixer {
  public:
-  Rwkv6Mixer(const Rwkv6Settings& settings, const MixerContext& context)
-      : Mixer("rwkv6"), settings_(settings), dim_(context.dim) {
-    const int64_t keys = settings.key_dim, values = settings.value_dim;
+  Rwkv6Mixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("rwkv6"),
+        dim_(context.dim),
+        key_dim_(settings.integer("key_dim", 1, 1 << 20, dim_)),
+        value_dim_(settings.integer("value_dim", 1, 1 << 20, dim_)),
+        heads_(read_heads(settings, context, key_dim_, "key_dim")) {
+    const int64_t keys = key_dim_, values = value_dim_;
+    read_heads(settings, context, values, "value_dim");
+    mix_rank_ = settings.integer("mix_rank", 1, 1 << 20, 32);
+    const int64_t decay_rank = settings.integer("decay_rank", 1, 1 << 20, 64);
+    norm_eps_ = settings.number("norm_eps", 0.0, 1.0, 64e-5);
     register_mixes(context);
     const Depth depth(context);
     const Tensor place = ramp(keys);
     decay_ = register_parameter("decay", place.pow(0.7 + 1.3 * depth.ratio) * 5 - 6);
-    decay_down_ = register_parameter("decay_down", at::zeros({settings.decay_rank, dim_}));
-    decay_up_ = register_parameter("decay_up", at::empty({keys, settings.decay_rank}).uniform_(-0.01, 0.01));
+    decay_down_ = register_parameter("decay_down", at::zeros({decay_rank, dim_}));
+    decay_up_ = register_parameter("decay_up", at::empty({keys, decay_rank}).uniform_(-0.01, 0.01));
     const Tensor bonus = (1 - place) * depth.ratio + zigzag(keys) * 0.1;
-    bonus_ = register_parameter("bonus", bonus.view({settings.heads, keys / settings.heads}));
+    bonus_ = register_parameter("bonus", bonus.view({heads_, keys / heads_}));
     r_ = register_module("r", std::make_shared<Linear>(dim_, keys));
     k_ = register_module("k", std::make_shared<Linear>(dim_, keys));
     v_ = register_module("v", std::make_shared<Linear>(dim_, values));
@@ -45,26 +45,22 @@ class Rwkv6Mixer : public Mixer {
     return output(std::get<0>(gated_scan_reference(in.r, in.k, in.v, in.g, "key", 1.0, bonus_)), in.gate);
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    declare_shift(layout, dim_);
-    layout.scan("scan_state",
-                {settings_.heads, settings_.key_dim / settings_.heads, settings_.value_dim / settings_.heads});
-    return layout;
-  }
-
   double flops_per_token(int64_t) const override {
     const int64_t low_rank = mix_down_.numel() + mix_up_.numel() + decay_down_.numel() + decay_up_.numel();
     return weight_flops() + 2.0 * static_cast<double>(low_rank) + scan_flops(6);
   }
 
  private:
+  void declare(StateLayout& layout) const override {
+    declare_shift(layout, dim_);
+    layout.scan("scan_state", {heads_, key_dim_ / heads_, value_dim_ / heads_});
+  }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Operands in = operands(x, previous(x, batch, state));
-    std::optional<Tensor> start;
-    if (state) start = state->at("scan_state");
-    auto [o, last] = gated_scan(in.r, in.k, in.v, in.g, "key", 1.0, bonus_, start, batch.cu_seqlens);
-    if (state) state->at("scan_state") = last;
+    auto [o, last] =
+        gated_scan(in.r, in.k, in.v, in.g, "key", 1.0, bonus_, start_of(state, "scan_state"), batch.cu_seqlens);
+    keep(state, {{"scan_state", last}});
     return output(o, in.gate);
   }
 
@@ -79,30 +75,32 @@ class Rwkv6Mixer : public Mixer {
     const Tensor half = 1 - place.pow(0.5 * depth.rest);
     mix_x_ = register_parameter("mix_x", 1 - share);
     mix_ = register_parameter("mix", at::stack({half, 1 - share, 1 - share, 1 - share - 0.3 * depth.ratio, half}));
-    mix_down_ = register_parameter("mix_down", at::zeros({kMixes * settings_.mix_rank, dim_}));
-    mix_up_ = register_parameter("mix_up", at::empty({kMixes, settings_.mix_rank, dim_}).uniform_(-0.01, 0.01));
+    mix_down_ = register_parameter("mix_down", at::zeros({kMixes * mix_rank_, dim_}));
+    mix_up_ = register_parameter("mix_up", at::empty({kMixes, mix_rank_, dim_}).uniform_(-0.01, 0.01));
   }
 
   Operands operands(const Tensor& x, const Tensor& before) const {
     const Tensor change = before - x;
-    const Tensor low = at::tanh(at::linear(x + change * mix_x_, mix_down_)).unflatten(-1, {kMixes, settings_.mix_rank});
+    const Tensor low = at::tanh(at::linear(x + change * mix_x_, mix_down_)).unflatten(-1, {kMixes, mix_rank_});
     const Tensor mix = at::einsum("btnr,nrd->nbtd", {low, mix_up_}) + mix_.unsqueeze(1).unsqueeze(1);
     const auto mixed = (x + change * mix).unbind(0);
     const Tensor rate = widen(at::linear(at::tanh(at::linear(mixed[1], decay_down_)), decay_up_)) + widen(decay_);
-    const int64_t heads = settings_.heads;
-    return {split_heads(r_->forward(mixed[0]), heads), split_heads(k_->forward(mixed[2]), heads),
-            split_heads(v_->forward(mixed[3]), heads), split_heads(-rate.exp(), heads),
+    return {split_heads(r_->forward(mixed[0]), heads_), split_heads(k_->forward(mixed[2]), heads_),
+            split_heads(v_->forward(mixed[3]), heads_), split_heads(-rate.exp(), heads_),
             at::silu(g_->forward(mixed[4]))};
   }
 
   // Each head normalised on its own (LayerNorm), one scale and shift a channel.
   Tensor output(const Tensor& o, const Tensor& gate) const {
-    const Tensor normed = merge_heads(at::layer_norm(o, {o.size(-1)}, {}, {}, settings_.norm_eps));
+    const Tensor normed = merge_heads(at::layer_norm(o, {o.size(-1)}, {}, {}, norm_eps_));
     return o_->forward((normed * norm_weight_ + norm_bias_) * gate);
   }
 
-  Rwkv6Settings settings_;
   int64_t dim_;
+  int64_t key_dim_, value_dim_;  // of all heads together
+  int64_t heads_;
+  int64_t mix_rank_;  // of the low-rank maps of the mixes
+  double norm_eps_;
   std::shared_ptr<Linear> r_, k_, v_, g_, o_;
   Tensor mix_x_, mix_;              // [D], [5,D] for r, w, k, v, g
   Tensor mix_down_, mix_up_;        // [5·rank,D], [5,rank,D]
@@ -120,19 +118,7 @@ extern const Mechanism kRwkv6 = {
     .equation = "o_t = (S_{t-1} + diag(u) k_t v_t')' r_t, S_t = diag(exp(-exp(d_t))) S_{t-1} + k_t v_t'",
     .state = "D^2 / H + D",
     .primitives = {"gated_scan", "short_conv"},
-    .bidirectional = false,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          Rwkv6Settings read{};
-          read.key_dim = settings.integer("key_dim", 1, 1 << 20, context.dim);
-          read.value_dim = settings.integer("value_dim", 1, 1 << 20, context.dim);
-          read.heads = read_heads(settings, context, read.key_dim, "key_dim");
-          read_heads(settings, context, read.value_dim, "value_dim");
-          read.mix_rank = settings.integer("mix_rank", 1, 1 << 20, 32);
-          read.decay_rank = settings.integer("decay_rank", 1, 1 << 20, 64);
-          read.norm_eps = settings.number("norm_eps", 0.0, 1.0, 64e-5);
-          return std::make_shared<Rwkv6Mixer>(read, context);
-        },
+    .make = construct<Rwkv6Mixer>,
 };
 
 }  // namespace cortado

@@ -8,8 +8,7 @@ namespace cortado {
 
 // y_t = x_{t-1} of x [B,T,D]; before the first token `start` [rows,1,D], or 0. Also the last x, [rows,1,D].
 // A short convolution with the taps (1, 0): packed sequences and gradients come with it.
-inline std::tuple<Tensor, Tensor> shift(const Tensor& x, const std::optional<Tensor>& start,
-                                        const std::optional<Tensor>& cu_seqlens) {
+inline TensorTuple<2> shift(const Tensor& x, const OptionalTensor& start, const OptionalTensor& cu_seqlens) {
   const Tensor taps = at::zeros({x.size(2), 2}, x.options().requires_grad(false));
   taps.select(1, 0).fill_(1);
   return short_conv(x, taps, {}, "none", start, cu_seqlens);
@@ -17,10 +16,8 @@ inline std::tuple<Tensor, Tensor> shift(const Tensor& x, const std::optional<Ten
 
 // x_{t-1}, with the last x of the sequence so far in the state as "shift" [rows,1,D].
 inline Tensor previous(const Tensor& x, const Batch& batch, SequenceState* state) {
-  std::optional<Tensor> start;
-  if (state) start = state->at("shift");
-  auto [before, last] = shift(x, start, batch.cu_seqlens);
-  if (state) state->at("shift") = last;
+  auto [before, last] = shift(x, start_of(state, "shift"), batch.cu_seqlens);
+  keep(state, {{"shift", last}});
   return before;
 }
 

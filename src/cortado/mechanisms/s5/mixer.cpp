@@ -5,21 +5,26 @@
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/elementwise_scan/op.h"
 
 namespace cortado {
-
 namespace {
 
 // State: "state" [rows, N, 2] (real and imaginary parts).
 class S5Mixer : public Mixer {
  public:
-  S5Mixer(int64_t dim, int64_t states, bool causal) : Mixer("s5"), dim_(dim), states_(states), causal_(causal) {
+  S5Mixer(JsonReader& settings, const MixerContext& context)
+      : Mixer("s5"),
+        dim_(context.dim),
+        states_(settings.integer("states", 1, 65536, std::max<int64_t>(1, dim_ / 2))),
+        causal_(context.causal) {
+    const int64_t dim = dim_, states = states_;
     log_step_ = register_parameter("log_step", log_uniform({states}, 0.001, 0.1));
     log_decay_ = register_parameter("log_decay", at::full({states}, std::log(0.5)));
     frequency_ = register_parameter("frequency", at::empty({states}));
     b_ = register_parameter("b", at::empty({states, dim, 2}));
     c_ = register_parameter("c", at::empty({dim, states, 2}));
-    if (!causal) c_back_ = register_parameter("c_back", at::empty({dim, states, 2}));
+    if (!causal_) c_back_ = register_parameter("c_back", at::empty({dim, states, 2}));
     skip_ = register_parameter("skip", at::empty({dim}));
     draw_normal(skip_, 1.0);
     gate_ = register_module("gate", std::make_shared<Linear>(dim, dim));
@@ -55,12 +60,6 @@ class S5Mixer : public Mixer {
     return output(x, y);
   }
 
-  StateLayout state_layout() const override {
-    StateLayout layout;
-    layout.scan("state", {states_, 2});
-    return layout;
-  }
-
   double flops_per_token(int64_t) const override {
     const double directions = causal_ ? 1 : 2;
     return weight_flops() + 4.0 * static_cast<double>(states_ * dim_) * (1 + directions) +
@@ -68,6 +67,8 @@ class S5Mixer : public Mixer {
   }
 
  private:
+  void declare(StateLayout& layout) const override { layout.scan("state", {states_, 2}); }
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     return output(x, system(x.to(wide_type(x)), batch, state));
   }
@@ -104,8 +105,15 @@ class S5Mixer : public Mixer {
     auto read = [&](const Tensor& h, const Tensor& c) {
       return at::linear(at::real(h), c.select(2, 0).to(wide)) - at::linear(at::imag(h), c.select(2, 1).to(wide));
     };
-    Tensor y = read(complex_scan(steps.log_a, inputs, batch, state, "state"), c_);
-    if (!causal_) y = y + read(complex_scan(steps.log_a, inputs, batch, nullptr, "state", /*reverse=*/true), c_back_);
+    const auto scan = [&](const OptionalTensor& start, bool reverse) {
+      return elementwise_scan(steps.log_a.expand(inputs.sizes()), inputs, start, batch.cu_seqlens, reverse);
+    };
+    OptionalTensor start;
+    if (state) start = at::view_as_complex(state->at("state"));
+    const auto [h, last] = scan(start, /*reverse=*/false);
+    if (state) state->at("state") = at::view_as_real(last);
+    Tensor y = read(h, c_);
+    if (!causal_) y = y + read(std::get<0>(scan({}, /*reverse=*/true)), c_back_);
     return 2 * y + skip_.to(wide) * u;
   }
 
@@ -133,11 +141,7 @@ extern const Mechanism kS5 = {
     .state = "2 N",
     .primitives = {"elementwise_scan"},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          const int64_t states = settings.integer("states", 1, 65536, std::max<int64_t>(1, context.dim / 2));
-          return std::make_shared<S5Mixer>(context.dim, states, context.causal);
-        },
+    .make = construct<S5Mixer>,
 };
 
 }  // namespace cortado

@@ -6,26 +6,42 @@
 
 namespace cortado {
 
-struct AttentionSettings : ProjectionSettings {
-  std::optional<double> softcap = {};
-  std::optional<double> scale = {};  // of the scores; none: 1/√d
-  bool causal = true;
-  std::optional<int64_t> window = {};  // none: every key
-
+// What of the attention's options does not change from call to call is a layer's setting.
+struct AttentionSettings : ProjectionSettings, WindowAttentionOptions {
   // The projections', "softcap" and "scale"; "window" is read by sliding_window.
-  static AttentionSettings read(JsonReader& settings, const MixerContext& context);
+  static AttentionSettings read(JsonReader& settings, const MixerContext& context) {
+    AttentionSettings read{ProjectionSettings::read(settings, context), {}};
+    read_scores(settings, read);
+    read.causal = context.causal;
+    return read;
+  }
 };
 
 // o = W_o softmax(q kᵀ / √d) v per head.
 class AttentionMixer : public ProjectedMixer {
  public:
-  AttentionMixer(std::string name, const AttentionSettings& settings, int64_t dim);
+  AttentionMixer(std::string name, const AttentionSettings& settings, int64_t dim)
+      : ProjectedMixer(std::move(name), settings, dim), settings_(settings) {}
 
-  Tensor reference(const Tensor& x) override;
-  double flops_per_token(int64_t tokens) const override;
+  Tensor reference(const Tensor& x) override {
+    const Projected p = project(x, Batch{}.positions(x));
+    return output(std::get<0>(window_attention_reference(p.q, p.k, p.v, settings_)));
+  }
+
+  double flops_per_token(int64_t tokens) const override {
+    const int64_t seen = settings_.window ? std::min(tokens, *settings_.window) : tokens;
+    return weight_flops() + 4.0 * static_cast<double>(settings_.width()) * static_cast<double>(seen);
+  }
 
  protected:
-  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Projected p = project(x, batch.positions(x, start_of(state, "position")));
+    WindowAttentionOptions attention = settings_;
+    attention.cu_seqlens = batch.cu_seqlens;
+    JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
+    if (state) keys = advance(p.k, p.v, batch, *state);
+    return output(attend(p.q, keys, attention).to(x.scalar_type()));
+  }
 
   // The keys to attend to, old and new; leaves them in the state.
   virtual JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) = 0;
@@ -36,9 +52,6 @@ class AttentionMixer : public ProjectedMixer {
   }
 
   AttentionSettings settings_;
-
- private:
-  WindowAttentionOptions options() const;
 };
 
 }  // namespace cortado

@@ -15,6 +15,21 @@ class ConvolvedLinear {
   ConvolvedLinear(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out, bool bias = false)
       : linear_(owner.register_module(name, std::make_shared<Linear>(in, out, bias))) {}
 
+  // The convolution beside it, NAME_conv, with the tail "NAME_tail".
+  static ConvolvedLinear beside(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out,
+                                int64_t taps, bool bias = false) {
+    ConvolvedLinear made(owner, name, in, out, bias);
+    made.convolve(owner, name + "_conv", taps, name + "_tail");
+    return made;
+  }
+  // The convolution within it, NAME.conv, with the tail "NAME_conv".
+  static ConvolvedLinear within(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out,
+                                int64_t taps, const std::string& activation) {
+    ConvolvedLinear made(owner, name, in, out);
+    made.convolve(*made.linear_, "conv", taps, name + "_conv", activation);
+    return made;
+  }
+
   // The convolution is `owner`'s module `name`; in a SequenceState its tail is called `tail`.
   void convolve(torch::nn::Module& owner, const std::string& name, int64_t taps, std::string tail,
                 const std::string& activation = "silu") {
@@ -23,9 +38,6 @@ class ConvolvedLinear {
     const int64_t width = linear_->weight.size(0);
     conv_ = owner.register_module(name, std::make_shared<ShortConvolution>(width, taps, false, activation));
   }
-
-  Linear& linear() const { return *linear_; }
-  bool convolved() const { return conv_ != nullptr; }
 
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
     const Tensor y = linear_->forward(x);
@@ -45,6 +57,32 @@ class ConvolvedLinear {
   std::shared_ptr<Linear> linear_;
   std::shared_ptr<ShortConvolution> conv_;
   std::string tail_;
+};
+
+// What `mamba` and `mamba2` share: silu(convolution(x)), or silu(x) without one.
+inline Tensor convolve(const std::shared_ptr<ShortConvolution>& convolution, const Tensor& x, const Batch& batch,
+                       SequenceState* state) {
+  return convolution ? convolution->forward(x, batch, state, "conv") : at::silu(x);
+}
+inline Tensor convolve_reference(const std::shared_ptr<ShortConvolution>& convolution, const Tensor& x) {
+  return convolution ? convolution->reference(x) : at::silu(x);
+}
+
+struct Qkv {
+  Tensor q, k, v;
+};
+
+// One each for queries, keys and values.
+struct ConvolvedQkv {
+  ConvolvedLinear q, k, v;
+
+  Qkv forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
+    return {q.forward(x, batch, state), k.forward(x, batch, state), v.forward(x, batch, state)};
+  }
+  Qkv reference(const Tensor& x) const { return {q.reference(x), k.reference(x), v.reference(x)}; }
+  void declare(StateLayout& layout) const {
+    for (const ConvolvedLinear* map : {&q, &k, &v}) map->declare(layout);
+  }
 };
 
 }  // namespace cortado

@@ -6,60 +6,133 @@
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/norms.h"
+#include "cortado/primitives/delta_scan/op.h"
 
 namespace cortado {
 
-struct DeltaSettings {
-  int64_t heads;            // H: of v, beta, the decay and the state
-  int64_t key_heads;        // of q and k; divides H
-  int64_t head_dim;         // K
-  int64_t value_head_dim;   // V
-  int64_t taps;             // of the short convolutions; 0 = none
-  bool reflect;             // beta in (0, 2) and not (0, 1): the state's matrices may have negative eigenvalues
-  double norm_eps;          // of the norm on the output
-  std::string output_gate;  // "none", "silu", "sigmoid"
-  int64_t gate_rank = 0;    // of the output gate's map; 0 = full
-
-  int64_t key_width() const { return key_heads * head_dim; }
-  int64_t value_width() const { return heads * value_head_dim; }
+// Defaults of the settings: K's is key_share · D/heads, rounded down, V's value_share · K.
+struct DeltaDefaults {
+  double key_share;
+  int64_t value_share;
+  std::string output_gate;
+  bool low_rank = false;  // the output gate's map has the rank "gate_rank", V
 };
-
-// The settings' common part. K's default is key_share · D/heads, rounded down, and V's value_share · K.
-DeltaSettings read_delta_settings(JsonReader& settings, const MixerContext& context, double key_share,
-                                  int64_t value_share, const std::string& output_gate);
 
 // q, k = l2(silu(conv(W x))), v = silu(conv(W x)), beta = σ(W x); o by the delta scan; y = W (RMSNorm(o) · act(W_g x)),
 // the norm over each head.
 // State: "scan_state" [rows,H,K,V]; with convolutions "q_tail", "k_tail", "v_tail" [rows,taps-1,width].
 class DeltaMixer : public Mixer {
  public:
-  Tensor reference(const Tensor& x) override;
-  StateLayout state_layout() const override;
-  double flops_per_token(int64_t tokens) const override;
+  Tensor reference(const Tensor& x) override {
+    Qkv in = maps_.reference(x);
+    if (taps_ == 0) in = {in.q * in.q.sigmoid(), in.k * in.k.sigmoid(), in.v * in.v.sigmoid()};
+    const auto unit = [&](const Tensor& y) {
+      const Tensor heads = split_heads(y, key_heads_);
+      return heads / (heads.square().sum(-1, true) + 1e-6).sqrt();
+    };
+    return output(
+        x, std::get<0>(delta_scan_reference(unit(in.q), unit(in.k), split_heads(in.v, heads_), beta(x), log_decay(x))));
+  }
+
+  double flops_per_token(int64_t) const override {
+    return weight_flops() + scan_flops(7);  // decay, the answer to k, the correction and the answer to q
+  }
 
  protected:
-  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const auto branch = [&](const ConvolvedLinear& of, int64_t heads) {
+      const Tensor y = of.forward(x, batch, state);
+      return split_heads(taps_ > 0 ? y : at::silu(y), heads);
+    };
+    auto [o, last] =
+        delta_scan(l2_normalized(branch(maps_.q, key_heads_)), l2_normalized(branch(maps_.k, key_heads_)),
+                   branch(maps_.v, heads_), beta(x), log_decay(x), {}, start_of(state, "scan_state"), batch.cu_seqlens);
+    keep(state, {{"scan_state", last}});
+    return output(x, o);
+  }
 
-  DeltaMixer(const std::string& name, const DeltaSettings& settings, int64_t dim);
+  void declare(StateLayout& layout) const override {
+    layout.scan("scan_state", {heads_, head_dim_, value_head_dim_});
+    maps_.declare(layout);
+  }
+
+  DeltaMixer(const std::string& name, JsonReader& settings, const MixerContext& context, const DeltaDefaults& defaults)
+      : Mixer(name),
+        heads_(settings.integer("heads", 1, kMost, context.heads)),
+        key_heads_(settings.integer("key_heads", 1, kMost, heads_)) {
+    settings.fail_if(heads_ % key_heads_ != 0, "heads (", heads_, ") is not divisible by key_heads (", key_heads_, ")");
+    const int64_t dim = context.dim;
+    const auto share =
+        static_cast<int64_t>(defaults.key_share * static_cast<double>(dim) / static_cast<double>(heads_));
+    settings.fail_if(!settings.has("head_dim") && share < 1, "heads (", heads_, ") are too many for a width of ", dim,
+                     "; give head_dim");
+    head_dim_ = settings.integer("head_dim", 1, kMost, share);
+    value_head_dim_ = settings.integer("value_head_dim", 1, kMost, defaults.value_share * head_dim_);
+    taps_ = read_taps(settings, 4);
+    reflect_ = settings.boolean("reflect", false);
+    settings.renamed("epsilon", "norm_eps");
+    const double norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-5);
+    output_gate_ = settings.choice("output_gate", {"none", "silu", "sigmoid"}, defaults.output_gate);
+    if (defaults.low_rank) gate_rank_ = settings.integer("gate_rank", 1, kMost, value_head_dim_);
+    const int64_t key_width = key_heads_ * head_dim_, value_width = heads_ * value_head_dim_;
+    maps_.q = ConvolvedLinear::beside(*this, "q", dim, key_width, taps_);
+    maps_.k = ConvolvedLinear::beside(*this, "k", dim, key_width, taps_);
+    maps_.v = ConvolvedLinear::beside(*this, "v", dim, value_width, taps_);
+    beta_ = register_module("beta", std::make_shared<Linear>(dim, heads_));
+    if (output_gate_ != "none") {
+      if (gate_rank_ > 0) gate_in_ = register_module("gate_in", std::make_shared<Linear>(dim, gate_rank_));
+      gate_ = register_module("gate", std::make_shared<Linear>(gate_rank_ > 0 ? gate_rank_ : dim, value_width));
+    }
+    norm_ = register_module("norm", std::make_shared<RmsNorm>(value_head_dim_, norm_eps));
+    o_ = register_module("o", make_output_linear(value_width, dim));
+  }
 
   // Natural log, <= 0: [B,T,H] or [B,T,H,K]; none = no decay.
-  virtual std::optional<Tensor> log_decay(const Tensor& x) const = 0;
-  const DeltaSettings& settings() const { return settings_; }
+  virtual OptionalTensor log_decay(const Tensor& x) const = 0;
+
+  int64_t heads_;          // H: of v, beta, the decay and the state
+  int64_t key_heads_;      // of q and k; divides H
+  int64_t head_dim_;       // K
+  int64_t gate_rank_ = 0;  // of the output gate's map; 0: full
 
  private:
-  Tensor beta(const Tensor& x) const;
-  Tensor output(const Tensor& x, const Tensor& mixed) const;
+  static constexpr int64_t kMost = 65536;
 
-  DeltaSettings settings_;
-  ConvolvedLinear q_, k_, v_;
+  // x·rsqrt(Σx² + 1e-6), in float32 at least.
+  static Tensor l2_normalized(const Tensor& x) {
+    const Tensor wide = widen(x);
+    return wide * (wide.square().sum(-1, true) + 1e-6).rsqrt();
+  }
+
+  Tensor beta(const Tensor& x) const {
+    const Tensor beta = widen(beta_->forward(x)).sigmoid();
+    return reflect_ ? beta * 2 : beta;
+  }
+
+  Tensor output(const Tensor& x, const Tensor& mixed) const {
+    Tensor y = merge_heads(norm_->forward(mixed));
+    if (gate_) {
+      const Tensor gate = gate_->forward(gate_in_ ? gate_in_->forward(x) : x);
+      y = y * (output_gate_ == "silu" ? at::silu(gate) : at::sigmoid(gate));
+    }
+    return o_->forward(y);
+  }
+
+  int64_t value_head_dim_;   // V
+  int64_t taps_;             // of the short convolutions; 0 = none
+  bool reflect_;             // beta in (0, 2) and not (0, 1): the state's matrices may have negative eigenvalues
+  std::string output_gate_;  // "none", "silu", "sigmoid"
+  ConvolvedQkv maps_;
   std::shared_ptr<Linear> beta_, gate_, gate_in_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };
 
 // The decay of Mamba-2, Gated DeltaNet and KDA: g = -exp(A_log) softplus(logits + dt_bias), float32 at least.
 // logits [B,T,H(,K)], a_log [H] or [H,1], dt_bias [H(,K)].
-Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& dt_bias);
+inline Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& dt_bias) {
+  return widen(a_log).exp().neg() * at::softplus(widen(logits) + widen(dt_bias));
+}
 // log of A uniform in [least, 16], [heads].
-Tensor draw_a_log(int64_t heads, double least);
+inline Tensor draw_a_log(int64_t heads, double least) { return at::empty({heads}).uniform_(least, 16.0).log(); }
 
 }  // namespace cortado

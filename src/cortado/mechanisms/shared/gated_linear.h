@@ -5,6 +5,7 @@
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norms.h"
+#include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
 
@@ -22,7 +23,17 @@ struct GatedLinearSettings {
 
   // {"heads", "key_dim", "value_dim", "taps", "feature_map"}; the scale is K^-1/2.
   static GatedLinearSettings read(JsonReader& settings, const MixerContext& context, int64_t key_dim, int64_t value_dim,
-                                  const std::string& feature_map);
+                                  const std::string& feature_map) {
+    GatedLinearSettings read{};
+    read.key_dim = settings.integer("key_dim", 1, 1 << 20, key_dim);
+    read.value_dim = settings.integer("value_dim", 1, 1 << 20, value_dim);
+    read.heads = read_heads(settings, context, read.key_dim, "key_dim");
+    read_heads(settings, context, read.value_dim, "value_dim");
+    read.taps = read_taps(settings);
+    read.feature_map = settings.choice("feature_map", {"none", "silu", "relu", "elu"}, feature_map);
+    read.scale = 1 / std::sqrt(static_cast<double>(read.key_dim / read.heads));
+    return read;
+  }
 };
 
 // o = W_o (norm(scan(q, k, v, decay)) ⊙ gate(W_g x)).
@@ -30,14 +41,44 @@ struct GatedLinearSettings {
 // "conv_v".
 class GatedLinearMixer : public Mixer {
  public:
-  GatedLinearMixer(std::string name, const GatedLinearSettings& settings, int64_t dim);
+  GatedLinearMixer(std::string name, const GatedLinearSettings& settings, int64_t dim)
+      : Mixer(std::move(name)), settings_(settings) {
+    const int64_t keys = settings.key_dim, values = settings.value_dim;
+    maps_ = {{*this, "q", dim, keys}, {*this, "k", dim, keys}, {*this, "v", dim, values}};
+    g_ = register_module("g", std::make_shared<Linear>(dim, values));
+    o_ = register_module("o", make_output_linear(values, dim));
+    maps_.q.convolve(*this, "conv_q", settings.taps, "conv_q");
+    maps_.k.convolve(*this, "conv_k", settings.taps, "conv_k");
+    maps_.v.convolve(*this, "conv_v", settings.taps, "conv_v");
+    const int64_t together = settings.norm_heads ? values / settings.heads : values;
+    norm_ = register_module("norm", std::make_shared<RmsNorm>(together, settings.norm_eps));
+  }
 
-  Tensor reference(const Tensor& x) override;
-  StateLayout state_layout() const override;
-  double flops_per_token(int64_t tokens) const override;
+  // The scan token by token, as its primitive defines it.
+  Tensor reference(const Tensor& x) override {
+    const Qkv in = operands(maps_.reference(x), Batch{}.positions(x));
+    return output(x, std::get<0>(gated_scan_reference(in.q, in.k, in.v, decay(x), "key", settings_.scale)));
+  }
+
+  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }  // decay, write and read
 
  protected:
-  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override;
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    Tensor positions;
+    if (settings_.rotary) positions = batch.positions(x, start_of(state, "position"));
+    const Qkv in = operands(maps_.forward(x, batch, state), positions);
+    auto [o, last] = gated_scan(in.q, in.k, in.v, decay(x), "key", settings_.scale, {}, start_of(state, "scan_state"),
+                                batch.cu_seqlens);
+    keep(state, {{"scan_state", last}});
+    return output(x, o);
+  }
+
+  void declare(StateLayout& layout) const override {
+    const int64_t heads = settings_.heads;
+    layout.scan("scan_state", {heads, settings_.key_dim / heads, settings_.value_dim / heads});
+    if (settings_.rotary) layout.position();
+    maps_.declare(layout);
+  }
 
   // Natural logs, <= 0, float32 or float64: [B,T,H,K] or [H].
   virtual Tensor decay(const Tensor& x) const = 0;
@@ -45,20 +86,34 @@ class GatedLinearMixer : public Mixer {
   const GatedLinearSettings settings_;
 
  private:
-  struct Operands {
-    Tensor q, k, v;
-  };
-  // `project(map)` is one of the map's forms on x.
-  template <typename Project>
-  Operands operands(const Tensor& positions, const Project& project) const;
-  Tensor output(const Tensor& x, const Tensor& o) const;
+  static Tensor map_features(const Tensor& x, const std::string& name) {
+    if (name == "silu") return at::silu(x);
+    if (name == "relu") return at::relu(x);
+    return name == "elu" ? at::elu(x) + 1 : x;
+  }
 
-  ConvolvedLinear q_, k_, v_;
+  Qkv operands(Qkv in, const Tensor& positions) const {
+    for (Tensor* part : {&in.q, &in.k}) *part = map_features(*part, settings_.feature_map);
+    if (settings_.silu_values) in.v = at::silu(in.v);
+    for (Tensor* part : {&in.q, &in.k, &in.v}) *part = split_heads(*part, settings_.heads);
+    rotate_queries_and_keys(in.q, in.k, positions, settings_.rotary);
+    return in;
+  }
+
+  Tensor output(const Tensor& x, const Tensor& o) const {
+    const Tensor normed = settings_.norm_heads ? merge_heads(norm_->forward(o)) : norm_->forward(merge_heads(o));
+    const Tensor gate = g_->forward(x);
+    return o_->forward(normed * (settings_.swish ? at::silu(gate) : at::sigmoid(gate)));
+  }
+
+  ConvolvedQkv maps_;
   std::shared_ptr<Linear> g_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };
 
 // Decays of the heads that never change, as [H] in the type of x's scan.
-Tensor constant_decay(const std::vector<double>& logs, const Tensor& x);
+inline Tensor constant_decay(const std::vector<double>& logs, const Tensor& x) {
+  return at::tensor(logs, at::TensorOptions().dtype(at::kDouble)).to(scan_options(x.options()));
+}
 
 }  // namespace cortado

@@ -12,9 +12,7 @@ namespace cortado {
 // "heads" of the settings (default: the model's), which must divide `width`; `what` names the width in the error.
 inline int64_t read_heads(JsonReader& settings, const MixerContext& context, int64_t width, const char* what) {
   const int64_t heads = settings.integer("heads", 1, 65536, context.heads);
-  if (width % heads != 0) {
-    settings.fail(concat(what, " (", width, ") is not divisible by heads (", heads, ")"));
-  }
+  settings.fail_if(width % heads != 0, what, " (", width, ") is not divisible by heads (", heads, ")");
   return heads;
 }
 
@@ -54,15 +52,12 @@ inline Rotary read_angles(JsonReader& settings, const MixerContext& context) {
 inline std::optional<Rotary> read_rotary(JsonReader& settings, const MixerContext& context, int64_t head_dim,
                                          bool fallback, std::optional<int64_t> channels = {}) {
   const bool rotary = settings.boolean("rotary", fallback);
-  if (rotary && head_dim % 2 != 0) {
-    settings.fail(concat("rotary positions need an even head size, got ", head_dim));
-  }
+  settings.fail_if(rotary && head_dim % 2 != 0, "rotary positions need an even head size, got ", head_dim);
   const Rotary angles = read_angles(settings, context);
   if (!rotary) return std::nullopt;
   const auto given = static_cast<int64_t>(angles.scaling.factors.size()), needed = channels.value_or(head_dim) / 2;
-  if (given > 0 && needed > 0 && given != needed) {
-    settings.fail(concat("a head has ", needed, " rotary frequencies, \"rope_scaling\" has ", given, " factors"));
-  }
+  settings.fail_if(given > 0 && needed > 0 && given != needed, "a head has ", needed,
+                   " rotary frequencies, \"rope_scaling\" has ", given, " factors");
   return angles;
 }
 

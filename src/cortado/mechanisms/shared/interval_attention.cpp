@@ -113,8 +113,7 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> interval_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                              const IntervalOptions& options) {
+TensorTuple<2> interval_attention(const Tensor& q, const Tensor& k, const Tensor& v, const IntervalOptions& options) {
   const NoAutocast as_given;
   const auto type = accumulation_type({q, k, v});
   const int64_t heads = q.size(2);
@@ -125,7 +124,7 @@ std::tuple<Tensor, Tensor> interval_attention(const Tensor& q, const Tensor& k, 
   return {results[0].transpose(1, 2).to(v.scalar_type()), results[1].squeeze(3).transpose(1, 2)};
 }
 
-KeyPlaces key_places(const Tensor& q, const JoinedKeys& keys, const std::optional<Tensor>& cu_seqlens) {
+KeyPlaces key_places(const Tensor& q, const JoinedKeys& keys, const OptionalTensor& cu_seqlens) {
   const Tensor count = at::arange(q.size(1), q.options().dtype(at::kLong));
   if (!cu_seqlens) {
     const int64_t total = keys.k.size(1);
@@ -139,7 +138,7 @@ KeyPlaces key_places(const Tensor& q, const JoinedKeys& keys, const std::optiona
   return {bounds_k.index_select(0, sequence).unsqueeze(0), own.unsqueeze(0), end.unsqueeze(0)};
 }
 
-Tensor merge_attention(const std::tuple<Tensor, Tensor>& a, const std::tuple<Tensor, Tensor>& b) {
+Tensor merge_attention(const TensorTuple<2>& a, const TensorTuple<2>& b) {
   const auto& [o_a, lse_a] = a;
   const auto& [o_b, lse_b] = b;
   const Tensor joint = at::stack({lse_a, lse_b}, -1), nothing = (joint == -kInfinity).all(-1, /*keepdim=*/true);

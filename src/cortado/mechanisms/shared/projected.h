@@ -13,7 +13,30 @@ struct ProjectionSettings {
   bool output_bias = false;                // of o
 
   // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rope_scaling", "rotary_fraction", "bias", "output_bias"}
-  static ProjectionSettings read(JsonReader& settings, const MixerContext& context);
+  static ProjectionSettings read(JsonReader& settings, const MixerContext& context) {
+    ProjectionSettings read = read_sizes(settings, context);
+    const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
+    read.rotary_dim = static_cast<int64_t>(fraction * static_cast<double>(read.head_dim));
+    read.rotary = read_rotary(settings, context, read.head_dim, context.rotary, *read.rotary_dim);
+    settings.fail_if(read.rotary && (*read.rotary_dim < 2 || *read.rotary_dim % 2 != 0), "rotary_fraction ", fraction,
+                     " of head_dim (", read.head_dim, ") is ", *read.rotary_dim,
+                     " channels, which cannot be turned in pairs");
+    return read;
+  }
+  // All but the rotary ones.
+  static ProjectionSettings read_sizes(JsonReader& settings, const MixerContext& context) {
+    ProjectionSettings read{};
+    read.heads = settings.integer("heads", 1, 65536, context.heads);
+    read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
+    settings.fail_if(read.heads % read.kv_heads != 0, "heads (", read.heads, ") is not a multiple of kv_heads (",
+                     read.kv_heads, ")");
+    settings.fail_if(!settings.has("head_dim") && context.dim % read.heads != 0, "dim (", context.dim,
+                     ") is not divisible by heads (", read.heads, ")");
+    read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
+    read.bias = settings.boolean("bias", false);
+    read.output_bias = settings.boolean("output_bias", read.bias);
+    return read;
+  }
 
   int64_t width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
@@ -22,23 +45,38 @@ struct ProjectionSettings {
 // Query head i goes with key head i·Hkv/H.
 class ProjectedMixer : public Mixer {
  protected:
-  ProjectedMixer(std::string name, const ProjectionSettings& settings, int64_t dim);
+  ProjectedMixer(std::string name, const ProjectionSettings& settings, int64_t dim)
+      : Mixer(std::move(name)), projections_(settings) {
+    q_ = register_module("q", std::make_shared<Linear>(dim, settings.width(), settings.bias));
+    k_ = register_module("k", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
+    v_ = register_module("v", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
+    o_ = register_module("o", make_output_linear(settings.width(), dim, settings.output_bias));
+  }
 
   struct Projected {
     Tensor q, k, v;  // [B,T,H,d], [B,T,Hkv,d] twice; q and k rotated
   };
   Projected project(const Tensor& x, const Tensor& positions) const { return project(x, positions, *q_, *k_, *v_); }
   // By other maps of the same sizes.
-  Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const;
+  Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const {
+    const auto all = forward_all(x, {&q, &k, &v});
+    Projected p{split_heads(all[0], projections_.heads), split_heads(all[1], projections_.kv_heads),
+                split_heads(all[2], projections_.kv_heads)};
+    rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary, projections_.rotary_dim);
+    return p;
+  }
   Tensor output(const Tensor& mixed) const { return o_->forward(merge_heads(mixed)); }
 
   // [Hkv, d], a key or a value.
   std::vector<int64_t> pair_shape() const { return {projections_.kv_heads, projections_.head_dim}; }
   // "keys" and "values".
-  void declare_ring(StateLayout& layout, const StateLayout::Places& places) const;
+  void declare_ring(StateLayout& layout, const StateLayout::Places& places) const {
+    for (const char* name : {"keys", "values"}) layout.ring(name, pair_shape(), places);
+  }
+
+  const ProjectionSettings projections_;
 
  private:
-  ProjectionSettings projections_;
   std::shared_ptr<Linear> q_, k_, v_, o_;
 };
 

@@ -7,12 +7,6 @@
 
 namespace cortado {
 
-// The window's past as the state's "keys", "values" and "position" hold it.
-inline PastKeys ring_past(const SequenceState& state) {
-  const Tensor& keys = state.at("keys");
-  return drop_full_lengths({keys, state.at("values"), state.at("position").clamp_max(keys.size(1))});
-}
-
 // Tokens that a ring has room for before it is moved to new memory.
 inline constexpr int64_t kRingRoom = 256;
 
@@ -24,10 +18,12 @@ inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v
          k.scalar_type() == keys.scalar_type() && v.scalar_type() == values.scalar_type();
 }
 
-// Joins the ring and k, v, and leaves the last w - 1 of them in the ring. The position is the caller's to move.
+// Joins the ring, the state's "keys" and "values", and k, v, and leaves the last w - 1 of them in the ring. The position
+// is the caller's to move.
 inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tensor& v, int64_t window,
                                const Batch& batch) {
-  const PastKeys past = ring_past(state);
+  const Tensor& keys = state.at("keys");
+  const PastKeys past = drop_full_lengths({keys, state.at("values"), state.at("position").clamp_max(keys.size(1))});
   JoinedKeys joined;
   if (appends(state, k, v, batch)) {
     joined.k = state.room().append("keys", *past.k, k, kRingRoom);

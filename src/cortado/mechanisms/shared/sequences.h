@@ -23,6 +23,17 @@ ScanHeads check_qkv(const char* op, const Named& q, const Named& k, const Tensor
 // "a or none of them" for arguments that belong together. True: they are given.
 bool given_together(const char* op, std::initializer_list<const OptionalTensor*> arguments, const char* names);
 
+// A function whose result is a struct of tensors as the dispatcher calls it, its result a tuple (o and two states).
+template <auto function>
+struct Unpacked;
+template <typename Result, typename... Arguments, Result (*function)(Arguments...)>
+struct Unpacked<function> {
+  static TensorTuple<3> call(Arguments... arguments) {
+    const std::vector<Tensor> parts = function(arguments...).tensors();
+    return {parts[0], parts[1], parts[2]};
+  }
+};
+
 // x as int64, all of it in low..high: another type or another value is an InputError about `what`. An operator, so that
 // a traced function checks when it runs, too.
 Tensor checked_integers(const Tensor& x, const std::string& what, int64_t low, const c10::SymInt& high);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/nn/state_layout.h"
 
 namespace cortado {
 
@@ -21,8 +22,8 @@ struct SlotInputs {
 
 // One pass: scans x with the mechanism's weights and decays, reads with q along the "slot"s or the "channel"s, from a
 // state. Returns (reads, last state).
-using SlotPass = std::function<std::tuple<Tensor, Tensor>(const Tensor& q, const Tensor& x, std::string_view read,
-                                                          double scale, const OptionalTensor& start)>;
+using SlotPass = std::function<TensorTuple<2>(const Tensor& q, const Tensor& x, std::string_view read, double scale,
+                                              const OptionalTensor& start)>;
 
 struct SlotResult {
   Tensor o;                       // [B,T,H,V]
@@ -43,6 +44,16 @@ struct SlotSizes {
 };
 SlotSizes check_slot_inputs(const char* op, const SlotInputs& in, std::initializer_list<Named> writes,
                             const c10::SymInt& slots, const OptionalTensor& cu_seqlens);
+
+// Slots in a SequenceState: "key_state" [rows,H,M,d], "value_state" [rows,H,M,d].
+inline void declare_slots(StateLayout& layout, int64_t heads, int64_t slots, int64_t head_dim) {
+  layout.scan("key_state", {heads, slots, head_dim});
+  layout.scan("value_state", {heads, slots, head_dim});
+}
+
+inline void keep_slots(SequenceState* state, const SlotResult& result) {
+  keep(state, {{"key_state", result.key_state}, {"value_state", result.value_state}});
+}
 
 // The scores' scale: K^-1/2 of q [B,T,H,K] unless given.
 double slot_scale(std::optional<double> scale, const Tensor& q);

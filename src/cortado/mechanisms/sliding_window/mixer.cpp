@@ -1,23 +1,43 @@
 #include "cortado/mechanisms/sliding_window/mixer.h"
 
+#include "cortado/mechanisms/shared/attention.h"
 #include "cortado/mechanisms/shared/ring.h"
 
 namespace cortado {
+namespace {
 
-StateLayout SlidingWindowMixer::state_layout() const {
-  StateLayout layout;
-  declare_ring(layout, StateLayout::last(*settings_.window - 1));
-  layout.position();
-  return layout;
-}
+// State: "keys", "values" [rows, P, Hkv, d], the last P <= w - 1, oldest first, right-aligned; "position" [rows].
+class SlidingWindowMixer : public AttentionMixer {
+ public:
+  SlidingWindowMixer(JsonReader& settings, const MixerContext& context)
+      : AttentionMixer("sliding_window", AttentionSettings::read(settings, context), context.dim) {
+    settings_.window = settings.integer("window", 1, 1 << 30, 129);
+  }
 
-JoinedKeys SlidingWindowMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
-  return advance_ring(state, k, v, *settings_.window, batch);
-}
+  std::optional<PairCount> pairs(int64_t tokens) const override {
+    return PairCount{static_cast<double>(std::min(tokens, *settings_.window)), 0};
+  }
 
-std::optional<PairCount> SlidingWindowMixer::pairs(int64_t tokens) const {
-  return PairCount{static_cast<double>(std::min(tokens, *settings_.window)), 0};
-}
+  std::vector<std::string> memories() const override { return {"window"}; }
+
+  HeldPairs held(const Tensor& x) const override {
+    const Tensor time = at::arange(x.size(1), at::kLong), age = time.unsqueeze(1) - time;
+    const Tensor gone = (age < 0).logical_or(age >= *settings_.window);
+    return {at::zeros_like(age).masked_fill(gone, -1).expand({settings_.heads, -1, -1}), {}};
+  }
+
+ protected:
+  void declare(StateLayout& layout) const override {
+    declare_ring(layout, StateLayout::last(*settings_.window - 1));
+    layout.position();
+  }
+
+  JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override {
+    return advance_ring(state, k, v, *settings_.window, batch);
+  }
+};
+
+}  // namespace
 
 const Mechanism kSlidingWindow = {
     .name = "sliding_window",
@@ -27,12 +47,7 @@ const Mechanism kSlidingWindow = {
     .state = "2 (w-1) Hkv d",
     .primitives = {"window_attention"},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          AttentionSettings read = AttentionSettings::read(settings, context);
-          read.window = settings.integer("window", 1, 1 << 30, 129);
-          return std::make_shared<SlidingWindowMixer>(read, context.dim);
-        },
+    .make = construct<SlidingWindowMixer>,
     .compare = R"({"window": 129})",  // Macchiato's: the paper's 128 and the token itself
     .memory =
         MemoryKind{.name = "window",

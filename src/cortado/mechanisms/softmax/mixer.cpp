@@ -17,12 +17,10 @@ Tensor with_room(const Tensor& cache, int64_t used, int64_t places) {
 
 }  // namespace
 
-StateLayout SoftmaxMixer::state_layout() const {
-  StateLayout layout;
+void SoftmaxMixer::declare(StateLayout& layout) const {
   for (const char* name : {"keys", "values"}) layout.growing(name, pair_shape(), kCacheBlock, "used");
   layout.position();
   layout.counter("used");
-  return layout;
 }
 
 JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
@@ -46,7 +44,7 @@ JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& 
   keys.narrow(1, used, k.size(1)).copy_(k);
   values.narrow(1, used, v.size(1)).copy_(v);
   used_places = used_places + k.size(1);
-  std::optional<Tensor> first;
+  OptionalTensor first;
   if (past.length) first = used - *past.length;
   return {keys.narrow(1, 0, total), values.narrow(1, 0, total), first, std::nullopt};
 }
@@ -59,10 +57,7 @@ const Mechanism kSoftmax = {
     .state = "2 T Hkv d",
     .primitives = {"window_attention"},
     .bidirectional = true,
-    .make =
-        [](JsonReader& settings, const MixerContext& context) {
-          return std::make_shared<SoftmaxMixer>(AttentionSettings::read(settings, context), context.dim);
-        },
+    .make = construct<SoftmaxMixer>,
     .memory = MemoryKind{.name = "softmax"},
 };
 

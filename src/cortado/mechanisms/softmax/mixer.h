@@ -15,12 +15,12 @@ class SoftmaxMixer : public AttentionMixer {
  public:
   static constexpr int64_t kCacheBlock = 256;
 
-  SoftmaxMixer(const AttentionSettings& settings, int64_t dim, std::string name = "softmax")
-      : AttentionMixer(std::move(name), settings, dim) {}
-  StateLayout state_layout() const override;
+  SoftmaxMixer(JsonReader& settings, const MixerContext& context, std::string name = "softmax")
+      : AttentionMixer(std::move(name), AttentionSettings::read(settings, context), context.dim) {}
   std::optional<PairCount> pairs(int64_t tokens) const override { return PairCount{static_cast<double>(tokens), 0}; }
 
  protected:
+  void declare(StateLayout& layout) const override;
   JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override;
 };
 

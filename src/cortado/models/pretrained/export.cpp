@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <tuple>
 
@@ -13,7 +14,6 @@
 #include "cortado/nn/weights.h"
 
 namespace cortado {
-
 namespace {
 
 void expect(bool fits, const std::string& what) {
@@ -27,13 +27,7 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
   const std::string kind = reader.text("mixer");
   fail_input_if(kind != kSoftmax.name && kind != kSlidingWindow.name, "[export] layer ", layer, " is ", kind,
                 "; only softmax and sliding_window can be exported");
-  MixerContext context;
-  context.dim = config.dim;
-  context.heads = config.heads;
-  context.rotary = config.positions == PositionKind::kRotary;
-  context.rope_theta = config.rope_theta;
-  context.rope_scaling = config.rope_scaling;
-  AttentionSettings settings = AttentionSettings::read(reader, context);
+  AttentionSettings settings = AttentionSettings::read(reader, mixer_context(config, static_cast<int64_t>(layer)));
   if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
   expect(settings.rotary && settings.rotary_dim == settings.head_dim,
          "attention without rotary positions in all of a head");
@@ -51,18 +45,18 @@ bool is_same(const AttentionSettings& a, const AttentionSettings& b) {
 }
 
 const char* class_of(const PretrainedDecoder& decoder) {
-  if (decoder.gemma) return "gemma2";
-  expect(!decoder.softcap && !decoder.final_softcap && !decoder.scale,
+  if (decoder.gemma()) return "gemma2";
+  expect(!decoder.attention.softcap && !decoder.model.final_softcap && !decoder.attention.scale,
          "caps or scales of scores without Gemma-2's norms");
   const auto& windows = decoder.windows;
   const bool slides =
       std::any_of(windows.begin(), windows.end(), [](const auto& window) { return window.has_value(); });
-  if (decoder.qkv_bias && !decoder.output_bias) {
-    expect(!decoder.feed_forward_bias, "biases on q, k, v and the feed-forward alone");
+  if (decoder.attention.bias && !decoder.attention.output_bias) {
+    expect(!decoder.model.feed_forward_bias, "biases on q, k, v and the feed-forward alone");
     return "qwen2";
   }
   if (!slides) return "llama";
-  expect(!decoder.qkv_bias && !decoder.feed_forward_bias, "windows with biases on the output");
+  expect(!decoder.attention.bias && !decoder.model.feed_forward_bias, "windows with biases on the output");
   expect(std::all_of(windows.begin(), windows.end(), [&](const auto& window) { return window == windows[0]; }),
          "mixture of windows and full attention without Gemma-2's norms or Qwen2's biases");
   return "mistral";
@@ -84,7 +78,8 @@ void add_windows(Json& json, const PretrainedDecoder& decoder, const std::string
   json["sliding_window"] = size ? Json(*size) : Json(nullptr);
   if (type == "mistral") return;
   json["layer_types"] = types;
-  if (type == "gemma2" && !size) json["sliding_window"] = decoder.context > 0 ? decoder.context : 4096;  // of no layer
+  if (type == "gemma2" && !size)
+    json["sliding_window"] = decoder.model.context > 0 ? decoder.model.context : 4096;  // of no layer
   if (type == "qwen2") json["use_sliding_window"] = size.has_value();
   if (type == "qwen2") json["max_window_layers"] = first;
 }
@@ -100,37 +95,37 @@ Json rope_scaling_json(const RotaryScaling& scaling) {
 }
 
 Json config_json(const PretrainedDecoder& decoder, at::ScalarType dtype) {
+  const ModelConfig& model = decoder.model;
+  const AttentionSettings& attention = decoder.attention;
   const std::string type = class_of(decoder);
-  const std::string name = type == "gemma2"    ? "Gemma2"
-                           : type == "qwen2"   ? "Qwen2"
-                           : type == "mistral" ? "Mistral"
-                                               : "Llama";
+  std::string name = type;
+  name[0] = static_cast<char>(std::toupper(name[0]));
   Json json = {{"architectures", {name + "ForCausalLM"}},
                {"model_type", type},
-               {"vocab_size", decoder.vocabulary},
-               {"hidden_size", decoder.dim},
-               {"intermediate_size", decoder.feed_forward},
+               {"vocab_size", model.vocabulary},
+               {"hidden_size", model.dim},
+               {"intermediate_size", model.feed_forward_dim},
                {"num_hidden_layers", decoder.layers()},
-               {"num_attention_heads", decoder.heads},
-               {"num_key_value_heads", decoder.kv_heads},
-               {"head_dim", decoder.head_dim},
-               {"max_position_embeddings", decoder.context > 0 ? decoder.context : 2048},
-               {"rms_norm_eps", decoder.norm_eps},
-               {"rope_theta", decoder.rotary.theta},
-               {"rope_scaling", rope_scaling_json(decoder.rotary.scaling)},
-               {"tie_word_embeddings", decoder.tied},
+               {"num_attention_heads", attention.heads},
+               {"num_key_value_heads", attention.kv_heads},
+               {"head_dim", attention.head_dim},
+               {"max_position_embeddings", model.context > 0 ? model.context : 2048},
+               {"rms_norm_eps", model.norm_eps},
+               {"rope_theta", attention.rotary->theta},
+               {"rope_scaling", rope_scaling_json(attention.rotary->scaling)},
+               {"tie_word_embeddings", model.tied},
                {"torch_dtype", dtype_name(dtype)}};
-  json[decoder.gemma ? "hidden_activation" : "hidden_act"] = decoder.gemma ? "gelu_pytorch_tanh" : "silu";
-  if (type == "llama") json["mlp_bias"] = decoder.feed_forward_bias;
-  if (type == "llama" || type == "gemma2") json["attention_bias"] = decoder.qkv_bias;
-  if (type == "qwen2") expect(decoder.head_dim * decoder.heads == decoder.dim, "Qwen2 whose heads are not D/H wide");
-  if (decoder.gemma) {
-    const double scale = decoder.scale.value_or(1 / std::sqrt(static_cast<double>(decoder.head_dim)));
+  json[decoder.gemma() ? "hidden_activation" : "hidden_act"] = decoder.gemma() ? "gelu_pytorch_tanh" : "silu";
+  if (type == "llama") json["mlp_bias"] = model.feed_forward_bias;
+  if (type == "llama" || type == "gemma2") json["attention_bias"] = attention.bias;
+  if (type == "qwen2") expect(attention.head_dim * attention.heads == model.dim, "Qwen2 whose heads are not D/H wide");
+  if (decoder.gemma()) {
+    const double scale = attention.scale.value_or(1 / std::sqrt(static_cast<double>(attention.head_dim)));
     const double scalar = 1 / (scale * scale), whole = std::round(scalar);  // an integer in transformers
     json["query_pre_attn_scalar"] =
         std::abs(scalar - whole) < 1e-6 * scalar ? Json(static_cast<int64_t>(whole)) : Json(scalar);
-    json["attn_logit_softcapping"] = decoder.softcap ? Json(*decoder.softcap) : Json(nullptr);
-    json["final_logit_softcapping"] = decoder.final_softcap ? Json(*decoder.final_softcap) : Json(nullptr);
+    json["attn_logit_softcapping"] = attention.softcap ? Json(*attention.softcap) : Json(nullptr);
+    json["final_logit_softcapping"] = model.final_softcap ? Json(*model.final_softcap) : Json(nullptr);
   }
   add_windows(json, decoder, type);
   return json;
@@ -143,9 +138,8 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
   expect(config.norm == NormKind::kRms, "LayerNorm");
   expect(!config.head_bias, "bias of the head");
   PretrainedDecoder decoder;
-  decoder.gemma = config.post_norm;
-  decoder.name = config.name;
-  if (decoder.gemma) {
+  decoder.model = config;
+  if (decoder.gemma()) {
     expect(config.feed_forward == FeedForwardKind::kGeglu && config.scaled_embedding && !config.feed_forward_bias &&
                config.feed_forward_activation == Activation::kGeluTanh,
            "norms behind the branches but with GeGLU (by tanh) and embeddings times √D");
@@ -153,30 +147,14 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
     expect(config.feed_forward == FeedForwardKind::kSwiglu && !config.scaled_embedding,
            "feed-forward but SwiGLU, or scaled embeddings, without norms behind the branches");
   }
-  decoder.vocabulary = config.vocabulary;
-  decoder.dim = config.dim;
-  decoder.feed_forward = config.feed_forward_dim;
-  decoder.feed_forward_bias = config.feed_forward_bias;
-  decoder.context = config.context;
-  decoder.norm_eps = config.norm_eps;
-  decoder.tied = config.tied;
-  decoder.final_softcap = config.final_softcap;
-  const AttentionSettings first = attention_of(config, 0);
+  const AttentionSettings& first = decoder.attention = attention_of(config, 0);
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const AttentionSettings settings = attention_of(config, i);
     expect(is_same(settings, first), "layers whose heads, biases, caps or positions differ");
     decoder.windows.push_back(settings.window);
   }
-  decoder.heads = first.heads;
-  decoder.kv_heads = first.kv_heads;
-  decoder.head_dim = first.head_dim;
-  decoder.rotary = *first.rotary;
-  decoder.qkv_bias = first.bias;
-  decoder.output_bias = first.output_bias;
-  decoder.softcap = first.softcap;
-  decoder.scale = first.scale;
   expect(first.bias || !first.output_bias, "bias on the output alone");
-  expect(!decoder.gemma || first.bias == first.output_bias, "Gemma-2 with biases on q, k and v alone");
+  expect(!decoder.gemma() || first.bias == first.output_bias, "Gemma-2 with biases on q, k and v alone");
   return decoder;
 }
 
@@ -188,7 +166,7 @@ void export_hugging_face(const LanguageModel& model, const std::string& folder, 
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
     if (interrupt_requested()) throw Failure("[export] stopped");
     Tensor tensor = weights[weight.name].detach();
-    if (decoder.gemma && weight.is_norm()) tensor = tensor - 1;  // theirs multiply by 1 + w
+    if (decoder.gemma() && weight.is_norm()) tensor = tensor - 1;  // theirs multiply by 1 + w
     file.tensors.emplace_back(weight.hugging_face, tensor.to(dtype));
   });
   write_safetensors(folder + "/model.safetensors", file);

@@ -6,7 +6,6 @@
 #include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -48,8 +47,7 @@ RotaryScaling read_scaling(const Json& json, const std::string& place) {
     scaling.high = reader.number("high_freq_factor", 0.0, 1e9);
     scaling.original_context = reader.integer("original_max_position_embeddings", 1, kMost);
   } else {
-    reader.fail(
-        concat("rotary positions of type \"", type, "\" are not supported; supported: default, linear, llama3"));
+    reader.fail("rotary positions of type \"", type, "\" are not supported; supported: default, linear, llama3");
   }
   scaling.factor = reader.number("factor", 1e-9, 1e9);
   return scaling;
@@ -59,9 +57,9 @@ Rotary read_rope(JsonReader& config) {
   const Json parameters = rope_parameters(config);
   const Json scaling = config.object("rope_scaling");
   JsonReader rope(parameters, config.place() + ".rope_parameters");
-  if (rope.number("partial_rotary_factor", 0.0, 1.0, config.number("partial_rotary_factor", 0.0, 1.0, 1.0)) != 1.0) {
-    config.fail("rotary positions on a part of each head are not supported");
-  }
+  config.fail_if(
+      rope.number("partial_rotary_factor", 0.0, 1.0, config.number("partial_rotary_factor", 0.0, 1.0, 1.0)) != 1.0,
+      "rotary positions on a part of each head are not supported");
   const double theta = rope.number("rope_theta", 1.0, 1e12, config.number("rope_theta", 1.0, 1e12, 1e4));
   if (!scaling.empty()) return {theta, read_scaling(scaling, config.place() + ".rope_scaling")};
   return {theta, read_scaling(parameters, config.place() + ".rope_parameters")};
@@ -72,17 +70,14 @@ void read_windows(JsonReader& config, PretrainedDecoder& decoder, std::optional<
                   const std::function<bool(int64_t)>& is_sliding) {
   const int64_t layers = config.integer("num_hidden_layers", 1, 10000);
   const Json types = config.any("layer_types");
-  if (!types.is_null() && (!types.is_array() || static_cast<int64_t>(types.size()) != layers)) {
-    config.fail(concat("\"layer_types\" must name the types of ", layers, " layers"));
-  }
+  config.fail_if(!types.is_null() && (!types.is_array() || static_cast<int64_t>(types.size()) != layers),
+                 "\"layer_types\" must name the types of ", layers, " layers");
   for (int64_t i = 0; i < layers; ++i) {
     bool sliding = is_sliding(i);
     if (types.is_array()) {
       sliding = types[i] == "sliding_attention";
-      if (!sliding && types[i] != "full_attention") {
-        config.fail(
-            concat("layer type ", types[i].dump(), " is not supported; supported: full_attention, sliding_attention"));
-      }
+      config.fail_if(!sliding && types[i] != "full_attention", "layer type ", types[i].dump(),
+                     " is not supported; supported: full_attention, sliding_attention");
       if (sliding && !window) config.fail("a layer slides, and \"sliding_window\" is not given");
     }
     decoder.windows.push_back(sliding ? window : std::nullopt);
@@ -90,21 +85,21 @@ void read_windows(JsonReader& config, PretrainedDecoder& decoder, std::optional<
 }
 
 void read_sizes(JsonReader& config, PretrainedDecoder& decoder) {
-  decoder.vocabulary = config.integer("vocab_size", 1, int64_t{1} << 31);
-  decoder.dim = config.integer("hidden_size", 1, 1 << 20);
-  decoder.heads = config.integer("num_attention_heads", 1, 65536);
-  decoder.kv_heads = config.integer("num_key_value_heads", 1, 65536, decoder.heads);
-  if (!config.has("head_dim") && !decoder.gemma && decoder.dim % decoder.heads != 0) {
-    config.fail(
-        concat("hidden_size (", decoder.dim, ") is not divisible by num_attention_heads (", decoder.heads, ")"));
-  }
-  const int64_t head_dim = decoder.gemma ? 256 : std::max<int64_t>(1, decoder.dim / decoder.heads);
-  decoder.head_dim = config.integer("head_dim", 1, 65536, head_dim);
-  decoder.feed_forward = config.integer("intermediate_size", 1, 1 << 20);
-  decoder.context = config.integer("max_position_embeddings", 0, kMost, 0);
-  decoder.norm_eps = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
-  decoder.rotary = read_rope(config);
-  decoder.tied = config.boolean("tie_word_embeddings", decoder.gemma);
+  ModelConfig& model = decoder.model;
+  AttentionSettings& attention = decoder.attention;
+  model.vocabulary = config.integer("vocab_size", 1, int64_t{1} << 31);
+  model.dim = config.integer("hidden_size", 1, 1 << 20);
+  attention.heads = config.integer("num_attention_heads", 1, 65536);
+  attention.kv_heads = config.integer("num_key_value_heads", 1, 65536, attention.heads);
+  config.fail_if(!config.has("head_dim") && !decoder.gemma() && model.dim % attention.heads != 0, "hidden_size (",
+                 model.dim, ") is not divisible by num_attention_heads (", attention.heads, ")");
+  const int64_t head_dim = decoder.gemma() ? 256 : std::max<int64_t>(1, model.dim / attention.heads);
+  attention.head_dim = config.integer("head_dim", 1, 65536, head_dim);
+  model.feed_forward_dim = config.integer("intermediate_size", 1, 1 << 20);
+  model.context = config.integer("max_position_embeddings", 0, kMost, 0);
+  model.norm_eps = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
+  attention.rotary = read_rope(config);
+  model.tied = config.boolean("tie_word_embeddings", decoder.gemma());
 }
 
 void expect_activation(JsonReader& config, const std::string& wanted) {
@@ -112,25 +107,24 @@ void expect_activation(JsonReader& config, const std::string& wanted) {
   const std::string activation = config.text("hidden_activation", fallback);
   // Gemma's first files say "gelu" and mean its approximation by tanh.
   const bool early = wanted == "gelu_pytorch_tanh" && !config.has("hidden_activation");
-  if (activation != wanted && !(early && activation == "gelu")) {
-    config.fail(concat("activation \"", activation, "\" is not supported; supported: ", wanted));
-  }
+  config.fail_if(activation != wanted && !(early && activation == "gelu"), "activation \"", activation,
+                 "\" is not supported; supported: ", wanted);
 }
 
 void read_gemma(JsonReader& config, PretrainedDecoder& decoder) {
-  decoder.gemma = true;
+  decoder.model.post_norm = true;
   expect_activation(config, "gelu_pytorch_tanh");
   read_sizes(config, decoder);
-  const bool biased = config.boolean("attention_bias", false);
-  decoder.qkv_bias = decoder.output_bias = biased;
+  AttentionSettings& attention = decoder.attention;
+  attention.bias = attention.output_bias = config.boolean("attention_bias", false);
   const double scalar = config.number("query_pre_attn_scalar", 1e-6, 1e9, 256.0);
-  if (scalar != static_cast<double>(decoder.head_dim)) decoder.scale = 1 / std::sqrt(scalar);
+  if (scalar != static_cast<double>(attention.head_dim)) attention.scale = 1 / std::sqrt(scalar);
   // null: no cap; absent: the class's own
   const auto cap = [&](const char* key, double usual) {
     return config.says(key) ? config.optional_number(key, 1e-3, 1e6) : std::optional<double>(usual);
   };
-  decoder.softcap = cap("attn_logit_softcapping", 50.0);
-  decoder.final_softcap = cap("final_logit_softcapping", 30.0);
+  attention.softcap = cap("attn_logit_softcapping", 50.0);
+  decoder.model.final_softcap = cap("final_logit_softcapping", 30.0);
   if (config.boolean("use_bidirectional_attention", false)) config.fail("bidirectional attention is not supported");
   read_windows(config, decoder, config.integer("sliding_window", 1, 1 << 30, 4096),
                [](int64_t layer) { return layer % 2 == 0; });
@@ -140,14 +134,14 @@ void read_llama(JsonReader& config, const std::string& type, PretrainedDecoder& 
   expect_activation(config, "silu");
   read_sizes(config, decoder);
   const bool qwen = type == "qwen2";
-  decoder.qkv_bias = qwen || config.boolean("attention_bias", false);
-  decoder.output_bias = !qwen && decoder.qkv_bias;
-  decoder.feed_forward_bias = config.boolean("mlp_bias", false);
+  decoder.attention.bias = qwen || config.boolean("attention_bias", false);
+  decoder.attention.output_bias = !qwen && decoder.attention.bias;
+  decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
   std::optional<int64_t> window;
   int64_t first = 0;  // layer with a window
   if (type == "mistral") {
     window = config.says("sliding_window") ? config.optional_integer("sliding_window", 1, 1 << 30) : 4096;
-    if (!config.has("num_key_value_heads")) decoder.kv_heads = 8;
+    if (!config.has("num_key_value_heads")) decoder.attention.kv_heads = 8;
   } else if (qwen && config.boolean("use_sliding_window", false)) {
     window = config.integer("sliding_window", 1, 1 << 30, 4096);
     first = config.integer("max_window_layers", 0, 10000, 28);
@@ -162,88 +156,80 @@ PretrainedDecoder read_decoder(const std::string& folder) {
   if (config.has("quantization_config")) config.fail("quantised weights in a Hugging Face folder are not supported");
   PretrainedDecoder decoder;
   decoder.source = path;
-  decoder.name = fs::path(folder + "/.").lexically_normal().parent_path().filename().string();
+  decoder.model.name = fs::path(folder + "/.").lexically_normal().parent_path().filename().string();
   if (type == "gemma2") {
     read_gemma(config, decoder);
   } else if (type == "llama" || type == "mistral" || type == "qwen2") {
     read_llama(config, type, decoder);
   } else {
-    config.fail(concat("models of type \"", type, "\" are not supported; supported: llama, mistral, qwen2, gemma2"));
+    config.fail("models of type \"", type, "\" are not supported; supported: llama, mistral, qwen2, gemma2");
   }
   return decoder;
 }
 
-class HuggingFaceSource : public PretrainedSource {
- public:
-  explicit HuggingFaceSource(const std::string& folder)
-      : PretrainedSource(&PretrainedWeight::hugging_face), folder_(folder) {
-    decoder_ = read_decoder(folder);
-    const std::string index = folder + "/model.safetensors.index.json";
-    if (is_there(index)) {
-      read_shards(index);
-    } else {
-      const std::string single = folder + "/model.safetensors";
-      fail_input_if(!is_there(single), "[import] ", folder, " has no model.safetensors and no ",
-                    "model.safetensors.index.json; other kinds of weights are not read");
-      add_file(single, nullptr);
-    }
-  }
+using NamedViews = std::map<std::string, Tensor>;  // of the mapped files
 
-  Tensor read(const PretrainedWeight& weight) const override {
-    const Tensor& tensor = tensors_.at(name_of(weight));
-    fail_input_if(!at::isFloatingType(tensor.scalar_type()), "[import] ", folder_, ": \"", name_of(weight),
-                  "\" is of type ", c10::toString(tensor.scalar_type()), ", expected float32, float16 or bfloat16");
-    // Gemma's norms multiply by 1 + w. Summed and kept in float32: 16 bits would round it.
-    if (decoder_.gemma && weight.is_norm()) return tensor.to(at::kFloat) + 1;
-    return tensor;
+// `wanted`: the tensors that the index says are in this file; null: all of it.
+void add_file(const std::string& path, const std::set<std::string>* wanted, NamedViews& tensors) {
+  const TensorFile file = map_safetensors(path);
+  for (const auto& [name, tensor] : file.tensors) {
+    if (!wanted || wanted->contains(name)) tensors[name] = tensor;
   }
-
-  // Tables of old Llamas; and the head of a model that has it twice.
-  bool is_idle(const std::string& name) const override {
-    return name.ends_with(".rotary_emb.inv_freq") || (decoder_.tied && name == "lm_head.weight");
+  if (!wanted) return;
+  for (const std::string& name : *wanted) {
+    fail_input_if(!tensors.contains(name), "[import] ", path, " lacks \"", name, "\", which the index says it has");
   }
+}
 
- private:
-  // `wanted`: the tensors that the index says are in this file; null: all of it.
-  void add_file(const std::string& path, const std::set<std::string>* wanted) {
-    const TensorFile file = map_safetensors(path);
-    for (const auto& [name, tensor] : file.tensors) {
-      if (wanted && !wanted->contains(name)) continue;
-      tensors_[name] = tensor;
-      shapes_[name] = tensor.sizes().vec();
-    }
-    if (!wanted) return;
-    for (const std::string& name : *wanted) {
-      fail_input_if(!tensors_.contains(name), "[import] ", path, " lacks \"", name, "\", which the index says it has");
-    }
+void add_shards(const std::string& folder, const std::string& index, NamedViews& tensors) {
+  JsonReader reader(read_json_file(index), index);
+  const Json map = reader.object("weight_map");
+  std::map<std::string, std::set<std::string>> shards;
+  for (const auto& [name, shard] : map.items()) {
+    const std::string file = shard.is_string() ? shard.get<std::string>() : "";
+    reader.fail_if(file.empty() || file.find('/') != std::string::npos, "\"weight_map\" must give a file's name for \"",
+                   name, "\", got ", shard.dump());
+    shards[file].insert(name);
   }
-
-  void read_shards(const std::string& index) {
-    JsonReader reader(read_json_file(index), index);
-    const Json map = reader.object("weight_map");
-    std::map<std::string, std::set<std::string>> shards;
-    for (const auto& [name, shard] : map.items()) {
-      const std::string file = shard.is_string() ? shard.get<std::string>() : "";
-      if (file.empty() || file.find('/') != std::string::npos) {
-        reader.fail(concat("\"weight_map\" must give a file's name for \"", name, "\", got ", shard.dump()));
-      }
-      shards[file].insert(name);
-    }
-    for (const auto& [file, names] : shards) {
-      fail_input_if(!is_there(folder_ + "/" + file), "[import] ", folder_, " lacks the shard ", file,
-                    ", which its index names");
-      add_file(folder_ + "/" + file, &names);
-    }
+  for (const auto& [file, names] : shards) {
+    fail_input_if(!is_there(folder + "/" + file), "[import] ", folder, " lacks the shard ", file,
+                  ", which its index names");
+    add_file(folder + "/" + file, &names, tensors);
   }
+}
 
-  std::string folder_;
-  std::map<std::string, Tensor> tensors_;  // views of the mapped files
-};
+NamedViews read_tensors(const std::string& folder) {
+  NamedViews tensors;
+  const std::string index = folder + "/model.safetensors.index.json", single = folder + "/model.safetensors";
+  if (is_there(index)) {
+    add_shards(folder, index, tensors);
+  } else {
+    fail_input_if(!is_there(single), "[import] ", folder, " has no model.safetensors and no ",
+                  "model.safetensors.index.json; other kinds of weights are not read");
+    add_file(single, nullptr, tensors);
+  }
+  return tensors;
+}
 
 }  // namespace
 
-std::unique_ptr<PretrainedSource> open_hugging_face(const std::string& folder) {
-  return std::make_unique<HuggingFaceSource>(folder);
+PretrainedSource open_hugging_face(const std::string& folder) {
+  PretrainedSource source{read_decoder(folder), &PretrainedWeight::hugging_face};
+  const bool gemma = source.decoder.gemma(), tied = source.decoder.model.tied;
+  const NamedViews tensors = read_tensors(folder);
+  for (const auto& [name, tensor] : tensors) source.shapes[name] = tensor.sizes().vec();
+  source.read = [=](const PretrainedWeight& weight) -> Tensor {
+    const Tensor& tensor = tensors.at(weight.hugging_face);
+    fail_input_if(!at::isFloatingType(tensor.scalar_type()), "[import] ", folder, ": \"", weight.hugging_face,
+                  "\" is of type ", c10::toString(tensor.scalar_type()), ", expected float32, float16 or bfloat16");
+    // Gemma's norms multiply by 1 + w. Summed and kept in float32: 16 bits would round it.
+    return gemma && weight.is_norm() ? tensor.to(at::kFloat) + 1 : tensor;
+  };
+  // Tables of old Llamas; and the head of a model that has it twice.
+  source.is_idle = [=](const std::string& name) {
+    return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+  };
+  return source;
 }
 
 }  // namespace cortado

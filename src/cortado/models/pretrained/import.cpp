@@ -5,26 +5,69 @@
 #include "cortado/base/files.h"
 #include "cortado/base/signals.h"
 #include "cortado/base/utf8.h"
+#include "cortado/mechanisms/sliding_window/mixer.h"
+#include "cortado/mechanisms/softmax/mixer.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
-
 namespace {
+
+Json mixer_of(const AttentionSettings& attention, const std::optional<int64_t>& window) {
+  Json mixer = {{"mixer", window ? kSlidingWindow.name : kSoftmax.name}};
+  if (window) mixer["window"] = *window;
+  mixer["heads"] = attention.heads;
+  mixer["kv_heads"] = attention.kv_heads;
+  mixer["head_dim"] = attention.head_dim;
+  if (attention.bias) mixer["bias"] = true;
+  if (attention.bias != attention.output_bias) mixer["output_bias"] = attention.output_bias;
+  if (attention.softcap) mixer["softcap"] = *attention.softcap;
+  if (attention.scale) mixer["scale"] = *attention.scale;
+  return mixer;
+}
+
+// A norm or a linear map: our name and the formats'; `bias`: it has one beside its weight.
+struct Part {
+  std::string ours, hugging_face, gguf;
+  std::vector<int64_t> shape = {};
+  bool bias = false;
+};
+
+// The parts of one layer, in the model's order.
+std::vector<Part> layer_parts(const PretrainedDecoder& decoder) {
+  const int64_t dim = decoder.model.dim, hidden = decoder.model.feed_forward_dim;
+  const int64_t width = decoder.attention.width(), kv_width = decoder.attention.kv_width();
+  const bool gemma = decoder.gemma(), qkv = decoder.attention.bias, biased = decoder.model.feed_forward_bias;
+  std::vector<Part> parts = {
+      {"mixer_norm", "input_layernorm", "attn_norm", {dim}},
+      {"mixer.q", "self_attn.q_proj", "attn_q", {width, dim}, qkv},
+      {"mixer.k", "self_attn.k_proj", "attn_k", {kv_width, dim}, qkv},
+      {"mixer.v", "self_attn.v_proj", "attn_v", {kv_width, dim}, qkv},
+      {"mixer.o", "self_attn.o_proj", "attn_output", {dim, width}, decoder.attention.output_bias},
+      {"mixer_post_norm", "post_attention_layernorm", "post_attention_norm", {dim}},
+      // Only Gemma-2's post_attention_layernorm is what its name says.
+      {"feed_forward_norm", gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm", "ffn_norm", {dim}},
+      {"feed_forward.gate", "mlp.gate_proj", "ffn_gate", {hidden, dim}, biased},
+      {"feed_forward.up", "mlp.up_proj", "ffn_up", {hidden, dim}, biased},
+      {"feed_forward.down", "mlp.down_proj", "ffn_down", {dim, hidden}, biased},
+      {"feed_forward_post_norm", "post_feedforward_layernorm", "post_ffw_norm", {dim}}};
+  if (!gemma) std::erase_if(parts, [](const Part& part) { return part.ours.ends_with("post_norm"); });
+  return parts;
+}
 
 // Every parameter is there with its shape, and nothing else.
 void check_tensors(const PretrainedSource& source) {
-  const std::string where = concat("[import] ", source.decoder().source, ": ");
+  const std::string where = concat("[import] ", source.decoder.source, ": ");
   std::set<std::string> used;
-  visit_weights(source.decoder(), [&](const PretrainedWeight& weight) {
-    const std::string name = source.name_of(weight);
-    const auto found = source.shapes().find(name);
-    fail_input_if(found == source.shapes().end(), where, "there is no tensor \"", name, "\"");
+  visit_weights(source.decoder, [&](const PretrainedWeight& weight) {
+    const std::string name = weight.*source.name;
+    const auto found = source.shapes.find(name);
+    fail_input_if(found == source.shapes.end(), where, "there is no tensor \"", name, "\"");
     fail_input_if(found->second != weight.shape, where, "tensor \"", name, "\" is ", at::IntArrayRef(found->second),
                   ", expected ", at::IntArrayRef(weight.shape));
     used.insert(name);
   });
-  for (const auto& [name, shape] : source.shapes()) {
+  for (const auto& [name, shape] : source.shapes) {
     fail_input_if(!used.contains(name) && !source.is_idle(name), where, "tensor ", printable(name),
                   " belongs to no part of this architecture that is supported");
   }
@@ -32,7 +75,39 @@ void check_tensors(const PretrainedSource& source) {
 
 }  // namespace
 
-std::unique_ptr<PretrainedSource> open_pretrained(const std::string& path) {
+ModelConfig PretrainedDecoder::config() const {
+  ModelConfig config = model;
+  config.heads = model.dim % attention.heads == 0 ? attention.heads : 1;
+  for (const auto& window : windows) config.layers.push_back(mixer_of(attention, window));
+  config.feed_forward = gemma() ? FeedForwardKind::kGeglu : FeedForwardKind::kSwiglu;
+  if (gemma()) config.feed_forward_activation = Activation::kGeluTanh;
+  config.scaled_embedding = gemma();
+  config.positions = PositionKind::kRotary;
+  config.rope_theta = attention.rotary->theta;
+  config.rope_scaling = attention.rotary->scaling;
+  return ModelConfig::from_json(config.to_json(), source);
+}
+
+void visit_weights(const PretrainedDecoder& decoder, const std::function<void(const PretrainedWeight&)>& visit) {
+  const auto visit_part = [&](const Part& part, const Part& within) {
+    const auto named = [&](const char* suffix, const std::vector<int64_t>& shape) {
+      visit({within.ours + part.ours + suffix, within.hugging_face + part.hugging_face + suffix,
+             within.gguf + part.gguf + suffix, shape});
+    };
+    named(".weight", part.shape);
+    if (part.bias) named(".bias", {part.shape[0]});
+  };
+  const int64_t dim = decoder.model.dim, vocabulary = decoder.model.vocabulary;
+  visit_part({"embedding", "model.embed_tokens", "token_embd", {vocabulary, dim}}, {});
+  for (int64_t i = 0; i < decoder.layers(); ++i) {
+    const Part layer{concat("layers.", i, "."), concat("model.layers.", i, "."), concat("blk.", i, ".")};
+    for (const Part& part : layer_parts(decoder)) visit_part(part, layer);
+  }
+  visit_part({"norm", "model.norm", "output_norm", {dim}}, {});
+  if (!decoder.model.tied) visit_part({"head", "lm_head", "output", {vocabulary, dim}}, {});
+}
+
+PretrainedSource open_pretrained(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   fail_input_if(!fs::exists(path, ignored), "[import] there is no ", path);
@@ -47,10 +122,12 @@ std::unique_ptr<PretrainedSource> open_pretrained(const std::string& path) {
 }
 
 PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype) {
-  PretrainedDecoder decoder = source.decoder();
-  if (utf8_valid_prefix(decoder.name) != decoder.name.size()) decoder.name = "imported";
-  fail_input_if(decoder.heads % decoder.kv_heads != 0, "[import] ", decoder.source, ": ", decoder.heads,
-                " heads are not a multiple of ", decoder.kv_heads, " key heads");
+  PretrainedDecoder decoder = source.decoder;
+  std::string& name = decoder.model.name;
+  if (utf8_valid_prefix(name) != name.size()) name = "imported";
+  const auto [heads, kv_heads] = std::pair(decoder.attention.heads, decoder.attention.kv_heads);
+  fail_input_if(heads % kv_heads != 0, "[import] ", decoder.source, ": ", heads, " heads are not a multiple of ",
+                kv_heads, " key heads");
   check_tensors(source);
   PretrainedModel model{decoder.config(), {}};
   visit_weights(decoder, [&](const PretrainedWeight& weight) {

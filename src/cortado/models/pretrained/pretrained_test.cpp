@@ -58,7 +58,7 @@ GgufBuilder small_llama() {
 }
 
 PretrainedModel read_gguf(const std::string& bytes) {
-  return read_pretrained(*open_gguf(std::make_shared<const GgufFile>(bytes, "x.gguf")));
+  return read_pretrained(open_gguf(std::make_shared<const GgufFile>(bytes, "x.gguf")));
 }
 
 // While one exists, nothing can ask for much more memory than there is now. The address sanitizer reserves so much that
@@ -236,7 +236,7 @@ TEST(Pretrained, NamesWhatAFolderLacks) {
     std::ofstream(folder.path() + "/" + name) << text;
   };
   const auto refused = [&](const std::string& words) {
-    expect_refusal([&] { read_pretrained(*open_pretrained(folder.path())); }, words);
+    expect_refusal([&] { read_pretrained(open_pretrained(folder.path())); }, words);
   };
   expect_refusal([&] { open_pretrained(folder.path() + "/none"); }, "there is no");
   refused("has no config.json");

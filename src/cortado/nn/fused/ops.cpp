@@ -12,28 +12,25 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// x [..., D] as [rows, D], every row's elements side by side: a view where it can be one.
-Tensor as_rows(const Tensor& x) { return kernels::dense_rows(x.reshape({-1, x.size(-1)})); }
-
 Element element_of(const Tensor& x) {
   const auto type = x.scalar_type();
   return type == at::kFloat ? Element::kFloat32 : type == at::kBFloat16 ? Element::kBFloat16 : Element::kFloat16;
 }
 
-Rows rows(const Tensor& x) { return {x.data_ptr(), element_of(x), x.stride(0)}; }
-
-// x [..., D] as rows; what lies together needs no view of it, which in decoding would cost more than the work itself.
-Rows rows_of(const Tensor& x, Tensor& keep) {
-  if (x.is_contiguous()) return {x.data_ptr(), element_of(x), x.size(-1)};
-  keep = as_rows(x);
-  return rows(keep);
-}
 Rows rows_of(const Tensor& contiguous) { return {contiguous.data_ptr(), element_of(contiguous), contiguous.size(-1)}; }
+// x [..., D] as rows, every row's elements side by side. What lies together needs no view of it, which in decoding would
+// cost more than the work itself; a view or copy of other tensors is `kept` for the call.
+using Kept = std::vector<Tensor>;
+Rows rows_of(const Tensor& x, Kept& kept) {
+  if (x.is_contiguous()) return rows_of(x);
+  const Tensor& rows = kept.emplace_back(kernels::dense_rows(x.reshape({-1, x.size(-1)})));
+  return {rows.data_ptr(), element_of(rows), rows.stride(0)};
+}
 int64_t count_rows(const Tensor& x) { return x.size(-1) ? x.numel() / x.size(-1) : 0; }
 
 Tensor like(const Tensor& x) { return at::empty(x.sizes(), x.options()); }
 Tensor parts_of(const Tensor& x) {
-  return at::empty({parts_size(x.size(0), x.size(1))}, x.options().dtype(at::kFloat));
+  return at::empty({parts_size(count_rows(x), x.size(-1))}, x.options().dtype(at::kFloat));
 }
 float* floats(const Tensor& x) { return x.data_ptr<float>(); }
 Tensor plain(const Tensor& x) {
@@ -41,8 +38,8 @@ Tensor plain(const Tensor& x) {
 }
 
 // A gradient that did not arrive is zero.
-Tensor gradient_rows(const Tensor& gradient, const Tensor& like) {
-  return gradient.defined() ? as_rows(gradient) : at::zeros_like(like);
+Rows gradient_rows(const Tensor& gradient, const Tensor& like, Kept& kept) {
+  return rows_of(gradient.defined() ? gradient : kept.emplace_back(at::zeros(like.sizes(), like.options())), kept);
 }
 
 void once(const char* name) {
@@ -60,12 +57,12 @@ bool differentiated(std::initializer_list<Tensor> tensors) {
 
 // --- RMS norm. ---
 
-RmsNorm rms_norm_call(const Tensor& x, const Tensor& weight, const Tensor& scale, double eps) {
-  return {.rows = x.size(0),
-          .width = x.size(1),
+RmsNorm rms_norm_call(const Tensor& x, const Tensor& weight, const Tensor& scale, double eps, Kept& kept) {
+  return {.rows = count_rows(x),
+          .width = x.size(-1),
           .groups = scale.size(1),
           .eps = static_cast<float>(eps),
-          .x = rows(x),
+          .x = rows_of(x, kept),
           .y = {},
           .weight = floats(weight),
           .scale = floats(scale)};
@@ -75,16 +72,10 @@ RmsNorm rms_norm_call(const Tensor& x, const Tensor& weight, const Tensor& scale
 std::pair<Tensor, Tensor> normalize(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
   const Tensor wide = plain(weight), y = like(x);
   const Tensor scale = at::empty({count_rows(x), groups}, wide.options());
-  Tensor keep;
-  fused::rms_norm({.rows = count_rows(x),
-                   .width = x.size(-1),
-                   .groups = groups,
-                   .eps = static_cast<float>(eps),
-                   .x = rows_of(x, keep),
-                   .y = rows_of(y),
-                   .weight = floats(wide),
-                   .scale = floats(scale)},
-                  kernels::parallel());
+  Kept kept;
+  RmsNorm call = rms_norm_call(x, wide, scale, eps, kept);
+  call.y = rows_of(y);
+  fused::rms_norm(call, kernels::parallel());
   return {y, scale};
 }
 
@@ -99,33 +90,32 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     once("rms_norm");
     const auto saved = context->get_saved_variables();
-    const Tensor x = as_rows(saved[0]), weight = plain(saved[1]), dy = gradient_rows(gradients[0], x);
+    const Tensor &x = saved[0], weight = plain(saved[1]);
     const Tensor dx = like(x), dweight = like(weight), parts = parts_of(x);
-    RmsNorm call = rms_norm_call(x, weight, saved[2], 0);
-    call.dy = rows(dy);
-    call.dx = rows(dx);
+    Kept kept;
+    RmsNorm call = rms_norm_call(x, weight, saved[2], 0, kept);
+    call.dy = gradient_rows(gradients[0], x, kept);
+    call.dx = rows_of(dx);
     call.dweight = floats(dweight);
     call.parts = floats(parts);
     rms_norm_backward(call, kernels::parallel());
-    return {dx.view(saved[0].sizes()), dweight.to(saved[1].scalar_type()), Tensor(), Tensor()};
+    return {dx, dweight.to(saved[1].scalar_type()), Tensor(), Tensor()};
   }
 };
 
 // --- Gated SiLU. ---
 
-GatedSilu gated_silu_call(const Tensor& gate, const Tensor& up) {
-  return {.rows = gate.size(0), .width = gate.size(1), .gate = rows(gate), .up = rows(up), .y = {}};
+GatedSilu gated_silu_call(const Tensor& gate, const Tensor& up, Kept& kept) {
+  return {
+      .rows = count_rows(gate), .width = gate.size(-1), .gate = rows_of(gate, kept), .up = rows_of(up, kept), .y = {}};
 }
 
 Tensor gate_up(const Tensor& gate, const Tensor& up) {
   const Tensor y = like(gate);
-  Tensor keep_gate, keep_up;
-  fused::gated_silu({.rows = count_rows(gate),
-                     .width = gate.size(-1),
-                     .gate = rows_of(gate, keep_gate),
-                     .up = rows_of(up, keep_up),
-                     .y = rows_of(y)},
-                    kernels::parallel());
+  Kept kept;
+  GatedSilu call = gated_silu_call(gate, up, kept);
+  call.y = rows_of(y);
+  fused::gated_silu(call, kernels::parallel());
   return y;
 }
 
@@ -139,26 +129,26 @@ class GatedSiluFunction : public torch::autograd::Function<GatedSiluFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     once("gated_silu");
     const auto saved = context->get_saved_variables();
-    const Tensor gate = as_rows(saved[0]), up = as_rows(saved[1]), dy = gradient_rows(gradients[0], gate);
-    const Tensor dgate = at::empty(gate.sizes(), gate.options()), dup = at::empty(up.sizes(), up.options());
-    GatedSilu call = gated_silu_call(gate, up);
-    call.dy = rows(dy);
-    call.dgate = rows(dgate);
-    call.dup = rows(dup);
+    const Tensor dgate = like(saved[0]), dup = like(saved[1]);
+    Kept kept;
+    GatedSilu call = gated_silu_call(saved[0], saved[1], kept);
+    call.dy = gradient_rows(gradients[0], saved[0], kept);
+    call.dgate = rows_of(dgate);
+    call.dup = rows_of(dup);
     gated_silu_backward(call, kernels::parallel());
-    return {dgate.view(saved[0].sizes()), dup.view(saved[1].sizes())};
+    return {dgate, dup};
   }
 };
 
 // --- The RG-LRU's gates. ---
 
 RgLruGates rg_lru_call(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope, const Tensor& first,
-                       double largest_slope) {
-  return {.rows = x.size(0),
-          .width = x.size(1),
-          .r = rows(r),
-          .i = rows(i),
-          .x = rows(x),
+                       double largest_slope, Kept& kept) {
+  return {.rows = count_rows(x),
+          .width = x.size(-1),
+          .r = rows_of(r, kept),
+          .i = rows_of(i, kept),
+          .x = rows_of(x, kept),
           .slope = floats(slope),
           .first = static_cast<const uint8_t*>(first.data_ptr()),
           .largest_slope = static_cast<float>(largest_slope),
@@ -171,38 +161,34 @@ class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
   // first: bool [B,T], contiguous.
   static variable_list forward(AutogradContext* context, const Tensor& r, const Tensor& i, const Tensor& x,
                                const Tensor& slope, const Tensor& first, double largest_slope) {
-    const Tensor recurrence = as_rows(r), input = as_rows(i), in = as_rows(x), slopes = plain(slope);
-    const Tensor log_a = at::empty(in.sizes(), slopes.options()), b = at::empty(in.sizes(), slopes.options());
-    RgLruGates call = rg_lru_call(recurrence, input, in, slopes, first, largest_slope);
-    call.log_a = rows(log_a);
-    call.b = rows(b);
+    const Tensor slopes = plain(slope);
+    const Tensor log_a = at::empty(x.sizes(), slopes.options()), b = at::empty(x.sizes(), slopes.options());
+    Kept kept;
+    RgLruGates call = rg_lru_call(r, i, x, slopes, first, largest_slope, kept);
+    call.log_a = rows_of(log_a);
+    call.b = rows_of(b);
     fused::rg_lru_gates(call, kernels::parallel());
     context->save_for_backward({r, i, x, slope, first});
     context->saved_data["largest_slope"] = largest_slope;
-    return {log_a.view(x.sizes()), b.view(x.sizes())};
+    return {log_a, b};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     once("rg_lru_gates");
     const auto saved = context->get_saved_variables();
-    const Tensor r = as_rows(saved[0]), i = as_rows(saved[1]), x = as_rows(saved[2]), slope = plain(saved[3]);
-    RgLruGates call = rg_lru_call(r, i, x, slope, saved[4], context->saved_data["largest_slope"].toDouble());
-    const Tensor dlog_a = gradient_rows(gradients[0], x), db = gradient_rows(gradients[1], x);
+    const Tensor &r = saved[0], &i = saved[1], &x = saved[2], slope = plain(saved[3]);
     const Tensor dr = like(r), di = like(i), dx = like(x), dslope = like(slope), parts = parts_of(x);
-    call.dlog_a = rows(dlog_a);
-    call.db = rows(db);
-    call.dr = rows(dr);
-    call.di = rows(di);
-    call.dx = rows(dx);
+    Kept kept;
+    RgLruGates call = rg_lru_call(r, i, x, slope, saved[4], context->saved_data["largest_slope"].toDouble(), kept);
+    call.dlog_a = gradient_rows(gradients[0], x, kept);
+    call.db = gradient_rows(gradients[1], x, kept);
+    call.dr = rows_of(dr);
+    call.di = rows_of(di);
+    call.dx = rows_of(dx);
     call.dslope = floats(dslope);
     call.parts = floats(parts);
     rg_lru_gates_backward(call, kernels::parallel());
-    return {dr.view(saved[0].sizes()),
-            di.view(saved[1].sizes()),
-            dx.view(saved[2].sizes()),
-            dslope.to(saved[3].scalar_type()),
-            Tensor(),
-            Tensor()};
+    return {dr, di, dx, dslope.to(saved[3].scalar_type()), Tensor(), Tensor()};
   }
 };
 
@@ -264,12 +250,12 @@ std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const T
 Tensor rg_lru_step(const Tensor& x, const RgLruWeights& weights, double sharpness, const Tensor& position,
                    const Tensor& start) {
   const Tensor h = like(start), positions = position.contiguous();
-  Tensor keep;
+  Kept kept;
   fused::rg_lru_step({.rows = start.size(0),
                       .width = start.size(1),
                       .blocks = weights.input.size(0),
                       .sharpness = static_cast<float>(sharpness),
-                      .x = rows_of(x, keep),
+                      .x = rows_of(x, kept),
                       .r_weight = floats(weights.recurrence),
                       .r_bias = floats(weights.recurrence_bias),
                       .i_weight = floats(weights.input),

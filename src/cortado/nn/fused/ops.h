@@ -2,14 +2,11 @@
 // arguments; if not, its caller computes the same from ATen's functions.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
 #include <utility>
 
-namespace cortado::fused {
+#include "cortado/primitives/types.h"
 
-using at::Tensor;
+namespace cortado::fused {
 
 // Whether these (undefined ones apart) are non-empty CPU tensors of float32, bfloat16 or float16, and kernels enabled.
 bool takes(std::initializer_list<Tensor> tensors);

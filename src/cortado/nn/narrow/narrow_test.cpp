@@ -170,6 +170,21 @@ TEST(FewRows, OnlyWhereThereIsNothingToDifferentiate) {
   EXPECT_TRUE(linear_map(x.clone().requires_grad_(), w, {}).requires_grad());
 }
 
+// What one row gives does not depend on the others, while that is asked for.
+TEST(FewRows, ApartARowIsWhatItIsAlone) {
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Tensor w = at::randn({50, 70}).to(type), x = at::randn({64, 70});
+    EXPECT_FALSE(few_rows_linear(x, w, {}).defined());
+    const RowsApart apart;
+    const Tensor all = linear_map(x, w, {});
+    for (int64_t row = 0; row < 64; ++row) {
+      EXPECT_TRUE(at::equal(linear_map(x.narrow(0, row, 1), w, {}), all.narrow(0, row, 1))) << row;
+    }
+    EXPECT_FALSE(few_rows_linear(at::randn({65, 70}), w, {}).defined());
+  }
+  EXPECT_FALSE(few_rows_linear(at::randn({3, 70}), at::randn({50, 70}), {}).defined()) << "it has ended";
+}
+
 TEST(ShortLinear, ThreadsChangeNothing) {
   const Tensor w = at::randn({1000, 70}).to(at::kBFloat16), x = at::randn({3, 70});
   const int threads = at::get_num_threads();

@@ -10,7 +10,6 @@
 #include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado {
-
 namespace {
 
 using narrow::Int8Map;
@@ -18,11 +17,8 @@ using narrow::Int8Matrix;
 using narrow::kColumns;
 using narrow::kGroup;
 
-const Words<WeightFormat>& formats() {
-  static const Words<WeightFormat> known = {
-      {"bfloat16", WeightFormat::kBFloat16}, {"float16", WeightFormat::kFloat16}, {"int8", WeightFormat::kInt8}};
-  return known;
-}
+const Words<WeightFormat> kFormats = {
+    {"bfloat16", WeightFormat::kBFloat16}, {"float16", WeightFormat::kFloat16}, {"int8", WeightFormat::kInt8}};
 
 Int8Matrix matrix_of(int64_t out, int64_t in, const Tensor& values, const Tensor& scales, const Tensor& sums) {
   return {out, in, values.data_ptr<int8_t>(), static_cast<uint16_t*>(scales.data_ptr()), sums.data_ptr<int16_t>()};
@@ -50,12 +46,12 @@ Tensor plain_rows(const Tensor& x) {
   return kernels::dense_rows(x.reshape({-1, x.size(-1)}).to(at::kFloat));
 }
 
-std::optional<Tensor> plain(const std::optional<Tensor>& bias) {
+OptionalTensor plain(const OptionalTensor& bias) {
   if (!bias || (bias->scalar_type() == at::kFloat && bias->is_contiguous())) return bias;
   return bias->to(at::kFloat).contiguous();
 }
 
-const float* data(const std::optional<Tensor>& x) { return x ? x->const_data_ptr<float>() : nullptr; }
+const float* data(const OptionalTensor& x) { return x ? x->const_data_ptr<float>() : nullptr; }
 
 std::vector<int64_t> with_last(const Tensor& x, int64_t size) {
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -66,9 +62,17 @@ std::vector<int64_t> with_last(const Tensor& x, int64_t size) {
 // Up to so many rows weights are read as they are; for more it pays to widen them first.
 constexpr int64_t kFewRows = 8;
 constexpr int64_t kFewFloatRows = 2;  // for more torch's product is faster
+constexpr int64_t kRowsApart = 64;    // while they are to be apart
 constexpr int64_t kWidened = 4096;    // outputs at a time: bounds the memory
 
-Tensor widened_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+thread_local bool rows_apart = false;
+
+int64_t few_rows(at::ScalarType weight) {
+  if (rows_apart) return kRowsApart;
+  return weight == at::kFloat ? kFewFloatRows : kFewRows;
+}
+
+Tensor widened_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   if (weight.size(0) <= kWidened) return linear_map(x, weight.to(at::kFloat), bias);
   const Tensor y = at::empty(with_last(x, weight.size(0)), at::kFloat);
   for (int64_t first = 0; first < weight.size(0); first += kWidened) {
@@ -79,17 +83,24 @@ Tensor widened_linear(const Tensor& x, const Tensor& weight, const std::optional
   return y;
 }
 
+// Whether a kernel, which has no backward, may read the weight where it lies.
+bool readable(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
+  const bool differentiate =
+      at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad() || (bias && bias->requires_grad()));
+  return !differentiate && weight.stride(1) == 1 && kernels::usable({x, weight});
+}
+
 }  // namespace
 
-WeightFormat weight_format_of(const std::string& name) { return value_of(formats(), name, "[weights] the format"); }
+WeightFormat weight_format_of(const std::string& name) { return value_of(kFormats, name, "[weights] the format"); }
 
 const std::vector<std::string>& weight_format_names() {
-  static const std::vector<std::string> names = names_in(formats());
+  static const std::vector<std::string> names = names_in(kFormats);
   return names;
 }
 
 std::string weight_format_name(WeightFormat format) {
-  return format == WeightFormat::kPlain ? "plain" : name_of(formats(), format);
+  return format == WeightFormat::kPlain ? "plain" : name_of(kFormats, format);
 }
 
 Int8Weight::Int8Weight(int64_t out, int64_t in) : out_(out), in_(in) {
@@ -116,7 +127,7 @@ void Int8Weight::pack(const Tensor& weight) {
 }
 
 std::vector<Tensor> Int8Weight::multiply(const Tensor& x, const std::vector<const Int8Weight*>& weights,
-                                         const std::vector<std::optional<Tensor>>& biases) {
+                                         const std::vector<OptionalTensor>& biases) {
   refuse_derivatives(x);
   std::vector<Tensor> results;
   for (const Int8Weight* weight : weights) {
@@ -129,7 +140,7 @@ std::vector<Tensor> Int8Weight::multiply(const Tensor& x, const std::vector<cons
   }
   const Tensor rows = plain_rows(x);
   const int64_t in = x.size(-1), count = x.numel() / in;
-  std::vector<std::optional<Tensor>> wide;
+  std::vector<OptionalTensor> wide;
   std::vector<Int8Map> maps;
   for (size_t i = 0; i < weights.size(); ++i) {
     const Int8Weight& weight = *weights[i];
@@ -152,11 +163,11 @@ std::vector<Tensor> Int8Weight::multiply(const Tensor& x, const std::vector<cons
   return results;
 }
 
-Tensor Int8Weight::multiply(const Tensor& x, const std::optional<Tensor>& bias) const {
+Tensor Int8Weight::multiply(const Tensor& x, const OptionalTensor& bias) const {
   return multiply(x, {this}, {bias})[0];
 }
 
-Tensor Int8Weight::multiply_by_definition(const Tensor& x, const std::optional<Tensor>& bias) const {
+Tensor Int8Weight::multiply_by_definition(const Tensor& x, const OptionalTensor& bias) const {
   const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const int64_t groups = (in_ + kGroup - 1) / kGroup;
   const Tensor filled = at::constant_pad_nd(x.to(type), {0, groups * kGroup - in_}).unflatten(-1, {groups, kGroup});
@@ -184,24 +195,14 @@ Tensor Int8Weight::rows(const Tensor& indices, at::ScalarType type) const {
 
 Tensor Int8Weight::unpacked() const { return rows(at::arange(out_), at::kFloat); }
 
-int64_t Int8Weight::bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + sums_.nbytes()); }
+RowsApart::RowsApart() : before_(std::exchange(rows_apart, true)) {}
+RowsApart::~RowsApart() { rows_apart = before_; }
 
-namespace {
-
-// Whether a kernel, which has no backward, may read the weight where it lies.
-bool readable(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  const bool differentiate =
-      at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad() || (bias && bias->requires_grad()));
-  return !differentiate && weight.stride(1) == 1 && kernels::usable({x, weight});
-}
-
-}  // namespace
-
-Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   const auto type = weight.scalar_type();
-  const int64_t most = type == at::kFloat ? kFewFloatRows : kFewRows;
   const int64_t in = weight.size(1), out = weight.size(0);
-  const bool fits = x.scalar_type() == at::kFloat && x.dim() >= 1 && x.size(-1) == in && x.numel() <= most * in;
+  const bool fits =
+      x.scalar_type() == at::kFloat && x.dim() >= 1 && x.size(-1) == in && x.numel() <= few_rows(type) * in;
   if (!fits || !readable(x, weight, bias)) return {};
   const Tensor rows = plain_rows(x);
   const auto wide = plain(bias);
@@ -223,7 +224,7 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optiona
   return y;
 }
 
-Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+Tensor short_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   if (const Tensor y = few_rows_linear(x, weight, bias); y.defined()) return y;
   const auto wide = plain(bias);
   if (!readable(x, weight, bias)) return linear_map(x, weight.to(at::kFloat), wide);

@@ -1,15 +1,11 @@
 // Matrices of a model that are kept in fewer bits than its activations have, for inference.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
 #include <string>
-#include <vector>
+
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // What a model's matrices are kept in: the activations' type, or less.
 enum class WeightFormat { kPlain, kBFloat16, kFloat16, kInt8 };
@@ -29,18 +25,18 @@ class Int8Weight {
   void pack(const Tensor& weight);
 
   // x [..., in] -> [..., out] in x's type. No derivative: InputError where one is asked for.
-  Tensor multiply(const Tensor& x, const std::optional<Tensor>& bias) const;
+  Tensor multiply(const Tensor& x, const OptionalTensor& bias) const;
   // The same by several matrices of one x, which is rounded once. Null biases: none.
   static std::vector<Tensor> multiply(const Tensor& x, const std::vector<const Int8Weight*>& weights,
-                                      const std::vector<std::optional<Tensor>>& biases);
+                                      const std::vector<OptionalTensor>& biases);
   // The rows that int64 indices [...] name: [..., in].
   Tensor rows(const Tensor& indices, at::ScalarType type) const;
 
   Tensor unpacked() const;  // float32 [out, in]
-  int64_t bytes() const;
+  int64_t bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + sums_.nbytes()); }
 
  private:
-  Tensor multiply_by_definition(const Tensor& x, const std::optional<Tensor>& bias) const;
+  Tensor multiply_by_definition(const Tensor& x, const OptionalTensor& bias) const;
 
   int64_t out_, in_;
   Tensor values_;  // int8, narrow::Int8Matrix says how they lie
@@ -49,10 +45,24 @@ class Int8Weight {
 };
 
 // x Wᵀ + b of float32 x and a W of 16-bit floating point, on the CPU; sums are of float32.
-Tensor short_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+Tensor short_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
+
+// While one lives, products of this thread with up to 64 rows are computed row by row in the same order of operations,
+// whatever the number of rows: what a sequence is told does not depend on those that are computed beside it. For more
+// than a few rows that costs time (torch's products share what they load between rows).
+class RowsApart {
+ public:
+  RowsApart();
+  ~RowsApart();
+  RowsApart(const RowsApart&) = delete;
+  RowsApart& operator=(const RowsApart&) = delete;
+
+ private:
+  bool before_;
+};
 
 // The same of a few rows, W of float32 too: one call where torch makes seven. Undefined where it is not for this: many
 // rows, a derivative to come, other types, devices and layouts.
-Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 
 }  // namespace cortado

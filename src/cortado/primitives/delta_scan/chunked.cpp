@@ -1,13 +1,10 @@
-#include "cortado/primitives/delta_scan/chunked.h"
-
-#include "cortado/primitives/gated_scan/decay.h"
-#include "cortado/primitives/gated_scan/layout.h"
+// The chunked form of the delta scan, forward and backward.
+#include "cortado/primitives/gated_scan/chunked.h"
 
 namespace cortado::delta {
 
 namespace {
 
-using at::Tensor;
 using gated::Decay;
 using gated::FormInputs;
 using gated::FormOptions;

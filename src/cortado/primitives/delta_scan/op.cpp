@@ -4,7 +4,6 @@
 #include "cortado/primitives/gated_scan/scan.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr std::string_view kName = "delta_scan";
@@ -30,9 +29,7 @@ Sizes check(const Arguments& in) {
                 {"initial_state", in.initial_state, "NSKV"}});
 }
 
-std::tuple<Tensor, Tensor> scan_meta(const Arguments& in) {
-  return gated::outputs_meta(check(in), true, in.v, in.type());
-}
+TensorTuple<2> scan_meta(const Arguments& in) { return gated::outputs_meta(check(in), true, in.v, in.type()); }
 
 gated::ScanCall call_of(const Arguments& in) {
   gated::ScanCall call(kName, check(in), in.q, true, in.factor(), in.type(), in.initial_state, in.cu_seqlens);
@@ -43,13 +40,13 @@ gated::ScanCall call_of(const Arguments& in) {
   return call;
 }
 
-std::tuple<Tensor, Tensor> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
+TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
 
 // Of q, k, v, beta, g, initial_state.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward_kernel(
-    const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q, const Tensor& k, const Tensor& v,
-    const Tensor& beta, const OptionalTensor& g, const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
-    std::optional<double> scale, bool need_gate) {
+TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
+                               const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
+                               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                               std::optional<double> scale, bool need_gate) {
   const bool want_gate = g && need_gate;
   const auto out =
       gated::backward(call_of({q, k, v, beta, g, scale, initial_state, cu_seqlens}), grad_o, grad_state, want_gate);
@@ -75,10 +72,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       backward_kernel, {"q", "k", "v", "beta", "g", "initial_state"}, "g");
 }
 
-std::tuple<Tensor, Tensor> delta_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                      const std::optional<Tensor>& g, std::optional<double> scale,
-                                      const std::optional<Tensor>& initial_state,
-                                      const std::optional<Tensor>& cu_seqlens) {
+TensorTuple<2> delta_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                          const OptionalTensor& g, std::optional<double> scale, const OptionalTensor& initial_state,
+                          const OptionalTensor& cu_seqlens) {
   static const auto op = find_operator<decltype(delta_scan)>("cortado::delta_scan");
   return op.call(q, k, v, beta, g, scale, initial_state, cu_seqlens);
 }

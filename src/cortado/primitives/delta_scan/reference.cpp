@@ -6,10 +6,9 @@
 
 namespace cortado {
 
-std::tuple<Tensor, Tensor> delta_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                                const std::optional<Tensor>& g, std::optional<double> scale,
-                                                const std::optional<Tensor>& initial_state,
-                                                const std::optional<Tensor>& cu_seqlens) {
+TensorTuple<2> delta_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                    const OptionalTensor& g, std::optional<double> scale,
+                                    const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
   const auto type = accumulation_type({q, k, v, beta, g, initial_state});
   Tensor gate = gated::timed_gate(g, k.size(1));
   if (gate.defined() && gate.dim() == 3) gate = gate.unsqueeze(-1);

@@ -1,7 +1,7 @@
+// elementwise_scan and _running_max as operators: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/elementwise_scan/op.h"
 
 #include "cortado/primitives/elementwise_scan/kernel.h"
-#include "cortado/primitives/elementwise_scan/scan.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
 
@@ -58,7 +58,7 @@ std::pair<Tensor, Tensor> forward_by_kernel(const Tensor& log_a, const Tensor& b
   return {h, last};
 }
 
-using Gradients = std::tuple<Tensor, Tensor, Tensor>;  // of log_a, b and the initial state
+using Gradients = TensorTuple<3>;  // of log_a, b and the initial state
 
 Gradients backward_by_kernel(const Tensor& grad_h, const Tensor& grad_final, const Tensor& log_a, const Tensor& h,
                              const Tensor& initial, const Bounds& bounds, bool reverse) {
@@ -77,6 +77,68 @@ Gradients backward_by_kernel(const Tensor& grad_h, const Tensor& grad_final, con
   return {grad_log_a, grad_b, grad_initial};
 }
 
+// --- By ATen, on dense batches. ---
+
+// Time cut into `count` chunks of `length` tokens. A loop over the positions inside a chunk works on all chunks at
+// once, a second loop carries the chunks' ends: about 2·√T short steps in place of T.
+struct Chunks {
+  int64_t length, count;
+  explicit Chunks(int64_t tokens) {
+    length = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(tokens))));
+    count = (tokens + length - 1) / length;
+  }
+  // [B,T,D] -> [B,count,length,D], padded at the end with `fill`.
+  Tensor split(const Tensor& x, double fill) const {
+    const int64_t missing = count * length - x.size(1);
+    const Tensor whole = missing == 0 ? x.contiguous() : at::constant_pad_nd(x, {0, 0, 0, missing}, fill);
+    return whole.view({x.size(0), count, length, x.size(2)});
+  }
+  Tensor join(const Tensor& x, int64_t tokens) const { return x.flatten(1, 2).narrow(1, 0, tokens); }
+};
+
+// h_t = exp(log_a_t) ⊙ h_{t-1} + b_t over dim 1 of [B,T,D] tensors of one type, h_0 = `initial` [B,D] or undefined
+// (zero). `reverse` runs from the last token to the first. Memory O(T).
+Tensor scan_dense(const Tensor& log_a, const Tensor& b, const Tensor& initial, bool reverse) {
+  const int64_t tokens = b.size(1);
+  if (tokens == 0) return b.clone();
+  if (tokens == 1) return initial.defined() ? at::addcmul(b, log_a.exp(), initial.unsqueeze(1)) : b.clone();
+  const Chunks chunks(tokens);
+  // Pads neither decay nor add, so the carried state passes them unchanged, in either direction.
+  const Tensor logs = chunks.split(log_a, 0.0), adds = chunks.split(b, 0.0), factors = logs.exp();
+  Tensor h = at::empty_like(adds), decay = at::empty_like(logs);
+  auto at_step = [&](int64_t i, int64_t steps) { return reverse ? steps - 1 - i : i; };
+
+  // Inside the chunks, from zero. `decay` is the sum of logs from the chunk's start, so that what a chunk passes on
+  // carries one rounding a chunk and not one a token.
+  Tensor last, last_decay;
+  for (int64_t i = 0; i < chunks.length; ++i) {
+    const int64_t t = at_step(i, chunks.length);
+    Tensor now = h.select(2, t), now_decay = decay.select(2, t);
+    if (i == 0) {
+      now.copy_(adds.select(2, t));
+      now_decay.copy_(logs.select(2, t));
+    } else {
+      at::addcmul_out(now, adds.select(2, t), factors.select(2, t), last);
+      at::add_out(now_decay, last_decay, logs.select(2, t));
+    }
+    last = now;
+    last_decay = now_decay;
+  }
+  decay.exp_();
+
+  // From chunk to chunk: carry[n] is the state that enters chunk n.
+  Tensor carry = at::zeros_like(last);
+  Tensor state = initial.defined() ? initial : at::zeros_like(last.select(1, 0));
+  const int64_t end = at_step(chunks.length - 1, chunks.length);
+  for (int64_t i = 0; i < chunks.count; ++i) {
+    const int64_t n = at_step(i, chunks.count);
+    carry.select(1, n).copy_(state);
+    state = at::addcmul(h.select(1, n).select(1, end), decay.select(1, n).select(1, end), state);
+  }
+  h.addcmul_(decay, carry.unsqueeze(2));
+  return chunks.join(h, tokens);
+}
+
 // --- By either. ---
 
 // The state after the last token of a dense batch, given all h.
@@ -89,7 +151,7 @@ Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
 std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const Tensor& initial, const Bounds& bounds,
                                    bool reverse) {
   if (kernel_takes(b.scalar_type(), log_a, b)) return forward_by_kernel(log_a, b, initial, bounds, reverse);
-  const auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
+  const auto dense = [reverse](const Tensors& timed, const Tensors& rows) -> PackedResult {
     const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
     return {{h}, {last_state(h, rows[0], reverse)}};
   };
@@ -97,8 +159,8 @@ std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const T
   return {result.timed[0], result.rows[0]};
 }
 
-std::tuple<Tensor, Tensor> forward_kernel(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
-                                          const OptionalTensor& bounds, bool reverse) {
+TensorTuple<2> forward_kernel(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
+                              const OptionalTensor& bounds, bool reverse) {
   const NoAutocast as_given;
   check(log_a, b, initial, bounds);
   const auto type = scan_type(log_a, b, initial);
@@ -107,8 +169,8 @@ std::tuple<Tensor, Tensor> forward_kernel(const Tensor& log_a, const Tensor& b, 
   return {h.to(at::promote_types(b.scalar_type(), h.is_complex() ? at::kComplexFloat : b.scalar_type())), last};
 }
 
-std::tuple<Tensor, Tensor> forward_meta(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
-                                        const OptionalTensor& bounds, bool) {
+TensorTuple<2> forward_meta(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
+                            const OptionalTensor& bounds, bool) {
   const Sizes sizes = check(log_a, b, initial, bounds);
   const auto type = scan_type(log_a, b, initial);
   const bool complex = c10::isComplexType(type);
@@ -124,7 +186,7 @@ Tensor to_type_of(const Tensor& gradient, const Tensor& input) {
 
 // Dense: D_t = dh_t + conj(a_{t+1}) D_{t+1} is the scan run the other way with the gates moved by one; db = D,
 // dlog_a_t = D_t conj(a_t h_{t-1}), dh_0 = conj(a_1) D_1. timed: dh, log_a, h; rows: d final, h_0.
-PackedResult backward_dense(const std::vector<Tensor>& timed, const std::vector<Tensor>& rows, bool reverse) {
+PackedResult backward_dense(const Tensors& timed, const Tensors& rows, bool reverse) {
   const Tensor &dh = timed[0], &log_a = timed[1], &h = timed[2], &dfinal = rows[0], &initial = rows[1];
   const int64_t tokens = h.size(1);
   if (tokens == 0) return {{h.clone(), h.clone()}, {dfinal.clone()}};
@@ -154,7 +216,7 @@ Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& 
   if (kernel_takes(type, logs, dh)) {
     found = backward_by_kernel(dh, dfinal, logs, h, start, bounds, reverse);
   } else {
-    const auto dense = [reverse](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) {
+    const auto dense = [reverse](const Tensors& timed, const Tensors& rows) {
       return backward_dense(timed, rows, reverse);
     };
     const PackedResult result = bounds.run({dh.to(type), logs, h}, {dfinal.to(type), start}, dense);
@@ -165,13 +227,86 @@ Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& 
           initial ? to_type_of(grad_initial, *initial) : no_gradient(log_a)};
 }
 
+// --- _running_max, which keeps Latte's, ABC's and (decayed) RWKV-4's exponentials at most 1. ---
+
+using Maxima = TensorTuple<3>;
+
+constexpr const char* kRunningMax = "_running_max";
+
+Sizes check_maxima(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+                   const OptionalTensor& decay) {
+  return Sizes(kRunningMax, cu_seqlens, {{"x", x, "BTGL"}, {"decay", decay, "GL"}, {"initial", initial, "NGL"}},
+               Types::kAny);
+}
+
+// m_t = max(m_{t-1} - decay, x_t) over dim 1 of [B,T,D], m_0 = `initial` [B,D]; decay [D] or undefined (0).
+Tensor running_max_dense(const Tensor& x, const Tensor& initial, const Tensor& decay) {
+  const int64_t tokens = x.size(1);
+  if (tokens == 0) return x.clone();
+  const Chunks chunks(tokens);
+  Tensor m = chunks.split(x, -kInfinity).clone();
+  for (int64_t i = 1; i < chunks.length; ++i) {
+    Tensor now = m.select(2, i);
+    const Tensor before = m.select(2, i - 1);
+    at::maximum_out(now, now, decay.defined() ? before - decay : before);
+  }
+  Tensor lost;  // what the maximum at a chunk's start has lost at each of its tokens [length,D]
+  if (decay.defined()) lost = decay * at::arange(1, chunks.length + 1, x.options()).unsqueeze(1);
+  for (int64_t n = 0; n < chunks.count; ++n) {
+    const Tensor state = n == 0 ? initial : m.select(1, n - 1).select(1, chunks.length - 1);
+    Tensor now = m.select(1, n);
+    at::maximum_out(now, now, decay.defined() ? state.unsqueeze(1) - lost : state.unsqueeze(1));
+  }
+  return chunks.join(m, tokens);
+}
+
+// Dense: (m, m one token before, m after the last token). timed: x; rows: m_0; decay [H·L] or undefined.
+PackedResult dense_maxima(const Tensors& timed, const Tensors& rows, const Tensor& decay) {
+  const Tensor x = timed[0].flatten(2);
+  const Tensor start = rows[0].flatten(1);
+  const int64_t tokens = x.size(1);
+  const Tensor m = running_max_dense(x, start, decay);
+  const Tensor chain = at::cat({start.unsqueeze(1), m}, 1);
+  auto heads = [&](const Tensor& flat, int64_t dim) {
+    return flat.unflatten(dim, {timed[0].size(2), timed[0].size(3)});
+  };
+  return {{heads(m, 2), heads(chain.narrow(1, 0, tokens), 2)}, {heads(chain.select(1, tokens), 1).clone()}};
+}
+
+Maxima maxima_kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+                     const OptionalTensor& decay) {
+  const int64_t rows = check_maxima(x, initial, cu_seqlens, decay).number('N');
+  const auto type = accumulation_type({x, initial, decay});
+  const Tensor start =
+      initial ? initial->to(type) : at::full({rows, x.size(2), x.size(3)}, -kInfinity, x.options().dtype(type));
+  const Tensor loss = decay ? decay->to(type).flatten() : Tensor();
+  const auto dense = [&loss](const Tensors& timed_parts, const Tensors& row_parts) {
+    return dense_maxima(timed_parts, row_parts, loss);
+  };
+  const PackedResult result = Bounds(kRunningMax, cu_seqlens, x.size(1)).run({x.to(type)}, {start}, dense);
+  return {result.timed[0].contiguous(), result.timed[1].contiguous(), result.rows[0]};
+}
+
+Maxima maxima_meta(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+                   const OptionalTensor& decay) {
+  const Sizes sizes = check_maxima(x, initial, cu_seqlens, decay);
+  const auto options = x.options().dtype(accumulation_type({x, initial, decay}));
+  return {sizes.empty("BTGL", options), sizes.empty("BTGL", options), sizes.empty("NGL", options)};
+}
+
 }  // namespace
 
-std::tuple<Tensor, Tensor> elementwise_scan(const Tensor& log_a, const Tensor& b,
-                                            const std::optional<Tensor>& initial_state,
-                                            const std::optional<Tensor>& cu_seqlens, bool reverse) {
+TensorTuple<2> elementwise_scan(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial_state,
+                                const OptionalTensor& cu_seqlens, bool reverse) {
   static const auto op = find_operator<decltype(elementwise_scan)>("cortado::elementwise_scan");
   return op.call(log_a, b, initial_state, cu_seqlens, reverse);
+}
+
+Maxima running_max(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
+                   const OptionalTensor& decay) {
+  const auto detached = [](const OptionalTensor& y) { return y ? OptionalTensor(y->detach()) : y; };
+  static const auto op = find_operator<decltype(maxima_kernel)>("cortado::_running_max");
+  return op.call(x.detach(), detached(initial), cu_seqlens, detached(decay));
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
@@ -182,6 +317,11 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   "elementwise_scan_backward(Tensor grad_h, Tensor grad_final_state, Tensor log_a, Tensor b, Tensor h, "
                   "Tensor? initial_state, Tensor? cu_seqlens, bool reverse) -> (Tensor, Tensor, Tensor)",
                   backward_kernel, {"log_a", "b", "initial_state"});
+  // No gradient: the results that use a maximum do not depend on it.
+  define_operator(m,
+                  "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None, Tensor? decay=None) -> "
+                  "(Tensor maximum, Tensor before, Tensor final_maximum)",
+                  maxima_kernel, maxima_meta, torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace cortado

@@ -1,13 +1,9 @@
 // The chunked form of the gated scan, forward and backward: one routine.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include "cortado/primitives/gated_scan/decay.h"
 
 namespace cortado::gated {
-
-using at::Tensor;
 
 // The scan as a form, linear in each of its arguments except the gates:
 //   L = Σ_t y_tᵀ S_t w_t + <S_T, final_grad>,   S_t = diag(exp g_t) S_{t-1} + x_t ⊗ v_t.
@@ -53,4 +49,45 @@ FormOutputs differentiate_form(const FormInputs& in, const FormOptions& options)
 FormOutputs differentiate_sequences(const FormInputs& in, const FormOptions& options,
                                     const std::vector<int64_t>& bounds);
 
+// --- The same by the kernels, the gated scan's and the delta scan's (on_cpu.cpp). ---
+
+// Whether a kernel computes this: float32 sums on the CPU, one of the two reads. `step`: the kernels of one token.
+bool kernel_takes(const FormInputs& in, const FormOptions& options, bool step);
+
+// As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L, and a missing y
+// or w being 0. in.initial and in.final_grad may have fewer heads, each shared by several; for a step the former has
+// the state's. Derivatives come in the type of their argument if that has all the heads, else in float32, that of an
+// absent y or w in v's; the final state has the state's heads.
+FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
+                                    const std::vector<int64_t>* bounds, bool step);
+
+// --- Time cut into chunks: how the inner routines hold their tensors. ---
+
+struct Layout {
+  int64_t batch, tokens, heads, chunk;
+  at::ScalarType type;
+  bool reverse = false;
+
+  int64_t full() const { return tokens / chunk; }
+  int64_t tail() const { return tokens % chunk; }
+  int64_t chunks() const { return full() + (tail() ? 1 : 0); }
+};
+
+// The largest chunk, or the next power of two if there are fewer tokens.
+int64_t chunk_length(int64_t tokens, int64_t largest);
+
+// [B,T,h,*] -> [n,B,H,C,*] in the accumulation type, heads broadcast, the last chunk filled up with zeros (which as
+// gates and keys leave the state as it is) or, being factors, ones. Undefined stays undefined.
+Tensor to_chunks(const Tensor& x, const Layout& layout, double filling = 0);
+// [n,B,H,C,*] -> [B,T,H,*], the inverse.
+Tensor from_chunks(const Tensor& x, const Layout& layout);
+
 }  // namespace cortado::gated
+
+namespace cortado::delta {
+
+// What gated::differentiate_form does on one stretch of time, for inputs with beta: o as w, or with want_rest the
+// gradients of y, x, v, beta, initial and, if wanted, g.
+gated::FormOutputs differentiate_segment(const gated::FormInputs& in, const gated::FormOptions& options);
+
+}  // namespace cortado::delta

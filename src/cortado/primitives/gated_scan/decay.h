@@ -7,14 +7,9 @@
 // themselves, of any sign and size (0 too): the same tree multiplies them, and never divides.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-#include <vector>
+#include "cortado/primitives/types.h"
 
 namespace cortado::gated {
-
-using at::Tensor;
 
 enum class DecayKind { kLogs, kFactors };
 

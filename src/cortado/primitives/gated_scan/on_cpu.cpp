@@ -1,7 +1,6 @@
-#include "cortado/primitives/gated_scan/on_cpu.h"
-
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/delta_scan/kernel.h"
+#include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado::gated {

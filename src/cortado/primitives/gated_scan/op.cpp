@@ -4,7 +4,6 @@
 #include "cortado/primitives/gated_scan/scan.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr std::string_view kName = "gated_scan";
@@ -42,7 +41,7 @@ Sizes check(const Arguments& in) {
   return sizes;
 }
 
-std::tuple<Tensor, Tensor> scan_meta(const Arguments& in) {
+TensorTuple<2> scan_meta(const Arguments& in) {
   return gated::outputs_meta(check(in), in.read_keys(), in.v, in.type());
 }
 
@@ -56,14 +55,13 @@ gated::ScanCall call_of(const Arguments& in) {
   return call;
 }
 
-std::tuple<Tensor, Tensor> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
+TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
 
 // Of q, k, v, g, bonus, initial_state.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward_kernel(
-    const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q, const Tensor& k, const Tensor& v,
-    const OptionalTensor& g, const OptionalTensor& bonus, const OptionalTensor& initial_state,
-    const OptionalTensor& cu_seqlens, std::string_view read, std::optional<double> scale, bool reverse,
-    bool need_gate) {
+TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
+                               const Tensor& k, const Tensor& v, const OptionalTensor& g, const OptionalTensor& bonus,
+                               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                               std::string_view read, std::optional<double> scale, bool reverse, bool need_gate) {
   const bool want_gate = g && need_gate;
   const auto out = gated::backward(call_of({q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse}),
                                    grad_o, grad_state, want_gate);
@@ -91,10 +89,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       backward_kernel, {"q", "k", "v", "g", "bonus", "initial_state"}, "g");
 }
 
-std::tuple<Tensor, Tensor> gated_scan(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& g,
-                                      std::string_view read, std::optional<double> scale,
-                                      const std::optional<Tensor>& bonus, const std::optional<Tensor>& initial_state,
-                                      const std::optional<Tensor>& cu_seqlens, bool reverse) {
+TensorTuple<2> gated_scan(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
+                          std::string_view read, std::optional<double> scale, const OptionalTensor& bonus,
+                          const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens, bool reverse) {
   static const auto op = find_operator<decltype(gated_scan)>("cortado::gated_scan");
   return op.call(q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse);
 }

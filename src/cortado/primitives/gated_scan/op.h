@@ -1,15 +1,9 @@
 // gated_scan: S_t = diag(exp g_t) S_{t-1} + k_t ⊗ v_t, read along the keys or along the values.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-#include <string_view>
-#include <tuple>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // k [B,T,H,K], v [B,T,H,V], state [B|N,H,K,V]; heads broadcast (chunked.h).
 // g: natural log, <= 0, -inf allowed: [B,T,H,K], [B,T,H], [H], [H,K], or none.
@@ -18,18 +12,15 @@ using at::Tensor;
 // bonus [H,K] (read "key"): reads before it writes, o_t = (S_{t-1} + diag(bonus) k_t ⊗ v_t)ᵀ q_t · scale.
 // reverse: time runs backwards. cu_seqlens: packed sequences, B = 1.
 // Returns (o, final_state). Errors: InputError-style one line, as std::runtime_error.
-std::tuple<Tensor, Tensor> gated_scan(const Tensor& q, const Tensor& k, const Tensor& v,
-                                      const std::optional<Tensor>& g = {}, std::string_view read = "key",
-                                      std::optional<double> scale = {}, const std::optional<Tensor>& bonus = {},
-                                      const std::optional<Tensor>& initial_state = {},
-                                      const std::optional<Tensor>& cu_seqlens = {}, bool reverse = false);
+TensorTuple<2> gated_scan(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g = {},
+                          std::string_view read = "key", std::optional<double> scale = {},
+                          const OptionalTensor& bonus = {}, const OptionalTensor& initial_state = {},
+                          const OptionalTensor& cu_seqlens = {}, bool reverse = false);
 
 // The definition, token by token, any dtype, differentiable by autograd: the judge.
-std::tuple<Tensor, Tensor> gated_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const std::optional<Tensor>& g = {}, std::string_view read = "key",
-                                                std::optional<double> scale = {},
-                                                const std::optional<Tensor>& bonus = {},
-                                                const std::optional<Tensor>& initial_state = {},
-                                                const std::optional<Tensor>& cu_seqlens = {}, bool reverse = false);
+TensorTuple<2> gated_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g = {},
+                                    std::string_view read = "key", std::optional<double> scale = {},
+                                    const OptionalTensor& bonus = {}, const OptionalTensor& initial_state = {},
+                                    const OptionalTensor& cu_seqlens = {}, bool reverse = false);
 
 }  // namespace cortado

@@ -6,11 +6,10 @@
 
 namespace cortado {
 
-std::tuple<Tensor, Tensor> gated_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const std::optional<Tensor>& g, std::string_view read,
-                                                std::optional<double> scale, const std::optional<Tensor>& bonus,
-                                                const std::optional<Tensor>& initial_state,
-                                                const std::optional<Tensor>& cu_seqlens, bool reverse) {
+TensorTuple<2> gated_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
+                                    std::string_view read, std::optional<double> scale, const OptionalTensor& bonus,
+                                    const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                                    bool reverse) {
   const auto type = accumulation_type({q, k, v, g, bonus, initial_state});
   Tensor gate = gated::timed_gate(g, k.size(1));
   if (gate.defined() && gate.dim() == 3) gate = gate.unsqueeze(-1);

@@ -1,7 +1,5 @@
 #include "cortado/primitives/gated_scan/scan.h"
 
-#include "cortado/primitives/gated_scan/on_cpu.h"
-
 namespace cortado::gated {
 
 namespace {
@@ -22,7 +20,7 @@ Tensor spread_to_copies(const Tensor& gradient, int64_t heads) {
 }
 
 // One token by ATen: no chunks.
-std::tuple<Tensor, Tensor> step(const ScanCall& call) {
+TensorTuple<2> step(const ScanCall& call) {
   const auto& [y, x, w, values, g, beta, bonus_of_keys, initial, final_grad] = call.form;
   const auto type = call.options.type;
   const int64_t batch = x.size(0), heads = call.options.heads, state_heads = call.state_heads,
@@ -87,7 +85,7 @@ FormOutputs compute(const ScanCall& call) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> forward(ScanCall call) {
+TensorTuple<2> forward(ScanCall call) {
   const NoAutocast exact;
   auto& [y, x, w, v, g, beta, bonus, initial, final_grad] = call.form;
   (call.read_keys ? y : w) = call.query;
@@ -118,7 +116,7 @@ FormOutputs backward(ScanCall call, const OptionalTensor& grad_o, const Optional
   return out;
 }
 
-std::tuple<Tensor, Tensor> outputs_meta(const Sizes& sizes, bool read_keys, const Tensor& v, at::ScalarType type) {
+TensorTuple<2> outputs_meta(const Sizes& sizes, bool read_keys, const Tensor& v, at::ScalarType type) {
   return {sizes.empty(read_keys ? "BTHV" : "BTHK", v.options()), sizes.empty("NSKV", v.options().dtype(type))};
 }
 

@@ -30,13 +30,13 @@ struct ScanCall {
 };
 
 // (o, final_state), by a kernel that takes it or by ATen.
-std::tuple<Tensor, Tensor> forward(ScanCall call);
+TensorTuple<2> forward(ScanCall call);
 
 // The derivatives with all heads, that of the query as y. A missing incoming gradient is zero.
 FormOutputs backward(ScanCall call, const OptionalTensor& grad_o, const OptionalTensor& grad_state, bool want_gate);
 
 // Their shapes' part of an operator's Meta kernel: sizes of letters K (keys) and V (values).
-std::tuple<Tensor, Tensor> outputs_meta(const Sizes& sizes, bool read_keys, const Tensor& v, at::ScalarType type);
+TensorTuple<2> outputs_meta(const Sizes& sizes, bool read_keys, const Tensor& v, at::ScalarType type);
 
 // --- Gates: [B,T,h,K] per key channel, [B,T,h] per head, constant [h,K] or [h]. ---
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kLatteScan = "_latte_scan";
 
-using LatteOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using LatteOutputs = TensorTuple<4>;
 using LatteSignature = LatteOutputs(const Tensor&, const Tensor&, const Tensor&, bool, const OptionalTensor&,
                                     const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
 
@@ -71,7 +71,7 @@ struct OutputGradients {
   Tensor o, state, normalizer;
 };
 // With all of the output's heads, in the type of the argument if that has all of them, else in float32.
-using LatteGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;  // of query, key_logits, v, and two states
+using LatteGradients = TensorTuple<5>;  // of query, key_logits, v, and two states
 
 // A call's inputs, and the tensors whose data it points to.
 struct KernelInputs {
@@ -173,13 +173,15 @@ LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, c
   const auto type = in.type();
   const Reads made = make_reads(in, sizes);
   const TimeSoftmax& keys = made.keys;
-  static const auto scan_backward = find_operator<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
-      const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-      const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, std::string_view, std::optional<double>,
-      bool, bool)>("cortado::gated_scan_backward");
-  static const auto softmax_backward = find_operator<std::tuple<Tensor, Tensor>(
-      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-      const OptionalTensor&)>("cortado::_time_softmax_backward");
+  static const auto scan_backward =
+      find_operator<TensorTuple<6>(const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor&,
+                                   const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                   const OptionalTensor&, std::string_view, std::optional<double>, bool, bool)>(
+          "cortado::gated_scan_backward");
+  static const auto softmax_backward =
+      find_operator<TensorTuple<2>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                   const Tensor&, const OptionalTensor&, const OptionalTensor&)>(
+          "cortado::_time_softmax_backward");
   const auto [dreads, dkeys, dv, dgate, dbonus, dstate] =
       scan_backward.call(grad_o, grad_state, made.reads, keys.keys, in.v, keys.gate, {}, in.state, in.cu_seqlens, "key",
                          1.0, false, false);

@@ -1,36 +1,32 @@
 // latte_scan: causal attention through latents, softmaxes over time and over the latents included.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // What it carries: Σ_s exp(θ_s - m) v_s [B|N,H,L,V], Σ_s exp(θ_s - m) [B|N,H,L], and the running maximum m [B|N,H,L],
 // -inf at the start. Together or not at all.
 struct LatteState {
-  std::optional<Tensor> state;
-  std::optional<Tensor> normalizer;
-  std::optional<Tensor> maximum;
+  OptionalTensor state;
+  OptionalTensor normalizer;
+  OptionalTensor maximum;
 };
 
 struct LatteResult {
   Tensor o;  // [B,T,H,V], v's type
   Tensor state, normalizer, maximum;
 
-  std::vector<Tensor> tensors() const { return {o, state, normalizer, maximum}; }
+  Tensors tensors() const { return {o, state, normalizer, maximum}; }
 };
 
 // o_t = Σ_l p(l|t) Σ_{s<=t} softmax_{s<=t}(θ_sl) v_s of key logits θ [B,T,h,L], v [B,T,h,V]; p(l|t) = softmax_l(query
 // [B,T,h,L]), or with softmax = false the query itself. Heads broadcast. cu_seqlens: packed sequences, B = 1.
 LatteResult latte_scan(const Tensor& query, const Tensor& key_logits, const Tensor& v, bool softmax = true,
-                       const LatteState& start = {}, const std::optional<Tensor>& cu_seqlens = {});
+                       const LatteState& start = {}, const OptionalTensor& cu_seqlens = {});
 
 // The definition of its parts: time_softmax's and the gated scan's; differentiable by autograd.
 LatteResult latte_scan_reference(const Tensor& query, const Tensor& key_logits, const Tensor& v, bool softmax = true,
-                                 const LatteState& start = {}, const std::optional<Tensor>& cu_seqlens = {});
+                                 const LatteState& start = {}, const OptionalTensor& cu_seqlens = {});
 
 }  // namespace cortado

@@ -87,7 +87,7 @@ struct KernelInputs {
 };
 
 // (y in x's type, final state in float32)
-std::tuple<Tensor, Tensor> forward_by_kernel(const Arguments& in) {
+TensorTuple<2> forward_by_kernel(const Arguments& in) {
   KernelInputs inputs(in);
   convolution::ConvKernel& call = inputs.call;
   const Tensor y = kernels::room(in.x.sizes(), in.x.options()), last = inputs.states();
@@ -97,7 +97,7 @@ std::tuple<Tensor, Tensor> forward_by_kernel(const Arguments& in) {
   return {y, last};
 }
 
-using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;  // gradients of x, weight, bias, initial_state
+using Four = TensorTuple<4>;  // gradients of x, weight, bias, initial_state
 
 // x's in its type; in float32 those of the weight [D,W], the bias and the initial state, given or not.
 Four backward_by_kernel(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_final) {
@@ -211,7 +211,7 @@ Tensor sums_of_tokens(const Padded& padded, const Tensor& y) {
   return at::zeros({1, length, y.size(2)}, y.options()).index_copy_(1, padded.layout->tokens - padded.tail, y);
 }
 
-std::tuple<Tensor, Tensor> forward(const Arguments& in) {
+TensorTuple<2> forward(const Arguments& in) {
   NoAutocast types_as_given;
   check(in);
   if (kernel_takes(in)) return forward_by_kernel(in);
@@ -265,7 +265,7 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
   return {like(of_x, x), like(of_weight, weight), like(of_bias, bias), like(of_state, initial_state)};
 }
 
-std::tuple<Tensor, Tensor> forward_meta(const Arguments& in) {
+TensorTuple<2> forward_meta(const Arguments& in) {
   const Sizes sizes = check(in);
   return {sizes.empty("BTD", in.x.options()),
           at::empty_symint({sizes['N'], sizes['W'] - 1, sizes['D']}, in.x.options().dtype(in.type()))};
@@ -273,9 +273,9 @@ std::tuple<Tensor, Tensor> forward_meta(const Arguments& in) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> short_conv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                                      std::string_view activation, const std::optional<Tensor>& initial_state,
-                                      const std::optional<Tensor>& cu_seqlens) {
+TensorTuple<2> short_conv(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                          std::string_view activation, const OptionalTensor& initial_state,
+                          const OptionalTensor& cu_seqlens) {
   static const auto op = find_operator<decltype(short_conv)>("cortado::short_conv");
   return op.call(x, weight, bias, activation, initial_state, cu_seqlens);
 }

@@ -5,10 +5,9 @@
 
 namespace cortado {
 
-std::tuple<Tensor, Tensor> short_conv_reference(const Tensor& x, const Tensor& weight,
-                                                const std::optional<Tensor>& bias, std::string_view activation,
-                                                const std::optional<Tensor>& initial_state,
-                                                const std::optional<Tensor>& cu_seqlens) {
+TensorTuple<2> short_conv_reference(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                    std::string_view activation, const OptionalTensor& initial_state,
+                                    const OptionalTensor& cu_seqlens) {
   const auto type = accumulation_type({x, weight, bias, initial_state});
   const Tensor inputs = x.to(type), taps = weight.to(type), offset = bias ? bias->to(type) : Tensor();
   const int64_t last = weight.size(1) - 1;

@@ -5,7 +5,6 @@
 #include "cortado/primitives/gated_scan/scan.h"
 
 namespace cortado {
-
 namespace {
 
 constexpr std::string_view kSlotScan = "slot_scan";
@@ -37,7 +36,7 @@ Sizes check(const SlotArguments& in) {
                 {"initial_state", in.initial_state, "NSKV"}});
 }
 
-std::tuple<Tensor, Tensor> slot_meta(const SlotArguments& in) {
+TensorTuple<2> slot_meta(const SlotArguments& in) {
   return gated::outputs_meta(check(in), in.read_slots(), in.x, in.type());
 }
 
@@ -57,7 +56,7 @@ gated::ScanCall slot_call(const SlotArguments& in) {
   return call;
 }
 
-std::tuple<Tensor, Tensor> slot_kernel(const SlotArguments& in) { return gated::forward(slot_call(in)); }
+TensorTuple<2> slot_kernel(const SlotArguments& in) { return gated::forward(slot_call(in)); }
 
 // [B,T,H,*] -> the shape and type of w, x, q or decay.
 Tensor gradient_like(const Tensor& wide, const Tensor& y) {
@@ -65,10 +64,10 @@ Tensor gradient_like(const Tensor& wide, const Tensor& y) {
 }
 
 // Of q, w, x, decay, initial_state.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> slot_backward_kernel(
-    const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q, const Tensor& w, const Tensor& x,
-    const Tensor& decay, const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens, std::string_view read,
-    std::optional<double> scale, bool need_decay) {
+TensorTuple<5> slot_backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
+                                    const Tensor& w, const Tensor& x, const Tensor& decay,
+                                    const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                                    std::string_view read, std::optional<double> scale, bool need_decay) {
   const auto out = gated::backward(slot_call({q, w, x, decay, read, scale, initial_state, cu_seqlens}), grad_o,
                                    grad_state, need_decay);
   return {gradient_like(out.y, q), gradient_like(out.x, w), gradient_like(out.v, x),
@@ -89,10 +88,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   slot_backward_kernel, {"q", "w", "x", "decay", "initial_state"}, "decay");
 }
 
-std::tuple<Tensor, Tensor> slot_scan(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
-                                     std::string_view read, std::optional<double> scale,
-                                     const std::optional<Tensor>& initial_state,
-                                     const std::optional<Tensor>& cu_seqlens) {
+TensorTuple<2> slot_scan(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay, std::string_view read,
+                         std::optional<double> scale, const OptionalTensor& initial_state,
+                         const OptionalTensor& cu_seqlens) {
   static const auto op = find_operator<decltype(slot_scan)>("cortado::slot_scan");
   return op.call(q, w, x, decay, read, scale, initial_state, cu_seqlens);
 }

@@ -1,29 +1,21 @@
 // slot_scan: S_t = diag(decay_t) S_{t-1} + w_t ⊗ x_t over M slots, decays in linear space.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-#include <string_view>
-#include <tuple>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // w, decay [B,T,H,M], or [T,M] shared by all rows and heads; x [B,T,H,X]; state [B|N,H,M,X]. A decay is what the slot
 // is multiplied with: any finite value, 0, negative and above 1 included. read "slot":    q [B,T,H,M], o_t = S_tᵀ q_t ·
 // scale [B,T,H,X], scale default 1. read "channel": q [B,T,H,X], o_t = S_t q_t · scale  [B,T,H,M], scale default
 // X^-1/2. Heads broadcast. cu_seqlens: packed sequences, B = 1. Returns (o, final_state).
-std::tuple<Tensor, Tensor> slot_scan(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
-                                     std::string_view read = "slot", std::optional<double> scale = {},
-                                     const std::optional<Tensor>& initial_state = {},
-                                     const std::optional<Tensor>& cu_seqlens = {});
+TensorTuple<2> slot_scan(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
+                         std::string_view read = "slot", std::optional<double> scale = {},
+                         const OptionalTensor& initial_state = {}, const OptionalTensor& cu_seqlens = {});
 
 // The definition, token by token, any dtype, differentiable by autograd: the judge.
-std::tuple<Tensor, Tensor> slot_scan_reference(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
-                                               std::string_view read = "slot", std::optional<double> scale = {},
-                                               const std::optional<Tensor>& initial_state = {},
-                                               const std::optional<Tensor>& cu_seqlens = {});
+TensorTuple<2> slot_scan_reference(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
+                                   std::string_view read = "slot", std::optional<double> scale = {},
+                                   const OptionalTensor& initial_state = {}, const OptionalTensor& cu_seqlens = {});
 
 }  // namespace cortado

@@ -5,10 +5,9 @@
 
 namespace cortado {
 
-std::tuple<Tensor, Tensor> slot_scan_reference(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
-                                               std::string_view read, std::optional<double> scale,
-                                               const std::optional<Tensor>& initial_state,
-                                               const std::optional<Tensor>& cu_seqlens) {
+TensorTuple<2> slot_scan_reference(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay,
+                                   std::string_view read, std::optional<double> scale,
+                                   const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens) {
   const auto type = accumulation_type({q, w, x, decay, initial_state});
   const auto timed = [](const Tensor& y) { return y.dim() == 2 ? y.unsqueeze(0).unsqueeze(2) : y; };
   const int64_t state_heads = std::max({timed(w).size(2), x.size(2), timed(decay).size(2)});

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kTimeSoftmax = "_time_softmax";
 
 // In the order of the schema: what has a gradient comes first.
-using SoftmaxParts = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using SoftmaxParts = TensorTuple<6>;
 
 Sizes check(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
             const OptionalTensor& cu_seqlens) {
@@ -87,13 +87,13 @@ SoftmaxParts forward_meta(const Tensor& theta, const OptionalTensor& normalizer,
 }
 
 // α is an elementwise scan of the keys: dkeys_t gets its gradient, and dθ = keys ⊙ dkeys.
-std::tuple<Tensor, Tensor> backward(const Tensor& grad_keys, const Tensor& grad_normalizer,
-                                    const Tensor& grad_last_normalizer, const Tensor& keys, const Tensor& gate,
-                                    const Tensor& normalizer, const OptionalTensor& initial_normalizer,
-                                    const OptionalTensor& cu_seqlens) {
-  static const auto scan_backward = find_operator<std::tuple<Tensor, Tensor, Tensor>(
-      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-      const OptionalTensor&, bool)>("cortado::elementwise_scan_backward");
+TensorTuple<2> backward(const Tensor& grad_keys, const Tensor& grad_normalizer, const Tensor& grad_last_normalizer,
+                        const Tensor& keys, const Tensor& gate, const Tensor& normalizer,
+                        const OptionalTensor& initial_normalizer, const OptionalTensor& cu_seqlens) {
+  static const auto scan_backward =
+      find_operator<TensorTuple<3>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                   const OptionalTensor&, const OptionalTensor&, bool)>(
+          "cortado::elementwise_scan_backward");
   const OptionalTensor start = initial_normalizer ? OptionalTensor(initial_normalizer->flatten(1)) : std::nullopt;
   const auto [gates, added, initial] =
       scan_backward.call(grad_normalizer.flatten(2), grad_last_normalizer.flatten(1), gate.flatten(2), keys.flatten(2),

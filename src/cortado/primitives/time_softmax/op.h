@@ -1,13 +1,9 @@
 // time_softmax: a softmax over time as the parts of a gated scan.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
+#include "cortado/primitives/types.h"
 
 namespace cortado {
-
-using at::Tensor;
 
 // With the running maximum m_t = max(m_{t-1}, θ_t), p(s|t) = exp(θ_s - m_t) / α_t and Σ_{s<=t} p(s|t) v_s = S_t / α_t,
 // S_t = exp(gate_t) S_{t-1} + keys_t ⊗ v_t, α the same with v = 1. The quotient does not depend on m, so m and the gate
@@ -20,12 +16,11 @@ struct TimeSoftmax {
 };
 
 // theta [B,T,H,L] float32 or float64; normalizer and maximum [B|N,H,L] of what came before, together or not at all.
-TimeSoftmax time_softmax(const Tensor& theta, const std::optional<Tensor>& normalizer = {},
-                         const std::optional<Tensor>& maximum = {}, const std::optional<Tensor>& cu_seqlens = {});
+TimeSoftmax time_softmax(const Tensor& theta, const OptionalTensor& normalizer = {}, const OptionalTensor& maximum = {},
+                         const OptionalTensor& cu_seqlens = {});
 
 // The definition, token by token; differentiable by autograd.
-TimeSoftmax time_softmax_reference(const Tensor& theta, const std::optional<Tensor>& normalizer = {},
-                                   const std::optional<Tensor>& maximum = {},
-                                   const std::optional<Tensor>& cu_seqlens = {});
+TimeSoftmax time_softmax_reference(const Tensor& theta, const OptionalTensor& normalizer = {},
+                                   const OptionalTensor& maximum = {}, const OptionalTensor& cu_seqlens = {});
 
 }  // namespace cortado

@@ -6,13 +6,6 @@
 namespace cortado {
 namespace {
 
-// Everything a block needs besides its operands.
-struct Context {
-  const BlockedInputs& inputs;
-  const BlockedSizes& sizes;
-  double softcap() const { return *inputs.softcap; }
-};
-
 // exp of anything below underflows, and the vectorised exp takes a path 20 times slower there. What is hidden is set to
 // this before exp and to 0 after it.
 double exp_floor(at::ScalarType type) { return type == at::kDouble ? -700.0 : -80.0; }
@@ -26,8 +19,8 @@ struct Hidden {
 // Successive blocks mostly hide the same pattern, so the last one is kept.
 class HiddenPattern {
  public:
-  const Hidden& get(const Context& context, const Block& block, int64_t first, int64_t columns, const Tensor& like) {
-    auto pattern = hidden_columns(context.inputs.visible, block, first, columns);
+  const Hidden& get(const VisibleKeys& keys, const Block& block, int64_t first, int64_t columns, const Tensor& like) {
+    auto pattern = hidden_columns(keys, block, first, columns);
     const bool same = hidden_.upper.defined() && hidden_.upper.size(0) == block.queries &&
                       hidden_.upper.size(2) == columns && pattern == pattern_;
     if (same) return hidden_;
@@ -80,79 +73,12 @@ void add_to_spans(const Tensor& x, const Block& block, const Tensor& values) {
 }
 
 // q·kᵀ through the softcap. `keep_tanh`: the backward needs it.
-void score(const Context& context, const Tensor& q, Part& part, bool keep_tanh) {
+void score(const std::optional<double>& softcap, const Tensor& q, Part& part, bool keep_tanh) {
   part.scores = at::bmm(q, part.keys.transpose(1, 2));
-  if (!context.inputs.softcap) return;
+  if (!softcap) return;
   part.scores.tanh_();
-  if (keep_tanh) {
-    part.tanh = part.scores;
-    part.scores = part.scores * context.softcap();
-  } else {
-    part.scores.mul_(context.softcap());
-  }
-}
-
-class BlockRunner {
- public:
-  BlockRunner(const Context& context, const Operands& operands) : context_(context), operands_(operands) {}
-
-  // The parts of a block with their scores: none, one or two. q is the block's rows [N, rows, K].
-  std::vector<Part> parts(const Block& block, const Tensor& q, bool keep_tanh) {
-    std::vector<Part> found;
-    if (block.keys > 0) found.push_back(window_part(block, q, keep_tanh));
-    if (context_.sizes.extra > 0) found.push_back(extra_part(block, q, keep_tanh));
-    return found;
-  }
-
-  // Whether some row of the block may see nothing at all.
-  bool guarded(const Block& block) const { return block.some_see_nothing || operands_.first_key.defined(); }
-
- private:
-  Part window_part(const Block& block, const Tensor& q, bool keep_tanh) {
-    Part part{spans(operands_.k, block), spans(operands_.v, block), {}, {}, {}, {}, {}};
-    score(context_, q.reshape({part.keys.size(0), -1, q.size(2)}), part, keep_tanh);
-    const Tensor by_query = part.scores.view({-1, block.queries, context_.sizes.repeat, block.keys});
-    const BlockMask mask = masked_columns(context_.inputs.visible, block);
-    const auto hide_columns = [&](HiddenPattern& pattern, int64_t first, int64_t columns) {
-      if (columns == 0) return;
-      const Hidden& hidden = pattern.get(context_, block, first, columns, q);
-      part.masked.emplace_back(by_query.narrow(3, first, columns), hidden.visible);
-      part.masked.back().first.clamp_max_(hidden.upper);
-    };
-    hide_columns(left_, 0, mask.left_end);
-    hide_columns(right_, mask.right_begin, block.keys - mask.right_begin);
-    if (operands_.first_key.defined()) {
-      const Tensor j = at::arange(block.key, block.key + block.keys, operands_.first_key.options());
-      hide(part, part.scores, (j < operands_.first_key.unsqueeze(1)).unsqueeze(1));
-    }
-    return part;
-  }
-
-  static void hide(Part& part, const Tensor& view, const Tensor& hidden) {
-    part.view = view;
-    part.hidden = hidden;
-    part.view.masked_fill_(hidden, -kInfinity);
-  }
-
-  Part extra_part(const Block& block, const Tensor& q, bool keep_tanh) {
-    const int64_t row = context_.inputs.packed ? block.sequence : 0;
-    Part part{operands_.extra_k.select(0, row), operands_.extra_v.select(0, row), {}, {}, {}, {}, {}};
-    score(context_, q, part, keep_tanh);
-    if (operands_.extra_hidden.defined()) {
-      const Tensor view = part.scores.view({q.size(0), -1, context_.sizes.repeat, context_.sizes.extra});
-      hide(part, view, operands_.extra_hidden.select(0, row));  // [N, 1, repeat | 1, E]
-    }
-    return part;
-  }
-
-  const Context& context_;
-  const Operands& operands_;
-  HiddenPattern left_, right_;
-};
-
-// The rows [N, Tq·repeat, ...] of a block's queries.
-Tensor block_rows(const Tensor& x, const Block& block, int64_t repeat) {
-  return x.narrow(1, block.query * repeat, block.queries * block.count * repeat);
+  if (keep_tanh) part.tanh = part.scores;
+  part.scores = keep_tanh ? part.scores * *softcap : part.scores.mul_(*softcap);
 }
 
 // scores -> exp(scores - row_max), in place; row_max is finite.
@@ -171,38 +97,6 @@ void exponentiate(const Part& part, const Tensor& row_max) {
 
 Tensor finite_maximum(const Tensor& row_max) { return row_max.masked_fill(row_max == -kInfinity, 0.0); }
 
-// Outputs in rows, allocated for all problems.
-struct RowOutputs {
-  Tensor o, row_max, denominator;
-};
-
-void forward_block(BlockRunner& runner, const Context& context, const Operands& operands, const Block& block,
-                   const RowOutputs& out) {
-  const int64_t repeat = context.sizes.repeat;
-  const Tensor q = block_rows(operands.q, block, repeat);
-  std::vector<Part> parts = runner.parts(block, q, false);
-  if (parts.empty()) return;  // nothing to see: the outputs are filled for that
-  Tensor row_max, denominator, o;
-  for (const Part& part : parts) {
-    const Tensor maximum = part.scores.amax(-1).view({q.size(0), -1});
-    row_max = row_max.defined() ? at::maximum(row_max, maximum) : maximum;
-  }
-  block_rows(out.row_max, block, repeat).copy_(row_max);
-  const bool guarded = runner.guarded(block);
-  if (guarded) row_max = finite_maximum(row_max);
-  for (const Part& part : parts) {
-    exponentiate(part, row_max);
-    const Tensor sum = part.scores.sum(-1).view({q.size(0), -1});
-    const Tensor read = at::bmm(part.scores, part.values).view({q.size(0), -1, context.sizes.value_size});
-    denominator = denominator.defined() ? denominator.add_(sum) : sum;
-    o = o.defined() ? o.add_(read) : read;
-  }
-  if (guarded) denominator.masked_fill_(denominator == 0, 1.0);
-  block_rows(out.denominator, block, repeat).copy_(denominator);
-  Tensor target = block_rows(out.o, block, repeat);
-  at::div_out(target, o, denominator.unsqueeze(-1));
-}
-
 // What the backward reads of every row, and the gradients it fills; all in the layouts of Operands.
 struct RowGradients {
   Tensor grad_o;        // rows, over the denominator
@@ -213,8 +107,8 @@ struct RowGradients {
 };
 
 // Adds the gradient of the largest score, which goes to the first key that attains it, to the parts' score gradients.
-void add_row_max_gradient(const std::vector<Tensor>& maxima, const std::vector<Tensor>& positions,
-                          const std::vector<Tensor>& grad_scores, const Tensor& grad_row_max) {
+void add_row_max_gradient(const Tensors& maxima, const Tensors& positions, const Tensors& grad_scores,
+                          const Tensor& grad_row_max) {
   Tensor left = grad_row_max;
   for (size_t i = 0; i < maxima.size(); ++i) {
     Tensor own = left;
@@ -234,47 +128,135 @@ Tensor score_gradient(const Part& part, const Tensor& grad_o, const Tensor& delt
   return grad.sub_(delta.reshape({grad.size(0), -1, 1})).mul_(part.scores);
 }
 
-void backward_block(BlockRunner& runner, const Context& context, const Operands& operands, const Block& block,
-                    const RowGradients& rows) {
-  const int64_t repeat = context.sizes.repeat;
-  const Tensor q = block_rows(operands.q, block, repeat);
-  const Tensor grad_o = block_rows(rows.grad_o, block, repeat);
-  const Tensor delta = block_rows(rows.delta, block, repeat);
-  std::vector<Part> parts = runner.parts(block, q, true);
-  std::vector<Tensor> grads, maxima, positions;
-  for (const Part& part : parts) {
+// One slice's blocks, forward and backward.
+class BlockRunner {
+ public:
+  BlockRunner(const BlockedInputs& inputs, const BlockedSizes& sizes, const Operands& operands)
+      : inputs_(inputs), sizes_(sizes), operands_(operands) {}
+
+  // Fills the rows of `out` (which has no lse).
+  void forward(const Block& block, const BlockedOutputs& out) {
+    const Tensor q = rows_of(operands_.q, block);
+    const std::vector<Part> parts = parts_of(block, q, false);
+    if (parts.empty()) return;  // nothing to see: the outputs are filled for that
+    Tensor row_max, denominator, o;
+    for (const Part& part : parts) {
+      const Tensor maximum = part.scores.amax(-1).view({q.size(0), -1});
+      row_max = row_max.defined() ? at::maximum(row_max, maximum) : maximum;
+    }
+    rows_of(out.row_max, block).copy_(row_max);
+    const bool guarded = block.some_see_nothing || operands_.first_key.defined();  // a row may see nothing at all
+    if (guarded) row_max = finite_maximum(row_max);
+    for (const Part& part : parts) {
+      exponentiate(part, row_max);
+      const Tensor sum = part.scores.sum(-1).view({q.size(0), -1});
+      const Tensor read = at::bmm(part.scores, part.values).view({q.size(0), -1, sizes_.value_size});
+      denominator = denominator.defined() ? denominator.add_(sum) : sum;
+      o = o.defined() ? o.add_(read) : read;
+    }
+    if (guarded) denominator.masked_fill_(denominator == 0, 1.0);
+    rows_of(out.denominator, block).copy_(denominator);
+    Tensor target = rows_of(out.o, block);
+    at::div_out(target, o, denominator.unsqueeze(-1));
+  }
+
+  void backward(const Block& block, const RowGradients& rows) {
+    const Tensor q = rows_of(operands_.q, block);
+    const Tensor grad_o = rows_of(rows.grad_o, block), delta = rows_of(rows.delta, block);
+    const std::vector<Part> parts = parts_of(block, q, true);
+    Tensors grads, maxima, positions;
+    for (const Part& part : parts) {
+      if (rows.grad_row_max.defined()) {
+        const auto [maximum, position] = part.scores.max(-1);
+        maxima.push_back(maximum.view({q.size(0), -1}));
+        positions.push_back(position);
+      }
+      exponentiate(part, rows_of(rows.row_max, block));
+      grads.push_back(score_gradient(part, grad_o, delta));
+    }
     if (rows.grad_row_max.defined()) {
-      const auto [maximum, position] = part.scores.max(-1);
-      maxima.push_back(maximum.view({q.size(0), -1}));
-      positions.push_back(position);
+      add_row_max_gradient(maxima, positions, grads, rows_of(rows.grad_row_max, block));
     }
-    exponentiate(part, block_rows(rows.row_max, block, repeat));
-    grads.push_back(score_gradient(part, grad_o, delta));
-  }
-  if (rows.grad_row_max.defined()) {
-    add_row_max_gradient(maxima, positions, grads, block_rows(rows.grad_row_max, block, repeat));
-  }
-  const Tensor grad_q = block_rows(rows.q, block, repeat);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Part& part = parts[i];
-    const int64_t problems = part.scores.size(0);
-    const Tensor grad_v = at::bmm(part.scores.transpose(1, 2), grad_o.reshape({problems, -1, grad_o.size(2)}));
-    Tensor& grad = grads[i];
-    // c·tanh(u): the factor c (the scores' unit) and the derivative 1 - tanh².
-    if (part.tanh.defined()) grad.mul_(part.tanh.square_().neg_().add_(1.0)).mul_(context.softcap());
-    grad_q.add_(at::bmm(grad, part.keys).view(grad_q.sizes()));
-    const Tensor grad_k = at::bmm(grad.transpose(1, 2), q.reshape({problems, -1, q.size(2)}));
-    const bool window = i == 0 && block.keys > 0;
-    if (window) {
-      add_to_spans(rows.k, block, grad_k);
-      add_to_spans(rows.v, block, grad_v);
-    } else {
-      const int64_t row = context.inputs.packed ? block.sequence : 0;
-      rows.extra_k.select(0, row).add_(grad_k);
-      rows.extra_v.select(0, row).add_(grad_v);
+    const Tensor grad_q = rows_of(rows.q, block);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      const int64_t problems = part.scores.size(0);
+      const Tensor grad_v = at::bmm(part.scores.transpose(1, 2), grad_o.reshape({problems, -1, grad_o.size(2)}));
+      Tensor& grad = grads[i];
+      // c·tanh(u): the factor c (the scores' unit) and the derivative 1 - tanh².
+      if (part.tanh.defined()) grad.mul_(part.tanh.square_().neg_().add_(1.0)).mul_(*inputs_.softcap);
+      grad_q.add_(at::bmm(grad, part.keys).view(grad_q.sizes()));
+      const Tensor grad_k = at::bmm(grad.transpose(1, 2), q.reshape({problems, -1, q.size(2)}));
+      const bool window = i == 0 && block.keys > 0;
+      if (window) {
+        add_to_spans(rows.k, block, grad_k);
+        add_to_spans(rows.v, block, grad_v);
+      } else {
+        const int64_t row = extra_row(block);
+        rows.extra_k.select(0, row).add_(grad_k);
+        rows.extra_v.select(0, row).add_(grad_v);
+      }
     }
   }
-}
+
+ private:
+  // The rows [N, Tq·repeat, ...] of a block's queries.
+  Tensor rows_of(const Tensor& x, const Block& block) const {
+    return x.narrow(1, block.query * sizes_.repeat, block.queries * block.count * sizes_.repeat);
+  }
+
+  int64_t extra_row(const Block& block) const { return inputs_.packed ? block.sequence : 0; }
+
+  // The parts of a block with their scores: none, one or two. q is the block's rows [N, rows, K].
+  std::vector<Part> parts_of(const Block& block, const Tensor& q, bool keep_tanh) {
+    std::vector<Part> found;
+    if (block.keys > 0) found.push_back(window_part(block, q, keep_tanh));
+    if (sizes_.extra > 0) found.push_back(extra_part(block, q, keep_tanh));
+    return found;
+  }
+
+  Part window_part(const Block& block, const Tensor& q, bool keep_tanh) {
+    Part part{spans(operands_.k, block), spans(operands_.v, block), {}, {}, {}, {}, {}};
+    score(inputs_.softcap, q.reshape({part.keys.size(0), -1, q.size(2)}), part, keep_tanh);
+    const Tensor by_query = part.scores.view({-1, block.queries, sizes_.repeat, block.keys});
+    const BlockMask mask = masked_columns(inputs_.visible, block);
+    const auto hide_columns = [&](HiddenPattern& pattern, int64_t first, int64_t columns) {
+      if (columns == 0) return;
+      const Hidden& hidden = pattern.get(inputs_.visible, block, first, columns, q);
+      part.masked.emplace_back(by_query.narrow(3, first, columns), hidden.visible);
+      part.masked.back().first.clamp_max_(hidden.upper);
+    };
+    hide_columns(left_, 0, mask.left_end);
+    hide_columns(right_, mask.right_begin, block.keys - mask.right_begin);
+    if (operands_.first_key.defined()) {
+      const Tensor j = at::arange(block.key, block.key + block.keys, operands_.first_key.options());
+      hide(part, part.scores, (j < operands_.first_key.unsqueeze(1)).unsqueeze(1));
+    }
+    return part;
+  }
+
+  static void hide(Part& part, const Tensor& view, const Tensor& hidden) {
+    part.view = view;
+    part.hidden = hidden;
+    part.view.masked_fill_(hidden, -kInfinity);
+  }
+
+  Part extra_part(const Block& block, const Tensor& q, bool keep_tanh) {
+    const int64_t row = extra_row(block);
+    Part part{operands_.extra_k.select(0, row), operands_.extra_v.select(0, row), {}, {}, {}, {}, {}};
+    score(inputs_.softcap, q, part, keep_tanh);
+    if (operands_.extra_hidden.defined()) {
+      const Tensor view = part.scores.view({q.size(0), -1, sizes_.repeat, sizes_.extra});
+      hide(part, view, operands_.extra_hidden.select(0, row));  // [N, 1, repeat | 1, E]
+    }
+    return part;
+  }
+
+  const BlockedInputs& inputs_;
+  const BlockedSizes& sizes_;
+  const Operands& operands_;
+  HiddenPattern left_, right_;
+};
 
 Tensor part_of(const Tensor& x, Slice slice, int64_t dim = 0) {
   return x.defined() ? x.narrow(dim, slice.begin, slice.count) : x;
@@ -300,16 +282,17 @@ RowGradients zero_gradients(const BlockedInputs& inputs, const BlockedSizes& siz
 
 BlockedOutputs blocked_forward(const BlockedInputs& inputs) {
   const BlockedSizes sizes = blocked_sizes(inputs);
-  const Context context{inputs, sizes};
   const auto blocks = plan_blocks(inputs.visible, plan_limits(inputs, sizes));
   const auto options = inputs.q.options().dtype(sizes.type);
   const int64_t problems = sizes.batch * sizes.groups, rows = sizes.queries * sizes.repeat;
-  const RowOutputs out{at::zeros({problems, rows, sizes.value_size}, options),
-                       at::full({problems, rows}, -kInfinity, options), at::ones({problems, rows}, options)};
+  const BlockedOutputs out{at::zeros({problems, rows, sizes.value_size}, options),
+                           {},
+                           at::full({problems, rows}, -kInfinity, options),
+                           at::ones({problems, rows}, options)};
   for_each_slice(inputs, sizes, blocks, [&](const Operands& operands, Slice slice) {
-    BlockRunner runner(context, operands);
-    const RowOutputs own{part_of(out.o, slice), part_of(out.row_max, slice), part_of(out.denominator, slice)};
-    for (const Block& block : blocks) forward_block(runner, context, operands, block, own);
+    BlockRunner runner(inputs, sizes, operands);
+    const BlockedOutputs own{part_of(out.o, slice), {}, part_of(out.row_max, slice), part_of(out.denominator, slice)};
+    for (const Block& block : blocks) runner.forward(block, own);
   });
   BlockedOutputs outputs;
   outputs.o = from_rows(out.o, sizes).to(inputs.v.scalar_type()).contiguous();
@@ -322,7 +305,6 @@ BlockedOutputs blocked_forward(const BlockedInputs& inputs) {
 BlockedGradients blocked_backward(const BlockedInputs& inputs, const BlockedOutputs& outputs, const Tensor& grad_o,
                                   const Tensor& grad_lse, const Tensor& grad_row_max) {
   const BlockedSizes sizes = blocked_sizes(inputs);
-  const Context context{inputs, sizes};
   const auto blocks = plan_blocks(inputs.visible, plan_limits(inputs, sizes));
   RowGradients grads = zero_gradients(inputs, sizes);
   const Tensor inverse = outputs.denominator.reciprocal();
@@ -335,13 +317,13 @@ BlockedGradients blocked_backward(const BlockedInputs& inputs, const BlockedOutp
     grads.grad_row_max = to_rows(grad_row_max.masked_fill(outputs.row_max == -kInfinity, 0.0), sizes);
   }
   for_each_slice(inputs, sizes, blocks, [&](const Operands& operands, Slice slice) {
-    BlockRunner runner(context, operands);
+    BlockRunner runner(inputs, sizes, operands);
     const RowGradients own{part_of(grads.grad_o, slice),    part_of(grads.delta, slice),
                            part_of(grads.row_max, slice),   part_of(grads.grad_row_max, slice),
                            part_of(grads.q, slice),         part_of(grads.k, slice),
                            part_of(grads.v, slice),         part_of(grads.extra_k, slice, 1),
                            part_of(grads.extra_v, slice, 1)};
-    for (const Block& block : blocks) backward_block(runner, context, operands, block, own);
+    for (const Block& block : blocks) runner.backward(block, own);
   });
   const auto like = [](const Tensor& gradient, const Tensor& input) {
     return sum_heads(gradient, input.size(2)).to(input.scalar_type()).contiguous();

@@ -1,20 +1,15 @@
 // The blocked form of window attention: blocks of queries against the span of keys they can see, forward and backward.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <optional>
-
+#include "cortado/primitives/types.h"
 #include "cortado/primitives/window_attention/plan.h"
 
 namespace cortado {
 
-using at::Tensor;
-
 // Checked inputs as the operator got them (shapes in op.h), and the numbers that follow from them.
 struct BlockedInputs {
   Tensor q, k, v;
-  std::optional<Tensor> extra_k, extra_v, extra_mask, first_key;
+  OptionalTensor extra_k, extra_v, extra_mask, first_key;
   bool packed = false;  // the extra set has one row a sequence instead of one a batch row
   double scale = 1.0;
   std::optional<double> softcap;

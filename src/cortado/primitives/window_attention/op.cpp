@@ -90,8 +90,8 @@ BlockedInputs blocked_inputs(const Tensor& q, const Tensor& k, const Tensor& v, 
           .visible = visible_keys(query_bounds, key_bounds, options.window, options.causal)};
 }
 
-using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Four = TensorTuple<4>;
+using Five = TensorTuple<5>;
 
 Four forward(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
   NoAutocast types_as_given;
@@ -150,8 +150,8 @@ void public_form(const c10::OperatorHandle&, torch::jit::Stack* stack) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> window_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                    const WindowAttentionOptions& options) {
+TensorTuple<3> window_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const WindowAttentionOptions& options) {
   static const auto op =
       find_operator<decltype(Listed<forward, Given, Given, Given>::call)>("cortado::_window_attention");
   const auto [o, lse, row_max, denominator] =

@@ -50,11 +50,11 @@ PastKeys drop_full_lengths(PastKeys past) {
   return past;
 }
 
-JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const std::optional<Tensor>& cu_seqlens,
+JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const OptionalTensor& cu_seqlens,
                      UnusedPlaces unused) {
   if (!past.k) return {k, v, std::nullopt, cu_seqlens};
   if (cu_seqlens) return join_packed(past, k, v, *cu_seqlens, unused);
-  std::optional<Tensor> first;
+  OptionalTensor first;
   if (past.length) first = past.k->sym_size(1) - past.length->to(at::kLong);
   return {at::cat({*past.k, k}, 1), at::cat({*past.v, v}, 1), first, std::nullopt};
 }

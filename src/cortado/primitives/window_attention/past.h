@@ -8,7 +8,7 @@ namespace cortado {
 // Keys and values before this call, right-aligned: k [B|N,P,H,K], v [B|N,P,H,V]; `length` int64 [B|N] of the P are
 // there (default all).
 struct PastKeys {
-  std::optional<Tensor> k, v, length;
+  OptionalTensor k, v, length;
 };
 
 // The same without its lengths where every row is full: the common case, which needs no masking. (Reads the lengths.)
@@ -18,8 +18,8 @@ PastKeys drop_full_lengths(PastKeys past);
 // packed.
 struct JoinedKeys {
   Tensor k, v;
-  std::optional<Tensor> first_key;     // dense
-  std::optional<Tensor> cu_seqlens_k;  // packed
+  OptionalTensor first_key;     // dense
+  OptionalTensor cu_seqlens_k;  // packed
 };
 
 // What becomes of the places of a packed past in which there is no key: dropped, so that there are as many joined keys
@@ -28,7 +28,7 @@ struct JoinedKeys {
 enum class UnusedPlaces { kDrop, kKeepBehind };
 
 // k [B,T,H,K], v [B,T,H,V]; packed when cu_seqlens is given. Past and present of different types are promoted.
-JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const std::optional<Tensor>& cu_seqlens,
+JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, const OptionalTensor& cu_seqlens,
                      UnusedPlaces unused = UnusedPlaces::kDrop);
 
 // window_attention over joined keys; `options` says window, scale, cu_seqlens, ... (its first_key and cu_seqlens_k are

@@ -16,8 +16,7 @@ Tensor visible_matrix(int64_t queries, int64_t keys, const WindowAttentionOption
 }
 
 // One dense batch; all tensors already of the accumulation type and of `heads` heads.
-std::tuple<Tensor, Tensor, Tensor> dense(const Tensor& q, const Tensor& k, const Tensor& v,
-                                         const WindowAttentionOptions& options) {
+TensorTuple<3> dense(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options) {
   const auto by_head = [](const Tensor& x) { return x.transpose(1, 2); };  // [B,T,H,*] -> [B,H,T,*]
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))));
   Tensor keys = by_head(k), values = by_head(v);
@@ -48,12 +47,11 @@ std::tuple<Tensor, Tensor, Tensor> dense(const Tensor& q, const Tensor& k, const
   return {o.transpose(1, 2), lse.transpose(1, 2), row_max.transpose(1, 2)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> packed(const Tensor& q, const Tensor& k, const Tensor& v,
-                                          const WindowAttentionOptions& options) {
+TensorTuple<3> packed(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options) {
   const auto query_bounds = sequence_bounds("window_attention_reference", *options.cu_seqlens, q.size(1));
   const auto key_bounds =
       sequence_bounds("window_attention_reference", options.cu_seqlens_k.value_or(*options.cu_seqlens), k.size(1));
-  std::vector<Tensor> outputs, sums, maxima;
+  Tensors outputs, sums, maxima;
   for (int64_t n = 0; n + 1 < static_cast<int64_t>(query_bounds.size()); ++n) {
     const auto cut = [n](const Tensor& x, const std::vector<int64_t>& bounds) {
       return x.slice(1, bounds[n], bounds[n + 1]);
@@ -73,8 +71,8 @@ std::tuple<Tensor, Tensor, Tensor> packed(const Tensor& q, const Tensor& k, cons
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> window_attention_reference(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                              const WindowAttentionOptions& options) {
+TensorTuple<3> window_attention_reference(const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const WindowAttentionOptions& options) {
   const auto type = accumulation_type({q, k, v, options.extra_k, options.extra_v});
   const int64_t heads = std::max({q.size(2), k.size(2), v.size(2)});
   const auto full = [&](const Tensor& x) { return expand_heads(x.to(type), heads); };

@@ -1,16 +1,29 @@
-#include "cortado/tasks/image/image.h"
-
+// Image classification, one pixel after the other: CIFAR-10 in grey (README.md).
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/random.h"
+#include "cortado/tasks/registry.h"
 
 namespace cortado {
 namespace {
+
+struct ImageOptions {
+  std::string folder;             // data_batch_1.bin .. data_batch_5.bin, test_batch.bin
+  std::string input = "tokens";   // bytes; or "numbers", (x / 255 - 0.5) / 0.5
+  double validation_share = 0.1;  // of the training images, drawn by the seed
+  int64_t seed = 0;
+
+  void fields(JsonFields& json) {
+    json.text("folder", folder);
+    json.choice("input", input, {"tokens", "numbers"});
+    json.number("validation_share", validation_share, 0, 0.9);
+    json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
+  }
+};
 
 constexpr int64_t kImagePixels = 32 * 32, kRecordBytes = 1 + 3 * kImagePixels, kThings = 10;
 constexpr std::array<const char*, kThings> kThingNames = {"airplane", "automobile", "bird",  "cat",  "deer",
@@ -41,9 +54,7 @@ struct Records {
 class ImageExamples : public TaskExamples {
  public:
   explicit ImageExamples(const ImageOptions& options) : options_(options) {
-    fail_input_if(options.folder.empty(),
-                  "[task] image needs \"folder\": CIFAR-10's binary version, unpacked "
-                  "(www.cs.toronto.edu/~kriz/cifar.html)");
+    need_folder(options.folder, "image", "CIFAR-10's binary version, unpacked (www.cs.toronto.edu/~kriz/cifar.html)");
     for (int part = 1; part <= 5; ++part) {
       files_.push_back(std::make_unique<Records>(concat(options.folder, "/data_batch_", part, ".bin")));
     }
@@ -56,10 +67,7 @@ class ImageExamples : public TaskExamples {
     train_.assign(order.begin() + held, order.end());
   }
 
-  TaskShape shape() const override {
-    if (options_.input == "tokens") return {.vocabulary = 256, .classes = kThings, .length = kImagePixels};
-    return {.channels = 1, .classes = kThings, .length = kImagePixels};
-  }
+  TaskShape shape() const override { return picture_shape(options_.input, kImagePixels, kThings); }
   int64_t size(Split split) const override {
     if (split == Split::kTest) return files_.back()->count();
     return int64_t((split == Split::kTrain ? train_ : validation_).size());
@@ -70,12 +78,7 @@ class ImageExamples : public TaskExamples {
     Example example;
     example.label = record[0];
     for (int64_t i = 1; i <= kImagePixels; ++i) {
-      const uint8_t light = grey(record[i], record[i + kImagePixels], record[i + 2 * kImagePixels]);
-      if (options_.input == "tokens") {
-        example.tokens.push_back(light);
-      } else {
-        example.numbers.push_back((float(light) / 255 - 0.5F) / 0.5F);
-      }
+      add_pixel(example, options_.input, grey(record[i], record[i + kImagePixels], record[i + 2 * kImagePixels]));
     }
     return example;
   }
@@ -111,15 +114,9 @@ Json ImageExamples::statistics(int64_t count) const {
 
 }  // namespace
 
-void ImageOptions::fields(JsonFields& json) {
-  json.text("folder", folder);
-  json.choice("input", input, {"tokens", "numbers"});
-  json.number("validation_share", validation_share, 0, 0.9);
-  json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
-}
-
-std::unique_ptr<TaskExamples> image_examples(const ImageOptions& options) {
-  return std::make_unique<ImageExamples>(options);
+TaskKind image_task() {
+  return {"image", "Long Range Arena: what a picture of CIFAR-10 shows, pixel by pixel",
+          opens<ImageExamples, ImageOptions>};
 }
 
 }  // namespace cortado

@@ -1,11 +1,10 @@
-#include "cortado/tasks/image/image.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <set>
 
 #include "cortado/base/files.h"
+#include "cortado/tasks/registry.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado {
@@ -29,9 +28,8 @@ class Image : public ::testing::Test {
     write_file(file("test_batch"), record(7, 255, 0, 0) + record(8, 10, 200, 99));
   }
   std::string file(const std::string& name) const { return folder_.path() + "/" + name + ".bin"; }
-  std::unique_ptr<TaskExamples> open(ImageOptions options = {}) const {
-    options.folder = folder_.path();
-    return image_examples(options);
+  std::unique_ptr<TaskExamples> open(const std::string& input = "tokens") const {
+    return image_task().open({{"folder", folder_.path()}, {"input", input}}, "task");
   }
   TemporaryDirectory folder_;
 };
@@ -48,10 +46,8 @@ TEST_F(Image, PixelsAreGreyInOrder) {
   const Example one = open()->example(Split::kTest, 0);
   EXPECT_EQ(one.tokens[33], 76);
   EXPECT_EQ(one.tokens[32], 0);
-  ImageOptions numbers;
-  numbers.input = "numbers";
-  EXPECT_FLOAT_EQ(open(numbers)->example(Split::kTest, 0).numbers[0], -1);
-  EXPECT_EQ(open(numbers)->shape().channels, 1);
+  EXPECT_FLOAT_EQ(open("numbers")->example(Split::kTest, 0).numbers[0], -1);
+  EXPECT_EQ(open("numbers")->shape().channels, 1);
 }
 
 TEST_F(Image, TrainingAndValidationAreAllOfThePictures) {
@@ -72,7 +68,8 @@ TEST_F(Image, TrainingAndValidationAreAllOfThePictures) {
 }
 
 TEST_F(Image, OtherFilesAreRefused) {
-  EXPECT_NE(testing::error_of([] { image_examples({}); }).find("cs.toronto.edu"), std::string::npos);
+  EXPECT_NE(testing::error_of([] { image_task().open(Json::object(), "task"); }).find("cs.toronto.edu"),
+            std::string::npos);
   write_file(file("data_batch_3"), std::string(3072, 'x'));
   EXPECT_NE(testing::error_of([&] { open(); }).find("3072 bytes are no whole records of 3073"), std::string::npos);
   write_file(file("data_batch_3"), record(1, 0, 0, 0) + record(10, 0, 0, 0));

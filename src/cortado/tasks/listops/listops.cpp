@@ -1,17 +1,36 @@
-#include "cortado/tasks/listops/listops.h"
-
+// ListOps of Long Range Arena: the value of a long nested expression (README.md).
 #include <algorithm>
 #include <array>
 #include <limits>
 
 #include "cortado/base/error.h"
-#include "cortado/base/fields.h"
 #include "cortado/base/files.h"
 #include "cortado/tasks/draws.h"
 #include "cortado/tasks/listops/expression.h"
+#include "cortado/tasks/registry.h"
 
 namespace cortado {
 namespace {
+
+struct ListopsOptions {
+  std::string folder;  // basic_{train,val,test}.tsv as lra_release has them; "": drawn
+  int64_t examples = 96000, validation_examples = 2000, test_examples = 2000;
+  int64_t depth = 10, arguments = 10;    // at most
+  int64_t shorter = 2000, longer = 500;  // lengths lie between, both excluded
+  int64_t seed = 0;
+
+  void fields(JsonFields& json) {
+    json.text("folder", folder);
+    json.integer("examples", examples, 1, kMostExamples);
+    json.integer("validation_examples", validation_examples, 1, kMostExamples);
+    json.integer("test_examples", test_examples, 1, kMostExamples);
+    json.integer("depth", depth, 2, 1000);
+    json.integer("arguments", arguments, 2, 1000);
+    json.integer("shorter", shorter, 6, kMostExamples);
+    json.integer("longer", longer, 0, shorter - 2);
+    json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
+  }
+};
 
 constexpr double kOperatorShare = 0.25;  // of the nodes above the deepest
 
@@ -168,25 +187,7 @@ class ReadListops : public ListopsTask {
   std::vector<std::vector<Example>> splits_;
 };
 
-}  // namespace
-
-void ListopsOptions::fields(JsonFields& json) {
-  json.text("folder", folder);
-  json.integer("examples", examples, 1, kMostExamples);
-  json.integer("validation_examples", validation_examples, 1, kMostExamples);
-  json.integer("test_examples", test_examples, 1, kMostExamples);
-  json.integer("depth", depth, 2, 1000);
-  json.integer("arguments", arguments, 2, 1000);
-  json.integer("shorter", shorter, 6, kMostExamples);
-  json.integer("longer", longer, 0, shorter - 2);
-  json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
-}
-
-std::unique_ptr<TaskExamples> listops_examples(const ListopsOptions& options) {
-  if (options.folder.empty()) return std::make_unique<DrawnListops>(options);
-  return std::make_unique<ReadListops>(options);
-}
-
+// Writes basic_{train,val,test}.tsv; at most `most` examples of each split.
 void write_listops(const TaskExamples& task, const std::string& folder, int64_t most) {
   for (const auto& [name, split] : kSplits) {
     std::string text = "Source\tTarget\r\n";
@@ -196,6 +197,17 @@ void write_listops(const TaskExamples& task, const std::string& folder, int64_t 
     }
     write_file(folder + "/" + file_of(split), text);
   }
+}
+
+}  // namespace
+
+TaskKind listops_task() {
+  const auto open = [](const Json& json, const std::string& place) -> std::unique_ptr<TaskExamples> {
+    const auto options = from_fields<ListopsOptions>(json, place);
+    if (options.folder.empty()) return std::make_unique<DrawnListops>(options);
+    return std::make_unique<ReadListops>(options);
+  };
+  return {"listops", "Long Range Arena: the value of a long nested expression", open, write_listops};
 }
 
 }  // namespace cortado

@@ -1,11 +1,10 @@
-#include "cortado/tasks/listops/listops.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "cortado/base/files.h"
 #include "cortado/tasks/listops/expression.h"
+#include "cortado/tasks/registry.h"
 #include "cortado/testing/errors.h"
 #include "cortado/testing/statistics.h"
 
@@ -13,7 +12,7 @@ namespace cortado {
 namespace {
 
 std::unique_ptr<TaskExamples> listops(const std::string& settings) {
-  return listops_examples(from_fields<ListopsOptions>(parse_json(settings, "test"), "task"));
+  return listops_task().open(parse_json(settings, "test"), "task");
 }
 
 int64_t value(const std::string& text) { return listops_value(listops_tokens(text).value()).value_or(-1); }
@@ -45,7 +44,7 @@ TEST(Listops, DrawsAsThePublicGenerator) { testing::expect_published(*listops("{
 TEST(Listops, FilesAreReadAsTheyWereWritten) {
   const TemporaryDirectory folder;
   const auto task = listops(R"({"examples": 5, "validation_examples": 3, "test_examples": 3})");
-  write_listops(*task, folder.path(), 4);
+  listops_task().write(*task, folder.path(), 4);
   const auto again = listops(R"({"folder": ")" + folder.path() + "\"}");
   EXPECT_EQ(again->size(Split::kTrain), 4);
   EXPECT_EQ(again->size(Split::kTest), 3);
@@ -57,7 +56,7 @@ TEST(Listops, FilesAreReadAsTheyWereWritten) {
 
 TEST(Listops, FilesThatAreSomethingElseAreRefused) {
   const TemporaryDirectory folder;
-  write_listops(*listops(R"({"examples": 2, "validation_examples": 2, "test_examples": 2})"), folder.path(), 4);
+  listops_task().write(*listops(R"({"examples": 2, "validation_examples": 2, "test_examples": 2})"), folder.path(), 4);
   const auto refused = [&](const std::string& text) {
     write_file(folder.path() + "/basic_val.tsv", text);
     return testing::error_of([&] { listops(R"({"folder": ")" + folder.path() + "\"}"); });

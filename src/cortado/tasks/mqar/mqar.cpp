@@ -1,16 +1,28 @@
-#include "cortado/tasks/mqar/mqar.h"
-
+// Multi-query associative recall: pairs of a key and a value, then keys whose value is asked for (README.md).
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
 
 #include "cortado/base/error.h"
-#include "cortado/base/fields.h"
 #include "cortado/tasks/draws.h"
+#include "cortado/tasks/registry.h"
 
 namespace cortado {
 namespace {
+
+// Examples of one length T and number of pairs K.
+struct MqarSegment {
+  int64_t length = 64, pairs = 4, examples = 100000;
+};
+
+struct MqarOptions {
+  int64_t vocabulary = 8192;        // keys are below its half, values above; 0 is the filler
+  double power = 0.01;              // slot i of the queries is drawn with a weight of (i + 1)^(power - 1)
+  bool random_non_queries = false;  // what is neither pair nor query is any token, and not the filler
+  int64_t seed = 123;
+  std::vector<MqarSegment> train, test;
+};
 
 // Share of examples whose values are all said, by the number of pairs.
 class MqarScores : public Scores {
@@ -228,8 +240,7 @@ void check_segments(const MqarOptions& options, const std::string& place) {
   }
 }
 
-}  // namespace
-
+// {"protocol": "zoology" | "based", ...}: settings of `task` for this task. InputError: 4 K > T, V <= T, ...
 MqarOptions mqar_options(const Json& settings, const std::string& place) {
   JsonReader reader(settings, place);
   MqarOptions options = protocol(reader.choice("protocol", {"zoology", "based"}, "zoology"));
@@ -256,8 +267,13 @@ MqarOptions mqar_options(const Json& settings, const std::string& place) {
   return options;
 }
 
-std::unique_ptr<TaskExamples> mqar_examples(MqarOptions options) {
-  return std::make_unique<MqarExamples>(std::move(options));
+}  // namespace
+
+TaskKind mqar_task() {
+  return {"mqar", "multi-query associative recall: keys and values, then keys whose value is asked for",
+          [](const Json& json, const std::string& place) {
+            return std::make_unique<MqarExamples>(mqar_options(json, place));
+          }};
 }
 
 }  // namespace cortado

@@ -1,11 +1,10 @@
 // The generator's statistics against those of an independent implementation of the public one.
-#include "cortado/tasks/mqar/mqar.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
+#include "cortado/tasks/registry.h"
 #include "cortado/testing/errors.h"
 #include "cortado/testing/statistics.h"
 
@@ -13,7 +12,7 @@ namespace cortado {
 namespace {
 
 std::unique_ptr<TaskExamples> mqar(const std::string& settings) {
-  return mqar_examples(mqar_options(parse_json(settings, "test"), "task"));
+  return mqar_task().open(parse_json(settings, "test"), "task");
 }
 
 TEST(Mqar, AnExampleIsPairsAndQueriesWhoseAnswerIsNotShown) {

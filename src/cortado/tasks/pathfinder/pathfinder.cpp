@@ -1,5 +1,4 @@
-#include "cortado/tasks/pathfinder/pathfinder.h"
-
+// Pathfinder of Long Range Arena: are two marked ends those of one snake? (README.md)
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,9 +7,32 @@
 #include "cortado/base/error.h"
 #include "cortado/tasks/pathfinder/files.h"
 #include "cortado/tasks/pathfinder/snakes.h"
+#include "cortado/tasks/registry.h"
 
 namespace cortado {
 namespace {
+
+struct PathfinderOptions {
+  int64_t size = 32;              // pixels each way: 32, 64, 128 ("Path-X") or 256
+  std::string level = "hard";     // snakes of 14 paddles; "medium" 9, "easy" 6
+  std::string input = "numbers";  // (x / 255 - 0.5) / 0.5; or "tokens", the bytes
+  int64_t examples = 160000, validation_examples = 20000, test_examples = 20000;
+  int64_t seed = 0;
+  std::string folder;  // of pictures that are there (files.h), of which 8, 1 and 1 tenths are the splits; empty: drawn
+
+  void fields(JsonFields& json) {
+    json.text("folder", folder);
+    json.integer("size", size, 32, 256);
+    json.fail_if(size != 32 && size != 64 && size != 128 && size != 256, "\"size\" must be 32, 64, 128 or 256, got ",
+                 size);
+    json.choice("level", level, {"easy", "medium", "hard"});
+    json.choice("input", input, {"numbers", "tokens"});
+    json.integer("examples", examples, 1, kMostExamples);
+    json.integer("validation_examples", validation_examples, 1, kMostExamples);
+    json.integer("test_examples", test_examples, 1, kMostExamples);
+    json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
+  }
+};
 
 // The public sizes. Short snakes have a third of a long one's paddles, and are so many that theirs add up to
 // `short_paddles`.
@@ -47,25 +69,14 @@ class PathfinderTask : public TaskExamples {
  public:
   explicit PathfinderTask(PathfinderOptions options) : options_(std::move(options)) {}
 
-  TaskShape shape() const override {
-    const int64_t pixels = options_.size * options_.size;
-    if (options_.input == "tokens") return {.vocabulary = 256, .classes = 2, .length = pixels};
-    return {.channels = 1, .classes = 2, .length = pixels};
-  }
+  TaskShape shape() const override { return picture_shape(options_.input, options_.size * options_.size, 2); }
   std::unique_ptr<Scores> scores(Split) const override { return class_scores(); }
+  std::vector<Published> published() const override { return {{"connected", 0.5, 0.035}}; }
   std::string drawn(const Example& example) const override {
     return drawn_image(example, options_.size) + (example.label == 1 ? "connected\n" : "not connected\n");
   }
 
  protected:
-  void add_pixel(Example& example, int64_t byte) const {
-    if (options_.input == "tokens") {
-      example.tokens.push_back(byte);
-    } else {
-      example.numbers.push_back((float(byte) / 255 - 0.5F) / 0.5F);
-    }
-  }
-
   PathfinderOptions options_;
 };
 
@@ -88,13 +99,12 @@ class DrawnPathfinder : public PathfinderTask {
     Example example;
     example.label = picture.connected;
     for (const float value : picture.image.values) {
-      add_pixel(example, std::lround(255 * (value - *low) / (*high - *low)));
+      add_pixel(example, options_.input, std::lround(255 * (value - *low) / (*high - *low)));
     }
     return example;
   }
 
   Json statistics(int64_t count) const override;
-  std::vector<Published> published() const override { return {{"connected", 0.5, 0.035}}; }
 
  private:
   SnakeSizes sizes_;
@@ -139,7 +149,7 @@ class ReadPathfinder : public PathfinderTask {
     const PathfinderFile& file = files_[size_t(before + index)];
     Example example;
     example.label = file.connected;
-    for (const uint8_t pixel : read_grey_png(file.path, options_.size)) add_pixel(example, pixel);
+    for (const uint8_t pixel : read_grey_png(file.path, options_.size)) add_pixel(example, options_.input, pixel);
     return example;
   }
   Json statistics(int64_t count) const override {
@@ -148,7 +158,6 @@ class ReadPathfinder : public PathfinderTask {
     for (int64_t i = 0; i < count; ++i) connected += files_[size_t(i)].connected;
     return {{"connected", connected / double(count)}};
   }
-  std::vector<Published> published() const override { return {{"connected", 0.5, 0.035}}; }
 
  private:
   int64_t all_tenth() const { return int64_t(files_.size()) / 10; }
@@ -157,22 +166,14 @@ class ReadPathfinder : public PathfinderTask {
 
 }  // namespace
 
-void PathfinderOptions::fields(JsonFields& json) {
-  json.text("folder", folder);
-  json.integer("size", size, 32, 256);
-  json.fail_if(size != 32 && size != 64 && size != 128 && size != 256, "\"size\" must be 32, 64, 128 or 256, got ",
-               size);
-  json.choice("level", level, {"easy", "medium", "hard"});
-  json.choice("input", input, {"numbers", "tokens"});
-  json.integer("examples", examples, 1, kMostExamples);
-  json.integer("validation_examples", validation_examples, 1, kMostExamples);
-  json.integer("test_examples", test_examples, 1, kMostExamples);
-  json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
-}
-
-std::unique_ptr<TaskExamples> pathfinder_examples(const PathfinderOptions& options) {
-  if (options.folder.empty()) return std::make_unique<DrawnPathfinder>(options);
-  return std::make_unique<ReadPathfinder>(options);
+TaskKind pathfinder_task() {
+  const auto open = [](const Json& json, const std::string& place) -> std::unique_ptr<TaskExamples> {
+    const auto options = from_fields<PathfinderOptions>(json, place);
+    if (options.folder.empty()) return std::make_unique<DrawnPathfinder>(options);
+    return std::make_unique<ReadPathfinder>(options);
+  };
+  return {"pathfinder", "Long Range Arena: are two marked ends those of one snake, pixel by pixel", open,
+          write_pathfinder};
 }
 
 }  // namespace cortado

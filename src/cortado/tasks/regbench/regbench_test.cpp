@@ -1,9 +1,9 @@
 // The generator's statistics, and what baselines reach, against those of an independent implementation of the public
 // generator.
-#include "cortado/tasks/regbench/regbench.h"
-
 #include <gtest/gtest.h>
 
+#include "cortado/tasks/regbench/dfa.h"
+#include "cortado/tasks/registry.h"
 #include "cortado/testing/errors.h"
 #include "cortado/testing/statistics.h"
 
@@ -11,7 +11,7 @@ namespace cortado {
 namespace {
 
 std::unique_ptr<TaskExamples> regbench(const std::string& settings) {
-  return regbench_examples(from_fields<RegbenchOptions>(parse_json(settings, "test"), "task"));
+  return regbench_task().open(parse_json(settings, "test"), "task");
 }
 
 TEST(Regbench, DrawsAsThePublicGenerator) { testing::expect_published(*regbench("{}")); }

@@ -1,13 +1,23 @@
-#include "cortado/tasks/retrieval/retrieval.h"
-
+// Do two papers cite each other? Pairs of long texts, byte by byte: AAN in Long Range Arena (README.md).
 #include <algorithm>
 #include <array>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/tasks/registry.h"
 
 namespace cortado {
 namespace {
+
+struct RetrievalOptions {
+  std::string folder;     // new_aan_pairs.{train,eval,test}.tsv
+  int64_t length = 4000;  // bytes of a text that are read
+
+  void fields(JsonFields& json) {
+    json.text("folder", folder);
+    json.integer("length", length, 1, 10000);  // the public data are cut there
+  }
+};
 
 constexpr std::array<const char*, 3> kPairFiles = {"new_aan_pairs.train.tsv", "new_aan_pairs.eval.tsv",
                                                    "new_aan_pairs.test.tsv"};
@@ -62,9 +72,8 @@ class Pairs {
 class RetrievalExamples : public TaskExamples {
  public:
   explicit RetrievalExamples(const RetrievalOptions& options) : options_(options) {
-    fail_input_if(options.folder.empty(),
-                  "[task] retrieval needs \"folder\": tsv_data of Long Range Arena's lra_release.gz "
-                  "(github.com/google-research/long-range-arena)");
+    need_folder(options.folder, "retrieval",
+                "tsv_data of Long Range Arena's lra_release.gz (github.com/google-research/long-range-arena)");
     for (const char* file : kPairFiles) splits_.push_back(std::make_unique<Pairs>(options.folder + "/" + file));
   }
 
@@ -110,13 +119,9 @@ class RetrievalExamples : public TaskExamples {
 
 }  // namespace
 
-void RetrievalOptions::fields(JsonFields& json) {
-  json.text("folder", folder);
-  json.integer("length", length, 1, 10000);  // the public data are cut there
-}
-
-std::unique_ptr<TaskExamples> retrieval_examples(const RetrievalOptions& options) {
-  return std::make_unique<RetrievalExamples>(options);
+TaskKind retrieval_task() {
+  return {"retrieval", "Long Range Arena: does one of two papers of AAN cite the other, byte by byte",
+          opens<RetrievalExamples, RetrievalOptions>};
 }
 
 }  // namespace cortado

@@ -1,8 +1,7 @@
-#include "cortado/tasks/retrieval/retrieval.h"
-
 #include <gtest/gtest.h>
 
 #include "cortado/base/files.h"
+#include "cortado/tasks/registry.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado {
@@ -19,7 +18,7 @@ class Retrieval : public ::testing::Test {
     write_file(folder_.path() + "/new_aan_pairs." + split + ".tsv", text);
   }
   std::unique_ptr<TaskExamples> open(int64_t length = 4000) const {
-    return retrieval_examples({folder_.path(), length});
+    return retrieval_task().open({{"folder", folder_.path()}, {"length", length}}, "task");
   }
   std::string refused(const std::string& text) const {
     write("eval", text);
@@ -41,7 +40,8 @@ TEST_F(Retrieval, PairsAreBytesOfBothTexts) {
 }
 
 TEST_F(Retrieval, OtherFilesAreRefused) {
-  EXPECT_NE(testing::error_of([] { retrieval_examples({}); }).find("lra_release"), std::string::npos);
+  EXPECT_NE(testing::error_of([] { retrieval_task().open(Json::object(), "task"); }).find("lra_release"),
+            std::string::npos);
   EXPECT_NE(refused("1.0\tA\tB\tx\ty\n1.0\tA\tB\tx").find("line 2: expected 5 columns"), std::string::npos);
   EXPECT_NE(refused("1\tA\tB\tx\ty").find("line 1: the label must be 0.0 or 1.0"), std::string::npos);
   EXPECT_NE(refused("1.0\tA\tB\tx\t").find("line 1: a text is empty"), std::string::npos);

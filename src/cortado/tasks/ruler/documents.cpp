@@ -1,7 +1,6 @@
 // Questions about documents: SQuAD's and HotpotQA's, among paragraphs that have nothing to do with them.
 #include <algorithm>
 #include <functional>
-#include <map>
 
 #include "cortado/base/error.h"
 #include "cortado/base/json.h"

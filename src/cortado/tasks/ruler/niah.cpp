@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include "cortado/base/error.h"
 #include "cortado/tasks/ruler/ruler.h"
@@ -9,6 +10,59 @@
 namespace cortado {
 
 namespace {
+
+// --- Haystacks: a text cut into sentences. ---
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+// Marks that may stand behind the full stop, or before a sentence's first word, in ASCII and as curly quotes.
+std::string_view without_closing(std::string_view word) {
+  while (!word.empty()) {
+    if (word.ends_with("\u201d") || word.ends_with("\u2019")) {
+      word.remove_suffix(3);
+    } else if (std::string_view("\"')]}").find(word.back()) != std::string_view::npos) {
+      word.remove_suffix(1);
+    } else {
+      break;
+    }
+  }
+  return word;
+}
+
+std::string_view without_opening(std::string_view word) {
+  while (!word.empty()) {
+    if (word.starts_with("\u201c") || word.starts_with("\u2018")) {
+      word.remove_prefix(3);
+    } else if (std::string_view("\"'([{").find(word.front()) != std::string_view::npos) {
+      word.remove_prefix(1);
+    } else {
+      break;
+    }
+  }
+  return word;
+}
+
+bool is_abbreviation(std::string_view word) {
+  static const std::set<std::string_view> kKnown = {"Mr",  "Mrs", "Ms",  "Dr",   "Prof", "St",   "Sr",  "Jr",  "Rev",
+                                                    "Hon", "Gen", "Col", "Capt", "Lt",   "Sgt",  "vs",  "etc", "cf",
+                                                    "e.g", "i.e", "Inc", "Ltd",  "Co",   "Corp", "Jan", "Feb", "Mar",
+                                                    "Apr", "Aug", "Sep", "Sept", "Oct",  "Nov",  "Dec"};
+  const bool initial = word.size() == 1 && word[0] >= 'A' && word[0] <= 'Z' && word[0] != 'I';
+  return initial || kKnown.contains(word);
+}
+
+// Whether a sentence ends behind `word`, when `next` follows.
+bool ends_sentence(std::string_view word, std::string_view next) {
+  std::string_view end = without_closing(word);
+  if (end.ends_with("!") || end.ends_with("?")) return true;
+  if (!end.ends_with(".")) return false;
+  end.remove_suffix(1);
+  if (is_abbreviation(without_opening(end))) return false;
+  const std::string_view start = without_opening(next);
+  return start.empty() || !(start[0] >= 'a' && start[0] <= 'z');
+}
+
+// --- Needles. ---
 
 enum class Haystack { kNoise, kEssay, kNeedles };
 enum class NeedleValue { kNumber, kUuid };
@@ -48,121 +102,136 @@ class NiahTask : public RulerTask {
         random_(static_cast<uint64_t>(options.seed), concat("niah ", name, " ", options.length)) {}
 
   int64_t least(int64_t) const override { return shape_.haystack == Haystack::kEssay ? 1 : needles(); }
-  RulerQuestion draw(int64_t index, int64_t size) const override;
+
+  RulerQuestion draw(int64_t index, int64_t size) const override {
+    Draws draws(random_, index);
+    std::vector<std::string> keys;
+    for (int64_t i = 0; i < shape_.keys; ++i) keys.push_back(key(draws));
+    const bool essay = shape_.haystack == Haystack::kEssay;
+    std::vector<std::string> parts;
+    if (essay) parts = material_.essay.sentences(size);
+    std::vector<Needle> needles = draw_places(draws, size, parts.size());
+    draw_values(draws, keys, needles);
+    if (shape_.haystack == Haystack::kNoise) parts.assign(size_t(size), kRulerNoise);
+    if (shape_.haystack == Haystack::kNeedles) parts = distractors(draws, size, keys);
+
+    std::vector<Needle> in_order = needles;
+    std::stable_sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) { return a.place > b.place; });
+    for (const Needle& needle : in_order) parts.insert(parts.begin() + std::ptrdiff_t(needle.place), needle.text);
+
+    RulerQuestion question;
+    question.size = size;
+    std::string query;
+    const auto asked = draws.distinct(shape_.asked, shape_.keys);
+    for (size_t i = 0; i < asked.size(); ++i) {
+      const auto which = size_t(asked[i]);
+      query += concat(i == 0 ? "" : i + 1 == asked.size() ? ", and " : ", ", keys[which]);
+      for (const Needle& needle : needles) {
+        if (needle.key != which) continue;
+        question.references.push_back(needle.value);
+        question.depths.push_back(needle.depth);
+      }
+    }
+    const std::string about =
+        concat("special magic ", kind(), singular() ? "" : "s", " for ", query, " mentioned in the provided text");
+    question.text = text_about(joined(parts, essay ? " " : "\n"), about);
+    question.answer_prefix = concat(" The ", about, singular() ? " is" : " are");
+    return question;
+  }
 
  private:
   int64_t needles() const { return shape_.keys * shape_.values; }
   bool singular() const { return shape_.asked * shape_.values == 1; }
   std::string kind() const { return shape_.value == NeedleValue::kNumber ? "number" : "uuid"; }
-  std::string key(Draws& draws) const;
-  std::string value(Draws& draws) const;
-  std::string sentence(const std::string& key, const std::string& value) const;
-  std::vector<Needle> draw_places(Draws& draws, int64_t size, size_t parts) const;
-  void draw_values(Draws& draws, const std::vector<std::string>& keys, std::vector<Needle>& needles) const;
-  std::vector<std::string> distractors(Draws& draws, int64_t size, const std::vector<std::string>& keys) const;
-  std::string text_about(const std::string& context, const std::string& about) const;
+
+  std::string key(Draws& draws) const {
+    if (shape_.uuid_keys) return uuid_of(draws);
+    const auto& [adjectives, nouns] = material_.words;
+    const auto& adjective = adjectives[size_t(draws.below(int64_t(adjectives.size())))];
+    return concat(adjective, "-", nouns[size_t(draws.below(int64_t(nouns.size())))]);
+  }
+
+  std::string value(Draws& draws) const {
+    if (shape_.value == NeedleValue::kNumber) return std::to_string(1000000 + draws.below(9000000));
+    draws.bits();  // unused: the questions are those that earlier results answer
+    return uuid_of(draws);
+  }
+
+  std::string sentence(const std::string& key, const std::string& value) const {
+    return concat("One of the special magic ", kind(), "s for ", key, " is: ", value, ".");
+  }
+
+  std::vector<Needle> draw_places(Draws& draws, int64_t size, size_t parts) const {
+    std::vector<Needle> drawn;
+    const bool essay = shape_.haystack == Haystack::kEssay;
+    for (const int64_t place : draws.distinct(needles(), essay ? kDepths : size)) {
+      Needle needle{.key = drawn.size() / size_t(shape_.values), .value = {}, .text = {}};
+      if (essay) {
+        const auto percent = static_cast<size_t>(std::round(double(place) * 100 / (kDepths - 1)));
+        needle.place = parts * percent / 100;
+        needle.depth = double(percent) / 100;
+      } else {
+        needle.place = size_t(place);
+        needle.depth = double(place) / double(size);
+      }
+      drawn.push_back(needle);
+    }
+    return drawn;
+  }
+
+  void draw_values(Draws& draws, const std::vector<std::string>& keys, std::vector<Needle>& needles) const {
+    for (Needle& needle : needles) {
+      needle.value = value(draws);
+      needle.text = sentence(keys[needle.key], needle.value);
+    }
+  }
+
+  // Needles that nobody asks for, under keys of their own.
+  std::vector<std::string> distractors(Draws& draws, int64_t size, const std::vector<std::string>& keys) const {
+    std::vector<std::string> lines;
+    while (int64_t(lines.size()) < size) {
+      const std::string other = key(draws), hidden = value(draws);
+      if (std::find(keys.begin(), keys.end(), other) == keys.end()) lines.push_back(sentence(other, hidden));
+    }
+    return lines;
+  }
+
+  std::string text_about(const std::string& context, const std::string& about) const {
+    const std::string things = kind() + (singular() ? "" : "s");
+    return concat(singular() ? "A special magic " : "Some special magic ", things, singular() ? " is" : " are",
+                  " hidden within the following text. Make sure to memorize it. I will quiz you about the ", things,
+                  " afterwards.\n", context, "\nWhat ", singular() ? "is" : "are all", " the ", about, "?");
+  }
 
   NiahShape shape_;
   const RulerMaterial& material_;
   RandomStream random_;
 };
 
-std::string NiahTask::key(Draws& draws) const {
-  if (shape_.uuid_keys) return uuid_of(draws);
-  const auto& [adjectives, nouns] = material_.words;
-  const auto& adjective = adjectives[size_t(draws.below(int64_t(adjectives.size())))];
-  return concat(adjective, "-", nouns[size_t(draws.below(int64_t(nouns.size())))]);
-}
-
-std::string NiahTask::value(Draws& draws) const {
-  if (shape_.value == NeedleValue::kNumber) return std::to_string(1000000 + draws.below(9000000));
-  draws.bits();  // unused: the questions are those that earlier results answer
-  return uuid_of(draws);
-}
-
-std::string NiahTask::sentence(const std::string& key, const std::string& value) const {
-  return concat("One of the special magic ", kind(), "s for ", key, " is: ", value, ".");
-}
-
-std::vector<Needle> NiahTask::draw_places(Draws& draws, int64_t size, size_t parts) const {
-  std::vector<Needle> drawn;
-  const bool essay = shape_.haystack == Haystack::kEssay;
-  for (const int64_t place : draws.distinct(needles(), essay ? kDepths : size)) {
-    Needle needle{.key = drawn.size() / size_t(shape_.values), .value = {}, .text = {}};
-    if (essay) {
-      const auto percent = static_cast<size_t>(std::round(double(place) * 100 / (kDepths - 1)));
-      needle.place = parts * percent / 100;
-      needle.depth = double(percent) / 100;
-    } else {
-      needle.place = size_t(place);
-      needle.depth = double(place) / double(size);
-    }
-    drawn.push_back(needle);
-  }
-  return drawn;
-}
-
-void NiahTask::draw_values(Draws& draws, const std::vector<std::string>& keys, std::vector<Needle>& needles) const {
-  for (Needle& needle : needles) {
-    needle.value = value(draws);
-    needle.text = sentence(keys[needle.key], needle.value);
-  }
-}
-
-// Needles that nobody asks for, under keys of their own.
-std::vector<std::string> NiahTask::distractors(Draws& draws, int64_t size, const std::vector<std::string>& keys) const {
-  std::vector<std::string> lines;
-  while (int64_t(lines.size()) < size) {
-    const std::string other = key(draws), hidden = value(draws);
-    if (std::find(keys.begin(), keys.end(), other) == keys.end()) lines.push_back(sentence(other, hidden));
-  }
-  return lines;
-}
-
-std::string NiahTask::text_about(const std::string& context, const std::string& about) const {
-  const std::string things = kind() + (singular() ? "" : "s");
-  return concat(singular() ? "A special magic " : "Some special magic ", things, singular() ? " is" : " are",
-                " hidden within the following text. Make sure to memorize it. I will quiz you about the ", things,
-                " afterwards.\n", context, "\nWhat ", singular() ? "is" : "are all", " the ", about, "?");
-}
-
-RulerQuestion NiahTask::draw(int64_t index, int64_t size) const {
-  Draws draws(random_, index);
-  std::vector<std::string> keys;
-  for (int64_t i = 0; i < shape_.keys; ++i) keys.push_back(key(draws));
-  const bool essay = shape_.haystack == Haystack::kEssay;
-  std::vector<std::string> parts;
-  if (essay) parts = material_.essay.sentences(size);
-  std::vector<Needle> needles = draw_places(draws, size, parts.size());
-  draw_values(draws, keys, needles);
-  if (shape_.haystack == Haystack::kNoise) parts.assign(size_t(size), kRulerNoise);
-  if (shape_.haystack == Haystack::kNeedles) parts = distractors(draws, size, keys);
-
-  std::vector<Needle> in_order = needles;
-  std::stable_sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) { return a.place > b.place; });
-  for (const Needle& needle : in_order) parts.insert(parts.begin() + std::ptrdiff_t(needle.place), needle.text);
-
-  RulerQuestion question;
-  question.size = size;
-  std::string query;
-  const auto asked = draws.distinct(shape_.asked, shape_.keys);
-  for (size_t i = 0; i < asked.size(); ++i) {
-    const auto which = size_t(asked[i]);
-    query += concat(i == 0 ? "" : i + 1 == asked.size() ? ", and " : ", ", keys[which]);
-    for (const Needle& needle : needles) {
-      if (needle.key != which) continue;
-      question.references.push_back(needle.value);
-      question.depths.push_back(needle.depth);
-    }
-  }
-  const std::string about =
-      concat("special magic ", kind(), singular() ? "" : "s", " for ", query, " mentioned in the provided text");
-  question.text = text_about(joined(parts, essay ? " " : "\n"), about);
-  question.answer_prefix = concat(" The ", about, singular() ? " is" : " are");
-  return question;
-}
-
 }  // namespace
+
+Essay::Essay(std::string_view text) {
+  for (auto at = text.begin(); at != text.end();) {
+    at = std::find_if_not(at, text.end(), is_space);
+    const auto end = std::find_if(at, text.end(), is_space);
+    if (at != end) words_.emplace_back(at, end);
+    at = end;
+  }
+  fail_input_if(words_.empty(), "[ruler] the haystack has no words");
+}
+
+std::vector<std::string> Essay::sentences(int64_t count) const {
+  fail_input_if(words_.empty(), "[ruler] this task hides its needle in a text, and there is none");
+  std::vector<std::string> found(1);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& word = words_[static_cast<size_t>(i) % words_.size()];
+    const auto& next = words_[static_cast<size_t>(i + 1) % words_.size()];
+    auto& sentence = found.back();
+    sentence += (sentence.empty() ? "" : " ") + word;
+    if (i + 1 < count && ends_sentence(word, next)) found.emplace_back();
+  }
+  return found;
+}
 
 std::vector<RulerKind> niah_kinds() {
   using enum Haystack;

@@ -22,8 +22,6 @@ std::string in_lower_case(std::string text) {
 
 }  // namespace
 
-int64_t RulerTask::most(int64_t) const { return std::numeric_limits<int64_t>::max() / 4; }
-
 const std::vector<RulerKind>& ruler_kinds() {
   static const std::vector<RulerKind> all = [] {
     std::vector<RulerKind> kinds = niah_kinds();
@@ -96,12 +94,6 @@ double ruler_score(const std::string& answer, const std::vector<std::string>& re
     return read.find(in_lower_case(reference)) != std::string::npos;
   });
   return any_reference ? double(found > 0) : double(found) / double(references.size());
-}
-
-std::string joined(const std::vector<std::string>& parts, const std::string& separator) {
-  std::string text;
-  for (size_t i = 0; i < parts.size(); ++i) text += (i ? separator : "") + parts[i];
-  return text;
 }
 
 }  // namespace cortado

@@ -3,16 +3,69 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cortado/base/random.h"
+#include "cortado/base/words.h"
 #include "cortado/tasks/draws.h"
-#include "cortado/tasks/ruler/material.h"
 
 namespace cortado {
+
+// --- What the questions are made from: words, a long text, documents with questions about them. ---
+
+// Adjectives and nouns, one a line.
+struct RulerWords {
+  std::vector<std::string> adjectives, nouns;
+
+  static RulerWords read(const std::string& adjectives_file, const std::string& nouns_file);
+  // Each word once, and behind them every adjective with every noun, joined by a hyphen.
+  std::string word(int64_t index) const;
+  int64_t single() const { return int64_t(adjectives.size() + nouns.size()); }
+  int64_t all() const { return single() + int64_t(adjectives.size() * nouns.size()); }
+};
+
+// A text as a haystack: its first words, cut into sentences.
+class Essay {
+ public:
+  Essay() = default;
+  explicit Essay(std::string_view text);  // InputError: no words
+
+  // The first `count` words, from the beginning again where the text ends.
+  std::vector<std::string> sentences(int64_t count) const;
+
+ private:
+  std::vector<std::string> words_;
+};
+
+// Questions about documents, in the order of their file.
+struct Documents {
+  struct Question {
+    std::string text;
+    std::vector<std::string> answers;  // any of them is right
+    std::vector<int64_t> gold;         // the documents that belong to it
+    std::vector<int64_t> related;      // others of the same article
+  };
+  std::vector<std::string> texts;  // each once, sorted
+  std::vector<Question> questions;
+
+  // SQuAD 2.0's JSON (dev-v2.0.json): its paragraphs, and the questions that have an answer.
+  static Documents squad(const std::string& file);
+  // HotpotQA's JSON with distractors (hotpot_dev_distractor_v1.json).
+  static Documents hotpotqa(const std::string& file);
+};
+
+struct RulerMaterial {
+  RulerWords words;
+  Essay essay;
+  Documents squad, hotpotqa;
+};
+
+// --- The questions. ---
 
 struct RulerQuestion {
   std::string text;                     // what the user says: the long text and the question
@@ -38,7 +91,8 @@ class RulerTask {
   // With a text of `size` units, least(index) <= size <= most(index).
   virtual RulerQuestion draw(int64_t index, int64_t size) const = 0;
   virtual int64_t least(int64_t index) const = 0;
-  virtual int64_t most(int64_t index) const;  // no limit unless a task has one
+  // No limit unless a task has one.
+  virtual int64_t most(int64_t) const { return std::numeric_limits<int64_t>::max() / 4; }
 };
 
 enum class RulerNeeds { kNothing, kEssay, kSquad, kHotpotQa };
@@ -91,8 +145,5 @@ double ruler_score(const std::string& answer, const std::vector<std::string>& re
 // What the noise of RULER's texts says, a line at a time.
 inline constexpr const char* kRulerNoise =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
-
-// The parts, one after the other, separated.
-std::string joined(const std::vector<std::string>& parts, const std::string& separator);
 
 }  // namespace cortado

@@ -1,13 +1,23 @@
-#include "cortado/tasks/text/text.h"
-
+// Sentiment of film reviews, byte by byte: IMDB in Long Range Arena (README.md).
 #include <algorithm>
 #include <filesystem>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/tasks/registry.h"
 
 namespace cortado {
 namespace {
+
+struct TextOptions {
+  std::string folder;     // aclImdb: {train,test}/{pos,neg}/ID_RATING.txt
+  int64_t length = 4000;  // bytes of a review that are read
+
+  void fields(JsonFields& json) {
+    json.text("folder", folder);
+    json.integer("length", length, 1, 1 << 30);
+  }
+};
 
 namespace fs = std::filesystem;
 
@@ -48,8 +58,7 @@ std::vector<Review> reviews_in(const std::string& folder) {
 class TextExamples : public TaskExamples {
  public:
   explicit TextExamples(const TextOptions& options) : options_(options) {
-    fail_input_if(options.folder.empty(),
-                  "[task] text needs \"folder\": aclImdb, unpacked (ai.stanford.edu/~amaas/data/sentiment)");
+    need_folder(options.folder, "text", "aclImdb, unpacked (ai.stanford.edu/~amaas/data/sentiment)");
     train_ = reviews_in(options.folder + "/train");
     test_ = reviews_in(options.folder + "/test");
   }
@@ -93,13 +102,8 @@ class TextExamples : public TaskExamples {
 
 }  // namespace
 
-void TextOptions::fields(JsonFields& json) {
-  json.text("folder", folder);
-  json.integer("length", length, 1, 1 << 30);
-}
-
-std::unique_ptr<TaskExamples> text_examples(const TextOptions& options) {
-  return std::make_unique<TextExamples>(options);
+TaskKind text_task() {
+  return {"text", "Long Range Arena: is a film review of IMDB good, byte by byte", opens<TextExamples, TextOptions>};
 }
 
 }  // namespace cortado

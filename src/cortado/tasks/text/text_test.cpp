@@ -1,10 +1,9 @@
-#include "cortado/tasks/text/text.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "cortado/base/files.h"
+#include "cortado/tasks/registry.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado {
@@ -25,7 +24,9 @@ class Text : public ::testing::Test {
     std::filesystem::create_directories(std::filesystem::path(folder_.path() + name).parent_path());
     write_file(folder_.path() + name, text);
   }
-  std::unique_ptr<TaskExamples> open(int64_t length = 4000) const { return text_examples({folder_.path(), length}); }
+  std::unique_ptr<TaskExamples> open(int64_t length = 4000) const {
+    return text_task().open({{"folder", folder_.path()}, {"length", length}}, "task");
+  }
   TemporaryDirectory folder_;
 };
 
@@ -42,7 +43,8 @@ TEST_F(Text, ReviewsAreBytes) {
 }
 
 TEST_F(Text, OtherFoldersAreRefused) {
-  EXPECT_NE(testing::error_of([] { text_examples({}); }).find("ai.stanford.edu"), std::string::npos);
+  EXPECT_NE(testing::error_of([] { text_task().open(Json::object(), "task"); }).find("ai.stanford.edu"),
+            std::string::npos);
   write("/train/pos/0_2.txt", "rated 2");
   EXPECT_NE(testing::error_of([&] { open(); }).find("\"0_2.txt\" is not named as a good review is"), std::string::npos);
   std::filesystem::remove(folder_.path() + "/train/pos/0_2.txt");

@@ -13,6 +13,7 @@
 #include "cortado/testing/errors.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/import.h"
+#include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
 namespace {

@@ -17,11 +17,12 @@ BpeDefinition checked(BpeDefinition definition, const std::string& place) {
 }
 
 // The added tokens that are looked for before (false) or after normalisation (true).
-std::vector<AddedToken> added_tokens(const BpeDefinition& definition, const Normalizer& normalizer, bool normalized) {
+std::vector<AddedToken> added_tokens(const BpeDefinition& definition, const TextSteps<NormalizerStep>& normalizer,
+                                     bool normalized) {
   std::vector<AddedToken> tokens;
   for (AddedToken token : definition.added) {
     if (token.normalized != normalized) continue;
-    if (normalized) token.text = normalizer.apply(token.text);
+    if (normalized) token.text = normalize(normalizer, token.text);
     tokens.push_back(std::move(token));
   }
   return tokens;
@@ -31,20 +32,20 @@ std::vector<AddedToken> added_tokens(const BpeDefinition& definition, const Norm
 
 BpeTokenizer::BpeTokenizer(BpeDefinition definition, const std::string& place)
     : definition_(checked(std::move(definition), place)),
-      normalizer_(definition_.normalizer),
+      normalizer_(with_matchers(definition_.normalizer, "tokenizer.normalizer")),
       raw_(added_tokens(definition_, normalizer_, false)),
       normalized_(added_tokens(definition_, normalizer_, true)),
       pre_tokenizer_(definition_.pre_tokenizer),
       merger_(definition_, pre_tokenizer_.bytes()),
-      decoder_(definition_.decoder),
+      decoder_(with_matchers(definition_.decoder, "tokenizer.decoder")),
       special_(definition_.tokens.size()) {
   pieces_.reserve(definition_.tokens.size());
   for (size_t id = 0; id < definition_.tokens.size(); ++id) {
     const std::string& token = definition_.tokens[id];
-    pieces_.push_back(decoder_.piece(token, false));
+    pieces_.push_back(decode_token(decoder_, token, false));
     if (!token.empty()) ids_.emplace(token, static_cast<int32_t>(id));
   }
-  for (const AddedToken& token : definition_.added) special_[static_cast<size_t>(token.id)] = token.special;
+  for (const AddedToken& token : definition_.added) special_[token.id] = token.special;
 }
 
 std::shared_ptr<Tokenizer> BpeTokenizer::load(JsonReader& reader, const std::string& directory) {
@@ -70,7 +71,7 @@ void BpeTokenizer::save(const std::string& directory) const {
 }
 
 void BpeTokenizer::encode_segment(const Word& segment, Merger::Cache& cache, std::vector<int32_t>& tokens) const {
-  const std::string text = normalizer_.apply(std::string(segment.text));
+  const std::string text = normalize(normalizer_, std::string(segment.text));
   std::deque<std::string> storage;
   std::vector<Word> words;
   bool first = segment.first;
@@ -111,24 +112,15 @@ std::string BpeTokenizer::decode(const std::vector<int32_t>& tokens) const {
   for (size_t i = 0; i < tokens.size(); ++i) {
     check_token(tokens[i], vocabulary());
     const auto id = static_cast<size_t>(tokens[i]);
-    text += i == 0 ? decoder_.piece(definition_.tokens[id], true) : pieces_[id];
+    text += i == 0 ? decode_token(decoder_, definition_.tokens[id], true) : pieces_[id];
   }
-  decoder_.finish(text);
+  finish_text(decoder_, text);
   return text;
 }
 
 std::string BpeTokenizer::piece(int32_t token) const {
   check_token(token, vocabulary());
-  return pieces_[static_cast<size_t>(token)];
-}
-
-bool BpeTokenizer::is_special(int32_t token) const {
-  return token >= 0 && token < vocabulary() && special_[static_cast<size_t>(token)];
-}
-
-int32_t BpeTokenizer::find(std::string_view text) const {
-  const auto found = ids_.find(text);
-  return found == ids_.end() ? -1 : found->second;
+  return pieces_[token];
 }
 
 }  // namespace cortado

@@ -20,8 +20,7 @@ struct pcre2_real_code_8;
 namespace cortado {
 
 struct Span {
-  size_t begin;
-  size_t end;
+  size_t begin, end;
 };
 
 // A pattern, ready to be looked for. Regular expressions are Hugging Face's: written for Oniguruma with Ruby's syntax.
@@ -49,15 +48,21 @@ struct TextStep {
   Definition definition;
   Matcher matcher;
 };
+template <typename Definition>
+using TextSteps = std::vector<TextStep<Definition>>;
 
-class Normalizer {
- public:
-  explicit Normalizer(const std::vector<NormalizerStep>& steps);
-  std::string apply(std::string text) const;
+template <typename Definition>
+TextSteps<Definition> with_matchers(const std::vector<Definition>& steps, const std::string& place) {
+  TextSteps<Definition> all;
+  for (const Definition& step : steps) all.push_back({step, Matcher(step.pattern, place)});
+  return all;
+}
 
- private:
-  std::vector<TextStep<NormalizerStep>> steps_;
-};
+std::string normalize(const TextSteps<NormalizerStep>& steps, std::string text);
+
+// What a token stands for in the middle of a text, or at its beginning; and what is left of the whole text.
+std::string decode_token(const TextSteps<DecoderStep>& steps, const std::string& token, bool first);
+void finish_text(const TextSteps<DecoderStep>& steps, std::string& text);
 
 // Finds added tokens: the leftmost first, of several that begin there the longest.
 class AddedTokenFinder {
@@ -73,7 +78,6 @@ class AddedTokenFinder {
 
   std::vector<AddedToken> tokens_;                   // longest first
   std::array<std::vector<uint32_t>, 256> starting_;  // by first byte, into tokens_
-  bool any_ = false;
 };
 
 struct Word {
@@ -94,22 +98,8 @@ class PreTokenizer {
   static void split(const Step& step, const Word& word, std::vector<Word>& out);
   static Word metaspace(const PreTokenizerStep& step, const Word& word, std::deque<std::string>& storage);
 
-  std::vector<Step> steps_;
+  TextSteps<PreTokenizerStep> steps_;
   bool bytes_ = false;
-};
-
-// What tokens stand for.
-class TokenDecoder {
- public:
-  explicit TokenDecoder(const std::vector<DecoderStep>& steps);
-
-  // A token in the middle of a text, and at its beginning.
-  std::string piece(const std::string& token, bool first) const;
-  // What is left of the whole text.
-  void finish(std::string& text) const;
-
- private:
-  std::vector<TextStep<DecoderStep>> steps_;
 };
 
 // Lookup by string_view without making a string.
@@ -119,6 +109,12 @@ struct TextHash {
 };
 template <typename Value>
 using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
+
+// The id of a text; -1 without.
+inline int32_t id_in(const TextMap<int32_t>& ids, std::string_view text) {
+  const auto found = ids.find(text);
+  return found == ids.end() ? -1 : found->second;
+}
 
 // (left token, right token) -> what they become, and how early.
 class MergeTable {
@@ -189,9 +185,9 @@ class BpeTokenizer : public Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(const std::vector<int32_t>& tokens) const override;
   std::string piece(int32_t token) const override;
-  bool is_special(int32_t token) const override;
+  bool is_special(int32_t token) const override { return token >= 0 && token < vocabulary() && special_[token]; }
   const SpecialTokens& special() const override { return definition_.special; }
-  int32_t find(std::string_view text) const override;
+  int32_t find(std::string_view text) const override { return id_in(ids_, text); }
   void save(const std::string& directory) const override;
 
   const BpeDefinition& definition() const { return definition_; }
@@ -200,12 +196,12 @@ class BpeTokenizer : public Tokenizer {
   void encode_segment(const Word& segment, Merger::Cache& cache, std::vector<int32_t>& tokens) const;
 
   BpeDefinition definition_;
-  Normalizer normalizer_;
+  TextSteps<NormalizerStep> normalizer_;
   AddedTokenFinder raw_;         // looks in the text as it is
   AddedTokenFinder normalized_;  // in the normalised text
   PreTokenizer pre_tokenizer_;
   Merger merger_;
-  TokenDecoder decoder_;
+  TextSteps<DecoderStep> decoder_;
   TextMap<int32_t> ids_;
   std::vector<std::string> pieces_;  // what each token stands for in the middle of a text
   std::vector<bool> special_;

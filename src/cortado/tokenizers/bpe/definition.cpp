@@ -117,7 +117,7 @@ bool bytes_of_letters(std::string_view text, std::string& bytes) {
     const Utf8Char c = utf8_char(text);
     if (c.length == 0 || c.code >= table.size() || table[c.code] < 0) return false;
     bytes += static_cast<char>(table[c.code]);
-    text.remove_prefix(static_cast<size_t>(c.length));
+    text.remove_prefix(c.length);
   }
   return !bytes.empty();
 }
@@ -180,14 +180,14 @@ void check_definition(const BpeDefinition& definition, const std::string& place)
   const auto count = static_cast<int64_t>(definition.tokens.size());
   fail_input_if(count == 0 || count > kMostTokens, "[", place, "] expected 1 to ", kMostTokens, " tokens, got ", count);
   const auto check = [&](const char* what, int32_t id) {
-    const bool known = id >= 0 && id < count && !definition.tokens[static_cast<size_t>(id)].empty();
+    const bool known = id >= 0 && id < count && !definition.tokens[id].empty();
     fail_input_if(!known, "[", place, "] ", what, ": there is no token ", id, " among the ", count);
   };
   const auto check_if = [&](const char* what, int32_t id) {
     if (id >= 0) check(what, id);
   };
   for (int64_t id = 0; id < count; ++id) {
-    const std::string& token = definition.tokens[static_cast<size_t>(id)];
+    const std::string& token = definition.tokens[id];
     fail_input_if(utf8_valid_prefix(token) != token.size(), "[", place, "] token ", id, " is not UTF-8");
   }
   for (const auto& [left, right] : definition.merges) {

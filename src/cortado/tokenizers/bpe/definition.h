@@ -56,8 +56,7 @@ struct DecoderStep {
   Pattern pattern = {};
   std::string text = {};
   bool drop_first = false;
-  int64_t start = 0;
-  int64_t stop = 0;
+  int64_t start = 0, stop = 0;
 };
 
 // A token that is found in the text before anything else: `normalized` in the normalised text, otherwise in the text as
@@ -65,11 +64,7 @@ struct DecoderStep {
 struct AddedToken {
   int32_t id = 0;
   std::string text;
-  bool special = false;
-  bool normalized = false;
-  bool lstrip = false;
-  bool rstrip = false;
-  bool single_word = false;
+  bool special = false, normalized = false, lstrip = false, rstrip = false, single_word = false;
   bool apart = false;  // no symbol and no result of a merge, even where its text is met
 };
 
@@ -80,8 +75,7 @@ struct BpeDefinition {
   std::vector<std::pair<int32_t, int32_t>> merges;
   std::vector<float> scores;
   int32_t unknown = -1;  // stands for a character without token; -1: such characters vanish
-  bool byte_fallback = false;
-  bool fuse_unknown = false;
+  bool byte_fallback = false, fuse_unknown = false;
   bool ignore_merges = false;  // a word that is a token is that token
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;

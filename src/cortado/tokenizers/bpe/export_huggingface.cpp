@@ -77,7 +77,7 @@ Pairs pairs_by_score(const BpeDefinition& definition, const Tokenizer& tokenizer
 // where that would give another number.
 nlohmann::json hf_vocabulary(const BpeDefinition& definition) {
   std::vector<bool> apart(definition.tokens.size(), false);
-  for (const AddedToken& token : definition.added) apart[static_cast<size_t>(token.id)] = token.apart;
+  for (const AddedToken& token : definition.added) apart[token.id] = token.apart;
   nlohmann::json vocabulary = nlohmann::json::object();
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     if (!definition.tokens[id].empty() && !apart[id]) vocabulary[definition.tokens[id]] = id;
@@ -91,7 +91,7 @@ nlohmann::json hf_vocabulary(const BpeDefinition& definition) {
   }
   if (counted) return vocabulary;
   for (const AddedToken& token : definition.added) {
-    vocabulary[definition.tokens[static_cast<size_t>(token.id)]] = token.id;
+    vocabulary[definition.tokens[token.id]] = token.id;
   }
   return vocabulary;
 }
@@ -100,12 +100,12 @@ Json hf_model(const BpeDefinition& definition, const Tokenizer& tokenizer) {
   Json merges = Json::array();
   for (const auto& [left, right] :
        definition.scores.empty() ? definition.merges : pairs_by_score(definition, tokenizer)) {
-    merges.push_back({definition.tokens[static_cast<size_t>(left)], definition.tokens[static_cast<size_t>(right)]});
+    merges.push_back({definition.tokens[left], definition.tokens[right]});
   }
   const bool unknown = definition.unknown >= 0;
   return {{"type", "BPE"},
           {"dropout", nullptr},
-          {"unk_token", unknown ? Json(definition.tokens[static_cast<size_t>(definition.unknown)]) : Json()},
+          {"unk_token", unknown ? Json(definition.tokens[definition.unknown]) : Json()},
           {"continuing_subword_prefix", nullptr},
           {"end_of_word_suffix", nullptr},
           {"fuse_unk", definition.fuse_unknown},
@@ -122,7 +122,7 @@ Json hf_added_tokens(const BpeDefinition& definition) {
                                     [](const NormalizerStep& step) { return step.type == "prepend"; });
   Json json = Json::array();
   for (const AddedToken& token : definition.added) {
-    const std::string& symbol = definition.tokens[static_cast<size_t>(token.id)];
+    const std::string& symbol = definition.tokens[token.id];
     fail_input_if(prepends && symbol != token.text, "[export] tokenizer.json cannot say that token ", token.id,
                   " is spaces where a mark is put in front of every text");
     json.push_back({{"id", token.id},
@@ -143,7 +143,7 @@ Json hf_post_processor(const BpeDefinition& definition) {
   Json single = Json::array(), pair = Json::array(), tokens = Json::object();
   const auto add = [&](const std::vector<int32_t>& ids) {
     for (const int32_t id : ids) {
-      const std::string& text = definition.tokens[static_cast<size_t>(id)];
+      const std::string& text = definition.tokens[id];
       for (Json* list : {&single, &pair}) list->push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
       tokens[text] = {{"id", text}, {"ids", {id}}, {"tokens", {text}}};
     }
@@ -177,7 +177,7 @@ Json tokenizer_config(const BpeDefinition& definition, const Tokenizer& tokenize
                                                    {"unk_token", special.unknown},
                                                    {"pad_token", special.padding}};
   for (const auto& [key, id] : roles) {
-    if (id >= 0) json[key] = definition.tokens[static_cast<size_t>(id)];
+    if (id >= 0) json[key] = definition.tokens[id];
   }
   if (!special.chat.name.empty()) json["chat_template"] = Chat(tokenizer).jinja();
   return json;

@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "cortado/base/error.h"
-#include "cortado/base/utf8.h"
 #include "cortado/formats/gguf/file.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/bpe/imports.h"
@@ -41,20 +40,14 @@ int32_t type_of(const VocabularyMetadata& metadata, size_t id) {
   return metadata.types.empty() ? kNormal : metadata.types[id];
 }
 
-std::string with_spaces(std::string text) {
-  const std::string mark = kMark;
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at))
-    text.replace(at, mark.size(), " ");
-  return text;
-}
-
 void add_marked_tokens(const VocabularyMetadata& metadata, bool spaces, BpeDefinition& definition) {
+  const Matcher mark({kMark}, "");
   for (size_t id = 0; id < metadata.tokens.size(); ++id) {
     const int32_t type = type_of(metadata, id);
     const bool special = type == kControl || type == kUnknownToken;
     if ((!special && type != kUserDefined) || metadata.tokens[id].empty()) continue;
-    const std::string text = spaces ? with_spaces(metadata.tokens[id]) : metadata.tokens[id];
-    definition.added.push_back({static_cast<int32_t>(id), text, special});
+    const std::string& token = metadata.tokens[id];
+    definition.added.push_back({static_cast<int32_t>(id), spaces ? mark.replace_all(token, " ") : token, special});
   }
 }
 
@@ -129,38 +122,37 @@ BpeDefinition define_scored(const VocabularyMetadata& metadata, const std::strin
   return definition;
 }
 
-std::optional<bool> flag_of(const GgufFile& file, const std::string& key) {
-  return file.has(key) ? std::optional(file.boolean(key)) : std::nullopt;
-}
-
-std::optional<int32_t> id_of(const GgufFile& file, const std::string& key) {
-  if (!file.has(key)) return {};
-  return static_cast<int32_t>(file.integer(key, 0, std::numeric_limits<int32_t>::max()));
-}
-
 VocabularyMetadata vocabulary_of(const GgufFile& file) {
   const std::string key = "tokenizer.ggml.";
+  JsonReader metadata = file.metadata();
+  const auto id = [&](const char* name) -> std::optional<int32_t> {
+    if (!metadata.has(key + name)) return {};
+    return static_cast<int32_t>(metadata.integer(key + name, 0, std::numeric_limits<int32_t>::max()));
+  };
+  const auto flag = [&](const char* name) {
+    return metadata.has(key + name) ? std::optional(metadata.boolean(key + name)) : std::nullopt;
+  };
   VocabularyMetadata vocabulary;
-  vocabulary.model = file.text(key + "model");
-  vocabulary.pre = file.text(key + "pre", vocabulary.pre);
+  vocabulary.model = metadata.text(key + "model");
+  vocabulary.pre = metadata.text(key + "pre", vocabulary.pre);
   for (const std::string_view token : file.texts(key + "tokens")) vocabulary.tokens.emplace_back(token);
   for (const std::string_view merge : file.texts(key + "merges")) vocabulary.merges.emplace_back(merge);
   for (const double score : file.numbers(key + "scores")) vocabulary.scores.push_back(static_cast<float>(score));
   for (const double type : file.numbers(key + "token_type", /*whole=*/true)) {
     vocabulary.types.push_back(static_cast<int32_t>(std::clamp(type, 0.0, 100.0)));
   }
-  vocabulary.begin = id_of(file, key + "bos_token_id");
-  vocabulary.end = id_of(file, key + "eos_token_id");
-  vocabulary.unknown = id_of(file, key + "unknown_token_id");
-  vocabulary.padding = id_of(file, key + "padding_token_id");
+  vocabulary.begin = id("bos_token_id");
+  vocabulary.end = id("eos_token_id");
+  vocabulary.unknown = id("unknown_token_id");
+  vocabulary.padding = id("padding_token_id");
   for (const char* name : {"eot_token_id", "eom_token_id"}) {
-    if (const auto id = id_of(file, key + name)) vocabulary.stops.push_back(*id);
+    if (const auto stop = id(name)) vocabulary.stops.push_back(*stop);
   }
-  vocabulary.add_begin = flag_of(file, key + "add_bos_token");
-  vocabulary.add_end = flag_of(file, key + "add_eos_token");
-  vocabulary.add_space = flag_of(file, key + "add_space_prefix");
-  vocabulary.remove_extra_spaces = file.boolean(key + "remove_extra_whitespaces", false);
-  vocabulary.chat_template = file.text("tokenizer.chat_template", "");
+  vocabulary.add_begin = flag("add_bos_token");
+  vocabulary.add_end = flag("add_eos_token");
+  vocabulary.add_space = flag("add_space_prefix");
+  vocabulary.remove_extra_spaces = metadata.boolean(key + "remove_extra_whitespaces", false);
+  vocabulary.chat_template = metadata.text("tokenizer.chat_template", "");
   return vocabulary;
 }
 

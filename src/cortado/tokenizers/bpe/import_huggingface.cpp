@@ -64,7 +64,7 @@ void read_steps(const Json& node, const std::string& place, const char* members,
   JsonReader reader(node, place);
   if (reader.text("type") != "Sequence") return read(reader, steps);
   const Json list = reader.any(members);
-  if (!list.is_array()) reader.fail(concat("key \"", members, "\": expected a list"));
+  if (!list.is_array()) reader.fail("key \"", members, "\": expected a list");
   for (size_t i = 0; i < list.size(); ++i) {
     read_steps(list[i], concat(place, ".", members, "[", i, "]"), members, steps, read);
   }
@@ -108,17 +108,12 @@ void read_pre_tokenizer_step(JsonReader& reader, std::vector<PreTokenizerStep>& 
 
 int32_t find_id(const Ids& ids, const std::string& token, const JsonReader& reader) {
   const auto found = ids.find(token);
-  if (found == ids.end()) reader.fail(concat("there is no token \"", token, "\""));
+  if (found == ids.end()) reader.fail("there is no token \"", token, "\"");
   return found->second;
 }
 
 // What comes before and after a single text.
-struct Marks {
-  const Ids& ids;
-  SpecialTokens& special;
-};
-
-void read_template(JsonReader& reader, Marks& marks) {
+void read_template(JsonReader& reader, const Ids& known, SpecialTokens& special) {
   bool before = true;
   for (const auto& item : reader.any("single")) {
     if (item.is_object() && item.contains("Sequence")) {
@@ -126,21 +121,21 @@ void read_template(JsonReader& reader, Marks& marks) {
       continue;
     }
     JsonReader token(item.is_object() ? item.value("SpecialToken", Json()) : item, reader.place() + ".single");
-    auto& ids = before ? marks.special.prefix : marks.special.suffix;
-    ids.push_back(find_id(marks.ids, token.text("id"), reader));
+    auto& ids = before ? special.prefix : special.suffix;
+    ids.push_back(find_id(known, token.text("id"), reader));
   }
 }
 
-void read_post_processor(JsonReader& reader, Marks& marks) {
+void read_post_processor(JsonReader& reader, const Ids& known, SpecialTokens& special) {
   const std::string type =
       reader.choice("type", {"ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing", "Sequence"});
-  if (type == "TemplateProcessing") read_template(reader, marks);
+  if (type == "TemplateProcessing") read_template(reader, known, special);
   if (type != "RobertaProcessing" && type != "BertProcessing") return;
   for (const char* key : {"cls", "sep"}) {
     const Json pair = reader.any(key);
-    if (!pair.is_array() || pair.empty() || !pair[0].is_string()) reader.fail(concat("key \"", key, "\": not a token"));
-    auto& ids = key[0] == 'c' ? marks.special.prefix : marks.special.suffix;
-    ids.push_back(find_id(marks.ids, pair[0].get<std::string>(), reader));
+    if (!pair.is_array() || pair.empty() || !pair[0].is_string()) reader.fail("key \"", key, "\": not a token");
+    auto& ids = key[0] == 'c' ? special.prefix : special.suffix;
+    ids.push_back(find_id(known, pair[0].get<std::string>(), reader));
   }
 }
 
@@ -204,9 +199,8 @@ void read_added_tokens(const Large& list, const std::string& place, Ids& ids, Bp
     if (id >= definition.tokens.size()) definition.tokens.resize(id + 1);
     std::string& text = definition.tokens[id];
     const auto known = ids.find(token.text);
-    if ((!text.empty() && text != token.text) || (known != ids.end() && known->second != token.id)) {
-      reader.fail(concat("\"", token.text, "\" cannot have the id ", token.id, ": the vocabulary says otherwise"));
-    }
+    reader.fail_if((!text.empty() && text != token.text) || (known != ids.end() && known->second != token.id), "\"",
+                   token.text, "\" cannot have the id ", token.id, ": the vocabulary says otherwise");
     token.apart = text.empty();
     text = token.text;
     ids.emplace(token.text, token.id);
@@ -217,10 +211,9 @@ void read_added_tokens(const Large& list, const std::string& place, Ids& ids, Bp
 void read_model(JsonReader reader, const Ids& ids, BpeDefinition& definition) {
   reader.choice("type", {"BPE"}, "BPE");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!reader.text(key, "").empty()) reader.fail(concat("key \"", key, "\": marks within words are not supported"));
+    if (!reader.text(key, "").empty()) reader.fail("key \"", key, "\": marks within words are not supported");
   }
-  if (reader.number("dropout", 0, 1, 0) > 0)
-    reader.fail("key \"dropout\": merges left out at random are not supported");
+  reader.fail_if(reader.number("dropout", 0, 1, 0) > 0, "key \"dropout\": merges left out at random are not supported");
   if (reader.has("unk_token")) definition.unknown = find_id(ids, reader.text("unk_token"), reader);
   definition.fuse_unknown = reader.boolean("fuse_unk", false);
   definition.byte_fallback = reader.boolean("byte_fallback", false);
@@ -249,8 +242,8 @@ BpeDefinition read_tokenizer_json(const std::string& path) {
   read_steps(part("pre_tokenizer"), path + ".pre_tokenizer", "pretokenizers", definition.pre_tokenizer,
              read_pre_tokenizer_step);
   read_steps(part("decoder"), path + ".decoder", "decoders", definition.decoder, read_step<DecoderStep>);
-  Marks marks{ids, definition.special};
-  read_steps(part("post_processor"), path + ".post_processor", "processors", marks, read_post_processor);
+  read_steps(part("post_processor"), path + ".post_processor", "processors", definition.special,
+             [&](JsonReader& reader, SpecialTokens& special) { read_post_processor(reader, ids, special); });
   return definition;
 }
 
@@ -266,10 +259,8 @@ Json optional_json(const std::string& path) {
 // "</s>" or {"content": "</s>", ...}; empty where there is none.
 std::string token_text(const Json& settings, const char* key) {
   const Json value = settings.value(key, Json());
-  if (value.is_string()) return value.get<std::string>();
-  return value.is_object() && value.contains("content") && value["content"].is_string()
-             ? value["content"].get<std::string>()
-             : "";
+  const Json text = value.is_object() ? value.value("content", Json()) : value;
+  return text.is_string() ? text.get<std::string>() : "";
 }
 
 int32_t id_of(const BpeDefinition& definition, const std::string& text) {

@@ -50,7 +50,7 @@ Merger::Merger(const BpeDefinition& definition, bool bytes)
       unknown_(definition.unknown) {
   std::vector<std::string> texts(definition.tokens.size());
   std::vector<bool> apart(texts.size());
-  for (const AddedToken& token : definition.added) apart[static_cast<size_t>(token.id)] = token.apart;
+  for (const AddedToken& token : definition.added) apart[token.id] = token.apart;
   ids_.reserve(texts.size());
   for (size_t id = 0; id < texts.size(); ++id) {
     const std::string& token = definition.tokens[id];
@@ -65,8 +65,7 @@ Merger::Merger(const BpeDefinition& definition, bool bytes)
   for (int byte = 0; byte < 256; ++byte) {
     char name[8];
     std::snprintf(name, sizeof name, "<0x%02X>", byte);
-    const auto found = bytes ? ids_.find(std::string(1, static_cast<char>(byte))) : ids_.find(std::string(name));
-    byte_token_[static_cast<size_t>(byte)] = found == ids_.end() ? -1 : found->second;
+    byte_token_[byte] = id_in(ids_, bytes ? std::string(1, static_cast<char>(byte)) : std::string(name));
   }
   if (definition.scores.empty()) {
     add_pairs(definition.merges, texts);
@@ -79,12 +78,12 @@ void Merger::add_pairs(const std::vector<std::pair<int32_t, int32_t>>& pairs, co
   table_.reserve(pairs.size());
   for (uint32_t rank = 0; rank < pairs.size(); ++rank) {
     const auto [left, right] = pairs[rank];
-    const std::string& a = texts[static_cast<size_t>(left)];
-    const std::string& b = texts[static_cast<size_t>(right)];
-    const auto whole = ids_.find(a + b);
-    fail_input_if(a.empty() || b.empty() || whole == ids_.end(), "[tokenizer] merge ", rank, " joins tokens ", left,
-                  " and ", right, ", and there is no token for both together");
-    table_.insert(left, right, {rank, whole->second});
+    const std::string& a = texts[left];
+    const std::string& b = texts[right];
+    const int32_t whole = id_in(ids_, a + b);
+    fail_input_if(a.empty() || b.empty() || whole < 0, "[tokenizer] merge ", rank, " joins tokens ", left, " and ",
+                  right, ", and there is no token for both together");
+    table_.insert(left, right, {rank, whole});
   }
 }
 
@@ -98,7 +97,7 @@ std::vector<ScoredPair> scored_pairs(const std::vector<float>& scores, const std
   order.erase(std::unique(order.begin(), order.end()), order.end());
   const auto part = [&](std::string_view text) {
     const int32_t id = find(text);
-    return id < 0 || std::isnan(scores[static_cast<size_t>(id)]) ? -1 : id;
+    return id < 0 || std::isnan(scores[id]) ? -1 : id;
   };
   std::vector<ScoredPair> pairs;
   for (size_t id = 0; id < texts.size(); ++id) {
@@ -116,10 +115,7 @@ std::vector<ScoredPair> scored_pairs(const std::vector<float>& scores, const std
 }
 
 void Merger::add_scored(const std::vector<float>& scores, const std::vector<std::string>& texts) {
-  const auto pairs = scored_pairs(scores, texts, [&](std::string_view text) {
-    const auto found = ids_.find(text);
-    return found == ids_.end() ? -1 : found->second;
-  });
+  const auto pairs = scored_pairs(scores, texts, [&](std::string_view text) { return id_in(ids_, text); });
   table_.reserve(pairs.size());
   for (const auto& [rank, token, left, right] : pairs) table_.insert(left, right, {rank, token});
 }
@@ -141,12 +137,7 @@ std::vector<int32_t> Merger::symbols(std::string_view word) const {
     const size_t length = bytes_ ? 1 : static_cast<size_t>(std::max(1, utf8_char(word.substr(at)).length));
     const std::string_view character = word.substr(at, length);
     at += length;
-    int32_t token = -1;
-    if (bytes_) {
-      token = byte_token_[static_cast<unsigned char>(character[0])];
-    } else if (const auto found = ids_.find(character); found != ids_.end()) {
-      token = found->second;
-    }
+    const int32_t token = bytes_ ? byte_token_[static_cast<unsigned char>(character[0])] : id_in(ids_, character);
     if (token >= 0) {
       if (unknown) out.push_back(unknown_);
       unknown = false;
@@ -194,15 +185,15 @@ void Merger::merge_long(std::vector<int32_t>& symbols) const {
   std::vector<int32_t> previous(symbols.size()), next(symbols.size());
   std::priority_queue<Candidate> heap;
   const auto offer = [&](int32_t at) {
-    if (at < 0 || next[static_cast<size_t>(at)] >= count) return;
-    const int32_t left = symbols[static_cast<size_t>(at)];
-    const int32_t right = symbols[static_cast<size_t>(next[static_cast<size_t>(at)])];
+    if (at < 0 || next[at] >= count) return;
+    const int32_t left = symbols[at];
+    const int32_t right = symbols[next[at]];
     const auto merge = table_.find(left, right);
     if (merge) heap.push({merge.rank, static_cast<uint32_t>(at), left, right, merge.token});
   };
   for (int32_t i = 0; i < count; ++i) {
-    previous[static_cast<size_t>(i)] = i - 1;
-    next[static_cast<size_t>(i)] = i + 1;
+    previous[i] = i - 1;
+    next[i] = i + 1;
   }
   for (int32_t i = 0; i < count; ++i) offer(i);
   while (!heap.empty()) {
@@ -215,7 +206,7 @@ void Merger::merge_long(std::vector<int32_t>& symbols) const {
     symbols[at] = top.token;
     symbols[right] = -1;
     next[at] = next[right];
-    if (next[at] < count) previous[static_cast<size_t>(next[at])] = static_cast<int32_t>(at);
+    if (next[at] < count) previous[next[at]] = static_cast<int32_t>(at);
     offer(previous[at]);
     offer(static_cast<int32_t>(at));
   }
@@ -231,16 +222,12 @@ void Merger::encode(std::string_view word, Cache& cache, std::vector<int32_t>& t
     }
   }
   std::vector<int32_t> result;
-  const auto whole = ignore_merges_ ? ids_.find(word) : ids_.end();
-  if (whole != ids_.end()) {
-    result.push_back(whole->second);
+  const int32_t whole = ignore_merges_ ? id_in(ids_, word) : -1;
+  if (whole >= 0) {
+    result.push_back(whole);
   } else {
     result = symbols(word);
-    if (result.size() <= kShortWord) {
-      merge_short(result);
-    } else {
-      merge_long(result);
-    }
+    result.size() <= kShortWord ? merge_short(result) : merge_long(result);
   }
   tokens.insert(tokens.end(), result.begin(), result.end());
   if (short_enough && cache.size() < kMostCached) cache.emplace(word, std::move(result));

@@ -52,34 +52,24 @@ class Translation {
 
   void escape() {
     const char next = ahead(1);
-    switch (next) {
-      case 'p':
-      case 'P':
-      case 'x':
-        if (ahead(2) != '{') return copy(2);
-        return copy(std::min(pattern_.find('}', at_), pattern_.size() - 1) + 1 - at_);
-      case 's':
-        return put("\\p{White_Space}");
-      case 'S':
-        return put("\\P{White_Space}");
-      case 'd':
-        return put("\\p{Nd}");
-      case 'D':
-        return put("\\P{Nd}");
-      case 'h':
-        return put(in_class_ ? "0-9a-fA-F" : "[0-9a-fA-F]");
-      case 'w':
-        return put(in_class_ ? kWordProperties : concat("[", kWordProperties, "]"));
-      case 'u':
-        put(concat("\\x{", pattern_.substr(std::min(at_ + 2, pattern_.size()), 4), "}"));
-        at_ = std::min(at_ + 4, pattern_.size());
-        return;
-      case 'H':
-      case 'W':
-        if (in_class_) refuse(concat("\\", next, " inside [ ]"));
-        return put(next == 'H' ? "[^0-9a-fA-F]" : concat("[^", kWordProperties, "]"));
-      default:
-        return copy(std::min<size_t>(2, pattern_.size() - at_));
+    if (next == 'p' || next == 'P' || next == 'x') {
+      if (ahead(2) != '{') return copy(2);
+      return copy(std::min(pattern_.find('}', at_), pattern_.size() - 1) + 1 - at_);
+    }
+    if (next == 's') return put("\\p{White_Space}");
+    if (next == 'S') return put("\\P{White_Space}");
+    if (next == 'd') return put("\\p{Nd}");
+    if (next == 'D') return put("\\P{Nd}");
+    if (next == 'h') return put(in_class_ ? "0-9a-fA-F" : "[0-9a-fA-F]");
+    if (next == 'w') return put(in_class_ ? kWordProperties : concat("[", kWordProperties, "]"));
+    if (next == 'u') {
+      put(concat("\\x{", pattern_.substr(std::min(at_ + 2, pattern_.size()), 4), "}"));
+      at_ = std::min(at_ + 4, pattern_.size());
+    } else if (next == 'H' || next == 'W') {
+      if (in_class_) refuse(concat("\\", next, " inside [ ]"));
+      put(next == 'H' ? "[^0-9a-fA-F]" : concat("[^", kWordProperties, "]"));
+    } else {
+      copy(std::min<size_t>(2, pattern_.size() - at_));
     }
   }
 

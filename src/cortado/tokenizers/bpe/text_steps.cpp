@@ -94,12 +94,8 @@ std::vector<Part> merged(std::vector<Part> parts, bool backwards, bool equals) {
 
 }  // namespace
 
-Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
-  for (const auto& step : steps) steps_.push_back({step, Matcher(step.pattern, "tokenizer.normalizer")});
-}
-
-std::string Normalizer::apply(std::string text) const {
-  for (const auto& [step, matcher] : steps_) {
+std::string normalize(const TextSteps<NormalizerStep>& steps, std::string text) {
+  for (const auto& [step, matcher] : steps) {
     if (step.type == "prepend") {
       if (!text.empty()) text.insert(0, step.text);
     } else if (step.type == "replace") {
@@ -116,7 +112,6 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
   std::stable_sort(tokens_.begin(), tokens_.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.text.size() > b.text.size(); });
   for (uint32_t i = 0; i < tokens_.size(); ++i) starting_[static_cast<unsigned char>(tokens_[i].text[0])].push_back(i);
-  any_ = !tokens_.empty();
 }
 
 const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
@@ -129,7 +124,7 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
 void AddedTokenFinder::split(std::string_view text,
                              const std::function<void(std::string_view part, int32_t id)>& found) const {
   size_t done = 0;  // everything before has been handed out
-  for (size_t at = 0; any_ && at < text.size();) {
+  for (size_t at = 0; !tokens_.empty() && at < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {
       ++at;
@@ -169,13 +164,8 @@ void PreTokenizer::split(const Step& step, const Word& word, std::vector<Word>& 
   const auto& [type, pattern, behavior, invert, mark, prepend, cut] = step.definition;
   const bool marks = type == "metaspace";
   auto parts = parts_of(word.text, spans, !marks && invert);
-  if (marks || behavior == "merged_with_next") {
-    parts = merged(std::move(parts), true, false);
-  } else if (behavior == "merged_with_previous") {
-    parts = merged(std::move(parts), false, false);
-  } else if (behavior == "contiguous") {
-    parts = merged(std::move(parts), false, true);
-  }
+  const bool backwards = marks || behavior == "merged_with_next", equals = !marks && behavior == "contiguous";
+  if (backwards || equals || behavior == "merged_with_previous") parts = merged(std::move(parts), backwards, equals);
   const bool removed = !marks && behavior == "removed";
   for (const Part& part : parts) {
     if (part.span.begin == part.span.end || (removed && part.match)) continue;
@@ -190,13 +180,7 @@ Word PreTokenizer::metaspace(const PreTokenizerStep& step, const Word& word, std
   text.reserve(word.text.size() + word.text.size() / 2);
   const bool marked = word.text.starts_with(' ') || word.text.starts_with(step.mark);
   if (in_front && !marked) text = step.mark;
-  for (const char c : word.text) {
-    if (c == ' ') {
-      text += step.mark;
-    } else {
-      text += c;
-    }
-  }
+  for (const char c : word.text) c == ' ' ? text += step.mark : text += c;
   storage.push_back(std::move(text));
   return {storage.back(), word.first};
 }
@@ -227,13 +211,9 @@ void PreTokenizer::apply(const Word& text, std::deque<std::string>& storage, std
   }
 }
 
-TokenDecoder::TokenDecoder(const std::vector<DecoderStep>& steps) {
-  for (const auto& step : steps) steps_.push_back({step, Matcher(step.pattern, "tokenizer.decoder")});
-}
-
-std::string TokenDecoder::piece(const std::string& token, bool first) const {
+std::string decode_token(const TextSteps<DecoderStep>& steps, const std::string& token, bool first) {
   std::string text = token;
-  for (const auto& [step, matcher] : steps_) {
+  for (const auto& [step, matcher] : steps) {
     if (step.type == "replace") {
       text = matcher.replace_all(text, step.text);
     } else if (step.type == "metaspace") {
@@ -250,8 +230,8 @@ std::string TokenDecoder::piece(const std::string& token, bool first) const {
   return text;
 }
 
-void TokenDecoder::finish(std::string& text) const {
-  for (const auto& [step, matcher] : steps_) {
+void finish_text(const TextSteps<DecoderStep>& steps, std::string& text) {
+  for (const auto& [step, matcher] : steps) {
     if (step.type != "strip" || step.text.empty()) continue;
     for (int64_t i = 0; i < step.start && text.starts_with(step.text); ++i) text.erase(0, step.text.size());
     for (int64_t i = 0; i < step.stop && text.ends_with(step.text); ++i) {

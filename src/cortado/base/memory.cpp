@@ -1,8 +1,7 @@
-#include "cortado/base/pages.h"
+#include "cortado/base/memory.h"
 
 #include <sys/mman.h>
 
-#include <cstdint>
 #include <cstdlib>
 #ifdef __GLIBC__
 #include <malloc.h>
