@@ -35,13 +35,18 @@ def wait_ended(page, answer="exact", turn=-1):
     return text_of(page, answer, turn)
 
 
-def without_end(page):
-    """Answers that go on until they are stopped, however slow the one is that looks at them."""
+def ask_more(page, **fields):
+    """Whatever the page asks for, the server is asked for this too."""
 
     def more(route):
-        route.continue_(post_data=json.loads(route.request.post_data) | {"ignore_eos": True, "max_tokens": 4000})
+        route.continue_(post_data=json.loads(route.request.post_data) | fields)
 
     page.route("**/v1/chat/completions", more)
+
+
+def without_end(page):
+    """Answers that go on until they are stopped, however slow the one is that looks at them."""
+    ask_more(page, ignore_eos=True, max_tokens=4000)
 
 
 def stop(page):
@@ -69,6 +74,8 @@ def settings(page, opened):
 
 
 def limit_answers(page, tokens, temperature=0.7):
+    """Answers of exactly so many tokens: none is by chance too short for what is asked of it."""
+    ask_more(page, ignore_eos=True)
     settings(page, True)
     page.get_by_label("Tokens of an answer").fill(str(tokens))
     page.get_by_label("Temperature").fill(str(temperature))

@@ -38,7 +38,7 @@ TEST(Compare, MixersWithoutOrderGetPositions) {
   EXPECT_EQ(with_mixer(Json::object(), "linear", 8)["positions"], "sinusoidal");
   EXPECT_EQ(with_mixer(rotary, "latte", 8, /*bare=*/true)["positions"], "rotary");
   EXPECT_EQ(with_mixer(learned, "latte", 8)["positions"], "learned");
-  for (const char* mixer : {"softmax", "gla", "macchiato", "abc", "mamba"}) {
+  for (const char* mixer : {"softmax", "gla", "abc", "mamba"}) {
     EXPECT_EQ(with_mixer(rotary, mixer, 8)["positions"], "rotary") << mixer;
   }
 }

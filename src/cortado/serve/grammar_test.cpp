@@ -295,7 +295,8 @@ TEST_F(HeldAnswers, DoNotDependOnTheOthers) {
   std::vector<Request> all;
   const auto engine = chatty_engine();
   for (size_t i = 0; i < 8; ++i) {
-    all.push_back(asked_of("Say it" + std::string(i, '!'), i % 2 == 0 ? grammar_of(*engine, kPerson) : nullptr, 5));
+    // None begins with another: from whose end it would go on, and round otherwise, where that one was read first.
+    all.push_back(asked_of(std::to_string(i) + ", say it", i % 2 == 0 ? grammar_of(*engine, kPerson) : nullptr, 5));
     all.back().most_tokens = 100;
   }
   std::vector<Held> alone;
