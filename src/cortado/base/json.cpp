@@ -158,6 +158,10 @@ const Json* JsonReader::find(const std::string& key) {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
+void JsonReader::note(const std::string& key, std::string expected, Json fallback, std::vector<std::string> words) {
+  questions_.push_back({key, std::move(expected), std::move(fallback), std::move(words)});
+}
+
 bool JsonReader::has(const std::string& key) const {
   const auto found = object_.find(key);
   return found != object_.end() && !found->is_null();
@@ -178,6 +182,7 @@ void JsonReader::renamed_word(const std::string& key, const std::string& earlier
 }
 
 int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) {
+  note(key, range_text(low, high), fallback ? Json(*fallback) : Json());
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   bool good = value && value->is_number_integer();
@@ -198,6 +203,7 @@ int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, s
 }
 
 double JsonReader::number(const std::string& key, double low, double high, std::optional<double> fallback) {
+  note(key, range_text(low, high), fallback ? Json(*fallback) : Json());
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   const double result = value && value->is_number() ? value->get<double>() : std::nan("");
@@ -206,6 +212,7 @@ double JsonReader::number(const std::string& key, double low, double high, std::
 }
 
 bool JsonReader::boolean(const std::string& key, std::optional<bool> fallback) {
+  note(key, "true or false", fallback ? Json(*fallback) : Json());
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   if (!value || !value->is_boolean()) refuse(*this, key, value, "true or false");
@@ -213,6 +220,7 @@ bool JsonReader::boolean(const std::string& key, std::optional<bool> fallback) {
 }
 
 std::string JsonReader::text(const std::string& key, std::optional<std::string> fallback) {
+  note(key, "a text", fallback ? Json(*fallback) : Json());
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   if (!value || !value->is_string()) refuse(*this, key, value, "a text");
@@ -221,6 +229,7 @@ std::string JsonReader::text(const std::string& key, std::optional<std::string> 
 
 std::string JsonReader::choice(const std::string& key, const std::vector<std::string>& allowed,
                                std::optional<std::string> fallback) {
+  note(key, "one of them", fallback ? Json(*fallback) : Json(), allowed);
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   const std::string word = value && value->is_string() ? value->get<std::string>() : "";
@@ -232,11 +241,21 @@ std::string JsonReader::choice(const std::string& key, const std::vector<std::st
 }
 
 std::optional<int64_t> JsonReader::optional_integer(const std::string& key, int64_t low, int64_t high) {
+  if (!find(key)) note(key, range_text(low, high));
   if (!find(key)) return std::nullopt;
   return integer(key, low, high);
 }
 
+std::optional<int64_t> JsonReader::integer_or_null(const std::string& key, int64_t low, int64_t high,
+                                                   int64_t fallback) {
+  if (!says(key) || has(key)) return integer(key, low, high, fallback);
+  find(key);
+  note(key, range_text(low, high) + ", or null", fallback);
+  return std::nullopt;
+}
+
 std::optional<double> JsonReader::optional_number(const std::string& key, double low, double high) {
+  if (!find(key)) note(key, range_text(low, high));
   if (!find(key)) return std::nullopt;
   return number(key, low, high);
 }

@@ -50,6 +50,8 @@ class JsonReader {
                      std::optional<std::string> fallback = {});
   // null or absent -> nullopt.
   std::optional<int64_t> optional_integer(const std::string& key, int64_t low, int64_t high);
+  // null -> nullopt, absent -> the fallback.
+  std::optional<int64_t> integer_or_null(const std::string& key, int64_t low, int64_t high, int64_t fallback);
   std::optional<double> optional_number(const std::string& key, double low, double high);
   // The value itself, unread; an empty object where absent.
   Json object(const std::string& key);
@@ -58,6 +60,15 @@ class JsonReader {
 
   // Throws InputError if the object has a key nobody asked for (naming the nearest known one).
   void finish() const;
+
+  // What was asked for, in its order: a key, in words what it may be, and what it is where it is absent (null: required,
+  // or something that no value says). `words`: all that it may be.
+  struct Question {
+    std::string key, expected;
+    Json fallback;
+    std::vector<std::string> words = {};
+  };
+  const std::vector<Question>& questions() const { return questions_; }
 
   const std::string& place() const { return place_; }
   // Throws InputError("[place] ...") with the parts joined; fail_if: where it is bad.
@@ -72,9 +83,11 @@ class JsonReader {
 
  private:
   const Json* find(const std::string& key);
+  void note(const std::string& key, std::string expected, Json fallback = nullptr, std::vector<std::string> words = {});
   Json object_;
   std::string place_;
   std::set<std::string> asked_;
+  std::vector<Question> questions_;
 };
 
 // The entry of `known` nearest to `word` by edit distance, or "" when none is near.

@@ -1,7 +1,7 @@
 // The interface of every mechanism: a module that mixes a sequence over time.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include <optional>
 #include <string>
@@ -48,9 +48,9 @@ struct HeldPairs {
 //
 // Parameters are registered with torch::nn::Module; initialisation (LeCun-normal unless the paper says otherwise) draws
 // from torch's default generator.
-class Mixer : public torch::nn::Module {
+class Mixer : public Module {
  public:
-  using torch::nn::Module::Module;
+  using Module::Module;
 
   // Without a state: the whole sequence, from zero. With one: goes on from it and leaves it updated, for any T >= 1
   // (prefill is T > 1, decoding is T = 1). Gradients flow through the state. Bidirectional mixers take no state.

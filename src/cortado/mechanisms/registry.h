@@ -23,4 +23,8 @@ const Mechanism& find_mechanism(const std::string& name);
 // ("layers[3]").
 std::shared_ptr<Mixer> make_mixer(const Json& settings, const MixerContext& context, const std::string& place);
 
+// The settings that a mechanism reads in such a model: each once, also those that only a word or a switch of another
+// setting makes it read. What a setting is where it is absent may depend on the model's sizes.
+std::vector<JsonReader::Question> settings_of(const Mechanism& mechanism, const MixerContext& context);
+
 }  // namespace cortado

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "cortado/primitives/kernels.h"
@@ -112,6 +113,38 @@ TEST(Registry, KernelsOfAMechanismAreThoseOfItsPrimitives) {
   EXPECT_EQ(kernels_of(mechanism, primitives), "Highway: gated_scan");
   mechanism.primitives = {"short_conv"};
   EXPECT_EQ(kernels_of(mechanism, primitives), "ATen");
+}
+
+// settings_of finds by trying what a reader of the code would: every key that examples have.
+TEST(Registry, SettingsOfNamesEverySettingOfTheExamples) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    std::set<std::string> known;
+    const MixerContext context{.dim = 24, .heads = 4, .causal = mechanism->causal};
+    for (const auto& question : settings_of(*mechanism, context)) {
+      EXPECT_TRUE(known.insert(question.key).second) << mechanism->name << ": " << question.key << " twice";
+      EXPECT_FALSE(question.expected.empty()) << mechanism->name << ": " << question.key;
+    }
+    const auto examples = testing::examples_of(*mechanism);
+    for (const auto& list : {examples.examples, examples.causal_examples}) {
+      for (const std::string& example : list) {
+        const Json settings = parse_json(example, mechanism->name);
+        for (const auto& [key, value] : settings.items()) {
+          EXPECT_TRUE(known.contains(key)) << mechanism->name << ": " << key;
+        }
+      }
+    }
+  }
+}
+
+TEST(Registry, SettingsSayWhatTheyAreWhereAbsent) {
+  CORTADO_NEEDS("macchiato");
+  std::map<std::string, JsonReader::Question> asked;
+  for (const auto& question : settings_of(find_mechanism("macchiato"), {.dim = 24, .heads = 4})) {
+    asked[question.key] = question;
+  }
+  EXPECT_EQ(asked.at("window").fallback, 129);
+  EXPECT_EQ(asked.at("latents").fallback, 24);
+  EXPECT_EQ(asked.at("source").words, (std::vector<std::string>{"x", "conv", "rg_lru"}));
 }
 
 }  // namespace

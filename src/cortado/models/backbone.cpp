@@ -81,7 +81,7 @@ std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer
   return make_mixer(config.layers[layer], mixer_context(config, layer), concat("layers[", layer, "]"));
 }
 
-Block::Block(const ModelConfig& config, int64_t layer) : torch::nn::Module("Block"), dropout_(config.dropout) {
+Block::Block(const ModelConfig& config, int64_t layer) : Module("Block"), dropout_(config.dropout) {
   mixer_norm_ = register_module("mixer_norm", make_norm(config));
   mixer_ = register_module("mixer", make_layer_mixer(config, layer));
   if (config.post_norm) mixer_post_norm_ = register_module("mixer_post_norm", make_norm(config));
@@ -112,7 +112,7 @@ double Block::flops_per_token(int64_t depth) const {
 }
 
 Backbone::Backbone(const char* name, ModelConfig config)
-    : torch::nn::Module(name), config_(std::move(config)), fingerprint_(random_fingerprint()) {
+    : Module(name), config_(std::move(config)), fingerprint_(random_fingerprint()) {
   if (config_.channels > 0) {
     input_ = register_module("input", std::make_shared<Linear>(config_.channels, config_.dim, /*with_bias=*/true));
   } else {

@@ -1,7 +1,7 @@
 // What every model is but for its head: input, residual blocks of a mixer and a feed-forward, final norm.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include <functional>
 #include <map>
@@ -49,7 +49,7 @@ struct ModelState {
 // A residual block, on the normalised stream:
 // x += dropout(mixer(norm x)); x += dropout(feed_forward(norm x)). With post_norm each branch is normalised once more
 // before it is added. Without a feed-forward the second line is absent.
-class Block : public torch::nn::Module {
+class Block : public Module {
  public:
   // `layer`: this block's number, from 0.
   Block(const ModelConfig& config, int64_t layer);
@@ -75,7 +75,7 @@ class Block : public torch::nn::Module {
 
 // A model is a class derived from it, which adds a head: so parameters keep their short names in checkpoints. What goes
 // in are tokens, int64 [B, T], or with "input": {"type": "numbers"} floats [B, T, channels] by a linear map.
-class Backbone : public torch::nn::Module {
+class Backbone : public Module {
  public:
   // The last hidden vectors (after the final norm), [B, T, D]. State as in Mixer::forward. Learned positions past the
   // context, or token ids outside the vocabulary, are InputErrors.
@@ -103,6 +103,9 @@ class Backbone : public torch::nn::Module {
   // normalised x [B, T, D] and returns what goes on in place of the mixer's output, or nothing (an undefined tensor) to
   // end there.
   void walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const;
+
+  // The final norm.
+  Tensor normalize(const Tensor& x) const { return norm_->forward(x); }
 
   ModelState zero_state(int64_t rows) const;
   // The rows of all of them as one batch, each of which goes on as it would alone, whatever it has read. Rows leave by

@@ -59,12 +59,13 @@ bool exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-// RUN/best.safetensors or RUN/last.safetensors.
+// RUN/best.safetensors or RUN/last.safetensors; without both RUN/model.safetensors, as transformers writes it.
 std::string weights_path(const std::string& run, const std::string& which) {
   fail_input_if(which != "best" && which != "last", "[checkpoint] expected \"best\" or \"last\", got \"", which, "\"");
   const std::string wanted = run + "/" + which + ".safetensors";
   if (exists(wanted)) return wanted;
-  const std::string last = run + "/last.safetensors";
+  const std::string last = run + "/last.safetensors", others = run + "/model.safetensors";
+  if (!exists(last) && exists(others)) return others;
   fail_input_if(!exists(last), "[checkpoint] ", run, " has no weights yet: there is no ", which, ".safetensors");
   return last;
 }
@@ -74,8 +75,20 @@ std::string metadata_entry(const TensorFile& file, const char* key) {
   return found == file.metadata.end() ? std::string() : found->second;
 }
 
-TensorFile map_checkpoint(const std::string& path) {
+// What transformers wrote of a model of ours (python/cortado/transformers.py) has the names of our weights behind "model.",
+// and says nothing of the config, which lies beside it: names and shapes are all that is compared.
+void complete(TensorFile& file, const std::string& hash) {
+  for (auto& [name, tensor] : file.tensors) {
+    if (name.starts_with("model.")) name.erase(0, 6);
+  }
+  file.metadata["format"] = kFormat;
+  file.metadata["config_hash"] = hash;
+  file.metadata["fingerprint"] = content_hash(file.tensors);
+}
+
+TensorFile map_checkpoint(const std::string& path, const std::string& hash) {
   TensorFile file = map_safetensors(path);
+  if (metadata_entry(file, "format") == "pt" && path.ends_with("/model.safetensors")) complete(file, hash);
   fail_input_if(metadata_entry(file, "format") != kFormat, "[checkpoint] ", path,
                 " is not a checkpoint of a cortado model");
   return file;
@@ -107,7 +120,7 @@ std::string save_weights(const ModelConfig& config, NamedTensors weights, const 
 
 std::map<std::string, std::string> load_weights(const ModelConfig& config, Backbone& model, const std::string& path) {
   const std::string hash = config.architecture_hash();
-  const TensorFile file = map_checkpoint(path);
+  const TensorFile file = map_checkpoint(path, hash);
   const std::map<std::string, Tensor> tensors(file.tensors.begin(), file.tensors.end());
   check_names(model, tensors, path, /*more_allowed=*/hash != model.config().architecture_hash());
   check_hash(file, hash, path);
@@ -129,7 +142,7 @@ std::map<std::string, std::string> load_weights(const ModelConfig& config, Backb
 
 TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config) {
   const std::string path = weights_path(run, which);
-  TensorFile file = map_checkpoint(path);
+  TensorFile file = map_checkpoint(path, config.architecture_hash());
   check_hash(file, config.architecture_hash(), path);
   return file;
 }

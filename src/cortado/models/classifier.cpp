@@ -44,7 +44,7 @@ Classifier::Classifier(ModelConfig given) : Backbone("Classifier", std::move(giv
   classes_ =
       register_module("head", std::make_shared<Linear>(head.hidden > 0 ? head.hidden : width, head.classes, true));
   if (head.pooling == Pooling::kClass) {
-    first_ = register_parameter("first", at::randn({config().dim}) / std::sqrt(static_cast<double>(config().dim)));
+    register_parameter(first_, "first", at::randn({config().dim}) / std::sqrt(static_cast<double>(config().dim)));
   }
   initialize_weights();
 }

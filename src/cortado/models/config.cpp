@@ -213,7 +213,13 @@ Json& descend(Json& node, const std::string& key, const std::string& assignment)
 
 ModelConfig ModelConfig::from_json(const Json& json, const std::string& source_name) {
   ModelConfig config;
-  JsonFields::read(json, source_name, [&](JsonFields& all) { config_fields(all, config); });
+  Json own = json;
+  if (own.is_object()) {
+    fail_input_if(own.contains("model_type") && own["model_type"] != kModelType, "[", source_name, "] \"model_type\" is ",
+                  own["model_type"].dump(), ", not \"", kModelType, "\": another program's model (cortado import reads some)");
+    for (const char* key : {"model_type", "architectures", "transformers"}) own.erase(key);
+  }
+  JsonFields::read(own, source_name, [&](JsonFields& all) { config_fields(all, config); });
   return config;
 }
 

@@ -17,6 +17,10 @@ enum class HeadKind { kLanguage, kClasses, kPairs };
 enum class Pooling { kMean, kClass };
 enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 
+// What "model_type" of a run's config.json says, for programs that read other models as well. That key, and what
+// transformers adds for itself ("architectures", "transformers"), may be in any config.
+inline constexpr const char* kModelType = "cortado";
+
 // The JSON form (every key but dim and layers has a default; unknown keys are errors):
 // {
 //   "name": "macchiato-demo",

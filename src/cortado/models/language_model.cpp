@@ -17,7 +17,7 @@ LanguageModel::LanguageModel(ModelConfig given) : Backbone("LanguageModel", std:
   if (!config.tied) {
     head_ = register_module("head", std::make_shared<Linear>(config.dim, config.vocabulary, config.head_bias));
   } else if (config.head_bias) {
-    tied_bias_ = register_parameter("head_bias", at::zeros({config.vocabulary}));
+    register_parameter(tied_bias_, "head_bias", at::zeros({config.vocabulary}));
   }
   initialize_weights();
 }
@@ -38,14 +38,19 @@ Tensor LanguageModel::forward(const Tensor& tokens, const Batch& batch, ModelSta
 }
 
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const Batch& batch) {
-  fail_input_if(targets.sizes() != tokens.sizes() || targets.scalar_type() != at::kLong,
-                "[model] expected int64 targets of the tokens' shape ", tokens.sizes(), ", got ", targets.sizes());
+  return loss_of(hidden(tokens, batch), targets);
+}
+
+Tensor LanguageModel::loss_of(const Tensor& hidden, const Tensor& targets) const {
+  fail_input_if(targets.sizes() != hidden.sizes().slice(0, 2) || targets.scalar_type() != at::kLong,
+                "[model] expected int64 targets of the tokens' shape ", hidden.sizes().slice(0, 2), ", got ",
+                targets.sizes());
   if (targets.is_cpu() && targets.numel() > 0) {
     const int64_t worst = targets.max().item<int64_t>();
     fail_input_if(worst >= config().vocabulary, "[model] target ", worst, " is outside the vocabulary 0..",
                   config().vocabulary - 1);
   }
-  Tensor last = hidden(tokens, batch).flatten(0, 1), wanted = targets.flatten().clamp_min(-1);
+  Tensor last = hidden.flatten(0, 1), wanted = targets.flatten().clamp_min(-1);
   // Where few tokens have a target, as in most tasks, the head is for those alone.
   const Tensor counted = wanted.ge(0).nonzero().squeeze(1);
   if (counted.size(0) > 0 && 2 * counted.size(0) < wanted.size(0)) {

@@ -21,6 +21,8 @@ class LanguageModel : public Backbone {
   // Mean cross-entropy in nats a token; targets int64 [B, T], below 0 = not counted (-1, or -100 as data sets of tasks
   // have it). Float32 whatever the weights' type.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const Batch& batch = {});
+  // The same, of the hidden vectors [B, T, D].
+  Tensor loss_of(const Tensor& hidden, const Tensor& targets) const;
 
   double flops_per_token(int64_t depth) const override;
 

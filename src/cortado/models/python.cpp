@@ -43,6 +43,8 @@ class PythonLanguageModel : public torch::CustomClassHolder {
     return all;
   }
 
+  std::string config() const { return model_->config().to_json().dump(); }
+
   // Tokens int64 [B, T] -> logits [B, T, V].
   Tensor forward(const Tensor& tokens) { return model_->forward(tokens); }
 
@@ -92,6 +94,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.class_<PythonLanguageModel>("LanguageModel")
       .def(torch::init<const std::string&, const std::string&, const std::string&>(), "",
            {torch::arg("model"), torch::arg("dtype") = "float32", torch::arg("memory") = ""})
+      .def("config", &PythonLanguageModel::config)
       .def("parameters", &PythonLanguageModel::parameters)
       .def("forward", &PythonLanguageModel::forward)
       .def("loss", &PythonLanguageModel::loss, "",

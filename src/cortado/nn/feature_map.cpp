@@ -47,18 +47,18 @@ Tensor orthogonal_features(int64_t rows, int64_t dim) {
 }
 
 FeatureMap::FeatureMap(std::string name, int64_t heads, int64_t head_dim, int64_t features)
-    : torch::nn::Module("FeatureMap"), kind(std::move(name)), head_dim_(head_dim) {
+    : Module("FeatureMap"), kind(std::move(name)), head_dim_(head_dim) {
   if (kind == "performer") {
     std::vector<Tensor> drawn;
     for (int64_t h = 0; h < heads; ++h) drawn.push_back(orthogonal_features(features, head_dim));
-    weight = register_buffer("weight", at::stack(drawn));
+    register_buffer(weight, "weight", at::stack(drawn));
   } else if (kind == "t2r") {
-    weight = register_parameter("weight", at::empty({heads, features, head_dim}));
+    register_parameter(weight, "weight", at::empty({heads, features, head_dim}));
     lecun_normal(weight, head_dim);
   } else if (learned(kind)) {  // the softmax maps start from the first `features` coordinates themselves
-    weight = register_parameter("weight", at::eye(features, head_dim).repeat({heads, 1, 1}));
+    register_parameter(weight, "weight", at::eye(features, head_dim).repeat({heads, 1, 1}));
   }
-  if (one_of(kind, {"t2r", "hedgehog"})) bias = register_parameter("bias", at::zeros({heads, features}));
+  if (one_of(kind, {"t2r", "hedgehog"})) register_parameter(bias, "bias", at::zeros({heads, features}));
 }
 
 const std::vector<std::string>& FeatureMap::kinds() {

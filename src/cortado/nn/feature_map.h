@@ -1,7 +1,7 @@
 // Feature maps φ of linear attention: what stands in place of the exponential.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include <string>
 
@@ -25,7 +25,7 @@ namespace cortado {
 // The last three have no bound, so they are given as logits, log φ(x): what uses them works with differences of logits.
 // Performer's ω are rows of random orthogonal matrices with the lengths of Gaussian vectors, drawn once, a buffer. A
 // query's own |x'|²/2 cancels in a normalised sum, so `query` leaves it out.
-class FeatureMap : public torch::nn::Module {
+class FeatureMap : public Module {
  public:
   FeatureMap(std::string kind, int64_t heads, int64_t head_dim, int64_t features);
 

@@ -11,7 +11,7 @@ namespace cortado {
 class Linear : public MatrixModule {
  public:
   Linear(int64_t in, int64_t out, bool with_bias = false) : MatrixModule("Linear", out, in) {
-    if (with_bias) bias = register_parameter("bias", at::zeros({out}));
+    if (with_bias) register_parameter(bias, "bias", at::zeros({out}));
   }
 
   Tensor forward(const Tensor& x) const {

@@ -50,10 +50,10 @@ LoraOptions lora_options(const Json& json, const std::string& place) {
 }
 
 Lora::Lora(int64_t in, int64_t out, int64_t rank, double alpha)
-    : torch::nn::Module("Lora"), scale_(alpha / static_cast<double>(rank)) {
+    : Module("Lora"), scale_(alpha / static_cast<double>(rank)) {
   const double bound = 1 / std::sqrt(static_cast<double>(in));
-  down = register_parameter("down", at::empty({rank, in}).uniform_(-bound, bound));
-  up = register_parameter("up", at::zeros({out, rank}));
+  register_parameter(down, "down", at::empty({rank, in}).uniform_(-bound, bound));
+  register_parameter(up, "up", at::zeros({out, rank}));
 }
 
 Tensor Lora::forward(const Tensor& x) const {

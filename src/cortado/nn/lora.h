@@ -1,7 +1,7 @@
 // LoRA (Hu et al., 2021): low-rank additions to frozen linear maps.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include <map>
 #include <string>
@@ -13,7 +13,7 @@
 namespace cortado {
 
 // y += (alpha / rank) · B A x, with A [rank, in] ("down", uniform in ±1/√in at the start) and B [out, rank] ("up", 0).
-class Lora : public torch::nn::Module {
+class Lora : public Module {
  public:
   Lora(int64_t in, int64_t out, int64_t rank, double alpha);
 

@@ -6,8 +6,8 @@
 
 namespace cortado {
 
-MatrixModule::MatrixModule(std::string name, int64_t out, int64_t in) : torch::nn::Module(std::move(name)) {
-  weight = register_parameter("weight", at::empty({out, in}));
+MatrixModule::MatrixModule(std::string name, int64_t out, int64_t in) : Module(std::move(name)) {
+  register_parameter(weight, "weight", at::empty({out, in}));
   lecun_normal(weight, in);
 }
 

@@ -1,7 +1,7 @@
 // What modules with one large matrix have in common: what it is kept in.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include <memory>
 #include <string>
@@ -12,7 +12,7 @@
 namespace cortado {
 
 // A module whose parameter "weight" is a matrix [out, in].
-class MatrixModule : public torch::nn::Module {
+class MatrixModule : public Module {
  public:
   MatrixModule(std::string name, int64_t out, int64_t in);
 

@@ -32,7 +32,7 @@ class NormalizeRms : public torch::autograd::Function<NormalizeRms> {
 }  // namespace
 
 RmsNorm::RmsNorm(int64_t dim, double eps, int64_t groups) : Norm("RmsNorm"), eps_(eps), groups_(groups) {
-  weight = register_parameter("weight", at::ones({dim}));
+  register_parameter(weight, "weight", at::ones({dim}));
 }
 
 Tensor RmsNorm::forward(const Tensor& x) const {
@@ -46,8 +46,8 @@ Tensor RmsNorm::forward(const Tensor& x) const {
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps, bool with_bias) : Norm("LayerNorm"), eps_(eps) {
-  weight = register_parameter("weight", at::ones({dim}));
-  if (with_bias) bias = register_parameter("bias", at::zeros({dim}));
+  register_parameter(weight, "weight", at::ones({dim}));
+  if (with_bias) register_parameter(bias, "bias", at::zeros({dim}));
 }
 
 Tensor LayerNorm::forward(const Tensor& x) const { return at::layer_norm(x, weight.sizes(), weight, bias, eps_); }

@@ -1,16 +1,16 @@
 // Normalisation over the last dimension.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include "cortado/primitives/types.h"
 
 namespace cortado {
 
 // x [..., D] -> the same shape.
-class Norm : public torch::nn::Module {
+class Norm : public Module {
  public:
-  using torch::nn::Module::Module;
+  using Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
 
   Tensor weight;

@@ -27,12 +27,12 @@ class BoundedSqrt : public torch::autograd::Function<BoundedSqrt> {
 
 }  // namespace
 
-RgLru::RgLru(int64_t dim, int64_t heads) : torch::nn::Module("RgLru") {
+RgLru::RgLru(int64_t dim, int64_t heads) : Module("RgLru") {
   recurrence_gate = register_module("recurrence_gate", std::make_shared<BlockDiagonal>(dim, heads));
   input_gate = register_module("input_gate", std::make_shared<BlockDiagonal>(dim, heads));
   // a = √u for u uniform in [0.9², 0.999²], and a = exp(-softplus(Λ)), so Λ = log(1/a - 1).
   const Tensor a = at::empty({dim}).uniform_(kFastest * kFastest, kSlowest * kSlowest).sqrt();
-  lambda = register_parameter("lambda", (1 / a - 1).log());
+  register_parameter(lambda, "lambda", (1 / a - 1).log());
 }
 
 RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {

@@ -1,7 +1,7 @@
 // The real-gated linear recurrent unit of Griffin.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include <memory>
 
@@ -15,15 +15,15 @@ namespace cortado {
 // A block-diagonal linear map, every head its own small matrix: the unit's gates.
 // x [B, T, D] -> [B, T, D], channels in H blocks of D/H: y_h = x_h W_h + b_h. weight [H, D/H, D/H] (in, out),
 // initialised N(0, H/D); bias [D], 0. D not divisible by H: InputError.
-class BlockDiagonal : public torch::nn::Module {
+class BlockDiagonal : public Module {
  public:
-  BlockDiagonal(int64_t dim, int64_t heads) : torch::nn::Module("BlockDiagonal"), heads_(heads) {
+  BlockDiagonal(int64_t dim, int64_t heads) : Module("BlockDiagonal"), heads_(heads) {
     fail_input_if(heads < 1 || dim % heads != 0, "[block_diagonal] width ", dim, " is not divisible by ", heads,
                   " blocks");
     const int64_t block = dim / heads;
-    weight = register_parameter("weight", at::empty({heads, block, block}));
+    register_parameter(weight, "weight", at::empty({heads, block, block}));
     lecun_normal(weight, block);
-    bias = register_parameter("bias", at::zeros({dim}));
+    register_parameter(bias, "bias", at::zeros({dim}));
   }
 
   Tensor forward(const Tensor& x) const {
@@ -43,7 +43,7 @@ class BlockDiagonal : public torch::nn::Module {
 // r = σ(BD_a x + b_a), i = σ(BD_x x + b_x), log a_t = -8 r_t softplus(Λ), h_t = a_t h_{t-1} + √(1 - a_t²)(i_t ⊙ x_t);
 // at position 0 of the sequence h = i ⊙ x. The derivative of the square root is clipped at 1000. Λ starts so that
 // exp(-softplus(Λ))² is uniform in [0.9², 0.999²].
-class RgLru : public torch::nn::Module {
+class RgLru : public Module {
  public:
   RgLru(int64_t dim, int64_t heads);
 

@@ -1,7 +1,7 @@
 // The short convolution before a linear mechanism's queries, keys and values.
 #pragma once
 
-#include <torch/nn/module.h>
+#include "cortado/nn/module.h"
 
 #include <string>
 
@@ -14,13 +14,13 @@ namespace cortado {
 
 // y_t = act(Σ_i weight[:, W-1-i] ⊙ x_{t-i} + bias) over the channels of x [B,T,D], causal. weight [D,W], N(0, 1/W).
 // In a SequenceState its tail, the last W - 1 inputs in float32, is called `name`.
-class ShortConvolution : public torch::nn::Module {
+class ShortConvolution : public Module {
  public:
   ShortConvolution(int64_t dim, int64_t taps, bool with_bias = false, std::string activation = "silu")
-      : torch::nn::Module("ShortConvolution"), activation_(std::move(activation)) {
-    weight = register_parameter("weight", at::empty({dim, taps}));
+      : Module("ShortConvolution"), activation_(std::move(activation)) {
+    register_parameter(weight, "weight", at::empty({dim, taps}));
     lecun_normal(weight, taps);
-    if (with_bias) bias = register_parameter("bias", at::zeros({dim}));
+    if (with_bias) register_parameter(bias, "bias", at::zeros({dim}));
   }
 
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {

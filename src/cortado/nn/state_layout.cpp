@@ -132,6 +132,28 @@ SequenceState StateLayout::fork(const SequenceState& state) const {
   return copy;
 }
 
+SequenceState StateLayout::trimmed(const SequenceState& state) const {
+  SequenceState result(state.mechanism());
+  for (const Entry& entry : entries_) {
+    const Tensor& x = state.at(entry.name);
+    result.add(entry.name, entry.grows ? x.narrow(1, 0, used(entry, state)) : x);
+  }
+  return result;
+}
+
+std::vector<int64_t> StateLayout::places_after(const std::vector<int64_t>& now, int64_t tokens) const {
+  fail_input_if(now.size() != entries_.size(), "[state] has ", entries_.size(), " tensors, got ", now.size());
+  std::vector<int64_t> after;
+  for (size_t i = 0; i < now.size(); ++i) {
+    const Entry& entry = entries_[i];
+    fail_input_if(entry.places && !entry.grows && !entry.held.empty(), "[state] how many places \"", entry.name,
+                  "\" gets depends on more than their number now");
+    const int64_t reached = now[i] + tokens;
+    after.push_back(!entry.places ? -1 : entry.grows ? reached : entry.places(reached));
+  }
+  return after;
+}
+
 void StateLayout::check(const SequenceState& state, const std::string& place) const {
   fail_input_if(state.tensors().size() != entries_.size(), place, ": the state of ", state.mechanism(), " has ",
                 state.tensors().size(), " tensors, ", entries_.size(), " are needed");

@@ -68,6 +68,12 @@ class StateLayout {
   // A copy that goes on by itself, as clone() is, but with the growing caches in the same memory: as it has no room in
   // it, what it adds goes elsewhere, and what the state itself adds there lies behind what the fork has.
   SequenceState fork(const SequenceState& state) const;
+  // The same tensors, growing caches without the places that hold no token.
+  SequenceState trimmed(const SequenceState& state) const;
+  // Of trimmed states whose rows have read the same number of tokens, from which on `tokens` more are read: for every
+  // tensor the places that it will have, -1 for what has none. `now`: those that it has. InputError where they do not
+  // follow from these.
+  std::vector<int64_t> places_after(const std::vector<int64_t>& now, int64_t tokens) const;
   // InputError, which begins with `place`, unless the state has these tensors with these shapes.
   void check(const SequenceState& state, const std::string& place) const;
 

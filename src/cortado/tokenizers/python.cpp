@@ -53,6 +53,18 @@ class PythonTokenizer : public torch::CustomClassHolder {
   std::vector<int64_t> stops() const {
     return {tokenizer_->special().stops.begin(), tokenizer_->special().stops.end()};
   }
+  c10::Dict<std::string, int64_t> special() const {
+    const SpecialTokens& special = tokenizer_->special();
+    c10::Dict<std::string, int64_t> all;
+    all.insert("bos", special.begin);
+    all.insert("eos", special.end);
+    all.insert("unk", special.unknown);
+    all.insert("pad", special.padding);
+    return all;
+  }
+  std::vector<int64_t> prefix() const {
+    return {tokenizer_->special().prefix.begin(), tokenizer_->special().prefix.end()};
+  }
   int64_t vocabulary() const { return tokenizer_->vocabulary(); }
   void save(const std::string& directory) const { tokenizer_->save(directory); }
   // As Hugging Face's programs read it.
@@ -73,6 +85,8 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       .def("decode", &PythonTokenizer::decode, "", {torch::arg("tokens"), torch::arg("skip_special") = false})
       .def("chat", &PythonTokenizer::chat, "", {torch::arg("messages"), torch::arg("ask") = true})
       .def("stops", &PythonTokenizer::stops)
+      .def("special", &PythonTokenizer::special)
+      .def("prefix", &PythonTokenizer::prefix)
       .def("vocabulary", &PythonTokenizer::vocabulary)
       .def("save", &PythonTokenizer::save)
       .def("export_to", &PythonTokenizer::export_to);

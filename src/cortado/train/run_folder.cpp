@@ -93,7 +93,9 @@ std::string lines_up_to(const std::string& path, int64_t last_step) {
 
 void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config) {
   if (tokenizer != nullptr) tokenizer->save(folder.tokenizer());
-  write_file(folder.config(), config.dump(2) + "\n");
+  Json file = config;
+  file["model_type"] = kModelType;
+  write_file(folder.config(), file.dump(2) + "\n");
 }
 
 bool RunFolder::has_checkpoint() const { return fs::exists(trainer()) || fs::exists(last()) || fs::exists(best()); }

@@ -11,9 +11,9 @@ const std::vector<std::string>& head_feature_maps() {
 }
 
 HeadFeatureMap::HeadFeatureMap(std::string kind, int64_t features, int64_t heads, int64_t head_dim)
-    : torch::nn::Module("HeadFeatureMap"), kind_(std::move(kind)) {
-  weight = register_parameter("weight", at::eye(head_dim, features).repeat({heads, 1, 1}));
-  if (kind_ == "hedgehog" || kind_ == "t2r") bias = register_parameter("bias", at::zeros({heads, features}));
+    : Module("HeadFeatureMap"), kind_(std::move(kind)) {
+  register_parameter(weight, "weight", at::eye(head_dim, features).repeat({heads, 1, 1}));
+  if (kind_ == "hedgehog" || kind_ == "t2r") register_parameter(bias, "bias", at::zeros({heads, features}));
 }
 
 Tensor HeadFeatureMap::forward(const Tensor& x) const {
@@ -43,7 +43,7 @@ FeatureMixer::FeatureMixer(std::string name, JsonReader& settings, const MixerCo
   const int64_t features = settings.integer("features", 1, 65536, std::min<int64_t>(64, head_dim));
   phi_q_ = register_module("phi_q", std::make_shared<HeadFeatureMap>(kind, features, heads, head_dim));
   phi_k_ = register_module("phi_k", std::make_shared<HeadFeatureMap>(kind, features, heads, head_dim));
-  window_factor_ = register_parameter("window_factor", at::full({heads}, kFirstWindowFactor));
+  register_parameter(window_factor_, "window_factor", at::full({heads}, kFirstWindowFactor));
 }
 
 std::optional<StoredPairs> FeatureMixer::stored_pairs(const Tensor& x) const {

@@ -22,7 +22,7 @@ const std::vector<std::string>& head_feature_maps();
 // | hedgehog_exp | [exp(y - max y), exp(-y + min y)]        | 2f | no   |
 // | t2r          | relu(y)                                  | f  | yes  |
 // ("hedgehog_exp" was "exp" to earlier versions.)
-class HeadFeatureMap : public torch::nn::Module {
+class HeadFeatureMap : public Module {
  public:
   // A kind of head_feature_maps(), f columns.
   HeadFeatureMap(std::string kind, int64_t features, int64_t heads, int64_t head_dim);

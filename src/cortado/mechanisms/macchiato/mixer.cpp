@@ -35,13 +35,13 @@ Tensor reverse_time(const Tensor& x, const Batch& batch) {
 
 // y [B,T,D] from x [B,T,D]. Bidirectional: the convolution and the RG-LRU run in both directions and are summed (the
 // paper does not say how; this is our choice).
-class Source : public torch::nn::Module {
+class Source : public Module {
  public:
   Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool causal)
-      : torch::nn::Module("Source"), kind_(kind), causal_(causal) {
+      : Module("Source"), kind_(kind), causal_(causal) {
     if (kind == SourceKind::kConv) {
       conv_ = std::make_shared<ShortConvolution>(dim, taps, false, "none");
-      register_parameter("taps", conv_->weight);
+      register_parameter(conv_->weight, "taps", conv_->weight);
     }
     if (kind == SourceKind::kRgLru) {
       rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
@@ -120,11 +120,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     latents_ = latents / heads;
     const SourceKind source = choose(settings, "source", kSources, "rg_lru");
     const int64_t taps = settings.integer("taps", 1, 64, 3);
-    // null: no window.
-    const Json window = settings.any("window");
-    const bool said = settings.says("window");
-    if (!said) settings_.window = kPapersWindow;
-    if (said && !window.is_null()) settings_.window = settings.integer("window", 1, 1 << 30);
+    settings_.window = settings.integer_or_null("window", 1, 1 << 30, kPapersWindow);  // null: no window
     if (!settings_.window && latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
     // Without a window nothing is rotated, and any head size will do.
     const int64_t rotated = settings_.window ? settings_.head_dim : 0;
@@ -146,7 +142,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     v_ = register_module("v", std::make_shared<Linear>(dim, settings_.kv_width(), settings_.bias));
     o_ = register_module("o", make_output_linear(settings_.width(), dim, settings_.output_bias));
     if (!window_logit) return;
-    window_logit_ = register_parameter("window_logit", at::full({heads}, *window_logit / kLogitUnit));
+    register_parameter(window_logit_, "window_logit", at::full({heads}, *window_logit / kLogitUnit));
   }
 
   Tensor reference(const Tensor& x) override {

@@ -13,18 +13,17 @@ namespace {
 
 // y_t = Σ_j η_j h_tj, h_tj = α_j β_j x_t + (1 - α_j δ_j) h_{t-1,j} for every channel of x, each with `size` averages;
 // α, δ in (0, 1).
-class DampedAverage : public torch::nn::Module {
+class DampedAverage : public Module {
  public:
-  DampedAverage(int64_t dim, int64_t size) : torch::nn::Module("DampedAverage") {
-    auto parameter = [&](const char* name, double std) {
-      Tensor x = register_parameter(name, at::empty({dim, size}));
+  DampedAverage(int64_t dim, int64_t size) : Module("DampedAverage") {
+    auto add = [&](Tensor& x, const char* name, double std) {
+      register_parameter(x, name, at::empty({dim, size}));
       draw_normal(x, std);
-      return x;
     };
-    alpha_ = parameter("alpha", 0.2);
-    delta_ = parameter("delta", 0.2);
-    beta_ = parameter("beta", 0.02);
-    eta_ = parameter("eta", 1.0 / std::sqrt(static_cast<double>(size)));
+    add(alpha_, "alpha", 0.2);
+    add(delta_, "delta", 0.2);
+    add(beta_, "beta", 0.02);
+    add(eta_, "eta", 1.0 / std::sqrt(static_cast<double>(size)));
     // Signs that alternate: the averages start as different ones.
     const at::NoGradGuard no_grad;
     beta_.add_(1 - 2 * (at::arange(size, at::kFloat).remainder(2)));
@@ -72,12 +71,12 @@ class MegaMixer : public Mixer {
     update_ = register_module("update", std::make_shared<Linear>(dim_, dim_, true));
     h_ = register_module("h", std::make_shared<Linear>(dim_, dim_, true));
     u_ = register_module("u", std::make_shared<Linear>(values_, dim_));
-    kappa_ = register_parameter("kappa", at::empty({2, shared_}));
+    register_parameter(kappa_, "kappa", at::empty({2, shared_}));
     draw_normal(kappa_, 0.02);
-    mu_ = register_parameter("mu", at::zeros({2, shared_}));
+    register_parameter(mu_, "mu", at::zeros({2, shared_}));
     if (!bias) return;
-    bias_alpha_ = register_parameter("bias_alpha", at::empty({shared_}));
-    bias_beta_ = register_parameter("bias_beta", at::empty({shared_}));
+    register_parameter(bias_alpha_, "bias_alpha", at::empty({shared_}));
+    register_parameter(bias_beta_, "bias_beta", at::empty({shared_}));
     draw_normal(bias_alpha_, 0.02);
     draw_normal(bias_beta_, 0.02);
   }

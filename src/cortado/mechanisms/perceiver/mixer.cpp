@@ -9,9 +9,9 @@ namespace cortado {
 namespace {
 
 // A pre-norm transformer block over latents, z [N,L,D] -> the same shape.
-class LatentBlock : public torch::nn::Module {
+class LatentBlock : public Module {
  public:
-  LatentBlock(int64_t dim, int64_t heads) : torch::nn::Module("LatentBlock"), heads_(heads), dim_(dim) {
+  LatentBlock(int64_t dim, int64_t heads) : Module("LatentBlock"), heads_(heads), dim_(dim) {
     norm_ = register_module("norm", std::make_shared<RmsNorm>(dim));
     q_ = register_module("q", std::make_shared<Linear>(dim, dim));
     k_ = register_module("k", std::make_shared<Linear>(dim, dim));
@@ -51,7 +51,7 @@ class PerceiverMixer : public Mixer {
         count_(settings.integer("latents", 1, 65536, 64)),
         dim_(context.dim) {
     const int64_t dim = dim_, blocks = settings.integer("blocks", 0, 64, 1);
-    latents_ = register_parameter("latents", at::empty({count_, dim}));
+    register_parameter(latents_, "latents", at::empty({count_, dim}));
     draw_normal(latents_, 1.0);
     k_ = register_module("k", std::make_shared<Linear>(dim, dim));
     v_ = register_module("v", std::make_shared<Linear>(dim, dim));

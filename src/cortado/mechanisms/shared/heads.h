@@ -36,7 +36,7 @@ void read_scores(JsonReader& settings, Scores& scores) {
 // "taps" of the settings, of a short convolution ("conv" to earlier versions): null or 0 for none.
 inline int64_t read_taps(JsonReader& settings, int64_t fallback = 0) {
   settings.renamed("conv", "taps");
-  return settings.says("taps") ? settings.optional_integer("taps", 0, 64).value_or(0) : fallback;
+  return settings.integer_or_null("taps", 0, 64, fallback).value_or(0);
 }
 
 // "rope_theta" and "rope_scaling" of the settings (default: the model's).

@@ -1,0 +1,256 @@
+#include "cortado/models/part.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <map>
+#include <mutex>
+
+#include "cortado/base/error.h"
+#include "cortado/mechanisms/registry.h"
+#include "cortado/nn/autocast.h"
+#include "cortado/nn/dtype.h"
+#include "cortado/nn/weights.h"
+
+namespace cortado {
+namespace {
+
+MixerContext read_context(JsonReader& json) {
+  MixerContext context;
+  context.dim = json.integer("dim", 1, int64_t{1} << 20);
+  context.heads = json.integer("heads", 1, int64_t{1} << 16, 1);
+  context.layers = json.integer("layers", 1, int64_t{1} << 16, 1);
+  context.layer = json.integer("layer", 0, context.layers - 1, 0);
+  context.causal = json.boolean("causal", true);
+  context.rotary = json.boolean("rotary", false);
+  context.rope_theta = json.number("rope_theta", 1, 1e12, context.rope_theta);
+  const Json scaling = json.object("rope_scaling");
+  if (!scaling.empty()) context.rope_scaling = RotaryScaling::from_json(scaling, "mixer.rope_scaling");
+  return context;
+}
+
+class MixerPart : public Part {
+ public:
+  explicit MixerPart(JsonReader& json) {
+    const MixerContext context = read_context(json);
+    mixer_ = make_mixer(json.object("settings"), context, "mixer");
+  }
+  const torch::nn::Module& module() const override { return *mixer_; }
+  StateLayout state_layout() const override { return mixer_->state_layout(); }
+  std::string state_name() const override { return mixer_->name(); }
+  Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) override {
+    return mixer_->forward(inputs[0], batch, state);
+  }
+
+ private:
+  std::shared_ptr<Mixer> mixer_;
+};
+
+class BlockPart : public Part {
+ public:
+  explicit BlockPart(JsonReader& json) {
+    const auto config = ModelConfig::from_json(json.object("config"), "config");
+    const auto last = static_cast<int64_t>(config.layers.size()) - 1;
+    block_ = std::make_shared<Block>(config, json.integer("layer", 0, last));
+    draws_ = config.dropout > 0;
+  }
+  const torch::nn::Module& module() const override { return *block_; }
+  StateLayout state_layout() const override { return block_->mixer()->state_layout(); }
+  std::string state_name() const override { return block_->mixer()->name(); }
+  Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) override {
+    return block_->forward(inputs[0], batch, state);
+  }
+  bool draws() const override { return draws_; }
+
+ private:
+  std::shared_ptr<Block> block_;
+  bool draws_;
+};
+
+// What a language model has before its first block and behind its last.
+class Ends : public LanguageModel {
+ public:
+  explicit Ends(ModelConfig config) : LanguageModel(without_layers(std::move(config))) {}
+
+  Tensor embed(const Tensor& tokens, const Batch& batch, SequenceState* state) const {
+    ModelState position;
+    if (state) position.position = state->at(StateLayout::kPosition);
+    const Tensor x = LanguageModel::embed(tokens, batch, state ? &position : nullptr);
+    if (state) state->at(StateLayout::kPosition) = position.position + batch.lengths(tokens);
+    return x;
+  }
+
+ private:
+  static ModelConfig without_layers(ModelConfig config) {
+    config.layers.clear();
+    return config;
+  }
+};
+
+class EndsPart : public Part {
+ public:
+  EndsPart(JsonReader& json, std::string kind)
+      : kind_(std::move(kind)),
+        ends_(std::make_shared<Ends>(ModelConfig::from_json(json.object("config"), "config"))) {
+    inputs = kind_ == "loss" ? 2 : 1;
+  }
+  const torch::nn::Module& module() const override { return *ends_; }
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    if (kind_ == "embedding" && ends_->config().causal) layout.position();
+    return layout;
+  }
+  Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) override {
+    if (kind_ == "embedding") return ends_->embed(inputs[0], batch, state);
+    const Tensor x = ends_->normalize(inputs[0]);
+    return kind_ == "logits" ? ends_->logits(x) : ends_->loss_of(x, inputs[1]);
+  }
+  bool draws() const override { return kind_ == "embedding" && ends_->config().dropout > 0; }
+
+ private:
+  std::string kind_;
+  std::shared_ptr<Ends> ends_;
+};
+
+// A part whose weights are only shapes, for one call at a time.
+struct Shell {
+  std::unique_ptr<Part> part;
+  std::vector<Tensor*> places;
+  SequenceState zero;  // of no rows: the names of its tensors
+};
+
+// Making modules draws weights that nobody wants: torch's generator is left as it was.
+class KeptGenerator {
+ public:
+  KeptGenerator() : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~KeptGenerator() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  KeptGenerator(const KeptGenerator&) = delete;
+  KeptGenerator& operator=(const KeptGenerator&) = delete;
+
+ private:
+  at::Generator generator_;
+  Tensor state_;
+};
+
+Shell make_shell(const std::string& text) {
+  const KeptGenerator kept;
+  const SkipInitialization skip;
+  Shell shell{.part = Part::make(text), .places = {}, .zero = {}};
+  shell.places = weight_places(shell.part->module());
+  for (Tensor* place : shell.places) *place = at::empty_like(*place, place->options().device(at::kMeta));
+  shell.zero = shell.part->state_layout().zeros(shell.part->state_name(), 0, at::kFloat);
+  return shell;
+}
+
+// Shells that nobody uses; one is a few hundred bytes a weight.
+class Shells {
+ public:
+  static std::unique_ptr<Shell> take(const std::string& text) {
+    {
+      const std::lock_guard lock(mutex());
+      auto& idle = all()[text];
+      if (!idle.empty()) {
+        auto shell = std::move(idle.back());
+        idle.pop_back();
+        return shell;
+      }
+    }
+    return std::make_unique<Shell>(make_shell(text));
+  }
+  static void give_back(const std::string& text, std::unique_ptr<Shell> shell) {
+    const std::lock_guard lock(mutex());
+    all()[text].push_back(std::move(shell));
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::map<std::string, std::vector<std::unique_ptr<Shell>>>& all() {
+    static auto* map = new std::map<std::string, std::vector<std::unique_ptr<Shell>>>;  // outlives all threads
+    return *map;
+  }
+};
+
+void check_call(const PartCall& call, const Shell& shell) {
+  const auto weights = named_weights(shell.part->module());
+  fail_input_if(call.weights.size() != weights.size(), "[part] expected ", weights.size(), " weights, got ",
+                call.weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Tensor& given = call.weights[i];
+    fail_input_if(given.sizes() != shell.places[i]->sizes() || !given.is_floating_point(), "[part] expected ",
+                  weights[i].key(), " of the shape ", shell.places[i]->sizes(), ", got ", given.scalar_type(), " ",
+                  given.sizes());
+  }
+  fail_input_if(call.inputs.size() != shell.part->inputs, "[part] expected ", shell.part->inputs, " inputs, got ",
+                call.inputs.size());
+}
+
+// The state as the part's own. What it adds to a growing cache goes into other memory, for who gave the state may go on
+// from it once more.
+SequenceState state_of(const PartCall& call, const Shell& shell) {
+  const auto& names = shell.zero.tensors();
+  fail_input_if(names.empty(), "[part] ", shell.zero.mechanism(), " has no state: it reads whole sequences");
+  fail_input_if(call.state.size() != names.size(), "[part] the state of ", shell.zero.mechanism(), " has ",
+                names.size(), " tensors, got ", call.state.size());
+  SequenceState state(shell.zero.mechanism());
+  for (size_t i = 0; i < names.size(); ++i) state.add(names[i].first, call.state[i]);
+  const StateLayout layout = shell.part->state_layout();
+  layout.check(state, "[state]");
+  const Batch batch{.cu_seqlens = call.cu_seqlens, .training = false};
+  fail_input_if(state.rows() != batch.rows(call.inputs[0]), "[state] the state has ", state.rows(), " rows, the batch ",
+                batch.rows(call.inputs[0]));
+  return layout.trimmed(state);
+}
+
+bool within(const Tensor& x, const std::vector<Tensor>& others) {
+  return std::any_of(others.begin(), others.end(), [&](const Tensor& other) { return x.is_alias_of(other); });
+}
+
+}  // namespace
+
+std::unique_ptr<Part> Part::make(const std::string& text) {
+  JsonReader json(parse_json(text, "part"), "part");
+  const std::string kind = json.choice("part", {"mixer", "block", "embedding", "logits", "loss"});
+  std::unique_ptr<Part> part;
+  if (kind == "mixer") {
+    part = std::make_unique<MixerPart>(json);
+  } else if (kind == "block") {
+    part = std::make_unique<BlockPart>(json);
+  } else {
+    part = std::make_unique<EndsPart>(json, kind);
+  }
+  json.finish();
+  return part;
+}
+
+std::vector<Tensor> run_part(const PartCall& call) {
+  auto shell = Shells::take(call.part);
+  check_call(call, *shell);
+  SequenceState state;
+  const bool stateful = !call.state.empty();
+  if (stateful) state = state_of(call, *shell);
+  std::vector<Tensor> results;
+  {
+    const Borrowed borrowed(shell->places, call.weights);
+    const auto type = call.autocast.empty() ? at::kFloat : dtype_of(call.autocast);
+    const Autocast autocast(call.inputs[0].device(), type);
+    const Batch batch{.cu_seqlens = call.cu_seqlens, .training = call.training};
+    results.push_back(shell->part->forward(call.inputs, batch, stateful ? &state : nullptr));
+  }
+  if (stateful) state = shell->part->state_layout().trimmed(state);
+  Shells::give_back(call.part, std::move(shell));
+  for (const auto& [name, tensor] : state.tensors()) results.push_back(tensor);
+  for (Tensor& result : results) {
+    if (within(result, call.inputs) || within(result, call.state)) result = result.clone();
+  }
+  return results;
+}
+
+}  // namespace cortado

@@ -1,0 +1,244 @@
+// torch.ops.cortado.part: parts of a model (part.h) as one operator. Where tensors are real it is what it computes, and
+// autograd sees through it; where torch.compile and torch.export trace, it is one node, and its gradient another, which
+// computes the part once more. torch.classes.cortado.Part says what a part has.
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include "cortado/mechanisms/registry.h"
+#include "cortado/models/checkpoint.h"
+#include "cortado/models/part.h"
+#include "cortado/nn/weights.h"
+
+namespace cortado {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+Tensors part_kernel(const std::string& part, const std::string& autocast, bool training, at::TensorList weights,
+                    at::TensorList inputs, at::TensorList state, const OptionalTensor& cu_seqlens) {
+  return run_part({part, autocast, training, weights.vec(), inputs.vec(), state.vec(), cu_seqlens});
+}
+
+// The gradients of weights, inputs and state, in this order; of those that have none zeros (integers: empty).
+Tensors part_backward(const std::string& part, const std::string& autocast, bool training, at::TensorList weights,
+                      at::TensorList inputs, at::TensorList state, const OptionalTensor& cu_seqlens,
+                      const c10::List<OptionalTensor>& gradients) {
+  const at::AutoGradMode on(true);
+  Tensors leaves, wanted;
+  const auto leaf = [&](at::TensorList tensors) {
+    Tensors own;
+    for (const Tensor& x : tensors) {
+      own.push_back(x.detach());
+      if (x.is_floating_point()) wanted.push_back(own.back().set_requires_grad(true));
+    }
+    leaves.insert(leaves.end(), own.begin(), own.end());
+    return own;
+  };
+  const Tensors w = leaf(weights), in = leaf(inputs), s = leaf(state);
+  const Tensors results = run_part({part, autocast, training, w, in, s, cu_seqlens});
+  Tensors outputs, into;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const OptionalTensor gradient = gradients.get(i);
+    if (!gradient || !gradient->defined() || !results[i].requires_grad()) continue;
+    outputs.push_back(results[i]);
+    into.push_back(*gradient);
+  }
+  variable_list found(wanted.size());
+  if (!outputs.empty()) found = torch::autograd::grad(outputs, wanted, into, false, false, /*allow_unused=*/true);
+  Tensors all;
+  size_t next = 0;
+  for (const Tensor& x : leaves) {
+    if (!x.is_floating_point()) {
+      all.push_back(at::empty({0}, x.options()));
+      continue;
+    }
+    const Tensor& gradient = found[next++];
+    all.push_back(gradient.defined() ? gradient.contiguous() : at::zeros_like(x, at::MemoryFormat::Contiguous));
+  }
+  return all;
+}
+
+// What tracing sees of it.
+struct Opaque : torch::autograd::Function<Opaque> {
+  static variable_list forward(AutogradContext* context, at::TensorList tensors, const std::string& part,
+                               const std::string& autocast, bool training, int64_t weights, int64_t inputs,
+                               const OptionalTensor& cu_seqlens) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    static const auto call =
+        c10::Dispatcher::singleton().findSchemaOrThrow("cortado::part", "").typed<decltype(part_kernel)>();
+    auto saved = tensors.vec();
+    if (cu_seqlens) saved.push_back(*cu_seqlens);
+    context->save_for_backward(saved);
+    context->saved_data["part"] = part;
+    context->saved_data["autocast"] = autocast;
+    context->saved_data["training"] = training;
+    context->saved_data["counts"] = std::vector<int64_t>{weights, inputs, static_cast<int64_t>(tensors.size())};
+    const auto first = static_cast<size_t>(weights), second = static_cast<size_t>(weights + inputs);
+    const Tensors results = call.call(part, autocast, training, tensors.slice(0, first),
+                                      tensors.slice(first, second - first), tensors.slice(second), cu_seqlens);
+    variable_list fixed;
+    for (const Tensor& x : results) {
+      if (!x.is_floating_point()) fixed.push_back(x);
+    }
+    context->mark_non_differentiable(fixed);
+    context->set_materialize_grads(false);
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    static const auto call =
+        c10::Dispatcher::singleton().findSchemaOrThrow("cortado::part_backward", "").typed<decltype(part_backward)>();
+    const Tensors saved = context->get_saved_variables();
+    const auto counts = context->saved_data["counts"].toIntVector();
+    const auto first = static_cast<size_t>(counts[0]), second = static_cast<size_t>(counts[0] + counts[1]),
+               end = static_cast<size_t>(counts[2]);
+    const at::TensorList tensors = at::TensorList(saved).slice(0, end);
+    const OptionalTensor cu_seqlens = saved.size() > end ? OptionalTensor(saved[end]) : std::nullopt;
+    c10::List<OptionalTensor> given;
+    for (const Tensor& x : gradients) given.push_back(x.defined() ? OptionalTensor(x) : std::nullopt);
+    variable_list results =
+        call.call(context->saved_data["part"].toStringRef(), context->saved_data["autocast"].toStringRef(),
+                  context->saved_data["training"].toBool(), tensors.slice(0, first),
+                  tensors.slice(first, second - first), tensors.slice(second), cu_seqlens, given);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!tensors[i].is_floating_point()) results[i] = Tensor();
+    }
+    results.resize(end + 6);  // those of what is no tensor: none
+    return results;
+  }
+};
+
+bool traced(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const Tensor& x) { return x.key_set().has(c10::DispatchKey::Python); });
+}
+
+Tensors part_autograd(const std::string& part, const std::string& autocast, bool training, at::TensorList weights,
+                      at::TensorList inputs, at::TensorList state, const OptionalTensor& cu_seqlens) {
+  if (!traced(weights) && !traced(inputs) && !traced(state)) {
+    return part_kernel(part, autocast, training, weights, inputs, state, cu_seqlens);
+  }
+  Tensors all = weights.vec();
+  for (const auto& more : {inputs, state}) all.insert(all.end(), more.begin(), more.end());
+  return Opaque::apply(at::TensorList(all), part, autocast, training, static_cast<int64_t>(weights.size()),
+                       static_cast<int64_t>(inputs.size()), cu_seqlens);
+}
+
+// What a part has, for Python: the JSON of its weights and state, and first weights.
+class PythonPart : public torch::CustomClassHolder {
+ public:
+  // Weights are drawn from torch's generator, or, unless `draw`, are what memory holds.
+  PythonPart(const std::string& text, bool draw) {
+    std::optional<SkipInitialization> skip;
+    if (!draw) skip.emplace();
+    part_ = Part::make(text);
+  }
+
+  c10::Dict<std::string, Tensor> weights() const {
+    c10::Dict<std::string, Tensor> all;
+    for (const auto& weight : named_weights(part_->module())) all.insert(weight.key(), weight.value().detach());
+    return all;
+  }
+
+  // {"buffers": names of weights that are not trained, "linear": names of modules that are linear maps,
+  //  "draws": ..., "grows": whether the state does}
+  std::string facts() const {
+    Json facts = {{"buffers", Json::array()}, {"linear", Json::array()}};
+    for (const auto& buffer : part_->module().named_buffers()) facts["buffers"].push_back(buffer.key());
+    for (const auto& module : part_->module().named_modules()) {
+      if (dynamic_cast<const Linear*>(module.value().get())) facts["linear"].push_back(module.key());
+    }
+    facts["draws"] = part_->draws();
+    facts["grows"] = part_->state_layout().grows();
+    return facts.dump();
+  }
+
+  c10::Dict<std::string, Tensor> zero_state(int64_t rows, const Tensor& like) const {
+    fail_input_if(rows < 0, "[state] expected rows >= 0, got ", rows);
+    c10::Dict<std::string, Tensor> all;
+    const auto zero = part_->state_layout().zeros(part_->state_name(), rows, like.options().requires_grad(false));
+    for (const auto& [name, tensor] : zero.tensors()) all.insert(name, tensor);
+    return all;
+  }
+
+ private:
+  std::unique_ptr<Part> part_;
+};
+
+// Every mechanism, in the registry's order, as JSON: what it is, and its settings with what they are where absent, in a
+// model of this width and these heads.
+std::string mechanism_list(int64_t dim, int64_t heads) {
+  Json all = Json::array();
+  for (const Mechanism* mechanism : mechanisms()) {
+    Json settings = Json::array();
+    const MixerContext context{.dim = dim, .heads = heads, .causal = mechanism->causal};
+    for (const auto& question : settings_of(*mechanism, context)) {
+      settings.push_back({{"name", question.key},
+                          {"expected", question.expected},
+                          {"default", question.fallback},
+                          {"words", question.words}});
+    }
+    all.push_back({{"name", mechanism->name},
+                   {"family", mechanism->family},
+                   {"paper", mechanism->paper},
+                   {"equation", mechanism->equation},
+                   {"state", mechanism->state},
+                   {"causal", mechanism->causal},
+                   {"bidirectional", mechanism->bidirectional},
+                   {"settings", std::move(settings)}});
+  }
+  return all.dump();
+}
+
+std::vector<int64_t> part_places(const std::string& part, const std::vector<int64_t>& now, int64_t tokens) {
+  return Part::make(part)->state_layout().places_after(now, tokens);
+}
+
+// The config with every default filled in, checked.
+std::string full_config(const std::string& config) {
+  return ModelConfig::from_json(parse_json(config, "config"), "config").to_json().dump();
+}
+
+void save_weights_as(const std::string& config, const std::vector<std::string>& names, at::TensorList tensors,
+                     const std::string& path) {
+  NamedTensors weights;
+  fail_input_if(names.size() != tensors.size(), "[checkpoint] ", names.size(), " names, ", tensors.size(), " tensors");
+  for (size_t i = 0; i < names.size(); ++i) weights.emplace_back(names[i], tensors[i].detach());
+  save_weights(ModelConfig::from_json(parse_json(config, "config"), "config"), std::move(weights), path);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cortado, m) {
+  m.def("mechanisms(int dim, int heads) -> str", mechanism_list);
+  m.def("config(str config) -> str", full_config);
+  m.def("part_places(str part, int[] now, int tokens) -> int[]", part_places);
+  m.def("save_weights(str config, str[] names, Tensor[] weights, str path) -> ()", save_weights_as);
+  const std::string call =
+      "(str part, str autocast, bool training, Tensor[] weights, Tensor[] inputs, Tensor[] state, Tensor? cu_seqlens";
+  m.def(("part" + call + ") -> Tensor[]").c_str());
+  m.def(("part_backward" + call + ", Tensor?[] gradients) -> Tensor[]").c_str());
+  m.class_<PythonPart>("Part")
+      .def(torch::init<const std::string&, bool>(), "", {torch::arg("part"), torch::arg("draw") = true})
+      .def("weights", &PythonPart::weights)
+      .def("facts", &PythonPart::facts)
+      .def("zero_state", &PythonPart::zero_state);
+}
+TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
+  m.impl("part", part_autograd);
+  m.impl("part_backward", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(cortado, CPU, m) {
+  m.impl("part", part_kernel);
+  m.impl("part_backward", part_backward);
+}
+TORCH_LIBRARY_IMPL(cortado, CUDA, m) {
+  m.impl("part", part_kernel);
+  m.impl("part_backward", part_backward);
+}
+
+}  // namespace cortado

@@ -1,0 +1,100 @@
+// Parts of models are what the models themselves compute, with weights that others own.
+#include "cortado/models/part.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cortado/nn/weights.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/errors.h"
+#include "cortado/testing/models.h"
+
+namespace cortado {
+namespace {
+
+std::vector<Tensor> weights_of(const torch::nn::Module& module) {
+  std::vector<Tensor> weights;
+  for (const auto& weight : named_weights(module)) weights.push_back(weight.value());
+  return weights;
+}
+
+std::string block_text(const ModelConfig& config, int64_t layer) {
+  return Json{{"part", "block"}, {"config", config.to_json()}, {"layer", layer}}.dump();
+}
+
+// Every weight of every mechanism has its place: with others there, others are computed with, and the gradients are
+// those of the model's own.
+TEST(Part, BlocksOfEveryMechanismAreTheModelsOwn) {
+  for (const std::string& mixer : testing::causal_mixers()) {
+    SCOPED_TRACE(mixer);
+    const auto model = testing::byte_model(mixer);
+    model->to(at::kDouble);
+    const Tensor x = at::randn({2, 11, 24}, at::kDouble);
+    const auto block = Part::make(block_text(model->config(), 1));
+    auto expected_weights = weights_of(*model->named_modules()["layers.1"]);
+    std::vector<Tensor> weights;
+    for (const Tensor& weight : expected_weights) {
+      weights.push_back(weight.detach().clone().set_requires_grad(weight.requires_grad()));
+    }
+    const Tensor expected =
+        model->named_modules()["layers.1"]->as<Block>()->forward(x, {}, nullptr);
+    const Tensor y = run_part({block_text(model->config(), 1), "", false, weights, {x}, {}, {}})[0];
+    EXPECT_TRUE(at::equal(y, expected));
+    const Tensor seed = at::randn_like(y);
+    const auto trained = [](const std::vector<Tensor>& all) {
+      std::vector<Tensor> some;
+      for (const Tensor& weight : all) {
+        if (weight.requires_grad()) some.push_back(weight);
+      }
+      return some;
+    };
+    const auto got = torch::autograd::grad({y}, trained(weights), {seed}, false, false, true);
+    const auto wanted = torch::autograd::grad({expected}, trained(expected_weights), {seed}, false, false, true);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i].defined(), wanted[i].defined());
+      if (got[i].defined()) EXPECT_TRUE(at::equal(got[i], wanted[i]));
+    }
+  }
+}
+
+// A state that was given is as it was afterwards, and can be gone on from twice.
+TEST(Part, StatesAreNotWrittenTo) {
+  const at::NoGradGuard no_grad;
+  for (const std::string& mixer : testing::causal_mixers()) {
+    SCOPED_TRACE(mixer);
+    const auto model = testing::byte_model(mixer);
+    const Tensor x = at::randn({2, 23, 24});
+    const std::string text = block_text(model->config(), 0);
+    const auto weights = weights_of(*model->named_modules()["layers.0"]);
+    const auto part = Part::make(text);
+    std::vector<Tensor> state;
+    for (const auto& [name, tensor] : part->state_layout().zeros(part->state_name(), 2, at::kFloat).tensors()) {
+      state.push_back(tensor);
+    }
+    auto first = run_part({text, "", false, weights, {x.slice(1, 0, 9)}, state, {}});
+    state.assign(first.begin() + 1, first.end());
+    std::vector<Tensor> before;
+    for (const Tensor& part_of_it : state) before.push_back(part_of_it.clone());
+    const Tensor once = run_part({text, "", false, weights, {x.slice(1, 9)}, state, {}})[0];
+    run_part({text, "", false, weights, {at::randn({2, 5, 24})}, state, {}});
+    for (size_t i = 0; i < state.size(); ++i) EXPECT_TRUE(at::equal(state[i], before[i]));
+    EXPECT_TRUE(at::equal(run_part({text, "", false, weights, {x.slice(1, 9)}, state, {}})[0], once));
+    const Tensor whole = run_part({text, "", false, weights, {x}, {}, {}})[0];
+    EXPECT_LT(testing::relative_error(once, whole.slice(1, 9)), 2e-4);
+  }
+}
+
+TEST(Part, RefusesWhatIsWrongByItsName) {
+  const auto refused = [](const PartCall& call) { return testing::error_of([&] { run_part(call); }); };
+  const std::string latte = R"({"part": "mixer", "settings": {"mixer": "latte"}, "dim": 8})";
+  EXPECT_NE(refused({"{}", "", false, {}, {at::ones({1})}, {}, {}}).find("part"), std::string::npos);
+  EXPECT_NE(refused({latte, "", false, {}, {at::ones({1, 2, 8})}, {}, {}}).find("expected 4 weights, got 0"),
+            std::string::npos);
+  const std::vector<Tensor> weights(4, at::ones({8, 7}));
+  EXPECT_NE(refused({latte, "", false, weights, {at::ones({1, 2, 8})}, {}, {}}).find("expected q.weight of the shape"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cortado
