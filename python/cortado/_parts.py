@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
+import keyword
 import typing
 
 import torch
@@ -29,10 +29,9 @@ def checked(make: typing.Callable[..., typing.Any], *arguments: typing.Any) -> t
         raise ValueError(one_line(error)) from None
 
 
-@functools.lru_cache(maxsize=1024)
-def _zeros(part: str, dtype: torch.dtype) -> State:
-    like = torch.empty(0, dtype=dtype)
-    return dict(checked(torch.classes.cortado.Part, part, False).zero_state(1, like))
+def _attribute(name: str) -> str:
+    """A weight's name as an attribute: "in" is a word of Python's, which torch.export would write into its code."""
+    return name + "_" if keyword.iskeyword(name) else name
 
 
 class Linear(torch.nn.Linear):
@@ -96,9 +95,14 @@ class Part(torch.nn.Module):
         device = device or torch.get_default_device()
         weights = {name: weight.to(device=device, dtype=dtype) for name, weight in made.weights().items()}
         self._draws: bool = facts["draws"]
-        self._grows: bool = facts["grows"]
-        self._names = tuple(tuple(name.split(".")) for name in weights)
+        self._foreseen: bool = facts["foreseen"]
+        self._state_names: tuple[str, ...] = tuple(facts["state"])
+        self._names = tuple(tuple(map(_attribute, name.split("."))) for name in weights)
         self._add(weights, set(facts["linear"]), set(facts["buffers"]))
+        self._other_names = {".".join(map(_attribute, name.split("."))): name for name in weights}
+        if any(attribute != name for attribute, name in self._other_names.items()):
+            self.register_state_dict_post_hook(_as_in_checkpoints)
+            self.register_load_state_dict_pre_hook(_as_attributes)
 
     def _add(self, weights: dict[str, torch.Tensor], linear: set[str], buffers: set[str]) -> None:
         for name, weight in weights.items():
@@ -109,17 +113,17 @@ class Part(torch.nn.Module):
             elif place in ("embedding", "positions") and last == "weight":
                 self._place(place, Embedding(weight))
             elif name in buffers:
-                self._holder(place).register_buffer(last, weight)
+                self._holder(place).register_buffer(_attribute(last), weight)
             else:
-                self._holder(place).register_parameter(last, torch.nn.Parameter(weight))
+                self._holder(place).register_parameter(_attribute(last), torch.nn.Parameter(weight))
 
     def _place(self, place: str, module: torch.nn.Module) -> None:
         holder, _, last = place.rpartition(".")
-        self._holder(holder).add_module(last, module)
+        self._holder(holder).add_module(_attribute(last), module)
 
     def _holder(self, place: str) -> torch.nn.Module:
         holder: torch.nn.Module = self
-        for name in place.split(".") if place else ():
+        for name in map(_attribute, place.split(".") if place else ()):
             if name not in holder._modules:
                 holder.add_module(name, Weights())
             holder = getattr(holder, name)
@@ -141,11 +145,12 @@ class Part(torch.nn.Module):
     def run(self, inputs: list[torch.Tensor], state: State | None, cu_seqlens: torch.Tensor | None,
             part: str | None = None) -> tuple[torch.Tensor, State | None]:
         """One call of the operator; `part`: another text for the same weights."""
-        if self._draws and self.training and torch.compiler.is_compiling():
+        unforeseen = state is not None and not self._foreseen  # how large the state will be
+        if torch.compiler.is_compiling() and (unforeseen or (self._draws and self.training)):
             return self._run_eagerly(inputs, state, cu_seqlens, part)
         return self._run(inputs, state, cu_seqlens, part)
 
-    # Its gradient would draw other numbers than it did.
+    # A gradient would draw other numbers than the call did.
     @torch.compiler.disable
     def _run_eagerly(self, inputs: list[torch.Tensor], state: State | None, cu_seqlens: torch.Tensor | None,
                      part: str | None) -> tuple[torch.Tensor, State | None]:
@@ -155,6 +160,8 @@ class Part(torch.nn.Module):
              part: str | None) -> tuple[torch.Tensor, State | None]:
         device = inputs[0].device.type
         autocast = _AUTOCAST[torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else ""
+        if state is not None and tuple(state) != self._state_names:
+            raise ValueError(f"[state] expected {', '.join(self._state_names) or 'none'}, got {', '.join(state) or 'no tensor'}")
         tensors = [] if state is None else list(state.values())
         results = torch.ops.cortado.part(part or self.part, autocast, self.training, self._weights(), inputs, tensors,
                                          cu_seqlens)
@@ -165,8 +172,20 @@ class Part(torch.nn.Module):
         said)."""
         weight = self._weights()[0]
         dtype, device = dtype or weight.dtype, device or weight.device
-        zeros = _zeros(self.part, dtype)
-        return {name: zero.to(device).expand(rows, *zero.shape[1:]).clone() for name, zero in zeros.items()}
+        zeros = torch.ops.cortado.part_zero_state(self.part, rows, torch.empty(0, dtype=dtype, device=device))
+        return dict(zip(self._state_names, zeros, strict=True))
+
+
+def _as_in_checkpoints(part: torch.nn.Module, weights: dict[str, typing.Any], prefix: str, _: typing.Any) -> None:
+    for attribute, name in part._other_names.items():
+        if attribute != name and prefix + attribute in weights:
+            weights[prefix + name] = weights.pop(prefix + attribute)
+
+
+def _as_attributes(part: torch.nn.Module, weights: dict[str, typing.Any], prefix: str, *_: typing.Any) -> None:
+    for attribute, name in part._other_names.items():
+        if attribute != name and prefix + name in weights:
+            weights[prefix + attribute] = weights.pop(prefix + name)
 
 
 def _fake(part: str, autocast: str, training: bool, weights: list[torch.Tensor], inputs: list[torch.Tensor],

@@ -56,7 +56,7 @@ class Mixer(Part):
         if state is None and self.causal:
             rows = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
             state = self.zero_state(rows, x.dtype, x.device)
-        return self.run([x], state or None, cu_seqlens)
+        return self.run([x], None if state is False else state, cu_seqlens)
 
     def extra_repr(self) -> str:
         part = json.loads(self.part)

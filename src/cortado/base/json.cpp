@@ -261,6 +261,7 @@ std::optional<double> JsonReader::optional_number(const std::string& key, double
 }
 
 Json JsonReader::object(const std::string& key) {
+  note(key, "an object { ... }");
   const Json* value = find(key);
   if (!value) return Json::object();
   if (!value->is_object()) fail("key \"", key, "\": expected an object { ... }, got ", shown(*value));

@@ -243,14 +243,27 @@ std::vector<Tensor> run_part(const PartCall& call) {
     const Autocast autocast(call.inputs[0].device(), type);
     const Batch batch{.cu_seqlens = call.cu_seqlens, .training = call.training};
     results.push_back(shell->part->forward(call.inputs, batch, stateful ? &state : nullptr));
+    // As a linear layer of torch's gives it, whatever a mechanism does last.
+    if (!call.autocast.empty() && dynamic_cast<MixerPart*>(shell->part.get())) results[0] = results[0].to(type);
   }
   if (stateful) state = shell->part->state_layout().trimmed(state);
   Shells::give_back(call.part, std::move(shell));
-  for (const auto& [name, tensor] : state.tensors()) results.push_back(tensor);
+  // Without the room that a growing cache has: tracing must know the strides.
+  for (const auto& [name, tensor] : state.tensors()) results.push_back(tensor.contiguous());
   for (Tensor& result : results) {
     if (within(result, call.inputs) || within(result, call.state)) result = result.clone();
   }
   return results;
+}
+
+std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const Tensor& like) {
+  fail_input_if(rows < 0, "[state] expected rows >= 0, got ", rows);
+  auto shell = Shells::take(part);
+  const auto zero = shell->part->state_layout().zeros(shell->part->state_name(), rows, like.options().requires_grad(false));
+  Shells::give_back(part, std::move(shell));
+  std::vector<Tensor> all;
+  for (const auto& [name, tensor] : zero.tensors()) all.push_back(tensor);
+  return all;
 }
 
 }  // namespace cortado

@@ -49,4 +49,7 @@ struct PartCall {
 // call's. Differentiable by autograd.
 std::vector<Tensor> run_part(const PartCall& call);
 
+// The state before the first token, for inputs of the type and on the device of `like`: the layout's tensors in its order.
+std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const Tensor& like);
+
 }  // namespace cortado

@@ -6,6 +6,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include "cortado/base/error.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/part.h"
@@ -145,24 +146,23 @@ class PythonPart : public torch::CustomClassHolder {
   }
 
   // {"buffers": names of weights that are not trained, "linear": names of modules that are linear maps,
-  //  "draws": ..., "grows": whether the state does}
+  //  "draws": ..., "foreseen": whether its state's size is, "state": names of its tensors}
   std::string facts() const {
-    Json facts = {{"buffers", Json::array()}, {"linear", Json::array()}};
+    Json facts = {{"buffers", Json::array()}, {"linear", Json::array()}, {"state", Json::array()}};
     for (const auto& buffer : part_->module().named_buffers()) facts["buffers"].push_back(buffer.key());
     for (const auto& module : part_->module().named_modules()) {
       if (dynamic_cast<const Linear*>(module.value().get())) facts["linear"].push_back(module.key());
     }
     facts["draws"] = part_->draws();
-    facts["grows"] = part_->state_layout().grows();
+    const auto zero = part_->state_layout().zeros(part_->state_name(), 0, at::kFloat);
+    for (const auto& [name, tensor] : zero.tensors()) facts["state"].push_back(name);
+    facts["foreseen"] = true;
+    try {
+      part_->state_layout().places_after(std::vector<int64_t>(zero.tensors().size()), 1);
+    } catch (const InputError&) {
+      facts["foreseen"] = false;
+    }
     return facts.dump();
-  }
-
-  c10::Dict<std::string, Tensor> zero_state(int64_t rows, const Tensor& like) const {
-    fail_input_if(rows < 0, "[state] expected rows >= 0, got ", rows);
-    c10::Dict<std::string, Tensor> all;
-    const auto zero = part_->state_layout().zeros(part_->state_name(), rows, like.options().requires_grad(false));
-    for (const auto& [name, tensor] : zero.tensors()) all.insert(name, tensor);
-    return all;
   }
 
  private:
@@ -216,6 +216,7 @@ void save_weights_as(const std::string& config, const std::vector<std::string>& 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def("mechanisms(int dim, int heads) -> str", mechanism_list);
   m.def("config(str config) -> str", full_config);
+  m.def("part_zero_state(str part, int rows, Tensor like) -> Tensor[]", part_zero_state);
   m.def("part_places(str part, int[] now, int tokens) -> int[]", part_places);
   m.def("save_weights(str config, str[] names, Tensor[] weights, str path) -> ()", save_weights_as);
   const std::string call =
@@ -225,8 +226,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.class_<PythonPart>("Part")
       .def(torch::init<const std::string&, bool>(), "", {torch::arg("part"), torch::arg("draw") = true})
       .def("weights", &PythonPart::weights)
-      .def("facts", &PythonPart::facts)
-      .def("zero_state", &PythonPart::zero_state);
+      .def("facts", &PythonPart::facts);
 }
 TORCH_LIBRARY_IMPL(cortado, Autograd, m) {
   m.impl("part", part_autograd);

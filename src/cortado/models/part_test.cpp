@@ -53,7 +53,9 @@ TEST(Part, BlocksOfEveryMechanismAreTheModelsOwn) {
     ASSERT_EQ(got.size(), wanted.size());
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].defined(), wanted[i].defined());
-      if (got[i].defined()) EXPECT_TRUE(at::equal(got[i], wanted[i]));
+      if (got[i].defined()) {
+        EXPECT_TRUE(at::equal(got[i], wanted[i]));
+      }
     }
   }
 }
@@ -69,9 +71,8 @@ TEST(Part, StatesAreNotWrittenTo) {
     const auto weights = weights_of(*model->named_modules()["layers.0"]);
     const auto part = Part::make(text);
     std::vector<Tensor> state;
-    for (const auto& [name, tensor] : part->state_layout().zeros(part->state_name(), 2, at::kFloat).tensors()) {
-      state.push_back(tensor);
-    }
+    const SequenceState zeros = part->state_layout().zeros(part->state_name(), 2, at::kFloat);
+    for (const auto& [name, tensor] : zeros.tensors()) state.push_back(tensor);
     auto first = run_part({text, "", false, weights, {x.slice(1, 0, 9)}, state, {}});
     state.assign(first.begin() + 1, first.end());
     std::vector<Tensor> before;

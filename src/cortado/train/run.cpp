@@ -62,7 +62,7 @@ void check_same_run(const RunFolder& folder, Json now) {
     for (const char* key : {"steps", "epochs", "target", "evaluate_every", "evaluate_batches", "log_every", "data"}) {
       (*config)["training"].erase(key);
     }
-    config->erase("name");
+    for (const char* key : {"name", "model_type", "architectures", "transformers"}) config->erase(key);
   }
   const std::string different = first_difference(before, now);
   fail_input_if(!different.empty(), "[--resume] ", folder.path, " was started with another \"", different,

@@ -1,0 +1,41 @@
+"""The package as it lies in the sources, on the library that was just built; test_wheel.py has it as users get it."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+
+
+CONFIG = {"name": "small", "dim": 32, "heads": 4, "layers": 2, "positions": "rotary", "context": 64,
+          "feed_forward": {"type": "mlp", "dim": 48},
+          "training": {"batch": 4, "context": 32, "steps": 20, "warmup": 2, "evaluate_every": 20, "tokenizer": "char"}}  # fmt: skip
+
+
+@pytest.fixture(scope="session", name="trained")
+def fixture_trained(cortado, tmp_path_factory, root):
+    """trained(mixer={...}): a run's folder of the program, of a small model after 20 steps."""
+    made = {}
+
+    def train(**changes):
+        key = json.dumps(changes)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("trained")
+            (folder / "text.txt").write_text((root / "data/tinyshakespeare.txt").read_text()[:20000])
+            (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+            done = cortado("train", folder / "config.json", "--data", folder / "text.txt", "--out", folder / "run",
+                           "--threads", 1)  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            made[key] = folder / "run"
+        return made[key]
+
+    return train
+
+
+@pytest.fixture(scope="session", name="run")
+def fixture_run(trained):
+    """A run of Latte-Macchiato."""
+    return trained(mixer={"mixer": "macchiato", "latents": 8, "window": 9})
