@@ -34,14 +34,24 @@ def _attribute(name: str) -> str:
     return name + "_" if keyword.iskeyword(name) else name
 
 
+class Keywords(torch.nn.Module):
+    """A module whose weights may be called as words of Python's are: getattr(it, "in") is it.in_."""
+
+    def __getattr__(self, name: str) -> typing.Any:
+        return super().__getattr__(_attribute(name))
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        super().__setattr__(_attribute(name), value)
+
+
 class Linear(torch.nn.Linear):
     """A linear map of a part, which reads its weights; adapters that are put in its place are added to them."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         torch.nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
-        self.weight = torch.nn.Parameter(weight)
-        self.bias = None if bias is None else torch.nn.Parameter(bias)
+        self.weight = weight if isinstance(weight, torch.nn.Parameter) else torch.nn.Parameter(weight)
+        self.bias = bias if bias is None or isinstance(bias, torch.nn.Parameter) else torch.nn.Parameter(bias)
 
 
 class Embedding(torch.nn.Embedding):
@@ -55,7 +65,7 @@ class Embedding(torch.nn.Embedding):
         self.weight = torch.nn.Parameter(weight)
 
 
-class Weights(torch.nn.Module):
+class Weights(Keywords):
     """Some weights of a part, by their names."""
 
 
@@ -81,7 +91,7 @@ def adapted(module: torch.nn.Module) -> torch.Tensor:
     return weight
 
 
-class Part(torch.nn.Module):
+class Part(Keywords):
     """The base: a C++ part with its weights as parameters by the names that they have in checkpoints."""
 
     def __init__(self, part: dict[str, typing.Any], device: torch.device | str | None = None,

@@ -54,7 +54,7 @@ class LanguageModel(Part):
         super().__init__({"part": "embedding", "config": ends}, device, dtype)
         self.config = config
         self.tokenizer: Tokenizer | None = None
-        self._logits, self._loss = (json.dumps({"part": part, "config": ends}) for part in ("logits", "loss"))
+        self._norm, self._logits, self._loss = (json.dumps({"part": part, "config": ends}) for part in ("norm", "logits", "loss"))
         self.layers = torch.nn.ModuleList(Block(config, layer, device, dtype) for layer in range(layer_count(config)))
 
     @property
@@ -72,6 +72,10 @@ class LanguageModel(Part):
             x, left = layer(x, state[number + 1] if state else None, cu_seqlens)
             after.append(left)
         return x, typing.cast(ModelState, after) if state else None
+
+    def normalized(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The final norm of hidden(), which logits() has in itself."""
+        return self.run([hidden], None, None, self._norm)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of hidden(): [B, T, dim] -> [B, T, vocabulary]."""
@@ -133,6 +137,28 @@ class LanguageModel(Part):
         written = self.generate(read, tokens, **dict(zip(names, sampling, strict=True)))
         return self.tokenizer.decode(typing.cast(torch.Tensor, written)[0].tolist())
 
+    @classmethod
+    def open(cls, run: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+             memory: dict[str, typing.Any] | None = None) -> typing.Self:
+        """A language model from a run's folder (its best weights, else its last), ready to train further or to generate.
+        memory: as the program's --memory, {"kind": "lola", "cache": 128} and so on, on the same weights."""
+        names = {torch.float32: "float32", torch.float64: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+        if dtype not in names:
+            raise ValueError(f"[load] expected a floating type, one of {', '.join(map(str, names))}, got {dtype}")
+        if not pathlib.Path(run).is_dir():
+            raise FileNotFoundError(f"[load] there is no folder {run}")
+        opened = checked(torch.classes.cortado.LanguageModel, str(run), names[dtype], json.dumps(memory) if memory else "")
+        model = cls(json.loads(opened.config()), device="meta")
+        weights = {name: weight.detach().to(device, dtype) for name, weight in opened.parameters().items()}
+        try:
+            model.load_state_dict(weights, assign=True)
+        except RuntimeError as error:
+            raise ValueError(one_line(error)) from None
+        tokenizer = pathlib.Path(run) / "tokenizer"
+        if tokenizer.is_dir():
+            model.tokenizer = Tokenizer(tokenizer)
+        return model
+
     def save(self, run: str | os.PathLike[str]) -> None:
         """A run's folder, as the program reads it: config.json, last.safetensors and the tokenizer. What was there of a
         trained run (best.safetensors) stays away: another folder is the safer place."""
@@ -171,6 +197,12 @@ class Tokenizer:
         self.folder = pathlib.Path(folder)
         self._own = checked(torch.classes.cortado.Tokenizer, str(folder), "native")
 
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[pathlib.Path]]:
+        return Tokenizer, (self.folder,)
+
+    def __deepcopy__(self, _: typing.Any) -> Tokenizer:
+        return self  # nothing of it changes
+
     def encode(self, text: str) -> list[int]:
         return list(self._own.encode([text])[0])
 
@@ -207,21 +239,5 @@ class Tokenizer:
 
 def load(run: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
          memory: dict[str, typing.Any] | None = None) -> LanguageModel:
-    """A language model from a run's folder (its best weights, else its last), ready to train further or to generate.
-    memory: as the program's --memory, {"memory": "lola", "cache": 128} and so on, on the same weights."""
-    names = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-    if dtype not in names:
-        raise ValueError(f"[load] expected a floating type of {', '.join(names.values())}, got {dtype}")
-    if not pathlib.Path(run).is_dir():
-        raise FileNotFoundError(f"[load] there is no folder {run}")
-    opened = checked(torch.classes.cortado.LanguageModel, str(run), names[dtype], json.dumps(memory) if memory else "")
-    model = LanguageModel(json.loads(opened.config()), device="meta")
-    weights = {name: weight.detach().to(device) for name, weight in opened.parameters().items()}
-    try:
-        model.load_state_dict(weights, assign=True)
-    except RuntimeError as error:
-        raise ValueError(one_line(error)) from None
-    tokenizer = pathlib.Path(run) / "tokenizer"
-    if tokenizer.is_dir():
-        model.tokenizer = Tokenizer(tokenizer)
-    return model
+    """LanguageModel.open."""
+    return LanguageModel.open(run, dtype=dtype, device=device, memory=memory)

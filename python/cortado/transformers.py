@@ -16,9 +16,10 @@ import typing
 import torch
 import transformers
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from cortado import models
+from cortado._parts import Linear
 
 _OURS = ("model_type", "architectures", "transformers")  # keys of config.json beside the program's
 
@@ -35,6 +36,7 @@ class CortadoConfig(transformers.PreTrainedConfig):  # type: ignore[misc]
     hidden_size: int | None = None
     num_hidden_layers: int | None = None
     num_attention_heads: int | None = None
+    final_logit_softcapping: float | None = None
     tie_word_embeddings: bool = False  # the head reads the embedding's own weight
     use_cache: bool = True
     pad_token_id: int | None = None
@@ -46,6 +48,7 @@ class CortadoConfig(transformers.PreTrainedConfig):  # type: ignore[misc]
             self.cortado = json.loads(models.checked(torch.ops.cortado.config, json.dumps(self.cortado)))
             self.vocab_size, self.hidden_size = self.cortado["vocabulary"], self.cortado["dim"]
             self.num_hidden_layers, self.num_attention_heads = models.layer_count(self.cortado), self.cortado["heads"]
+            self.final_logit_softcapping = self.cortado.get("final_softcap") or None
         super().__post_init__(**others)
 
     @classmethod
@@ -103,6 +106,41 @@ class CortadoCache(Cache):  # type: ignore[misc]
         return False
 
 
+class CortadoBackbone(models.LanguageModel):
+    """A model of the program, called as transformers' models without a head are: what lies before the head."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,  # type: ignore[override]
+                past_key_values: CortadoCache | None = None, use_cache: bool | None = None,
+                **unused: typing.Any) -> BaseModelOutputWithPast:  # fmt: skip
+        cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
+        hidden = self.read(input_ids, mask_of(input_ids, attention_mask), cache)
+        return BaseModelOutputWithPast(last_hidden_state=self.normalized(hidden), past_key_values=cache)
+
+    def read(self, tokens: torch.Tensor, mask: torch.Tensor | None, cache: CortadoCache | None) -> torch.Tensor:
+        """hidden() of the tokens that the mask has, after those of the cache, which gets what is left."""
+        state = None
+        if cache is not None:
+            state = cache.state or self.state(tokens.shape[0])
+        if mask is None:
+            x, after = self.hidden(tokens, state)
+        else:  # without the padding, one sequence after the other
+            lengths = mask.sum(1)
+            bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+            packed, after = self.hidden(tokens[mask][None], state, bounds)
+            # Padding has what the token before it has, so that the last column is that of every row's last token.
+            nearest = bounds[:-1, None] + mask.cumsum(1).sub(1).clamp(min=0)
+            x = packed[0, nearest.clamp(max=packed.shape[1] - 1)]
+        if cache is not None:
+            cache.state, cache.length = after, cache.length + tokens.shape[1]
+        return x
+
+
+def mask_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Which of the tokens are no padding; None: all."""
+    mask = None if attention_mask is None else attention_mask[:, -tokens.shape[1] :].bool()
+    return None if mask is None or bool(mask.all()) else mask
+
+
 class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
     config_class = CortadoConfig
     base_model_prefix = "model"
@@ -116,7 +154,7 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         super().__init__(config)
         if config.cortado is None:
             raise ValueError("[config] CortadoConfig needs cortado=, the object of a config of the program's")
-        self.model = models.LanguageModel(config.cortado)
+        self.model = CortadoBackbone(config.cortado)
         self.post_init()
 
     def _init_weights(self, module: torch.nn.Module) -> None:
@@ -129,7 +167,8 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         raise ValueError("[model] the vocabulary's size is the config's: make another model")
 
     def get_output_embeddings(self) -> torch.nn.Module | None:
-        return typing.cast("torch.nn.Module | None", getattr(self.model, "head", None))
+        tied = not hasattr(self.model, "head")
+        return Linear(self.model.embedding.weight, getattr(self.model, "head_bias", None)) if tied else self.model.head
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
                 past_key_values: CortadoCache | None = None, labels: torch.Tensor | None = None,
@@ -139,32 +178,19 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         but in a prompt's middle. labels as input_ids: the loss is that of the next token; below 0 is not counted."""
         use_cache = use_cache if use_cache is not None else self.config.use_cache and not self.training
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
-        mask = None if attention_mask is None else attention_mask[:, -input_ids.shape[1]:].bool()
-        hidden = self._hidden(input_ids, None if mask is None or bool(mask.all()) else mask, cache)
+        mask = mask_of(input_ids, attention_mask)
+        hidden = self.model.read(input_ids, mask, cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         loss = None
         if labels is not None:
-            targets = labels.roll(-1, 1).masked_fill(torch.arange(labels.shape[1], device=labels.device) == labels.shape[1] - 1, -100)
+            targets = torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), -100)], 1)
+            if mask is not None:  # nothing is expected of padding
+                targets = targets.masked_fill(~mask, -100)
             loss = self.model.loss_of(hidden, targets)
         logits = self.model.logits(hidden[:, kept])
         if return_dict is False:
             return tuple(part for part in (loss, logits, cache) if part is not None)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
-
-    def _hidden(self, tokens: torch.Tensor, mask: torch.Tensor | None, cache: CortadoCache | None) -> torch.Tensor:
-        state = None
-        if cache is not None:
-            state = cache.state or self.model.state(tokens.shape[0])
-        if mask is None:
-            x, after = self.model.hidden(tokens, state)
-        else:  # without the padding, one sequence after the other
-            lengths = mask.sum(1)
-            bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-            packed, after = self.model.hidden(tokens[mask][None], state, bounds)
-            x = packed.new_zeros((*tokens.shape, packed.shape[-1])).index_put((mask,), packed[0])
-        if cache is not None:
-            cache.state, cache.length = after, cache.length + tokens.shape[1]
-        return x
 
     def _prepare_cache_for_generation(self, generation_config: typing.Any, model_kwargs: dict[str, typing.Any],
                                       *others: typing.Any, **more: typing.Any) -> None:
@@ -189,7 +215,7 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         dtype = options.get("dtype", options.get("torch_dtype"))
         if isinstance(dtype, str):
             dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
-        loaded = models.load(folder, dtype=dtype or torch.float32, memory=options.get("memory"))
+        loaded = CortadoBackbone.open(folder, dtype=dtype or torch.float32, memory=options.get("memory"))
         config = options.get("config") or CortadoConfig.from_dict({**loaded.config, "model_type": "cortado"})
         config.dtype, config.name_or_path = dtype or torch.float32, str(folder)
         config.cortado = loaded.config
@@ -198,15 +224,24 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         model.model = loaded
         stops = loaded.tokenizer.stops if loaded.tokenizer else []
         model.generation_config = transformers.GenerationConfig(eos_token_id=stops or None)
-        if options.get("device_map") not in (None, "cpu"):
-            model.to(options["device_map"])
-        return model.eval()
+        return model.to(_device(options.get("device_map"))).eval()
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *arguments: typing.Any, **options: typing.Any) -> None:
         """As transformers has it; the program opens the folder as well (`cortado generate FOLDER`)."""
         super().save_pretrained(save_directory, *arguments, **options)
         if self.model.tokenizer:
             self.model.tokenizer.save(pathlib.Path(save_directory) / "tokenizer")
+
+
+def _device(place: typing.Any) -> torch.device:
+    """Of a device_map, which puts the whole model into one place."""
+    if isinstance(place, dict):
+        if set(place) != {""}:
+            raise ValueError(f"[model] device_map {place}: a cortado model is on one device, as {{'': 'cpu'}}")
+        place = place[""]
+    if place == "auto":
+        place = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(place or "cpu")
 
 
 class CortadoTokenizer(transformers.PreTrainedTokenizer):  # type: ignore[misc]

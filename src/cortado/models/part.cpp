@@ -102,6 +102,7 @@ class EndsPart : public Part {
   Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) override {
     if (kind_ == "embedding") return ends_->embed(inputs[0], batch, state);
     const Tensor x = ends_->normalize(inputs[0]);
+    if (kind_ == "norm") return x;
     return kind_ == "logits" ? ends_->logits(x) : ends_->loss_of(x, inputs[1]);
   }
   bool draws() const override { return kind_ == "embedding" && ends_->config().dropout > 0; }
@@ -217,7 +218,7 @@ bool within(const Tensor& x, const std::vector<Tensor>& others) {
 
 std::unique_ptr<Part> Part::make(const std::string& text) {
   JsonReader json(parse_json(text, "part"), "part");
-  const std::string kind = json.choice("part", {"mixer", "block", "embedding", "logits", "loss"});
+  const std::string kind = json.choice("part", {"mixer", "block", "embedding", "norm", "logits", "loss"});
   std::unique_ptr<Part> part;
   if (kind == "mixer") {
     part = std::make_unique<MixerPart>(json);

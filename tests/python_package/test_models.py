@@ -1,0 +1,169 @@
+"""cortado.load and cortado.models: models of the program, as modules that are trained further, and go back."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+import cortado.models
+import cortado.nn
+from cortado.models import load
+
+TEXT = "The king shall live, and all his men with him. " * 3
+MIXERS = [
+    {"mixer": "macchiato", "latents": 8, "window": 9}, {"mixer": "softmax"}, {"mixer": "mamba2"},
+    {"mixer": "lolcats", "window": 8}, {"mixer": "rwkv4"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mixer", [it for it in MIXERS if it["mixer"] in cortado.nn.mechanisms()], ids=lambda it: it["mixer"])
+def test_loaded_it_is_the_programs_model(trained, mixer, cortado, tmp_path):
+    run = trained(mixer=mixer)
+    model = load(run)
+    native = torch.classes.cortado.LanguageModel(str(run), "float32", "")
+    assert list(model.state_dict()) and set(model.state_dict()) == set(native.parameters())
+    tokens = torch.tensor([model.tokenizer.encode(TEXT)])
+    with torch.no_grad():
+        expected = native.forward(tokens)
+        logits, state = model(tokens, model.state())
+        # The program computes the whole, which LoLCATs does in another order than a piece.
+        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+        assert torch.equal(model(tokens)[0], expected)
+        follow = torch.tensor([[1, 2]])
+        pieces, _ = model(follow, state)
+        whole, _ = model(torch.cat([tokens, follow], 1))
+        torch.testing.assert_close(pieces, whole[:, -2:], rtol=1e-4, atol=1e-4)
+    model.save(tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    for name, weight in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name
+    ours = model.generate("The king", 40)
+    done = cortado("generate", tmp_path / "saved", "--prompt", "The king", "--n-tokens", 40, "--temperature", 0)
+    assert done.returncode == 0, done.stderr
+    assert ours in done.stdout
+
+
+
+def test_trained_further_and_back(run, cortado, tmp_path, root):
+    """The loss falls in Python, and the program finds it where it was left, and goes on."""
+    model = load(run).train()
+    text = (root / "data/tinyshakespeare.txt").read_text()[:20000]
+    tokens = torch.tensor(model.tokenizer.encode(text))[: 128 * 65].view(-1, 65)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for step in range(30):
+        batch = tokens[step % 16 * 8 : step % 16 * 8 + 8]
+        loss = model.loss(batch[:, :-1], batch[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.2
+    model.eval().save(tmp_path / "more")
+    held = tmp_path / "held.txt"
+    held.write_text(text)
+    found = []
+    for folder in (run, tmp_path / "more"):
+        done = cortado("eval", folder, "--text", held, "--json")
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout)[0]["loss"])
+    assert found[1] < found[0] - 0.2
+    config = json.loads((run / "config.json").read_text())
+    done = cortado("train", tmp_path / "more", "--data", held, "--out",
+                   tmp_path / "on", "--set", "training.steps=2", "--threads", 1)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert config["dim"] == model.config["dim"]
+
+
+def test_the_loss_is_torchs_cross_entropy(run):
+    model = load(run, dtype=torch.float64)
+    tokens = torch.tensor([model.tokenizer.encode(TEXT)])
+    targets = tokens.roll(-1, 1)
+    targets[0, -3:] = -1
+    logits, _ = model(tokens)
+    expected = torch.nn.functional.cross_entropy(logits[0], targets[0], ignore_index=-1)
+    found = model.loss(tokens, targets)
+    torch.testing.assert_close(found, expected)
+    one = torch.autograd.grad(found, list(model.parameters()))
+    other = torch.autograd.grad(expected, list(model.parameters()))
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_random_models_are_those_of_the_program():
+    config = {"vocabulary": 50, "dim": 24, "heads": 4, "layers": [{"mixer": {"mixer": "gla"}, "repeat": 2},
+              {"mixer": {"mixer": "softmax"}}], "positions": "rotary", "embedding": {"tied": True}}  # fmt: skip
+    torch.manual_seed(7)
+    model = cortado.models.LanguageModel(config)
+    torch.manual_seed(7)
+    other = cortado.models.LanguageModel(config)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert len(model.layers) == 3 and model.config["layers"][0]["repeat"] == 2
+    y, state = model(torch.randint(50, (2, 9)), model.state(2))
+    assert y.shape == (2, 9, 50) and len(state) == 4
+
+
+def test_generation(run):
+    model = load(run)
+    tokens = torch.tensor([model.tokenizer.encode("The king"), model.tokenizer.encode("And then")])
+    greedy = model.generate(tokens, 12)
+    for row in range(2):
+        assert torch.equal(model.generate(tokens[row : row + 1], 12)[0], greedy[row])
+    drawn = [model.generate(tokens, 12, temperature=1.0, top_k=20, top_p=0.9, seed=seed) for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(model.generate(tokens, 12, temperature=0.7, top_k=1, seed=1), greedy)
+    assert model.generate(tokens, 0).shape == (2, 0)
+    assert model.tokenizer.decode(model.tokenizer.encode(TEXT)) == TEXT
+
+
+def test_another_memory_on_the_same_weights(trained):
+    run = trained(mixer={"mixer": "softmax"})
+    exact, window = load(run), load(run, memory={"kind": "window", "window": 8})
+    tokens = torch.tensor([exact.tokenizer.encode(TEXT)])
+    near, far = exact(tokens)[0], window(tokens)[0]
+    torch.testing.assert_close(near[:, :4], far[:, :4], rtol=1e-4, atol=1e-4)
+    assert (near - far)[:, 20:].abs().max() > 1e-4
+
+
+def test_compiled_copied_and_packed(run):
+    model = load(run).eval()
+    tokens = torch.tensor([model.tokenizer.encode(TEXT)])
+    with torch.no_grad():
+        expected = model(tokens)[0]
+        torch.testing.assert_close(torch.compile(model, fullgraph=True)(tokens)[0], expected, rtol=1e-4, atol=1e-4)
+        assert torch.equal(copy.deepcopy(model)(tokens)[0], expected)
+        bounds = torch.tensor([0, 30, 47])
+        packed = model(tokens[:, :47], None, bounds)[0]
+        torch.testing.assert_close(packed[:, 30:], model(tokens[:, 30:47])[0], rtol=1e-4, atol=1e-4)
+        program = torch.export.export(model, (tokens,))
+        torch.testing.assert_close(program.module()(tokens)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_wrong_is_said(run, tmp_path):
+    model = load(run)
+    for call, kind, word in (
+        (lambda: load(tmp_path / "no"), FileNotFoundError, "there is no folder"),
+        (lambda: load(tmp_path), ValueError, "config.json"),
+        (lambda: load(run, dtype=torch.int8), ValueError, "floating type"),
+        (lambda: load(run, memory={"kind": "elephant"}), ValueError, "elephant"),
+        (lambda: load(run, memory={"kind": "window", "windows": 8}), ValueError, "windows"),
+        (lambda: model(torch.ones(3, dtype=torch.int64)), ValueError, r"\[B, T\]"),
+        (lambda: model(torch.ones(1, 3)), ValueError, "int64"),
+        (lambda: model(torch.full((1, 3), 10**6)), (RuntimeError, IndexError), "out of range|vocabulary"),
+        (lambda: model.loss(torch.ones(1, 3, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64)), ValueError, "targets"),
+        (lambda: model.generate(torch.ones(1, 0, dtype=torch.int64)), ValueError, "at least one"),
+        (lambda: cortado.models.LanguageModel({"dim": 8}), ValueError, "layers|vocabulary"),
+        (lambda: cortado.models.LanguageModel({**model.config, "from_the_future": 1}), ValueError, "from_the_future"),
+        (lambda: cortado.models.LanguageModel({**model.config, "mixer": {"mixer": "hyena"}}), ValueError, "hyena"),
+    ):
+        with pytest.raises(kind, match=word) as caught:
+            call()
+        assert "\n" not in str(caught.value) or kind is not ValueError, caught.value
+    weights = (run / "last.safetensors").read_bytes()
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "config.json").write_bytes((run / "config.json").read_bytes())
+    (damaged / "last.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ValueError, match="last.safetensors"):
+        load(damaged)
