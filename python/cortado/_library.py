@@ -1,4 +1,59 @@
-import os, pathlib, torch
-def library():
-    root = pathlib.Path(__file__).resolve().parents[2]
-    torch.ops.load_library(str(pathlib.Path(os.environ.get("CORTADO_BUILD", root / "build/release")) / "lib/libcortado.so"))
+"""Where the package's libraries are, and that they fit the torch that is there. Nothing here imports torch by itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import pathlib
+
+PACKAGE = pathlib.Path(__file__).resolve().parent
+
+
+def check_torch() -> None:
+    """ImportError where torch is missing or another one than the libraries were built for."""
+    try:
+        found = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError("cortado needs torch, which is not installed: pip install torch") from None
+    try:
+        from cortado._built import TORCH  # type: ignore[import-not-found]  # written into the wheel
+    except ImportError:
+        return  # a source tree, whose libraries were built here
+    if found.split(".")[:2] != TORCH.split(".")[:2]:
+        raise ImportError(f"this cortado was built for torch {TORCH}, and torch {found} is installed: pip install torch=={TORCH}.*, "
+                          "or a wheel of cortado for that one")  # fmt: skip
+
+
+@functools.cache
+def root() -> pathlib.Path:
+    """The folder with bin/ and lib/: the wheel's, or, in a source tree, $CORTADO_BUILD or build/release."""
+    places = [PACKAGE]
+    try:  # an editable install has them there, and this file here
+        places.append(pathlib.Path(str(importlib.metadata.distribution("cortado").locate_file("cortado"))))
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    source = PACKAGE.parent.parent
+    places.append(pathlib.Path(os.environ.get("CORTADO_BUILD", source / "build" / "release")))
+    for place in places:
+        if (place / "lib" / "libcortado.so").is_file():
+            return place
+    raise ImportError(f"cortado's libraries are not there: {places[0]} is no wheel's folder, and {places[-1]} has no "
+                      "lib/libcortado.so (make build)")  # fmt: skip
+
+
+@functools.cache
+def library() -> None:
+    """Loads the operators and classes into torch, once."""
+    import torch
+
+    torch.ops.load_library(str(root() / "lib" / "libcortado.so"))
+
+
+def version() -> str:
+    """Of the package; of a source tree, what its CMakeLists.txt says."""
+    try:
+        return importlib.metadata.version("cortado")
+    except importlib.metadata.PackageNotFoundError:
+        text = (PACKAGE.parent.parent / "CMakeLists.txt").read_text()
+        return text.partition("project(cortado VERSION ")[2].partition(" ")[0]

@@ -51,7 +51,7 @@ class Linear(torch.nn.Linear):
         torch.nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
         self.weight = weight if isinstance(weight, torch.nn.Parameter) else torch.nn.Parameter(weight)
-        self.bias = bias if bias is None or isinstance(bias, torch.nn.Parameter) else torch.nn.Parameter(bias)
+        self.register_parameter("bias", bias if bias is None or isinstance(bias, torch.nn.Parameter) else torch.nn.Parameter(bias))
 
 
 class Embedding(torch.nn.Embedding):
@@ -69,7 +69,7 @@ class Weights(Keywords):
     """Some weights of a part, by their names."""
 
 
-def adapted(module: torch.nn.Module) -> torch.Tensor:
+def adapted(module: typing.Any) -> torch.Tensor:
     """The weight of a linear map in whose place a library of adapters (peft) has put a layer of its own: with what its
     active adapters add."""
     name = type(module).__name__
@@ -142,7 +142,7 @@ class Part(Keywords):
     def _weights(self) -> list[torch.Tensor]:
         found = []
         for *path, last in self._names:
-            module: torch.nn.Module = self
+            module: typing.Any = self
             for name in path:
                 module = getattr(module, name)
             known = isinstance(module, (Linear, Embedding)) or last not in ("weight", "bias") or not path
@@ -186,13 +186,13 @@ class Part(Keywords):
         return dict(zip(self._state_names, zeros, strict=True))
 
 
-def _as_in_checkpoints(part: torch.nn.Module, weights: dict[str, typing.Any], prefix: str, _: typing.Any) -> None:
+def _as_in_checkpoints(part: typing.Any, weights: dict[str, typing.Any], prefix: str, _: typing.Any) -> None:
     for attribute, name in part._other_names.items():
         if attribute != name and prefix + attribute in weights:
             weights[prefix + name] = weights.pop(prefix + attribute)
 
 
-def _as_attributes(part: torch.nn.Module, weights: dict[str, typing.Any], prefix: str, *_: typing.Any) -> None:
+def _as_attributes(part: typing.Any, weights: dict[str, typing.Any], prefix: str, *_: typing.Any) -> None:
     for attribute, name in part._other_names.items():
         if attribute != name and prefix + name in weights:
             weights[prefix + attribute] = weights.pop(prefix + name)

@@ -19,12 +19,12 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from cortado import models
-from cortado._parts import Linear
+from cortado._parts import Linear, checked
 
 _OURS = ("model_type", "architectures", "transformers")  # keys of config.json beside the program's
 
 
-class CortadoConfig(transformers.PreTrainedConfig):  # type: ignore[misc]
+class CortadoConfig(transformers.PreTrainedConfig):
     """`cortado`: the object of the program's config.json, with a vocabulary; the file itself is that object, with
     "model_type" and, under "transformers", what is transformers' own."""
 
@@ -45,7 +45,7 @@ class CortadoConfig(transformers.PreTrainedConfig):  # type: ignore[misc]
 
     def __post_init__(self, **others: typing.Any) -> None:
         if self.cortado is not None:
-            self.cortado = json.loads(models.checked(torch.ops.cortado.config, json.dumps(self.cortado)))
+            self.cortado = json.loads(checked(torch.ops.cortado.config, json.dumps(self.cortado)))
             self.vocab_size, self.hidden_size = self.cortado["vocabulary"], self.cortado["dim"]
             self.num_hidden_layers, self.num_attention_heads = models.layer_count(self.cortado), self.cortado["heads"]
             self.final_logit_softcapping = self.cortado.get("final_softcap") or None
@@ -61,7 +61,7 @@ class CortadoConfig(transformers.PreTrainedConfig):  # type: ignore[misc]
     @staticmethod
     def _as_file(all_of_it: dict[str, typing.Any]) -> dict[str, typing.Any]:
         own = all_of_it.pop("cortado", None)
-        known = {key: all_of_it.pop(key) for key in ("model_type", "architectures") if key in all_of_it}
+        known: dict[str, typing.Any] = {key: all_of_it.pop(key) for key in ("model_type", "architectures") if key in all_of_it}
         return all_of_it | known if own is None else {**own, **known, "transformers": all_of_it}
 
     def to_dict(self) -> dict[str, typing.Any]:
@@ -71,7 +71,7 @@ class CortadoConfig(transformers.PreTrainedConfig):  # type: ignore[misc]
         return {**self.to_dict(), "model_type": self.model_type}
 
 
-class CortadoCache(Cache):  # type: ignore[misc]
+class CortadoCache(Cache):
     """The state of a model after the tokens it has read: it has a row for every sequence, and does not grow with them."""
 
     def __init__(self, state: models.ModelState | None = None, length: int = 0) -> None:
@@ -109,7 +109,7 @@ class CortadoCache(Cache):  # type: ignore[misc]
 class CortadoBackbone(models.LanguageModel):
     """A model of the program, called as transformers' models without a head are: what lies before the head."""
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,  # type: ignore[override]
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
                 past_key_values: CortadoCache | None = None, use_cache: bool | None = None,
                 **unused: typing.Any) -> BaseModelOutputWithPast:  # fmt: skip
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
@@ -141,7 +141,7 @@ def mask_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.
     return None if mask is None or bool(mask.all()) else mask
 
 
-class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
+class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
     config_class = CortadoConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
@@ -244,7 +244,7 @@ def _device(place: typing.Any) -> torch.device:
     return torch.device(place or "cpu")
 
 
-class CortadoTokenizer(transformers.PreTrainedTokenizer):  # type: ignore[misc]
+class CortadoTokenizer(transformers.PreTrainedTokenizer):
     """The program's tokenizer of a run, in RUN/tokenizer: any kind, with its special tokens. A text is read as the program
     reads it; padding is the tokenizer's own, else the token that ends texts, else token 0 (the mask leaves it out)."""
 
