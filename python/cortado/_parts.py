@@ -108,7 +108,7 @@ class Part(Keywords):
         self._foreseen: bool = facts["foreseen"]
         self._state_names: tuple[str, ...] = tuple(facts["state"])
         self._names = tuple(tuple(map(_attribute, name.split("."))) for name in weights)
-        self._add(weights, set(facts["linear"]), set(facts["buffers"]))
+        self._add(weights, set(facts["maps"]), set(facts["buffers"]))
         self._other_names = {".".join(map(_attribute, name.split("."))): name for name in weights}
         if any(attribute != name for attribute, name in self._other_names.items()):
             self.register_state_dict_post_hook(_as_in_checkpoints)

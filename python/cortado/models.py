@@ -228,6 +228,11 @@ class Tokenizer:
         return {name: token if token >= 0 else None for name, token in self._own.special().items()}
 
     @property
+    def chat_template(self) -> str | None:
+        """In Jinja's language, of a model that was taught to talk."""
+        return self._own.chat_template() or None
+
+    @property
     def prefix(self) -> list[int]:
         """What a whole text begins with."""
         return list(self._own.prefix())

@@ -262,6 +262,8 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
             options["eos_token"] = self._pieces[stops[0]]
         if options.get("pad_token") is None:
             options["pad_token"] = options.get("eos_token") or self._pieces[0]
+        if options.get("chat_template") is None:
+            options["chat_template"] = self.own.chat_template
         options.pop("tokenizer_file", None)
         super().__init__(**options)
 

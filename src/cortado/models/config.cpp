@@ -216,7 +216,8 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& source_n
   Json own = json;
   if (own.is_object()) {
     const Json type = own.value("model_type", Json(kModelType));
-    fail_input_if(type != kModelType, "[", source_name, "] \"model_type\" is ", type.dump(), ", not \"", kModelType, "\": another program's model (cortado import reads some)");
+    fail_input_if(type != kModelType, "[", source_name, "] \"model_type\" is ", type.dump(), ", not \"", kModelType,
+                  "\": another program's model (cortado import reads some)");
     for (const char* key : {"model_type", "architectures", "transformers"}) own.erase(key);
   }
   JsonFields::read(own, source_name, [&](JsonFields& all) { config_fields(all, config); });

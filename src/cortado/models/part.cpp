@@ -89,8 +89,7 @@ class Ends : public LanguageModel {
 class EndsPart : public Part {
  public:
   EndsPart(JsonReader& json, std::string kind)
-      : kind_(std::move(kind)),
-        ends_(std::make_shared<Ends>(ModelConfig::from_json(json.object("config"), "config"))) {
+      : kind_(std::move(kind)), ends_(std::make_shared<Ends>(ModelConfig::from_json(json.object("config"), "config"))) {
     inputs = kind_ == "loss" ? 2 : 1;
   }
   const torch::nn::Module& module() const override { return *ends_; }
@@ -260,7 +259,8 @@ std::vector<Tensor> run_part(const PartCall& call) {
 std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const Tensor& like) {
   fail_input_if(rows < 0, "[state] expected rows >= 0, got ", rows);
   auto shell = Shells::take(part);
-  const auto zero = shell->part->state_layout().zeros(shell->part->state_name(), rows, like.options().requires_grad(false));
+  const auto zero =
+      shell->part->state_layout().zeros(shell->part->state_name(), rows, like.options().requires_grad(false));
   Shells::give_back(part, std::move(shell));
   std::vector<Tensor> all;
   for (const auto& [name, tensor] : zero.tensors()) all.push_back(tensor);

@@ -145,13 +145,13 @@ class PythonPart : public torch::CustomClassHolder {
     return all;
   }
 
-  // {"buffers": names of weights that are not trained, "linear": names of modules that are linear maps,
+  // {"buffers": names of weights that are not trained, "maps": names of modules that are linear maps,
   //  "draws": ..., "foreseen": whether its state's size is, "state": names of its tensors}
   std::string facts() const {
-    Json facts = {{"buffers", Json::array()}, {"linear", Json::array()}, {"state", Json::array()}};
+    Json facts = {{"buffers", Json::array()}, {"maps", Json::array()}, {"state", Json::array()}};
     for (const auto& buffer : part_->module().named_buffers()) facts["buffers"].push_back(buffer.key());
     for (const auto& module : part_->module().named_modules()) {
-      if (dynamic_cast<const Linear*>(module.value().get())) facts["linear"].push_back(module.key());
+      if (dynamic_cast<const Linear*>(module.value().get())) facts["maps"].push_back(module.key());
     }
     facts["draws"] = part_->draws();
     const auto zero = part_->state_layout().zeros(part_->state_name(), 0, at::kFloat);

@@ -36,8 +36,7 @@ TEST(Part, BlocksOfEveryMechanismAreTheModelsOwn) {
     for (const Tensor& weight : expected_weights) {
       weights.push_back(weight.detach().clone().set_requires_grad(weight.requires_grad()));
     }
-    const Tensor expected =
-        model->named_modules()["layers.1"]->as<Block>()->forward(x, {}, nullptr);
+    const Tensor expected = model->named_modules()["layers.1"]->as<Block>()->forward(x, {}, nullptr);
     const Tensor y = run_part({block_text(model->config(), 1), "", false, weights, {x}, {}, {}})[0];
     EXPECT_TRUE(at::equal(y, expected));
     const Tensor seed = at::randn_like(y);

@@ -1,10 +1,9 @@
 // Feature maps φ of linear attention: what stands in place of the exponential.
 #pragma once
 
-#include "cortado/nn/module.h"
-
 #include <string>
 
+#include "cortado/nn/module.h"
 #include "cortado/primitives/types.h"
 
 namespace cortado {

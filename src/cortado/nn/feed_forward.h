@@ -28,8 +28,7 @@ struct FeedForwardOptions {
 // x [..., D]: plain  down(act(up x)),  gated (swiglu, geglu)  down(act(gate x) ⊙ up x).
 class FeedForward : public Module {
  public:
-  explicit FeedForward(const FeedForwardOptions& options)
-      : Module("FeedForward"), activation_(options.activation) {
+  explicit FeedForward(const FeedForwardOptions& options) : Module("FeedForward"), activation_(options.activation) {
     if (options.gated) {
       gate_ = register_module("gate", std::make_shared<Linear>(options.dim, options.hidden, options.bias));
     }

@@ -1,13 +1,12 @@
 // LoRA (Hu et al., 2021): low-rank additions to frozen linear maps.
 #pragma once
 
-#include "cortado/nn/module.h"
-
 #include <map>
 #include <string>
 
 #include "cortado/base/json.h"
 #include "cortado/formats/safetensors.h"
+#include "cortado/nn/module.h"
 #include "cortado/primitives/types.h"
 
 namespace cortado {

@@ -1,12 +1,11 @@
 // What modules with one large matrix have in common: what it is kept in.
 #pragma once
 
-#include "cortado/nn/module.h"
-
 #include <memory>
 #include <string>
 
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/module.h"
 #include "cortado/nn/narrow/weight.h"
 
 namespace cortado {

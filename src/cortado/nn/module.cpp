@@ -17,8 +17,8 @@ std::vector<Tensor*> weight_places(const torch::nn::Module& module) {
   std::vector<Tensor*> places;
   for (const auto& weight : named_weights(module)) {
     const auto place = found.find(weight.key());
-    fail_input_if(place == found.end() || !place->second->is_same(weight.value()), "[module] the weight ",
-                  weight.key(), " was registered without its place (nn/module.h)");
+    fail_input_if(place == found.end() || !place->second->is_same(weight.value()), "[module] the weight ", weight.key(),
+                  " was registered without its place (nn/module.h)");
     places.push_back(place->second);
   }
   return places;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cortado/nn/module.h"
-
 #include "cortado/primitives/types.h"
 
 namespace cortado {

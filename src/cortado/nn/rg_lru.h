@@ -1,13 +1,12 @@
 // The real-gated linear recurrent unit of Griffin.
 #pragma once
 
-#include "cortado/nn/module.h"
-
 #include <memory>
 
 #include "cortado/base/error.h"
 #include "cortado/nn/batch.h"
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/module.h"
 #include "cortado/nn/state_layout.h"
 
 namespace cortado {

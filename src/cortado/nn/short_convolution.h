@@ -1,12 +1,11 @@
 // The short convolution before a linear mechanism's queries, keys and values.
 #pragma once
 
-#include "cortado/nn/module.h"
-
 #include <string>
 
 #include "cortado/nn/batch.h"
 #include "cortado/nn/initialization.h"
+#include "cortado/nn/module.h"
 #include "cortado/nn/state_layout.h"
 #include "cortado/primitives/short_conv/op.h"
 

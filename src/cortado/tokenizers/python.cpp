@@ -50,6 +50,10 @@ class PythonTokenizer : public torch::CustomClassHolder {
     for (size_t i = 0; i + 1 < messages.size(); i += 2) list.push_back({messages[i], messages[i + 1]});
     return Chat(*tokenizer_).render(list, ask);
   }
+  // The template in Jinja's language; "" where the tokenizer has none.
+  std::string chat_template() const {
+    return tokenizer_->special().chat.name.empty() ? std::string() : Chat(*tokenizer_).jinja();
+  }
   std::vector<int64_t> stops() const {
     return {tokenizer_->special().stops.begin(), tokenizer_->special().stops.end()};
   }
@@ -84,6 +88,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       .def("encode_document", &PythonTokenizer::encode_document)
       .def("decode", &PythonTokenizer::decode, "", {torch::arg("tokens"), torch::arg("skip_special") = false})
       .def("chat", &PythonTokenizer::chat, "", {torch::arg("messages"), torch::arg("ask") = true})
+      .def("chat_template", &PythonTokenizer::chat_template)
       .def("stops", &PythonTokenizer::stops)
       .def("special", &PythonTokenizer::special)
       .def("prefix", &PythonTokenizer::prefix)
