@@ -31,7 +31,7 @@ def test_a_hub_folder(trained, cortado, tmp_path, root, mixer):
     loss = json.loads(found.stdout)[0]["loss"]
     parameters = f"{model.num_parameters():,}"
     for part in ("library_name: cortado", f"- {mixer['mixer']}\n", parameters, f"{loss:.4f}", "text, context 32", "validation, step",
-                 "text.txt", "KV cache", "AutoModelForCausalLM", "| 0..1 "):  # fmt: skip
+                 "text.txt", "KV cache", "AutoModelForCausalLM", " 0..1 |"):  # fmt: skip
         assert part in card, part
     assert str(run.parent) not in card  # no paths of the machine that made it
 

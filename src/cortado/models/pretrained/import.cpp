@@ -140,7 +140,9 @@ PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at
 
 void write_pretrained(const PretrainedModel& model, const std::string& run, const std::string& origin) {
   save_weights(model.config, model.weights, run + "/last.safetensors", {{"origin", origin}});
-  write_file(run + "/config.json", model.config.to_json().dump(2) + "\n");
+  Json config = model.config.to_json();
+  config["model_type"] = kModelType;
+  write_file(run + "/config.json", config.dump(2) + "\n");
 }
 
 }  // namespace cortado
