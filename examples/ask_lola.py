@@ -19,7 +19,7 @@ import transformers
 import cortado
 import cortado.transformers
 
-WORDS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 600
+WORDS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 1500
 FOLDER = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "runs/example-lola")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -11,7 +11,7 @@ import torch
 
 import cortado
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 200
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 300
 torch.manual_seed(0)
 
 # %% [markdown]
@@ -36,11 +36,11 @@ print("in two parts:", (torch.cat([first, second], 1) - whole).abs().max().item(
 
 # %%
 class Model(torch.nn.Module):
-    def __init__(self, mixer, width=64):
+    def __init__(self, mixer, width=64, **settings):
         super().__init__()
         self.embedding = torch.nn.Embedding(8, width)
         self.norm = torch.nn.RMSNorm(width)
-        self.mixer = cortado.nn.mixer(mixer, width, 4)
+        self.mixer = cortado.nn.mixer(mixer, width, 4, **settings)
         self.head = torch.nn.Linear(width, 2)
 
     def forward(self, tokens):
@@ -59,8 +59,8 @@ def batch(size=64, length=128):
 
 
 # %%
-for mixer in ("gla", "mamba2"):
-    model = Model(mixer)
+for mixer, settings in (("gla", {}), ("sliding_window", {"window": 17})):
+    model = Model(mixer, **settings)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(STEPS):
         tokens, first = batch()
