@@ -73,6 +73,7 @@ end() {
 trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+: > "$work/said" # it is read before the server's shell may have made it
 "${CORTADO:-cortado}" serve "$model" --port 0 --log none "$@" > "$work/said" 2> "$work/errors" &
 server=$!
 until grep -q '^listening at' "$work/said"; do

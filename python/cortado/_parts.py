@@ -218,7 +218,7 @@ def _fake(part: str, autocast: str, training: bool, weights: list[torch.Tensor],
 
 def _next_state(part: str, x: torch.Tensor, state: list[torch.Tensor],
                 cu_seqlens: torch.Tensor | None) -> list[torch.Tensor]:
-    """States of one size stay as they are; of others torch.ops.cortado.part_shapes says what they become."""
+    """States of one size stay as they are; of others torch.ops.cortado.part_places says what they become."""
     if not state:
         return []
     shapes = torch.ops.cortado.part_places(part, [s.shape[1] if s.dim() > 1 else 0 for s in state], x.shape[1])

@@ -295,7 +295,7 @@ def test_sft_trainer(run, root, tmp_path):
     assert fell(trainer)
 
 
-def test_lm_eval(run, tmp_path):
+def test_lm_eval(run, root, tmp_path):
     """`lm_eval --model hf` on a task of one's own; its score is that of the model's own logits."""
     pytest.importorskip("lm_eval")
     texts = ["The king shall live and be the king", "What news, my lord?"]
@@ -314,7 +314,7 @@ metric_list: [{{metric: byte_perplexity}}]
                "--tasks", "own_text", "--include_path", str(tmp_path), "--device", "cpu", "--batch_size", "1",
                "--output_path", str(tmp_path / "found")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False,
-                          env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")})  # fmt: skip
+                          env={**os.environ, "PYTHONPATH": str(root / "python"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")})  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(next((tmp_path / "found").rglob("*.json")).read_text())["results"]["own_text"]["byte_perplexity,none"]
     model, tokenizer = open_run(run)

@@ -17,14 +17,14 @@ struct ImportCommand {
 
 void run_import(const ImportCommand& command) {
   command.common->apply();
-  const auto source = open_pretrained(command.source);
+  const auto source = pretrained_reader(command.source);
   std::optional<at::ScalarType> dtype;
   if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
   PretrainedModel model;
   const auto tokenizer = pretrained_tokenizer(command.source);
-  if (tokenizer) check_tokenizer(command.source, *tokenizer, source.decoder.model.vocabulary);
+  if (tokenizer) check_tokenizer(command.source, *tokenizer, source.vocabulary);
   write_output_folder(command.out, [&](const std::string& folder) {
-    model = read_pretrained(source, dtype);
+    model = source.read(dtype);
     write_pretrained(model, folder, std::filesystem::path(command.source).lexically_normal().string());
     if (tokenizer) tokenizer->save(folder + "/tokenizer");
   });
@@ -42,12 +42,16 @@ void run_import(const ImportCommand& command) {
 
 void add_import_command(CLI::App& app) {
   auto command = std::make_shared<ImportCommand>();
-  auto& subcommand =
-      *app.add_subcommand("import", "Read a pretrained Llama, Mistral, Qwen2 or Gemma-2, and write it as a run");
+  auto& subcommand = *app.add_subcommand(
+      "import", "Read a pretrained model (Llama and its kin, Mamba, GLA, DeltaNet and others), and write it as a run");
   subcommand.footer(
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file (F32, "
       "F16, BF16, Q8_0,\n"
-      "Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K). The weights keep their type; quantised ones become float32 unless "
+      "Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K): Llama, Mistral, Qwen2, Gemma-2. Folders also of Mamba and Mamba-2, "
+      "and "
+      "of\n"
+      "flash-linear-attention's GLA, RetNet, DeltaNet and Gated DeltaNet. The weights keep their type; quantised ones "
+      "become float32 unless "
       "--dtype says\n"
       "otherwise.\n\nExamples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"

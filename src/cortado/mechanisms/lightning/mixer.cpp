@@ -37,10 +37,9 @@ extern const Mechanism kLightning = {
     .primitives = {"gated_scan", "short_conv"},
     .make =
         [](JsonReader& settings, const MixerContext& context) {
-          auto read = GatedLinearSettings::read(settings, context, context.dim, context.dim, "silu");
+          auto read = GatedLinearSettings::read(settings, context, context.dim, context.dim, "silu", 1e-6);
           const bool minimax = settings.choice("slopes", {"fla", "minimax"}, "minimax") == "minimax";
           read.norm_heads = false;
-          read.norm_eps = 1e-6;
           read.swish = false;
           read.silu_values = minimax;
           if (minimax) read.scale = 1;

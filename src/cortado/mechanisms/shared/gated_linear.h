@@ -21,9 +21,9 @@ struct GatedLinearSettings {
   bool swish = true;             // output gate silu(W_g x), else σ(W_g x)
   std::optional<Rotary> rotary;  // rotary positions on q and k
 
-  // {"heads", "key_dim", "value_dim", "taps", "feature_map"}; the scale is K^-1/2.
+  // {"heads", "key_dim", "value_dim", "taps", "feature_map", "norm_eps"}; the scale is K^-1/2.
   static GatedLinearSettings read(JsonReader& settings, const MixerContext& context, int64_t key_dim, int64_t value_dim,
-                                  const std::string& feature_map) {
+                                  const std::string& feature_map, double norm_eps = 1e-5) {
     GatedLinearSettings read{};
     read.key_dim = settings.integer("key_dim", 1, 1 << 20, key_dim);
     read.value_dim = settings.integer("value_dim", 1, 1 << 20, value_dim);
@@ -31,6 +31,7 @@ struct GatedLinearSettings {
     read_heads(settings, context, read.value_dim, "value_dim");
     read.taps = read_taps(settings);
     read.feature_map = settings.choice("feature_map", {"none", "silu", "relu", "elu"}, feature_map);
+    read.norm_eps = settings.number("norm_eps", 0.0, 1.0, norm_eps);
     read.scale = 1 / std::sqrt(static_cast<double>(read.key_dim / read.heads));
     return read;
   }

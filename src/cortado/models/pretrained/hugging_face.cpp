@@ -1,8 +1,7 @@
 #include <filesystem>
-#include <set>
 
 #include "cortado/base/error.h"
-#include "cortado/formats/safetensors.h"
+#include "cortado/models/pretrained/folder.h"
 #include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
@@ -11,11 +10,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMost = int64_t{1} << 40;
-
-bool is_there(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 // transformers 5: {"rope_parameters": {"rope_theta", "rope_type", ...}}, possibly one of these for each type of layer.
 Json rope_parameters(JsonReader& config) {
@@ -151,7 +145,7 @@ void read_llama(JsonReader& config, const std::string& type, PretrainedDecoder& 
 
 PretrainedDecoder read_decoder(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  JsonReader config(read_json_file(path), path);
+  JsonReader config(folder_config(folder), path);
   const std::string type = config.text("model_type", "none");
   if (config.has("quantization_config")) config.fail("quantised weights in a Hugging Face folder are not supported");
   PretrainedDecoder decoder;
@@ -162,53 +156,10 @@ PretrainedDecoder read_decoder(const std::string& folder) {
   } else if (type == "llama" || type == "mistral" || type == "qwen2") {
     read_llama(config, type, decoder);
   } else {
-    config.fail("models of type \"", type, "\" are not supported; supported: llama, mistral, qwen2, gemma2");
+    config.fail("models of type \"", type, "\" are not supported; supported: llama, mistral, qwen2, gemma2, ",
+                renamed_types());
   }
   return decoder;
-}
-
-using NamedViews = std::map<std::string, Tensor>;  // of the mapped files
-
-// `wanted`: the tensors that the index says are in this file; null: all of it.
-void add_file(const std::string& path, const std::set<std::string>* wanted, NamedViews& tensors) {
-  const TensorFile file = map_safetensors(path);
-  for (const auto& [name, tensor] : file.tensors) {
-    if (!wanted || wanted->contains(name)) tensors[name] = tensor;
-  }
-  if (!wanted) return;
-  for (const std::string& name : *wanted) {
-    fail_input_if(!tensors.contains(name), "[import] ", path, " lacks \"", name, "\", which the index says it has");
-  }
-}
-
-void add_shards(const std::string& folder, const std::string& index, NamedViews& tensors) {
-  JsonReader reader(read_json_file(index), index);
-  const Json map = reader.object("weight_map");
-  std::map<std::string, std::set<std::string>> shards;
-  for (const auto& [name, shard] : map.items()) {
-    const std::string file = shard.is_string() ? shard.get<std::string>() : "";
-    reader.fail_if(file.empty() || file.find('/') != std::string::npos, "\"weight_map\" must give a file's name for \"",
-                   name, "\", got ", shard.dump());
-    shards[file].insert(name);
-  }
-  for (const auto& [file, names] : shards) {
-    fail_input_if(!is_there(folder + "/" + file), "[import] ", folder, " lacks the shard ", file,
-                  ", which its index names");
-    add_file(folder + "/" + file, &names, tensors);
-  }
-}
-
-NamedViews read_tensors(const std::string& folder) {
-  NamedViews tensors;
-  const std::string index = folder + "/model.safetensors.index.json", single = folder + "/model.safetensors";
-  if (is_there(index)) {
-    add_shards(folder, index, tensors);
-  } else {
-    fail_input_if(!is_there(single), "[import] ", folder, " has no model.safetensors and no ",
-                  "model.safetensors.index.json; other kinds of weights are not read");
-    add_file(single, nullptr, tensors);
-  }
-  return tensors;
 }
 
 }  // namespace
@@ -216,7 +167,7 @@ NamedViews read_tensors(const std::string& folder) {
 PretrainedSource open_hugging_face(const std::string& folder) {
   PretrainedSource source{read_decoder(folder), &PretrainedWeight::hugging_face};
   const bool gemma = source.decoder.gemma(), tied = source.decoder.model.tied;
-  const NamedViews tensors = read_tensors(folder);
+  const auto tensors = folder_tensors(folder);
   for (const auto& [name, tensor] : tensors) source.shapes[name] = tensor.sizes().vec();
   source.read = [=](const PretrainedWeight& weight) -> Tensor {
     const Tensor& tensor = tensors.at(weight.hugging_face);

@@ -1,0 +1,71 @@
+#include "cortado/models/pretrained/folder.h"
+
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/formats/safetensors.h"
+
+namespace cortado {
+namespace {
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+using NamedViews = std::map<std::string, Tensor>;  // of the mapped files
+
+// `wanted`: the tensors that the index says are in this file; null: all of it.
+void add_file(const std::string& path, const std::set<std::string>* wanted, NamedViews& tensors) {
+  const TensorFile file = map_safetensors(path);
+  for (const auto& [name, tensor] : file.tensors) {
+    if (!wanted || wanted->contains(name)) tensors[name] = tensor;
+  }
+  if (!wanted) return;
+  for (const std::string& name : *wanted) {
+    fail_input_if(!tensors.contains(name), "[import] ", path, " lacks \"", name, "\", which the index says it has");
+  }
+}
+
+void add_shards(const std::string& folder, const std::string& index, NamedViews& tensors) {
+  JsonReader reader(read_json_file(index), index);
+  const Json map = reader.object("weight_map");
+  std::map<std::string, std::set<std::string>> shards;
+  for (const auto& [name, shard] : map.items()) {
+    const std::string file = shard.is_string() ? shard.get<std::string>() : "";
+    reader.fail_if(file.empty() || file.find('/') != std::string::npos, "\"weight_map\" must give a file's name for \"",
+                   name, "\", got ", shard.dump());
+    shards[file].insert(name);
+  }
+  for (const auto& [file, names] : shards) {
+    fail_input_if(!is_there(folder + "/" + file), "[import] ", folder, " lacks the shard ", file,
+                  ", which its index names");
+    add_file(folder + "/" + file, &names, tensors);
+  }
+}
+
+}  // namespace
+
+Json folder_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  static const std::regex infinity(R"(([\[,:\s]-?)Infinity)");
+  return parse_json(std::regex_replace(read_file(path), infinity, "$011e308"), path);
+}
+
+std::map<std::string, Tensor> folder_tensors(const std::string& folder) {
+  NamedViews tensors;
+  const std::string index = folder + "/model.safetensors.index.json", single = folder + "/model.safetensors";
+  if (is_there(index)) {
+    add_shards(folder, index, tensors);
+  } else {
+    fail_input_if(!is_there(single), "[import] ", folder, " has no model.safetensors and no ",
+                  "model.safetensors.index.json; other kinds of weights are not read");
+    add_file(single, nullptr, tensors);
+  }
+  return tensors;
+}
+
+}  // namespace cortado

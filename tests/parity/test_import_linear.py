@@ -1,0 +1,216 @@
+"""`cortado import` of linear-time models against their own programs: Mamba and Mamba-2 of transformers; GLA, RetNet, DeltaNet
+and Gated DeltaNet of flash-linear-attention, whose models run on the CPU once fla-core's naive functions stand in for its
+kernels."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+
+TOLERANCE = 3e-5
+SIZES = dict(vocab_size=67, hidden_size=32, num_hidden_layers=3)
+STATES = {
+    "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
+    "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
+                                                       use_conv_bias=False, tie_word_embeddings=False, expand=3)),
+    "mamba2": (transformers.Mamba2ForCausalLM, dict(state_size=6, num_heads=8, head_dim=8, n_groups=2, chunk_size=4)),
+    "mamba2_wide": (transformers.Mamba2ForCausalLM, dict(state_size=4, num_heads=6, head_dim=16, n_groups=1, expand=3, use_bias=True,
+                                                         tie_word_embeddings=True, conv_kernel=2, chunk_size=4)),
+}  # fmt: skip
+FLA = {
+    "gla": ("GLA", {}),
+    "gla_wide": ("GLA", dict(use_short_conv=True, expand_k=1.0, expand_v=2.0, feature_map="relu", num_heads=2, hidden_ratio=2)),
+    "retnet": ("RetNet", {"num_heads": 4}),
+    "retnet_conv": ("RetNet", dict(num_heads=2, use_short_conv=True, tie_word_embeddings=True, intermediate_size=48)),
+    "delta_net": ("DeltaNet", {"num_heads": 4}),
+    "delta_net_gated": ("DeltaNet", dict(num_heads=2, use_gate=True, allow_neg_eigval=True, expand_k=2.0, use_short_conv=False)),
+    "gated_deltanet": ("GatedDeltaNet", dict(num_heads=2, head_dim=8)),
+    "gated_deltanet_grouped": ("GatedDeltaNet", dict(num_heads=2, num_v_heads=4, head_dim=8, expand_v=1.0, allow_neg_eigval=True,
+                                                     output_gate_activation="sigmoid")),
+}  # fmt: skip
+NAMES = {"gla": "gla", "retnet": "retention", "delta_net": "delta_net", "gated_deltanet": "gated_delta_net"}
+
+
+def needs(name):
+    first = next((own for kind, own in NAMES.items() if name.startswith(kind)), name.partition("_")[0])
+    return pytest.param(name, marks=pytest.mark.mechanism(first))
+
+
+def random_weights(model):
+    """Of sizes at which every part matters."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "A_log" not in name:
+                parameter.normal_(0, 0.3)
+            elif "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+    return model.float().eval()
+
+
+class Rms(nn.RMSNorm):
+    """fla's, by torch's."""
+
+    def __init__(self, hidden_size, elementwise_affine=True, eps=1e-5, dtype=None, **_):
+        super().__init__(hidden_size, eps=eps, elementwise_affine=elementwise_affine)
+
+
+class GatedRms(Rms):
+    """fla's FusedRMSNormGated: the norm, times the gate's activation."""
+
+    def __init__(self, hidden_size, eps=1e-5, activation="swish", **_):
+        super().__init__(hidden_size, eps=eps)
+        self.activation = activation
+
+    def forward(self, x, gate):
+        return super().forward(x) * (gate.sigmoid() if self.activation == "sigmoid" else F.silu(gate))
+
+
+class Convolution(nn.Conv1d):
+    """fla's ShortConvolution, of whole sequences."""
+
+    def __init__(self, hidden_size, kernel_size, bias=False, activation=None):
+        super().__init__(hidden_size, hidden_size, kernel_size, groups=hidden_size, bias=bias, padding=kernel_size - 1)
+        self.act, self.backend = activation, "none"
+
+    def forward(self, x, cache=None, output_final_state=False, cu_seqlens=None):
+        y = super().forward(x.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2)
+        return (F.silu(y) if self.act else y), None
+
+
+def rotary(q, k, **_):
+    """By halves, base 10,000."""
+    half = q.shape[-1] // 2
+    angles = torch.arange(q.shape[1])[:, None] * 10000.0 ** (-torch.arange(half) / half)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+
+    def turned(x):
+        a, b = x[..., :half], x[..., half:]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    return turned(q), turned(k)
+
+
+def by_definition(layers, monkeypatch):
+    """fla's layers with fla-core's naive functions in place of kernels."""
+    from fla.ops.delta_rule.naive import delta_rule_recurrence
+    from fla.ops.gla.naive import naive_recurrent_gla
+
+    def gla(q, k, v, gk=None, g=None, **_):
+        return naive_recurrent_gla(q, k, v, gk if gk is not None else g)[0], None
+
+    def retention(q, k, v, **_):
+        decay = torch.log1p(-torch.exp2(-5.0 - torch.arange(q.shape[2])))
+        gates = decay[:, None].expand(*q.shape[:3], q.shape[3])
+        return naive_recurrent_gla(q, k, v, gates)[0], None
+
+    def unit(x):
+        return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+    def delta(q, k, v, beta, **_):
+        q, k, v = (x.transpose(1, 2) for x in (unit(q), unit(k), v))
+        return delta_rule_recurrence(q, k, v, beta.transpose(1, 2))[0].transpose(1, 2), None
+
+    def gated_delta(q, k, v, g, beta, A_log, dt_bias, allow_neg_eigval, **_):
+        q, k = (unit(x).repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, k))
+        decay = (-A_log.exp() * F.softplus(g + dt_bias)).exp()
+        beta = beta.sigmoid() * (2 if allow_neg_eigval else 1)
+        state, out = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3]), []
+        for t in range(q.shape[1]):
+            state = state * decay[:, t, :, None, None]
+            new = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+            state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], new)
+            out.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * q.shape[-1] ** -0.5)
+        return torch.stack(out, 1), None
+
+    for module, functions in ((layers.gla, {"fused_recurrent_gla": gla}),
+                              (layers.multiscale_retention, {"chunk_retention": retention, "fused_recurrent_retention": retention}),
+                              (layers.delta_net, {"fused_recurrent_delta_rule": delta}),
+                              (layers.gated_deltanet, {"chunk_gated_delta_rule": gated_delta,
+                                                       "fused_recurrent_gated_delta_rule": gated_delta})):  # fmt: skip
+        for name, function in functions.items():
+            monkeypatch.setattr(module, name, function)
+        for name, made in (("RMSNorm", Rms), ("FusedRMSNormGated", GatedRms), ("ShortConvolution", Convolution),
+                           ("RotaryEmbedding", lambda dim: rotary)):  # fmt: skip
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, made)
+
+
+def fla_model(kind, options, monkeypatch):
+    pytest.importorskip("fla.models")
+    import fla.layers.gated_deltanet
+    import fla.layers.multiscale_retention
+    import fla.models
+
+    by_definition(fla.layers, monkeypatch)
+    monkeypatch.setattr(fla.layers.gated_deltanet.GatedDeltaNet, "_use_fused_qkv_conv", lambda *_: False)
+    config = getattr(fla.models, kind + "Config")(**{**SIZES, "fuse_norm": False, "fuse_swiglu": False, "fuse_cross_entropy": False,
+                                                     **options})  # fmt: skip
+    with torch.no_grad():
+        return random_weights(getattr(fla.models, kind + "ForCausalLM")(config))
+
+
+def check(model, folder, cortado, build):
+    """Logits of whole texts, of texts in pieces, and greedy continuations are the original's."""
+    model.save_pretrained(folder / "theirs")
+    done = cortado("import", folder / "theirs", "--out", folder / "ours")
+    assert done.returncode == 0, done.stderr
+    torch.classes.load_library(str(build / "lib" / "libcortado.so"))
+    ours = torch.classes.cortado.LanguageModel(str(folder / "ours"), "float32", "")
+    torch.manual_seed(2)
+    for length in (1, 7, 33):
+        tokens = torch.randint(67, (2, length))
+        with torch.no_grad():
+            expected = model(tokens, use_cache=False).logits
+        scale = expected.abs().max()
+        for found in (ours.forward(tokens), ours.resume(tokens, 1), ours.resume(tokens, 5)):
+            assert (found - expected).abs().max() < TOLERANCE * scale, length
+    return ours
+
+
+@pytest.mark.parametrize("name", map(needs, STATES))
+def test_models_of_transformers(name, cortado, build, tmp_path):
+    kind, options = STATES[name]
+    check(random_weights(kind(kind.config_class(**{**SIZES, **options}))), tmp_path, cortado, build)
+
+
+@pytest.mark.parametrize("name", map(needs, FLA))
+def test_models_of_flash_linear_attention(name, cortado, build, tmp_path, monkeypatch):
+    kind, options = FLA[name]
+    check(fla_model(kind, options, monkeypatch), tmp_path, cortado, build)
+
+
+@pytest.mark.mechanism("mamba2")
+def test_other_settings_are_refused_in_one_line(cortado, tmp_path):
+    options = STATES["mamba2"][1]
+    model = transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**{**SIZES, **options}))
+    model.save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text())
+    for changes, word in (({"hidden_act": "gelu"}, "gelu"), ({"time_step_limit": [0.1, 0.2]}, "time_step_limit"),
+                          ({"num_heads": 7}, "num_heads"), ({"head_dim": 9}, "head_dim"), ({"state_size": 7}, "in_proj"),
+                          ({"num_hidden_layers": 4}, "layers.3"), ({"num_hidden_layers": 2}, "layers.2"),
+                          ({"model_type": "mamba3"}, "mamba3")):  # fmt: skip
+        path.write_text(json.dumps({**config, **changes}))
+        done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (changes, done.stderr)
+        assert not (tmp_path / "ours").exists()
+    path.write_text(json.dumps(config).replace("{", '{"time_step_limit": [0.0, Infinity], ', 1))
+    done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.mechanism("gla")
+def test_what_flash_linear_attention_can_and_this_cannot(cortado, tmp_path, monkeypatch):
+    model = fla_model("GLA", {}, monkeypatch)
+    model.save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text())
+    for key, value in (("attn", {"layers": [0]}), ("clamp_min", -1.0), ("use_gk", False), ("use_output_gate", False),
+                       ("num_kv_heads", 2), ("feature_map", "elu"), ("expand_k", 0.3), ("elementwise_affine", False)):  # fmt: skip
+        path.write_text(json.dumps({**config, key: value}))
+        done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and key in done.stderr, (key, done.stderr)
