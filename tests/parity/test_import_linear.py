@@ -24,7 +24,7 @@ FLA = {
     "gla": ("GLA", {}),
     "gla_wide": ("GLA", dict(use_short_conv=True, expand_k=1.0, expand_v=2.0, feature_map="relu", num_heads=2, hidden_ratio=2)),
     "retnet": ("RetNet", {"num_heads": 4}),
-    "retnet_conv": ("RetNet", dict(num_heads=2, use_short_conv=True, tie_word_embeddings=True, intermediate_size=48)),
+    "retnet_tied": ("RetNet", dict(num_heads=2, use_short_conv=True, tie_word_embeddings=True, intermediate_size=48)),
     "delta_net": ("DeltaNet", {"num_heads": 4}),
     "delta_net_gated": ("DeltaNet", dict(num_heads=2, use_gate=True, allow_neg_eigval=True, expand_k=2.0, use_short_conv=False)),
     "gated_deltanet": ("GatedDeltaNet", dict(num_heads=2, head_dim=8)),
@@ -126,6 +126,11 @@ def by_definition(layers, monkeypatch):
             out.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * q.shape[-1] ** -0.5)
         return torch.stack(out, 1), None
 
+    import fla.modules.mlp
+    from fla.modules.activations import ACT2FN
+
+    monkeypatch.setitem(ACT2FN, "swish", F.silu)
+    monkeypatch.setattr(fla.modules.mlp, "swiglu", lambda gate, x: F.silu(gate) * x)
     for module, functions in ((layers.gla, {"fused_recurrent_gla": gla}),
                               (layers.multiscale_retention, {"chunk_retention": retention, "fused_recurrent_retention": retention}),
                               (layers.delta_net, {"fused_recurrent_delta_rule": delta}),
@@ -146,7 +151,7 @@ def fla_model(kind, options, monkeypatch):
     import fla.models
 
     by_definition(fla.layers, monkeypatch)
-    monkeypatch.setattr(fla.layers.gated_deltanet.GatedDeltaNet, "_use_fused_qkv_conv", lambda *_: False)
+    monkeypatch.setattr(fla.layers.gated_deltanet.GatedDeltaNet, "_use_fused_qkv_conv", lambda *_, **__: False)
     config = getattr(fla.models, kind + "Config")(**{**SIZES, "fuse_norm": False, "fuse_swiglu": False, "fuse_cross_entropy": False,
                                                      **options})  # fmt: skip
     with torch.no_grad():
@@ -198,7 +203,7 @@ def test_other_settings_are_refused_in_one_line(cortado, tmp_path):
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (changes, done.stderr)
         assert not (tmp_path / "ours").exists()
-    path.write_text(json.dumps(config).replace("{", '{"time_step_limit": [0.0, Infinity], ', 1))
+    path.write_text(json.dumps({**config, "time_step_limit": [0.0, float("inf")]}))  # as Python writes it: Infinity
     done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
     assert done.returncode == 0, done.stderr
 

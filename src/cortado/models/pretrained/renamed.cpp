@@ -14,7 +14,7 @@ namespace cortado {
 namespace {
 
 using Shape = std::vector<int64_t>;
-constexpr int64_t kMost = 1 << 20;
+constexpr int64_t kWidest = 1 << 20;
 
 // One layer's mixer: its settings, and its weights, by their names within both layers.
 struct RenamedMixer {
@@ -63,7 +63,7 @@ RenamedMixer read_mamba(JsonReader& config, int64_t dim) {
   expect(config, "intermediate_size", inner);
   const int64_t state = config.integer("state_size", 1, 65536, 16), taps = config.integer("conv_kernel", 1, 64, 4);
   const Json rank_of = config.any("time_step_rank");
-  const int64_t rank = rank_of.is_number() ? config.integer("time_step_rank", 1, kMost) : (dim + 15) / 16;
+  const int64_t rank = rank_of.is_number() ? config.integer("time_step_rank", 1, kWidest) : (dim + 15) / 16;
   config.fail_if(rank_of.is_string() && rank_of != "auto", "\"time_step_rank\": expected a number or \"auto\"");
   const bool bias = config.boolean("use_bias", false), conv_bias = config.boolean("use_conv_bias", true);
   expect_silu(config);
@@ -146,7 +146,8 @@ void map_projections(RenamedMixer& mixer, int64_t dim, int64_t keys, int64_t val
 
 // GLA and RetNet, which differ in their defaults and in GLA's gates.
 RenamedMixer read_gated_linear(JsonReader& config, int64_t dim, bool gla) {
-  const int64_t taps = read_fla(config), heads = config.integer("num_heads", 1, 65536, gla ? 4 : 8);
+  const int64_t said = read_fla(config), taps = gla ? said : 0;  // RetNet's model makes none, whatever its config says
+  const int64_t heads = config.integer("num_heads", 1, 65536, gla ? 4 : 8);
   const int64_t keys = product(config, "expand_k", gla ? 0.5 : 1.0, dim),
                 values = product(config, "expand_v", gla ? 1.0 : 2.0, dim);
   expect(config, "num_kv_heads", heads);
@@ -253,7 +254,7 @@ const Architecture kArchitectures[] = {
 
 // "intermediate_size", else hidden_ratio · hidden_size · 2/3, up to a multiple of 256.
 int64_t hidden_width(JsonReader& config, int64_t dim, double ratio) {
-  if (!config.any("intermediate_size").is_null()) return config.integer("intermediate_size", 1, kMost);
+  if (!config.any("intermediate_size").is_null()) return config.integer("intermediate_size", 1, kWidest);
   const double wide = config.number("hidden_ratio", 0.1, 64.0, ratio) * static_cast<double>(dim);
   return (static_cast<int64_t>(wide * 2 / 3) + 255) / 256 * 256;
 }
@@ -270,7 +271,7 @@ void map_feed_forward(RenamedModel& model, const std::string& ours, const std::s
 
 RenamedModel read_model(JsonReader& config, const Architecture& architecture, const std::string& name) {
   const bool mamba = architecture.mamba;
-  const int64_t dim = config.integer("hidden_size", 1, kMost), layers = config.integer("num_hidden_layers", 1, 10000);
+  const int64_t dim = config.integer("hidden_size", 1, kWidest), layers = config.integer("num_hidden_layers", 1, 10000);
   const int64_t vocabulary = config.integer("vocab_size", 1, int64_t{1} << 31);
   const bool tied = config.boolean("tie_word_embeddings", architecture.tied);
   const RenamedMixer mixer = architecture.read(config, dim);
