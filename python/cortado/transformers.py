@@ -111,7 +111,8 @@ class CortadoBackbone(models.LanguageModel):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
                 past_key_values: CortadoCache | None = None, use_cache: bool | None = None,
-                **unused: typing.Any) -> BaseModelOutputWithPast:  # fmt: skip
+                **others: typing.Any) -> BaseModelOutputWithPast:  # fmt: skip
+        refuse(others)
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
         hidden = self.read(input_ids, mask_of(input_ids, attention_mask), cache)
         return BaseModelOutputWithPast(last_hidden_state=self.normalized(hidden), past_key_values=cache)
@@ -133,6 +134,13 @@ class CortadoBackbone(models.LanguageModel):
         if cache is not None:
             cache.state, cache.length = after, cache.length + tokens.shape[1]
         return x
+
+
+def refuse(options: dict[str, typing.Any]) -> None:
+    """What transformers may ask of other models, and what would go wrong silently here."""
+    for name in ("inputs_embeds", "output_hidden_states", "output_attentions"):
+        if options.get(name) is not None and options[name] is not False:
+            raise ValueError(f"[model] {name} is not known to cortado models")
 
 
 def mask_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -173,9 +181,12 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
                 past_key_values: CortadoCache | None = None, labels: torch.Tensor | None = None,
                 use_cache: bool | None = None, logits_to_keep: int | torch.Tensor = 0, return_dict: bool | None = None,
-                **unused: typing.Any) -> CausalLMOutputWithPast | tuple[typing.Any, ...]:  # fmt: skip
-        """attention_mask [B, T] or [B, tokens before + T]: 0 for padding, which may stand before and behind a row's tokens,
-        but in a prompt's middle. labels as input_ids: the loss is that of the next token; below 0 is not counted."""
+                num_items_in_batch: int | torch.Tensor | None = None,
+                **others: typing.Any) -> CausalLMOutputWithPast | tuple[typing.Any, ...]:  # fmt: skip
+        """attention_mask [B, T] or [B, tokens before + T]: 0 for padding, which changes nothing wherever it stands. labels
+        as input_ids: the loss is the mean over the next tokens; below 0 is not counted. num_items_in_batch: what the sum is
+        divided by instead, where a step has several batches (the Trainer's gradient accumulation)."""
+        refuse(others)
         use_cache = use_cache if use_cache is not None else self.config.use_cache and not self.training
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
         mask = mask_of(input_ids, attention_mask)
@@ -187,6 +198,8 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
             if mask is not None:  # nothing is expected of padding
                 targets = targets.masked_fill(~mask, -100)
             loss = self.model.loss_of(hidden, targets)
+            if num_items_in_batch is not None:
+                loss = loss * (targets >= 0).sum() / num_items_in_batch
         logits = self.model.logits(hidden[:, kept])
         if return_dict is False:
             return tuple(part for part in (loss, logits, cache) if part is not None)

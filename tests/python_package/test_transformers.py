@@ -231,6 +231,24 @@ def test_trainer(run, root, tmp_path, checkpointing):
     assert goes_on.state.global_step == 14
 
 
+def test_accumulated_gradients_are_those_of_the_batch(run, root, tmp_path):
+    """With padding, so that parts of a batch have different numbers of tokens."""
+    text = (root / "data/tinyshakespeare.txt").read_text()
+    found = []
+    for accumulate in (1, 4):
+        model, tokenizer = open_run(run, dtype=torch.float64)
+        rows = [tokenizer(text[place : place + 8 + 3 * place]) for place in range(8)]
+        collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
+        options = {"max_steps": 1, "optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0,
+                   "save_strategy": "no", "gradient_accumulation_steps": accumulate, "seed": 3,
+                   "per_device_train_batch_size": 8 // accumulate}  # fmt: skip
+        trainer = transformers.Trainer(model=model, args=training(tmp_path, **options), train_dataset=rows, data_collator=collate)
+        trainer.train()
+        found.append([parameter.detach() for parameter in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
 def test_gradient_checkpointing_changes_no_gradient(run):
     model, tokenizer = open_run(run)
     tokens = tokenizer(PROMPTS[0], return_tensors="pt")["input_ids"]
@@ -341,6 +359,7 @@ def test_what_is_wrong_is_said(run, tmp_path):
         (lambda: model.generate(**encoded, cache_implementation="static", max_new_tokens=4), ValueError, "cache_implementation"),
         (lambda: model(**encoded, use_cache=True).past_key_values.crop(1), ValueError, "forget"),
         (lambda: model.set_input_embeddings(None), ValueError, "vocabulary"),
+        (lambda: model(**encoded, output_attentions=True), ValueError, "output_attentions"),
         (lambda: CortadoForCausalLM(CortadoConfig()), ValueError, "cortado="),
         (lambda: open_run(newer), ValueError, "flux"),
         (lambda: open_run(damaged), ValueError, "last.safetensors"),
