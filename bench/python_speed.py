@@ -3,7 +3,7 @@ program's.
 
     python bench/python_speed.py [--steps 40] [--rounds 3]
 
-One thread; both sides in turns, medians of the rounds. Prints markdown (docs/python.md)."""
+One thread, medians of the rounds; of training both sides in turns. Prints markdown (docs/python.md)."""
 
 import argparse
 import json
@@ -42,7 +42,7 @@ def microseconds(call, rounds):
 
 
 def calls(rounds):
-    print("| tokens | `torch.ops.cortado.gated_scan` | `cortado.ops.gated_scan` | `cortado.nn.GLA`, width 256 | its five products and this scan |")
+    print("| tokens | `torch.ops.cortado.gated_scan` | `cortado.ops.gated_scan` | `cortado.nn.GLA`, width 256 | five products and the scan by hand |")
     print("|---|---|---|---|---|")
     layer = cortado.nn.GLA(256, heads=4)
     with torch.no_grad():
