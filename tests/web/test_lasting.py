@@ -1,6 +1,8 @@
 """What outlasts a reload, a server that goes, and a second tab."""
 
 import datetime
+import json
+import subprocess
 
 from playwright.sync_api import expect
 from web_server import Server
@@ -146,3 +148,41 @@ def test_a_server_that_wants_a_key(browser, program, talker, dist, tmp_path):
     finally:
         page.close()
         server.kill()
+
+
+def test_a_model_that_was_not_taught_to_talk_goes_on_with_the_text(browser, program, root, dist, tmp_path):
+    """As that of `make demo`: the page writes with it all the same, turn after turn."""
+    config = {"dim": 16, "heads": 2, "layers": 1, "mixer": {"mixer": "gla"},
+              "training": {"batch": 2, "context": 16, "steps": 2, "warmup": 0, "tokenizer": "byte"}}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command = [str(program), "train", tmp_path / "config.json", "--data", root / "data/tinyshakespeare.txt", "--out", tmp_path / "run"]
+    subprocess.run(command, check=True, capture_output=True)
+    server = Server(program, (tmp_path / "run", "--page", dist), tmp_path)
+    server.start()
+    page = browser.new_page()
+    page.set_default_timeout(WAIT_MS)
+    slow_down(page)
+    try:
+        page.goto(server.address)
+        page.wait_for_selector(".status.ready")
+        page.route("**/v1/completions", more_of(prompts := []))
+        limit_answers(page, 30)
+        first = ask(page, "ROMEO:", "run")
+        ask(page, "JULIET:", "run")
+        said = next(iter(kept(page)[0]["turns"].values()))["answers"][0]["text"]
+        assert first and prompts == ["ROMEO:", "\n".join(["ROMEO:", said, "JULIET:"])]
+        expect(answer_of(page, "run")).not_to_contain_text("chat template")
+    finally:
+        page.close()
+        server.kill()
+
+
+def more_of(prompts):
+    """A route that notes the prompts, and asks for answers without an end of their own."""
+
+    def go_on(route):
+        body = json.loads(route.request.post_data)
+        prompts.append(body["prompt"])
+        route.continue_(post_data=body | {"ignore_eos": True})
+
+    return go_on
