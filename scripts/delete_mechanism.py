@@ -1,4 +1,5 @@
-"""Deletes mechanisms from the sources: folder, registry's lines, configs, tests of their own, what was learned for it.
+"""Deletes mechanisms from the sources: folder, registry's lines, configs, experiments on these, tests of their own, what
+was learned for it.
 
     python scripts/delete_mechanism.py NAME [NAME ...]
 
@@ -57,6 +58,10 @@ def uses(value, names):
 def files_of(root, names):
     """What goes besides the folders."""
     found = [path for path in sorted((root / "configs").rglob("*.json")) if uses(json.loads(path.read_text()), names)]
+    for path in sorted((root / "experiments").glob("*/*.json")):
+        base = json.loads(path.read_text()).get("config")
+        if isinstance(base, str) and (path.parent / base).resolve() in [config.resolve() for config in found]:
+            found.append(path)
     for name in names:
         found += sorted((root / "src").rglob(f"{name}_test.cpp")) + sorted((root / "tests").rglob(f"test_{name}.py"))
         found += sorted((root / "tests" / "recorded").glob(f"{name}-*"))

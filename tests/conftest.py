@@ -21,6 +21,20 @@ def mechanisms():
     return {name for path in paths for name in json.loads(path.read_text())}
 
 
+def mixers_of(value):
+    """Names of the mixers in a test's parameter, at any depth of a config."""
+    if isinstance(value, dict):
+        inner = set().union(*map(mixers_of, value.values()))
+        return inner | {value["mixer"]} if isinstance(value.get("mixer"), str) else inner
+    return set().union(*map(mixers_of, value)) if isinstance(value, (list, tuple)) else set()
+
+
+def needs(item):
+    """Names of the mechanisms that a test says it uses: by its marks, and by the mixers of its parameters."""
+    marked = {name for mark in item.iter_markers("mechanism") for name in mark.args}
+    return marked | mixers_of(list(item.callspec.params.values()) if hasattr(item, "callspec") else [])
+
+
 def pytest_configure(config):
     text = "mechanism(*names): a test of something else that uses these mechanisms; left out where one is deleted"
     config.addinivalue_line("markers", text)
@@ -28,7 +42,7 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     there = mechanisms()
-    gone = [item for item in items if any(set(mark.args) - there for mark in item.iter_markers("mechanism"))]
+    gone = [item for item in items if needs(item) - there]
     if gone:
         config.hook.pytest_deselected(items=gone)
         items[:] = [item for item in items if item not in gone]
@@ -38,6 +52,12 @@ def pytest_collection_modifyitems(config, items):
 def fixture_mechanisms():
     """Names of the mechanisms that there are."""
     return mechanisms()
+
+
+@pytest.fixture(scope="session")
+def first_there(mechanisms):
+    """first_there(mixer, ...): the first of these that was not deleted, for tests that run on any."""
+    return lambda *mixers: next(it for it in mixers if it["mixer"] in mechanisms)
 
 
 @pytest.fixture(scope="session")

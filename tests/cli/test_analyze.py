@@ -9,15 +9,15 @@ TRAINING = {"batch": 4, "context": 32, "steps": 4, "warmup": 1, "evaluate_every"
 
 
 @pytest.fixture(scope="module", name="runs")
-def fixture_runs(train_run, tmp_path_factory, text):
-    """A run of each of these mixers."""
+def fixture_runs(train_run, tmp_path_factory, text, mechanisms):
+    """A run of each of these mixers that there are."""
     folder = tmp_path_factory.mktemp("runs")
     mixers = {
         "macchiato": {"mixer": "macchiato", "latents": 8, "window": 5},
         "lola": {"mixer": "lola", "chunk": 4, "cache": 3},
         "gla": {"mixer": "gla"},
     }
-    return {name: train_run(folder / name, text, mixer=mixer, training=TRAINING) for name, mixer in mixers.items()}
+    return {name: train_run(folder / name, text, mixer=mixer, training=TRAINING) for name, mixer in mixers.items() if name in mechanisms}
 
 
 @pytest.fixture(name="analyze")
@@ -41,6 +41,7 @@ def fixture_analyze(cortado, tmp_path):
     return run
 
 
+@pytest.mark.mechanism("lola")
 def test_attention_of_several_memories(analyze, runs):
     found, pictures = analyze("attention", runs["lola"], "--tokens", 24, "--layers", 1, "--heads", 1)
     assert pictures == ["attention-1", "memories-1"]
@@ -53,6 +54,7 @@ def test_attention_of_several_memories(analyze, runs):
         assert sum(row["memories"].values()) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.mechanism("lola")
 def test_attention_with_another_memory(analyze, runs):
     found, _ = analyze("attention", runs["lola"], "--memory", "window", "--window", 3, "--tokens", 12)
     for layer in found["layers"]:
@@ -61,6 +63,7 @@ def test_attention_with_another_memory(analyze, runs):
                 assert all(row[s] == 0 for s in range(max(0, t - 2)))
 
 
+@pytest.mark.mechanism("macchiato")
 def test_latents(analyze, runs):
     found, pictures = analyze("latents", runs["macchiato"], "--text", "the sea hears a star", "--heads", 2)
     assert pictures == ["latents-0", "latents-1"] and len(found["tokens"]) <= 20
@@ -70,6 +73,7 @@ def test_latents(analyze, runs):
             assert [sum(column) for column in zip(*head["p"])] == pytest.approx([1] * len(found["tokens"]), abs=1e-5)
 
 
+@pytest.mark.mechanism("lola")
 def test_collisions(analyze, runs):
     words = ["--tokens", 20, "--window-pairs", 4, "--cache-pairs", 3, "--layers", 0, "--heads", 1]
     found, _ = analyze("collisions", runs["lola"], *words)
@@ -82,6 +86,7 @@ def test_spectrum_of_vectors_and_of_a_model(analyze, runs):
     assert ranks[("(x'y)^1", 3)] == 3 and ranks[("(x'y)^1", 6)] == 6 and ranks[("exp(x'y)", 3)] > 3
 
 
+@pytest.mark.mechanism("lola")
 def test_spectrum_of_a_model(analyze, runs):
     found, _ = analyze("spectrum", runs["lola"], "--tokens", 16)
     assert {gram["n"] for gram in found["grams"]} == {16} and len(found["grams"]) == 4

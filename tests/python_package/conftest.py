@@ -36,6 +36,6 @@ def fixture_trained(cortado, tmp_path_factory, root):
 
 
 @pytest.fixture(scope="session", name="run")
-def fixture_run(trained):
-    """A run of Latte-Macchiato."""
-    return trained(mixer={"mixer": "macchiato", "latents": 8, "window": 9})
+def fixture_run(trained, first_there):
+    """A run of a model with a window and a memory."""
+    return trained(mixer=first_there({"mixer": "macchiato", "latents": 8, "window": 9}, {"mixer": "gla"}))

@@ -10,7 +10,9 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("two_processes.py")
 
 
-@pytest.mark.parametrize(("way", "mixer"), [("ddp", "macchiato"), ("fsdp2", "macchiato"), ("fsdp2", "mamba2")])
+@pytest.mark.parametrize(("way", "mixer"), [
+    *(pytest.param(way, "macchiato", marks=pytest.mark.mechanism("macchiato")) for way in ("ddp", "fsdp2")), ("fsdp2", "mamba2"),
+])  # fmt: skip
 def test_two_processes_train_as_one(root, tmp_path, way, mixer):
     environment = {**os.environ, "PYTHONPATH": str(root / "python"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(SCRIPT)]

@@ -17,7 +17,7 @@ MIXERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mixer", [it for it in MIXERS if it["mixer"] in cortado.nn.mechanisms()], ids=lambda it: it["mixer"])
+@pytest.mark.parametrize("mixer", MIXERS, ids=lambda it: it["mixer"])
 def test_loaded_it_is_the_programs_model(trained, mixer, cortado, tmp_path):
     run = trained(mixer=mixer)
     model = load(run)

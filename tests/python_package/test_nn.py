@@ -91,11 +91,12 @@ def test_signatures_and_documentation_come_from_the_registry():
         assert {"self", "dim", "heads", "dtype"} <= set(parameters)
         for setting in facts(name)["settings"]:
             assert setting["name"] in parameters and f"    {setting['name']}: " in made.__doc__, (name, setting)
+
+
+@pytest.mark.mechanism("macchiato")
+def test_as_the_readme_has_it():
     window = inspect.signature(cortado.nn.Macchiato).parameters["window"]
     assert window.default == 129 and cortado.nn.Macchiato(8, heads=2).extra_repr() == "8, heads=2"
-
-
-def test_as_the_readme_has_it():
     y, state = cortado.nn.Macchiato(64, heads=8, latents=128, window=129)(torch.randn(1, 8, 64))
     assert y.shape == (1, 8, 64) and isinstance(state, dict)
 
@@ -241,11 +242,11 @@ def test_states_have_gradients_too():
 
 
 REFUSED = [
-    (lambda: cortado.nn.Macchiato(64, heads=4, latent=8), ValueError, "latent"),
-    (lambda: cortado.nn.Macchiato(64, heads=4, window=-2), ValueError, "window"),
-    (lambda: cortado.nn.Macchiato(64, heads=5), ValueError, "heads"),
-    (lambda: cortado.nn.Macchiato(64, heads="four"), ValueError, "heads"),
-    (lambda: cortado.nn.Macchiato(), TypeError, "dim"),
+    (lambda: cortado.nn.Latte(64, heads=4, latent=8), ValueError, "latent"),
+    (lambda: cortado.nn.SlidingWindow(64, heads=4, window=-2), ValueError, "window"),
+    (lambda: cortado.nn.Latte(64, heads=5), ValueError, "heads"),
+    (lambda: cortado.nn.Latte(64, heads="four"), ValueError, "heads"),
+    (lambda: cortado.nn.Latte(), TypeError, "dim"),
     (lambda: cortado.nn.mixer("lattes", 8), ValueError, "lattes"),
     (lambda: cortado.nn.Mixer(8), TypeError, "base of all"),
     (lambda: cortado.nn.Lattes, AttributeError, "Lattes"),

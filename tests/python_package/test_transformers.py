@@ -172,6 +172,7 @@ def fixture_smollm2(cortado, tmp_path_factory):
     return run
 
 
+@pytest.mark.mechanism("lola")
 def test_a_model_that_talks(smollm2, cortado, root, tmp_path):
     """Its template and special tokens are the program's; on linear-time memories, too."""
     model, tokenizer = open_run(smollm2)

@@ -75,8 +75,9 @@ def elsewhere(tmp_path, **more):
     return {"cwd": tmp_path, "env": {**kept, "OMP_NUM_THREADS": "1", **more}}
 
 
-def test_layers_operators_and_the_program(clean, tmp_path, trained):
-    line = "import cortado; print(cortado.nn.Macchiato(64, heads=4)(__import__('torch').randn(1, 8, 64))[0].shape)"
+def test_layers_operators_and_the_program(clean, tmp_path, trained, mechanisms):
+    layer = "Macchiato" if "macchiato" in mechanisms else "GLA"
+    line = f"import cortado; print(cortado.nn.{layer}(64, heads=4)(__import__('torch').randn(1, 8, 64))[0].shape)"
     assert run(clean, "-c", line, **elsewhere(tmp_path)).stdout == "torch.Size([1, 8, 64])\n"
     for command in ([clean, "-m", "cortado"], [clean.parent / "cortado"]):
         assert run(*command, "--version", **elsewhere(tmp_path)).stdout.startswith("cortado ")
@@ -124,6 +125,7 @@ def test_another_torch_is_refused_in_one_line(clean, tmp_path):
     assert any(need.startswith("torch") and f">={minor}" in need and f"<2.{int(minor[2:]) + 1}" in need for need in requires), requires
 
 
+@pytest.mark.mechanism("macchiato")
 def test_the_readmes_three_ways(clean, root, tmp_path, trained):
     """As they are printed there, of a run that is at hand; transformers is linked for this test alone."""
     extra = tmp_path / "extra"

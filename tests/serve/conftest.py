@@ -87,11 +87,11 @@ def fixture_start_server(program, tmp_path_factory):
 
 
 @pytest.fixture(scope="session", name="tiny")
-def fixture_tiny(program, root, tmp_path_factory):
+def fixture_tiny(program, root, tmp_path_factory, first_there):
     """A run over bytes, of two layers, trained for a few steps."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     config = {
-        "dim": 64, "heads": 4, "layers": 2, "mixer": {"mixer": "macchiato", "window": 16, "latents": 8},
+        "dim": 64, "heads": 4, "layers": 2, "mixer": first_there({"mixer": "macchiato", "window": 16, "latents": 8}, {"mixer": "gla"}),
         "positions": "rotary", "norm": "rms", "context": 64,
         "training": {"steps": 20, "batch": 4, "warmup": 2, "evaluate_every": 20, "tokenizer": "byte"},
     }

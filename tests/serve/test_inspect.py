@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+pytestmark = pytest.mark.mechanism("lola", "macchiato", "blurry_window", "gla", "mamba")
 TEXT = "The keeper lit the lamp. The lamp was lit."
 
 

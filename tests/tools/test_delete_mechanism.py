@@ -24,6 +24,7 @@ def fixture_house(tmp_path):
         files[f"src/cortado/mechanisms/{name}/mixer.cpp"] = f'extern const Mechanism k{name.title()} = {{\n    .name = "{name}",\n}};\n'
         files[f"tests/recorded/{name}-0/expected.json"] = "{}"
         files[f"src/cortado/models/{name}_test.cpp"] = files[f"tests/python/test_{name}.py"] = ""
+        files[f"experiments/drinks/{name}s.json"] = json.dumps({"config": f"../../configs/table/{name}.json"})
         files[f"configs/table/{name}.json"] = json.dumps({"layers": [{"mixer": {"mixer": name}}]})
     files["src/cortado/mechanisms/registry.cpp"] = REGISTRY
     files["lint-exceptions.txt"] = "# name and reason\nname src/a.cpp mocha a drink\nname src/a.cpp latte a drink\nfile src/cortado/models/mocha_test.cpp long\n"
@@ -43,7 +44,7 @@ def test_what_stands_on_a_mechanism_goes_with_it(house, root):
     done = delete(root, house, "mocha")
     assert done.returncode == 0, done.stderr
     assert not [path for path in house.rglob("*") if "moch" in path.name]
-    assert [len(list(house.rglob(pattern))) for pattern in ("latte*", "test_latte.py", "*.json")] == [4, 1, 2]
+    assert [len(list(house.rglob(pattern))) for pattern in ("latte*", "test_latte.py", "*.json")] == [5, 1, 3]
     assert (house / "src/cortado/mechanisms/registry.cpp").read_text() == "".join(line for line in REGISTRY.splitlines(True) if "och" not in line)
     assert (house / "lint-exceptions.txt").read_text() == "# name and reason\nname src/a.cpp latte a drink\n"
     assert "src/a.cpp (1)" in done.stdout

@@ -41,6 +41,7 @@ def fixture_results(cortado, tmp_path):
     return tmp_path / "results"
 
 
+@pytest.mark.mechanism("macchiato", "lola", "kda")  # with what the results were made
 def test_documents_are_what_the_results_make(pages):
     done = pages("--check")
     assert done.returncode == 0, done.stderr

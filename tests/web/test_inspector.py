@@ -12,6 +12,7 @@ from web_steps import ask, limit_answers, overflow, violations, wait_shown
 
 TEXT = "The keeper of the lighthouse lit the lamp. The lamp of the lighthouse was lit by the keeper."
 LAYERS = ["lola", "macchiato", "blurry_window", "gla", "mamba"]
+pytestmark = pytest.mark.mechanism(*LAYERS)
 
 
 @pytest.fixture(scope="module", name="kinds")
