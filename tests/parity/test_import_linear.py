@@ -1,7 +1,8 @@
-"""`cortado import` of linear-time models against their own programs: Mamba and Mamba-2 of transformers; GLA, RetNet, DeltaNet
-and Gated DeltaNet of flash-linear-attention, whose models run on the CPU once fla-core's naive functions stand in for its
-kernels."""
+"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, RWKV-4, RecurrentGemma and Qwen3-Next
+of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+fla-core's naive functions stand in for its kernels."""
 
+import inspect
 import json
 
 import pytest
@@ -9,9 +10,12 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 TOLERANCE = 3e-5
 SIZES = dict(vocab_size=67, hidden_size=32, num_hidden_layers=3)
+QWEN = dict(intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=16, linear_key_head_dim=8, num_hidden_layers=4,
+            linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4)  # fmt: skip
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -19,6 +23,21 @@ STATES = {
     "mamba2": (transformers.Mamba2ForCausalLM, dict(state_size=6, num_heads=8, head_dim=8, n_groups=2, chunk_size=4)),
     "mamba2_wide": (transformers.Mamba2ForCausalLM, dict(state_size=4, num_heads=6, head_dim=16, n_groups=1, expand=3, use_bias=True,
                                                          tie_word_embeddings=True, conv_kernel=2, chunk_size=4)),
+    "rwkv": (transformers.RwkvForCausalLM, dict(num_hidden_layers=7)),  # more than "rescale_every"
+    "rwkv_wide": (transformers.RwkvForCausalLM, dict(attention_hidden_size=48, intermediate_size=40,
+                                                     tie_word_embeddings=True)),
+    "recurrent_gemma": (transformers.RecurrentGemmaForCausalLM, dict(num_attention_heads=4, intermediate_size=96, num_key_value_heads=1,
+                                                                     attention_window_size=5)),
+    "recurrent_gemma_wide": (transformers.RecurrentGemmaForCausalLM, dict(
+        num_attention_heads=2, lru_width=48, intermediate_size=64, attention_window_size=9, conv1d_width=3, logits_soft_cap=5.0,
+        block_types=["attention", "recurrent"], attention_bias=True, num_hidden_layers=5)),
+    "qwen3_next": (transformers.Qwen3NextForCausalLM, dict(QWEN, num_experts=0)),
+    "qwen3_next_experts": (transformers.Qwen3NextForCausalLM, dict(
+        QWEN, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20)),
+    "qwen3_next_wide": (transformers.Qwen3NextForCausalLM, dict(
+        {**QWEN, "num_hidden_layers": 3}, num_experts=4, num_experts_per_tok=3, norm_topk_prob=False, moe_intermediate_size=12, shared_expert_intermediate_size=8,
+        layer_types=["full_attention", "linear_attention", "full_attention"], linear_num_key_heads=4, linear_conv_kernel_dim=2,
+        tie_word_embeddings=True, num_key_value_heads=4)),
 }  # fmt: skip
 FLA = {
     "gla": ("GLA", {}),
@@ -30,24 +49,32 @@ FLA = {
     "gated_deltanet": ("GatedDeltaNet", dict(num_heads=2, head_dim=8)),
     "gated_deltanet_grouped": ("GatedDeltaNet", dict(num_heads=2, num_v_heads=4, head_dim=8, expand_v=1.0, allow_neg_eigval=True,
                                                      output_gate_activation="sigmoid")),
+    "hgrn2": ("HGRN2", dict(expand_ratio=8)),
+    "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
-NAMES = {"gla": "gla", "retnet": "retention", "delta_net": "delta_net", "gated_deltanet": "gated_delta_net"}
+NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
+         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_next": ["gated_delta_net"]}  # fmt: skip
 
 
 def needs(name):
-    first = next((own for kind, own in NAMES.items() if name.startswith(kind)), name.partition("_")[0])
-    return pytest.param(name, marks=pytest.mark.mechanism(first))
+    own = next((own for kind, own in NAMES.items() if name.startswith(kind)), [name.partition("_")[0]])
+    return pytest.param(name, marks=pytest.mark.mechanism(*own))
 
 
 def random_weights(model):
-    """Of sizes at which every part matters."""
+    """Of sizes at which every part matters, biases and mixes included."""
     torch.manual_seed(1)
+    apart = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() > 1 and "A_log" not in name:
+            if "lower_bounds" in name:
+                parameter.normal_(0, 1)
+            elif parameter.dim() > 1 and parameter.numel() > parameter.shape[-1] and "A_log" not in name:
                 parameter.normal_(0, 0.3)
-            elif "norm" in name:
+            elif "norm" in name and parameter.abs().max() > 0:  # those that start at 0 are multiplied by 1 + w
                 parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.add_(torch.randn(parameter.shape, generator=apart) * 0.2)
     return model.float().eval()
 
 
@@ -56,6 +83,7 @@ class Rms(nn.RMSNorm):
 
     def __init__(self, hidden_size, elementwise_affine=True, eps=1e-5, dtype=None, **_):
         super().__init__(hidden_size, eps=eps, elementwise_affine=elementwise_affine)
+        self.bias = None
 
 
 class GatedRms(Rms):
@@ -107,6 +135,9 @@ def by_definition(layers, monkeypatch):
         gates = decay[:, None].expand(*q.shape[:3], q.shape[3])
         return naive_recurrent_gla(q, k, v, gates)[0], None
 
+    def norm_linear(x, norm_weight, norm_bias, weight, bias):
+        return F.linear(F.rms_norm(x, x.shape[-1:], norm_weight, 1e-5), weight, bias)
+
     def unit(x):
         return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 
@@ -134,6 +165,7 @@ def by_definition(layers, monkeypatch):
     for module, functions in ((layers.gla, {"fused_recurrent_gla": gla}),
                               (layers.multiscale_retention, {"chunk_retention": retention, "fused_recurrent_retention": retention}),
                               (layers.delta_net, {"fused_recurrent_delta_rule": delta}),
+                              (layers.hgrn2, {"fused_recurrent_gla": gla, "rms_norm_linear": norm_linear, "swish": F.silu}),
                               (layers.gated_deltanet, {"chunk_gated_delta_rule": gated_delta,
                                                        "fused_recurrent_gated_delta_rule": gated_delta})):  # fmt: skip
         for name, function in functions.items():
@@ -159,30 +191,38 @@ def fla_model(kind, options, monkeypatch):
 
 
 def check(model, folder, cortado, build):
-    """Logits of whole texts, of texts in pieces, and greedy continuations are the original's."""
+    """Logits of whole texts, and of texts in pieces, are the original's. Where a query meets nothing, a norm behind it makes
+    noise of what is left: then they are as near as a few times what the original in float64 is from itself."""
     model.save_pretrained(folder / "theirs")
     done = cortado("import", folder / "theirs", "--out", folder / "ours")
     assert done.returncode == 0, done.stderr
     torch.classes.load_library(str(build / "lib" / "libcortado.so"))
     ours = torch.classes.cortado.LanguageModel(str(folder / "ours"), "float32", "")
-    torch.manual_seed(2)
+    torch.manual_seed(4)
     for length in (1, 7, 33):
         tokens = torch.randint(67, (2, length))
         with torch.no_grad():
-            expected = model(tokens, use_cache=False).logits
-        scale = expected.abs().max()
+            expected = model.double()(tokens, use_cache=False).logits
+            noise = (model.float()(tokens, use_cache=False).logits - expected).abs().max()
+        limit = max(TOLERANCE * expected.abs().max(), 4 * noise)
+        assert limit < 1e-3 * expected.abs().max()
         for found in (ours.forward(tokens), ours.resume(tokens, 1), ours.resume(tokens, 5)):
-            assert (found - expected).abs().max() < TOLERANCE * scale, length
+            assert (found - expected).abs().max() < limit, length
     return ours
 
 
-@pytest.mark.parametrize("name", map(needs, STATES))
-def test_models_of_transformers(name, cortado, build, tmp_path):
+@pytest.mark.parametrize("name", [needs(it) for it in STATES])
+def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
     kind, options = STATES[name]
-    check(random_weights(kind(kind.config_class(**{**SIZES, **options}))), tmp_path, cortado, build)
+    for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
+        place = f"{qwen3_next.__name__}.torch_{rule}_gated_delta_rule"
+        monkeypatch.setattr(place, inspect.unwrap(getattr(qwen3_next, place.rpartition(".")[2])))
+    model = random_weights(kind(kind.config_class(**{**SIZES, **options})))
+    model.set_experts_implementation("eager")  # the others have no float64
+    check(model, tmp_path, cortado, build)
 
 
-@pytest.mark.parametrize("name", map(needs, FLA))
+@pytest.mark.parametrize("name", [needs(it) for it in FLA])
 def test_models_of_flash_linear_attention(name, cortado, build, tmp_path, monkeypatch):
     kind, options = FLA[name]
     check(fla_model(kind, options, monkeypatch), tmp_path, cortado, build)

@@ -11,8 +11,9 @@ namespace cortado {
 
 // Those without a header, each in its folder.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
-    kMamba2, kRwkv4, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention, kBlurryWindow, kLolcats, kLola,
-    kExactChunked, kLongformer, kGriffin, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver;
+    kMamba2, kRwkv4, kRwkv4ChannelMix, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention,
+    kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kGriffin, kH3, kS5, kMega, kLuna, kLinformer,
+    kPerceiver;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
@@ -30,6 +31,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kMamba,               //
       &kMamba2,              //
       &kRwkv4,               //
+      &kRwkv4ChannelMix,     //
       &kRwkv6,               //
       &kDeltaNet,            //
       &kGatedDeltaNet,       //

@@ -35,12 +35,18 @@ std::shared_ptr<Norm> make_norm(const ModelConfig& config) {
   return std::make_shared<LayerNorm>(config.dim, config.norm_eps, config.norm_bias);
 }
 
-std::shared_ptr<FeedForward> make_feed_forward(const ModelConfig& config) {
-  return std::make_shared<FeedForward>(FeedForwardOptions{.dim = config.dim,
-                                                          .hidden = config.feed_forward_dim,
-                                                          .gated = config.feed_forward != FeedForwardKind::kMlp,
-                                                          .activation = config.feed_forward_activation,
-                                                          .bias = config.feed_forward_bias});
+std::shared_ptr<TokenMap> make_feed_forward(const ModelConfig& config) {
+  const FeedForwardOptions options = {.dim = config.dim,
+                                      .hidden = config.feed_forward_dim,
+                                      .gated = config.feed_forward != FeedForwardKind::kMlp,
+                                      .activation = config.feed_forward_activation,
+                                      .bias = config.feed_forward_bias};
+  if (config.feed_forward == FeedForwardKind::kExperts) return std::make_shared<Experts>(options, config.experts);
+  return std::make_shared<FeedForward>(options);
+}
+
+double embedding_scale(const ModelConfig& config) {
+  return config.embedding_scale.value_or(config.scaled_embedding ? std::sqrt(static_cast<double>(config.dim)) : 1.0);
 }
 
 constexpr const char* kPosition = "position";
@@ -118,11 +124,12 @@ Backbone::Backbone(const char* name, ModelConfig config)
   } else {
     fail_input_if(config_.vocabulary < 1, "[model] the config names no \"vocabulary\", and no tokenizer has set it");
     embedding_ = register_module(
-        "embedding", std::make_shared<Embedding>(config_.vocabulary, config_.dim, config_.scaled_embedding));
+        "embedding", std::make_shared<Embedding>(config_.vocabulary, config_.dim, embedding_scale(config_)));
   }
   if (config_.positions == PositionKind::kLearned) {
     positions_ = register_module("positions", std::make_shared<Embedding>(config_.context, config_.dim));
   }
+  if (config_.embedding_norm) embedding_norm_ = register_module("embedding_norm", make_norm(config_));
   auto stack = register_module("layers", std::make_shared<torch::nn::Module>("layers"));
   for (size_t i = 0; i < config_.layers.size(); ++i) {
     blocks_.push_back(std::make_shared<Block>(config_, static_cast<int64_t>(i)));
@@ -203,6 +210,7 @@ Tensor Backbone::embed(const Tensor& inputs, const Batch& batch, const ModelStat
   } else if (config_.positions == PositionKind::kSinusoidal) {
     x = x + sinusoidal_positions(checked_positions(inputs, batch, state), config_.dim, x.scalar_type());
   }
+  if (embedding_norm_) x = embedding_norm_->forward(x);
   return at::dropout(x, config_.dropout, batch.training);
 }
 

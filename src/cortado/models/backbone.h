@@ -12,7 +12,7 @@
 #include "cortado/models/config.h"
 #include "cortado/nn/batch.h"
 #include "cortado/nn/embedding.h"
-#include "cortado/nn/feed_forward.h"
+#include "cortado/nn/experts.h"
 #include "cortado/nn/linear.h"
 #include "cortado/nn/module.h"
 #include "cortado/nn/norms.h"
@@ -68,7 +68,7 @@ class Block : public Module {
   std::shared_ptr<Norm> mixer_norm_, mixer_post_norm_;
   std::shared_ptr<Mixer> mixer_;
   std::shared_ptr<Norm> feed_forward_norm_, feed_forward_post_norm_;
-  std::shared_ptr<FeedForward> feed_forward_;
+  std::shared_ptr<TokenMap> feed_forward_;
   double dropout_;
 };
 
@@ -158,6 +158,7 @@ class Backbone : public Module {
 
   ModelConfig config_;
   std::shared_ptr<Embedding> embedding_;  // of tokens
+  std::shared_ptr<Norm> embedding_norm_;
   std::shared_ptr<Linear> input_;         // of numbers
   std::shared_ptr<Embedding> positions_;  // learned ones
   std::vector<std::shared_ptr<Block>> blocks_;

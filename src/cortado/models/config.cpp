@@ -15,7 +15,8 @@ const Words<NormKind> kNorms = {{"layer", NormKind::kLayer}, {"rms", NormKind::k
 const Words<FeedForwardKind> kFeedForwards = {{"none", FeedForwardKind::kNone},
                                               {"mlp", FeedForwardKind::kMlp},
                                               {"swiglu", FeedForwardKind::kSwiglu},
-                                              {"geglu", FeedForwardKind::kGeglu}};
+                                              {"geglu", FeedForwardKind::kGeglu},
+                                              {"experts", FeedForwardKind::kExperts}};
 const Words<PositionKind> kPositions = {{"none", PositionKind::kNone},
                                         {"sinusoidal", PositionKind::kSinusoidal},
                                         {"learned", PositionKind::kLearned},
@@ -61,11 +62,19 @@ std::vector<Json> read_layers(JsonReader& reader) {
   return std::vector<Json>(count, mixer);
 }
 
+void expert_fields(JsonFields& json, ExpertChoice& experts) {
+  json.integer("experts", experts.count, 1, 65536);
+  json.integer("per_token", experts.per_token, 1, experts.count);
+  json.boolean("normalized", experts.normalized);
+  json.integer("shared", experts.shared, 0, kWide);
+}
+
 void feed_forward_fields(JsonFields& json, ModelConfig& config) {
   json.word("type", config.feed_forward, kFeedForwards);
   if (config.feed_forward == FeedForwardKind::kNone) return;
   const bool gated = config.feed_forward != FeedForwardKind::kMlp;
-  const bool swiglu = config.feed_forward == FeedForwardKind::kSwiglu;
+  const bool experts = config.feed_forward == FeedForwardKind::kExperts;
+  const bool swiglu = config.feed_forward == FeedForwardKind::kSwiglu || experts;
   if (json.reading()) {
     config.feed_forward_dim = gated ? (8 * config.dim + 23) / 24 * 8 : 4 * config.dim;
     config.feed_forward_activation = swiglu ? Activation::kSilu : Activation::kGeluTanh;
@@ -73,6 +82,7 @@ void feed_forward_fields(JsonFields& json, ModelConfig& config) {
   json.integer("dim", config.feed_forward_dim, 1, kWide);
   json.boolean("bias", config.feed_forward_bias);
   if (!swiglu) json.word("activation", config.feed_forward_activation, kGelus);
+  if (experts) expert_fields(json, config.experts);
 }
 
 Json read_initialization(const Json& json, const std::string& place) {
@@ -170,6 +180,10 @@ void config_fields(JsonFields& json, ModelConfig& config) {
   json.object("embedding", [&](JsonFields& embedding) {
     embedding.boolean("tied", config.tied);
     embedding.boolean("scaled", config.scaled_embedding);
+    // Files and hashes of the others are as they were.
+    if (reading || config.embedding_scale) embedding.optional_number("scale", config.embedding_scale, 1e-6, 1e6);
+    if (reading || config.embedding_norm) embedding.boolean("norm", config.embedding_norm);
+    embedding.fail_if(config.scaled_embedding && config.embedding_scale, "\"scale\" stands in place of \"scaled\"");
   });
   json.boolean("head_bias", config.head_bias);
   // Language models' files and hashes are as they were before there was anything else.

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "cortado/base/json.h"
-#include "cortado/nn/feed_forward.h"
+#include "cortado/nn/experts.h"
 #include "cortado/nn/rotary.h"
 
 namespace cortado {
 
 enum class NormKind { kLayer, kRms };
-enum class FeedForwardKind { kNone, kMlp, kSwiglu, kGeglu };
+enum class FeedForwardKind { kNone, kMlp, kSwiglu, kGeglu, kExperts };
 enum class HeadKind { kLanguage, kClasses, kPairs };
 enum class Pooling { kMean, kClass };
 enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
@@ -32,11 +32,14 @@ inline constexpr const char* kModelType = "cortado";
 //   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true (layer only), "post_norm": false,
 //   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false,
 //                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf)},
-//       dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones
+//       dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones; or
+//       {"type": "experts", "dim": each one's, "experts": 8, "per_token": 2, "normalized": true, "shared": 0,
+//        "bias": false} (nn/experts.h): SwiGLUs, of which each token goes through some
 //   "positions": "none" | "sinusoidal" | "learned" | "rotary",
 //   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary.h),
 //   "context": 256 (rows of learned positions),
-//   "embedding": {"tied": true, "scaled": false}, "head_bias": false,
+//   "embedding": {"tied": true, "scaled": false, "scale": null (a number in place of √D), "norm": false (a norm, of the
+//                 blocks' kind, before the first of them)}, "head_bias": false,
 //   "input": {"type": "tokens"} or {"type": "numbers", "channels": 1} (no vocabulary then),
 //   "head": {"type": "language"}, or {"type": "classes" | "pairs", "classes": 10, "pooling": "mean" | "class",
 //            "hidden": 0} (models/classifier.h),
@@ -66,12 +69,15 @@ struct ModelConfig {
   int64_t feed_forward_dim = 0;
   bool feed_forward_bias = false;
   Activation feed_forward_activation = Activation::kSilu;
+  ExpertChoice experts = {};
   PositionKind positions = PositionKind::kNone;
   double rope_theta = 10000.0;
   RotaryScaling rope_scaling = {};
   int64_t context = 0;  // training length (0: not said); with learned positions also the limit
   bool tied = true;
-  bool scaled_embedding = false;  // × √D
+  bool scaled_embedding = false;          // × √D
+  std::optional<double> embedding_scale;  // another number in its place
+  bool embedding_norm = false;
   bool head_bias = false;
   int64_t channels = 0;  // numbers of one place, where numbers and not tokens go in
   HeadConfig head;

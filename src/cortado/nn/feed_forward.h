@@ -25,10 +25,18 @@ struct FeedForwardOptions {
   bool bias = false;
 };
 
-// x [..., D]: plain  down(act(up x)),  gated (swiglu, geglu)  down(act(gate x) ⊙ up x).
-class FeedForward : public Module {
+// What a block has behind its mixer: x [..., D] -> [..., D], each token by itself.
+class TokenMap : public Module {
  public:
-  explicit FeedForward(const FeedForwardOptions& options) : Module("FeedForward"), activation_(options.activation) {
+  using Module::Module;
+  virtual Tensor forward(const Tensor& x) const = 0;
+  virtual double flops_per_token() const = 0;  // 2 per multiply-add
+};
+
+// x [..., D]: plain  down(act(up x)),  gated (swiglu, geglu)  down(act(gate x) ⊙ up x).
+class FeedForward : public TokenMap {
+ public:
+  explicit FeedForward(const FeedForwardOptions& options) : TokenMap("FeedForward"), activation_(options.activation) {
     if (options.gated) {
       gate_ = register_module("gate", std::make_shared<Linear>(options.dim, options.hidden, options.bias));
     }
@@ -36,15 +44,14 @@ class FeedForward : public Module {
     down_ = register_module("down", make_output_linear(options.hidden, options.dim, options.bias));
   }
 
-  Tensor forward(const Tensor& x) const {
+  Tensor forward(const Tensor& x) const override {
     if (!up_->int8() || x.numel() <= kRowsAtOnce * x.size(-1)) return forward_rows(x);
     std::vector<Tensor> parts = x.reshape({-1, x.size(-1)}).split(kRowsAtOnce);
     for (Tensor& part : parts) part = forward_rows(part);
     return at::cat(parts).view(x.sizes());
   }
 
-  // 2 per multiply-add
-  double flops_per_token() const {
+  double flops_per_token() const override {
     const double matrix = 2.0 * static_cast<double>(up_->weight.numel());
     return matrix * (gate_ ? 3.0 : 2.0);
   }

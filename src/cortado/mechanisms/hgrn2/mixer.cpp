@@ -10,7 +10,7 @@
 namespace cortado {
 namespace {
 
-// f = l + (1 - l) σ(W_f x), y = W_o RMSNorm(scan(silu(W_q x), 1 - f, W_i x, log f)).
+// f = l + (1 - l) σ(W_f x), l a number or σ(b) of each key channel; y = W_o RMSNorm(scan(silu(W_q x), 1 - f, W_i x, log f)).
 // State: "scan_state" [rows, H, K, V], with convolutions their tails "q_conv", "f_conv", "i_conv".
 class Hgrn2Mixer : public Mixer {
  public:
@@ -22,30 +22,43 @@ class Hgrn2Mixer : public Mixer {
     read_heads(settings, context, key_dim_, "key_dim");
     const int64_t taps = read_taps(settings);
     bound_ = settings.number("lower_bound", 0.0, 0.999, 0.0);
+    if (settings.boolean("learned_bound", false)) {
+      const double start = std::max(bound_, kLeastStart);
+      register_parameter(bound_logit_, "bound", at::full({key_dim_}, std::log(start / (1 - start)), at::kFloat));
+    }
     q_ = ConvolvedLinear::within(*this, "q", dim_, key_dim_, taps, "none");
     f_ = ConvolvedLinear::within(*this, "f", dim_, key_dim_, taps, "none");
     i_ = ConvolvedLinear::within(*this, "i", dim_, dim_, taps, "none");
-    norm_ = register_module("norm", std::make_shared<RmsNorm>(dim_, 1e-5));
+    norm_ = register_module("norm", std::make_shared<RmsNorm>(dim_, settings.number("norm_eps", 0.0, 1.0, 1e-5)));
     o_ = register_module("o", make_output_linear(dim_, dim_));
   }
 
   // The equations as they stand, and the scan token by token, as its primitive defines it.
   Tensor reference(const Tensor& x) override {
     const Tensor q = q_.reference(x), i = i_.reference(x);
-    const Tensor f = bound_ + (1 - bound_) * heads(f_.reference(x)).sigmoid();
+    const Tensor l = bound_logit_ ? bound_logit_->sigmoid() : at::full({key_dim_}, bound_, x.options());
+    const Tensor f = heads(l + (1 - l) * f_.reference(x).sigmoid());
     return output(std::get<0>(gated_scan_reference(heads(q * q.sigmoid()), 1 - f, heads(i), f.log())));
   }
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }  // decay, write and read
 
  private:
+  static constexpr double kLeastStart = 0.01;  // of a learned bound: from 0 there is no way
+
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor q = at::silu(q_.forward(x, batch, state)), i = i_.forward(x, batch, state);
     const Tensor logits = heads(widen(f_.forward(x, batch, state)));
-    Tensor log_f = at::log_sigmoid(logits);
-    // f = σ + l (1 - σ)
-    if (bound_ > 0) log_f = at::logaddexp(log_f, at::log_sigmoid(-logits) + std::log(bound_));
-    const Tensor k = (1 - bound_) * at::sigmoid(-logits);
+    Tensor log_f = at::log_sigmoid(logits), k = at::sigmoid(-logits);
+    // f = σ + l (1 - σ), k = (1 - l)(1 - σ)
+    if (bound_logit_) {
+      const Tensor b = widen(*bound_logit_).view({heads_, -1});
+      log_f = at::logaddexp(log_f, at::log_sigmoid(-logits) + at::log_sigmoid(b));
+      k = k * at::sigmoid(-b);
+    } else if (bound_ > 0) {
+      log_f = at::logaddexp(log_f, at::log_sigmoid(-logits) + std::log(bound_));
+      k = k * (1 - bound_);
+    }
     auto [o, last] =
         gated_scan(heads(q), k, heads(i), log_f, "key", {}, {}, start_of(state, "scan_state"), batch.cu_seqlens);
     keep(state, {{"scan_state", last}});
@@ -61,8 +74,9 @@ class Hgrn2Mixer : public Mixer {
   Tensor output(const Tensor& o) const { return o_->forward(norm_->forward(merge_heads(o))); }
 
   int64_t dim_, heads_;
-  int64_t key_dim_;  // of all heads together
-  double bound_;     // l in [0, 1): every gate is in [l, 1]
+  int64_t key_dim_;             // of all heads together
+  double bound_;                // l in [0, 1): every gate is in [l, 1]
+  OptionalTensor bound_logit_;  // b [key_dim], in its place
   ConvolvedLinear q_, f_, i_;
   std::shared_ptr<RmsNorm> norm_;
   std::shared_ptr<Linear> o_;

@@ -58,7 +58,7 @@ class LongformerMixer : public AttentionMixer {
       const Tensor whole = masked_softmax(g.q, g.k, g.v, at::ones_like(visible), settings_);
       mixed = at::where((t < globals_).unsqueeze(1).unsqueeze(2), whole, mixed);
     }
-    return output(mixed);
+    return output(mixed, x);
   }
 
   double flops_per_token(int64_t tokens) const override {
@@ -101,7 +101,7 @@ class LongformerMixer : public AttentionMixer {
     }
     Tensor mixed = merge_attention(near, interval_attention(p.q, k, v, interval(first, first + count)));
     if (q_global_) mixed = with_global_queries(mixed, x, batch);
-    return output(mixed);
+    return output(mixed, x);
   }
 
   JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override {

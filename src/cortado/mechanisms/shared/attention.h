@@ -8,10 +8,11 @@ namespace cortado {
 
 // What of the attention's options does not change from call to call is a layer's setting.
 struct AttentionSettings : ProjectionSettings, WindowAttentionOptions {
-  // The projections', "softcap" and "scale"; "window" is read by sliding_window.
+  // The projections', their norms and gate, "softcap" and "scale"; "window" is read by sliding_window.
   static AttentionSettings read(JsonReader& settings, const MixerContext& context) {
     AttentionSettings read{ProjectionSettings::read(settings, context), {}};
     read_scores(settings, read);
+    read.read_norms_and_gate(settings);
     read.causal = context.causal;
     return read;
   }
@@ -25,7 +26,7 @@ class AttentionMixer : public ProjectedMixer {
 
   Tensor reference(const Tensor& x) override {
     const Projected p = project(x, Batch{}.positions(x));
-    return output(std::get<0>(window_attention_reference(p.q, p.k, p.v, settings_)));
+    return output(std::get<0>(window_attention_reference(p.q, p.k, p.v, settings_)), x);
   }
 
   double flops_per_token(int64_t tokens) const override {
@@ -40,7 +41,7 @@ class AttentionMixer : public ProjectedMixer {
     attention.cu_seqlens = batch.cu_seqlens;
     JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
     if (state) keys = advance(p.k, p.v, batch, *state);
-    return output(attend(p.q, keys, attention).to(x.scalar_type()));
+    return output(attend(p.q, keys, attention).to(x.scalar_type()), x);
   }
 
   // The keys to attend to, old and new; leaves them in the state.

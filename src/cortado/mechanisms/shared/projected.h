@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/nn/norms.h"
 
 namespace cortado {
 
@@ -11,6 +12,8 @@ struct ProjectionSettings {
   std::optional<int64_t> rotary_dim = {};  // channels of a head that are rotated, the first ones; none: all
   bool bias = false;                       // of q, k and v
   bool output_bias = false;                // of o
+  std::optional<double> qk_norm = {};      // an RMSNorm over each head of q and k, with this epsilon; none: no norms
+  bool output_gate = false;                // what a head has read, times σ(W_g x), before o
 
   // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rope_scaling", "rotary_fraction", "bias", "output_bias"}
   static ProjectionSettings read(JsonReader& settings, const MixerContext& context) {
@@ -38,6 +41,12 @@ struct ProjectionSettings {
     return read;
   }
 
+  // {"qk_norm", "norm_eps", "output_gate"}, as Qwen3-Next has them.
+  void read_norms_and_gate(JsonReader& settings) {
+    if (settings.boolean("qk_norm", false)) qk_norm = settings.number("norm_eps", 0.0, 1.0, 1e-6);
+    output_gate = settings.boolean("output_gate", false);
+  }
+
   int64_t width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
 };
@@ -51,6 +60,10 @@ class ProjectedMixer : public Mixer {
     k_ = register_module("k", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
     v_ = register_module("v", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
     o_ = register_module("o", make_output_linear(settings.width(), dim, settings.output_bias));
+    if (settings.output_gate) gate_ = register_module("gate", std::make_shared<Linear>(dim, settings.width()));
+    if (!settings.qk_norm) return;
+    q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
+    k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
   }
 
   struct Projected {
@@ -62,10 +75,16 @@ class ProjectedMixer : public Mixer {
     const auto all = forward_all(x, {&q, &k, &v});
     Projected p{split_heads(all[0], projections_.heads), split_heads(all[1], projections_.kv_heads),
                 split_heads(all[2], projections_.kv_heads)};
+    if (q_norm_) p = {q_norm_->forward(p.q), k_norm_->forward(p.k), p.v};
     rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary, projections_.rotary_dim);
     return p;
   }
   Tensor output(const Tensor& mixed) const { return o_->forward(merge_heads(mixed)); }
+  // The same behind the output gate, if there is one: x [B,T,D] is what was projected.
+  Tensor output(const Tensor& mixed, const Tensor& x) const {
+    if (!gate_) return output(mixed);
+    return o_->forward(merge_heads(mixed) * at::sigmoid(gate_->forward(x)));
+  }
 
   // [Hkv, d], a key or a value.
   std::vector<int64_t> pair_shape() const { return {projections_.kv_heads, projections_.head_dim}; }
@@ -77,7 +96,8 @@ class ProjectedMixer : public Mixer {
   const ProjectionSettings projections_;
 
  private:
-  std::shared_ptr<Linear> q_, k_, v_, o_;
+  std::shared_ptr<Linear> q_, k_, v_, o_, gate_;
+  std::shared_ptr<RmsNorm> q_norm_, k_norm_;
 };
 
 }  // namespace cortado

@@ -29,6 +29,7 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
                 "; only softmax and sliding_window can be exported");
   AttentionSettings settings = AttentionSettings::read(reader, mixer_context(config, static_cast<int64_t>(layer)));
   if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
+  expect(!settings.qk_norm && !settings.output_gate, "norms of queries and keys, or gates behind the attention");
   expect(settings.rotary && settings.rotary_dim == settings.head_dim,
          "attention without rotary positions in all of a head");
   expect(settings.rotary->scaling.type != RotaryScaling::Type::kFactors,
@@ -137,6 +138,7 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
   expect(config.causal, "bidirectional attention");
   expect(config.norm == NormKind::kRms, "LayerNorm");
   expect(!config.head_bias, "bias of the head");
+  expect(!config.embedding_norm && !config.embedding_scale, "norm behind the embedding, or a scale but √D");
   PretrainedDecoder decoder;
   decoder.model = config;
   if (decoder.gemma()) {

@@ -3,6 +3,7 @@
 #include "cortado/base/error.h"
 #include "cortado/models/pretrained/folder.h"
 #include "cortado/models/pretrained/pretrained.h"
+#include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 namespace {
@@ -10,54 +11,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMost = int64_t{1} << 40;
-
-// transformers 5: {"rope_parameters": {"rope_theta", "rope_type", ...}}, possibly one of these for each type of layer.
-Json rope_parameters(JsonReader& config) {
-  const Json parameters = config.object("rope_parameters");
-  Json chosen = parameters;
-  for (const auto& [key, value] : parameters.items()) {
-    if (!value.is_object()) continue;
-    if (!chosen.contains("rope_type") || chosen == value) {
-      chosen = value;
-    } else {
-      config.fail("its types of layers have different \"rope_parameters\", which is not supported");
-    }
-  }
-  return chosen;
-}
-
-RotaryScaling read_scaling(const Json& json, const std::string& place) {
-  if (json.empty()) return {};
-  JsonReader reader(json, place);
-  const char* key = reader.has("rope_type") ? "rope_type" : "type";  // its name before transformers 4.43
-  const std::string type = reader.text(key, "default");
-  if (type == "default") return {};
-  RotaryScaling scaling;
-  if (type == "linear") {
-    scaling.type = RotaryScaling::Type::kLinear;
-  } else if (type == "llama3") {
-    scaling.type = RotaryScaling::Type::kLlama3;
-    scaling.low = reader.number("low_freq_factor", 0.0, 1e9);
-    scaling.high = reader.number("high_freq_factor", 0.0, 1e9);
-    scaling.original_context = reader.integer("original_max_position_embeddings", 1, kMost);
-  } else {
-    reader.fail("rotary positions of type \"", type, "\" are not supported; supported: default, linear, llama3");
-  }
-  scaling.factor = reader.number("factor", 1e-9, 1e9);
-  return scaling;
-}
-
-Rotary read_rope(JsonReader& config) {
-  const Json parameters = rope_parameters(config);
-  const Json scaling = config.object("rope_scaling");
-  JsonReader rope(parameters, config.place() + ".rope_parameters");
-  config.fail_if(
-      rope.number("partial_rotary_factor", 0.0, 1.0, config.number("partial_rotary_factor", 0.0, 1.0, 1.0)) != 1.0,
-      "rotary positions on a part of each head are not supported");
-  const double theta = rope.number("rope_theta", 1.0, 1e12, config.number("rope_theta", 1.0, 1e12, 1e4));
-  if (!scaling.empty()) return {theta, read_scaling(scaling, config.place() + ".rope_scaling")};
-  return {theta, read_scaling(parameters, config.place() + ".rope_parameters")};
-}
 
 // "layer_types" of transformers 5, or by `is_sliding` of the layer's number.
 void read_windows(JsonReader& config, PretrainedDecoder& decoder, std::optional<int64_t> window,
@@ -92,7 +45,9 @@ void read_sizes(JsonReader& config, PretrainedDecoder& decoder) {
   model.feed_forward_dim = config.integer("intermediate_size", 1, 1 << 20);
   model.context = config.integer("max_position_embeddings", 0, kMost, 0);
   model.norm_eps = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
-  attention.rotary = read_rope(config);
+  const PretrainedRope rope = read_rope(config);
+  config.fail_if(rope.fraction != 1.0, "rotary positions on a part of each head are not supported");
+  attention.rotary = Rotary{rope.theta, rope.scaling};
   model.tied = config.boolean("tie_word_embeddings", decoder.gemma());
 }
 

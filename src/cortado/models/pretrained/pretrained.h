@@ -71,19 +71,7 @@ struct PretrainedModel {
 };
 PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype = {});
 
-// A model that is no descendant of Llama's (renamed.cpp): a config of ours, and of each of our weights which tensor it is.
-struct RenamedWeight {
-  std::string ours, theirs;
-  std::vector<int64_t> shape;  // theirs, of which dimensions of size 1 in the middle are dropped
-};
-struct RenamedModel {
-  std::string source;  // for messages
-  ModelConfig config;
-  std::vector<RenamedWeight> weights;
-};
-// Of the folder's config.json; none where it is of another type.
-std::optional<RenamedModel> renamed_model(const std::string& folder);
-// The types that it reads, for messages.
+// The types of models that are read but are no descendants of Llama (renamed.h), for messages.
 std::string renamed_types();
 
 // Any pretrained model that is read here, opened: its config is checked, its weights are not read yet.

@@ -1,0 +1,57 @@
+// rwkv4_channel_mix: RWKV-4's feed-forward. It looks back at the token before, so it has a state and is a layer's mixer.
+#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/rwkv/shift.h"
+#include "cortado/mechanisms/shared/heads.h"
+
+namespace cortado {
+namespace {
+
+// State: "shift" [rows,1,D].
+class Rwkv4ChannelMixer : public Mixer {
+ public:
+  Rwkv4ChannelMixer(JsonReader& settings, const MixerContext& context) : Mixer("rwkv4_channel_mix"), dim_(context.dim) {
+    const int64_t hidden = settings.integer("hidden", 1, 1 << 20, 4 * dim_);
+    const Tensor share = (at::arange(dim_, at::kFloat) / static_cast<double>(dim_)).pow(Depth(context).rest);
+    register_parameter(mix_k_, "mix_k", share.clone());
+    register_parameter(mix_r_, "mix_r", share.clone());
+    k_ = register_module("k", std::make_shared<Linear>(dim_, hidden));
+    r_ = register_module("r", std::make_shared<Linear>(dim_, dim_));
+    v_ = register_module("v", make_output_linear(hidden, dim_));
+  }
+
+  Tensor reference(const Tensor& x) override { return output(x, previous_reference(x)); }
+
+  double flops_per_token(int64_t) const override {
+    return weight_flops() + 6.0 * static_cast<double>(dim_);  // two mixes of the shift
+  }
+
+ private:
+  void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
+
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    return output(x, previous(x, batch, state));
+  }
+
+  Tensor output(const Tensor& x, const Tensor& before) const {
+    const auto mixed = [&](const Tensor& mix) { return before + mix * (x - before); };
+    return at::sigmoid(r_->forward(mixed(mix_r_))) * v_->forward(k_->forward(mixed(mix_k_)).relu().square());
+  }
+
+  int64_t dim_;
+  std::shared_ptr<Linear> k_, r_, v_;
+  Tensor mix_k_, mix_r_;  // [D]
+};
+
+}  // namespace
+
+extern const Mechanism kRwkv4ChannelMix = {
+    .name = "rwkv4_channel_mix",
+    .family = "recurrence",
+    .paper = "RWKV (Peng et al. 2023), channel mixing",
+    .equation = "o_t = sigmoid(r_t) W_v relu(k_t)^2, with r and k of x_t mixed with x_{t-1}",
+    .state = "D",
+    .primitives = {"short_conv"},
+    .make = construct<Rwkv4ChannelMixer>,
+};
+
+}  // namespace cortado
