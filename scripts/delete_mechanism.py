@@ -1,5 +1,5 @@
-"""Deletes mechanisms from the sources: folder, registry's lines, configs, experiments on these, tests of their own, what
-was learned for it.
+"""Deletes mechanisms from the sources: folder, registry's lines, configs, experiments on these, operators in Python, tests
+of their own, what was learned for it.
 
     python scripts/delete_mechanism.py NAME [NAME ...]
 
@@ -89,6 +89,10 @@ def delete(root, names):
     # Others are declared together: extern const Mechanism kLatte, kMacchiato, ...;
     together = re.sub(rf"(extern const Mechanism ){any_of},\s*", r"\1", registry.read_text())
     registry.write_text(re.sub(rf",\s*{any_of}", "", together))
+    operators = root / "python/cortado/ops.py"  # a function each, and their list
+    if operators.exists():
+        kept = re.sub(rf"^def ({'|'.join(names)})\(.*?(?=^def |\Z)", "", operators.read_text(), flags=re.DOTALL | re.MULTILINE)
+        operators.write_text(re.sub(rf'"({"|".join(names)})"(,\s*|(?=\]))', "", kept).rstrip() + "\n")
     exceptions = root / "lint-exceptions.txt"  # `name PATH NAME REASON`, `file PATH REASON`
     if exceptions.exists():
         words = {*names, *(folder.name for folder in gone)}

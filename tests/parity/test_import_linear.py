@@ -248,6 +248,30 @@ def test_other_settings_are_refused_in_one_line(cortado, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+REFUSED = {
+    "rwkv": [("layer_norm_epsilon", 1e-3), ("attention_hidden_size", -1), ("quantization_config", {"bits": 4})],
+    "recurrent_gemma": [("block_types", ["recurrent", "mamba"]), ("hidden_activation", "relu"), ("num_attention_heads", 3),
+                        ("lru_width", 30), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
+    "qwen3_next": [("attention_bias", True), ("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("linear_num_value_heads", 5),
+                   ("mlp_only_layers", [0]), ("decoder_sparse_step", 2), ("num_experts_per_tok", 9), ("num_experts", 5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [needs(it) for it in REFUSED])
+def test_what_is_not_computed_is_refused(name, cortado, tmp_path):
+    kind, options = STATES["qwen3_next_experts" if name == "qwen3_next" else name]
+    kind(kind.config_class(**{**SIZES, **options})).save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text())
+    for key, value in REFUSED[name]:
+        path.write_text(json.dumps({**config, key: value}))
+        done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+        word = {"num_attention_heads": "num_heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
+                "num_experts": "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (key, done.stderr)
+        assert not (tmp_path / "ours").exists()
+
+
 @pytest.mark.mechanism("gla")
 def test_what_flash_linear_attention_can_and_this_cannot(cortado, tmp_path, monkeypatch):
     model = fla_model("GLA", {}, monkeypatch)

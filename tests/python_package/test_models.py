@@ -17,6 +17,19 @@ MIXERS = [
 ]  # fmt: skip
 
 
+def test_experts_and_what_lies_before_the_first_block(trained):
+    """Parts of a model that few have are the program's, too, and are trained further."""
+    experts = {"type": "experts", "dim": 16, "experts": 4, "shared": 8}
+    run = trained(mixer={"mixer": "gla"}, feed_forward=experts, embedding={"tied": True, "scale": 2.0, "norm": True})
+    model = load(run)
+    tokens = torch.tensor([model.tokenizer.encode(TEXT)])
+    expected = torch.classes.cortado.LanguageModel(str(run), "float32", "").forward(tokens)
+    assert torch.allclose(model(tokens)[0], expected, atol=2e-5)
+    model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "experts" not in name)
+    assert any(parameter.grad is not None and parameter.grad.any() for name, parameter in model.named_parameters() if "experts" in name)
+
+
 @pytest.mark.parametrize("mixer", MIXERS, ids=lambda it: it["mixer"])
 def test_loaded_it_is_the_programs_model(trained, mixer, cortado, tmp_path):
     run = trained(mixer=mixer)

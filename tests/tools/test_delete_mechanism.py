@@ -14,6 +14,25 @@ extern const Mechanism kMochaccino;
       &kMochaccino,  //
 """
 
+OPERATORS = """__all__ = ["latte", "mocha",
+           "scan"]
+
+
+def latte(x):
+    return x
+
+
+def mocha(x):
+    def inner():
+        return x
+
+    return inner()
+
+
+def scan(x):
+    return x
+"""
+
 
 @pytest.fixture(name="house")
 def fixture_house(tmp_path):
@@ -28,6 +47,7 @@ def fixture_house(tmp_path):
         files[f"configs/table/{name}.json"] = json.dumps({"layers": [{"mixer": {"mixer": name}}]})
     files["src/cortado/mechanisms/registry.cpp"] = REGISTRY
     files["lint-exceptions.txt"] = "# name and reason\nname src/a.cpp mocha a drink\nname src/a.cpp latte a drink\nfile src/cortado/models/mocha_test.cpp long\n"
+    files["python/cortado/ops.py"] = OPERATORS
     files["src/a.cpp"] = 'const char* kDrinks = "latte mocha";\n'
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -47,6 +67,8 @@ def test_what_stands_on_a_mechanism_goes_with_it(house, root):
     assert [len(list(house.rglob(pattern))) for pattern in ("latte*", "test_latte.py", "*.json")] == [5, 1, 3]
     assert (house / "src/cortado/mechanisms/registry.cpp").read_text() == "".join(line for line in REGISTRY.splitlines(True) if "och" not in line)
     assert (house / "lint-exceptions.txt").read_text() == "# name and reason\nname src/a.cpp latte a drink\n"
+    operators = OPERATORS.replace('"mocha",\n           ', "").partition("def mocha")[0] + "def scan(x):\n    return x\n"
+    assert (house / "python/cortado/ops.py").read_text() == operators
     assert "src/a.cpp (1)" in done.stdout
 
 

@@ -62,7 +62,9 @@ TEST(Config, RoundTrips) {
           "final_softcap": 30, "causal": false, "initialization": {"type": "normal", "scale_residual": true},
           "training": {"steps": 3}})",
       R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"}, "feed_forward": {"type": "none"},
-          "positions": "rotary", "rope_theta": 500000})"};
+          "positions": "rotary", "rope_theta": 500000})",
+      R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"}, "embedding": {"scale": 2.5, "norm": true},
+          "feed_forward": {"type": "experts", "experts": 3, "per_token": 3, "normalized": false, "shared": 2}})"};
   for (const std::string& text : texts) {
     const ModelConfig once = ModelConfig::from_json(parse_json(text, "test"), "test");
     const ModelConfig twice = ModelConfig::from_json(once.to_json(), "test");
@@ -95,6 +97,9 @@ TEST(Config, IsStrict) {
   expect_refused(with("feed_forward.dmi=3"), "[model.json.feed_forward]");
   expect_refused(with("feed_forward={\"type\": \"none\", \"dim\": 3}"), "dim");
   expect_refused(with("feed_forward={\"type\": \"swiglu\", \"activation\": \"gelu\"}"), "activation");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"experts\": 2, \"per_token\": 3}"), "per_token");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"activation\": \"gelu\"}"), "activation");
+  expect_refused(with("embedding={\"scaled\": true, \"scale\": 2}"), "in place of");
   expect_refused(with("positions=learned"), "context");
   expect_refused(with("positions=alibi"), "positions");
   expect_refused(with("embedding.tide=true"), "tied");
@@ -116,7 +121,8 @@ TEST(Config, HashSeesWhatWeightsDependOn) {
     EXPECT_EQ(hash(same), plain) << same;
   }
   for (const char* other : {"heads=1", "mixer.latents=8", "norm_eps=0.1", "vocabulary=9", "embedding.tied=false",
-                            "feed_forward.dim=9", "layers=2", "final_softcap=3", "rope_theta=100"}) {
+                            "feed_forward.dim=9", "layers=2", "final_softcap=3", "rope_theta=100", "embedding.scale=2",
+                            "embedding.norm=true", "feed_forward.type=experts"}) {
     EXPECT_NE(hash(other), plain) << other;
   }
 }

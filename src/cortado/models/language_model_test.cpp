@@ -126,6 +126,25 @@ TEST(LanguageModel, SinusoidalPositionsGoOnInTheState) {
   EXPECT_GT(relative_error(rest, model->forward(tokens.slice(1, 5))), 1e-3);  // positions matter
 }
 
+// Experts in the feed-forward's place, and what lies before the first block: rows, pieces and packed texts stand alone.
+TEST(LanguageModel, ScalesAndNormalizesItsEmbeddingAndHasExperts) {
+  const std::vector<std::string> settings = {
+      "embedding={\"scale\": 3, \"norm\": true}",
+      "feed_forward={\"type\": \"experts\", \"dim\": 8, \"experts\": 4, \"shared\": 4}"};
+  const auto model = make(kPlain, settings), unscaled = make(kPlain, {settings[1]});
+  EXPECT_EQ(model->named_parameters().contains("embedding_norm.weight"), true);
+  const at::NoGradGuard no_grad;
+  const Tensor tokens = some_tokens(2, 8), whole = model->forward(tokens);
+  ModelState state = model->zero_state(2);
+  model->forward(tokens.slice(1, 0, 5), {}, &state);
+  EXPECT_LT(relative_error(model->forward(tokens.slice(1, 5), {}, &state), whole.slice(1, 5)), 1e-9);
+  Batch packed;
+  packed.cu_seqlens = at::tensor({0, 8, 16}, at::kLong);
+  EXPECT_LT(relative_error(model->forward(tokens.view({1, 16}), packed).view(whole.sizes()), whole), 1e-9);
+  for (auto& weight : unscaled->named_parameters()) weight.value().copy_(model->named_parameters()[weight.key()]);
+  EXPECT_GT(relative_error(unscaled->forward(tokens), whole), 1e-3);  // norm and scale matter
+}
+
 TEST(LanguageModel, RefusesBadInput) {
   const auto model = make(kPlain);
   expect_message("learned positions for 9 tokens, the sequence reaches 10",

@@ -5,6 +5,7 @@
 #include "cortado/base/error.h"
 #include "cortado/nn/batch.h"
 #include "cortado/nn/embedding.h"
+#include "cortado/nn/experts.h"
 #include "cortado/nn/feed_forward.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/linear.h"
@@ -136,6 +137,48 @@ TEST(FeedForward, WithInt8WeightsRowsStandAlone) {
   for (const int64_t first : {0, 280, 449}) {
     const Tensor row = x.narrow(0, 1, 1).narrow(1, first, 1);
     EXPECT_TRUE(layer.forward(row).equal(all.narrow(0, 1, 1).narrow(1, first, 1))) << first;
+  }
+}
+
+// Every expert on every token, weighed by what of the softmax the k largest have.
+TEST(Experts, EachTokenGoesThroughItsLikeliest) {
+  at::manual_seed(8);
+  for (const bool normalized : {true, false}) {
+    for (const int64_t shared : {0, 5}) {
+      Experts layer({6, 4, true, Activation::kSilu, false},
+                    {.count = 5, .per_token = 2, .normalized = normalized, .shared = shared});
+      layer.to(at::kDouble);
+      const auto named = layer.named_parameters();
+      EXPECT_EQ(named.size(), 1u + 3 * 5 + (shared ? 4 : 0));
+      const auto swiglu = [&](const std::string& at, const Tensor& x) {
+        const auto map = [&](const char* name, const Tensor& y) { return at::linear(y, named[at + name]); };
+        return map(".down.weight", at::silu(map(".gate.weight", x)) * map(".up.weight", x));
+      };
+      const auto defined = [&](const Tensor& x) {
+        const Tensor p = at::softmax(at::linear(x, named["router.weight"]), -1);
+        const Tensor least = std::get<0>(p.topk(2, -1)).narrow(-1, 1, 1);
+        Tensor weight = p.masked_fill(p < least, 0);
+        if (normalized) weight = weight / weight.sum(-1, true);
+        Tensor y = at::zeros_like(x);
+        for (int64_t i = 0; i < 5; ++i) y = y + weight.narrow(-1, i, 1) * swiglu(concat("experts.", i), x);
+        return shared ? y + at::sigmoid(at::linear(x, named["shared_gate.weight"])) * swiglu("shared", x) : y;
+      };
+      const Tensor x = at::randn({3, 7, 6}, at::kDouble).requires_grad_(true);
+      const Tensor y = layer.forward(x), expected = defined(x), weights = at::randn_like(y);
+      EXPECT_CLOSE(y, expected, 1e-12);
+      std::vector<Tensor> leaves = layer.parameters();
+      leaves.push_back(x);
+      const auto got = torch::autograd::grad({(y * weights).sum()}, leaves, {}, {}, false, true);
+      const auto wanted = torch::autograd::grad({(expected * weights).sum()}, leaves, {}, {}, false, true);
+      for (size_t i = 0; i < leaves.size(); ++i) {
+        ASSERT_EQ(got[i].defined(), wanted[i].defined()) << i;
+        if (!got[i].defined()) continue;  // of an expert that no token went through
+        EXPECT_CLOSE(got[i], wanted[i], 1e-10) << i;
+      }
+      const double each = 2.0 * 3 * 6 * 4;
+      EXPECT_EQ(layer.flops_per_token(), 2 * 6 * 5 + 2 * each + (shared ? 2 * 3 * 6 * 5 + 2 * 6 : 0));
+      EXPECT_EQ(layer.forward(x.narrow(1, 0, 0)).sizes(), at::IntArrayRef({3, 0, 6}));
+    }
   }
 }
 

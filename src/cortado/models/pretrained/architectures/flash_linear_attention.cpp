@@ -142,11 +142,8 @@ RenamedMixer read_hgrn2(JsonReader& config, int64_t dim) {
   const int64_t heads = by_ratio ? dim / ratio : config.integer("num_heads", 1, kMostHeads);
   config.fail_if(heads < 1 || dim % heads != 0 || (by_ratio && heads * ratio != dim), "hidden_size (", dim,
                  ") is not divisible by \"", by_ratio ? "expand_ratio" : "num_heads", "\"");
-  RenamedMixer mixer({{"mixer", "hgrn2"},
-                      {"heads", heads},
-                      {"key_dim", dim},
-                      {"taps", taps},
-                      {"norm_eps", kHgrn2NormEps}});
+  RenamedMixer mixer(
+      {{"mixer", "hgrn2"}, {"heads", heads}, {"key_dim", dim}, {"taps", taps}, {"norm_eps", kHgrn2NormEps}});
   for (const std::string name : {"q", "f", "i"}) {
     mixer.linear(name, name + "_proj", dim, dim);
     if (taps > 0) mixer.convolution(name + ".conv", name + "_conv1d", dim, taps, false);
@@ -203,16 +200,17 @@ Architecture architecture(const std::string& type, ReadMixer read, double ratio)
 }  // namespace
 
 std::vector<Architecture> flash_linear_attention_architectures() {
-  return {
-      architecture("gla", [](JsonReader& config, int64_t dim) { return read_gated_linear(config, dim, true); }, 4),
-      architecture("retnet", [](JsonReader& config, int64_t dim) { return read_gated_linear(config, dim, false); }, 2),
-      architecture("delta_net", read_delta_net, 4), architecture("gated_deltanet", read_gated_delta_net, 4),
-      Architecture{"hgrn2", [](JsonReader& config) {
-                     const bool bounds = config.boolean("use_lower_bound", true);
-                     RenamedModel model = read_model(config, read_hgrn2, 4, bounds);
-                     if (bounds) model.idle = "model.lower_bounds";  // of a model of one layer nobody's
-                     return model;
-                   }}};
+  return {architecture(
+              "gla", [](JsonReader& config, int64_t dim) { return read_gated_linear(config, dim, true); }, 4),
+          architecture(
+              "retnet", [](JsonReader& config, int64_t dim) { return read_gated_linear(config, dim, false); }, 2),
+          architecture("delta_net", read_delta_net, 4), architecture("gated_deltanet", read_gated_delta_net, 4),
+          Architecture{"hgrn2", [](JsonReader& config) {
+                         const bool bounds = config.boolean("use_lower_bound", true);
+                         RenamedModel model = read_model(config, read_hgrn2, 4, bounds);
+                         if (bounds) model.idle = "model.lower_bounds";  // of a model of one layer nobody's
+                         return model;
+                       }}};
 }
 
 }  // namespace cortado
