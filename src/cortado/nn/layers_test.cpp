@@ -310,7 +310,7 @@ TEST(Positions, AreInterleavedSinesAndCosines) {
 }
 
 TEST(Embedding, LooksUpAndScales) {
-  Embedding plain(7, 4), scaled(7, 4, true);
+  Embedding plain(7, 4), scaled(7, 4, 2.0);
   const Tensor tokens = at::tensor({1, 6, 0, 1}, at::kLong).view({2, 2});
   EXPECT_TRUE(plain.forward(tokens, at::kFloat)[0][1].equal(plain.weight[6]));
   EXPECT_TRUE(scaled.forward(tokens, at::kFloat)[0][1].equal(scaled.weight[6] * 2));
