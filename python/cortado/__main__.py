@@ -1,4 +1,4 @@
-"""The program: `cortado ...` and `python -m cortado ...`."""
+"""The program: `cortado ...` and `python -m cortado ...`; under torchrun, `torchrun ... -m cortado train ...`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import cortado
 
 def main() -> typing.NoReturn:
     path = str(cortado.program())
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        from cortado import _ranks
+
+        sys.exit(_ranks.run([path, *sys.argv[1:]]))
     os.execv(path, [path, *sys.argv[1:]])  # signals and exit codes are the program's own
 
 

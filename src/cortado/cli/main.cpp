@@ -7,6 +7,7 @@
 
 #include "cortado/base/json.h"
 #include "cortado/cli/common.h"
+#include "cortado/parallel/ranks.h"
 
 namespace cortado {
 namespace {
@@ -99,6 +100,8 @@ int run(int argc, char** argv) {
     return complain(error.what(), kBadInput);
   } catch (const InputError& error) {
     return complain(error.what(), kBadInput);
+  } catch (const EndedElsewhere& error) {
+    return error.code;
   } catch (const c10::Error& error) {
     return complain(error.what_without_backtrace(), kFailed);
   } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
+#include "cortado/parallel/ranks.h"
 #include "cortado/train/run.h"
 
 namespace cortado {
@@ -74,13 +75,16 @@ void train(TrainOptions& options) {
   fail_input_if(options.resume && options.overwrite, "[train] --resume and --overwrite exclude each other");
   if (options.resume) request.use = FolderUse::kResume;
   if (options.overwrite) request.use = FolderUse::kOverwrite;
+  // Started anew after one of several processes was gone: what it has already done must not be lost.
+  const bool again = Ranks::restarts() > 0 && RunFolder{request.out}.has_checkpoint();
+  if (again) request.use = FolderUse::kResume;
   request.config = effective_config(options, request.config_name);
   request.data = data_of(options);
   request.stop = interrupt_requested;
   request.progress = !options.quiet;
   catch_interrupts();
   const TrainResult result = train_run(request);
-  report(options, result);
+  if (Ranks::world().first()) report(options, result);
   if (!result.done) exit_if_interrupted();
 }
 
@@ -92,6 +96,7 @@ constexpr const char* kTrainFooter =
     "  cortado train --resume --out runs/book                 goes on exactly where it stopped\n"
     "  cortado train --resume --out runs/book --steps 10000   and further\n"
     "  cortado train runs/smollm2 --lora 8 --data book.txt --out runs/tuned   fine-tunes low-rank adapters of a run\n"
+    "  torchrun --nproc-per-node 2 -m cortado train CONFIG --out RUN   on two processes (docs/scale.md)\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.\n"
     "RUN gets config.json, tokenizer/, best.safetensors, last.safetensors, metrics.jsonl and what --resume needs.";
 
@@ -115,6 +120,8 @@ void add_train_command(CLI::App& app) {
          CLI::NonNegativeNumber);
   option(*command, "--stop-at", options->request.stop_at, "stop after this step as Ctrl-C would; the schedule stays",
          CLI::NonNegativeNumber);
+  command->add_flag("--share-optimizer", options->request.share_optimizer,
+                    "of several processes, each keeps the optimiser's moments of its part of the weights alone");
   command->add_flag("--quiet", options->quiet, "show no progress bar");
   command->footer(kTrainFooter);
   options->common = add_common_options(*command);

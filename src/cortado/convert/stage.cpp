@@ -35,10 +35,14 @@ class StageTask : public Task {
   bool validates() const override { return true; }
 
   // The losses of the parts, float64; loss() divides them.
-  LearnedBatch learn(DataPosition& position) override {
+  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     const Sequences batch = chunks_->batch(position.batches++, options_.batch);
-    const auto losses = objective_->losses(batch, 1.0 / static_cast<double>(options_.accumulate));
-    return {at::tensor(losses, at::kDouble), batch.tokens.numel()};
+    const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
+    const Sequences part{batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count)};
+    const double share = turn.parts == 1 ? 1.0 : counted(part) / counted(batch);
+    if (share == 0) return {at::zeros({static_cast<int64_t>(objective_->parts().size())}, at::kDouble), 0};
+    const auto losses = objective_->losses(part, share / static_cast<double>(options_.accumulate));
+    return {at::tensor(losses, at::kDouble) * share, part.tokens.numel()};
   }
 
   double loss(const Tensor& shares) const override { return objective_->total(mean(shares, options_.accumulate)); }
@@ -61,6 +65,8 @@ class StageTask : public Task {
     const Tensor means = sums / static_cast<double>(count);
     return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + means.numel()};
   }
+
+  static double counted(const Sequences& of) { return static_cast<double>(of.targets.ge(0).sum().item<int64_t>()); }
 
   std::string name_;
   std::shared_ptr<Objective> objective_;

@@ -163,19 +163,24 @@ Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const Ev
   for (const auto& window : all) scored += window.scored;
   Evaluation result;
   std::vector<Window> part;
-  int64_t part_tokens = 0;
+  int64_t part_tokens = 0, calls = 0, done = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     part.push_back(all[i]);
     part_tokens += all[i].length;
     const bool full = i + 1 == all.size() || part_tokens + all[i + 1].length > options.tokens_per_call;
     if (!full) continue;
     const auto call = make_call(tokens, part, options.begin);
-    score(model, call, result);
-    if (options.progress) options.progress(result.tokens, scored);
+    if (calls++ % options.ranks.size() == options.ranks.rank()) score(model, call, result);
+    done += call.count;
+    if (options.progress) options.progress(done, scored);
     part.clear();
     part_tokens = 0;
   }
-  return result;
+  if (!options.ranks.several()) return result;
+  const at::Tensor sums = at::tensor({double(result.tokens), result.total, double(result.right)}, at::kDouble);
+  options.ranks.sum(sums);
+  const double* all_of = sums.const_data_ptr<double>();
+  return {int64_t(all_of[0]), all_of[1], int64_t(all_of[2])};
 }
 
 Evaluation evaluate_in_context(LanguageModel& model, const at::Tensor& tokens, const ContextLossOptions& options) {

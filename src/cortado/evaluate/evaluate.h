@@ -9,6 +9,7 @@
 
 #include "cortado/data/token_file.h"
 #include "cortado/models/language_model.h"
+#include "cortado/parallel/ranks.h"
 
 namespace cortado {
 
@@ -22,6 +23,7 @@ struct EvaluateOptions {
   int64_t limit = 0;                // score about this many tokens from the file's beginning (whole windows); 0: all
   int64_t tokens_per_call = 8192;   // tokens in one forward pass, which bounds the memory (at least one window)
   std::function<void(int64_t done, int64_t total)> progress = {};  // tokens scored so far, and in the end
+  Ranks ranks = {};  // processes that take turns with the calls; all get the sum
 };
 
 struct Evaluation {

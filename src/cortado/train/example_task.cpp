@@ -124,11 +124,20 @@ class ExampleTask : public Task {
   NamedTensors learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
 
-  LearnedBatch learn(DataPosition& position) override {
+  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     std::vector<Example> examples;
-    for (const int64_t index : order_.of(position.batches))
-      examples.push_back(examples_->example(Split::kTrain, index));
-    ++position.batches;
+    const std::vector<int64_t> indices = order_.of(position.batches++);
+    const auto count = int64_t(indices.size());
+    double counted = 0, all = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      Example example = examples_->example(Split::kTrain, indices[size_t(i)]);
+      const double targets = counted_targets(example);
+      all += targets;
+      if (i < turn.begin(count) || i >= turn.end(count)) continue;
+      counted += targets;
+      examples.push_back(std::move(example));
+    }
+    if (examples.empty()) return nothing_learned(turn);
     ExampleBatch batch = collate(std::move(examples), shape_, model_->device());
     batch.about.training = true;
     Tensor loss;
@@ -136,7 +145,8 @@ class ExampleTask : public Task {
       const Autocast autocast(model_->device(), options_.compute_type());
       loss = loss_of(*model_, batch) / double(options_.accumulate);
     }
-    loss.backward();
+    if (turn.parts > 1) loss = loss * (counted / all);
+    turn.backward(loss);
     return {loss.detach(), batch.inputs.size(0) * batch.inputs.size(1)};
   }
 
@@ -153,6 +163,12 @@ class ExampleTask : public Task {
   }
 
  private:
+  // What of the mean loss is its.
+  double counted_targets(const Example& example) const {
+    if (shape_.classes > 0) return 1;
+    return double(std::count_if(example.targets.begin(), example.targets.end(), [](int64_t it) { return it >= 0; }));
+  }
+
   const std::string name_ = "train";
   std::shared_ptr<const TaskExamples> examples_;
   TaskShape shape_;

@@ -1,5 +1,6 @@
 #include "cortado/train/language_task.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cortado/base/error.h"
@@ -27,9 +28,8 @@ class LanguageTask : public Task {
   const std::string& name() const override { return name_; }
   NamedTensors learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
-  LearnedBatch learn(DataPosition& position) override {
-    const TrainingBatch batch = batches_->next(position);
-    return {learn_batch(*model_, batch, type_, options_.accumulate), batch.tokens.numel()};
+  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
+    return learn_batch(*model_, batches_->next(position), type_, options_.accumulate, turn);
   }
   bool validates() const override { return validation_ != nullptr; }
   Validation validate(const Progress& progress) override {
@@ -37,7 +37,8 @@ class LanguageTask : public Task {
     const Evaluation found = evaluate_loss(*model_, *validation_,
                                            {.context = options_.context,
                                             .limit = options_.evaluate_batches * options_.batch * options_.context,
-                                            .progress = progress});
+                                            .progress = progress,
+                                            .ranks = ranks_});
     return {found.loss(), {}, {{"validation_loss", found.loss()}, {"accuracy", found.accuracy()}}};
   }
 
@@ -101,17 +102,40 @@ std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, con
   return std::make_unique<LanguageData>(options, tokenizer);
 }
 
-Tensor learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate) {
+TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
+  if (turn.parts == 1) return batch;
+  if (!batch.cu_seqlens) {
+    const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
+    return {batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count), std::nullopt};
+  }
+  // The sequences that begin within the part's share of the tokens.
+  const int64_t tokens = batch.tokens.size(1);
+  const Tensor bounds = batch.cu_seqlens->to(at::kLong).contiguous();
+  const std::vector<int64_t> all(bounds.const_data_ptr<int64_t>(), bounds.const_data_ptr<int64_t>() + bounds.numel());
+  const auto at_token = [&](int64_t token) { return std::lower_bound(all.begin(), all.end(), token) - all.begin(); };
+  const int64_t first = at_token(turn.begin(tokens)), last = at_token(turn.end(tokens));
+  const int64_t begin = all[static_cast<size_t>(first)], count = all[static_cast<size_t>(last)] - begin;
+  return {batch.tokens.narrow(1, begin, count), batch.targets.narrow(1, begin, count),
+          bounds.slice(0, first, last + 1) - begin};
+}
+
+LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate,
+                         const Turn& turn) {
+  const TrainingBatch part = part_of(batch, turn);
+  const auto counted = [](const TrainingBatch& of) { return double(of.targets.ge(0).sum().item<int64_t>()); };
+  const double share = turn.parts == 1 ? 1.0 : counted(part) / counted(batch);
+  if (share == 0) return nothing_learned(turn);
   const at::Device device = model.device();
-  Batch about{.cu_seqlens = batch.cu_seqlens, .training = true};
+  Batch about{.cu_seqlens = part.cu_seqlens, .training = true};
   if (about.cu_seqlens) about.cu_seqlens = about.cu_seqlens->to(device);
   Tensor loss;
   {
     const Autocast autocast(device, type);
-    loss = model.loss(batch.tokens.to(device), batch.targets.to(device), about) / double(accumulate);
+    loss = model.loss(part.tokens.to(device), part.targets.to(device), about) / double(accumulate);
   }
-  loss.backward();
-  return loss.detach();
+  if (turn.parts > 1) loss = loss * share;
+  turn.backward(loss);
+  return {loss.detach(), part.tokens.numel()};
 }
 
 }  // namespace cortado

@@ -3,6 +3,8 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 
 namespace cortado {
@@ -15,15 +17,61 @@ NamedTensors trainable(const torch::nn::Module& module) {
   return parameters;
 }
 
-AdamW::AdamW(const NamedTensors& parameters, const TrainingOptions& options) : options_(options) {
+AdamW::AdamW(const NamedTensors& parameters, const TrainingOptions& options, const Ranks& ranks, bool shared_out)
+    : options_(options), ranks_(ranks), shared_out_(shared_out && ranks.several()) {
   groups_[0].weight_decay = options.weight_decay;
   for (const auto& [name, parameter] : parameters) {
     TORCH_CHECK(parameter.is_contiguous(), "[optimizer] parameter ", name, " is not contiguous");
     Group& group = groups_[parameter.dim() >= 2 ? 0 : 1];
     group.names.push_back(name);
     group.parameters.push_back(parameter);
-    group.first.push_back(at::zeros_like(parameter));
-    group.second.push_back(at::zeros_like(parameter));
+  }
+  share_owners();
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      group.first.push_back(owns(group, i) ? at::zeros_like(group.parameters[i]) : Tensor());
+      group.second.push_back(owns(group, i) ? at::zeros_like(group.parameters[i]) : Tensor());
+    }
+  }
+}
+
+// The largest first, each to the process that has the least so far.
+void AdamW::share_owners() {
+  std::vector<std::pair<Group*, size_t>> all;
+  for (Group& group : groups_) {
+    group.owners.assign(group.parameters.size(), 0);
+    for (size_t i = 0; i < group.parameters.size(); ++i) all.emplace_back(&group, i);
+  }
+  const auto size = [](const auto& place) { return place.first->parameters[place.second].numel(); };
+  std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return size(a) > size(b); });
+  std::vector<int64_t> loads(static_cast<size_t>(ranks_.size()), 0);
+  for (const auto& place : all) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    place.first->owners[place.second] = least - loads.begin();
+    *least += size(place);
+  }
+}
+
+// Each process tells the others what it has updated, in one piece.
+void AdamW::exchange_parameters() {
+  for (int64_t owner = 0; owner < ranks_.size(); ++owner) {
+    std::vector<Tensor> parameters, parts;
+    for (const Group& group : groups_) {
+      for (size_t i = 0; i < group.parameters.size(); ++i) {
+        if (group.owners[i] != owner || !group.parameters[i].grad().defined()) continue;
+        parameters.push_back(group.parameters[i]);
+        parts.push_back(group.parameters[i].detach().flatten());
+      }
+    }
+    if (parts.empty()) continue;
+    const Tensor all = at::cat(parts);
+    ranks_.broadcast(all, owner);
+    if (owner == ranks_.rank()) continue;
+    int64_t begin = 0;
+    for (Tensor& parameter : parameters) {
+      parameter.copy_(all.narrow(0, begin, parameter.numel()).view_as(parameter));
+      begin += parameter.numel();
+    }
   }
 }
 
@@ -48,6 +96,7 @@ void AdamW::step(double rate, double divisor) {
     if (!scale.defined()) scale = at::full({1}, divisor, group.parameters.front().options());
     update(group, rate, scale);
   }
+  if (shared_out_) exchange_parameters();
 }
 
 void AdamW::update(Group& group, double rate, const Tensor& divisor) {
@@ -55,7 +104,7 @@ void AdamW::update(Group& group, double rate, const Tensor& divisor) {
   std::vector<Tensor> parameters, gradients, first, second;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& gradient = group.parameters[i].grad();
-    if (!gradient.defined()) continue;
+    if (!gradient.defined() || !owns(group, i)) continue;
     parameters.push_back(group.parameters[i]);
     gradients.push_back(gradient.contiguous());  // the fused kernel walks all four in memory order
     first.push_back(group.first[i]);
@@ -80,25 +129,43 @@ NamedTensors AdamW::moments() const {
   NamedTensors result;
   for (const Group& group : groups_) {
     for (size_t i = 0; i < group.names.size(); ++i) {
-      result.emplace_back("first." + group.names[i], group.first[i]);
-      result.emplace_back("second." + group.names[i], group.second[i]);
+      for (const auto& [name, own] : {std::pair("first.", group.first[i]), std::pair("second.", group.second[i])}) {
+        const Tensor moment = own.defined() ? own : at::empty_like(group.parameters[i]);
+        if (shared_out_) ranks_.broadcast(moment, group.owners[i]);
+        if (!shared_out_ || ranks_.first()) result.emplace_back(name + group.names[i], moment.detach());
+      }
     }
   }
   return result;
 }
 
+int64_t AdamW::moment_bytes() const {
+  int64_t bytes = 0;
+  for (const Group& group : groups_) {
+    for (const auto* moments : {&group.first, &group.second}) {
+      for (const Tensor& moment : *moments) bytes += moment.defined() ? static_cast<int64_t>(moment.nbytes()) : 0;
+    }
+  }
+  return bytes;
+}
+
 void AdamW::restore(const NamedTensors& moments, int64_t steps) {
   const at::NoGradGuard no_grad;
   const std::map<std::string, Tensor> given(moments.begin(), moments.end());
-  const auto own = this->moments();
-  fail_input_if(given.size() != own.size(), "[resume] expected ", own.size(), " optimiser moments, got ", given.size());
-  for (const auto& [name, tensor] : own) {
-    const auto found = given.find(name);
-    fail_input_if(found == given.end(), "[resume] the checkpoint has no optimiser moment \"", name, "\"");
-    fail_input_if(found->second.sizes() != tensor.sizes(), "[resume] optimiser moment \"", name, "\": expected shape ",
-                  tensor.sizes(), ", got ", found->second.sizes());
-    tensor.copy_(found->second);
+  size_t count = 0;
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.names.size(); ++i, count += 2) {
+      for (const auto& [kind, own] : {std::pair("first.", group.first[i]), std::pair("second.", group.second[i])}) {
+        const std::string name = kind + group.names[i];
+        const auto found = given.find(name);
+        fail_input_if(found == given.end(), "[resume] the checkpoint has no optimiser moment \"", name, "\"");
+        fail_input_if(found->second.sizes() != group.parameters[i].sizes(), "[resume] optimiser moment \"", name,
+                      "\": expected shape ", group.parameters[i].sizes(), ", got ", found->second.sizes());
+        if (own.defined()) Tensor(own).copy_(found->second);
+      }
+    }
   }
+  fail_input_if(given.size() != count, "[resume] expected ", count, " optimiser moments, got ", given.size());
   steps_ = steps;
 }
 

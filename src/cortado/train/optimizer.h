@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cortado/formats/safetensors.h"
+#include "cortado/parallel/ranks.h"
 #include "cortado/primitives/types.h"
 #include "cortado/train/options.h"
 
@@ -17,9 +18,14 @@ namespace cortado {
 // other).
 //
 // Weight decay acts on matrices only (parameters with two or more dimensions), as in nanoGPT.
+//
+// Over several processes with the same gradients it can be shared out (ZeRO, stage 1): each keeps the moments of its part
+// of the parameters alone, updates these, and gets the others' from the others. The numbers are the same.
 class AdamW {
  public:
-  AdamW(const NamedTensors& parameters, const TrainingOptions& options);
+  // `shared_out`: among `ranks`, else each process has all of it.
+  AdamW(const NamedTensors& parameters, const TrainingOptions& options, const Ranks& ranks = {},
+        bool shared_out = false);
 
   // Euclidean norm of all gradients together. Waits for the device.
   double gradient_norm() const;
@@ -32,19 +38,27 @@ class AdamW {
   // Names of the parameters that are decayed.
   std::vector<std::string> decayed() const;
 
-  // Moments by name ("first.NAME", "second.NAME"), for a checkpoint; restore wants exactly these.
+  // Moments by name ("first.NAME", "second.NAME"), for a checkpoint; restore wants exactly these. Where they are shared
+  // out, process 0 gets the others' (collective), which get none.
   NamedTensors moments() const;
+  int64_t moment_bytes() const;  // kept in this process
   void restore(const NamedTensors& moments, int64_t steps);
 
  private:
   struct Group {
     double weight_decay = 0;
     std::vector<std::string> names;
-    std::vector<Tensor> parameters, first, second;
+    std::vector<Tensor> parameters, first, second;  // moments: undefined where they are another's
+    std::vector<int64_t> owners;
   };
+  bool owns(const Group& group, size_t i) const { return group.owners[i] == ranks_.rank() || !shared_out_; }
+  void share_owners();
+  void exchange_parameters();
   void update(Group& group, double rate, const Tensor& divisor);
 
   TrainingOptions options_;
+  Ranks ranks_;
+  bool shared_out_;
   Group groups_[2];  // decayed, not decayed
   int64_t steps_ = 0;
 };

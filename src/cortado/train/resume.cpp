@@ -71,14 +71,14 @@ void TrainerState::fields(JsonFields& json) {
   if (json.reading() || reached) json.optional_number("reached", reached, -1e300, 1e300);
 }
 
-void save_trainer(const std::string& path, const Backbone& model, const AdamW& optimizer, const TrainerState& state,
-                  const Json& about) {
+void save_trainer(const std::string& path, const Backbone& model, const NamedTensors& moments,
+                  const TrainerState& state, const Json& about) {
   check_finite(model, state.step);
   TensorFile file;
   for (const auto& entry : named_weights(model)) {
     file.tensors.emplace_back(kModelPrefix + entry.key(), entry.value().detach());
   }
-  for (const auto& moment : optimizer.moments()) file.tensors.push_back(moment);
+  file.tensors.insert(file.tensors.end(), moments.begin(), moments.end());
   file.metadata = {{"format", kFormat},
                    {"version", kTrainerVersion},
                    {"state", json_of(state).dump()},

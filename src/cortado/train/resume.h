@@ -34,8 +34,8 @@ struct TrainerState {
 // Weights ("model.NAME"), moments and state (metadata "state") in one safetensors file, written beside its place and
 // renamed: a kill at any moment leaves either the former checkpoint or this one, never a mixture. `about` is kept as
 // metadata "about" (the run's settings). Weights that are not finite: Failure, nothing is written.
-void save_trainer(const std::string& path, const Backbone& model, const AdamW& optimizer, const TrainerState& state,
-                  const Json& about);
+void save_trainer(const std::string& path, const Backbone& model, const NamedTensors& moments,
+                  const TrainerState& state, const Json& about);
 
 // Fills model and optimiser; InputError when the file is broken or of another model.
 TrainerState load_trainer(const std::string& path, Backbone& model, AdamW& optimizer);

@@ -7,7 +7,9 @@
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/random.h"
+#include "cortado/base/version.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/weights.h"
 #include "cortado/train/example_task.h"
 #include "cortado/train/trainer.h"
 
@@ -161,10 +163,21 @@ std::shared_ptr<Backbone> make_model(const Plan& plan, at::Device device, bool r
   return model;
 }
 
-void introduce(const Plan& plan, const Backbone& model, const TrainerState& state) {
+// Processes that would train something else, or from something else, side by side.
+void require_same_plan(const Ranks& ranks, const Plan& plan, const Task& task, const Backbone& model) {
+  if (!ranks.several()) return;
+  ranks.require_same("version of cortado", concat(kVersion, " ", kCommit));
+  ranks.require_same("config", plan.config().dump());
+  ranks.require_same("text or examples", concat(task.data().tokens, " ", task.data().fingerprint));
+  const at::NoGradGuard no_grad;
+  for (auto& weight : named_weights(model)) ranks.broadcast(weight.value());  // other machines may draw others
+}
+
+void introduce(const Plan& plan, const Backbone& model, const TrainerState& state, const Ranks& ranks) {
   std::cout << "training " << (plan.model.name.empty() ? "a model" : plan.model.name) << ": "
             << with_commas(model.parameter_count()) << " parameters, " << plan.data->description() << ", "
             << plan.options.steps << " steps of " << with_commas(plan.options.tokens_per_step()) << " tokens";
+  if (ranks.several()) std::cout << " on " << ranks.size() << " processes";
   if (state.step > 0) std::cout << ", going on after step " << state.step;
   std::cout << std::endl;
 }
@@ -175,9 +188,10 @@ void resume(Trainer& trainer, Backbone& model, const RunFolder& folder) {
 }
 
 // The trainer's file first: it alone decides where a resumed run starts.
-void checkpoint(const Trainer& trainer, const Backbone& model, const Plan& plan, const RunFolder& folder) {
+void checkpoint(const Trainer& trainer, const NamedTensors& moments, const Backbone& model, const Plan& plan,
+                const RunFolder& folder) {
   const TrainerState& state = trainer.state();
-  save_trainer(folder.trainer(), model, trainer.optimizer(), state, plan.config());
+  save_trainer(folder.trainer(), model, moments, state, plan.config());
   save_weights(model, folder.last(), {{"step", std::to_string(state.step)}});
   if (plan.options.lora) save_lora(folder.adapters(), lora_weights(model), *plan.options.lora);
   Json summary = json_of(state);
@@ -188,15 +202,29 @@ void checkpoint(const Trainer& trainer, const Backbone& model, const Plan& plan,
 
 bool train(Trainer& trainer, const Backbone& model, const Plan& plan, const TrainRequest& request) {
   const RunFolder folder{request.out};
-  MetricsFile metrics(folder.metrics(), trainer.state().step);
+  std::optional<MetricsFile> metrics;
+  if (Ranks::world().first()) metrics.emplace(folder.metrics(), trainer.state().step);
+  const Ranks& ranks = Ranks::world();
   RunKeeper keeper;
   keeper.place = folder.path;
-  keeper.log = [&](const Json& line) { metrics.write(line); };
-  keeper.checkpoint = [&] { checkpoint(trainer, model, plan, folder); };
+  keeper.log = [&](const Json& line) {
+    ranks.agree([&] {
+      if (metrics) metrics->write(line);
+    });
+  };
+  keeper.checkpoint = [&] {
+    const NamedTensors moments = trainer.optimizer().moments();
+    ranks.agree([&] {
+      if (ranks.first()) checkpoint(trainer, moments, model, plan, folder);
+    });
+  };
   keeper.validated = [&](const Validation& found, bool best) {
     if (!best) return;
-    save_weights(model, folder.best(),
-                 {{"step", std::to_string(trainer.state().step)}, {"validation_loss", concat(found.loss)}});
+    ranks.agree([&] {
+      if (!ranks.first()) return;
+      save_weights(model, folder.best(),
+                   {{"step", std::to_string(trainer.state().step)}, {"validation_loss", concat(found.loss)}});
+    });
   };
   if (!request.keep) {
     keeper.checkpoint = [] {};
@@ -209,18 +237,31 @@ bool train(Trainer& trainer, const Backbone& model, const Plan& plan, const Trai
 
 TrainResult train_run(const TrainRequest& request) {
   // Everything that can be wrong is found before the folder is touched.
-  const Plan plan = make_plan(request);
+  const Ranks& ranks = Ranks::world();
   const RunFolder folder{request.out};
-  const auto model = make_model(plan, request.device, request.use == FolderUse::kResume);
-  const auto task = plan.data->task(model, plan.options);
+  const bool going_on = request.use == FolderUse::kResume;
+  Plan plan;
+  std::shared_ptr<Backbone> model;
+  std::shared_ptr<Task> task;
+  ranks.agree([&] {
+    plan = make_plan(request);
+    model = make_model(plan, request.device, going_on);
+    task = plan.data->task(model, plan.options);
+  });
+  require_same_plan(ranks, plan, *task, *model);
 
-  const RunLock lock(folder, request.use);
-  if (request.use == FolderUse::kResume) check_same_run(folder, plan.config());
-  Trainer trainer(task, plan.options);
-  // Looks at the data: before the config is written.
-  if (request.use == FolderUse::kResume) resume(trainer, *model, folder);
-  describe_run(folder, plan.data->tokenizer(), plan.config());
-  if (request.progress) introduce(plan, *model, trainer.state());
+  std::optional<RunLock> lock;
+  ranks.agree([&] {
+    if (ranks.first()) lock.emplace(folder, request.use);
+  });
+  Trainer trainer(task, plan.options, ranks, request.share_optimizer);
+  ranks.agree([&] {
+    if (going_on) check_same_run(folder, plan.config());
+    // Looks at the data: before the config is written.
+    if (going_on) resume(trainer, *model, folder);
+    if (ranks.first()) describe_run(folder, plan.data->tokenizer(), plan.config());
+  });
+  if (request.progress && ranks.first()) introduce(plan, *model, trainer.state(), ranks);
 
   const bool done = train(trainer, *model, plan, request);
   return {done, trainer.state(), plan.options.steps, model->parameter_count()};

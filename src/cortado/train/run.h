@@ -21,10 +21,11 @@ struct TrainRequest {
   std::string out;
   FolderUse use = FolderUse::kFresh;
   at::Device device = at::kCPU;
-  int64_t stop_at = -1;        // stop after this step as Ctrl-C would, leaving the schedule as it is; -1: don't
-  std::function<bool()> stop;  // asked after every step
-  bool progress = true;        // a bar, and a line about what is trained
-  bool keep = true;            // false: no checkpoints and no weights, the steps are only made
+  int64_t stop_at = -1;          // stop after this step as Ctrl-C would, leaving the schedule as it is; -1: don't
+  std::function<bool()> stop;    // asked after every step
+  bool progress = true;          // a bar, and a line about what is trained
+  bool keep = true;              // false: no checkpoints and no weights, the steps are only made
+  bool share_optimizer = false;  // among the processes that train together
   OpenTaskData task = open_language_data;  // of a config without "task"
 };
 
@@ -34,7 +35,8 @@ struct TrainResult {
   int64_t steps = 0, parameters = 0;
 };
 
-// InputError: config, data or folder are wrong, and then the folder is untouched. Failure: the work failed.
+// InputError: config, data or folder are wrong, and then the folder is untouched. Failure: the work failed. Of several
+// processes (parallel/ranks.h) each has its part of every batch, and process 0 alone writes.
 TrainResult train_run(const TrainRequest& request);
 
 }  // namespace cortado

@@ -15,6 +15,7 @@
 #include "cortado/base/json.h"
 #include "cortado/data/batches.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/parallel/ranks.h"
 #include "cortado/tokenizers/tokenizer.h"
 #include "cortado/train/options.h"
 
@@ -28,17 +29,36 @@ struct Validation {
   std::optional<double> score = {};  // the task's metric, the larger the better, where it has one
 };
 
-// What one batch gave.
+// Which part of a batch a process learns, of as many as there are processes, and how.
+struct Turn {
+  int64_t part = 0, parts = 1;
+  // Of `count` rows (examples, sequences): [begin, end). Parts differ by one at most, and may be empty.
+  int64_t begin(int64_t count) const { return count * part / parts; }
+  int64_t end(int64_t count) const { return count * (part + 1) / parts; }
+  // share.backward(), and what else belongs to it where gradients of several processes are added up.
+  std::function<void(const Tensor& share)> backward = [](const Tensor& share) { share.backward(); };
+};
+
+// What one batch, or a part of it, gave.
 struct LearnedBatch {
   Tensor losses;       // its share of the step's losses, detached, of any shape
   int64_t tokens = 0;  // read
 };
+// Of a part with nothing in it.
+inline LearnedBatch nothing_learned(const Turn& turn) {
+  const Tensor zero = at::zeros({});
+  turn.backward(zero);
+  return {zero, 0};
+}
 
 // A task reads nothing but the weights, its own seed and the position: so a resumed run equals one that was never
 // stopped. Where it draws from torch's generator (dropout), the loop has seeded that by the step.
 class Task {
  public:
   virtual ~Task() = default;
+
+  // Those that train it together: they may share the validation out, too. The loop says it once.
+  void train_among(const Ranks& ranks) { ranks_ = ranks; }
 
   // For the progress bar and the beginning of error messages: "train".
   virtual const std::string& name() const = 0;
@@ -47,9 +67,9 @@ class Task {
   // Which data it learns from: a run does not go on with other data.
   virtual DataIdentity data() const { return {}; }
 
-  // Reads the batch at `position`, moves it on, and adds the batch's share of the step's gradients, of which
-  // TrainingOptions::accumulate make a step.
-  virtual LearnedBatch learn(DataPosition& position) = 0;
+  // Reads the batch at `position`, moves it on, and adds the share of the step's gradients that this turn's part of the
+  // batch has; TrainingOptions::accumulate batches make a step.
+  virtual LearnedBatch learn(DataPosition& position, const Turn& turn) = 0;
   // The step's loss, of the sum of its shares.
   virtual double loss(const Tensor& shares) const { return shares.item<double>(); }
 
@@ -58,7 +78,13 @@ class Task {
   // No gradients, no dropout. `progress` is told the tokens done and to do; it may throw to end the work.
   using Progress = std::function<void(int64_t done, int64_t total)>;
   virtual Validation validate(const Progress& progress) = 0;
+
+ protected:
+  Ranks ranks_;
 };
+
+// What of a batch is `turn`'s: rows, or of a packed one sequences of about as many tokens. No tokens: nothing is.
+TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn);
 
 // The data of a task, before there is a model.
 class TaskData {

@@ -40,11 +40,11 @@ class OrderTask : public Task {
   NamedTensors learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return {0, concat("order ", options_.seed)}; }
 
-  LearnedBatch learn(DataPosition& position) override {
+  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     const Examples batch = draw(options_.seed, "examples", position.batches++);
     const Tensor loss =
         model_->loss(batch.tokens, batch.labels, {.cu_seqlens = {}, .training = true}) / double(options_.accumulate);
-    loss.backward();
+    turn.backward(loss);
     return {loss.detach(), kBatch * kLength};
   }
 

@@ -12,10 +12,21 @@ namespace {
 
 struct Interrupted {};
 
+std::vector<Tensor> tensors_of(const NamedTensors& named) {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
+  return tensors;
+}
+
 }  // namespace
 
-Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options)
-    : task_(std::move(task)), options_(options), optimizer_(task_->learned(), options_) {
+Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks, bool shared_out)
+    : task_(std::move(task)),
+      options_(options),
+      ranks_(ranks),
+      optimizer_(task_->learned(), options_, ranks_, shared_out),
+      gradients_(tensors_of(task_->learned()), ranks_) {
+  task_->train_among(ranks_);
   state_.read = task_->data();
 }
 
@@ -35,7 +46,7 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
                    .total = options_.steps,
                    .unit = "tokens",
                    .units_per_count = double(options_.tokens_per_step()),
-                   .quiet = !control.progress});
+                   .quiet = !control.progress || !ranks_.first()});
   bar.start_at(state_.step);
   bool stopping = false;
   while (true) {
@@ -53,18 +64,21 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
     }
     if (finished || stopping) return finished && !validation_due();
 
-    const Step step = take_step(keeper);
+    const Step step = take_step(keeper, control);
     if (state_.step % options_.log_every == 0 || state_.step == options_.steps) log(step, keeper);
     bar.update(state_.step, concat("loss ", fixed(step.loss, 3)));
-    stopping = state_.step == control.stop_at || (control.stop && control.stop());
+    // One of several asks before the step, so that all of them hear of it.
+    stopping = state_.step == control.stop_at || step.stop || (!ranks_.several() && control.stop && control.stop());
   }
 }
 
-Trainer::Step Trainer::take_step(const RunKeeper& keeper) {
+Trainer::Step Trainer::take_step(const RunKeeper& keeper, const RunControl& control) {
   const Stopwatch watch;
   Step step;
   step.rate = state_.plateau ? state_.plateau->rate : learning_rate(options_, state_.step);
-  const LearnedBatch learned = accumulate_gradients();
+  const bool stop = ranks_.several() && control.stop && control.stop();
+  LearnedBatch learned = accumulate_gradients();
+  step.stop = add_up(learned, stop);
   step.loss = task_->loss(learned.losses);
   require_finite("loss", step.loss, state_.step + 1, keeper);
   step.gradient_norm = optimizer_.gradient_norm();
@@ -84,20 +98,34 @@ Trainer::Step Trainer::take_step(const RunKeeper& keeper) {
 // Forward and backward of the step's batches.
 LearnedBatch Trainer::accumulate_gradients() {
   // Dropout draws from torch's generator: seeded by the step, so that a resumed run draws the same.
-  at::manual_seed(RandomStream(uint64_t(options_.seed), "dropout").bits(uint64_t(state_.step)));
-  LearnedBatch all = task_->learn(state_.data);
-  for (int64_t i = 1; i < options_.accumulate; ++i) {
-    const LearnedBatch more = task_->learn(state_.data);
-    all = {all.losses + more.losses, all.tokens + more.tokens};
+  const std::string stream = ranks_.first() ? "dropout" : concat("dropout of process ", ranks_.rank());
+  at::manual_seed(RandomStream(uint64_t(options_.seed), stream).bits(uint64_t(state_.step)));
+  LearnedBatch all;
+  for (int64_t i = 0; i < options_.accumulate; ++i) {
+    const bool last = i + 1 == options_.accumulate;
+    const LearnedBatch more = task_->learn(
+        state_.data, {ranks_.rank(), ranks_.size(), [&](const Tensor& share) { gradients_.backward(share, last); }});
+    all = {i == 0 ? more.losses : all.losses + more.losses, all.tokens + more.tokens};
   }
+  gradients_.finish();
   return all;
+}
+
+// What all processes have learned together; whether one of them was told to stop.
+bool Trainer::add_up(LearnedBatch& learned, bool stop) const {
+  if (!ranks_.several()) return false;
+  const Tensor losses = learned.losses.to(at::kCPU, at::kDouble);
+  const Tensor all = at::cat({losses.flatten(), at::tensor({double(learned.tokens), double(stop)}, at::kDouble)});
+  ranks_.sum(all);
+  learned = {all.slice(0, 0, -2).view_as(losses), int64_t(all[-2].item<double>())};
+  return all[-1].item<double>() > 0;
 }
 
 void Trainer::require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const {
   if (std::isfinite(value)) return;
-  throw Failure(concat("[", task_->name(), "] the ", what, " is ", std::isnan(value) ? "nan" : "inf", " at step ", step,
-                       "; stopped, the checkpoint of step ", saved_step_, " is kept in ", keeper.place,
-                       ". A smaller learning rate may help"));
+  ranks_.fail(concat("[", task_->name(), "] the ", what, " is ", std::isnan(value) ? "nan" : "inf", " at step ", step,
+                     "; stopped, the checkpoint of step ", saved_step_, " is kept in ", keeper.place,
+                     ". A smaller learning rate may help"));
 }
 
 bool Trainer::validation_due() const {
@@ -107,9 +135,9 @@ bool Trainer::validation_due() const {
 
 // False: interrupted, and still due.
 bool Trainer::validate(const RunKeeper& keeper, const RunControl& control) {
-  ProgressBar bar({.label = "evaluate", .unit = "tokens", .quiet = !control.progress});
+  ProgressBar bar({.label = "evaluate", .unit = "tokens", .quiet = !control.progress || !ranks_.first()});
   const auto progress = [&](int64_t done, int64_t total) {
-    if (done < total && control.stop && control.stop()) throw Interrupted{};
+    if (!ranks_.several() && done < total && control.stop && control.stop()) throw Interrupted{};
     bar.update_of(done, total);
   };
   Validation found;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "cortado/parallel/gradients.h"
 #include "cortado/train/optimizer.h"
 #include "cortado/train/options.h"
 #include "cortado/train/resume.h"
@@ -34,7 +35,11 @@ struct RunKeeper {
 class Trainer {
  public:
   // Read from the options: steps, accumulate, the rates, AdamW's numbers, clip, when to validate and to log, seed.
-  Trainer(std::shared_ptr<Task> task, const TrainingOptions& options);
+  //
+  // `ranks`: processes that train the same weights together, each with its part of every batch: what a step does is the
+  // same for any number of them but for the order of sums. Everything here is collective then; the keeper's functions
+  // are called in each of them. `shared_out`: so is the optimiser (AdamW).
+  Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks = {}, bool shared_out = false);
 
   // To begin with: another state than a fresh one. To go on: the checkpoint's, and then optimizer() has its moments; a
   // checkpoint of a run over other data: InputError.
@@ -52,9 +57,11 @@ class Trainer {
  private:
   struct Step {
     double loss = 0, rate = 0, gradient_norm = 0;
+    bool stop = false;  // some process was told to
   };
-  Step take_step(const RunKeeper& keeper);
+  Step take_step(const RunKeeper& keeper, const RunControl& control);
   LearnedBatch accumulate_gradients();
+  bool add_up(LearnedBatch& learned, bool stop) const;
   void require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const;
   bool validation_due() const;
   bool validate(const RunKeeper& keeper, const RunControl& control);
@@ -62,7 +69,9 @@ class Trainer {
 
   std::shared_ptr<Task> task_;
   TrainingOptions options_;
+  Ranks ranks_;
   AdamW optimizer_;
+  GradientSum gradients_;
   TrainerState state_;
   int64_t saved_step_ = 0;
   bool unsaved_ = true;

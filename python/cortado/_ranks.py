@@ -1,0 +1,62 @@
+"""The program as one of torchrun's processes: the process group is made here, and the program finds it by its name."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import os
+import sys
+
+from cortado import _library
+
+# Commands that several processes do together.
+TOGETHER = ("train",)
+
+
+def complain(message: str, code: int) -> int:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"cortado: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def join(timeout: float) -> str:
+    """Makes the group of all processes: Gloo, and NCCL for what lies on GPUs. Its name, by which C++ finds it."""
+    import torch
+    import torch.distributed as dist
+
+    backend = "gloo"
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+    assert dist.group.WORLD is not None
+    return str(dist.group.WORLD.group_name)
+
+
+def run(arguments: list[str]) -> int:
+    """The program with these arguments (the first is its own name), in this process: its exit code."""
+    asked = {"-h", "--help", "--version"} & set(arguments)
+    if not asked and arguments[1:2] != [] and arguments[1] not in TOGETHER:
+        return complain(f"[ranks] {arguments[1]} is for one process: leave torchrun out (together: {', '.join(TOGETHER)})", 2)
+    given = os.environ.get("CORTADO_TIMEOUT", "600")
+    try:
+        timeout = float(given)
+    except ValueError:
+        timeout = 0.0
+    if not 1 <= timeout <= 1e6:
+        return complain(f"[ranks] CORTADO_TIMEOUT must be seconds from 1 to 1e6, got {given}", 2)
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the program does: libgomp reads it when torch is loaded
+    _library.check_torch()
+    if not asked:
+        try:
+            os.environ["CORTADO_PROCESS_GROUP"] = join(timeout)
+        except Exception as error:  # of many kinds, with many lines
+            return complain(f"[ranks] the processes do not find each other: {str(error).splitlines()[0]}", 1)
+    else:
+        import torch  # noqa: F401  its libraries, for the program's
+    program = ctypes.CDLL(str(_library.root() / "lib" / "libcortado_commands.so"))
+    words = (ctypes.c_char_p * (len(arguments) + 1))(*map(os.fsencode, arguments), None)
+    code: int = program.cortado_main(len(arguments), words)
+    sys.stdout.flush()
+    # Not by way of what else runs at an exit: a group whose other processes are gone would be waited for.
+    os._exit(code)

@@ -1,0 +1,76 @@
+#include "cortado/parallel/gradients.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "cortado/parallel/group.h"
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kFirstBucket = c10d::kDefaultFirstBucketBytes, kBucket = c10d::kDefaultBucketBytesCap;
+
+// It advises against looking for parameters without a gradient where there are none: experts have none now and then.
+class Quiet : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// In reverse, as gradients come.
+std::unique_ptr<c10d::Reducer> make_reducer(const std::vector<Tensor>& parameters, const Ranks& ranks) {
+  const std::vector<bool> sparse(parameters.size(), false);
+  auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
+      parameters, {static_cast<size_t>(kFirstBucket), static_cast<size_t>(kBucket)}, sparse);
+  std::reverse(buckets.begin(), buckets.end());
+  return std::make_unique<c10d::Reducer>(parameters, buckets, ranks.group().handle, sparse, kBucket,
+                                         /*find_unused_parameters=*/true, /*gradient_as_bucket_view=*/false,
+                                         std::unordered_map<size_t, std::string>{}, kFirstBucket,
+                                         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+                                         std::vector<int64_t>{});
+}
+
+}  // namespace
+
+GradientSum::GradientSum(std::vector<Tensor> parameters, const Ranks& ranks)
+    : parameters_(std::move(parameters)), ranks_(ranks) {}
+
+GradientSum::~GradientSum() = default;
+
+void GradientSum::backward(const Tensor& share, bool last) {
+  if (!ranks_.several()) return share.backward();
+  // The Reducer's results are means.
+  Tensor scaled = share * static_cast<double>(ranks_.size());
+  if (!scaled.requires_grad()) scaled = parameters_.front().sum() * 0;  // nothing was learned here, but elsewhere
+  if (!last) return scaled.backward();
+  if (!reducer_) reducer_ = make_reducer(parameters_, ranks_);
+  Quiet quiet;
+  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  reducer_->prepare_for_forward();
+  reducer_->prepare_for_backward({scaled});
+  scaled.backward();
+  done_ = true;
+}
+
+void GradientSum::finish() {
+  if (!ranks_.several() || std::exchange(done_, false)) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> parts;
+  for (Tensor& parameter : parameters_) {
+    const Tensor& gradient = parameter.grad();
+    parts.push_back(gradient.defined() ? gradient.flatten() : at::zeros({parameter.numel()}, parameter.options()));
+    parts.push_back(at::full({1}, gradient.defined() ? 1.0 : 0.0, parameter.options()));
+  }
+  const Tensor all = at::cat(parts);
+  ranks_.sum(all);
+  int64_t begin = 0;
+  for (Tensor& parameter : parameters_) {
+    const int64_t size = parameter.numel();
+    const bool used = all[begin + size].item<double>() > 0;
+    if (used) parameter.mutable_grad() = all.narrow(0, begin, size).view_as(parameter).clone();
+    begin += size + 1;
+  }
+}
+
+}  // namespace cortado

@@ -1,0 +1,35 @@
+// Gradients of several processes, added up.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cortado/parallel/ranks.h"
+
+namespace c10d {
+class Reducer;
+}
+
+namespace cortado {
+
+// Each process differentiates its share of a loss; afterwards every parameter's gradient is the sum of all, the same bits
+// everywhere. Buckets of about 25 MB are on their way while the rest of the backward runs (c10d's Reducer, as in
+// DistributedDataParallel). A parameter that no process's loss depends on keeps no gradient.
+class GradientSum {
+ public:
+  GradientSum(std::vector<Tensor> parameters, const Ranks& ranks);
+  ~GradientSum();
+
+  // `share`.backward(). `last`: of this step's, so the sums are formed; the others only add to the gradients here.
+  void backward(const Tensor& share, bool last);
+  // At the end of a step whose gradients were not all made by backward(): forms the sums at once.
+  void finish();
+
+ private:
+  std::vector<Tensor> parameters_;
+  const Ranks& ranks_;
+  std::unique_ptr<c10d::Reducer> reducer_;
+  bool done_ = false;
+};
+
+}  // namespace cortado
