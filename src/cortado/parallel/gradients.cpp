@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "cortado/parallel/group.h"
@@ -19,12 +20,12 @@ class Quiet : public c10::WarningHandler {
 };
 
 // In reverse, as gradients come.
-std::unique_ptr<c10d::Reducer> make_reducer(const std::vector<Tensor>& parameters, const Ranks& ranks) {
+std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<Tensor>& parameters, const Ranks& ranks) {
   const std::vector<bool> sparse(parameters.size(), false);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       parameters, {static_cast<size_t>(kFirstBucket), static_cast<size_t>(kBucket)}, sparse);
   std::reverse(buckets.begin(), buckets.end());
-  return std::make_unique<c10d::Reducer>(parameters, buckets, ranks.group().handle, sparse, kBucket,
+  return std::make_shared<c10d::Reducer>(parameters, buckets, ranks.group().handle, sparse, kBucket,
                                          /*find_unused_parameters=*/true, /*gradient_as_bucket_view=*/false,
                                          std::unordered_map<size_t, std::string>{}, kFirstBucket,
                                          /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
@@ -44,12 +45,18 @@ void GradientSum::backward(const Tensor& share, bool last) {
   Tensor scaled = share * static_cast<double>(ranks_.size());
   if (!scaled.requires_grad()) scaled = parameters_.front().sum() * 0;  // nothing was learned here, but elsewhere
   if (!last) return scaled.backward();
-  if (!reducer_) reducer_ = make_reducer(parameters_, ranks_);
+  if (!reducer_) {
+    reducer_ = make_reducer(parameters_, ranks_);
+    logger_ = std::make_shared<c10d::Logger>(reducer_);
+    reducer_->set_logger(logger_);
+  }
   Quiet quiet;
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  reducer_->prepare_for_forward();
-  reducer_->prepare_for_backward({scaled});
-  scaled.backward();
+  ranks_.wait([&] {
+    reducer_->prepare_for_forward();
+    reducer_->prepare_for_backward({scaled});
+    scaled.backward();
+  });
   done_ = true;
 }
 

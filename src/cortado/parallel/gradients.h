@@ -7,8 +7,9 @@
 #include "cortado/parallel/ranks.h"
 
 namespace c10d {
+class Logger;
 class Reducer;
-}
+}  // namespace c10d
 
 namespace cortado {
 
@@ -28,7 +29,8 @@ class GradientSum {
  private:
   std::vector<Tensor> parameters_;
   const Ranks& ranks_;
-  std::unique_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;  // the Reducer calls it without asking whether there is one
   bool done_ = false;
 };
 

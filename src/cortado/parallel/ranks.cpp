@@ -62,15 +62,20 @@ void Ranks::fail(const std::string& message) const {
   throw EndedElsewhere(kFailed);
 }
 
-// The backends' messages have several lines and name sockets.
-void Ranks::wait(const std::function<void()>& collective) const {
+// The backends' messages have several lines, and name sockets and files.
+void Ranks::wait(const std::function<void()>& work) const {
   try {
-    collective();
+    work();
   } catch (const std::exception& error) {
     const std::string message = error.what();
-    const bool waited = message.find("imed out") != std::string::npos || message.find("imeout") != std::string::npos;
-    if (waited) throw Failure(concat("[ranks] process ", rank_, " waited in vain for another: one hangs, or is gone"));
-    fail("[ranks] another process is gone: its own line says why, or it was killed");
+    const auto has = [&](const char* word) { return message.find(word) != std::string::npos; };
+    if (has("imed out") || has("imeout")) {
+      throw Failure(concat("[ranks] process ", rank_, " waited in vain for another: one hangs, or is gone"));
+    }
+    if (has("gloo") || has("NCCL") || has("onnection")) {
+      fail("[ranks] another process is gone: its own line says why, or it was killed");
+    }
+    throw;
   }
 }
 

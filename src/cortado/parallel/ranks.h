@@ -49,6 +49,9 @@ class Ranks {
   // Process 0 says `message`, the others nothing.
   [[noreturn]] void fail(const std::string& message) const;
 
+  // Work with collective calls in it, whose errors become what is said above; others pass.
+  void wait(const std::function<void()>& work) const;
+
   // Of torchrun: how often it has started these processes anew after one of them was gone.
   static int64_t restarts();
 
@@ -56,7 +59,6 @@ class Ranks {
 
  private:
   explicit Ranks(std::shared_ptr<RanksGroup> group);
-  void wait(const std::function<void()>& collective) const;
 
   int64_t rank_ = 0, size_ = 1;
   std::shared_ptr<RanksGroup> group_;  // parallel/group.h

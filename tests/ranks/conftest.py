@@ -1,0 +1,81 @@
+"""Several processes of `python -m cortado`, as torchrun starts them."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+CONFIG = {"name": "small", "dim": 32, "heads": 4, "layers": 2, "mixer": {"mixer": "latte", "latents": 8}, "positions": "rotary",
+          "context": 64, "feed_forward": {"type": "swiglu", "dim": 48},
+          "training": {"batch": 6, "context": 32, "steps": 12, "warmup": 2, "evaluate_every": 6, "log_every": 1, "tokenizer": "char",
+                       "dtype": "float32"}}  # fmt: skip
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+class Ranks:
+    """The processes, and what they say."""
+
+    def __init__(self, root, build, count, words, port=None, of_rank=None, **options):
+        port = port or free_port()
+        self.processes = []
+        for rank in range(count):
+            more = (of_rank or {}).get(rank, {})
+            environment = {**os.environ, "PYTHONPATH": str(root / "python"), "CORTADO_BUILD": str(build), "OMP_NUM_THREADS": "1",
+                           "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
+                           "MASTER_PORT": str(port), "CORTADO_TIMEOUT": "60", **more.get("environment", {})}  # fmt: skip
+            command = [sys.executable, "-m", "cortado", *map(str, words), *map(str, more.get("words", []))]
+            self.processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                                   preexec_fn=more.get("before"), **options))  # fmt: skip
+
+    def end(self, timeout=120):
+        """Exit codes, what was written to stdout, the lines on stderr."""
+        told = [process.communicate(timeout=timeout) for process in self.processes]
+        return [process.returncode for process in self.processes], [out for out, _ in told], [err for _, err in told]
+
+
+@pytest.fixture(name="ranks")
+def fixture_ranks(root, build):
+    """ranks(count, *words): starts them. All of them are gone when the test ends."""
+    started = []
+
+    def start(count, *words, **options):
+        started.append(Ranks(root, build, count, words, **options))
+        return started[-1]
+
+    yield start
+    for group in started:
+        for process in group.processes:
+            process.kill()
+
+
+@pytest.fixture(name="small")
+def fixture_small(tmp_path, root):
+    """small(changes...): the path of a config; beside it lies text.txt."""
+    (tmp_path / "text.txt").write_text((root / "data/tinyshakespeare.txt").read_text()[:20000])
+
+    def write(training=None, name="config.json", **changes):
+        config = {**CONFIG, **changes, "training": {**CONFIG["training"], "data": str(tmp_path / "text.txt"), **(training or {})}}
+        (tmp_path / name).write_text(json.dumps(config))
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture(name="lines")
+def fixture_lines():
+    """lines(run): metrics.jsonl without what the clock says."""
+
+    def read(run):
+        found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items() if "second" not in key} for line in found]
+
+    return read

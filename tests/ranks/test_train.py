@@ -1,0 +1,166 @@
+"""Several processes train what one trains, and end together, whatever happens to one of them."""
+
+import json
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+MQAR = {"name": "mqar", "length": 16, "pairs": 2, "vocabulary": 32, "examples": 15, "test_examples": 8}
+KINDS = {
+    "as it is": ({}, {}, []),
+    "shared out": ({"accumulate": 2, "batch": 3}, {}, ["--share-optimizer"]),
+    "packed": ({"packed": True, "batch": 3}, {}, []),
+    "a row each at most": ({"batch": 1, "accumulate": 2}, {}, ["--share-optimizer"]),
+    "examples and experts": ({"batch": 5, "steps": 8, "evaluate_every": 4}, {
+        "task": MQAR, "context": 0, "feed_forward": {"type": "experts", "dim": 8, "experts": 6, "per_token": 1}}, []),
+}  # fmt: skip
+
+
+def close(one, other, tolerance):
+    return all(abs(a - b) <= tolerance * max(1, abs(a)) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_train_as_one(cortado, ranks, small, lines, tmp_path, kind):
+    training, changes, words = KINDS[kind]
+    config = small(training, **changes)
+    if "task" in changes:
+        config.write_text(json.dumps({key: value for key, value in json.loads(config.read_text()).items() if key != "positions"}))
+    done = cortado("train", config, "--out", tmp_path / "one", "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    codes, out, errors = ranks(2, "train", config, "--out", tmp_path / "two", *words).end()
+    assert codes == [0, 0] and errors[1] == out[1] == "", errors
+    assert "on 2 processes" in out[0] and out[0].count("trained ") == 1
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    first = [next(line["gradient_norm"] for line in run if "gradient_norm" in line) for run in (one, two)]
+    assert close(first[:1], first[1:], 2e-6)
+    for key in ("loss", "validation_loss"):
+        assert close([line[key] for line in one if key in line], [line[key] for line in two if key in line], 1e-4), key
+    for name in ("last.safetensors", "trainer.safetensors"):
+        files = [load_file(tmp_path / run / name) for run in ("one", "two")]
+        assert files[0].keys() == files[1].keys()
+        assert all((files[0][key] - files[1][key]).abs().max() < 2e-3 for key in files[0])
+    assert (tmp_path / "two" / "best.safetensors").exists()
+
+
+def test_goes_on_with_another_number_of_processes(cortado, ranks, small, lines, tmp_path):
+    config = small()
+    assert cortado("train", config, "--out", tmp_path / "one", "--threads", 1).returncode == 0
+    shared = ("--share-optimizer",)
+    for count, stop, words in ((2, ["--stop-at", 4], shared), (1, ["--stop-at", 8], ()), (3, [], shared)):
+        begun = (tmp_path / "two").exists()
+        command = ["train", *(["--resume"] if begun else [config]), "--out", tmp_path / "two", *stop, *words]
+        codes, _, errors = ranks(count, *command).end()
+        assert codes == [0] * count, errors
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    assert close([line["loss"] for line in one if "loss" in line], [line["loss"] for line in two if "loss" in line], 1e-4)
+
+
+def refused(group, code, words):
+    """Both end with this code, and one line of process 0 says why."""
+    codes, out, errors = group.end()
+    assert codes == [code, code] and out[1] == errors[1] == "", errors
+    assert errors[0].count("\n") == 1 and errors[0].startswith("cortado: ") and re.search(words, errors[0]), errors[0]
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--set", "training.learning_rate=0.5"], "process 1 has another config than process 0"),
+    (["--set", "training.batch=two"], "process 1: .*batch"),
+    (["--data", "missing.txt"], "process 1: .*missing.txt"),
+])  # fmt: skip
+def test_processes_that_disagree(ranks, small, tmp_path, words, message):
+    group = ranks(2, "train", small(), "--out", tmp_path / "run", of_rank={1: {"words": words}})
+    refused(group, 2, message)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_text_of_the_same_name(ranks, small, tmp_path):
+    config = small()
+    for number, folder in enumerate(("a", "b")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "text.txt").write_text(("To be or not to be. " if number else "To be or not to do. ") * 200)
+    config.write_text(config.read_text().replace(str(tmp_path / "text.txt"), "text.txt"))
+    # The config names it by its place, so the places are made the same: each process sees its own.
+    group = ranks(2, "train", config, "--out", tmp_path / "run", of_rank={
+        rank: {"before": lambda folder=folder: __import__("os").chdir(tmp_path / folder)} for rank, folder in enumerate("ab")})  # fmt: skip
+    refused(group, 2, "process 1 has another (config|text or examples)")
+
+
+def test_a_folder_in_use_and_a_port_in_use(cortado, ranks, small, tmp_path):
+    config = small()
+    assert cortado("train", config, "--out", tmp_path / "run", "--steps", 1).returncode == 0
+    refused(ranks(2, "train", config, "--out", tmp_path / "run"), 2, "already holds a run")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        environment = {"environment": {"CORTADO_TIMEOUT": "5"}}
+        group = ranks(1, "train", config, "--out", tmp_path / "other", port=taken.getsockname()[1], of_rank={0: environment})
+        codes, _, errors = group.end()
+    assert codes == [1] and errors[0].splitlines()[-1].startswith("cortado: [ranks] the processes do not find each other: ")
+
+
+def test_no_room_for_the_checkpoint(ranks, small, tmp_path):
+    limit = {"before": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))}
+    group = ranks(2, "train", small(), "--out", tmp_path / "run", of_rank={0: limit})
+    refused(group, 1, "safetensors")
+    assert not list((tmp_path / "run").glob("*.safetensors"))
+
+
+def begun(run, steps, group):
+    """Waits until so many steps are written down."""
+    for _ in range(1200):
+        if (run / "metrics.jsonl").exists() and len((run / "metrics.jsonl").read_text().splitlines()) > steps:
+            return
+        assert all(process.poll() is None for process in group.processes), group.end()
+        time.sleep(0.05)
+    raise AssertionError("it does not begin")
+
+
+LONG = {"steps": 100000, "evaluate_every": 100000}
+
+
+def test_one_that_is_told_to_stop_stops_all(cortado, ranks, small, tmp_path):
+    group = ranks(2, "train", small(LONG), "--out", tmp_path / "run")
+    begun(tmp_path / "run", 3, group)
+    group.processes[1].send_signal(signal.SIGINT)
+    codes, out, errors = group.end()
+    assert codes == [0, 130] and "--resume" in out[0] + errors[0], (codes, errors)
+    step = json.loads((tmp_path / "run" / "train.json").read_text())["step"]
+    done = cortado("train", "--resume", "--out", tmp_path / "run", "--stop-at", step + 2)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("sent", "message"), [(signal.SIGKILL, "another process is gone"), (signal.SIGSTOP, "waited in vain")])
+def test_one_that_is_gone_or_hangs(ranks, small, tmp_path, sent, message):
+    waits = {"environment": {"CORTADO_TIMEOUT": "4"}}
+    group = ranks(2, "train", small(LONG), "--out", tmp_path / "run", of_rank={0: waits, 1: waits})
+    begun(tmp_path / "run", 3, group)
+    group.processes[1].send_signal(sent)
+    _, error = group.processes[0].communicate(timeout=60)
+    group.processes[1].kill()
+    assert group.processes[0].returncode == 1 and error.count("\n") == 1 and message in error, error
+    assert (tmp_path / "run" / "trainer.safetensors").exists()
+
+
+def test_commands_for_one_process(ranks, tmp_path):
+    refused(ranks(2, "generate", tmp_path), 2, "generate is for one process: leave torchrun out")
+    codes, out, _ = ranks(1, "train", "--help").end()
+    assert codes == [0] and "--share-optimizer" in out[0]
+
+
+def test_torchrun_goes_on_after_a_kill(root, small, lines, tmp_path):
+    """scripts/kill_ranks.py: processes killed at random moments, and the losses of an undisturbed run in the end."""
+    small({"steps": 300, "evaluate_every": 20})
+    command = [sys.executable, root / "scripts/kill_ranks.py", tmp_path / "config.json", "--out", tmp_path / "killed", "--kills", "2"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 kills" in done.stdout and "the same losses" in done.stdout
