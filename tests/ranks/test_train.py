@@ -164,3 +164,53 @@ def test_torchrun_goes_on_after_a_kill(root, small, lines, tmp_path):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 kills" in done.stdout and "the same losses" in done.stdout
+
+
+# One layer of every causal mechanism, each handing its state on; what their defaults would not show in a short text.
+SETTINGS = {"latte": {"latents": 8}, "macchiato": {"latents": 8, "window": 9}, "sliding_window": {"window": 9}, "lola": {"chunk": 8, "cache": 4},
+            "blurry_window": {"slots": 9, "period": 18}, "lolcats": {"window": 8}, "longformer": {"window": 5}, "luna": {"latents": 5},
+            "mega": {"chunk": 16}}  # fmt: skip
+
+
+def moments(run):
+    """The gradients of the first step, but for a factor."""
+    return {key: value for key, value in load_file(run / "trainer.safetensors").items() if key.startswith("first.")}
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_mechanism_hands_its_state_on(cortado, ranks, small, lines, tmp_path, count):
+    told = json.loads(cortado("mechanisms", "--json").stdout)
+    names = [it["name"] for it in told if it["causal"]]
+    assert len(names) > 25
+    layers = [{"mixer": {"mixer": name, **SETTINGS.get(name, {})}} for name in names]
+    training = {"batch": 2, "context": 50, "steps": 1, "warmup": 0, "evaluate_every": 1}
+    config = small(training, layers=layers, mixer=None, context=50, positions="learned")
+    config.write_text(json.dumps({key: value for key, value in json.loads(config.read_text()).items() if value is not None}))
+    assert cortado("train", config, "--out", tmp_path / "one", "--threads", 1).returncode == 0
+    codes, _, errors = ranks(count, "train", config, "--out", tmp_path / "two", "--context-parallel", count).end()
+    assert codes == [0] * count, errors
+    one, two = moments(tmp_path / "one"), moments(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for key, gradient in one.items():
+        assert (gradient - two[key]).abs().max() <= 2e-5 * gradient.abs().max() + 1e-9, key
+    assert close(*([line["loss"] for line in lines(tmp_path / run) if "loss" in line] for run in ("one", "two")), 1e-5)
+
+
+def test_rows_and_tokens_shared_out_at_once(cortado, ranks, small, lines, tmp_path):
+    """Four processes: two pairs, each with half of the rows, and in a pair each with half of the tokens."""
+    config = small({"accumulate": 2, "batch": 3}, mixer={"mixer": "gla"})
+    assert cortado("train", config, "--out", tmp_path / "one", "--threads", 1).returncode == 0
+    codes, _, errors = ranks(4, "train", config, "--out", tmp_path / "four", "--context-parallel", 2, "--share-optimizer").end()
+    assert codes == [0] * 4, errors
+    assert close(*([line["loss"] for line in lines(tmp_path / run) if "loss" in line] for run in ("one", "four")), 1e-4)
+
+
+@pytest.mark.parametrize(("training", "changes", "count", "message"), [
+    ({}, {}, 3, "3 processes have no groups of 2 that share a sequence"),
+    ({"packed": True}, {}, 2, "packed documents cannot lie over several processes"),
+    ({"context": 1}, {}, 2, "sequences of 1 tokens have no 2 parts"),
+])  # fmt: skip
+def test_sequences_that_have_no_parts(ranks, small, tmp_path, training, changes, count, message):
+    group = ranks(count, "train", small(training, **changes), "--out", tmp_path / "run", "--context-parallel", 2)
+    codes, _, errors = group.end()
+    assert codes == [2] * count and errors[0].count("\n") == 1 and message in errors[0] and not any(errors[1:]), errors

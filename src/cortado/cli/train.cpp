@@ -122,6 +122,8 @@ void add_train_command(CLI::App& app) {
          CLI::NonNegativeNumber);
   command->add_flag("--share-optimizer", options->request.share_optimizer,
                     "of several processes, each keeps the optimiser's moments of its part of the weights alone");
+  option(*command, "--context-parallel", options->request.context_parts,
+         "so many processes share each sequence, every one with a part of its tokens", CLI::Range(1, 65536));
   command->add_flag("--quiet", options->quiet, "show no progress bar");
   command->footer(kTrainFooter);
   options->common = add_common_options(*command);

@@ -7,6 +7,7 @@
 #include "cortado/base/error.h"
 #include "cortado/formats/checksum.h"
 #include "cortado/mechanisms/registry.h"
+#include "cortado/models/relay.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/rotary.h"
 
@@ -87,7 +88,7 @@ std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer
   return make_mixer(config.layers[layer], mixer_context(config, layer), concat("layers[", layer, "]"));
 }
 
-Block::Block(const ModelConfig& config, int64_t layer) : Module("Block"), dropout_(config.dropout) {
+Block::Block(const ModelConfig& config, int64_t layer) : Module("Block"), layer_(layer), dropout_(config.dropout) {
   mixer_norm_ = register_module("mixer_norm", make_norm(config));
   mixer_ = register_module("mixer", make_layer_mixer(config, layer));
   if (config.post_norm) mixer_post_norm_ = register_module("mixer_post_norm", make_norm(config));
@@ -98,7 +99,9 @@ Block::Block(const ModelConfig& config, int64_t layer) : Module("Block"), dropou
 }
 
 Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
-  return forward_with(x, batch, [&](const Tensor& y) { return mixer_->forward(y, batch, state); });
+  return forward_with(x, batch, [&](const Tensor& y) {
+    return batch.relay ? batch.relay->forward(*mixer_, layer_, y, batch) : mixer_->forward(y, batch, state);
+  });
 }
 
 Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const {
@@ -192,7 +195,8 @@ void Backbone::check_inputs(const Tensor& inputs, const Batch& batch, const Mode
 }
 
 Tensor Backbone::checked_positions(const Tensor& inputs, const Batch& batch, const ModelState* state) const {
-  const auto start = state ? std::optional<Tensor>(state->position) : std::nullopt;
+  auto start = state ? std::optional<Tensor>(state->position) : std::nullopt;
+  if (batch.before > 0) start = at::full({batch.rows(inputs)}, batch.before, inputs.options().dtype(at::kLong));
   const Tensor positions = batch.positions(inputs, start);
   if (!positions_ || inputs.numel() == 0) return positions;
   const bool plain = !start && !batch.cu_seqlens;

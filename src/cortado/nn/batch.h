@@ -5,11 +5,16 @@
 
 namespace cortado {
 
+class Relay;  // models/relay.h
+
 // A call's tokens: dense [B, T, D], or packed (B = 1) sequences one after the other, bounded by cu_seqlens.
 // There are never pad tokens: a padded batch is packed at the model's door (pack_padded).
 struct Batch {
   OptionalTensor cu_seqlens;  // int64 [N+1], first 0, last T; none = dense
   bool training = false;      // dropout acts
+  // Of sequences that lie over several processes: who hands states on, and the tokens that lie before this part's.
+  const Relay* relay = nullptr;
+  int64_t before = 0;
 
   // Rows that a state has for a call on x: N packed sequences, else B.
   int64_t rows(const Tensor& x) const { return cu_seqlens ? cu_seqlens->size(0) - 1 : x.size(0); }

@@ -31,6 +31,7 @@ class LanguageTask : public Task {
   LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     return learn_batch(*model_, batches_->next(position), type_, options_.accumulate, turn);
   }
+  std::string undivided() const override { return options_.packed ? "packed documents" : ""; }
   bool validates() const override { return validation_ != nullptr; }
   Validation validate(const Progress& progress) override {
     const Autocast autocast(model_->device(), type_);
@@ -82,6 +83,18 @@ class LanguageData : public TaskData {
   Dataset dataset_;
 };
 
+// What of a sequence lies before the relay's part `part`.
+int64_t tokens_before(const TrainingBatch& batch, const Relay& relay, int64_t part) {
+  return batch.tokens.size(1) * part / relay.parts();
+}
+
+// This process's part of every sequence.
+TrainingBatch tokens_of(const TrainingBatch& batch, const Relay& relay) {
+  const int64_t begin = tokens_before(batch, relay, relay.part()),
+                count = tokens_before(batch, relay, relay.part() + 1) - begin;
+  return {batch.tokens.narrow(1, begin, count).contiguous(), batch.targets.narrow(1, begin, count).contiguous(), {}};
+}
+
 }  // namespace
 
 Dataset open_data(const std::string& path, const TrainingOptions& options,
@@ -121,19 +134,22 @@ TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
 
 LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate,
                          const Turn& turn) {
-  const TrainingBatch part = part_of(batch, turn);
+  const TrainingBatch rows = part_of(batch, turn);
+  const int64_t before = turn.relay ? tokens_before(rows, *turn.relay, turn.relay->part()) : 0;
+  const TrainingBatch part = turn.relay ? tokens_of(rows, *turn.relay) : rows;
   const auto counted = [](const TrainingBatch& of) { return double(of.targets.ge(0).sum().item<int64_t>()); };
-  const double share = turn.parts == 1 ? 1.0 : counted(part) / counted(batch);
-  if (share == 0) return nothing_learned(turn);
+  const bool shared = turn.parts > 1 || turn.relay;
+  const double share = shared ? counted(part) / counted(batch) : 1.0;
+  if (share == 0 && !turn.relay) return nothing_learned(turn);
   const at::Device device = model.device();
-  Batch about{.cu_seqlens = part.cu_seqlens, .training = true};
+  Batch about{.cu_seqlens = part.cu_seqlens, .training = true, .relay = turn.relay, .before = before};
   if (about.cu_seqlens) about.cu_seqlens = about.cu_seqlens->to(device);
   Tensor loss;
   {
     const Autocast autocast(device, type);
     loss = model.loss(part.tokens.to(device), part.targets.to(device), about) / double(accumulate);
   }
-  if (turn.parts > 1) loss = loss * share;
+  if (shared) loss = loss * share;
   turn.backward(loss);
   return {loss.detach(), part.tokens.numel()};
 }

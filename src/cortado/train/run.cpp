@@ -254,7 +254,9 @@ TrainResult train_run(const TrainRequest& request) {
   ranks.agree([&] {
     if (ranks.first()) lock.emplace(folder, request.use);
   });
-  Trainer trainer(task, plan.options, ranks, request.share_optimizer);
+  std::optional<Trainer> made;
+  ranks.agree([&] { made.emplace(task, plan.options, ranks, request.share_optimizer, request.context_parts); });
+  Trainer& trainer = *made;
   ranks.agree([&] {
     if (going_on) check_same_run(folder, plan.config());
     // Looks at the data: before the config is written.

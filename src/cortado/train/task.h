@@ -15,6 +15,7 @@
 #include "cortado/base/json.h"
 #include "cortado/data/batches.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/models/relay.h"
 #include "cortado/parallel/ranks.h"
 #include "cortado/tokenizers/tokenizer.h"
 #include "cortado/train/options.h"
@@ -32,6 +33,7 @@ struct Validation {
 // Which part of a batch a process learns, of as many as there are processes, and how.
 struct Turn {
   int64_t part = 0, parts = 1;
+  const Relay* relay = nullptr;  // of the part, this process has a part of every sequence
   // Of `count` rows (examples, sequences): [begin, end). Parts differ by one at most, and may be empty.
   int64_t begin(int64_t count) const { return count * part / parts; }
   int64_t end(int64_t count) const { return count * (part + 1) / parts; }
@@ -72,6 +74,9 @@ class Task {
   virtual LearnedBatch learn(DataPosition& position, const Turn& turn) = 0;
   // The step's loss, of the sum of its shares.
   virtual double loss(const Tensor& shares) const { return shares.item<double>(); }
+
+  // Whether a batch's sequences can lie over several processes. If not, why: "packed documents".
+  virtual std::string undivided() const { return "the task's examples"; }
 
   // False: nothing is held out, and "best" is the last.
   virtual bool validates() const = 0;

@@ -20,13 +20,21 @@ std::vector<Tensor> tensors_of(const NamedTensors& named) {
 
 }  // namespace
 
-Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks, bool shared_out)
+Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks, bool shared_out,
+                 int64_t context_parts)
     : task_(std::move(task)),
       options_(options),
       ranks_(ranks),
       optimizer_(task_->learned(), options_, ranks_, shared_out),
       gradients_(tensors_of(task_->learned()), ranks_) {
   task_->train_among(ranks_);
+  if (context_parts > 1) {
+    const std::string undivided = task_->undivided();
+    fail_input_if(!undivided.empty(), "[", task_->name(), "] ", undivided, " cannot lie over several processes");
+    fail_input_if(options_.context < context_parts, "[", task_->name(), "] sequences of ", options_.context,
+                  " tokens have no ", context_parts, " parts");
+    relay_ = std::make_unique<Relay>(ranks_, context_parts);
+  }
   state_.read = task_->data();
 }
 
@@ -103,12 +111,19 @@ LearnedBatch Trainer::accumulate_gradients() {
   LearnedBatch all;
   for (int64_t i = 0; i < options_.accumulate; ++i) {
     const bool last = i + 1 == options_.accumulate;
-    const LearnedBatch more = task_->learn(
-        state_.data, {ranks_.rank(), ranks_.size(), [&](const Tensor& share) { gradients_.backward(share, last); }});
+    const LearnedBatch more = task_->learn(state_.data, turn(last));
     all = {i == 0 ? more.losses : all.losses + more.losses, all.tokens + more.tokens};
   }
   gradients_.finish();
+  if (relay_) relay_->finish();
   return all;
+}
+
+// Processes that share sequences have the same rows of a batch.
+Turn Trainer::turn(bool last) {
+  const int64_t sharing = relay_ ? relay_->parts() : 1;
+  return {ranks_.rank() / sharing, ranks_.size() / sharing, relay_.get(),
+          [this, last](const Tensor& share) { gradients_.backward(share, last); }};
 }
 
 // What all processes have learned together; whether one of them was told to stop.

@@ -39,7 +39,10 @@ class Trainer {
   // `ranks`: processes that train the same weights together, each with its part of every batch: what a step does is the
   // same for any number of them but for the order of sums. Everything here is collective then; the keeper's functions
   // are called in each of them. `shared_out`: so is the optimiser (AdamW).
-  Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks = {}, bool shared_out = false);
+  // `context_parts`: so many processes each share their sequences, every one with a part of each (models/relay.h).
+  // InputError: the processes have no such groups, or the task's sequences cannot lie over several.
+  Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks = {}, bool shared_out = false,
+          int64_t context_parts = 1);
 
   // To begin with: another state than a fresh one. To go on: the checkpoint's, and then optimizer() has its moments; a
   // checkpoint of a run over other data: InputError.
@@ -61,6 +64,7 @@ class Trainer {
   };
   Step take_step(const RunKeeper& keeper, const RunControl& control);
   LearnedBatch accumulate_gradients();
+  Turn turn(bool last);
   bool add_up(LearnedBatch& learned, bool stop) const;
   void require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const;
   bool validation_due() const;
@@ -72,6 +76,7 @@ class Trainer {
   Ranks ranks_;
   AdamW optimizer_;
   GradientSum gradients_;
+  std::unique_ptr<Relay> relay_;
   TrainerState state_;
   int64_t saved_step_ = 0;
   bool unsaved_ = true;

@@ -1,0 +1,200 @@
+#include "cortado/models/relay.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstring>
+
+#include "cortado/base/error.h"
+#include "cortado/parallel/group.h"
+
+namespace cortado {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+constexpr int64_t kMostDims = 8, kHeader = kMostDims + 2;  // type, number of dimensions, sizes
+
+// A tag a message: layer, direction, header or contents.
+int tag_of(int64_t layer, int64_t direction, bool contents) {
+  return static_cast<int>(layer * 4 + (direction > 0 ? 2 : 0) + (contents ? 1 : 0));
+}
+
+Tensor header_of(const std::vector<Tensor>& tensors) {
+  Tensor header = at::zeros({static_cast<int64_t>(tensors.size()), kHeader}, at::kLong);
+  auto rows = header.accessor<int64_t, 2>();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    TORCH_CHECK(tensors[i].dim() <= kMostDims, "[relay] a state's tensor has ", tensors[i].dim(), " dimensions");
+    rows[row][0] = static_cast<int64_t>(tensors[i].scalar_type());
+    rows[row][1] = tensors[i].dim();
+    for (int64_t d = 0; d < tensors[i].dim(); ++d) rows[row][2 + d] = tensors[i].size(d);
+  }
+  return header;
+}
+
+Tensor bytes_of_all(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> parts;
+  for (const Tensor& tensor : tensors) parts.push_back(tensor.detach().contiguous().flatten().view(at::kByte));
+  return at::cat(parts);
+}
+
+std::vector<Tensor> from_bytes(const Tensor& header, const Tensor& bytes) {
+  const auto rows = header.accessor<int64_t, 2>();
+  std::vector<Tensor> tensors;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < header.size(0); ++i) {
+    const auto type = static_cast<at::ScalarType>(rows[i][0]);
+    const std::vector<int64_t> sizes(&rows[i][2], &rows[i][2] + rows[i][1]);
+    const int64_t length = c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type));
+    tensors.push_back(bytes.narrow(0, begin, length).clone().view(type).view(sizes));
+    begin += length;
+  }
+  return tensors;
+}
+
+int64_t length_of(const Tensor& header) {
+  const auto rows = header.accessor<int64_t, 2>();
+  int64_t length = 0;
+  for (int64_t i = 0; i < header.size(0); ++i) {
+    int64_t elements = static_cast<int64_t>(c10::elementSize(static_cast<at::ScalarType>(rows[i][0])));
+    for (int64_t d = 0; d < rows[i][1]; ++d) elements *= rows[i][2 + d];
+    length += elements;
+  }
+  return length;
+}
+
+// The state of the part before; its derivative goes there. x only ties it to the graph.
+class Take : public torch::autograd::Function<Take> {
+ public:
+  static variable_list forward(AutogradContext* context, const Variable& x, const Relay* relay, int64_t layer,
+                               int64_t count) {
+    variable_list state = relay->receive(static_cast<size_t>(count), layer, -1, x.device());
+    context->saved_data["relay"] = reinterpret_cast<int64_t>(relay);
+    context->saved_data["layer"] = layer;
+    context->saved_data["sizes"] = header_of(state);
+    variable_list fixed;
+    for (const Tensor& tensor : state) {
+      if (!tensor.is_floating_point()) fixed.push_back(tensor);
+    }
+    context->mark_non_differentiable(fixed);
+    return state;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto* relay = reinterpret_cast<const Relay*>(context->saved_data["relay"].toInt());
+    const Tensor header = context->saved_data["sizes"].toTensor();
+    const auto rows = header.accessor<int64_t, 2>();
+    std::vector<Tensor> all;
+    at::Device device(at::kCPU);
+    for (const Tensor& gradient : gradients) {
+      if (gradient.defined()) device = gradient.device();
+    }
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      const auto type = static_cast<at::ScalarType>(rows[row][0]);
+      if (!at::isFloatingType(type)) continue;
+      const std::vector<int64_t> sizes(&rows[row][2], &rows[row][2] + rows[row][1]);
+      const auto options = at::TensorOptions(device).dtype(type);
+      all.push_back(gradients[i].defined() ? gradients[i].to(options) : at::zeros(sizes, options));
+    }
+    relay->send(all, context->saved_data["layer"].toInt(), -1);
+    return {Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
+// Hands the state on, beside y; its derivative comes from there.
+class Hand : public torch::autograd::Function<Hand> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& y, const Relay* relay, int64_t layer,
+                          at::TensorList state) {
+    relay->send(state.vec(), layer, +1);
+    context->saved_data["relay"] = reinterpret_cast<int64_t>(relay);
+    context->saved_data["layer"] = layer;
+    std::vector<int64_t> floating;
+    for (const Tensor& tensor : state) floating.push_back(tensor.is_floating_point() ? 1 : 0);
+    context->saved_data["floating"] = floating;
+    return y.view_as(y);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto* relay = reinterpret_cast<const Relay*>(context->saved_data["relay"].toInt());
+    const std::vector<int64_t> floating = context->saved_data["floating"].toIntVector();
+    const auto count = static_cast<size_t>(std::count(floating.begin(), floating.end(), 1));
+    const auto received = relay->receive(count, context->saved_data["layer"].toInt(), +1, gradients[0].device());
+    variable_list all = {gradients[0], Variable(), Variable()};
+    size_t next = 0;
+    for (const int64_t is_floating : floating) all.push_back(is_floating ? received[next++] : Variable());
+    return all;
+  }
+};
+
+}  // namespace
+
+struct Relay::Pending {
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  std::vector<Tensor> tensors;  // what is on its way
+};
+
+Relay::Relay(const Ranks& ranks, int64_t parts) : ranks_(ranks), parts_(parts), pending_(std::make_unique<Pending>()) {
+  fail_input_if(parts < 1 || ranks.size() % parts != 0, "[ranks] ", ranks.size(), " processes have no groups of ",
+                parts, " that share a sequence");
+}
+
+Relay::~Relay() = default;
+
+void Relay::send(const std::vector<Tensor>& tensors, int64_t layer, int64_t direction) const {
+  if (tensors.empty()) return;
+  const Tensor header = header_of(tensors), contents = bytes_of_all(tensors);
+  const auto to = static_cast<int>(ranks_.rank() + direction);
+  ranks_.wait([&] {
+    for (const bool with_contents : {false, true}) {
+      std::vector<Tensor> message = {with_contents ? contents : header};
+      if (message[0].numel() == 0) continue;
+      pending_->works.push_back(ranks_.group().handle->send(message, to, tag_of(layer, direction, with_contents)));
+      pending_->tensors.push_back(message[0]);
+    }
+  });
+  bytes_sent_ += static_cast<int64_t>(header.nbytes() + contents.nbytes());
+}
+
+std::vector<Tensor> Relay::receive(size_t count, int64_t layer, int64_t direction, at::Device device) const {
+  if (count == 0) return {};
+  const auto from = static_cast<int>(ranks_.rank() + direction);
+  // What comes from before was sent behind, and the other way round.
+  std::vector<Tensor> header = {at::empty({static_cast<int64_t>(count), kHeader}, at::kLong)}, contents;
+  ranks_.wait([&] {
+    ranks_.group().handle->recv(header, from, tag_of(layer, -direction, false))->wait();
+    contents = {at::empty({length_of(header[0])}, at::TensorOptions(device).dtype(at::kByte))};
+    if (contents[0].numel() > 0) {
+      ranks_.group().handle->recv(contents, from, tag_of(layer, -direction, true))->wait();
+    }
+  });
+  return from_bytes(header[0], contents[0]);
+}
+
+Tensor Relay::forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch& batch) const {
+  fail_input_if(batch.cu_seqlens.has_value(), "[ranks] packed sequences have no parts in several processes");
+  SequenceState state = mixer.zero_state(x.size(0), x.options().requires_grad(false));
+  if (part() > 0) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : state.tensors()) names.push_back(name);
+    const auto taken = Take::apply(x, this, layer, static_cast<int64_t>(names.size()));
+    for (size_t i = 0; i < names.size(); ++i) state.at(names[i]) = taken[i];
+  }
+  const Tensor y = mixer.forward(x, batch, &state);
+  if (part() + 1 == parts_) return y;
+  variable_list left;
+  for (const auto& [name, tensor] : state.tensors()) left.push_back(tensor);
+  return Hand::apply(y, this, layer, at::TensorList(left));
+}
+
+void Relay::finish() const {
+  ranks_.wait([&] {
+    for (auto& work : pending_->works) work->wait();
+  });
+  *pending_ = {};
+}
+
+}  // namespace cortado
