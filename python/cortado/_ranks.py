@@ -10,7 +10,7 @@ import sys
 from cortado import _library
 
 # Commands that several processes do together.
-TOGETHER = ("train",)
+TOGETHER = ("train", "linearize")
 
 
 def complain(message: str, code: int) -> int:

@@ -214,3 +214,22 @@ def test_sequences_that_have_no_parts(ranks, small, tmp_path, training, changes,
     group = ranks(count, "train", small(training, **changes), "--out", tmp_path / "run", "--context-parallel", 2)
     codes, _, errors = group.end()
     assert codes == [2] * count and errors[0].count("\n") == 1 and message in errors[0] and not any(errors[1:]), errors
+
+
+@pytest.mark.mechanism("lolcats")
+def test_a_conversion_by_two(cortado, ranks, small, lines, tmp_path):
+    """Attention transfer, then adapters: as by one; stopped, and gone on with by one."""
+    assert cortado("train", small(mixer={"mixer": "softmax"}), "--out", tmp_path / "model", "--threads", 1).returncode == 0
+    words = ["linearize", tmp_path / "model", "--data", tmp_path / "text.txt", "--context", 32, "--batch", 3, "--tokens", 800, "--lora-tokens",
+             400, "--evaluate-every", 3, "--evaluation-chunks", 4, "--window", 8, "--dtype", "float32", "--weights", "plain"]  # fmt: skip
+    assert cortado(*words, "--out", tmp_path / "one", "--threads", 1).returncode == 0
+    codes, out, errors = ranks(2, *words, "--out", tmp_path / "two", "--stop-at", 3).end()
+    assert codes == [0, 0] and out[1] == errors[1] == "", errors
+    assert json.loads((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 3
+    codes, _, errors = ranks(2, "linearize", "--resume", "--out", tmp_path / "two").end()
+    assert codes == [0, 0], errors
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    for key in ("loss", "evaluation_loss"):
+        assert close([line[key] for line in one if key in line], [line[key] for line in two if key in line], 1e-4), key
+    files = [load_file(tmp_path / run / "last.safetensors") for run in ("one", "two")]
+    assert all((files[0][key] - files[1][key]).abs().max() < 2e-3 for key in files[0])

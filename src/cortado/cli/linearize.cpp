@@ -12,6 +12,7 @@
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/matmul.h"
+#include "cortado/parallel/ranks.h"
 
 namespace cortado {
 namespace {
@@ -186,19 +187,24 @@ void run_linearize(LinearizeCommand& command) {
   fail_input_if(command.resume && command.overwrite, "[linearize] --resume and --overwrite exclude each other");
   request.device = command.common->apply();
   keep_freed_memory();
-  if (command.resume) {
-    check_resume(command);
+  const bool again = Ranks::restarts() > 0 && RunFolder{request.out}.has_checkpoint();  // after a process was gone
+  if (command.resume || again) {
+    if (!again) check_resume(command);
     request.use = FolderUse::kResume;
   } else {
     if (command.overwrite) request.use = FolderUse::kOverwrite;
     if (command.from && !trains(command)) return apply(command);
-    complete_plan(command);
+    const Ranks& ranks = Ranks::world();
+    ranks.agree([&] { complete_plan(command); });
+    if (ranks.several())
+      request.plan.dtype = ranks.gather(request.plan.dtype)[0];  // each may measure another to be fast
+    if (ranks.several()) request.plan.weights = ranks.gather(request.plan.weights)[0];
   }
   request.stop = interrupt_requested;
   request.progress = !command.quiet;
   catch_interrupts();
   const LinearizeResult result = linearize(request);
-  print_result(command, result);
+  if (Ranks::world().first()) print_result(command, result);
   if (!result.done) exit_if_interrupted();
 }
 

@@ -188,25 +188,27 @@ class Conversion {
 
   // The stages that are left. False: stopped.
   bool run() {
-    MetricsFile metrics(folder_.metrics(), steps_so_far());
+    std::optional<MetricsFile> metrics;
+    ranks_.agree([&] {
+      if (ranks_.first()) metrics.emplace(folder_.metrics(), steps_so_far());
+    });
     while (true) {
-      if (request_.progress) introduce();
+      if (request_.progress && ranks_.first()) introduce();
       RunKeeper keeper;
       keeper.place = folder_.path;
       keeper.log = [&](Json line) {  // its steps are counted from the first stage's
         line.erase("step");
         Json whole = {{"step", steps_so_far()}, {"stage", stage_->name()}};
         whole.update(line);
-        metrics.write(whole);
+        write([&] { metrics->write(whole); });
       };
       keeper.validated = [this](const Validation&, bool best) {
-        if (best) save(folder_.best());
+        if (best) write([this] { save(folder_.best()); });
       };
-      keeper.checkpoint = [this] { checkpoint(); };
-      const auto stop = [this] { return steps_so_far() == request_.stop_at || (request_.stop && request_.stop()); };
-      const bool done = stage_->run(keeper, {.stop = stop, .progress = request_.progress});
+      keeper.checkpoint = [this] { write([this] { checkpoint(); }); };
+      const bool done = stage_->run(keeper, control());
       if (!done || number_ + 1 == stages_.size()) {
-        save(folder_.last());
+        write([this] { save(folder_.last()); });
         return done;
       }
       fixed_ = learned_by_students(*model_);
@@ -226,8 +228,30 @@ class Conversion {
   }
 
   const LinearizePlan& plan() const { return plan_; }
+  // What must be the same in every process that converts together.
+  std::string identity() const { return json_of(plan_).dump() + chunks_->fingerprint(); }
 
  private:
+  // Of the current stage: its steps are counted from the first stage's, here too.
+  RunControl control() const {
+    if (!ranks_.several()) {
+      const auto stop = [this] { return steps_so_far() == request_.stop_at || (request_.stop && request_.stop()); };
+      return {.stop = stop, .progress = request_.progress};
+    }
+    // Several processes ask before a step and stop behind it.
+    const auto stop = [this] {
+      return (request_.stop_at >= 0 && steps_so_far() + 1 >= request_.stop_at) || (request_.stop && request_.stop());
+    };
+    return {.stop = stop, .progress = request_.progress};
+  }
+
+  // By process 0; where it fails, all end.
+  void write(const std::function<void()>& work) const {
+    ranks_.agree([&] {
+      if (ranks_.first()) work();
+    });
+  }
+
   // What another conversion learned counts as learned by earlier stages.
   void begin_with(const std::string& path) {
     const Learned learned = load_learned(path);
@@ -280,7 +304,7 @@ class Conversion {
       stage_.reset();  // holds the model
       open_model(planned.frozen);
     }
-    stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options);
+    stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options, ranks_);
   }
 
   void checkpoint() const {
@@ -321,6 +345,7 @@ class Conversion {
     std::cout << std::endl;
   }
 
+  const Ranks& ranks_ = Ranks::world();
   const LinearizeRequest& request_;
   RunFolder folder_;
   LinearizePlan plan_;
@@ -390,12 +415,22 @@ void StageReport::fields(JsonFields& json) {
 }
 
 LinearizeResult linearize(const LinearizeRequest& request) {
-  Conversion conversion(request);
-  const RunLock lock(RunFolder{request.out}, request.use);
-  if (request.use == FolderUse::kResume) conversion.resume();
-  conversion.write_description();
-  const LinearizeResult result = conversion.result(conversion.run());
-  if (result.done) write_report(request.out, conversion.plan(), result);
+  const Ranks& ranks = Ranks::world();
+  std::optional<Conversion> conversion;
+  ranks.agree([&] { conversion.emplace(request); });
+  ranks.require_same("conversion", conversion->identity());
+  std::optional<RunLock> lock;
+  ranks.agree([&] {
+    if (ranks.first()) lock.emplace(RunFolder{request.out}, request.use);
+  });
+  ranks.agree([&] {
+    if (request.use == FolderUse::kResume) conversion->resume();
+    if (ranks.first()) conversion->write_description();
+  });
+  const LinearizeResult result = conversion->result(conversion->run());
+  ranks.agree([&] {
+    if (result.done && ranks.first()) write_report(request.out, conversion->plan(), result);
+  });
   return result;
 }
 

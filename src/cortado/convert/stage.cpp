@@ -49,12 +49,13 @@ class StageTask : public Task {
 
   Validation validate(const Progress& progress) override {
     const int64_t count = chunks_->held_out();
-    Tensor sums;
+    Tensor sums = at::zeros({static_cast<int64_t>(objective_->parts().size())}, at::kDouble);
     for (int64_t i = 0; i < count; ++i) {
       progress(i * chunks_->length(), count * chunks_->length());
-      const Tensor losses = at::tensor(objective_->losses(chunks_->held_out_chunk(i), 0), at::kDouble);
-      sums = sums.defined() ? sums + losses : losses;
+      if (i % ranks_.size() != ranks_.rank()) continue;
+      sums += at::tensor(objective_->losses(chunks_->held_out_chunk(i), 0), at::kDouble);
     }
+    ranks_.sum(sums);
     const std::vector<double> parts = mean(sums, count);
     const double total = objective_->total(parts);
     return {total, parts, {{"evaluation_loss", total}, {"losses", parts}}};
@@ -97,11 +98,13 @@ void Stage::fields(JsonFields& json, TrainerState& state, std::vector<double>& b
 }
 
 Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
-             const StageOptions& options)
+             const StageOptions& options, const Ranks& ranks)
     : name_(std::move(name)),
       objective_(std::move(objective)),
       options_(training_options(options, chunks->length())),
-      trainer_(std::make_shared<StageTask>(name_, objective_, chunks, options), options_) {
+      trainer_(std::make_shared<StageTask>(name_, objective_, chunks, options), options_, ranks) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [key, parameter] : objective_->learned()) ranks.broadcast(parameter);
   TrainerState state = trainer_.state();
   state.validated_step = state.best_step = -1;  // evaluated before the first step, too
   state.plateau = Plateau{.minimum = options.minimum_rate, .rate = options.learning_rate};

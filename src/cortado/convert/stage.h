@@ -27,7 +27,7 @@ struct StageOptions {
 class Stage {
  public:
   Stage(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
-        const StageOptions& options);
+        const StageOptions& options, const Ranks& ranks = {});
 
   // True: all steps are done, and what learns holds the values of the best evaluation. False: stopped. A loss that is
   // not finite: Failure that names the step.

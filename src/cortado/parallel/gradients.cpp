@@ -39,6 +39,12 @@ GradientSum::GradientSum(std::vector<Tensor> parameters, const Ranks& ranks)
 
 GradientSum::~GradientSum() = default;
 
+int64_t GradientSum::bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& parameter : parameters_) bytes += static_cast<int64_t>(parameter.nbytes());
+  return bytes;
+}
+
 void GradientSum::backward(const Tensor& share, bool last) {
   if (!ranks_.several()) return share.backward();
   // The Reducer's results are means.

@@ -26,6 +26,9 @@ class GradientSum {
   // At the end of a step whose gradients were not all made by backward(): forms the sums at once.
   void finish();
 
+  // That a step adds up: each process sends about 2 (W - 1)/W times as many.
+  int64_t bytes() const;
+
  private:
   std::vector<Tensor> parameters_;
   const Ranks& ranks_;

@@ -9,6 +9,7 @@
 #include "cortado/base/random.h"
 #include "cortado/base/version.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/dtype.h"
 #include "cortado/nn/weights.h"
 #include "cortado/train/example_task.h"
 #include "cortado/train/trainer.h"
@@ -163,6 +164,12 @@ std::shared_ptr<Backbone> make_model(const Plan& plan, at::Device device, bool r
   return model;
 }
 
+// Each may have measured another to be fast.
+std::optional<at::ScalarType> type_of_the_first(const Ranks& ranks, const std::optional<at::ScalarType>& type) {
+  if (!ranks.several() || !type) return type;
+  return dtype_of(ranks.gather(dtype_name(*type))[0]);
+}
+
 // Processes that would train something else, or from something else, side by side.
 void require_same_plan(const Ranks& ranks, const Plan& plan, const Task& task, const Backbone& model) {
   if (!ranks.several()) return;
@@ -243,8 +250,9 @@ TrainResult train_run(const TrainRequest& request) {
   Plan plan;
   std::shared_ptr<Backbone> model;
   std::shared_ptr<Task> task;
+  ranks.agree([&] { plan = make_plan(request); });
+  plan.options.dtype = type_of_the_first(ranks, plan.options.dtype);
   ranks.agree([&] {
-    plan = make_plan(request);
     model = make_model(plan, request.device, going_on);
     task = plan.data->task(model, plan.options);
   });

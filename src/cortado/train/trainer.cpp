@@ -57,6 +57,7 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
                    .quiet = !control.progress || !ranks_.first()});
   bar.start_at(state_.step);
   bool stopping = false;
+  first_step_ = state_.step;
   while (true) {
     if (validation_due()) {
       bar.clear();
@@ -182,12 +183,16 @@ bool Trainer::validate(const RunKeeper& keeper, const RunControl& control) {
 }
 
 void Trainer::log(const Step& step, const RunKeeper& keeper) {
-  keeper.log({{"step", state_.step},
-              {"loss", step.loss},
-              {"rate", step.rate},
-              {"gradient_norm", step.gradient_norm},
-              {"tokens_per_second", double(interval_tokens_) / interval_seconds_},
-              {"seconds", state_.seconds}});
+  Json line = {{"step", state_.step},
+               {"loss", step.loss},
+               {"rate", step.rate},
+               {"gradient_norm", step.gradient_norm},
+               {"tokens_per_second", double(interval_tokens_) / interval_seconds_},
+               {"seconds", state_.seconds}};
+  // Of process 0, a step: what is added up, and what it hands on.
+  if (ranks_.several()) line["gradient_bytes"] = gradients_.bytes();
+  if (relay_) line["state_bytes"] = relay_->bytes_sent() / std::max<int64_t>(1, state_.step - first_step_);
+  keeper.log(line);
   interval_tokens_ = 0;
   interval_seconds_ = 0;
 }

@@ -78,7 +78,7 @@ class Trainer {
   GradientSum gradients_;
   std::unique_ptr<Relay> relay_;
   TrainerState state_;
-  int64_t saved_step_ = 0;
+  int64_t saved_step_ = 0, first_step_ = 0;  // of this session
   bool unsaved_ = true;
   double interval_seconds_ = 0;
   int64_t interval_tokens_ = 0;
