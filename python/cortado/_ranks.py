@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import json
 import os
 import sys
+import time
+import typing
+import uuid
 
 from cortado import _library
+
+
+class Store(typing.Protocol):
+    """What is used of torch.distributed's."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
 
 # Commands that several processes do together.
 TOGETHER = ("train", "linearize")
@@ -19,6 +31,33 @@ def complain(message: str, code: int) -> int:
     return code
 
 
+def read(store: Store, key: str) -> str:
+    return store.get(key).decode() if store.check([key]) else ""
+
+
+def agree_on_attempt(store: Store, rank: int, size: int, timeout: float) -> str:
+    """A word that the processes of this attempt share and no earlier one knew. torchrun keeps its store when it starts
+    processes anew, and addresses of those that are gone lie in it still: who reads one waits for a process that is no more.
+
+    Everyone says hello with a word that is new; process 0 repeats all of them behind its own until each has seen its own
+    there and answered."""
+    mine, deadline = uuid.uuid4().hex, time.monotonic() + timeout
+    store.set(f"cortado/hello/{rank}", mine)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            others = [read(store, f"cortado/hello/{other}") for other in range(1, size)]
+            store.set("cortado/welcome", json.dumps([mine, *others]))
+            if all(read(store, f"cortado/answer/{other}") == mine for other in range(1, size)):
+                return mine
+        else:
+            welcome = json.loads(read(store, "cortado/welcome") or "[]")
+            if welcome[rank : rank + 1] == [mine]:
+                store.set(f"cortado/answer/{rank}", welcome[0])
+                return str(welcome[0])
+        time.sleep(0.02)
+    raise TimeoutError(f"not all of {size} have come within {timeout:.0f} s")
+
+
 def join(timeout: float) -> str:
     """Makes the group of all processes: Gloo, and NCCL for what lies on GPUs. Its name, by which C++ finds it."""
     import torch
@@ -28,7 +67,10 @@ def join(timeout: float) -> str:
     if torch.cuda.is_available() and dist.is_nccl_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+    limit = datetime.timedelta(seconds=timeout)
+    store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
+    own = dist.PrefixStore(agree_on_attempt(store, rank, size, timeout), store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
     assert dist.group.WORLD is not None
     return str(dist.group.WORLD.group_name)
 

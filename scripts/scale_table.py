@@ -1,0 +1,72 @@
+"""What training would send and wait for on many GPUs, on paper: docs/scale.md.
+
+    python scripts/scale_table.py PROGRAM [--tokens 131072] [--gpus 8,1000]
+
+A model of 24 layers of 2,048 (16 heads, 32,000 tokens) of each mechanism; each GPU has --tokens tokens of one sequence.
+Sizes are those that the program itself counts (`cortado describe --json`); the rest is arithmetic on the machine below:
+990 TFLOP/s in bfloat16, of which 40 % are reached, 450 GB/s to the GPUs of the same machine (8), 50 GB/s to others."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+FLOPS, REACHED, NEAR, FAR, HOUSE = 990e12, 0.4, 450e9, 50e9, 8
+LAYERS = 24
+MIXERS = {"latte": {"latents": 128}, "macchiato": {}, "gla": {}, "gated_delta_net": {}, "mamba2": {}, "blurry_window": {"slots": 129, "period": 258},
+          "rwkv4": {}, "sliding_window": {}, "softmax": {}}  # fmt: skip
+
+
+class Model:
+    """What the program counts of one mechanism's model; between and beyond its depths along a line, as everything here is
+    linear in the depth or constant from 131,072 tokens on."""
+
+    def __init__(self, program, mixer, settings):
+        config = {"vocabulary": 32000, "dim": 2048, "heads": 16, "layers": LAYERS, "mixer": {"mixer": mixer, **settings}, "positions": "rotary"}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "config.json"
+            path.write_text(json.dumps(config))
+            done = subprocess.run([program, "describe", path, "--json"], capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout)
+        self.parameters = found["parameters"]
+        self.depths = found["depths"][-2:]
+
+    def at(self, key, tokens):
+        low, high = self.depths
+        slope = (high[key] - low[key]) / (high["tokens"] - low["tokens"])
+        return high[key] + slope * (tokens - high["tokens"])
+
+
+def seconds(value):
+    return f"{value * 1000:,.1f} ms" if value < 1 else f"{value:,.1f} s"
+
+
+def size(count):
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="What training would send and wait for on many GPUs, on paper.")
+    parser.add_argument("program")
+    parser.add_argument("--tokens", type=int, default=131072, help="of each GPU")
+    parser.add_argument("--gpus", type=lambda text: [int(it) for it in text.split(",")], default=[8, 1000])
+    options = parser.parse_args()
+    models = {mixer: Model(options.program, mixer, settings) for mixer, settings in MIXERS.items()}
+    for count in options.gpus:
+        link = NEAR if count <= HOUSE else FAR
+        whole = options.tokens * count
+        print(f"\n{count:,} GPUs, a sequence of {whole:,} tokens, {link / 1e9:.0f} GB/s:\n")
+        print("| mixer | compute | gradients | their sum takes | state, the last | handed on takes | filling the row |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
+        for mixer in MIXERS:
+            model = models[mixer]
+            state = model.at("state_bytes", whole - options.tokens)
+            compute = 3 * model.at("flops_per_token", whole / 2) * options.tokens / (FLOPS * REACHED)  # the mean depth
+            gradients = 2 * (count - 1) / count * 4 * model.parameters
+            print(f"| `{mixer}` | {seconds(compute)} | {size(4 * model.parameters)} | {seconds(gradients / link)} | {size(state)} | "
+                  f"{seconds(2 * state / link)} | {100 * (count - 1) / LAYERS:,.0f} % |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
