@@ -58,9 +58,10 @@ def uses(value, names):
 def files_of(root, names):
     """What goes besides the folders."""
     found = [path for path in sorted((root / "configs").rglob("*.json")) if uses(json.loads(path.read_text()), names)]
+    configs = {path.resolve() for path in found}
     for path in sorted((root / "experiments").glob("*/*.json")):
         base = json.loads(path.read_text()).get("config")
-        if isinstance(base, str) and (path.parent / base).resolve() in [config.resolve() for config in found]:
+        if isinstance(base, str) and (path.parent / base).resolve() in configs:
             found.append(path)
     for name in names:
         found += sorted((root / "src").rglob(f"{name}_test.cpp")) + sorted((root / "tests").rglob(f"test_{name}.py"))

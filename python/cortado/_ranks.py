@@ -13,6 +13,9 @@ import uuid
 
 from cortado import _library
 
+# Commands that several processes do together.
+TOGETHER = ("train", "linearize")
+
 
 class Store(typing.Protocol):
     """What is used of torch.distributed's."""
@@ -20,9 +23,6 @@ class Store(typing.Protocol):
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
     def check(self, keys: list[str]) -> bool: ...
-
-# Commands that several processes do together.
-TOGETHER = ("train", "linearize")
 
 
 def complain(message: str, code: int) -> int:

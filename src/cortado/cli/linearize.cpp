@@ -187,7 +187,7 @@ void run_linearize(LinearizeCommand& command) {
   fail_input_if(command.resume && command.overwrite, "[linearize] --resume and --overwrite exclude each other");
   request.device = command.common->apply();
   keep_freed_memory();
-  const bool again = Ranks::restarts() > 0 && RunFolder{request.out}.has_checkpoint();  // after a process was gone
+  const bool again = goes_on_after_a_loss({request.out});
   if (command.resume || again) {
     if (!again) check_resume(command);
     request.use = FolderUse::kResume;
@@ -196,9 +196,9 @@ void run_linearize(LinearizeCommand& command) {
     if (command.from && !trains(command)) return apply(command);
     const Ranks& ranks = Ranks::world();
     ranks.agree([&] { complete_plan(command); });
-    if (ranks.several())
-      request.plan.dtype = ranks.gather(request.plan.dtype)[0];  // each may measure another to be fast
-    if (ranks.several()) request.plan.weights = ranks.gather(request.plan.weights)[0];
+    for (std::string* measured : {&request.plan.dtype, &request.plan.weights}) {
+      *measured = ranks.gather(*measured)[0];  // each may have found another to be fast
+    }
   }
   request.stop = interrupt_requested;
   request.progress = !command.quiet;

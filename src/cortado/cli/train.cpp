@@ -75,9 +75,7 @@ void train(TrainOptions& options) {
   fail_input_if(options.resume && options.overwrite, "[train] --resume and --overwrite exclude each other");
   if (options.resume) request.use = FolderUse::kResume;
   if (options.overwrite) request.use = FolderUse::kOverwrite;
-  // Started anew after one of several processes was gone: what it has already done must not be lost.
-  const bool again = Ranks::restarts() > 0 && RunFolder{request.out}.has_checkpoint();
-  if (again) request.use = FolderUse::kResume;
+  if (goes_on_after_a_loss({request.out})) request.use = FolderUse::kResume;
   request.config = effective_config(options, request.config_name);
   request.data = data_of(options);
   request.stop = interrupt_requested;

@@ -189,9 +189,7 @@ class Conversion {
   // The stages that are left. False: stopped.
   bool run() {
     std::optional<MetricsFile> metrics;
-    ranks_.agree([&] {
-      if (ranks_.first()) metrics.emplace(folder_.metrics(), steps_so_far());
-    });
+    ranks_.by_first([&] { metrics.emplace(folder_.metrics(), steps_so_far()); });
     while (true) {
       if (request_.progress && ranks_.first()) introduce();
       RunKeeper keeper;
@@ -200,15 +198,15 @@ class Conversion {
         line.erase("step");
         Json whole = {{"step", steps_so_far()}, {"stage", stage_->name()}};
         whole.update(line);
-        write([&] { metrics->write(whole); });
+        ranks_.by_first([&] { metrics->write(whole); });
       };
       keeper.validated = [this](const Validation&, bool best) {
-        if (best) write([this] { save(folder_.best()); });
+        if (best) ranks_.by_first([this] { save(folder_.best()); });
       };
-      keeper.checkpoint = [this] { write([this] { checkpoint(); }); };
+      keeper.checkpoint = [this] { ranks_.by_first([this] { checkpoint(); }); };
       const bool done = stage_->run(keeper, control());
       if (!done || number_ + 1 == stages_.size()) {
-        write([this] { save(folder_.last()); });
+        ranks_.by_first([this] { save(folder_.last()); });
         return done;
       }
       fixed_ = learned_by_students(*model_);
@@ -234,22 +232,13 @@ class Conversion {
  private:
   // Of the current stage: its steps are counted from the first stage's, here too.
   RunControl control() const {
-    if (!ranks_.several()) {
-      const auto stop = [this] { return steps_so_far() == request_.stop_at || (request_.stop && request_.stop()); };
-      return {.stop = stop, .progress = request_.progress};
-    }
-    // Several processes ask before a step and stop behind it.
     const auto stop = [this] {
-      return (request_.stop_at >= 0 && steps_so_far() + 1 >= request_.stop_at) || (request_.stop && request_.stop());
+      // Several processes ask before a step and stop behind it.
+      const bool reached = ranks_.several() ? request_.stop_at >= 0 && steps_so_far() + 1 >= request_.stop_at
+                                            : steps_so_far() == request_.stop_at;
+      return reached || (request_.stop && request_.stop());
     };
     return {.stop = stop, .progress = request_.progress};
-  }
-
-  // By process 0; where it fails, all end.
-  void write(const std::function<void()>& work) const {
-    ranks_.agree([&] {
-      if (ranks_.first()) work();
-    });
   }
 
   // What another conversion learned counts as learned by earlier stages.
@@ -420,17 +409,13 @@ LinearizeResult linearize(const LinearizeRequest& request) {
   ranks.agree([&] { conversion.emplace(request); });
   ranks.require_same("conversion", conversion->identity());
   std::optional<RunLock> lock;
-  ranks.agree([&] {
-    if (ranks.first()) lock.emplace(RunFolder{request.out}, request.use);
-  });
+  ranks.by_first([&] { lock.emplace(RunFolder{request.out}, request.use); });
   ranks.agree([&] {
     if (request.use == FolderUse::kResume) conversion->resume();
     if (ranks.first()) conversion->write_description();
   });
   const LinearizeResult result = conversion->result(conversion->run());
-  ranks.agree([&] {
-    if (result.done && ranks.first()) write_report(request.out, conversion->plan(), result);
-  });
+  if (result.done) ranks.by_first([&] { write_report(request.out, conversion->plan(), result); });
   return result;
 }
 

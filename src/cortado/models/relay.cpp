@@ -34,6 +34,19 @@ Tensor header_of(const std::vector<Tensor>& tensors) {
   return header;
 }
 
+// One tensor, as a row of a header describes it.
+struct Described {
+  at::ScalarType type;
+  std::vector<int64_t> sizes;
+
+  Described(const Tensor& header, int64_t row) {
+    const int64_t* fields = header.const_data_ptr<int64_t>() + row * kHeader;
+    type = static_cast<at::ScalarType>(fields[0]);
+    sizes.assign(fields + 2, fields + 2 + fields[1]);
+  }
+  int64_t bytes() const { return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type)); }
+};
+
 Tensor bytes_of_all(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> parts;
   for (const Tensor& tensor : tensors) parts.push_back(tensor.detach().contiguous().flatten().view(at::kByte));
@@ -41,27 +54,19 @@ Tensor bytes_of_all(const std::vector<Tensor>& tensors) {
 }
 
 std::vector<Tensor> from_bytes(const Tensor& header, const Tensor& bytes) {
-  const auto rows = header.accessor<int64_t, 2>();
   std::vector<Tensor> tensors;
   int64_t begin = 0;
   for (int64_t i = 0; i < header.size(0); ++i) {
-    const auto type = static_cast<at::ScalarType>(rows[i][0]);
-    const std::vector<int64_t> sizes(&rows[i][2], &rows[i][2] + rows[i][1]);
-    const int64_t length = c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type));
-    tensors.push_back(bytes.narrow(0, begin, length).clone().view(type).view(sizes));
-    begin += length;
+    const Described tensor(header, i);
+    tensors.push_back(bytes.narrow(0, begin, tensor.bytes()).clone().view(tensor.type).view(tensor.sizes));
+    begin += tensor.bytes();
   }
   return tensors;
 }
 
 int64_t length_of(const Tensor& header) {
-  const auto rows = header.accessor<int64_t, 2>();
   int64_t length = 0;
-  for (int64_t i = 0; i < header.size(0); ++i) {
-    int64_t elements = static_cast<int64_t>(c10::elementSize(static_cast<at::ScalarType>(rows[i][0])));
-    for (int64_t d = 0; d < rows[i][1]; ++d) elements *= rows[i][2 + d];
-    length += elements;
-  }
+  for (int64_t i = 0; i < header.size(0); ++i) length += Described(header, i).bytes();
   return length;
 }
 
@@ -85,19 +90,16 @@ class Take : public torch::autograd::Function<Take> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto* relay = reinterpret_cast<const Relay*>(context->saved_data["relay"].toInt());
     const Tensor header = context->saved_data["sizes"].toTensor();
-    const auto rows = header.accessor<int64_t, 2>();
     std::vector<Tensor> all;
     at::Device device(at::kCPU);
     for (const Tensor& gradient : gradients) {
       if (gradient.defined()) device = gradient.device();
     }
     for (size_t i = 0; i < gradients.size(); ++i) {
-      const auto row = static_cast<int64_t>(i);
-      const auto type = static_cast<at::ScalarType>(rows[row][0]);
-      if (!at::isFloatingType(type)) continue;
-      const std::vector<int64_t> sizes(&rows[row][2], &rows[row][2] + rows[row][1]);
-      const auto options = at::TensorOptions(device).dtype(type);
-      all.push_back(gradients[i].defined() ? gradients[i].to(options) : at::zeros(sizes, options));
+      const Described state(header, static_cast<int64_t>(i));
+      if (!at::isFloatingType(state.type)) continue;
+      const auto options = at::TensorOptions(device).dtype(state.type);
+      all.push_back(gradients[i].defined() ? gradients[i].to(options) : at::zeros(state.sizes, options));
     }
     relay->send(all, context->saved_data["layer"].toInt(), -1);
     return {Variable(), Variable(), Variable(), Variable()};

@@ -69,20 +69,20 @@ void GradientSum::backward(const Tensor& share, bool last) {
 void GradientSum::finish() {
   if (!ranks_.several() || std::exchange(done_, false)) return;
   const at::NoGradGuard no_grad;
-  std::vector<Tensor> parts;
-  for (Tensor& parameter : parameters_) {
+  std::vector<Tensor> gradients;
+  std::vector<int64_t> made;
+  for (const Tensor& parameter : parameters_) {
     const Tensor& gradient = parameter.grad();
-    parts.push_back(gradient.defined() ? gradient.flatten() : at::zeros({parameter.numel()}, parameter.options()));
-    parts.push_back(at::full({1}, gradient.defined() ? 1.0 : 0.0, parameter.options()));
+    gradients.push_back(gradient.defined() ? gradient : at::zeros_like(parameter));
+    made.push_back(gradient.defined());
   }
-  const Tensor all = at::cat(parts);
+  const Tensor all = at::flatten_dense_tensors(gradients), used = at::tensor(made, at::kLong);
   ranks_.sum(all);
-  int64_t begin = 0;
-  for (Tensor& parameter : parameters_) {
-    const int64_t size = parameter.numel();
-    const bool used = all[begin + size].item<double>() > 0;
-    if (used) parameter.mutable_grad() = all.narrow(0, begin, size).view_as(parameter).clone();
-    begin += size + 1;
+  ranks_.sum(used);
+  const std::vector<Tensor> sums = at::unflatten_dense_tensors(all, gradients);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const bool anywhere = used.const_data_ptr<int64_t>()[i] > 0;
+    if (anywhere) parameters_[i].mutable_grad() = sums[i].clone();
   }
 }
 

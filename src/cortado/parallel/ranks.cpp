@@ -124,6 +124,12 @@ void Ranks::agree(const std::function<void()>& work) const {
   }
 }
 
+void Ranks::by_first(const std::function<void()>& work) const {
+  agree([&] {
+    if (first()) work();
+  });
+}
+
 void Ranks::require_same(const std::string& what, const std::string& value) const {
   if (!several()) return;
   const std::vector<std::string> all = gather(value);

@@ -44,6 +44,8 @@ class Ranks {
   // Runs `work` in every process. Where it throws in one, it ends in all: process 0 throws what it threw itself, or what
   // the first of the others did; those throw EndedElsewhere.
   void agree(const std::function<void()>& work) const;
+  // The same of work that process 0 alone does, as writing.
+  void by_first(const std::function<void()>& work) const;
   // `value` must be process 0's in every process; `what` for the message.
   void require_same(const std::string& what, const std::string& value) const;
   // Process 0 says `message`, the others nothing.

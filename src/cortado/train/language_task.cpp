@@ -83,6 +83,24 @@ class LanguageData : public TaskData {
   Dataset dataset_;
 };
 
+// What of a batch is the turn's: rows, or of a packed one sequences of about as many tokens. No tokens: nothing is.
+TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
+  if (turn.parts == 1) return batch;
+  if (!batch.cu_seqlens) {
+    const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
+    return {batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count), std::nullopt};
+  }
+  // The sequences that begin within the part's share of the tokens.
+  const int64_t tokens = batch.tokens.size(1);
+  const Tensor bounds = batch.cu_seqlens->to(at::kLong).contiguous();
+  const std::vector<int64_t> all(bounds.const_data_ptr<int64_t>(), bounds.const_data_ptr<int64_t>() + bounds.numel());
+  const auto at_token = [&](int64_t token) { return std::lower_bound(all.begin(), all.end(), token) - all.begin(); };
+  const int64_t first = at_token(turn.begin(tokens)), last = at_token(turn.end(tokens));
+  const int64_t begin = all[static_cast<size_t>(first)], count = all[static_cast<size_t>(last)] - begin;
+  return {batch.tokens.narrow(1, begin, count), batch.targets.narrow(1, begin, count),
+          bounds.slice(0, first, last + 1) - begin};
+}
+
 // What of a sequence lies before the relay's part `part`.
 int64_t tokens_before(const TrainingBatch& batch, const Relay& relay, int64_t part) {
   return batch.tokens.size(1) * part / relay.parts();
@@ -113,23 +131,6 @@ std::shared_ptr<BatchSource> make_batches(const std::shared_ptr<TokenFile>& toke
 std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, const std::string& tokenizer) {
   fail_input_if(options.data.empty(), "[train] no data: give --data, or \"data\" in \"training\"");
   return std::make_unique<LanguageData>(options, tokenizer);
-}
-
-TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
-  if (turn.parts == 1) return batch;
-  if (!batch.cu_seqlens) {
-    const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
-    return {batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count), std::nullopt};
-  }
-  // The sequences that begin within the part's share of the tokens.
-  const int64_t tokens = batch.tokens.size(1);
-  const Tensor bounds = batch.cu_seqlens->to(at::kLong).contiguous();
-  const std::vector<int64_t> all(bounds.const_data_ptr<int64_t>(), bounds.const_data_ptr<int64_t>() + bounds.numel());
-  const auto at_token = [&](int64_t token) { return std::lower_bound(all.begin(), all.end(), token) - all.begin(); };
-  const int64_t first = at_token(turn.begin(tokens)), last = at_token(turn.end(tokens));
-  const int64_t begin = all[static_cast<size_t>(first)], count = all[static_cast<size_t>(last)] - begin;
-  return {batch.tokens.narrow(1, begin, count), batch.targets.narrow(1, begin, count),
-          bounds.slice(0, first, last + 1) - begin};
 }
 
 LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate,

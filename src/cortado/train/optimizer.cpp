@@ -2,6 +2,8 @@
 
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/flatten_dense_tensors.h>
+#include <ATen/ops/unflatten_dense_tensors.h>
 
 #include <algorithm>
 
@@ -55,23 +57,18 @@ void AdamW::share_owners() {
 // Each process tells the others what it has updated, in one piece.
 void AdamW::exchange_parameters() {
   for (int64_t owner = 0; owner < ranks_.size(); ++owner) {
-    std::vector<Tensor> parameters, parts;
+    std::vector<Tensor> parameters;
     for (const Group& group : groups_) {
       for (size_t i = 0; i < group.parameters.size(); ++i) {
-        if (group.owners[i] != owner || !group.parameters[i].grad().defined()) continue;
-        parameters.push_back(group.parameters[i]);
-        parts.push_back(group.parameters[i].detach().flatten());
+        if (group.owners[i] == owner && group.parameters[i].grad().defined()) parameters.push_back(group.parameters[i]);
       }
     }
-    if (parts.empty()) continue;
-    const Tensor all = at::cat(parts);
+    if (parameters.empty()) continue;
+    const Tensor all = at::flatten_dense_tensors(parameters);
     ranks_.broadcast(all, owner);
     if (owner == ranks_.rank()) continue;
-    int64_t begin = 0;
-    for (Tensor& parameter : parameters) {
-      parameter.copy_(all.narrow(0, begin, parameter.numel()).view_as(parameter));
-      begin += parameter.numel();
-    }
+    const std::vector<Tensor> updated = at::unflatten_dense_tensors(all, parameters);
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(updated[i]);
   }
 }
 
@@ -137,16 +134,6 @@ NamedTensors AdamW::moments() const {
     }
   }
   return result;
-}
-
-int64_t AdamW::moment_bytes() const {
-  int64_t bytes = 0;
-  for (const Group& group : groups_) {
-    for (const auto* moments : {&group.first, &group.second}) {
-      for (const Tensor& moment : *moments) bytes += moment.defined() ? static_cast<int64_t>(moment.nbytes()) : 0;
-    }
-  }
-  return bytes;
 }
 
 void AdamW::restore(const NamedTensors& moments, int64_t steps) {

@@ -41,7 +41,6 @@ class AdamW {
   // Moments by name ("first.NAME", "second.NAME"), for a checkpoint; restore wants exactly these. Where they are shared
   // out, process 0 gets the others' (collective), which get none.
   NamedTensors moments() const;
-  int64_t moment_bytes() const;  // kept in this process
   void restore(const NamedTensors& moments, int64_t steps);
 
  private:

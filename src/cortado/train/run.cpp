@@ -209,26 +209,19 @@ void checkpoint(const Trainer& trainer, const NamedTensors& moments, const Backb
 
 bool train(Trainer& trainer, const Backbone& model, const Plan& plan, const TrainRequest& request) {
   const RunFolder folder{request.out};
-  std::optional<MetricsFile> metrics;
-  if (Ranks::world().first()) metrics.emplace(folder.metrics(), trainer.state().step);
   const Ranks& ranks = Ranks::world();
+  std::optional<MetricsFile> metrics;
+  ranks.by_first([&] { metrics.emplace(folder.metrics(), trainer.state().step); });
   RunKeeper keeper;
   keeper.place = folder.path;
-  keeper.log = [&](const Json& line) {
-    ranks.agree([&] {
-      if (metrics) metrics->write(line);
-    });
-  };
+  keeper.log = [&](const Json& line) { ranks.by_first([&] { metrics->write(line); }); };
   keeper.checkpoint = [&] {
     const NamedTensors moments = trainer.optimizer().moments();
-    ranks.agree([&] {
-      if (ranks.first()) checkpoint(trainer, moments, model, plan, folder);
-    });
+    ranks.by_first([&] { checkpoint(trainer, moments, model, plan, folder); });
   };
   keeper.validated = [&](const Validation& found, bool best) {
     if (!best) return;
-    ranks.agree([&] {
-      if (!ranks.first()) return;
+    ranks.by_first([&] {
       save_weights(model, folder.best(),
                    {{"step", std::to_string(trainer.state().step)}, {"validation_loss", concat(found.loss)}});
     });
@@ -259,9 +252,7 @@ TrainResult train_run(const TrainRequest& request) {
   require_same_plan(ranks, plan, *task, *model);
 
   std::optional<RunLock> lock;
-  ranks.agree([&] {
-    if (ranks.first()) lock.emplace(folder, request.use);
-  });
+  ranks.by_first([&] { lock.emplace(folder, request.use); });
   std::optional<Trainer> made;
   ranks.agree([&] { made.emplace(task, plan.options, ranks, request.share_optimizer, request.context_parts); });
   Trainer& trainer = *made;

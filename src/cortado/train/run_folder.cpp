@@ -12,6 +12,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/parallel/ranks.h"
 
 namespace cortado {
 namespace {
@@ -97,6 +98,8 @@ void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Jso
   file["model_type"] = kModelType;
   write_file(folder.config(), file.dump(2) + "\n");
 }
+
+bool goes_on_after_a_loss(const RunFolder& folder) { return Ranks::restarts() > 0 && folder.has_checkpoint(); }
 
 bool RunFolder::has_checkpoint() const { return fs::exists(trainer()) || fs::exists(last()) || fs::exists(best()); }
 

@@ -35,6 +35,9 @@ struct RunFolder {
   bool has_checkpoint() const;  // something that starting over would lose
 };
 
+// Whether this process was started anew after one of several was gone, and the run has come far enough to go on.
+bool goes_on_after_a_loss(const RunFolder& folder);
+
 // Writes what says which model the run is of: its tokenizer (none where it reads no text), and `config` with whatever it
 // says beside the model.
 void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config);

@@ -88,9 +88,6 @@ class Task {
   Ranks ranks_;
 };
 
-// What of a batch is `turn`'s: rows, or of a packed one sequences of about as many tokens. No tokens: nothing is.
-TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn);
-
 // The data of a task, before there is a model.
 class TaskData {
  public:
