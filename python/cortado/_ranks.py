@@ -14,7 +14,7 @@ import uuid
 from cortado import _library
 
 # Commands that several processes do together.
-TOGETHER = ("train", "linearize")
+TOGETHER = ("train", "linearize", "eval", "generate", "sweep")
 
 
 class Store(typing.Protocol):
@@ -96,6 +96,7 @@ def run(arguments: list[str]) -> int:
             return complain(f"[ranks] the processes do not find each other: {str(error).splitlines()[0]}", 1)
     else:
         import torch  # noqa: F401  its libraries, for the program's
+    os.environ["CORTADO_PROGRAM"] = arguments[0]  # for processes of its own
     program = ctypes.CDLL(str(_library.root() / "lib" / "libcortado_commands.so"))
     words = (ctypes.c_char_p * (len(arguments) + 1))(*map(os.fsencode, arguments), None)
     code: int = program.cortado_main(len(arguments), words)

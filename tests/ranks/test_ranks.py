@@ -152,7 +152,7 @@ def test_one_that_is_gone_or_hangs(ranks, small, tmp_path, sent, message):
 
 
 def test_commands_for_one_process(ranks, tmp_path):
-    refused(ranks(2, "generate", tmp_path), 2, "generate is for one process: leave torchrun out")
+    refused(ranks(2, "export", tmp_path), 2, "export is for one process: leave torchrun out")
     codes, out, _ = ranks(1, "train", "--help").end()
     assert codes == [0] and "--share-optimizer" in out[0]
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cortado/base/files.h"
+#include "cortado/base/hash.h"
 #include "cortado/base/human.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/signals.h"
@@ -30,6 +31,7 @@ struct Text {
   std::shared_ptr<TokenFile> tokens;
   double bytes_per_token = 0;      // of the tokens that are predicted
   double bytes_per_character = 1;  // of the whole text; 1 where a token is any byte
+  std::string hash;                // of the files
 };
 
 // The documents of a file: all of it, or what is between separators.
@@ -58,8 +60,10 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
   std::vector<at::Tensor> parts;
   std::vector<int64_t> documents;
   int64_t tokens = 0, bytes = 0, all_bytes = 0, characters = 0;
+  std::string hashes;
   for (const auto& path : command.files) {
     const std::string text = read_text(path, tokenizer);
+    hashes += hash_text(text);
     for (const auto document : split(text, command.separator)) {
       const auto ids = tokenizer.encode(document);
       if (ids.empty()) continue;
@@ -75,12 +79,13 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
   const auto predicted = tokens - static_cast<int64_t>(documents.size());
   fail_input_if(predicted < 1, "[eval] the text is too short: no document has two tokens");
   return {tokens_in_memory(at::cat(parts), documents), static_cast<double>(bytes) / static_cast<double>(predicted),
-          tokenizer.kind() == "byte" ? 1.0 : static_cast<double>(all_bytes) / static_cast<double>(characters)};
+          tokenizer.kind() == "byte" ? 1.0 : static_cast<double>(all_bytes) / static_cast<double>(characters), hashes};
 }
 
 Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& base, const EvalCommand& command) {
   const int64_t context = base.context;
-  ProgressBar bar({.label = concat("context ", with_commas(context)), .unit = "tokens"});
+  ProgressBar bar(
+      {.label = concat("context ", with_commas(context)), .unit = "tokens", .quiet = !base.ranks.first()});
   EvaluateOptions options = base;
   options.stride = command.stride > 0 ? command.stride : std::max<int64_t>(1, context / 2);
   options.limit = command.limit;
@@ -117,16 +122,25 @@ void check_contexts(const LanguageModel& model, EvalCommand& command, size_t mar
 
 void run_eval(EvalCommand& command) {
   const c10::InferenceMode inference;
-  const auto model = command.model->open();
-  const auto tokenizer = command.model->tokenizer();
-  const auto begin = command.model->begin(*tokenizer);
-  check_contexts(*model, command, begin.size());
-  const Text text = tokenize(command, *tokenizer);
+  const Ranks& ranks = Ranks::world();
+  std::shared_ptr<LanguageModel> model;
+  std::vector<int32_t> begin;
+  Text text;
+  ranks.agree([&] {
+    model = command.model->open();
+    const auto tokenizer = command.model->tokenizer();
+    begin = command.model->begin(*tokenizer);
+    check_contexts(*model, command, begin.size());
+    text = tokenize(command, *tokenizer);
+  });
+  ranks.require_same("model", model->identity());
+  ranks.require_same("text", text.hash);
   catch_interrupts();
   Json results = Json::array();
   for (const int64_t context : command.contexts) {
-    results.push_back(evaluate(*model, text, {.context = context, .begin = begin}, command));
+    results.push_back(evaluate(*model, text, {.context = context, .begin = begin, .ranks = ranks}, command));
   }
+  if (!ranks.first()) return;
   const Table table = table_of(results, {{"context", "/context", with_commas},
                                          {"tokens", "/tokens", with_commas},
                                          {"loss", "/loss", decimals(4)},

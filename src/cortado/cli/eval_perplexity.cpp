@@ -76,7 +76,10 @@ const PerplexityPoint* find_point(const std::vector<PerplexityPoint>& points, co
 Json measure(const PerplexityCommand& command, const OpenModel& opened, const at::Tensor& tokens, int64_t length) {
   ContextLossOptions options{.length = length, .first = command.first(), .count = command.count()};
   options.begin = command.models->options->begin(*opened.tokenizer);
-  ProgressBar reading({.label = concat(opened.name, ", length ", with_commas(length)), .unit = "tokens"});
+  options.ranks = Ranks::world();
+  ProgressBar reading({.label = concat(opened.name, ", length ", with_commas(length)),
+                       .unit = "tokens",
+                       .quiet = !options.ranks.first()});
   options.progress = [&](int64_t done, int64_t all) {
     if (interrupt_requested()) reading.finish();
     stop_if_interrupted(*command.models);
@@ -129,23 +132,34 @@ void draw(const ResultFile& file, const std::string& path) {
 void run_perplexity(const PerplexityCommand& command) {
   const c10::InferenceMode inference;
   const auto& models = *command.models;
-  models.check();
-  if (!command.svg.empty()) check_output_file(command.svg);
-  const std::string text = read_file(command.data);
-  ResultFile file(models.out);
-  file.require("command", "eval ppl");
-  file.require("text", hash_text(text));
-  file.require("first token", command.first());
-  file.require("tokens", command.count());
+  const Ranks& ranks = Ranks::world();
+  std::string text;
+  ranks.agree([&] {
+    models.check();
+    if (!command.svg.empty() && ranks.first()) check_output_file(command.svg);
+    text = read_file(command.data);
+  });
+  ranks.require_same("text", hash_text(text));
+  const auto opened_file = open_results(models.out);
+  ResultFile& file = *opened_file;
+  ranks.agree([&] {
+    file.require("command", "eval ppl");
+    file.require("text", hash_text(text));
+    file.require("first token", command.first());
+    file.require("tokens", command.count());
+  });
   catch_interrupts();
   for (size_t i = 0; i < models.runs.size(); ++i) {
     const OpenModel opened = open_for(models, i, command.longest(), file);
-    const at::Tensor tokens = read_tokens(command, text, *opened.tokenizer);
+    at::Tensor tokens;
+    ranks.agree([&] { tokens = read_tokens(command, text, *opened.tokenizer); });
     for (const int64_t length : command.lengths) {
       if (find_point(points_of(file), opened.name, length)) continue;
-      file.append({measure(command, opened, tokens, length)});
+      const Json measured = measure(command, opened, tokens, length);
+      ranks.agree([&] { file.append({measured}); });
     }
   }
+  if (!ranks.first()) return;
   if (!command.svg.empty()) draw(file, command.svg);
   if (command.json) {
     std::cout << Json(file.results()).dump() << std::endl;

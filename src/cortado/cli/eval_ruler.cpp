@@ -136,24 +136,33 @@ void run_ruler(RulerCommand& command) {
   const c10::InferenceMode inference;
   // Everything that can be refused is refused before a model is read.
   const auto& models = *command.models;
-  models.check();
-  choose_tasks(command);
-  for (const auto& [needs, source] : command.files) {
-    fail_input_if(command.needs(needs) && source.path.empty(), source.missing);
-  }
-  ResultFile file(models.out);
-  file.require("command", "eval ruler", "eval niah");
+  const Ranks& ranks = Ranks::world();
+  ranks.agree([&] {
+    models.check();
+    choose_tasks(command);
+    for (const auto& [needs, source] : command.files) {
+      fail_input_if(command.needs(needs) && source.path.empty(), source.missing);
+    }
+  });
+  const auto opened_file = open_results(models.out);
+  ResultFile& file = *opened_file;
+  RulerMaterial material;
   command.request.seed = models.options->common->seed_or(command.request.seed);
   command.request.poll = [&models] { stop_if_interrupted(models); };
-  file.require("seed", command.request.seed);
-  file.require("plain", command.request.plain);
-  const RulerMaterial material = read_material(command, file);
+  command.request.ranks = ranks;
+  ranks.agree([&] {
+    file.require("command", "eval ruler", "eval niah");
+    file.require("seed", command.request.seed);
+    file.require("plain", command.request.plain);
+    material = read_material(command, file);
+  });
   catch_interrupts();
   const int64_t longest = *std::max_element(command.request.lengths.begin(), command.request.lengths.end());
   for (size_t i = 0; i < models.runs.size(); ++i) {
     const OpenModel opened = open_for(models, i, longest, file);
     ask_ruler(command.request, material, opened, file);
   }
+  if (!ranks.first()) return;
   if (command.json) {
     print_json(file, summed(file));
   } else {

@@ -6,6 +6,7 @@
 #include "cortado/base/table.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/parallel/ranks.h"
 #include "cortado/tasks/registry.h"
 #include "cortado/train/example_task.h"
 #include "cortado/train/options.h"
@@ -35,6 +36,7 @@ void check_fits(const ModelConfig& model, const TaskShape& shape) {
 }
 
 void run(const EvalTask& command) {
+  Ranks::world().require_one("eval task");
   const c10::InferenceMode inference;
   const at::Device device = command.common->apply();
   const auto model = open_backbone(command.run, {.which = command.checkpoint, .device = device});

@@ -18,6 +18,7 @@
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
 #include "cortado/nn/dtype.h"
+#include "cortado/parallel/ranks.h"
 
 namespace cortado {
 namespace {
@@ -55,7 +56,8 @@ class ContextWarning {
   // Before `tokens` more are read.
   void look(int64_t tokens) {
     if (!longest_ || session_.depth() + tokens <= *longest_) return;
-    std::cerr << "warning: this model was trained on " << with_commas(*longest_)
+    if (Ranks::world().first())
+      std::cerr << "warning: this model was trained on " << with_commas(*longest_)
               << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
     longest_.reset();
   }
@@ -146,14 +148,20 @@ std::vector<int32_t> prompt_tokens(const Session& session, const GenerateCommand
   return begins ? encode_prompt(tokenizer, prompt) : tokenizer.encode(prompt);
 }
 
+// Where several processes read it together, process 0 has the prompt.
 void read(Session& session, const GenerateCommand& command, ContextWarning& warning, Report& report) {
-  load_state(session, command);
-  const auto tokens = prompt_tokens(session, command, report);
-  fail_input_if(tokens.empty() && session.depth() == 0,
-                "[generate] the prompt is empty: the model needs a text to go on with");
+  const Ranks& ranks = Ranks::world();
+  std::vector<int32_t> tokens;
+  ranks.by_first([&] {
+    load_state(session, command);
+    tokens = prompt_tokens(session, command, report);
+    fail_input_if(tokens.empty() && session.depth() == 0,
+                  "[generate] the prompt is empty: the model needs a text to go on with");
+  });
+  if (ranks.several()) tokens = parse_json(ranks.gather(Json(tokens).dump())[0], "prompt").get<std::vector<int32_t>>();
   warning.look(static_cast<int64_t>(tokens.size()));
   const Stopwatch watch;
-  report.prompt_tokens = session.prefill(tokens, Session::kChunk, command.options.cancelled);
+  report.prompt_tokens = session.prefill_among(ranks, tokens, Session::kChunk, command.options.cancelled);
   report.cut = report.prompt_tokens < static_cast<int64_t>(tokens.size());
   report.prompt_seconds = watch.seconds();
 }
@@ -274,13 +282,20 @@ void talk(Session& session, GenerateCommand& command, ContextWarning& warning, R
 
 void run_generate(GenerateCommand& command) {
   const c10::InferenceMode inference;
-  // Everything that can be refused is refused before the model is read.
-  Sampler{command.options.sampling};
-  StopFilter{command.options.stops};
-  if (!command.save_state.empty()) check_output_file(command.save_state);
-  const auto model = command.model->open();
-  if (command.kv_type) model->set_cache_type(dtype_of(*command.kv_type));
-  Session session(model, tokenizer_of(command));
+  const Ranks& ranks = Ranks::world();
+  if (command.chat) ranks.require_one("generate --chat");
+  std::optional<Session> opened;
+  ranks.agree([&] {
+    // Everything that can be refused is refused before the model is read.
+    Sampler{command.options.sampling};
+    StopFilter{command.options.stops};
+    if (!command.save_state.empty() && ranks.first()) check_output_file(command.save_state);
+    const auto model = command.model->open();
+    if (command.kv_type) model->set_cache_type(dtype_of(*command.kv_type));
+    opened.emplace(model, tokenizer_of(command));
+  });
+  Session& session = *opened;
+  ranks.require_same("model", session.model().identity());
   ContextWarning warning(session);
   catch_interrupts();
   command.options.sampling.seed = command.model->common->seed_or(0);
@@ -290,6 +305,7 @@ void run_generate(GenerateCommand& command) {
     talk(session, command, warning, report);
   } else {
     read(session, command, warning, report);
+    if (!ranks.first()) return;  // what comes now is one process's
     write(session, command, warning, report);
   }
   if (report.cut) {

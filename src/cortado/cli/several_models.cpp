@@ -6,6 +6,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/generate/session.h"
 #include "cortado/nn/dtype.h"
+#include "cortado/parallel/ranks.h"
 
 namespace cortado {
 
@@ -43,16 +44,36 @@ std::shared_ptr<SeveralModels> add_several_models(CLI::App& command) {
   return models;
 }
 
-OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file) {
+std::unique_ptr<ResultFile> open_results(const std::string& path) {
+  const Ranks& ranks = Ranks::world();
+  std::unique_ptr<ResultFile> file;
+  ranks.agree([&] { file = std::make_unique<ResultFile>(ranks.first() ? path : ""); });
+  if (!ranks.several()) return file;
+  const std::string there = ranks.gather(ranks.first() ? Json(file->results()).dump() : "")[0];
+  if (!ranks.first()) file->append(parse_json(there, path).get<std::vector<Json>>());
+  return file;
+}
+
+// Of one process.
+static OpenModel open_alone(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file) {
   const ModelOptions options = models.model(index);
   OpenModel opened{models.names()[index], options.open(), options.tokenizer()};
-  if (const auto context = trained_context(*opened.model); context && longest > *context) {
+  const auto context = trained_context(*opened.model);
+  if (context && longest > *context && Ranks::world().first()) {
     std::cerr << "warning: " << opened.name << " was trained on " << with_commas(*context)
               << " tokens and sees all that it has read; beyond, what it predicts soon makes no sense" << std::endl;
   }
   const bool marked = !options.begin(*opened.tokenizer).empty();
   file.require(concat("model ", opened.name), concat(opened.model->identity(), " ", dtype_name(opened.model->dtype()),
                                                      " ", options.weights.value_or("plain"), marked ? " BOS" : ""));
+  return opened;
+}
+
+OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file) {
+  const Ranks& ranks = Ranks::world();
+  OpenModel opened;
+  ranks.agree([&] { opened = open_alone(models, index, longest, file); });
+  ranks.require_same("model", opened.model->identity());
   return opened;
 }
 
@@ -73,7 +94,7 @@ std::vector<std::string> models_in(const ResultFile& file) {
 }
 
 void stop_if_interrupted(const SeveralModels& models) {
-  if (interrupt_requested() && !models.out.empty()) {
+  if (interrupt_requested() && !models.out.empty() && Ranks::world().first()) {
     std::cerr << "stopped; what is done is in " << models.out << ": the same command goes on from there" << std::endl;
   }
   exit_if_interrupted();

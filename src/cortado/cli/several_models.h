@@ -29,7 +29,10 @@ struct SeveralModels {
 // Adds the positional MODEL..., --label, --out and what add_model_options adds.
 std::shared_ptr<SeveralModels> add_several_models(CLI::App& command);
 
-// Opens runs[index], after check(); says so where it was not trained to look back over `longest` tokens. InputError
+// The file of results: process 0's, which alone writes it, with what it holds; of the other processes in memory.
+std::unique_ptr<ResultFile> open_results(const std::string& path);
+
+// Opens runs[index], after check(), in every process the same; says so where it was not trained to look back over `longest` tokens. InputError
 // when `file` has results of another model, or of another --dtype, by that name.
 OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file);
 

@@ -16,6 +16,7 @@
 #include "cortado/base/words.h"
 #include "cortado/cli/common.h"
 #include "cortado/models/config.h"
+#include "cortado/parallel/ranks.h"
 #include "cortado/sweep/claim.h"
 #include "cortado/sweep/estimate.h"
 #include "cortado/sweep/results.h"
@@ -185,7 +186,9 @@ std::vector<std::string> words_of(const SweepOptions& options) {
 // This command as it was given, for its processes: without what is theirs to say, and with `threads` each.
 std::vector<std::string> own_command(const SweepOptions& options, const SweepPlan& plan, int64_t threads) {
   std::vector<std::string> command = words_of(options);
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  // One of several processes runs inside of Python, which names the program.
+  const char* named = std::getenv("CORTADO_PROGRAM");
+  const std::string program = named ? named : std::filesystem::read_symlink("/proc/self/exe").string();
   command.insert(command.begin(), {program, "sweep", options.file, "--out", options.folder(plan)});
   command.insert(command.end(), {"--device", options.common->device, "--threads", std::to_string(threads)});
   return command;
@@ -200,19 +203,33 @@ void report(const SweepOptions& options, const SweepPlan& plan, const SweepResul
   }
 }
 
-void run(const SweepOptions& options) {
-  const SweepPlan plan = options.plan();
-  if (!options.only.empty() && !plan.commands) return run_only(options, plan);
-  if (options.list && !plan.commands) return list_runs(options, plan);
-  if (options.list) return list_commands(options, plan);
-  if (options.dry) return print_plan(options, plan);
+// Several processes share the runs as several machines would, by claims: each takes what nobody has, and process 0 ends
+// last. Their own processes are not of the group.
+void share_out(SweepRequest& request) {
+  const Ranks& ranks = Ranks::world();
+  if (!ranks.several()) return;
+  ranks.by_first([&] {
+    SweepRequest begin = request;
+    begin.jobs = 0;
+    run_sweep(begin);
+  });
+  request.retry = false;
+  request.wait = ranks.first();
+  request.progress = request.progress && ranks.first();
+  ::unsetenv("CORTADO_PROCESS_GROUP");
+}
+
+SweepRequest request_of(const SweepOptions& options, const SweepPlan& plan) {
   const auto [shard, shards] = shard_of(options.shard);
   fail_input_if(plan.commands && (shards > 1 || options.jobs > 1 || !options.only.empty()), "[", options.file,
                 "] is a sequence of commands: --shard, --jobs and --only are for sweeps of trainings");
+  const bool several = Ranks::world().several();
+  fail_input_if(several && plan.commands, "[", options.file,
+                "] is a sequence of commands, one process's work: leave torchrun out");
   const int64_t cores = std::max<int64_t>(1, this_machine().threads);
   const int64_t threads = options.common->threads > 0 ? options.common->threads : 1;
   SweepRequest request{.plan = plan, .out = options.folder(plan), .command = own_command(options, plan, threads)};
-  request.jobs = options.jobs > 0 ? options.jobs : std::max<int64_t>(1, cores / threads);
+  request.jobs = options.jobs > 0 ? options.jobs : several ? 1 : std::max<int64_t>(1, cores / threads);
   fail_input_if(request.jobs * threads > cores, "[--jobs] ", request.jobs, " runs of ", threads,
                 " threads are more than ", "this process's ", cores, " cores");
   if (plan.commands) request.jobs = 1;
@@ -224,14 +241,31 @@ void run(const SweepOptions& options) {
   request.stop = interrupt_requested;
   request.progress = !options.quiet;
   request.retry = options.retry;
+  return request;
+}
+
+void run(const SweepOptions& options) {
+  const Ranks& ranks = Ranks::world();
+  SweepPlan plan;
+  SweepRequest request;
+  ranks.agree([&] { plan = options.plan(); });
+  const bool alone = !options.only.empty() || options.list || options.dry || options.table;
+  if (alone) ranks.require_one("sweep --only, --list, --dry-run or --table");
+  if (!options.only.empty() && !plan.commands) return run_only(options, plan);
+  if (options.list && !plan.commands) return list_runs(options, plan);
+  if (options.list) return list_commands(options, plan);
+  if (options.dry) return print_plan(options, plan);
+  ranks.agree([&] { request = request_of(options, plan); });
+  ranks.require_same("sweep", concat(plan.base.dump(), joined(request.command, " ")));
+  share_out(request);
   catch_interrupts();
   const SweepResult result = run_sweep(request);
-  report(options, plan, result);
+  if (ranks.first()) report(options, plan, result);
   if (interrupt_requested()) {
-    std::cerr << "stopped; the same command goes on" << std::endl;
+    if (ranks.first()) std::cerr << "stopped; the same command goes on" << std::endl;
     exit_if_interrupted();
   }
-  if (result.elsewhere > 0) std::cerr << result.elsewhere << " runs are others' work" << std::endl;
+  if (result.elsewhere > 0 && ranks.first()) std::cerr << result.elsewhere << " runs are others' work" << std::endl;
 }
 
 constexpr const char* kSweepFooter =

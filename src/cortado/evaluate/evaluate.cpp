@@ -2,6 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 
 namespace cortado {
@@ -97,6 +99,15 @@ void check_window(const LanguageModel& model, const at::Tensor& tokens, const Co
                 " is beyond the model's learned positions: it has ", config.context);
 }
 
+// What all processes have scored.
+Evaluation summed(const Evaluation& own, const Ranks& ranks) {
+  if (!ranks.several()) return own;
+  const at::Tensor sums = at::tensor({double(own.tokens), own.total, double(own.right)}, at::kDouble);
+  ranks.sum(sums);
+  const double* all = sums.const_data_ptr<double>();
+  return {int64_t(all[0]), all[1], int64_t(all[2])};
+}
+
 // Several windows of one length at once.
 class Windows {
  public:
@@ -176,37 +187,32 @@ Evaluation evaluate_loss(LanguageModel& model, const TokenFile& tokens, const Ev
     part.clear();
     part_tokens = 0;
   }
-  if (!options.ranks.several()) return result;
-  const at::Tensor sums = at::tensor({double(result.tokens), result.total, double(result.right)}, at::kDouble);
-  options.ranks.sum(sums);
-  const double* all_of = sums.const_data_ptr<double>();
-  return {int64_t(all_of[0]), all_of[1], int64_t(all_of[2])};
+  return summed(result, options.ranks);
 }
 
 Evaluation evaluate_in_context(LanguageModel& model, const at::Tensor& tokens, const ContextLossOptions& options) {
   const at::NoGradGuard no_grad;
   check_window(model, tokens, options);
   const int64_t half = options.length / 2, whole = options.count / half, rest = options.count % half;
-  const int64_t most = std::max<int64_t>(1, options.tokens_per_call / (2 * half - 1));
+  const Ranks& ranks = options.ranks;
+  // As many at once as a call may have, but a turn for every process.
+  const int64_t most = std::clamp<int64_t>(options.tokens_per_call / (2 * half - 1), 1, std::max<int64_t>(1, whole / ranks.size()));
   const at::Tensor marks = at::tensor(options.begin, at::kLong);
   const int64_t read_only = marks.size(0) + half - 1;
   const int64_t total = whole * (read_only + half) + (rest ? read_only + rest : 0);
   Evaluation result;
-  int64_t done = 0;
+  int64_t done = 0, turns = 0;
   const auto read = [&](int64_t count) {
-    done += count;
-    if (options.progress) options.progress(done, total);
+    done += count * ranks.size();  // the others read as much in the meantime
+    if (options.progress) options.progress(std::min(done, total), total);
   };
-  for (int64_t i = 0; i < whole; i += most) {
-    const int64_t rows = std::min(most, whole - i);
-    Windows(model, tokens, marks, options.first + i * half, rows, half, half)
-        .score(options.tokens_per_call, result, read);
-  }
-  if (rest) {
-    const int64_t first = options.first + whole * half;
-    Windows(model, tokens, marks, first, 1, rest, half).score(options.tokens_per_call, result, read);
-  }
-  return result;
+  const auto score = [&](int64_t first, int64_t rows, int64_t count) {
+    if (turns++ % ranks.size() != ranks.rank()) return;
+    Windows(model, tokens, marks, first, rows, count, half).score(options.tokens_per_call, result, read);
+  };
+  for (int64_t i = 0; i < whole; i += most) score(options.first + i * half, std::min(most, whole - i), half);
+  if (rest) score(options.first + whole * half, 1, rest);
+  return summed(result, ranks);
 }
 
 }  // namespace cortado

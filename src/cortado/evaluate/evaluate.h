@@ -54,6 +54,7 @@ struct ContextLossOptions {
   std::vector<int32_t> begin = {};  // read before every window, beyond its length: the model's marks (BOS)
   int64_t tokens_per_call = 4096;   // in one forward pass, which bounds the memory
   std::function<void(int64_t done, int64_t total)> progress = {};  // tokens read so far, and in the end
+  Ranks ranks = {};  // processes that take turns with the windows; all get the sum
 };
 
 // Windows begin half a length before what they predict and slide by half a length, so every token is predicted from at

@@ -69,19 +69,23 @@ class Asker {
   void ask_all() {
     const auto all = pending();
     const auto& config = subject_.model->config();
-    for (const auto& part : all) {
-      fail_input_if(config.positions == PositionKind::kLearned && part.length > config.context, "[--lengths] ",
-                    part.length, " is beyond the model's learned positions: it has ", config.context);
-    }
+    request_.ranks.agree([&] {
+      for (const auto& part : all) {
+        fail_input_if(config.positions == PositionKind::kLearned && part.length > config.context, "[--lengths] ",
+                      part.length, " is beyond the model's learned positions: it has ", config.context);
+      }
+    });
     for (const auto& part : all) total_ += part.length * static_cast<int64_t>(part.indices.size());
-    bar_.emplace(ProgressBar::Options{.label = subject_.name, .total = total_, .unit = "tokens"});
+    bar_.emplace(ProgressBar::Options{
+        .label = subject_.name, .total = total_, .unit = "tokens", .quiet = !request_.ranks.first()});
     for (const auto& part : all) {
       const RulerCount count = [&](const RulerQuestion& q) { return static_cast<int64_t>(encode(q).size()); };
       const RulerQuestions questions(part.kind, {part.length, request_.seed, count}, material_);
-      const auto prompts = prompts_of(part, questions);
-      const auto batch = static_cast<size_t>(request_.batch);
-      for (size_t begin = 0; begin < prompts.size(); begin += batch) {
-        ask(part, std::span(prompts).subspan(begin, std::min(batch, prompts.size() - begin)));
+      std::vector<RulerPrompt> prompts;
+      request_.ranks.agree([&] { prompts = prompts_of(part, questions); });
+      const auto turn = static_cast<size_t>(request_.batch * request_.ranks.size());
+      for (size_t begin = 0; begin < prompts.size(); begin += turn) {
+        ask_turn(part, std::span(prompts).subspan(begin, std::min(turn, prompts.size() - begin)));
       }
     }
   }
@@ -123,7 +127,7 @@ class Asker {
       if (question) prompts.push_back({index, *question, rendered(*question), encode(*question)});
     }
     if (prompts.empty()) questions.refuse(part.indices.front());
-    if (prompts.size() < part.indices.size()) {
+    if (prompts.size() < part.indices.size() && request_.ranks.first()) {
       std::cerr << part.indices.size() - prompts.size() << " of " << part.indices.size() << " questions of "
                 << part.kind.name << " don't fit " << part.length << " tokens and are left out" << std::endl;
     }
@@ -131,8 +135,28 @@ class Asker {
     return prompts;
   }
 
-  // A batch: all of its results are written together.
-  void ask(const RulerPart& part, std::span<const RulerPrompt> prompts) {
+  // A batch for each process, their results written together.
+  void ask_turn(const RulerPart& part, std::span<const RulerPrompt> prompts) {
+    const Ranks& ranks = request_.ranks;
+    const auto count = prompts.size(), share = (count + ranks.size() - 1) / ranks.size();
+    const size_t begin = std::min(share * ranks.rank(), count), end = std::min(begin + share, count);
+    std::vector<Json> results;
+    if (begin < end) results = ask(part, prompts.subspan(begin, end - begin));
+    if (ranks.several()) {
+      const auto all = ranks.gather(Json(results).dump(-1, ' ', false, Json::error_handler_t::replace));
+      results.clear();
+      for (const std::string& text : all) {
+        for (const Json& result : parse_json(text, "answers")) results.push_back(result);
+      }
+    }
+    for (const Json& result : results) right_ += result.at("score").get<double>();
+    asked_ += static_cast<int64_t>(results.size());
+    ranks.agree([&] { file_.append(results); });
+    done_ += part.length * static_cast<int64_t>(count);
+    bar_->update(done_, concat(fixed(100 * right_ / double(asked_), 1), "% right"));
+  }
+
+  std::vector<Json> ask(const RulerPart& part, std::span<const RulerPrompt> prompts) {
     const Stopwatch watch;
     std::vector<std::vector<int32_t>> tokens;
     for (const RulerPrompt& prompt : prompts) tokens.push_back(prompt.tokens);
@@ -143,7 +167,7 @@ class Asker {
     options.progress = [&](int64_t count) {
       if (interrupt_requested()) bar_->finish();
       if (request_.poll) request_.poll();
-      bar_->update(done_ + count, state);
+      bar_->update(done_ + count * request_.ranks.size(), state);
     };
     const auto answers = answer_all(*subject_.model, tokens, options);
     std::vector<Json> results;
@@ -152,17 +176,13 @@ class Asker {
       results.back()["state_bytes"] = static_cast<int64_t>(answers.state_bytes);
       results.back()["seconds"] = watch.seconds() / static_cast<double>(prompts.size());
     }
-    file_.append(results);
-    done_ += part.length * static_cast<int64_t>(prompts.size());
-    bar_->update(done_, concat(fixed(100 * right_ / double(asked_), 1), "% right"));
+    return results;
   }
 
-  Json result_of(const RulerPart& part, const RulerPrompt& prompt, const std::vector<int32_t>& answer) {
+  Json result_of(const RulerPart& part, const RulerPrompt& prompt, const std::vector<int32_t>& answer) const {
     const std::string text = subject_.tokenizer->decode(answer);
     const RulerQuestion& question = prompt.question;
     const double score = ruler_score(text, question.references, part.kind.any_reference);
-    ++asked_;
-    right_ += score;
     Json result = {{"model", subject_.name},
                    {"task", part.kind.name},
                    {"length", part.length},

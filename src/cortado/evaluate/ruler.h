@@ -10,6 +10,7 @@
 
 #include "cortado/base/result_file.h"
 #include "cortado/models/language_model.h"
+#include "cortado/parallel/ranks.h"
 #include "cortado/tasks/ruler/ruler.h"
 #include "cortado/tokenizers/tokenizer.h"
 
@@ -23,6 +24,7 @@ struct RulerRequest {
   int64_t seed = 42;
   bool plain = false;               // no chat template, even of a model that has one
   std::function<void()> poll = {};  // called often: may throw to end the evaluation
+  Ranks ranks = {};                 // processes that take turns with the batches; all get all answers
 };
 
 // A model under the name that its results go by, and its tokenizer, which fits it.

@@ -6,6 +6,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/formats/safetensors.h"
+#include "cortado/models/relay.h"
 #include "cortado/nn/dtype.h"
 
 namespace cortado {
@@ -70,6 +71,56 @@ int64_t Session::prefill(const std::vector<int32_t>& tokens, int64_t chunk, cons
   }
   remember(std::span(tokens).first(static_cast<size_t>(done)));
   return done;
+}
+
+// Rounds of a chunk for each process, while something is left behind them. The number of tokens read.
+int64_t Session::read_rounds(const Ranks& ranks, const at::Tensor& tokens, int64_t chunk,
+                             const std::function<bool()>& cancelled) {
+  const c10::InferenceMode inference;
+  const Relay relay(ranks, ranks.size());
+  const int64_t round = chunk * ranks.size(), begun = state_.position.item<int64_t>();
+  int64_t done = 0;
+  const auto stops = [&] {
+    const auto said = ranks.gather(done > 0 && cancelled && cancelled() ? "stop" : "");
+    return std::any_of(said.begin(), said.end(), [](const std::string& word) { return !word.empty(); });
+  };
+  while (done + round < tokens.size(0) && !stops()) {
+    const int64_t own = done + chunk * ranks.rank();
+    const at::Tensor part = tokens.slice(0, own, own + chunk).unsqueeze(0).to(model_->device());
+    Batch about;
+    about.relay = &relay;
+    about.before = begun + own;
+    model_->hidden(part, about, &state_);
+    relay.hand_back(state_.layers);
+    relay.finish();
+    done += round;
+    state_.position.fill_(begun + done);
+  }
+  return done;
+}
+
+int64_t Session::prefill_among(const Ranks& ranks, const std::vector<int32_t>& tokens, int64_t chunk,
+                               const std::function<bool()>& cancelled) {
+  if (!ranks.several()) return prefill(tokens, chunk, cancelled);
+  const auto all = to_tensor(tokens);
+  const ModelConfig& config = model_->config();
+  ranks.by_first([&] {
+    fail_input_if(config.positions == PositionKind::kLearned && depth_ + all.size(0) > config.context,
+                  "[model] the model has learned positions for ", config.context, " tokens, the sequence reaches ",
+                  depth_ + all.size(0));
+    for (const int32_t token : tokens) {
+      fail_input_if(token < 0 || token >= config.vocabulary, "[model] token ", token, " is outside the vocabulary 0..",
+                    config.vocabulary - 1);
+    }
+  });
+  const at::Tensor begun = at::full({1}, depth_, at::kLong);
+  ranks.broadcast(begun);
+  state_.position.fill_(begun.item<int64_t>());
+  const int64_t done = read_rounds(ranks, all, chunk, cancelled);
+  depth_ += done;
+  remember(std::span(tokens).first(static_cast<size_t>(done)));
+  if (!ranks.first() || (done > 0 && cancelled && cancelled())) return done;
+  return done + prefill({tokens.begin() + done, tokens.end()}, chunk, cancelled);
 }
 
 void Session::step(int32_t token) {

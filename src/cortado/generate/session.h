@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cortado/models/language_model.h"
+#include "cortado/parallel/ranks.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
@@ -35,6 +36,11 @@ class Session {
   // tokens read. InputError: a token outside the vocabulary, more tokens than learned positions.
   int64_t prefill(const std::vector<int32_t>& tokens, int64_t chunk = kChunk,
                   const std::function<bool()>& cancelled = {});
+  // The same by several processes that have the same model: each reads its chunk of every so many, and every layer's
+  // state is handed on from one to the next. Process 0 has read them all in the end, from where its session stood; the
+  // others' sessions are of no more use. All of them make the call.
+  int64_t prefill_among(const Ranks& ranks, const std::vector<int32_t>& tokens, int64_t chunk = kChunk,
+                        const std::function<bool()>& cancelled = {});
   // The same of a text; at the beginning with the marks that the model expects there.
   void prefill_text(std::string_view text) {
     prefill(depth_ == 0 ? encode_prompt(*tokenizer_, text) : tokenizer_->encode(text));
@@ -63,6 +69,8 @@ class Session {
 
  private:
   void read(const at::Tensor& tokens);  // int64 [1, T]
+  int64_t read_rounds(const Ranks& ranks, const at::Tensor& tokens, int64_t chunk,
+                      const std::function<bool()>& cancelled);
   void remember(std::span<const int32_t> tokens);
 
   std::shared_ptr<LanguageModel> model_;

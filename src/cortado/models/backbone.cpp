@@ -100,7 +100,7 @@ Block::Block(const ModelConfig& config, int64_t layer) : Module("Block"), layer_
 
 Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
   return forward_with(x, batch, [&](const Tensor& y) {
-    return batch.relay ? batch.relay->forward(*mixer_, layer_, y, batch) : mixer_->forward(y, batch, state);
+    return batch.relay ? batch.relay->forward(*mixer_, layer_, y, batch, state) : mixer_->forward(y, batch, state);
   });
 }
 

@@ -176,9 +176,11 @@ std::vector<Tensor> Relay::receive(size_t count, int64_t layer, int64_t directio
   return from_bytes(header[0], contents[0]);
 }
 
-Tensor Relay::forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch& batch) const {
+Tensor Relay::forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch& batch, SequenceState* kept) const {
   fail_input_if(batch.cu_seqlens.has_value(), "[ranks] packed sequences have no parts in several processes");
-  SequenceState state = mixer.zero_state(x.size(0), x.options().requires_grad(false));
+  SequenceState own;
+  if (!kept) own = mixer.zero_state(x.size(0), x.options().requires_grad(false));
+  SequenceState& state = kept ? *kept : own;
   if (part() > 0) {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : state.tensors()) names.push_back(name);
@@ -190,6 +192,24 @@ Tensor Relay::forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch&
   variable_list left;
   for (const auto& [name, tensor] : state.tensors()) left.push_back(tensor);
   return Hand::apply(y, this, layer, at::TensorList(left));
+}
+
+void Relay::hand_back(std::vector<SequenceState>& layers) const {
+  const int64_t far = parts_ - 1;
+  for (size_t i = 0; i < layers.size() && far > 0; ++i) {
+    std::vector<std::string> names;
+    std::vector<Tensor> tensors;
+    for (const auto& [name, tensor] : layers[i].tensors()) {
+      names.push_back(name);
+      tensors.push_back(tensor);
+    }
+    if (names.empty()) continue;
+    const auto layer = static_cast<int64_t>(i);
+    if (part() == far) send(tensors, layer, -far);
+    if (part() > 0) continue;
+    const auto received = receive(names.size(), layer, far, tensors[0].device());
+    for (size_t j = 0; j < names.size(); ++j) layers[i].at(names[j]) = received[j];
+  }
 }
 
 void Relay::finish() const {

@@ -25,8 +25,12 @@ class Relay {
   int64_t parts() const { return parts_; }
 
   // The mixer of layer `layer` on this part of the sequences, x [B, T of this part, D]: as Mixer::forward would give for
-  // these tokens of the whole. Dense batches only.
-  Tensor forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch& batch) const;
+  // these tokens of the whole. Dense batches only. With `state` the first part goes on from it, and every process has
+  // there what its part leaves.
+  Tensor forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch& batch, SequenceState* state) const;
+
+  // At the end of a pass without gradients: what the last part has left of every layer becomes the first part's.
+  void hand_back(std::vector<SequenceState>& layers) const;
 
   // At the end of a step: everything that was sent has arrived.
   void finish() const;
@@ -34,8 +38,8 @@ class Relay {
   // Bytes that this process has handed on: states and their gradients.
   int64_t bytes_sent() const { return bytes_sent_; }
 
-  // Tensors to the process behind (+1) or before (-1) this one, and what that one has sent for the same layer. Used by
-  // the passes of forward() and their derivatives.
+  // Tensors to the process so many places behind (+) or before (-) this one, and what that one has sent for the same
+  // layer. Used by the passes of forward() and their derivatives.
   void send(const std::vector<Tensor>& tensors, int64_t layer, int64_t direction) const;
   std::vector<Tensor> receive(size_t count, int64_t layer, int64_t direction, at::Device device) const;
 

@@ -130,6 +130,10 @@ void Ranks::by_first(const std::function<void()>& work) const {
   });
 }
 
+void Ranks::require_one(const std::string& what) const {
+  by_first([&] { fail_input_if(several(), "[ranks] ", what, " is for one process: leave torchrun out"); });
+}
+
 void Ranks::require_same(const std::string& what, const std::string& value) const {
   if (!several()) return;
   const std::vector<std::string> all = gather(value);

@@ -48,6 +48,8 @@ class Ranks {
   void by_first(const std::function<void()>& work) const;
   // `value` must be process 0's in every process; `what` for the message.
   void require_same(const std::string& what, const std::string& value) const;
+  // InputError, of process 0, where there are several: `what` is one process's work.
+  void require_one(const std::string& what) const;
   // Process 0 says `message`, the others nothing.
   [[noreturn]] void fail(const std::string& message) const;
 

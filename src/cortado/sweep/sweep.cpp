@@ -99,7 +99,7 @@ class Sweep {
       if (stopping) interrupt();
       while (!stopping && int64_t(workers_.size()) < request_.jobs && begin_next()) {
       }
-      if (workers_.empty()) break;
+      if (workers_.empty() && (stopping || !looks_again())) break;
       collect();
       if (Clock::now() - touched > kTouchAgain) {
         for (const Worker& worker : workers_) worker.claim->touch();
@@ -108,7 +108,7 @@ class Sweep {
       bar.update(finished(), concat(workers_.size(), " at work", said_));
       std::this_thread::sleep_for(kLookAgain);
     }
-    return elsewhere_;
+    return int64_t(elsewhere_.size());
   }
 
  private:
@@ -120,7 +120,7 @@ class Sweep {
       if (fs::exists(place_.result(run))) continue;
       auto claim = Claim::take(place_.claim(run));
       if (!claim) {
-        ++elsewhere_;
+        elsewhere_.push_back(&run);
         continue;
       }
       if (fs::exists(place_.result(run))) continue;  // whoever had it has just ended
@@ -128,6 +128,13 @@ class Sweep {
       return true;
     }
     return false;
+  }
+
+  // Whether it waits for the others: what they have may have ended by now, or be nobody's.
+  bool looks_again() {
+    if (!request_.wait || elsewhere_.empty()) return false;
+    open_.swap(elsewhere_);
+    return true;
   }
 
   std::vector<std::string> command_of(const SweepRun& run) const {
@@ -197,9 +204,8 @@ class Sweep {
 
   const SweepRequest& request_;
   SweepPlace place_;
-  std::list<const SweepRun*> open_;
+  std::list<const SweepRun*> open_, elsewhere_;  // elsewhere_: others have claimed them
   std::list<Worker> workers_;
-  int64_t elsewhere_ = 0;
   bool interrupted_ = false;
   std::string said_;
 };

@@ -19,6 +19,7 @@ struct SweepRequest {
   int64_t shard = 0, shards = 1;     // this one's part of the runs
   std::function<bool()> stop = {};
   bool retry = false;  // runs that failed are done again
+  bool wait = false;   // for the runs that others have claimed: until every one has a result, or nobody has it
   bool progress = true;
 };
 

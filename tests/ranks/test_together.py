@@ -1,0 +1,105 @@
+"""Evaluations, sweeps and long prompts by several processes: what one finds, told once."""
+
+import json
+import re
+
+import pytest
+
+MIXERS = [{"mixer": "latte", "latents": 8}, {"mixer": "macchiato", "latents": 8, "window": 9}, {"mixer": "sliding_window", "window": 9},
+          *({"mixer": name} for name in ("softmax", "gated_delta_net", "mamba2", "rwkv7"))]  # fmt: skip
+
+
+@pytest.fixture(name="run")
+def fixture_run(cortado, small, tmp_path):
+    """A model of two layers, a little trained."""
+    config = small({"steps": 6, "context": 256, "tokenizer": "byte"}, context=4096)
+    assert cortado("train", config, "--out", tmp_path / "run", "--threads", 1).returncode == 0
+    return tmp_path / "run"
+
+
+def told(group):
+    """What process 0 printed: the others nothing."""
+    codes, out, errors = group.end()
+    assert codes == [0] * len(codes), errors
+    assert not "".join(out[1:]) + "".join(errors[1:])
+    return out[0]
+
+
+def near(one, other, keys):
+    assert len(one) == len(other) > 0
+    for a, b in zip(one, other, strict=True):
+        assert all(a[key] == b[key] for key in keys), (a, b)
+        assert all(a[key] == pytest.approx(b[key], rel=1e-5) for key in ("loss", "perplexity") if key in a)
+
+
+def test_losses_of_a_text(cortado, ranks, run, tmp_path):
+    words = ["eval", run, "--text", tmp_path / "text.txt", "--context", "64,128", "--json"]
+    one, two = json.loads(cortado(*words).stdout), json.loads(told(ranks(2, *words)))
+    near(one, two, ("context", "tokens", "accuracy"))
+
+
+def test_perplexity_by_length(cortado, ranks, run, tmp_path):
+    words = ["eval", "ppl", run, "--data", tmp_path / "text.txt", "--lengths", "32,100,512", "--tokens", "700", "--json"]
+    one = json.loads(cortado(*words).stdout)
+    two = json.loads(told(ranks(3, *words, "--out", tmp_path / "ppl.jsonl")))
+    near(one, two, ("model", "length", "tokens"))
+    # What is there already is not measured again, and process 0's file is all of it.
+    assert json.loads(told(ranks(2, *words, "--out", tmp_path / "ppl.jsonl"))) == two
+
+
+def test_questions(cortado, ranks, run, tmp_path):
+    words = ["eval", "niah", run, "--lengths", "700", "--samples", "5", "--batch", "2", "--plain", "--json"]
+    one, two = (tmp_path / f"{name}.jsonl" for name in ("one", "two"))
+    assert cortado(*words, "--out", one).returncode == 0
+    told(ranks(2, *words, "--out", two))
+    answers = [sorted((it["index"], it["pred"], it["score"]) for it in map(json.loads, path.read_text().splitlines()) if "pred" in it)
+               for path in (one, two)]  # fmt: skip
+    assert len(answers[0]) == 5 and answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("mixer", MIXERS, ids=lambda mixer: mixer["mixer"])
+def test_a_long_prompt(cortado, ranks, small, tmp_path, mixer):
+    config = small({"steps": 2, "context": 64}, context=4096, mixer=mixer)
+    assert cortado("train", config, "--out", tmp_path / "run", "--threads", 1).returncode == 0
+    words = ["generate", tmp_path / "run", "--prompt-file", tmp_path / "long.txt", "--temperature", "0", "--json"]
+    (tmp_path / "long.txt").write_text((tmp_path / "text.txt").read_text()[:2600])
+    one = json.loads(cortado(*words, "--n-tokens", "24").stdout)
+    two = json.loads(told(ranks(2, *words, "--n-tokens", "24")))
+    for key in ("text", "prompt_tokens", "depth", "state_bytes"):
+        assert one[key] == two[key], key
+    # On from a state, and a state that one process goes on from.
+    state = tmp_path / "two.state"
+    told(ranks(2, *words, "--n-tokens", "0", "--save-state", state))
+    assert json.loads(cortado("generate", tmp_path / "run", "--load-state", state, "--n-tokens", "24", "--temperature", "0",
+                              "--json").stdout)["text"] == one["text"]  # fmt: skip
+    again = json.loads(told(ranks(2, *words, "--n-tokens", "4", "--load-state", state)))
+    assert again["depth"] == 5204
+
+
+def test_a_sweep(ranks, small, tmp_path):
+    sweep = {"about": "seeds", "config": json.loads(small({"steps": 3, "evaluate_every": 3}).read_text()), "seeds": [1, 2, 3, 4, 5]}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    words = ["sweep", tmp_path / "sweep.json", "--out", tmp_path / "found"]
+    out = told(ranks(2, *words))
+    assert "5 of 5 runs" in out
+    found = [json.loads(line) for line in (tmp_path / "found" / "results.jsonl").read_text().splitlines()]
+    assert [it["status"] for it in found] == ["done"] * 5 and len({it["seed"] for it in found}) == 5
+    assert not list((tmp_path / "found" / "runs").glob("*.claim"))
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["eval", "{run}", "--text", "/nowhere"], "/nowhere"),
+    (["eval", "{run}", "--text", "{text}", "--context", "8", "--stride", "9"], "--stride"),
+    (["eval", "ppl", "{run}", "--data", "{text}", "--lengths", "65536"], "tokens, .* are needed"),
+    (["eval", "task", "{run}"], "one process"),
+    (["generate", "{run}", "--chat"], "one process"),
+    (["generate", "{run}", "--prompt", ""], "prompt is empty"),
+    (["generate", "{run}", "--prompt-tokens", "1,9999"], "outside the vocabulary"),
+    (["sweep", "{run}/config.json"], "cortado: "),
+    (["sweep", "{text}", "--dry-run"], "cortado: "),
+])  # fmt: skip
+def test_what_is_wrong_is_said_once(ranks, run, tmp_path, words, message):
+    words = [word.format(run=run, text=tmp_path / "text.txt") for word in words]
+    codes, out, errors = ranks(2, *words).end()
+    assert codes == [2, 2] and not "".join(out) + errors[1], (codes, errors)
+    assert errors[0].startswith("cortado: ") and errors[0].count("\n") == 1 and re.search(message, errors[0]), errors[0]
