@@ -11,6 +11,10 @@ import cortado
 
 def main() -> typing.NoReturn:
     path = str(cortado.program())
+    if sys.argv[1:3] == ["bench", "scale"]:  # starts processes of Python: also where the program itself is asked
+        from cortado import _scale
+
+        sys.exit(_scale.main(sys.argv[3:]))
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         from cortado import _ranks
 

@@ -42,6 +42,12 @@ def root() -> pathlib.Path:
                       "lib/libcortado.so (make build)")  # fmt: skip
 
 
+def shipped(name: str) -> pathlib.Path:
+    """A file that comes along, as data/tinyshakespeare.txt."""
+    installed = root() / "share" / "cortado" / name
+    return installed if installed.exists() else PACKAGE.parent.parent / name
+
+
 @functools.cache
 def library() -> None:
     """Loads the operators and classes into torch, once."""

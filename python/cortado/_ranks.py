@@ -97,6 +97,8 @@ def run(arguments: list[str]) -> int:
     else:
         import torch  # noqa: F401  its libraries, for the program's
     os.environ["CORTADO_PROGRAM"] = arguments[0]  # for processes of its own
+    if (share := _library.root() / "share" / "cortado").is_dir():
+        os.environ.setdefault("CORTADO_SHARE", str(share))  # what lies beside the program, which is not Python's
     program = ctypes.CDLL(str(_library.root() / "lib" / "libcortado_commands.so"))
     words = (ctypes.c_char_p * (len(arguments) + 1))(*map(os.fsencode, arguments), None)
     code: int = program.cortado_main(len(arguments), words)

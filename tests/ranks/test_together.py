@@ -97,6 +97,25 @@ def test_a_sweep(ranks, small, tmp_path):
     assert not list((tmp_path / "found" / "runs").glob("*.claim"))
 
 
+def test_how_training_scales(cortado, tmp_path):
+    done = cortado("bench", "scale", "--quick", "--rounds", "1", "--json", "--out", tmp_path / "scale")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["processes"], row["way"]) for row in rows] == [
+        (1, "one process"), (2, "rows"), (2, "rows, shared optimiser"), (2, "sequences")]  # fmt: skip
+    assert rows[1]["gradient_bytes"] > 0 and rows[3]["state_bytes"] > 0 and all(row["speedup"] > 0 for row in rows)
+    assert json.loads((tmp_path / "scale/scale.json").read_text())["rows"] == rows and (tmp_path / "scale/scale.svg").exists()
+
+
+def test_bench_scale_needs_python(cortado, monkeypatch):
+    monkeypatch.setenv("PYTHON", "/nowhere")
+    done = cortado("bench", "scale")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "/nowhere can't be started" in done.stderr
+    monkeypatch.delenv("PYTHON")
+    done = cortado("bench", "scale", "--processes", "0")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--processes" in done.stderr
+
+
 @pytest.mark.parametrize(("words", "message"), [
     (["eval", "{run}", "--text", "/nowhere"], "/nowhere"),
     (["eval", "{run}", "--text", "{text}", "--context", "8", "--stride", "9"], "--stride"),

@@ -1,5 +1,11 @@
 // cortado bench: how fast operators and models are on this machine.
 #include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 
 #include "cortado/base/human.h"
 #include "cortado/base/isa.h"
@@ -117,6 +123,35 @@ void add_ops_command(CLI::App& bench) {
   command->callback([options] { bench_operators(*options); });
 }
 
+// Several processes are torchrun's, so this is done by the package in Python.
+void bench_scale(const std::vector<std::string>& words) {
+  std::string python = "python3";
+  const std::filesystem::path source = CORTADO_SOURCE "/python";
+  std::error_code error;
+  if (std::filesystem::exists(source / "cortado", error)) {
+    python = CORTADO_PYTHON;
+    const char* there = std::getenv("PYTHONPATH");
+    ::setenv("PYTHONPATH", (source.string() + (there ? concat(":", there) : "")).c_str(), /*overwrite=*/1);
+  }
+  if (const char* named = std::getenv("PYTHON")) python = named;
+  std::vector<std::string> command = {python, "-m", "cortado", "bench", "scale"};
+  command.insert(command.end(), words.begin(), words.end());
+  std::vector<char*> arguments;
+  for (std::string& word : command) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execvp(arguments[0], arguments.data());
+  throw Failure(
+      concat("[bench scale] ", python, " can't be started: ", std::strerror(errno), "; $PYTHON names another"));
+}
+
+void add_scale_command(CLI::App& bench) {
+  CLI::App* command =
+      bench.add_subcommand("scale", "Measure training on several processes: speed-up, memory, bytes that are sent");
+  command->set_help_flag();
+  command->prefix_command();
+  command->callback([command] { bench_scale(command->remaining()); });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app) {
@@ -128,6 +163,7 @@ void add_bench_command(CLI::App& app) {
   });
   add_ops_command(*bench);
   add_bench_model_command(*bench);
+  add_scale_command(*bench);
 }
 
 }  // namespace cortado

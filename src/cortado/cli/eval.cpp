@@ -84,8 +84,7 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
 
 Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& base, const EvalCommand& command) {
   const int64_t context = base.context;
-  ProgressBar bar(
-      {.label = concat("context ", with_commas(context)), .unit = "tokens", .quiet = !base.ranks.first()});
+  ProgressBar bar({.label = concat("context ", with_commas(context)), .unit = "tokens", .quiet = !base.ranks.first()});
   EvaluateOptions options = base;
   options.stride = command.stride > 0 ? command.stride : std::max<int64_t>(1, context / 2);
   options.limit = command.limit;

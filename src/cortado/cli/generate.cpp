@@ -58,7 +58,7 @@ class ContextWarning {
     if (!longest_ || session_.depth() + tokens <= *longest_) return;
     if (Ranks::world().first())
       std::cerr << "warning: this model was trained on " << with_commas(*longest_)
-              << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
+                << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
     longest_.reset();
   }
 

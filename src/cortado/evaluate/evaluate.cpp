@@ -196,7 +196,8 @@ Evaluation evaluate_in_context(LanguageModel& model, const at::Tensor& tokens, c
   const int64_t half = options.length / 2, whole = options.count / half, rest = options.count % half;
   const Ranks& ranks = options.ranks;
   // As many at once as a call may have, but a turn for every process.
-  const int64_t most = std::clamp<int64_t>(options.tokens_per_call / (2 * half - 1), 1, std::max<int64_t>(1, whole / ranks.size()));
+  const int64_t most =
+      std::clamp<int64_t>(options.tokens_per_call / (2 * half - 1), 1, std::max<int64_t>(1, whole / ranks.size()));
   const at::Tensor marks = at::tensor(options.begin, at::kLong);
   const int64_t read_only = marks.size(0) + half - 1;
   const int64_t total = whole * (read_only + half) + (rest ? read_only + rest : 0);

@@ -1,13 +1,14 @@
-"""How training gets faster, and how much memory and what messages it takes, on several processes of this machine.
-
-    python bench/scale.py [--processes 1,2] [--out FOLDER] [--quick]
+"""`cortado bench scale`: how training gets faster, and how much memory and what messages it takes, on several processes of
+this machine.
 
 For each number of processes: rows shared out (data parallel), with the optimiser's moments shared out too, and sequences
 shared out (context parallel), the same batches each time. A row: tokens a second (the median of the steps behind the
-first quarter), speed-up over one process, the peak memory of a process and of all together, bytes a step that gradients
-are added up in and that states are handed on in. A table, scale.json and scale.svg in FOLDER.
+first quarter), speed-up over one process, the peak memory of a process, bytes a step that gradients are added up in and
+that states are handed on in. A table; with --out also scale.json and scale.svg.
 
 `--memory T`: instead one step of T tokens by one process and by two that share the sequence: what each takes at most."""
+
+from __future__ import annotations
 
 import argparse
 import contextlib
@@ -20,8 +21,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import typing
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from cortado import _library
+
+Line = dict[str, typing.Any]
 MODEL = {"dim": 256, "heads": 8, "layers": 6, "mixer": {"mixer": "gla"}, "positions": "none",
          "training": {"batch": 8, "context": 1024, "steps": 12, "warmup": 2, "evaluate_every": 1000000, "log_every": 1,
                       "tokenizer": "byte", "dtype": "float32"}}  # fmt: skip
@@ -30,61 +34,68 @@ LONG = {"dim": 128, "heads": 4, "layers": 4, "mixer": {"mixer": "gla"}, "positio
                      "tokenizer": "byte", "dtype": "float32"}}  # fmt: skip
 
 
-def free_port():
+def free_port() -> int:
     with contextlib.closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
+        return int(server.getsockname()[1])
 
 
-def run(config, count, words, folder):
+def path_with_package() -> str:
+    """For processes that must find this package where it is."""
+    return os.pathsep.join(filter(None, [str(_library.PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+
+
+def run(config: Line, count: int, words: list[str], folder: str) -> tuple[list[Line], list[int]]:
     """Trains by `count` processes of one thread each: (lines of metrics.jsonl, peak memory of each in bytes)."""
     out = pathlib.Path(folder) / "run"
     path = pathlib.Path(folder) / "config.json"
     path.write_text(json.dumps(config))
-    port, processes = free_port(), []
+    port = free_port()
+    processes: list[subprocess.Popen[bytes]] = []
     for rank in range(count):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
+        environment = {**os.environ, "PYTHONPATH": path_with_package(), "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
                        "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
-        command = [sys.executable, "-m", "cortado", "train", path, "--out", out, "--overwrite", "--quiet", "--threads", "1", *words]
-        processes.append(subprocess.Popen(list(map(str, command)), env=environment, stdout=subprocess.DEVNULL))
+        command = [sys.executable, "-m", "cortado", "train", str(path), "--out", str(out), "--overwrite", "--quiet", "--threads", "1", *words]
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
     peaks = []
     for process in processes:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         peaks.append(usage.ru_maxrss * 1024)
     if any(process.returncode for process in processes):
-        sys.exit(f"[scale] {' '.join(map(str, words))} on {count}: exit codes {[process.returncode for process in processes]}")
+        sys.exit(f"cortado: [bench scale] {' '.join(words)} on {count} processes: exit codes {[process.returncode for process in processes]}")
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()], peaks
 
 
-def speed(lines):
+def speed(lines: list[Line]) -> float:
     rates = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
     return statistics.median(rates[len(rates) // 4 :])
 
 
-def ways(count):
+def ways(count: int) -> dict[str, list[str]]:
     if count == 1:
         return {"one process": []}
-    return {"rows": [], "rows, shared optimiser": ["--share-optimizer"], "sequences": ["--context-parallel", count]}
+    return {"rows": [], "rows, shared optimiser": ["--share-optimizer"], "sequences": ["--context-parallel", str(count)]}
 
 
-def machine():
+def machine() -> str:
     text = pathlib.Path("/proc/cpuinfo").read_text()
     names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
     return f"{os.cpu_count()} x {names[0] if names else platform.machine()}"
 
 
-def table(header, rows):
-    widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["| " + " | ".join(str(cell).ljust(width) for cell, width in zip(row, widths)) + " |" for row in [header, *rows]]
+def table(header: list[str], rows: list[list[object]]) -> str:
+    cells = [header, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
-def mib(count):
+def mib(count: float) -> str:
     return f"{count / 2**20:.1f}"
 
 
-def picture(rows, path):
+def picture(rows: list[Line], path: pathlib.Path) -> None:
     """Speed-ups as bars; no more than SVG's own shapes."""
     most = max(row["speedup"] for row in rows)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{40 + 28 * len(rows)}" font-family="sans-serif" font-size="13">',
@@ -98,11 +109,12 @@ def picture(rows, path):
     path.write_text("\n".join([*parts, "</svg>"]) + "\n")
 
 
-def measure_speed(options):
+def measure_speed(options: argparse.Namespace) -> None:
     config = json.loads(json.dumps(MODEL))
     if options.quick:
-        config["training"].update(steps=4, context=128)
-    rows = []
+        config.update(dim=64, layers=2)
+        config["training"].update(steps=4, context=64)
+    rows: list[Line] = []
     for _ in range(options.rounds):  # ways take turns: what slows the machine down slows all of them
         for count in options.processes:
             for way, words in ways(count).items():
@@ -118,46 +130,66 @@ def measure_speed(options):
     for row in rows:
         row["tokens_per_second"] = statistics.median(row["rates"])
         row["speedup"] = row["tokens_per_second"] / statistics.median(rows[0]["rates"])
-    cells = [[row["processes"], row["way"], f"{row['tokens_per_second']:,.0f}", f"{row['speedup']:.2f}", mib(row["peak"]),
+    cells: list[list[object]] = [[row["processes"], row["way"], f"{row['tokens_per_second']:,.0f}", f"{row['speedup']:.2f}", mib(row["peak"]),
               mib(row["gradient_bytes"]), mib(row["state_bytes"])] for row in rows]  # fmt: skip
-    print(table(["processes", "shared out", "tokens/s", "speed-up", "MiB a process", "MiB of gradients", "MiB handed on"], cells))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "scale.json").write_text(json.dumps({"machine": machine(), "config": config, "rows": rows}, indent=1) + "\n")
-    picture(rows, options.out / "scale.svg")
-    print(f"{machine()}; written to {options.out}")
+    found = json.dumps({"machine": machine(), "config": config, "rows": rows}, indent=1) + "\n"
+    header = ["processes", "shared out", "tokens/s", "speed-up", "MiB a process", "MiB of gradients", "MiB handed on"]
+    print(found if options.json else table(header, cells) + "\n" + machine())
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "scale.json").write_text(found)
+        picture(rows, options.out / "scale.svg")
 
 
-def measure_memory(options):
+def measure_memory(options: argparse.Namespace) -> None:
     config = json.loads(json.dumps(LONG))
     config["training"]["context"] = options.memory
     if options.mixer:
         config["mixer"] = {"mixer": options.mixer}
-    cells, first = [], None
+    cells: list[list[object]] = []
+    first = 0
     with tempfile.TemporaryDirectory() as folder:
         text = pathlib.Path(folder) / "text.txt"
-        shipped = (ROOT / "data/tinyshakespeare.txt").read_text()
+        shipped = _library.shipped("data/tinyshakespeare.txt").read_text()
         text.write_text(shipped * (2 * options.memory // len(shipped) + 1))
         config["training"]["data"] = str(text)
         for count in options.processes:
-            words = [] if count == 1 else ["--context-parallel", count]
+            words = [] if count == 1 else ["--context-parallel", str(count)]
             lines, peaks = run(config, count, ["--stop-at", "1", *words], folder)
             first = first or max(peaks)
             loss = next(line["loss"] for line in lines if "loss" in line)
             cells.append([count, mib(max(peaks)), f"{100 * max(peaks) / first:.0f} %", f"{loss:.6f}"])
-    print(table(["processes", "MiB a process, at most", "of one", "loss"], cells))
+    header = ["processes", "MiB a process, at most", "of one", "loss"]
+    print(json.dumps([dict(zip(header, row)) for row in cells]) if options.json else table(header, cells))
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Speed, memory and messages of training on several processes.")
-    parser.add_argument("--processes", type=lambda text: [int(it) for it in text.split(",")], default=[1, 2])
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "bench-scale")
-    parser.add_argument("--rounds", type=int, default=3)
+def counts(text: str) -> list[int]:
+    found = [int(it) for it in text.split(",")]
+    if min(found) < 1:
+        raise ValueError
+    return found
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        print(f"cortado: [bench scale] {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+def main(words: list[str]) -> int:
+    parser = Parser("cortado bench scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=counts, default=[1, 2], help="numbers of them, separated by commas (default: 1,2)")
+    parser.add_argument("--out", type=pathlib.Path, help="a folder for scale.json and scale.svg")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken (default: 3)")
     parser.add_argument("--quick", action="store_true", help="a smaller model's few steps, to see that it works")
     parser.add_argument("--memory", type=int, metavar="T", help="tokens of one sequence")
     parser.add_argument("--mixer", help="with --memory: another mixer than gla")
-    options = parser.parse_args()
-    measure_memory(options) if options.memory else measure_speed(options)
-
-
-if __name__ == "__main__":
-    main()
+    options = parser.parse_args(words)
+    if options.rounds < 1 or (options.memory is not None and options.memory < 2):
+        parser.error("--rounds must be 1 or more, --memory 2 or more")
+    if options.memory:
+        measure_memory(options)
+    else:
+        measure_speed(options)
+    return 0
