@@ -18,7 +18,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo serve-demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon check-all bench-peers install clean
+.PHONY: help setup configure build demo serve-demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon cuda-report check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -87,6 +87,9 @@ experiments-smoke: build ## every experiment at its smallest scale
 
 experiments-paper: build ## ten steps of every model at the papers' sizes, an hour on two cores
 	$(PYTHON) scripts/experiments_paper.py $(BUILD)/bin/cortado
+
+cuda-report: $(VENV)/test.stamp ## the kernels for GPUs compiled for every architecture: registers, shared memory, spills
+	$(PYTHON) scripts/cuda_report.py
 
 neon: setup ## the kernels compiled for 64-bit ARM
 	@JOBS=$(JOBS) scripts/neon.sh

@@ -1,0 +1,37 @@
+"""scripts/cuda_report.py: every kernel for GPUs compiles for every architecture, without a GPU and without spills."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("nvidia", reason="pip install nvidia-cuda-nvrtc")
+
+
+def report(root, *words):
+    command = [sys.executable, root / "scripts/cuda_report.py", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_every_kernel_compiles(root):
+    done = report(root, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["architecture"] for row in rows} == {"sm_80", "sm_90a", "sm_120"}
+    assert {row["kernel"] for row in rows} == {"gated_scan", "gated_scan_reverse"}
+    assert all(row["spilled"] == row["stack"] == 0 and 0 < row["registers"] <= 255 for row in rows)
+
+
+def test_what_does_not_fit_or_is_wrong_is_said(root, tmp_path):
+    spills = tmp_path / "spills.cu"
+    sums = "".join(f"float x{i} = in[{i} * blockDim.x + threadIdx.x];" for i in range(200))
+    uses = "".join(f"s = s * x{(7 * i) % 200} + x{i};" for i in range(200))
+    spills.write_text(f'extern "C" __global__ void __launch_bounds__(1024, 2) many(float* in) {{ {sums} __syncthreads(); '
+                      f"float s = 0; for (int k = 0; k < 3; ++k) {{ {uses} }} in[threadIdx.x] = s; }}")  # fmt: skip
+    done = report(root, "--arch", "sm_90a", spills)
+    assert done.returncode == 1 and "registers do not suffice for many" in done.stderr
+    wrong = tmp_path / "wrong.cu"
+    wrong.write_text("// Variants: SIZE=2\n__global__ void f() { what; }\n")
+    done = report(root, wrong)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "wrong.cu for sm_80, SIZE=2: " in done.stderr, done.stderr
