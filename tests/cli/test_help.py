@@ -11,7 +11,7 @@ COMMANDS = [
     ["import"], ["export"], ["linearize"], ["mechanisms"], ["doctor"],
     ["sweep"], ["task"], ["task", "list"], ["task", "show"], ["task", "statistics"], ["task", "export"], ["analyze"],
     *[["analyze", name] for name in ("attention", "latents", "collisions", "spectrum", "memory", "scaling", "convolution")],
-    ["serve"], ["bench"], ["bench", "ops"], ["bench", "model"],
+    ["serve"], ["bench"], ["bench", "ops"], ["bench", "model"], ["bench", "scale"],
 ]  # fmt: skip
 
 
