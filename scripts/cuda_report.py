@@ -55,8 +55,8 @@ def text_of(library, program, kind):
     return buffer.raw[: size.value]
 
 
-def compiled(library, name, text, architecture, variant):
-    """What ptxas says of each kernel in it; Wrong with the first error."""
+def compile_text(library, name, text, architecture, variant):
+    """(the binary, what ptxas says); Wrong with the first error."""
     program = ctypes.c_void_p()
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None):
         raise Wrong(f"{name}: NVRTC takes no source")
@@ -68,13 +68,19 @@ def compiled(library, name, text, architecture, variant):
     if failed:
         first = next((line for line in log.splitlines() if "error" in line), log.strip())
         raise Wrong(f"{name} for {architecture}, {variant or 'as it is'}: {first}")
-    bytes_of_code = len(text_of(library, program, "CUBIN"))
+    code = text_of(library, program, "CUBIN")
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return code, log
+
+
+def compiled(library, name, text, architecture, variant):
+    """Of each kernel in it, what it takes."""
+    code, log = compile_text(library, name, text, architecture, variant)
     for part in log.split("Compiling entry function '")[1:]:
         number = lambda pattern, part=part: int(found[1]) if (found := re.search(pattern, part)) else 0
         yield {"kernel": part.partition("'")[0], "file": name, "architecture": architecture, "variant": variant,
                "registers": number(r"Used (\d+) registers"), "spilled": number(r"(\d+) bytes spill stores"),
-               "stack": number(r"(\d+) bytes stack frame"), "shared": number(r"(\d+) bytes smem"), "bytes": bytes_of_code}  # fmt: skip
-    library.nvrtcDestroyProgram(ctypes.byref(program))
+               "stack": number(r"(\d+) bytes stack frame"), "shared": number(r"(\d+) bytes smem"), "bytes": len(code)}  # fmt: skip
 
 
 def report(files, architectures):

@@ -35,3 +35,23 @@ def test_what_does_not_fit_or_is_wrong_is_said(root, tmp_path):
     wrong.write_text("// Variants: SIZE=2\n__global__ void f() { what; }\n")
     done = report(root, wrong)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "wrong.cu for sm_80, SIZE=2: " in done.stderr, done.stderr
+
+
+def test_the_bench_hands_over_what_the_kernel_expects(root, tmp_path):
+    """bench/cuda/gated_scan.py fills GpuScan by ctypes: offsets and sizes are the compiler's, and so is the shared memory."""
+    sys.path[:0] = [str(root / "bench/cuda"), str(root / "scripts")]
+    try:
+        import gated_scan
+    finally:
+        del sys.path[:2]
+    offsets = gated_scan.layout()
+    asserts = "".join(f"static_assert(__builtin_offsetof(cortado::gated::GpuScan, {name}) == {offset});" if name else
+                      f"static_assert(sizeof(cortado::gated::GpuScan) == {offset});" for name, offset in offsets.items())  # fmt: skip
+    for keys in (64, 128):
+        asserts += f"static_assert(cortado::gated::gpu_shared_bytes({keys}) == {gated_scan.shared_bytes(keys)});"
+    source = tmp_path / "layout.cu"
+    source.write_text(f'#include "cortado/primitives/gated_scan/kernel_gpu.h"\n{asserts}\nextern "C" __global__ void f() {{}}\n')
+    done = report(root, "--arch", "sm_90a", source)
+    assert done.returncode == 0, done.stderr
+    source.write_text(source.read_text().replace("== 0)", "== 8)"))
+    assert report(root, "--arch", "sm_90a", source).returncode == 1
