@@ -36,14 +36,30 @@ class Timed(ctypes.Structure):
 
 
 class Scan(ctypes.Structure):
-    _fields_ = [*((name, Timed) for name in ("q", "k", "v", "o", "g")), ("initial", ctypes.c_void_p), ("last", ctypes.c_void_p),
-                ("bounds", ctypes.c_void_p), ("tokens", ctypes.c_int), ("heads", ctypes.c_int), ("values", ctypes.c_int),
-                ("shift", ctypes.c_int), ("scale", ctypes.c_float)]  # fmt: skip
+    _fields_ = [*((name, Timed) for name in ("q", "k", "v", "o", "g")),
+                *((name, ctypes.c_void_p) for name in ("initial", "last", "kept", "bounds")),
+                *((name, ctypes.c_int) for name in ("tokens", "heads", "values", "parts", "part_tokens", "shift")),
+                ("scale", ctypes.c_float)]  # fmt: skip
 
 
-def layout():
+class Join(ctypes.Structure):
+    _fields_ = [*((name, ctypes.c_void_p) for name in ("states", "kept", "initial", "last")),
+                *((name, ctypes.c_int) for name in ("rows", "parts", "heads", "numbers"))]  # fmt: skip
+
+
+def layout(structure):
     """Offsets in bytes, by name, and the size: what the compiler must have as well."""
-    return {name: getattr(Scan, name).offset for name, _ in Scan._fields_} | {"": ctypes.sizeof(Scan)}
+    return {name: getattr(structure, name).offset for name, _ in structure._fields_} | {"": ctypes.sizeof(structure)}
+
+
+def pointer(x):
+    return x.data_ptr() if x is not None else None
+
+
+def parts_of(blocks, tokens):
+    """As many parts of time as give every multiprocessor four blocks, of 512 tokens at least."""
+    wanted = -(-4 * torch.cuda.get_device_properties(0).multi_processor_count // blocks)
+    return max(1, min(wanted, tokens // 512))
 
 
 def shared_bytes(keys):
@@ -51,7 +67,7 @@ def shared_bytes(keys):
 
 
 class Kernels:
-    """The two entry points, for one K and type, loaded into torch's context."""
+    """The entry points, for one K and type, loaded into torch's context."""
 
     def __init__(self, keys, half=False):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -65,11 +81,12 @@ class Kernels:
         self.check(self.driver.cuModuleLoadData(ctypes.byref(module), code))
         self.shared = shared_bytes(keys)
         self.functions = {}
-        for reverse, name in ((False, b"gated_scan"), (True, b"gated_scan_reverse")):
+        for name in ("gated_scan", "gated_scan_reverse", "gated_scan_states", "gated_scan_states_reverse", "gated_scan_join"):
             function = ctypes.c_void_p()
-            self.check(self.driver.cuModuleGetFunction(ctypes.byref(function), module, name))
-            self.check(self.driver.cuFuncSetAttribute(function, 8, self.shared))  # MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self.functions[reverse] = function
+            self.check(self.driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
+            if not name.endswith("join"):
+                self.check(self.driver.cuFuncSetAttribute(function, 8, self.shared))  # MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.functions[name] = function
 
     def check(self, error):
         if error:
@@ -77,18 +94,30 @@ class Kernels:
             self.driver.cuGetErrorString(error, ctypes.byref(text))
             sys.exit(f"[cuda] {(text.value or b'?').decode()}")
 
-    def __call__(self, q, k, v, g, initial, reverse, shift, scale, bounds=None, want_last=True, heads=None):
-        heads = heads or q.shape[2]
-        rows = q.shape[0] if bounds is None else len(bounds) - 1
+    def launch(self, name, structure, blocks, shared):
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self.check(self.driver.cuLaunchKernel(self.functions[name], *blocks, 1, THREADS, 1, 1, shared, stream, parameters, None))
+
+    def __call__(self, q, k, v, g, initial, reverse, shift, scale, want_last=True, parts=None):
+        rows, tokens, heads = q.shape[:3]
         o = torch.full((*q.shape[:2], heads, v.shape[3]), float("nan"), dtype=q.dtype, device=q.device)
         last = torch.full((rows, heads, k.shape[3], v.shape[3]), float("nan"), device=q.device) if want_last else None
-        scan = Scan(Timed(q), Timed(k), Timed(v), Timed(o), Timed(g), initial.data_ptr() if initial is not None else None,
-                    last.data_ptr() if want_last else None, bounds.data_ptr() if bounds is not None else None,
-                    q.shape[1], heads, v.shape[3], shift, scale)  # fmt: skip
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(scan))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        blocks = rows * heads * v.shape[3] // PIECE
-        self.check(self.driver.cuLaunchKernel(self.functions[reverse], blocks, 1, 1, THREADS, 1, 1, self.shared, stream, parameters, None))
+        blocks, behind = rows * heads * v.shape[3] // PIECE, "_reverse" if reverse else ""
+        parts = parts or parts_of(blocks, tokens)
+        each = -(-tokens // (parts * CHUNK)) * CHUNK
+        scan = Scan(Timed(q), Timed(k), Timed(v), Timed(o), Timed(g), pointer(initial), pointer(last), None, None,
+                    tokens, heads, v.shape[3], parts, each, shift, scale)  # fmt: skip
+        if parts > 1:
+            states = torch.empty(rows, parts, heads, k.shape[3], v.shape[3], device=q.device)
+            kept = torch.empty(rows, parts, heads, device=q.device)
+            scan.initial, scan.last, scan.kept = None, states.data_ptr(), kept.data_ptr()
+            self.launch("gated_scan_states" + behind, scan, (blocks, parts), self.shared)
+            numbers = k.shape[3] * v.shape[3]
+            join = Join(states.data_ptr(), kept.data_ptr(), pointer(initial), pointer(last), rows, parts, heads, numbers)
+            self.launch("gated_scan_join", join, (-(-numbers // THREADS), rows * heads), 0)
+            scan.initial, scan.last = states.data_ptr(), None
+        self.launch("gated_scan" + behind, scan, (blocks, parts), self.shared)
         return o, last
 
 
@@ -194,7 +223,7 @@ def main():
         sys.exit("[cuda] there is no GPU here")
     b16, f16 = torch.bfloat16, torch.float16
     cases = [(2, 512, 3, 64, 64, b16, False), (1, 1, 1, 64, 64, b16, False), (1, 65, 2, 64, 128, b16, True), (1, 333, 2, 128, 64, b16, False),
-             (2, 200, 2, 128, 128, b16, True), (2, 300, 2, 64, 64, f16, False), (1, 4096, 1, 64, 64, b16, False)]  # fmt: skip
+             (2, 200, 2, 128, 128, b16, True), (2, 300, 2, 64, 64, f16, False), (1, 4096, 1, 64, 64, b16, True)]  # fmt: skip
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "checks": [check(case) for case in cases]}
     for it in found["checks"]:
         print(it["case"], " ".join(f"{name} {error:.1e}" for name, error in it["errors"].items()), "" if it["good"] else "WRONG")

@@ -19,7 +19,8 @@ def test_every_kernel_compiles(root):
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert {row["architecture"] for row in rows} == {"sm_80", "sm_90a", "sm_120"}
-    assert {row["kernel"] for row in rows} == {"gated_scan", "gated_scan_reverse"}
+    assert {row["kernel"] for row in rows} == {
+        "gated_scan", "gated_scan_reverse", "gated_scan_states", "gated_scan_states_reverse", "gated_scan_join"}  # fmt: skip
     assert all(row["spilled"] == row["stack"] == 0 and 0 < row["registers"] <= 255 for row in rows)
 
 
@@ -38,15 +39,18 @@ def test_what_does_not_fit_or_is_wrong_is_said(root, tmp_path):
 
 
 def test_the_bench_hands_over_what_the_kernel_expects(root, tmp_path):
-    """bench/cuda/gated_scan.py fills GpuScan by ctypes: offsets and sizes are the compiler's, and so is the shared memory."""
+    """bench/cuda/gated_scan.py fills its arguments by ctypes: offsets and sizes are the compiler's, and so is the shared memory."""
     sys.path[:0] = [str(root / "bench/cuda"), str(root / "scripts")]
     try:
         import gated_scan
     finally:
         del sys.path[:2]
-    offsets = gated_scan.layout()
-    asserts = "".join(f"static_assert(__builtin_offsetof(cortado::gated::GpuScan, {name}) == {offset});" if name else
-                      f"static_assert(sizeof(cortado::gated::GpuScan) == {offset});" for name, offset in offsets.items())  # fmt: skip
+    asserts = ""
+    for of in (gated_scan.Timed, gated_scan.Scan, gated_scan.Join):
+        known = f"cortado::gated::Gpu{of.__name__}"
+        for name, offset in gated_scan.layout(of).items():
+            place = f"__builtin_offsetof({known}, {name})" if name else f"sizeof({known})"
+            asserts += f"static_assert({place} == {offset});"
     for keys in (64, 128):
         asserts += f"static_assert(cortado::gated::gpu_shared_bytes({keys}) == {gated_scan.shared_bytes(keys)});"
     source = tmp_path / "layout.cu"

@@ -44,9 +44,11 @@ DEV Stage<kKeys> stage_of(unsigned char* shared, int index) {
 
 // Which tokens and numbers a block has.
 struct Place {
-  int row, head, piece;
+  int row, head, piece, part;
   long long first;  // token of the row
-  int tokens;
+  int tokens;       // of the row
+  int begin, end;   // of the part, in the scan's order
+  long long state;  // number of its state
 };
 
 DEV Place place_of(const GpuScan& scan) {
@@ -57,8 +59,12 @@ DEV Place place_of(const GpuScan& scan) {
   rest /= pieces;
   place.head = rest % scan.heads;
   place.row = rest / scan.heads;
+  place.part = blockIdx.y;
   place.first = scan.bounds ? scan.bounds[place.row] : 0;
   place.tokens = scan.bounds ? static_cast<int>(scan.bounds[place.row + 1] - place.first) : scan.tokens;
+  place.begin = place.part * scan.part_tokens;
+  place.end = place.begin + scan.part_tokens < place.tokens ? place.begin + scan.part_tokens : place.tokens;
+  place.state = (static_cast<long long>(place.row) * scan.parts + place.part) * scan.heads + place.head;
   return place;
 }
 
@@ -108,7 +114,8 @@ DEV float sum_gates(const float* gates, const Sums& out, int lane, bool write) {
   return end_cuts == 0 ? exponential(end) : 0.0f;
 }
 
-template <int kKeys, bool kReverse>
+// kOnlyStates: nothing is read, o is not computed.
+template <int kKeys, bool kReverse, bool kOnlyStates = false>
 class Scan {
   static constexpr int kRows = kKeys / 64;  // of 16 keys, which a warp has of the state
 
@@ -125,39 +132,42 @@ class Scan {
 
   DEV void run() {
     begin();
-    const int chunks = (at_.tokens + kGpuChunk - 1) / kGpuChunk;
-    fetch(0, 0);
-    fetch(1, 1);
+    fetch(at_.begin, 0);
+    fetch(at_.begin + kGpuChunk, 1);
     int stage = 0;
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    float kept = 1;
+    for (int p = at_.begin; p < at_.end; p += kGpuChunk) {
       wait_for_groups<1>();
       __syncthreads();
-      fetch(chunk + 2, (stage + 2) % kGpuStages);
+      fetch(p + 2 * kGpuChunk, (stage + 2) % kGpuStages);
       const auto in = stage_of<kKeys>(shared_, stage);
-      const float kept = sum_gates(in.gates, sums_, lane_, warp_ == 0);
+      const float chunk_keeps = sum_gates(in.gates, sums_, lane_, warp_ == 0);
+      kept *= chunk_keeps;
       __syncthreads();
-      read(in, chunk);
-      __syncthreads();  // everybody has read the state
-      update(in, kept);
+      if constexpr (!kOnlyStates) {
+        read(in, p);
+        __syncthreads();  // everybody has read the state
+      }
+      update(in, chunk_keeps);
       stage = (stage + 1) % kGpuStages;
     }
-    end();
+    end(kept);
   }
 
  private:
   // The token that is the p-th on the way.
   DEV int token(int p) const { return kReverse ? at_.tokens - 1 - p : p; }
 
-  DEV void fetch(int chunk, int stage) {
-    const int begin = chunk * kGpuChunk, thread = CORTADO_THREAD;
-    if (begin < at_.tokens) {
+  DEV void fetch(int begin, int stage) {
+    const int thread = CORTADO_THREAD;
+    if (begin < at_.end) {
       const auto to = stage_of<kKeys>(shared_, stage);
-      fetch_rows<kKeys>(to.q, scan_.q, 0, begin, thread);
+      if constexpr (!kOnlyStates) fetch_rows<kKeys>(to.q, scan_.q, 0, begin, thread);
       fetch_rows<kKeys>(to.k, scan_.k, 0, begin, thread);
       fetch_rows<kGpuPiece>(to.v, scan_.v, at_.piece * kGpuPiece, begin, thread);
       if (thread < kGpuChunk) {
         const int p = begin + thread, t = token(p) + scan_.shift;
-        const bool there = scan_.g.data && p < at_.tokens && t >= 0 && t < at_.tokens;
+        const bool there = scan_.g.data && p < at_.end && t >= 0 && t < at_.tokens;
         const float* gates = head_of<const float>(scan_.g, scan_, at_, 0);
         copy4(shared_address(to.gates + thread), there ? gates + t * scan_.g.token : gates, there ? 4 : 0);
       }
@@ -171,7 +181,7 @@ class Scan {
     constexpr int kPieces = kWidth / 8;
     for (int i = thread; i < kGpuChunk * kPieces; i += kGpuThreads) {
       const int r = i / kPieces, piece = i % kPieces, p = begin + r;
-      const bool there = p < at_.tokens;
+      const bool there = p < at_.end;
       copy16(to.at(r, piece), there ? numbers + token(p) * x.token + piece * 8 : numbers, there ? 16 : 0);
     }
   }
@@ -179,7 +189,7 @@ class Scan {
   // This lane's place in the state, [K, V] of a row and head: rows r and r + 8, columns c and c + 1.
   DEV long long state_place(int i, int j) const {
     const int r = (warp_ * kRows + i) * 16 + (lane_ >> 2), c = at_.piece * kGpuPiece + j * 8 + (lane_ & 3) * 2;
-    return ((static_cast<long long>(at_.row) * scan_.heads + at_.head) * kKeys + r) * scan_.values + c;
+    return (at_.state * kKeys + r) * scan_.values + c;
   }
 
   DEV void begin() {
@@ -192,10 +202,11 @@ class Scan {
         }
       }
     }
-    write_state();
+    if constexpr (!kOnlyStates) write_state();
   }
 
-  DEV void end() const {
+  DEV void end(float kept) const {
+    if (kOnlyStates && CORTADO_THREAD == 0 && at_.piece == 0) scan_.kept[at_.state] = kept;
     if (!scan_.last) return;
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < 4; ++j) {
@@ -222,8 +233,8 @@ class Scan {
     }
   }
 
-  // o of this warp's 16 tokens.
-  DEV void read(const Stage<kKeys>& in, int chunk) const {
+  // o of this warp's 16 tokens of the chunk from `begin` on.
+  DEV void read(const Stage<kKeys>& in, int begin) const {
     const int first = warp_ * 16, rows[2] = {first + (lane_ >> 2), first + (lane_ >> 2) + 8};
     u32 q[kKeys / 16][4];
     for (int c = 0; c < kKeys / 16; ++c) left(q[c], in.q, lane_, first, c);
@@ -244,7 +255,7 @@ class Scan {
       }
     }
     for (int keys = 0; keys <= warp_; ++keys) add_pairs(o, q, in, rows, keys);
-    write(o, rows, chunk);
+    write(o, rows, begin);
   }
 
   // What 16 tokens before (or these themselves) give to o.
@@ -276,10 +287,10 @@ class Scan {
     }
   }
 
-  DEV void write(const float (*o)[4], const int* rows, int chunk) const {
+  DEV void write(const float (*o)[4], const int* rows, int begin) const {
     for (int half = 0; half < 2; ++half) {
-      const int p = chunk * kGpuChunk + rows[half];
-      if (p >= at_.tokens) continue;
+      const int p = begin + rows[half];
+      if (p >= at_.end) continue;
       u16* to = head_of<u16>(scan_.o, scan_, at_, at_.piece * kGpuPiece) + token(p) * scan_.o.token;
       for (int j = 0; j < 4; ++j) {
         *reinterpret_cast<u32*>(to + j * 8 + (lane_ & 3) * 2) = pack(o[j][2 * half], o[j][2 * half + 1]);
@@ -310,7 +321,7 @@ class Scan {
         }
       }
     }
-    write_state();
+    if constexpr (!kOnlyStates) write_state();
   }
 
   const GpuScan& scan_;
@@ -322,6 +333,23 @@ class Scan {
   float state_[kRows][4][4];
 };
 
+// A thread a number of a row's and head's state, through the parts.
+DEV void join_parts(const GpuJoin& join) {
+  const int i = blockIdx.x * kGpuThreads + CORTADO_THREAD, head = blockIdx.y % join.heads,
+            row = blockIdx.y / join.heads;
+  if (i >= join.numbers) return;
+  const long long whole = (static_cast<long long>(row) * join.heads + head) * join.numbers + i;
+  float state = join.initial ? join.initial[whole] : 0.0f;
+  for (int part = 0; part < join.parts; ++part) {
+    const long long place = (static_cast<long long>(row) * join.parts + part) * join.heads + head;
+    float& there = join.states[place * join.numbers + i];
+    const float left = there;
+    there = state;
+    state = join.kept[place] * state + left;
+  }
+  if (join.last) join.last[whole] = state;
+}
+
 }  // namespace cortado::gated
 
 extern "C" __global__ void __launch_bounds__(128, 2) gated_scan(const cortado::gated::GpuScan scan) {
@@ -330,4 +358,16 @@ extern "C" __global__ void __launch_bounds__(128, 2) gated_scan(const cortado::g
 
 extern "C" __global__ void __launch_bounds__(128, 2) gated_scan_reverse(const cortado::gated::GpuScan scan) {
   cortado::gated::Scan<KEYS, true>(scan).run();
+}
+
+extern "C" __global__ void __launch_bounds__(128, 3) gated_scan_states(const cortado::gated::GpuScan scan) {
+  cortado::gated::Scan<KEYS, false, true>(scan).run();
+}
+
+extern "C" __global__ void __launch_bounds__(128, 3) gated_scan_states_reverse(const cortado::gated::GpuScan scan) {
+  cortado::gated::Scan<KEYS, true, true>(scan).run();
+}
+
+extern "C" __global__ void __launch_bounds__(128) gated_scan_join(const cortado::gated::GpuJoin join) {
+  cortado::gated::join_parts(join);
 }

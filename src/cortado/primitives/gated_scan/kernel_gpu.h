@@ -17,15 +17,28 @@ struct GpuTimed {
 //   (do, v, k)                dq                              the states S^T
 //   (v, do, q) from behind    dk, with the gate of the token that comes next in the scan's own order (shift 1, in reverse -1)
 //   (k, q, do) from behind    dv, likewise; initial is then dS_T, and last R_0, of which exp(g_0) R_0 is dS_0
+// Few heads of long rows fill a GPU only in parts of their time: gated_scan_states computes what each part leaves of
+// nothing, gated_scan_join from that what each part begins with, and gated_scan goes through all parts at once.
 struct GpuScan {
   GpuTimed q, k, v, o;      // 16-bit numbers; o has all heads
   GpuTimed g;               // float32 [B, T, heads], width 1; data null: none
-  const float* initial;     // [rows, heads, K, V], or null: 0
+  const float* initial;     // [rows, parts, heads, K, V], or null: 0
   float* last;              // the same, or null
+  float* kept;              // of gated_scan_states: [rows, parts, heads], how much of a state lasts through a part
   const long long* bounds;  // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
   int tokens, heads, values;
-  int shift;  // -1, 0 or 1
+  int parts, part_tokens;  // in the scan's own order; the last part of a row may have fewer, or none
+  int shift;               // -1, 0 or 1
   float scale;
+};
+
+// What joins the parts of a row: states [rows, parts, heads, K, V] are what gated_scan_states has left, and become what
+// the parts begin with.
+struct GpuJoin {
+  float* states;
+  const float *kept, *initial;      // initial: [rows, heads, K, V], or null: 0
+  float* last;                      // the same, or null
+  int rows, parts, heads, numbers;  // numbers: K V
 };
 
 constexpr int kGpuChunk = 64, kGpuPiece = 32, kGpuThreads = 128, kGpuStages = 3;  // kGpuPiece: of the values

@@ -16,6 +16,7 @@ struct Case {
   int64_t keys = 64, values = 64, batch = 1, tokens = 150, heads = 2, state_heads = 2;
   bool reverse = false, gates = true, cuts = false;
   std::vector<int64_t> bounds = {};
+  int64_t parts = 1;  // of time
   gpu::Order order = {};
 };
 
@@ -28,7 +29,18 @@ struct Run {
   Tensor o, last;
 };
 
-// One call of the kernel. `reverse`: from behind; q, k, v bfloat16, states float32.
+template <bool kOnlyStates>
+void launch(const Case& c, const GpuScan& scan, int keys, int rows, bool reverse) {
+  const gpu::Dim3 blocks{rows * scan.heads * scan.values / kGpuPiece, scan.parts};
+  gpu::run(blocks, kGpuThreads, size_t(gpu_shared_bytes(keys)), c.order, [&] {
+    if (keys == 64 && reverse) return Scan<64, true, kOnlyStates>(scan).run();
+    if (keys == 64) return Scan<64, false, kOnlyStates>(scan).run();
+    if (reverse) return Scan<128, true, kOnlyStates>(scan).run();
+    Scan<128, false, kOnlyStates>(scan).run();
+  });
+}
+
+// One call of the kernel, or with parts three. `reverse`: from behind; q, k, v bfloat16, states float32.
 Run run(const Case& c, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& initial,
         bool reverse, int shift, double scale) {
   const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
@@ -48,12 +60,26 @@ Run run(const Case& c, const Tensor& q, const Tensor& k, const Tensor& v, const 
   scan.values = int(v.size(3));
   scan.shift = shift;
   scan.scale = float(scale);
-  const gpu::Dim3 blocks{int(rows * c.heads * v.size(3) / kGpuPiece)};
-  const auto keys = int(k.size(3));
-  gpu::run(blocks, kGpuThreads, size_t(gpu_shared_bytes(keys)), c.order, [&] {
-    if (keys == 64) return reverse ? Scan<64, true>(scan).run() : Scan<64, false>(scan).run();
-    return reverse ? Scan<128, true>(scan).run() : Scan<128, false>(scan).run();
-  });
+  scan.parts = 1;
+  scan.part_tokens = int(c.tokens);
+  if (c.parts == 1) {
+    launch<false>(c, scan, int(k.size(3)), int(rows), reverse);
+    return out;
+  }
+  scan.parts = int(c.parts);
+  scan.part_tokens = int((c.tokens + c.parts * kGpuChunk - 1) / (c.parts * kGpuChunk)) * kGpuChunk;
+  const Tensor states = at::full({rows, c.parts, c.heads, k.size(3), v.size(3)}, 7, at::kFloat);
+  const Tensor kept = at::full({rows, c.parts, c.heads}, 7, at::kFloat);
+  const float* begun = std::exchange(scan.initial, nullptr);
+  float* last = std::exchange(scan.last, states.mutable_data_ptr<float>());
+  scan.kept = kept.mutable_data_ptr<float>();
+  launch<true>(c, scan, int(k.size(3)), int(rows), reverse);
+  const auto numbers = int(k.size(3) * v.size(3));
+  const GpuJoin join{scan.last, scan.kept, begun, last, int(rows), scan.parts, scan.heads, numbers};
+  gpu::run({(numbers + kGpuThreads - 1) / kGpuThreads, int(rows * c.heads)}, kGpuThreads, 0, c.order,
+           [&] { join_parts(join); });
+  scan.initial = std::exchange(scan.last, nullptr);
+  launch<false>(c, scan, int(k.size(3)), int(rows), reverse);
   return out;
 }
 
@@ -116,7 +142,9 @@ TEST(GatedScanOnGpu, EveryOrderOfThreadsAndCopies) {
   for (const bool backwards : {false, true}) {
     for (const bool alone : {false, true}) {
       for (const bool late : {false, true}) {
-        check({.tokens = 200, .heads = 1, .state_heads = 1, .order = {backwards, alone, late}});
+        const gpu::Order order{backwards, alone, late};
+        check({.tokens = 200, .heads = 1, .state_heads = 1, .order = order});
+        check({.tokens = 200, .heads = 1, .state_heads = 1, .parts = 2, .order = order});
       }
     }
   }
@@ -138,6 +166,13 @@ TEST(GatedScanOnGpu, GatesThatAreMissingOrCut) {
   check({.gates = false});
   check({.cuts = true});
   check({.reverse = true, .cuts = true});
+}
+
+TEST(GatedScanOnGpu, PartsOfTime) {
+  check({.tokens = 500, .parts = 3});
+  check({.batch = 2, .tokens = 200, .reverse = true, .cuts = true, .parts = 3});
+  check({.keys = 128, .values = 128, .tokens = 130, .gates = false, .parts = 2});
+  check({.tokens = 300, .cuts = true, .bounds = {0, 3, 3, 190, 300}, .parts = 4});
 }
 
 TEST(GatedScanOnGpu, Packed) {
