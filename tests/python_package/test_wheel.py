@@ -141,3 +141,15 @@ def test_the_readmes_three_ways(clean, root, tmp_path, trained):
         path = {"PYTHONPATH": str(extra)} if number == 2 else {}
         told.append(run(clean, "-c", way.replace("build/demo/run", model), **elsewhere(tmp_path, **path)).stdout)
     assert told[2].startswith("ROMEO:") and told[1].strip() == told[2].removeprefix("ROMEO:").strip()
+
+
+def test_it_is_built_for_the_torch_that_is_there(root, tmp_path, monkeypatch):
+    """pip's own environment for a build hides what is installed; the newest torch would take the place of the user's."""
+    monkeypatch.syspath_prepend(str(root / "python"))
+    import wheel_metadata
+
+    monkeypatch.setattr(wheel_metadata.sysconfig, "get_path", lambda _: str(tmp_path))
+    assert wheel_metadata.get_requires_for_dynamic_metadata() == ["torch>=2.11"]
+    (tmp_path / "torch-2.12.1+cpu.dist-info").mkdir()
+    (tmp_path / "torch-2.12.1+cpu.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.12.1+cpu\n")
+    assert wheel_metadata.get_requires_for_dynamic_metadata() == ["torch==2.12.1"]
