@@ -15,6 +15,12 @@ CONFIG = {"name": "small", "dim": 32, "heads": 4, "layers": 2, "mixer": {"mixer"
                        "dtype": "float32"}}  # fmt: skip
 
 
+# What the mechanisms' defaults would not show in a short text.
+SETTINGS = {"latte": {"latents": 8}, "macchiato": {"latents": 8, "window": 9}, "sliding_window": {"window": 9}, "lola": {"chunk": 8, "cache": 4},
+            "blurry_window": {"slots": 9, "period": 18}, "lolcats": {"window": 8}, "longformer": {"window": 5}, "luna": {"latents": 5},
+            "mega": {"chunk": 16}}  # fmt: skip
+
+
 def free_port():
     with contextlib.closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
@@ -64,10 +70,18 @@ def fixture_small(tmp_path, root):
 
     def write(training=None, name="config.json", **changes):
         config = {**CONFIG, **changes, "training": {**CONFIG["training"], "data": str(tmp_path / "text.txt"), **(training or {})}}
-        (tmp_path / name).write_text(json.dumps(config))
+        (tmp_path / name).write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
         return tmp_path / name
 
     return write
+
+
+@pytest.fixture
+def layers_of_all(cortado):
+    """One layer of every causal mechanism, as changes of a config."""
+    names = [it["name"] for it in json.loads(cortado("mechanisms", "--json").stdout) if it["causal"]]
+    assert len(names) > 25
+    return {"layers": [{"mixer": {"mixer": name, **SETTINGS.get(name, {})}} for name in names], "mixer": None}
 
 
 @pytest.fixture(name="lines")

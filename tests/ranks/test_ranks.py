@@ -166,26 +166,15 @@ def test_torchrun_goes_on_after_a_kill(root, small, lines, tmp_path):
     assert "2 kills" in done.stdout and "the same losses" in done.stdout
 
 
-# One layer of every causal mechanism, each handing its state on; what their defaults would not show in a short text.
-SETTINGS = {"latte": {"latents": 8}, "macchiato": {"latents": 8, "window": 9}, "sliding_window": {"window": 9}, "lola": {"chunk": 8, "cache": 4},
-            "blurry_window": {"slots": 9, "period": 18}, "lolcats": {"window": 8}, "longformer": {"window": 5}, "luna": {"latents": 5},
-            "mega": {"chunk": 16}}  # fmt: skip
-
-
 def moments(run):
     """The gradients of the first step, but for a factor."""
     return {key: value for key, value in load_file(run / "trainer.safetensors").items() if key.startswith("first.")}
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_every_mechanism_hands_its_state_on(cortado, ranks, small, lines, tmp_path, count):
-    told = json.loads(cortado("mechanisms", "--json").stdout)
-    names = [it["name"] for it in told if it["causal"]]
-    assert len(names) > 25
-    layers = [{"mixer": {"mixer": name, **SETTINGS.get(name, {})}} for name in names]
+def test_every_mechanism_hands_its_state_on(cortado, ranks, small, lines, layers_of_all, tmp_path, count):
     training = {"batch": 2, "context": 50, "steps": 1, "warmup": 0, "evaluate_every": 1}
-    config = small(training, layers=layers, mixer=None, context=50, positions="learned")
-    config.write_text(json.dumps({key: value for key, value in json.loads(config.read_text()).items() if value is not None}))
+    config = small(training, context=50, positions="learned", **layers_of_all)
     assert cortado("train", config, "--out", tmp_path / "one", "--threads", 1).returncode == 0
     codes, _, errors = ranks(count, "train", config, "--out", tmp_path / "two", "--context-parallel", count).end()
     assert codes == [0] * count, errors

@@ -7,10 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-MIXERS = [{"mixer": "latte", "latents": 8}, {"mixer": "macchiato", "latents": 8, "window": 9}, {"mixer": "sliding_window", "window": 9},
-          *({"mixer": name} for name in ("softmax", "gated_delta_net", "mamba2", "linear"))]  # fmt: skip
-
-
 @pytest.fixture(name="run")
 def fixture_run(cortado, small, tmp_path):
     """A model of two layers, a little trained."""
@@ -66,9 +62,8 @@ def test_questions(cortado, ranks, run, tmp_path):
     assert len(answers[0]) == 5 and answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("mixer", MIXERS, ids=lambda mixer: mixer["mixer"])
-def test_a_long_prompt(cortado, ranks, small, tmp_path, mixer):
-    config = small({"steps": 2, "context": 64}, context=4096, mixer=mixer)
+def test_a_long_prompt(cortado, ranks, layers_of_all, small, tmp_path):
+    config = small({"steps": 1, "context": 64, "warmup": 0, "evaluate_every": 1}, context=6000, positions="learned", **layers_of_all)
     assert cortado("train", config, "--out", tmp_path / "run", "--threads", 1).returncode == 0
     words = ["generate", tmp_path / "run", "--prompt-file", tmp_path / "long.txt", "--temperature", "0", "--json"]
     (tmp_path / "long.txt").write_text((tmp_path / "text.txt").read_text()[:2600])
