@@ -11,6 +11,7 @@ wrong."""
 
 import argparse
 import ctypes
+import functools
 import json
 import pathlib
 import sys
@@ -121,6 +122,10 @@ class Kernels:
         return o, last
 
 
+# A variant is compiled once, however many cases use it: a GPU is lent for minutes.
+kernels_of = functools.cache(Kernels)
+
+
 def definition(q, k, v, g, initial, scale):
     """Token by token, any type: S = exp(g) S + k v^T, o = scale S^T q."""
     state, out = initial, []
@@ -156,7 +161,7 @@ def error_of(found, right):
 def check(case):
     rows, tokens, heads, keys, values, dtype, cuts = case
     half = dtype == torch.float16
-    kernels = {"keys": Kernels(keys, half), "values": Kernels(values, half)}
+    kernels = {"keys": kernels_of(keys, half), "values": kernels_of(values, half)}
     q, k, v, g, initial = inputs(rows, tokens, heads, keys, values, dtype, cuts)
     scale = keys**-0.5
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
@@ -195,7 +200,7 @@ def peer():
 
 
 def time(rows, tokens, heads, width):
-    own = Kernels(width)
+    own = kernels_of(width, False)
     kernels = {"keys": own, "values": own}
     sets = []
     for _ in range(3):

@@ -70,6 +70,16 @@ int64_t length_of(const Tensor& header) {
   return length;
 }
 
+// A state as what is sent of it, and the other way round.
+std::vector<Tensor> tensors_of(const SequenceState& state) {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : state.tensors()) tensors.push_back(tensor);
+  return tensors;
+}
+void replace(SequenceState& state, const std::vector<Tensor>& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) state.at(state.tensors()[i].first) = tensors[i];
+}
+
 // The state of the part before; its derivative goes there. x only ties it to the graph.
 class Take : public torch::autograd::Function<Take> {
  public:
@@ -181,34 +191,21 @@ Tensor Relay::forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch&
   SequenceState own;
   if (!kept) own = mixer.zero_state(x.size(0), x.options().requires_grad(false));
   SequenceState& state = kept ? *kept : own;
-  if (part() > 0) {
-    std::vector<std::string> names;
-    for (const auto& [name, tensor] : state.tensors()) names.push_back(name);
-    const auto taken = Take::apply(x, this, layer, static_cast<int64_t>(names.size()));
-    for (size_t i = 0; i < names.size(); ++i) state.at(names[i]) = taken[i];
-  }
+  if (part() > 0) replace(state, Take::apply(x, this, layer, static_cast<int64_t>(state.tensors().size())));
   const Tensor y = mixer.forward(x, batch, &state);
   if (part() + 1 == parts_) return y;
-  variable_list left;
-  for (const auto& [name, tensor] : state.tensors()) left.push_back(tensor);
+  const auto left = tensors_of(state);
   return Hand::apply(y, this, layer, at::TensorList(left));
 }
 
 void Relay::hand_back(std::vector<SequenceState>& layers) const {
   const int64_t far = parts_ - 1;
   for (size_t i = 0; i < layers.size() && far > 0; ++i) {
-    std::vector<std::string> names;
-    std::vector<Tensor> tensors;
-    for (const auto& [name, tensor] : layers[i].tensors()) {
-      names.push_back(name);
-      tensors.push_back(tensor);
-    }
-    if (names.empty()) continue;
+    const auto own = tensors_of(layers[i]);
+    if (own.empty()) continue;
     const auto layer = static_cast<int64_t>(i);
-    if (part() == far) send(tensors, layer, -far);
-    if (part() > 0) continue;
-    const auto received = receive(names.size(), layer, far, tensors[0].device());
-    for (size_t j = 0; j < names.size(); ++j) layers[i].at(names[j]) = received[j];
+    if (part() == far) send(own, layer, -far);
+    if (part() == 0) replace(layers[i], receive(own.size(), layer, far, own[0].device()));
   }
 }
 

@@ -5,7 +5,6 @@
 
 typedef unsigned int u32;
 typedef unsigned short u16;
-typedef long long i64;
 
 #ifdef CORTADO_EMULATE
 #include "cortado/primitives/cuda/emulate.h"
