@@ -9,14 +9,19 @@ typedef unsigned short u16;
 #ifdef CORTADO_EMULATE
 #include "cortado/primitives/cuda/emulate.h"
 #define CORTADO_ASM(device, host) host
+#define UNROLL
+#define UNROLL_BY(times)
 #else
 #define DEV __device__ __forceinline__
 #define CORTADO_ASM(device, host) device
+#define UNROLL _Pragma("unroll")  // what arrays of registers are gone through by
+#define CORTADO_STRING(x) #x
+#define UNROLL_BY(times) _Pragma(CORTADO_STRING(unroll times))
 #define CORTADO_THREAD static_cast<int>(threadIdx.x)
-extern __shared__ __align__(128) unsigned char cortado_shared[];
+extern __shared__ __align__(1024) unsigned char cortado_shared[];
 #endif
 
-namespace cuda {
+namespace device {
 
 DEV unsigned char* shared_memory() {
   unsigned char* bytes;
@@ -28,10 +33,14 @@ DEV unsigned char* shared_memory() {
 #ifdef CORTADO_HALF
 #define MMA_TYPES "f16.f16"
 #define PACK "cvt.rn.f16x2.f32 %0, %1, %2;"
+#define UNPACK_LOW "{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }"
+#define UNPACK_HIGH "{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }"
 #define MULTIPLY2 "mul.rn.f16x2 %0, %1, %2;"
 #else
 #define MMA_TYPES "bf16.bf16"
 #define PACK "cvt.rn.bf16x2.f32 %0, %1, %2;"
+#define UNPACK_LOW "shl.b32 %0, %1, 16;"
+#define UNPACK_HIGH "and.b32 %0, %1, 0xffff0000;"
 #define MULTIPLY2 "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 %0, %1, %2, z; }"  // sm_80 has no mul
 #endif
 
@@ -50,17 +59,55 @@ DEV u32 pack(float low, float high) {
   return both;
 }
 
+DEV float unpack_low(u32 both) {
+  float x;
+  CORTADO_ASM(asm(UNPACK_LOW : "=f"(x) : "r"(both)), x = gpu::wide(u16(both)));
+  return x;
+}
+DEV float unpack_high(u32 both) {
+  float x;
+  CORTADO_ASM(asm(UNPACK_HIGH : "=f"(x) : "r"(both)), x = gpu::wide(u16(both >> 16)));
+  return x;
+}
+
 DEV u32 multiply2(u32 a, u32 b) {
   u32 product;
   CORTADO_ASM(asm(MULTIPLY2 : "=r"(product) : "r"(a), "r"(b)), product = gpu::multiply2(a, b));
   return product;
 }
 
-// e^x, to about 2 ulp of float32; 0 below -87.
-DEV float exponential(float x) {
+// 2^x, to about 2 ulp of float32; 0 below -126.
+DEV float power(float x) {
   float y;
-  CORTADO_ASM(asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f)), y = gpu::exponential(x));
+  CORTADO_ASM(asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = gpu::power(x));
   return y;
+}
+
+// In one instruction.
+DEV long long times(int a, int b) { return static_cast<long long>(a) * b; }
+
+// What is read and written at once.
+struct alignas(8) Two {
+  float x[2];
+};
+struct alignas(16) Four {
+  u32 x[4];
+};
+struct alignas(16) FourFloats {
+  float x[4];
+};
+
+// Of four lanes that stand together, each with four numbers: the i-th lane gets the i-th of all. Twice: as before.
+DEV void exchange(u32* x, int lane) {
+  for (int far = 1; far < 4; far *= 2) {
+    for (int i = 0; i < 2; ++i) {
+      const int a = far == 1 ? 2 * i : i, b = a + far;
+      const bool second = lane & far;
+      const u32 got = __shfl_xor_sync(~0u, second ? x[a] : x[b], far);
+      if (second) x[a] = got;
+      if (!second) x[b] = got;
+    }
+  }
 }
 
 // --- Copies from global to shared memory, in groups that are waited for. ---
@@ -86,12 +133,9 @@ DEV void wait_for_groups() {
 
 template <int kRowBytes>
 struct Tile {
-  u32 base;
+  u32 base;  // a multiple of 1024
   // Where piece `x` (of 8 numbers) of row `r` lies.
-  DEV u32 at(int r, int x) const {
-    const int mixed = kRowBytes >= 128 ? x ^ (r & 7) : x ^ ((r >> 1) & 3);
-    return base + r * kRowBytes + (mixed << 4);
-  }
+  DEV u32 at(int r, int x) const { return base + r * kRowBytes + ((x ^ (r & 7)) << 4); }
 };
 
 // Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
@@ -108,31 +152,44 @@ DEV void load4_transposed(u32* out, u32 row) {
 
 // Operands of 16 x 16 numbers. Left: rows r0.., columns 16 c.. of a tile, or the transposed of rows (columns of the
 // operand) and columns (its rows). Right: 16 by 16 as two operands of 8 columns, registers 0, 1 and 2, 3; of a tile
-// whose rows are the sum's index, or of one whose rows are the columns of the result.
+// whose rows are the sum's index, or of one whose rows are the columns of the result. r0 is a multiple of 8: what
+// exchanges pieces does not depend on it, and c comes in last, so that a lane has one address a tile and not one a piece.
+template <int W>
+DEV u32 moved(u32 address, int r0, int c) {
+  return (address ^ (c << 5)) + r0 * W;
+}
+template <int W>
+DEV u32 rows_and_halves(Tile<W> tile, int lane) {
+  return tile.at(lane & 15, lane >> 4);
+}
+template <int W>
+DEV u32 halves_and_rows(Tile<W> tile, int lane) {
+  return tile.at((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+}
 template <int W>
 DEV void left(u32* out, Tile<W> tile, int lane, int r0, int c) {
-  load4(out, tile.at(r0 + (lane & 15), 2 * c + (lane >> 4)));
+  load4(out, moved<W>(rows_and_halves(tile, lane), r0, c));
 }
 template <int W>
 DEV void left_transposed(u32* out, Tile<W> tile, int lane, int r0, int c) {
-  load4_transposed(out, tile.at(r0 + (lane & 7) + ((lane >> 4) << 3), 2 * c + ((lane >> 3) & 1)));
+  load4_transposed(out, moved<W>(halves_and_rows(tile, lane), r0, c));
 }
 template <int W>
 DEV void right(u32* out, Tile<W> tile, int lane, int r0, int c) {
-  load4_transposed(out, tile.at(r0 + (lane & 15), 2 * c + (lane >> 4)));
+  load4_transposed(out, moved<W>(rows_and_halves(tile, lane), r0, c));
 }
 template <int W>
 DEV void right_transposed(u32* out, Tile<W> tile, int lane, int r0, int c) {
-  load4(out, tile.at(r0 + (lane & 7) + ((lane >> 4) << 3), 2 * c + ((lane >> 3) & 1)));
+  load4(out, moved<W>(halves_and_rows(tile, lane), r0, c));
 }
 
 // sum += a b: 16 x 16 by 16 x 8. Lane l has of the sum row l / 4 (0, 1) and that + 8 (2, 3), columns 2 (l % 4) and + 1.
 DEV void multiply(float* sum, const u32* a, u32 b0, u32 b1) {
-  CORTADO_ASM(asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPES
+  CORTADO_ASM(asm("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPES
                            ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" : "+f"(sum[0]),
                            "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
                            "r"(b0), "r"(b1)),
               gpu::multiply(sum, a, b0, b1));
 }
 
-}  // namespace cuda
+}  // namespace device

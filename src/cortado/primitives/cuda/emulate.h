@@ -27,6 +27,8 @@
 #define CORTADO_THREAD gpu::Block::running().thread()
 #define __syncthreads() gpu::Block::running().synchronize()
 #define __shfl_up_sync(mask, x, by) gpu::shuffle(x, [&](int lane) { return lane >= (by) ? lane - (by) : lane; })
+#define __shfl_xor_sync(mask, x, by) gpu::shuffle(x, [&](int lane) { return lane ^ (by); })
+#define __any_sync(mask, x) gpu::any(x)
 #define __shfl_sync(mask, x, from) gpu::shuffle(x, [&](int) { return from; })
 
 namespace gpu {
@@ -58,8 +60,8 @@ inline uint16_t narrow(float x) {
 class Block {
  public:
   Block(int threads, size_t shared, Order order)
-      : order_(order), shared_(shared + 128), fibers_(threads), warps_(threads / 32) {
-    shared_begin_ = shared_.data() + (128 - reinterpret_cast<uintptr_t>(shared_.data()) % 128) % 128;
+      : order_(order), shared_(shared + 1024), fibers_(threads), warps_(threads / 32) {
+    shared_begin_ = shared_.data() + (1024 - reinterpret_cast<uintptr_t>(shared_.data()) % 1024) % 1024;
     size_ = shared;
   }
 
@@ -238,16 +240,22 @@ inline uint32_t pack(float low, float high) { return narrow(low) | uint32_t(narr
 inline uint32_t multiply2(uint32_t a, uint32_t b) {
   return pack(wide(uint16_t(a)) * wide(uint16_t(b)), wide(uint16_t(a >> 16)) * wide(uint16_t(b >> 16)));
 }
-inline float exponential(float x) { return std::exp(x); }
+inline float power(float x) { return std::exp2(x); }
 inline void copy(uint32_t to, const void* from, int size, int bytes) { Block::running().copy(to, from, size, bytes); }
 inline void end_group() { Block::running().end_group(); }
 inline void wait_for_groups(int left) { Block::running().wait_for_groups(left); }
 
-template <typename From>
-float shuffle(float x, const From& from) {
-  return Block::running().together<float, float>(x, [&](const auto& in, auto& out) {
+template <typename T, typename From>
+T shuffle(T x, const From& from) {
+  return Block::running().together<T, T>(x, [&](const auto& in, auto& out) {
     for (int lane = 0; lane < 32; ++lane) out[size_t(lane)] = in[size_t(from(lane))];
   });
+}
+inline bool any(bool x) {
+  return Block::running().together<int, int>(x, [](const auto& in, auto& out) {
+    const bool found = std::any_of(in.begin(), in.end(), [](int one) { return one != 0; });
+    std::fill(out.begin(), out.end(), int(found));
+  }) != 0;
 }
 
 struct Registers {

@@ -1,5 +1,5 @@
-// The gated scan's kernel on a GPU, forward, and by the same body every gradient but the gates': sizes, strides and
-// pointers. Read by C++ and by NVRTC: nothing is included.
+// The gated scan's kernels on a GPU, forward and every gradient: sizes, strides and pointers. Read by C++ and by NVRTC:
+// nothing is included.
 #pragma once
 
 namespace cortado::gated {
@@ -7,7 +7,8 @@ namespace cortado::gated {
 // A tensor [B, T, heads, width] in memory, its last dimension without gaps; strides in numbers. Packed: B = 1.
 struct GpuTimed {
   void* data;
-  long long batch, token, head;
+  long long batch, head;
+  int token;
   int heads;  // divides the scan's
 };
 
@@ -16,9 +17,15 @@ struct GpuTimed {
 //   (q, k, v)                 is the read
 //   (do, v, k)                dq                              the states S^T
 //   (v, do, q) from behind    dk, with the gate of the token that comes next in the scan's own order (shift 1, in reverse -1)
-//   (k, q, do) from behind    dv, likewise; initial is then dS_T, and last R_0, of which exp(g_0) R_0 is dS_0
-// Few heads of long rows fill a GPU only in parts of their time: gated_scan_states computes what each part leaves of
+//   (k, q, do) from behind    dv, likewise
+// From behind the state is dS / scale: initial is dS_T times 1 / scale, and last times scale R_0, of which exp(g_0) R_0 is
+// dS_0. Few heads of long rows fill a GPU only in parts of their time: gated_scan_states computes what each part leaves of
 // nothing, gated_scan_join from that what each part begins with, and gated_scan goes through all parts at once.
+//
+// The gates' gradient. Of a segment of kGpuSegment tokens that ends (in the scan's order) with token e
+//   dg_t = Y + sum of (q_u dq_u - k_u dk_u) over u from t to e,   Y = <dS, S> behind e
+// of which the dq call leaves q_u dq_u in `dots` and S in `crossing_states`, and the dk call k_u dk_u and Y.
+// gated_scan_gate_gradient adds them up. Sums stay within a segment: over the whole row, what 16 bits leave out adds up.
 struct GpuScan {
   GpuTimed q, k, v, o;      // 16-bit numbers; o has all heads
   GpuTimed g;               // float32 [B, T, heads], width 1; data null: none
@@ -26,10 +33,16 @@ struct GpuScan {
   float* last;              // the same, or null
   float* kept;              // of gated_scan_states: [rows, parts, heads], how much of a state lasts through a part
   const long long* bounds;  // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
-  int tokens, heads, values;
-  int parts, part_tokens;  // in the scan's own order; the last part of a row may have fewer, or none
-  int shift;               // -1, 0 or 1
-  float scale;
+  int batch, tokens, heads;         // B, T
+  int keys, values;                 // keys up to KEYS; both multiples of 8
+  int parts, part_tokens;           // in the scan's own order, multiples of kGpuChunk
+  int shift;                        // -1, 0 or 1
+  float scale, initial_factor, last_factor;
+  // Of gated_scan_dot:
+  GpuTimed with;           // as o: what o is multiplied by
+  float* dots;             // [2 pieces, B, T, heads]
+  float* crossing_states;  // [segments, heads, pieces, KEYS 64] as the threads have them: written, or with
+  float* crossings;        // [segments, heads, pieces, kGpuThreads / 32] not null, read
 };
 
 // What joins the parts of a row: states [rows, parts, heads, K, V] are what gated_scan_states has left, and become what
@@ -39,14 +52,38 @@ struct GpuJoin {
   const float *kept, *initial;      // initial: [rows, heads, K, V], or null: 0
   float* last;                      // the same, or null
   int rows, parts, heads, numbers;  // numbers: K V
+  float initial_factor, last_factor;
 };
 
-constexpr int kGpuChunk = 64, kGpuPiece = 32, kGpuThreads = 128, kGpuStages = 3;  // kGpuPiece: of the values
+struct GpuGateGradient {
+  const float *dots_q, *dots_k;  // [slabs, B, T, heads]
+  const float* crossings;        // [segments, heads, partials]
+  GpuTimed g;
+  float* gradient;  // [B, T, heads]
+  const long long* bounds;
+  int tokens, heads, slabs, partials, batch;
+  int reverse;
+};
+
+constexpr int kGpuChunk = 64, kGpuPiece = 64, kGpuThreads = 256;  // kGpuPiece: of the values
+constexpr int kGpuSegment = 4 * kGpuChunk;
+constexpr int kGpuGateHeads = 16;  // of gated_scan_gate_gradient: a block has so many heads, each with so many threads
+
+constexpr int gpu_stages(int keys) { return keys == 64 ? 3 : 2; }
+// The state in 16 bits is there twice where that fits: one barrier less.
+constexpr int gpu_state_copies(int keys) { return keys == 64 ? 2 : 1; }
+constexpr int kGpuSums = 3 * kGpuChunk + 4;  // numbers, of a chunk's gates
 
 // Bytes of shared memory that a block takes.
-constexpr int gpu_stage_bytes(int keys) { return kGpuChunk * (2 * keys * 2 + kGpuPiece * 2 + 4); }
+constexpr int gpu_stage_bytes(int keys) { return kGpuChunk * (2 * keys + kGpuPiece) * 2; }
 constexpr int gpu_shared_bytes(int keys) {
-  return kGpuStages * gpu_stage_bytes(keys) + keys * kGpuPiece * 2 + 3 * kGpuChunk * 4;
+  return gpu_stages(keys) * gpu_stage_bytes(keys) + gpu_state_copies(keys) * keys * kGpuPiece * 2 +
+         4 * kGpuChunk * 4 + 2 * kGpuSums * 4;
+}
+
+// Where the segments of a row begin in crossing_states and crossings, and how many there are at most.
+constexpr long long gpu_first_segment(long long row, long long first_token, int tokens, bool packed) {
+  return packed ? first_token / kGpuSegment + row : row * ((tokens + kGpuSegment - 1) / kGpuSegment);
 }
 
 }  // namespace cortado::gated

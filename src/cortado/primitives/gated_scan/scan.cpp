@@ -1,5 +1,7 @@
 #include "cortado/primitives/gated_scan/scan.h"
 
+#include "cortado/primitives/gated_scan/on_gpu.h"
+
 namespace cortado::gated {
 
 namespace {
@@ -61,7 +63,8 @@ TensorTuple<2> step(const ScanCall& call) {
   return {o.view({batch, 1, heads, o.size(2)}).to(values.scalar_type()), state};
 }
 
-// The form with its states, by a kernel that takes it or by ATen; by ATen every result comes in the type of the sums.
+// The form with its states, by a kernel that takes it, on the CPU or a GPU, or by ATen, whose results come in the type of
+// the sums.
 FormOutputs compute(const ScanCall& call) {
   FormInputs in = call.form;
   const FormOptions& options = call.options;
@@ -69,6 +72,9 @@ FormOutputs compute(const ScanCall& call) {
   if (kernel_takes(in, options, false)) return differentiate_by_kernel(in, options, call.factor, bounds.get(), false);
   if (in.initial.defined()) in.initial = expand_heads(in.initial, options.heads, 1);
   if (in.final_grad.defined()) in.final_grad = spread_to_copies(in.final_grad, options.heads);
+  if (gpu_takes(in, options, call.factor)) {
+    return differentiate_on_gpu(in, options, call.factor, bounds.get(), gpu_of(in));
+  }
   const bool scale_read = in.beta.defined() && !options.want_rest;
   Tensor& given = options.want_y ? in.w : in.y;
   if (!given.defined()) {

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Writes the kernels for GPUs into a C++ source, for the library to compile by NVRTC when it needs them: of every
+primitives/NAME/kernel.cu its text, with what it includes in place.
+
+    embed_cuda.py OUT.cpp"""
+
+import pathlib
+import sys
+
+import cuda_report
+
+PRIMITIVES = cuda_report.ROOT / "src/cortado/primitives"
+PIECE = 8000  # a literal has a length that every compiler takes; neighbours are joined
+
+
+def literal(text):
+    pieces = [text[i : i + PIECE] for i in range(0, len(text), PIECE)]
+    return "\n".join(f'R"cuda({piece})cuda"' for piece in pieces)
+
+
+def main():
+    rows = [f'      {{"{path.parent.name}", {literal(cuda_report.whole_text(path, set()))}}},'
+            for path in sorted(PRIMITIVES.glob("*/kernel.cu"))]  # fmt: skip
+    text = '#include "cortado/primitives/cuda/runtime.h"\n\nnamespace cortado::cuda {\n\nconst std::vector<Source>& sources() {\n'
+    text += "  static const std::vector<Source> all = {\n" + "\n".join(rows) + "\n  };\n  return all;\n}\n\n}  // namespace cortado::cuda\n"
+    out = pathlib.Path(sys.argv[1])
+    if not out.is_file() or out.read_text() != text:
+        out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

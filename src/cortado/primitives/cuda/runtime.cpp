@@ -1,0 +1,232 @@
+#include "cortado/primitives/cuda/runtime.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+
+#include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/hash.h"
+#include "cortado/primitives/cuda/libraries.h"
+
+namespace cortado::cuda {
+namespace {
+
+Statistics counted;  // guarded by GpuMachine's lock, but for `compiled`
+std::mutex counting;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+const char* text_of(const std::string& name) {
+  for (const Source& source : sources()) {
+    if (name == source.name) return source.text;
+  }
+  throw Failure(concat("[cuda] there is no kernel file ", name));
+}
+
+std::string log_of(Program program) {
+  size_t size = 0;
+  compiler().log_size(program, &size);
+  std::string log(size, '\0');
+  if (size) compiler().log(program, log.data());
+  return log.substr(0, log.find('\0'));
+}
+
+std::string first_error(const std::string& log) {
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("error") != std::string::npos) return line;
+  }
+  return log.substr(0, 200);
+}
+
+// --- Binaries on disk: "cortado cuda 1 <hash>\n", then the cubin. One that is damaged is compiled anew. ---
+
+constexpr std::string_view kHead = "cortado cuda 1 ";
+
+std::string kept_binary(const std::string& path) {
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none)) return "";
+  try {
+    const std::string bytes = read_file(path);
+    const size_t head = kHead.size() + 16;
+    if (bytes.size() <= head + 1 || bytes.compare(0, kHead.size(), kHead) != 0) return "";
+    const std::string binary = bytes.substr(head + 1);
+    return bytes.compare(kHead.size(), 16, hash_text(binary)) == 0 ? binary : "";
+  } catch (const std::exception&) {
+    return "";  // then it is compiled
+  }
+}
+
+void keep_binary(const std::string& path, const std::string& binary) {
+  try {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    write_file(path, concat(kHead, hash_text(binary), "\n", binary));
+  } catch (const std::exception&) {
+    // A disk that is full or read-only costs the next process a second.
+  }
+}
+
+class GpuMachine : public Machine {
+ public:
+  explicit GpuMachine(int device) : device_(device) {
+    const Driver& d = driver();
+    d.check(d.device_get(&ordinal_, device), "cuDeviceGet");
+    d.check(d.attribute(&multiprocessors_, 16, ordinal_), "cuDeviceGetAttribute");
+    int major = 0, minor = 0;
+    d.check(d.attribute(&major, 75, ordinal_), "cuDeviceGetAttribute");
+    d.check(d.attribute(&minor, 76, ordinal_), "cuDeviceGetAttribute");
+    d.check(d.version(&driver_version_), "cuDriverGetVersion");
+    if (major < 8) throw Failure(concat("[cuda] the kernels need compute capability 8.0, this GPU has ", major, ".", minor));
+    architecture_ = concat("sm_", major, minor, major == 9 && minor == 0 ? "a" : "");
+    stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
+    if (!stream_of_) {  // torch is loaded, but its names are not for everybody
+      void* torch = ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+      if (torch) stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(torch, "aoti_torch_get_current_cuda_stream"));
+    }
+    if (!stream_of_) throw Failure("[cuda] this torch has no aoti_torch_get_current_cuda_stream");
+    compiler();
+  }
+
+  int multiprocessors() const override { return multiprocessors_; }
+
+  void launch(const Kernel& kernel, Blocks blocks, const void* parameters) override {
+    const Driver& d = driver();
+    Context context = nullptr;
+    d.check(d.current(&context), "cuCtxGetCurrent");
+    if (!context) {  // a thread that has done nothing with the GPU so far
+      d.check(d.retain(&context, ordinal_), "cuDevicePrimaryCtxRetain");
+      d.check(d.set_current(context), "cuCtxSetCurrent");
+    }
+    const Function function = function_of(kernel);
+    void* stream = nullptr;
+    if (stream_of_(device_, &stream)) throw Failure("[cuda] torch does not say its stream");
+    void* arguments[] = {const_cast<void*>(parameters)};
+    d.check(d.launch(function, blocks.x, blocks.y, blocks.z, kernel.threads, 1, 1, unsigned(kernel.shared), stream,
+                     arguments, nullptr),
+            kernel.name);
+  }
+
+ private:
+  Function function_of(const Kernel& kernel) {
+    const std::lock_guard lock(mutex_);
+    ++counted.launched;
+    const auto key = std::make_tuple(std::string_view(kernel.source), std::string_view(kernel.variant),
+                                     std::string_view(kernel.name));
+    const auto found = functions_.find(key);
+    if (found != functions_.end()) return found->second;
+    const Driver& d = driver();
+    Function function = nullptr;
+    d.check(d.function(&function, module_of(kernel), kernel.name), "cuModuleGetFunction");
+    constexpr int kDynamicSharedBytes = 8;
+    if (kernel.shared > (48 << 10)) {
+      d.check(d.set_attribute(function, kDynamicSharedBytes, int(kernel.shared)), "cuFuncSetAttribute");
+    }
+    functions_.emplace(std::make_tuple(std::string(kernel.source), kernel.variant, std::string(kernel.name)), function);
+    return function;
+  }
+
+  Module module_of(const Kernel& kernel) {
+    Module& module = modules_[{kernel.source, kernel.variant}];
+    if (module) return module;
+    int major = 0, minor = 0;
+    compiler().version(&major, &minor);
+    const std::string folder = cache_folder();
+    const std::string what = concat(text_of(kernel.source), kernel.variant, architecture_, major, ".", minor, driver_version_);
+    const std::string path = concat(folder, "/", kernel.source, "-", hash_text(what), ".cubin");
+    std::string binary = folder.empty() ? "" : kept_binary(path);
+    if (binary.empty()) {
+      binary = compile(kernel.source, kernel.variant, architecture_);
+      if (!folder.empty()) keep_binary(path, binary);
+    } else {
+      ++counted.from_disk;
+    }
+    driver().check(driver().load(&module, binary.data()), "cuModuleLoadData");
+    return module;
+  }
+
+  const int device_;
+  int ordinal_ = 0, multiprocessors_ = 0, driver_version_ = 0;
+  std::string architecture_;
+  int (*stream_of_)(int device, void** stream) = nullptr;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, Module> modules_;
+  std::map<std::tuple<std::string, std::string, std::string>, Function, std::less<>> functions_;
+};
+
+// A device's machine, or why there is none.
+struct Slot {
+  std::unique_ptr<GpuMachine> machine;
+  std::string why_not;
+};
+
+const Slot& slot_of(int device) {
+  static std::mutex mutex;
+  static std::map<int, Slot> slots;
+  const std::lock_guard lock(mutex);
+  const auto [slot, created] = slots.try_emplace(device);
+  if (created) {
+    try {
+      if (environment("CORTADO_CUDA") == "off") throw Failure("[cuda] switched off by CORTADO_CUDA");
+      slot->second.machine = std::make_unique<GpuMachine>(device);
+    } catch (const std::exception& error) {
+      slot->second.why_not = error.what();
+    }
+  }
+  return slot->second;
+}
+
+}  // namespace
+
+bool usable(int device) { return slot_of(device).machine != nullptr; }
+std::string why_not(int device) { return slot_of(device).why_not; }
+
+Machine& machine(int device) {
+  const Slot& slot = slot_of(device);
+  if (!slot.machine) throw Failure(slot.why_not);
+  return *slot.machine;
+}
+
+std::string compile(const std::string& source, const std::string& variant, const std::string& architecture) {
+  const Compiler& c = compiler();
+  Program program = nullptr;
+  if (c.create(&program, text_of(source), (source + ".cu").c_str(), 0, nullptr, nullptr)) {
+    throw Failure("[cuda] NVRTC takes no source");
+  }
+  const std::unique_ptr<Program, void (*)(Program*)> owner(&program, [](Program* p) { compiler().destroy(p); });
+  std::vector<std::string> words = {"--std=c++17", "-default-device", "--gpu-architecture=" + architecture};
+  std::istringstream macros(variant);
+  for (std::string macro; macros >> macro;) words.push_back("-D" + macro);
+  std::vector<const char*> options;
+  for (const std::string& word : words) options.push_back(word.c_str());
+  const int failed = c.compile(program, int(options.size()), options.data());
+  if (failed) throw Failure(concat("[cuda] ", source, " for ", architecture, ": ", first_error(log_of(program))));
+  size_t size = 0;
+  c.binary_size(program, &size);
+  std::string binary(size, '\0');
+  c.binary(program, binary.data());
+  const std::lock_guard lock(counting);
+  ++counted.compiled;
+  return binary;
+}
+
+Statistics statistics() { return counted; }
+
+std::string cache_folder() {
+  const std::string wanted = environment("CORTADO_CUDA_CACHE");
+  if (wanted == "off") return "";
+  if (!wanted.empty()) return wanted;
+  const std::string cache = environment("XDG_CACHE_HOME"), home = environment("HOME");
+  if (cache.empty() && home.empty()) return "";
+  return (cache.empty() ? home + "/.cache" : cache) + "/cortado/cuda";
+}
+
+}  // namespace cortado::cuda

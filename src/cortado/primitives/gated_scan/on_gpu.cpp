@@ -1,0 +1,265 @@
+#include "cortado/primitives/gated_scan/on_gpu.h"
+
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/gated_scan/kernel_gpu.h"
+
+namespace cortado::gated {
+
+namespace {
+
+constexpr int64_t kWidest = 128;
+
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// As the kernel reads it: rows of 16-byte pieces.
+Tensor in_pieces(const Tensor& x) {
+  const bool good = x.stride(3) == 1 && x.stride(0) % 8 == 0 && x.stride(1) % 8 == 0 && x.stride(2) % 8 == 0 &&
+                    x.stride(1) <= INT_MAX && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
+  return good ? x : x.contiguous();
+}
+
+GpuTimed timed(const Tensor& x) {
+  if (!x.defined()) return {nullptr, 0, 0, 0, 1};
+  const int64_t batch = x.size(0) == 1 ? 0 : x.stride(0);
+  return {x.data_ptr(), batch, x.stride(2), int(x.stride(1)), int(x.size(2))};
+}
+
+Tensor across(const Tensor& state) { return state.defined() ? state.transpose(2, 3).contiguous() : state; }
+
+// What the gates' gradient is made of.
+struct Crossings {
+  Tensor states, products;  // kernel_gpu.h: crossing_states, crossings
+  Tensor dots[2];
+  int slabs = 0, partials = 0;
+};
+
+// The calls of one form.
+class Calls {
+ public:
+  Calls(const FormInputs& in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds,
+        cuda::Machine& machine, int64_t parts)
+      : machine_(machine),
+        batch_(in.x.size(0)),
+        tokens_(in.x.size(1)),
+        heads_(options.heads),
+        rows_(bounds ? int64_t(bounds->size()) - 1 : batch_),
+        parts_(parts),
+        half_(in.x.scalar_type() == at::kHalf),
+        factor_(factor),
+        g_(in.g.defined() ? in.g.to(at::kFloat) : in.g) {
+    if (bounds) bounds_ = at::tensor(*bounds, at::kLong).to(in.x.device());
+    if (bounds) longest_ = 0;
+    for (size_t i = 1; bounds && i < bounds->size(); ++i) {
+      longest_ = std::max(longest_, (*bounds)[i] - (*bounds)[i - 1]);
+    }
+    if (!bounds) longest_ = tokens_;
+  }
+
+  struct Result {
+    Tensor o, last;
+  };
+
+  // kernel_gpu.h's table. `from_behind`: the state is dS / factor. `with`, `crossings`: where the gates' gradient is wanted.
+  Result run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, bool reverse, int shift,
+             bool want_last, bool from_behind, const Tensor& with = {}, Crossings* crossings = nullptr) {
+    const int64_t keys = k.size(3), values = v.size(3), pieces = divide_up(values, kGpuPiece);
+    const Tensor all[] = {in_pieces(q), in_pieces(k), in_pieces(v), with.defined() ? in_pieces(with) : with};
+    Result out{at::empty({batch_, tokens_, heads_, values}, v.options()), {}};
+    const auto floats = v.options().dtype(at::kFloat);
+    if (want_last) out.last = at::empty({rows_, heads_, keys, values}, floats);
+    GpuScan scan{};
+    scan.q = timed(all[0]);
+    scan.k = timed(all[1]);
+    scan.v = timed(all[2]);
+    scan.with = timed(all[3]);
+    scan.o = timed(out.o);
+    scan.g = timed(g_);
+    scan.bounds = bounds_.defined() ? reinterpret_cast<const long long*>(bounds_.const_data_ptr<int64_t>()) : nullptr;
+    scan.batch = int(batch_);
+    scan.tokens = int(tokens_);
+    scan.heads = int(heads_);
+    scan.keys = int(keys);
+    scan.values = int(values);
+    scan.shift = shift;
+    scan.scale = float(factor_);
+    scan.initial_factor = from_behind ? float(1 / factor_) : 1;
+    scan.last_factor = from_behind ? float(factor_) : 1;
+    if (crossings) add_crossings(scan, *crossings, pieces, wide(keys), floats);
+    launch(scan, initial, out.last, reverse, crossings != nullptr, pieces, floats);
+    return out;
+  }
+
+  Tensor gate_gradient(const Crossings& from, bool reverse) {
+    const Tensor gradient = at::empty({batch_, tokens_, heads_}, from.dots[0].options());
+    const GpuGateGradient in{from.dots[0].const_data_ptr<float>(),
+                             from.dots[1].const_data_ptr<float>(),
+                             from.products.const_data_ptr<float>(),
+                             timed(g_),
+                             gradient.mutable_data_ptr<float>(),
+                             bounds_.defined() ? reinterpret_cast<const long long*>(bounds_.const_data_ptr<int64_t>())
+                                               : nullptr,
+                             int(tokens_),
+                             int(heads_),
+                             from.slabs,
+                             from.partials,
+                             int(batch_),
+                             reverse};
+    const cuda::Blocks blocks{unsigned(rows_), unsigned(divide_up(longest_, kGpuSegment)),
+                              unsigned(divide_up(heads_, kGpuGateHeads))};
+    machine_.launch({"gated_scan", variant(64), "gated_scan_gate_gradient", kGpuThreads, kGpuThreads * sizeof(float)},
+                    blocks, &in);
+    return gradient;
+  }
+
+  // e^g of the first token of each row, on the scan's way: [rows, heads], 1 for empty rows.
+  Tensor first_gates(bool reverse, const std::vector<int64_t>* bounds) const {
+    if (!bounds) return expand_heads(g_.select(1, reverse ? tokens_ - 1 : 0), heads_, 1).exp().expand({rows_, heads_});
+    std::vector<int64_t> first;
+    std::vector<float> counts;
+    for (size_t i = 1; i < bounds->size(); ++i) {
+      const int64_t begin = (*bounds)[i - 1], end = (*bounds)[i];
+      counts.push_back(begin < end);
+      first.push_back(begin == end ? 0 : reverse ? end - 1 : begin);
+    }
+    const Tensor gates = expand_heads(g_[0].index_select(0, at::tensor(first, at::kLong).to(g_.device())), heads_, 1);
+    const Tensor there = at::tensor(counts).to(g_.device()).unsqueeze(1);
+    return at::where(there > 0, gates, at::zeros_like(gates)).exp();
+  }
+
+ private:
+  static int64_t wide(int64_t keys) { return keys <= 64 ? 64 : 128; }
+  std::string variant(int64_t keys) const {
+    return std::string(keys <= 64 ? "KEYS=64" : "KEYS=128") + (half_ ? " CORTADO_HALF" : "");
+  }
+
+  int64_t segments() const {
+    return bounds_.defined() ? tokens_ / kGpuSegment + rows_ + 1 : rows_ * divide_up(tokens_, kGpuSegment);
+  }
+
+  // The first call leaves states where segments end, the second multiplies them by its own.
+  void add_crossings(GpuScan& scan, Crossings& to, int64_t pieces, int64_t keys,
+                     const at::TensorOptions& floats) {
+    const bool second = to.states.defined();
+    to.slabs = int(2 * pieces);
+    to.partials = int(pieces * (kGpuThreads / 32));
+    Tensor& dots = to.dots[second];
+    dots = at::empty({to.slabs, batch_, tokens_, heads_}, floats);
+    scan.dots = dots.mutable_data_ptr<float>();
+    if (!second) to.states = at::empty({segments(), heads_, pieces, keys * kGpuPiece}, floats);
+    if (second) to.products = at::empty({segments(), heads_, to.partials}, floats);
+    scan.crossing_states = to.states.mutable_data_ptr<float>();
+    scan.crossings = second ? to.products.mutable_data_ptr<float>() : nullptr;
+  }
+
+  // Where a row's heads do not fill the GPU: two blocks a multiprocessor, parts of 512 tokens at least.
+  int64_t parts_for(int64_t blocks) const {
+    if (parts_) return parts_;
+    const int64_t processors = machine_.multiprocessors();
+    return blocks > processors / 2 ? 1 : std::clamp<int64_t>(2 * processors / blocks, 1, divide_up(longest_, 512));
+  }
+
+  void launch(GpuScan& scan, const Tensor& initial, const Tensor& last, bool reverse, bool dot, int64_t pieces,
+              const at::TensorOptions& floats) {
+    const int64_t keys = scan.keys, values = scan.values, blocks = rows_ * heads_ * pieces;
+    const std::string behind = reverse ? "_reverse" : "";
+    const auto start = [&](const std::string& name, int64_t parts) {
+      const cuda::Blocks grid{unsigned(blocks), unsigned(parts)};
+      machine_.launch({"gated_scan", variant(keys), name.c_str(), kGpuThreads, size_t(gpu_shared_bytes(int(wide(keys))))},
+                      grid, &scan);
+    };
+    scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
+    scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
+    const int64_t each = divide_up(divide_up(longest_, parts_for(blocks)), kGpuChunk) * kGpuChunk;
+    const int64_t parts = each ? divide_up(longest_, each) : 1;
+    scan.parts = int(std::max<int64_t>(parts, 1));
+    scan.part_tokens = int(std::max<int64_t>(each, kGpuChunk));
+    Tensor states, kept;
+    if (parts > 1) {
+      states = at::empty({rows_, parts, heads_, keys, values}, floats);
+      kept = at::empty({rows_, parts, heads_}, floats);
+      GpuJoin join{states.mutable_data_ptr<float>(), kept.const_data_ptr<float>(), scan.initial, scan.last, int(rows_),
+                   int(parts), int(heads_), int(keys * values), scan.initial_factor, scan.last_factor};
+      scan.initial = nullptr;
+      scan.last = join.states;
+      scan.kept = kept.mutable_data_ptr<float>();
+      const float last_factor = std::exchange(scan.last_factor, 1.0f);
+      start("gated_scan_states" + behind, parts);
+      machine_.launch({"gated_scan", variant(keys), "gated_scan_join", kGpuThreads},
+                      {unsigned(divide_up(keys * values, kGpuThreads)), unsigned(rows_ * heads_)}, &join);
+      scan.initial = join.states;
+      scan.last = nullptr;
+      scan.initial_factor = 1;
+      scan.last_factor = last_factor;
+    }
+    start((dot ? "gated_scan_dot" : "gated_scan") + behind, scan.parts);
+  }
+
+  cuda::Machine& machine_;
+  const int64_t batch_, tokens_, heads_, rows_, parts_;
+  int64_t longest_ = 0;  // of the rows, in tokens
+  const bool half_;
+  const double factor_;
+  const Tensor g_;
+  Tensor bounds_;
+};
+
+}  // namespace
+
+bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor) {
+  const auto type = in.x.scalar_type();
+  const auto good = [&](const Tensor& x) {
+    return !x.defined() || (x.is_cuda() && x.scalar_type() == type && x.size(3) % 8 == 0 && x.size(3) <= kWidest);
+  };
+  return in.x.is_cuda() && (type == at::kBFloat16 || type == at::kHalf) && options.type == at::kFloat &&
+         !(options.want_y && options.want_w) && options.decay == DecayKind::kLogs && !in.beta.defined() &&
+         !in.bonus.defined() && (!in.g.defined() || in.g.dim() == 3) && good(in.x) && good(in.v) && good(in.y) &&
+         good(in.w) && factor != 0 && in.x.numel() > 0 && in.v.numel() > 0 && cuda::usable(in.x.device().index());
+}
+
+cuda::Machine& gpu_of(const FormInputs& in) { return cuda::machine(in.x.device().index()); }
+
+FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,
+                                 const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
+  const c10::DeviceGuard guard(in.x.device());
+  Calls calls(in, options, factor, bounds, machine, parts);
+  const bool keys_side = options.want_y;  // of what is computed first: dy, with the state across, or dw
+  const bool reverse = options.reverse;
+  const int next = reverse ? -1 : 1;
+  const auto given = [&](const Tensor& x, const Tensor& like) {
+    return x.defined() ? x : at::zeros({in.x.size(0), in.x.size(1), 1, like.size(3)}, like.options());
+  };
+  const bool backward = options.want_rest;
+  const Tensor y = backward || !keys_side ? given(in.y, in.x) : in.y;
+  const Tensor w = backward || keys_side ? given(in.w, in.v) : in.w;
+  const Tensor initial = in.initial.defined() ? in.initial.to(at::kFloat).contiguous() : in.initial;
+  FormOutputs out;
+  Crossings crossings;
+  const bool gate = options.want_gate && in.g.defined();
+  const auto dots = gate ? &crossings : nullptr;
+  const auto first = keys_side ? calls.run(w, in.v, in.x, across(initial), reverse, 0, !backward, false, y, dots)
+                               : calls.run(y, in.x, in.v, initial, reverse, 0, !backward, false, w, dots);
+  (keys_side ? out.y : out.w) = first.o;
+  if (!backward) {
+    out.final_state = keys_side ? across(first.last) : first.last;
+    return out;
+  }
+  const Tensor behind = in.final_grad.defined() ? in.final_grad.to(at::kFloat).contiguous() : in.final_grad;
+  const bool want_initial = in.initial.defined();
+  const auto run_x = [&](Crossings* to) {
+    return calls.run(in.v, w, y, across(behind), !reverse, next, false, true, in.x, to);
+  };
+  const auto run_v = [&](Crossings* to) {
+    return calls.run(in.x, y, w, behind, !reverse, next, want_initial, true, in.v, to);
+  };
+  out.x = run_x(keys_side ? dots : nullptr).o;
+  const auto dv = run_v(keys_side ? nullptr : dots);
+  out.v = dv.o;
+  if (want_initial) {
+    out.initial = in.g.defined() ? dv.last * calls.first_gates(reverse, bounds).unsqueeze(-1).unsqueeze(-1) : dv.last;
+  }
+  if (gate) out.g = calls.gate_gradient(crossings, reverse);
+  return out;
+}
+
+}  // namespace cortado::gated

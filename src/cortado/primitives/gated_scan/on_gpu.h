@@ -1,0 +1,20 @@
+// The form of chunked.h by the kernels for GPUs.
+#pragma once
+
+#include "cortado/primitives/cuda/machine.h"
+#include "cortado/primitives/gated_scan/chunked.h"
+
+namespace cortado::gated {
+
+// Whether they compute this: 16-bit tensors on a GPU that has kernels, a gate for each head or none, K and V multiples
+// of 8 up to 128.
+bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor);
+cuda::Machine& gpu_of(const FormInputs& in);
+
+// As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L, and a missing y
+// or w being 0. Derivatives come in the inputs' type; the gates', and states, in float32. `parts`: of time; 0: as many
+// as fill the GPU.
+FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,
+                                 const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
+
+}  // namespace cortado::gated
