@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles every kernel for GPUs (src/cortado/primitives/*/kernel.cu) without a GPU, by NVRTC from its wheel (`pip install
+"""Compiles every kernel for GPUs (src/cortado/primitives/*/kernel*.cu) without a GPU, by NVRTC from its wheel (`pip install
 nvidia-cuda-nvrtc`): registers, shared memory and spills of each, for every architecture and variant. A kernel that spills
 registers is a failure.
 
@@ -99,7 +99,7 @@ def main():
     parser.add_argument("--arch", type=lambda text: text.split(","), default=ARCHITECTURES)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    files = [path.resolve() for path in chosen.files] or sorted((ROOT / "src").rglob("kernel.cu"))
+    files = [path.resolve() for path in chosen.files] or sorted((ROOT / "src").rglob("kernel*.cu"))
     try:
         rows = list(report(files, chosen.arch))
     except (Wrong, OSError) as error:

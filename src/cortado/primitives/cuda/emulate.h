@@ -29,6 +29,7 @@
 #define __shfl_up_sync(mask, x, by) gpu::shuffle(x, [&](int lane) { return lane >= (by) ? lane - (by) : lane; })
 #define __shfl_xor_sync(mask, x, by) gpu::shuffle(x, [&](int lane) { return lane ^ (by); })
 #define __any_sync(mask, x) gpu::any(x)
+#define __syncwarp() gpu::any(false)
 #define __shfl_sync(mask, x, from) gpu::shuffle(x, [&](int) { return from; })
 
 namespace gpu {

@@ -10,7 +10,7 @@ struct Blocks {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// A kernel of primitives/SOURCE/kernel.cu, compiled with the macros of `variant` ("KEYS=64 CORTADO_HALF").
+// A kernel of primitives/SOURCE.cu ("gated_scan/kernel"), compiled with the macros of `variant` ("KEYS=64 CORTADO_HALF").
 struct Kernel {
   const char* source;
   std::string variant;
@@ -23,6 +23,7 @@ class Machine {
  public:
   virtual ~Machine() = default;
   virtual int multiprocessors() const = 0;
+  virtual int shared_bytes() const = 0;  // that a block can have at most
   // `parameters`: the kernel's only argument, a struct of sizes, strides and pointers, which is copied.
   virtual void launch(const Kernel& kernel, Blocks blocks, const void* parameters) = 0;
 };

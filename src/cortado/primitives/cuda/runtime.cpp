@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -81,6 +82,7 @@ class GpuMachine : public Machine {
     const Driver& d = driver();
     d.check(d.device_get(&ordinal_, device), "cuDeviceGet");
     d.check(d.attribute(&multiprocessors_, 16, ordinal_), "cuDeviceGetAttribute");
+    d.check(d.attribute(&shared_bytes_, 97, ordinal_), "cuDeviceGetAttribute");
     int major = 0, minor = 0;
     d.check(d.attribute(&major, 75, ordinal_), "cuDeviceGetAttribute");
     d.check(d.attribute(&minor, 76, ordinal_), "cuDeviceGetAttribute");
@@ -97,6 +99,7 @@ class GpuMachine : public Machine {
   }
 
   int multiprocessors() const override { return multiprocessors_; }
+  int shared_bytes() const override { return shared_bytes_; }
 
   void launch(const Kernel& kernel, Blocks blocks, const void* parameters) override {
     const Driver& d = driver();
@@ -141,7 +144,9 @@ class GpuMachine : public Machine {
     compiler().version(&major, &minor);
     const std::string folder = cache_folder();
     const std::string what = concat(text_of(kernel.source), kernel.variant, architecture_, major, ".", minor, driver_version_);
-    const std::string path = concat(folder, "/", kernel.source, "-", hash_text(what), ".cubin");
+    std::string name = kernel.source;
+    std::replace(name.begin(), name.end(), '/', '-');
+    const std::string path = concat(folder, "/", name, "-", hash_text(what), ".cubin");
     std::string binary = folder.empty() ? "" : kept_binary(path);
     if (binary.empty()) {
       binary = compile(kernel.source, kernel.variant, architecture_);
@@ -154,7 +159,7 @@ class GpuMachine : public Machine {
   }
 
   const int device_;
-  int ordinal_ = 0, multiprocessors_ = 0, driver_version_ = 0;
+  int ordinal_ = 0, multiprocessors_ = 0, shared_bytes_ = 0, driver_version_ = 0;
   std::string architecture_;
   int (*stream_of_)(int device, void** stream) = nullptr;
   std::mutex mutex_;

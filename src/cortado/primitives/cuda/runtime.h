@@ -21,7 +21,7 @@ std::string why_not(int device);
 // Throws Failure (one line) where a kernel can't be compiled or launched. Launches go on torch's current stream.
 Machine& machine(int device);
 
-// The kernels of this build: the folder of each kernel.cu under primitives, and its text with all includes in place.
+// The kernels of this build: the name of each .cu file under primitives ("gated_scan/kernel"), and its text with all includes in place.
 struct Source {
   const char *name, *text;
 };

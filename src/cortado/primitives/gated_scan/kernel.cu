@@ -7,32 +7,12 @@
 // Each warp has 16 tokens and 32 values of o, and K/4 rows and 32 values of S.
 //
 // Variants: KEYS=64 | KEYS=128 | KEYS=64 CORTADO_HALF | KEYS=128 CORTADO_HALF
+#include "cortado/primitives/gated_scan/parts_gpu-inl.h"
 #include "cortado/primitives/gated_scan/scan_gpu-inl.h"
 
 #ifndef KEYS
 #define KEYS 64
 #endif
-
-namespace cortado::gated {
-
-// A thread a number of a row's and head's state, through the parts.
-DEV void join_parts(const GpuJoin& join) {
-  const int i = blockIdx.x * kGpuThreads + CORTADO_THREAD, head = blockIdx.y % join.heads,
-            row = blockIdx.y / join.heads;
-  if (i >= join.numbers) return;
-  const long long whole = (static_cast<long long>(row) * join.heads + head) * join.numbers + i;
-  float state = join.initial ? join.initial[whole] * join.initial_factor : 0.0f;
-  for (int part = 0; part < join.parts; ++part) {
-    const long long place = (static_cast<long long>(row) * join.parts + part) * join.heads + head;
-    float& there = join.states[place * join.numbers + i];
-    const float left = there;
-    there = state;
-    state = join.kept[place] * state + left;
-  }
-  if (join.last) join.last[whole] = state * join.last_factor;
-}
-
-}  // namespace cortado::gated
 
 // Two blocks on a multiprocessor, where the registers suffice.
 #define CORTADO_SCAN(name, reverse, task, blocks)                                                         \

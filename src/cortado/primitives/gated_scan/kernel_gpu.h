@@ -12,7 +12,8 @@ struct GpuTimed {
   int heads;  // divides the scan's
 };
 
-// o_t = scale S_t^T q_t,  S_t = exp(g_{t + shift}) S_{t-1} + k_t v_t^T, with a gate for each head (0 where there is none),
+// o_t = scale S_t^T q_t,  S_t = exp(g_{t + shift}) S_{t-1} + k_t v_t^T, with a gate for each head (0 where there is none;
+// kernel.cu) or for each row of S, or each column (kernel_channels.cu),
 // from the first token on, or in reverse from the last one on: then S_{t-1} is S_{t+1}. What comes out of
 //   (q, k, v)                 is the read
 //   (do, v, k)                dq                              the states S^T
@@ -28,10 +29,10 @@ struct GpuTimed {
 // gated_scan_gate_gradient adds them up. Sums stay within a segment: over the whole row, what 16 bits leave out adds up.
 struct GpuScan {
   GpuTimed q, k, v, o;      // 16-bit numbers; o has all heads
-  GpuTimed g;               // float32 [B, T, heads], width 1; data null: none
+  GpuTimed g;               // float32 [B, T, heads(, channels)]; data null: none
   const float* initial;     // [rows, parts, heads, K, V], or null: 0
   float* last;              // the same, or null
-  float* kept;              // of gated_scan_states: [rows, parts, heads], how much of a state lasts through a part
+  float* kept;              // of gated_scan_states: [rows, parts, heads(, channels)], how much of a state lasts
   const long long* bounds;  // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
   int batch, tokens, heads;         // B, T
   int keys, values;                 // keys up to KEYS; both multiples of 8
@@ -51,7 +52,8 @@ struct GpuJoin {
   float* states;
   const float *kept, *initial;      // initial: [rows, heads, K, V], or null: 0
   float* last;                      // the same, or null
-  int rows, parts, heads, numbers;  // numbers: K V
+  int rows, parts, heads, numbers, values;  // numbers: K V
+  int kept_width, on_keys;                  // 1; with a gate for each channel K, on_keys, or V
   float initial_factor, last_factor;
 };
 
@@ -62,6 +64,17 @@ struct GpuGateGradient {
   float* gradient;  // [B, T, heads]
   const long long* bounds;
   int tokens, heads, slabs, partials, batch;
+  int reverse;
+};
+
+// The gates' gradient where each channel has one: y dy - x dx, channel by channel, instead of the dots; on the keys' side
+// y is q and x is k. The calls that compute dy and dx have the gates on their values, and leave Y of each.
+struct GpuChannelGradient {
+  GpuTimed y, dy, x, dx, g;  // g: float32 [B, T, heads, K]
+  const float* crossings;    // [segments, heads, pieces, 4, 64]
+  float* gradient;           // [B, T, heads, K]
+  const long long* bounds;
+  int tokens, heads, keys, pieces;
   int reverse;
 };
 
@@ -79,6 +92,17 @@ constexpr int gpu_stage_bytes(int keys) { return kGpuChunk * (2 * keys + kGpuPie
 constexpr int gpu_shared_bytes(int keys) {
   return gpu_stages(keys) * gpu_stage_bytes(keys) + gpu_state_copies(keys) * keys * kGpuPiece * 2 +
          4 * kGpuChunk * 4 + 2 * kGpuSums * 4;
+}
+
+// With a gate for each channel, of the keys or of the values.
+constexpr int kGpuBlock = 16;  // tokens whose gates are added up
+constexpr int gpu_channel_stage_bytes(int keys, bool on_keys) {
+  return gpu_stage_bytes(keys) + kGpuChunk * (on_keys ? keys : kGpuPiece) * 4;
+}
+constexpr int gpu_channel_shared_bytes(int keys, bool on_keys) {
+  const int width = on_keys ? keys : kGpuPiece, blocks = kGpuChunk / kGpuBlock;
+  return 2 * gpu_channel_stage_bytes(keys, on_keys) + 2 * keys * kGpuPiece * 2 + kGpuChunk * width * 2 +
+         blocks * width * 6 + blocks * 4;
 }
 
 // Where the segments of a row begin in crossing_states and crossings, and how many there are at most.
