@@ -86,6 +86,12 @@ DEV float power(float x) {
 // In one instruction.
 DEV long long times(int a, int b) { return static_cast<long long>(a) * b; }
 
+DEV float infinity() {
+  float x;
+  CORTADO_ASM(asm("mov.b32 %0, 0x7f800000;" : "=f"(x)), x = std::numeric_limits<float>::infinity());
+  return x;
+}
+
 // What is read and written at once.
 struct alignas(8) Two {
   float x[2];

@@ -2,6 +2,7 @@
 #include "cortado/primitives/elementwise_scan/op.h"
 
 #include "cortado/primitives/elementwise_scan/kernel.h"
+#include "cortado/primitives/elementwise_scan/on_gpu.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
 
@@ -151,6 +152,9 @@ Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
 std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const Tensor& initial, const Bounds& bounds,
                                    bool reverse) {
   if (kernel_takes(b.scalar_type(), log_a, b)) return forward_by_kernel(log_a, b, initial, bounds, reverse);
+  if (timewise::gpu_takes({log_a, b, initial}, bounds.rows(b.size(0)))) {
+    return elementwise::forward_on_gpu(log_a, b, initial, bounds, reverse, timewise::gpu_of(b));
+  }
   const auto dense = [reverse](const Tensors& timed, const Tensors& rows) -> PackedResult {
     const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
     return {{h}, {last_state(h, rows[0], reverse)}};
@@ -215,6 +219,8 @@ Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& 
   Gradients found;
   if (kernel_takes(type, logs, dh)) {
     found = backward_by_kernel(dh, dfinal, logs, h, start, bounds, reverse);
+  } else if (timewise::gpu_takes({logs, h, start}, bounds.rows(h.size(0)))) {
+    found = elementwise::backward_on_gpu(dh, dfinal, logs, h, start, bounds, reverse, timewise::gpu_of(h));
   } else {
     const auto dense = [reverse](const Tensors& timed, const Tensors& rows) {
       return backward_dense(timed, rows, reverse);

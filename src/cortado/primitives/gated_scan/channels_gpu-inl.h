@@ -447,10 +447,10 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
     return {unpack_low(a) * unpack_low(da) - unpack_low(b) * unpack_low(db),
             unpack_high(a) * unpack_high(da) - unpack_high(b) * unpack_high(db)};
   };
-  Two sum = {0, 0};
-  for (int i = 0; i < kTokens; ++i) {
-    const Two one = part(begin + i);
-    for (int z = 0; z < 2; ++z) sum.x[z] += one.x[z];
+  Two own[kTokens], sum = {0, 0};
+  UNROLL for (int i = 0; i < kTokens; ++i) {
+    own[i] = part(begin + i);
+    UNROLL for (int z = 0; z < 2; ++z) sum.x[z] += own[i].x[z];
   }
   totals[CORTADO_THREAD] = sum;
   __syncthreads();
@@ -464,11 +464,10 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
   for (int other = in.reverse ? 0 : kSlices - 1; other != slice; other += in.reverse ? 1 : -1) {
     for (int z = 0; z < 2; ++z) sum.x[z] += totals[other * 32 + pair].x[z];
   }
-  for (int i = 0; i < kTokens; ++i) {
+  UNROLL for (int i = 0; i < kTokens; ++i) {
     const int t = in.reverse ? begin + i : begin + kTokens - 1 - i;
+    UNROLL for (int z = 0; z < 2; ++z) sum.x[z] += in.reverse ? own[i].x[z] : own[kTokens - 1 - i].x[z];
     if (t >= tokens) continue;
-    const Two one = part(t);
-    for (int z = 0; z < 2; ++z) sum.x[z] += one.x[z];
     const float* gates = g + times(t, in.g.token);
     Two* to = reinterpret_cast<Two*>(in.gradient + ((batch * in.tokens + first + t) * in.heads + head) * in.keys + channel);
     *to = {gates[0] < -60.0f ? 0.0f : sum.x[0], gates[1] < -60.0f ? 0.0f : sum.x[1]};

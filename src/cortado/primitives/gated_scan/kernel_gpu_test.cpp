@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "cortado/primitives/common.h"
-#include "cortado/primitives/cuda/machine.h"
+#include "cortado/primitives/cuda/emulated_machine.h"
 #include "cortado/primitives/gated_scan/kernel.cu"
 #include "cortado/primitives/gated_scan/kernel_channels.cu"
 #include "cortado/primitives/gated_scan/on_gpu.h"
@@ -26,60 +26,46 @@ struct Case {
   gpu::Order order = {};
 };
 
-class Emulated : public cuda::Machine {
- public:
-  explicit Emulated(gpu::Order order) : order_(order) {}
-  int multiprocessors() const override { return 4; }
-  int shared_bytes() const override { return 227 << 10; }
+template <int kKeys, bool kReverse, bool kOnKeys, bool kReads>
+void walk_channels(const GpuScan& scan) {
+  ChannelScan<kKeys, kReverse, kOnKeys, kReads>(scan).run();
+}
+template <int kKeys, bool kReverse, Task kTask>
+void walk(const GpuScan& scan) {
+  Scan<kKeys, kReverse, kTask>(scan).run();
+}
 
-  void launch(const cuda::Kernel& kernel, cuda::Blocks blocks, const void* parameters) override {
-    ASSERT_EQ(kernel.threads, unsigned(kGpuThreads));
-    const std::string name = kernel.name;
-    const bool wide = kernel.variant == "KEYS=128";
-    const auto run = [&](auto body, const auto& argument) {
-      gpu::run({int(blocks.x), int(blocks.y), int(blocks.z)}, kGpuThreads, kernel.shared, order_, [&] { body(argument); });
-    };
-    const auto scan = [&](auto narrow, auto other) {
-      const auto& argument = *static_cast<const GpuScan*>(parameters);
-      return wide ? run(other, argument) : run(narrow, argument);
-    };
-#define SCAN(kernel, reverse, task)                                               \
-  if (name == kernel) {                                                           \
-    return scan([](const GpuScan& s) { Scan<64, reverse, Task::task>(s).run(); }, \
-                [](const GpuScan& s) { Scan<128, reverse, Task::task>(s).run(); }); \
-  }
-#define CHANNELS(kernel, reverse, keys, reads)                                               \
-  if (name == kernel) {                                                                      \
-    return scan([](const GpuScan& s) { ChannelScan<64, reverse, keys, reads>(s).run(); },    \
-                [](const GpuScan& s) { ChannelScan<128, reverse, keys, reads>(s).run(); });  \
-  }
-    CHANNELS("on_keys", false, true, true)
-    CHANNELS("on_keys_reverse", true, true, true)
-    CHANNELS("on_values", false, false, true)
-    CHANNELS("on_values_reverse", true, false, true)
-    CHANNELS("on_keys_states", false, true, false)
-    CHANNELS("on_keys_states_reverse", true, true, false)
-    CHANNELS("on_values_states", false, false, false)
-    CHANNELS("on_values_states_reverse", true, false, false)
-#undef CHANNELS
-    SCAN("gated_scan", false, kRead)
-    SCAN("gated_scan_reverse", true, kRead)
-    SCAN("gated_scan_dot", false, kDot)
-    SCAN("gated_scan_dot_reverse", true, kDot)
-    SCAN("gated_scan_states", false, kStates)
-    SCAN("gated_scan_states_reverse", true, kStates)
-#undef SCAN
-    if (name == "gated_scan_join" || name == "join") return run(&join_parts, *static_cast<const GpuJoin*>(parameters));
-    if (name == "channel_gradient") {
-      return run(&add_up_channel_gradient, *static_cast<const GpuChannelGradient*>(parameters));
-    }
-    if (name == "gated_scan_gate_gradient") return run(&add_up_gate_gradient, *static_cast<const GpuGateGradient*>(parameters));
-    FAIL() << name;
-  }
+template <int kKeys>
+void add_walks(cuda::EmulatedMachine::Kernels& to) {
+  const std::string variant = kKeys == 64 ? " KEYS=64" : " KEYS=128";
+  const auto add = [&](const char* name, void (*body)(const GpuScan&)) {
+    to[name + variant] = cuda::kernel_of<GpuScan>(body);
+  };
+  add("gated_scan", walk<kKeys, false, Task::kRead>);
+  add("gated_scan_reverse", walk<kKeys, true, Task::kRead>);
+  add("gated_scan_dot", walk<kKeys, false, Task::kDot>);
+  add("gated_scan_dot_reverse", walk<kKeys, true, Task::kDot>);
+  add("gated_scan_states", walk<kKeys, false, Task::kStates>);
+  add("gated_scan_states_reverse", walk<kKeys, true, Task::kStates>);
+  add("on_keys", walk_channels<kKeys, false, true, true>);
+  add("on_keys_reverse", walk_channels<kKeys, true, true, true>);
+  add("on_values", walk_channels<kKeys, false, false, true>);
+  add("on_values_reverse", walk_channels<kKeys, true, false, true>);
+  add("on_keys_states", walk_channels<kKeys, false, true, false>);
+  add("on_keys_states_reverse", walk_channels<kKeys, true, true, false>);
+  add("on_values_states", walk_channels<kKeys, false, false, false>);
+  add("on_values_states_reverse", walk_channels<kKeys, true, false, false>);
+  for (const char* name : {"gated_scan_join", "join"}) to[name + variant] = cuda::kernel_of<GpuJoin>(&join_parts);
+  to["gated_scan_gate_gradient" + variant] = cuda::kernel_of<GpuGateGradient>(&add_up_gate_gradient);
+  to["channel_gradient" + variant] = cuda::kernel_of<GpuChannelGradient>(&add_up_channel_gradient);
+}
 
- private:
-  const gpu::Order order_;
-};
+cuda::EmulatedMachine emulated(gpu::Order order) {
+  cuda::EmulatedMachine::Kernels kernels;
+  add_walks<64>(kernels);
+  add_walks<128>(kernels);
+  return cuda::EmulatedMachine(kernels, order);
+}
 
 void expect_near(const Tensor& found, const Tensor& right, const char* what, double most = 6e-3) {
   ASSERT_EQ(found.sizes(), right.sizes()) << what;
@@ -119,7 +105,7 @@ void check(const Case& c) {
   if (c.gates) leaves.push_back(*(gates = g.to(at::kDouble).requires_grad_()));
   const auto [o, last] = gated_scan_reference(leaves[0], leaves[1], leaves[2], gates, c.read_values ? "value" : "key",
                                               scale, {}, leaves[3], bounds, c.reverse);
-  Emulated machine(c.order);
+  auto machine = emulated(c.order);
   FormInputs in;
   in.x = k;
   in.v = v;

@@ -273,6 +273,11 @@ bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor) 
          good(in.w) && factor != 0 && in.x.numel() > 0 && in.v.numel() > 0 && cuda::usable(in.x.device().index()) && fits(in);
 }
 
+at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widths, at::ScalarType other) {
+  const bool fit = std::all_of(widths.begin(), widths.end(), [](int64_t w) { return w % 8 == 0 && w <= kWidest; });
+  return v.is_cuda() && v.scalar_type() == at::kBFloat16 && fit && cuda::usable(v.device().index()) ? at::kBFloat16 : other;
+}
+
 cuda::Machine& gpu_of(const FormInputs& in) { return cuda::machine(in.x.device().index()); }
 
 FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,

@@ -11,6 +11,10 @@ namespace cortado::gated {
 bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor);
 cuda::Machine& gpu_of(const FormInputs& in);
 
+// The type that a scan's other operands should have beside these values, for the kernels to take them: that of v, or where
+// they would not anyway, `other`. `widths`: the keys' and the values'. For operands in [0, 1]: bfloat16 alone.
+at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widths, at::ScalarType other);
+
 // As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L, and a missing y
 // or w being 0. Derivatives come in the inputs' type; the gates', and states, in float32. `parts`: of time; 0: as many
 // as fill the GPU.

@@ -1,6 +1,7 @@
 // latte_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/latte_scan/op.h"
 
+#include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/latte_scan/kernel.h"
@@ -57,10 +58,16 @@ Reads make_reads(const LatteArguments& in, const Sizes& sizes) {
   return made;
 }
 
+// Of the scan: reads and keys are in [0, 1].
+at::ScalarType operands(const LatteArguments& in) {
+  return gated::operand_type(in.v, {in.theta.size(3), in.v.size(3)}, in.type());
+}
+
 LatteResult latte_by_scans(const LatteArguments& in, const Sizes& sizes) {
   const Reads made = make_reads(in, sizes);
-  const auto [o, state] = gated_scan(made.reads, made.keys.keys, in.v.to(in.type()), made.keys.gate, "key", 1.0, {},
-                                     in.state, in.cu_seqlens);
+  const auto type = operands(in);
+  const auto [o, state] = gated_scan(made.reads.to(type), made.keys.keys.to(type), in.v.to(type), made.keys.gate, "key",
+                                     1.0, {}, in.state, in.cu_seqlens);
   return {o.to(in.v.scalar_type()), state, made.keys.last_normalizer, made.keys.last_maximum};
 }
 
@@ -183,8 +190,8 @@ LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, c
                                    const Tensor&, const OptionalTensor&, const OptionalTensor&)>(
           "cortado::_time_softmax_backward");
   const auto [dreads, dkeys, dv, dgate, dbonus, dstate] =
-      scan_backward.call(grad_o, grad_state, made.reads, keys.keys, in.v, keys.gate, {}, in.state, in.cu_seqlens, "key",
-                         1.0, false, false);
+      scan_backward.call(grad_o, grad_state, made.reads.to(operands(in)), keys.keys.to(operands(in)), in.v, keys.gate, {},
+                         in.state, in.cu_seqlens, "key", 1.0, false, false);
   const Tensor dweights = dreads * made.inverse;
   const Tensor dalpha = sum_heads(dweights * made.reads, sizes.number('S')).neg_();
   const Tensor dp = sum_heads(dweights, in.query.size(2));

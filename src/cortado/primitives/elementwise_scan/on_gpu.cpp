@@ -1,0 +1,117 @@
+#include "cortado/primitives/elementwise_scan/on_gpu.h"
+
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/elementwise_scan/kernel_gpu.h"
+
+namespace cortado::timewise {
+
+bool gpu_takes(std::initializer_list<Tensor> tensors, int64_t rows) {
+  int device = -1;
+  for (const Tensor& x : tensors) {
+    if (!x.defined()) continue;
+    if (!x.is_cuda() || x.scalar_type() != at::kFloat || x.numel() == 0) return false;
+    device = x.device().index();
+  }
+  return device >= 0 && rows > 0 && rows < (1 << 16) && cuda::usable(device);
+}
+
+cuda::Machine& gpu_of(const Tensor& x) { return cuda::machine(x.device().index()); }
+
+GpuChannels gpu_channels(const Tensor& x) {
+  return {x.data_ptr<float>(), x.size(0) == 1 ? 0 : x.stride(0), x.stride(1)};
+}
+
+GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Machine& machine, int64_t parts) {
+  int64_t longest = like.size(1);
+  if (const auto* all = rows.get()) {
+    bounds = at::tensor(*all, at::kLong).to(like.device());
+    longest = 0;
+    for (size_t i = 1; i < all->size(); ++i) longest = std::max(longest, (*all)[i] - (*all)[i - 1]);
+  }
+  const int64_t count = rows.rows(like.size(0)), channels = like.size(2);
+  const int64_t blocks = count * ((channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads);
+  // A multiprocessor needs some 1,500 threads that wait for memory; a part should be worth its summary.
+  const int64_t wanted = parts ? parts : std::clamp<int64_t>(12 * machine.multiprocessors() / blocks, 1, longest / 64 + 1);
+  const int64_t each = std::max<int64_t>(1, (longest + wanted - 1) / wanted);
+  times.bounds = bounds.defined() ? reinterpret_cast<const long long*>(bounds.const_data_ptr<int64_t>()) : nullptr;
+  times.rows = int(count);
+  times.tokens = int(like.size(1));
+  times.channels = int(channels);
+  times.parts = int(std::max<int64_t>(1, (longest + each - 1) / each));
+  times.part_tokens = int(each);
+  times.reverse = reverse;
+  if (times.parts > 1) {
+    carries = at::empty({count, times.parts, channels, 2}, like.options().dtype(at::kFloat));
+    times.carries = carries.mutable_data_ptr<float>();
+  }
+}
+
+void GpuWalk::launch(cuda::Machine& machine, const char* source, const std::string& name, const void* in) const {
+  const unsigned groups = unsigned((times.channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads);
+  const auto run = [&](const char* which, unsigned y, unsigned z) {
+    const std::string kernel = name + which;
+    machine.launch({source, "", kernel.c_str(), kGpuTimewiseThreads}, {groups, y, z}, in);
+  };
+  const unsigned parts = unsigned(times.parts), rows = unsigned(times.rows);
+  if (times.parts > 1) {
+    run("_summarize", parts, rows);
+    run("_join", rows, 1);
+  }
+  run("_apply", parts, rows);
+}
+
+}  // namespace cortado::timewise
+
+namespace cortado::elementwise {
+
+namespace {
+
+constexpr const char* kSource = "elementwise_scan/kernel";
+
+Tensor in_rows(const Tensor& x) {
+  const Tensor floats = x.to(at::kFloat);
+  return floats.stride(2) == 1 || floats.size(2) == 1 ? floats : floats.contiguous();
+}
+Tensor dense(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
+const float* numbers(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
+
+}  // namespace
+
+std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial, const Bounds& bounds,
+                                         bool reverse, cuda::Machine& machine, int64_t parts) {
+  const c10::DeviceGuard guard(b.device());
+  const Tensor logs = in_rows(log_a), adds = in_rows(b), start = dense(initial);
+  const timewise::GpuWalk walk(b, bounds, reverse, machine, parts);
+  const Tensor h = at::empty(b.sizes(), adds.options()), last = at::empty({walk.times.rows, b.size(2)}, adds.options());
+  using timewise::gpu_channels;
+  const GpuScan in{walk.times, gpu_channels(logs), gpu_channels(adds), gpu_channels(h), numbers(start),
+                   last.mutable_data_ptr<float>()};
+  walk.launch(machine, kSource, "scan", &in);
+  return {h, last};
+}
+
+TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, const Tensor& log_a, const Tensor& h,
+                               const Tensor& initial, const Bounds& bounds, bool reverse, cuda::Machine& machine,
+                               int64_t parts) {
+  const c10::DeviceGuard guard(h.device());
+  const Tensor logs = in_rows(log_a), outputs = in_rows(h), grads = in_rows(grad_h);
+  const Tensor start = dense(initial), last = dense(grad_last);
+  const timewise::GpuWalk walk(h, bounds, !reverse, machine, parts);
+  const auto room = [&](at::IntArrayRef sizes) { return at::empty(sizes, outputs.options()); };
+  const Tensor grad_log_a = room(h.sizes()), grad_b = room(h.sizes()), grad_initial = room({walk.times.rows, h.size(2)});
+  using timewise::gpu_channels;
+  const GpuScanGradient in{walk.times,
+                           gpu_channels(logs),
+                           gpu_channels(outputs),
+                           gpu_channels(grads),
+                           gpu_channels(grad_log_a),
+                           gpu_channels(grad_b),
+                           numbers(start),
+                           numbers(last),
+                           grad_initial.mutable_data_ptr<float>(),
+                           reverse ? -1 : 1};
+  walk.launch(machine, kSource, "scan_gradient", &in);
+  return {grad_log_a, grad_b, grad_initial};
+}
+
+}  // namespace cortado::elementwise

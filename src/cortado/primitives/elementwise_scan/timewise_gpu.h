@@ -1,0 +1,21 @@
+// What timewise_gpu-inl.h goes through: sizes, strides and pointers. Read by C++ and by NVRTC: nothing is included.
+#pragma once
+
+namespace cortado::timewise {
+
+// Float32 [B,T,D], channels without gaps; strides in numbers.
+struct GpuChannels {
+  float* data;
+  long long batch, token;
+};
+
+struct GpuTimes {
+  const long long* bounds;  // packed: row n has tokens bounds[n] .. bounds[n + 1] of the only batch row
+  int rows, tokens, channels, parts, part_tokens;
+  int reverse;
+  float* carries;  // [rows, parts, channels, 2]
+};
+
+constexpr int kGpuTimewiseThreads = 128, kGpuAhead = 8;  // tokens that are fetched at once
+
+}  // namespace cortado::timewise
