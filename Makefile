@@ -18,7 +18,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo serve-demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon cuda-report check-all bench-peers install clean
+.PHONY: help setup configure build demo serve-demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -90,6 +90,14 @@ experiments-paper: build ## ten steps of every model at the papers' sizes, an ho
 
 cuda-report: $(VENV)/test.stamp ## the kernels for GPUs compiled for every architecture: registers, shared memory, spills
 	$(PYTHON) scripts/cuda_report.py
+
+test-cuda: configure $(VENV)/test.stamp ## the operators on a GPU; PYTHON_TORCH names a Python whose torch has CUDA
+	cmake --build $(BUILD) -j $(JOBS) --target cortado_ops
+	$(PYTHON) -m pytest -q tests/cuda
+
+bench-cuda: configure ## measure the operators on a GPU, and write docs/performance-cuda.md
+	cmake --build $(BUILD) -j $(JOBS) --target cortado_ops
+	$(PYTHON) bench/cuda/operators.py --json build/bench-cuda.json --page docs/performance-cuda.md
 
 neon: setup ## the kernels compiled for 64-bit ARM
 	@JOBS=$(JOBS) scripts/neon.sh

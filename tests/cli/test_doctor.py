@@ -4,6 +4,11 @@ import json
 import os
 
 import pytest
+import torch
+
+
+def torch_gpus():
+    return torch.cuda.device_count()
 
 
 @pytest.fixture(name="report", scope="module")
@@ -30,6 +35,17 @@ def test_every_operator_is_tried(report):
     tried = {name.split("/")[0] for name in report["checks"]}
     assert {"gated_scan", "slot_scan", "delta_scan", "window_attention", "elementwise_scan", "short_conv", "latte", "abc"} <= tried
     assert {"gated_scan", "short_conv"} <= set(report["kernels"]["primitives"])
+
+
+def test_kernels_for_gpus_are_listed(cortado, tmp_path):
+    """Without a GPU as well: what there is, and what was compiled before."""
+    (tmp_path / "gated_scan-kernel-0123456789abcdef.cubin").write_bytes(b"")
+    (tmp_path / "gated_scan-kernel_channels-0123456789abcdef.cubin").write_bytes(b"")
+    done = cortado("doctor", "--json", env={**os.environ, "CORTADO_CUDA_CACHE": str(tmp_path)})
+    gpu = json.loads(done.stdout)["gpu"]
+    assert gpu["CORTADO_CUDA_CACHE"] == str(tmp_path) and gpu["number"] == torch_gpus()
+    assert gpu["binaries"]["gated_scan/kernel"] == 1 and gpu["binaries"]["gated_scan/kernel_channels"] == 1
+    assert gpu["binaries"]["elementwise_scan/kernel"] == gpu["binaries"]["time_softmax/kernel"] == 0
 
 
 def test_text_says_all_is_well(cortado, report):

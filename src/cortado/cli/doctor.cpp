@@ -15,6 +15,8 @@
 #include "cortado/base/table.h"
 #include "cortado/bench/operators.h"
 #include "cortado/cli/common.h"
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/kernels.h"
 #include "cortado/tokenizers/sentencepiece/bridge.h"
 
@@ -91,6 +93,48 @@ void look_at_torch(Findings& findings) {
   if (!at::hasOpenMP()) findings.problems.push_back("[torch] this build has no OpenMP: it computes with one thread");
 }
 
+// One scan on the GPU, in bfloat16, against the definition in float64; the largest relative error of outputs and states.
+double try_gpu(int device, bool channels) {
+  const auto numbers = [] { return at::randn({1, 200, 2, 64}).to(at::kBFloat16); };
+  const Tensor q = numbers(), k = numbers(), v = numbers();
+  const Tensor g = channels ? at::rand({1, 200, 2, 64}).log() * 0.1 : at::rand({1, 200, 2}).log() * 0.1;
+  const auto wide = [](const Tensor& x) { return x.to(at::kDouble); };
+  const auto [o, last] = gated_scan_reference(wide(q), wide(k), wide(v), wide(g));
+  const auto there = [device](const Tensor& x) { return x.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device))); };
+  const auto [found, found_last] = gated_scan(there(q), there(k), there(v), there(g));
+  const auto error = [](const Tensor& x, const Tensor& y) {
+    return ((x.to(at::kCPU).to(at::kDouble) - y).norm() / y.norm()).item<double>();
+  };
+  return std::max(error(found, o), error(found_last, last));
+}
+
+void look_at_gpus(Findings& findings) {
+  Json& gpu = findings.facts["gpu"];
+  const auto count = static_cast<int>(at::getNumGPUs());
+  gpu["number"] = count;
+  const std::string folder = cuda::cache_folder();
+  gpu["CORTADO_CUDA_CACHE"] = folder.empty() ? "off" : folder;
+  for (const auto& [name, kept] : cuda::kept_binaries()) gpu["binaries"][name] = kept;
+  for (int i = 0; i < count; ++i) {
+    Json& one = gpu[concat("gpu_", i)];
+    one = found(findings, [i]() -> Json {
+      const auto it = cuda::describe(i);
+      return concat(it.name, ", ", it.architecture, ", ", it.multiprocessors, " multiprocessors, driver for CUDA ",
+                    it.driver / 1000, ".", it.driver % 1000 / 10);
+    });
+    if (one.is_null()) continue;
+    for (const bool channels : {false, true}) {
+      const char* name = channels ? "a_gate_a_channel" : "a_gate_a_head";
+      gpu[concat("gpu_", i, "_", name)] = found(findings, [&]() -> Json {
+        const double error = try_gpu(i, channels);
+        if (error < 1e-2) return error;
+        throw Failure(concat("[gated_scan] on GPU ", i, " differs from its definition by ", error,
+                             ": set CORTADO_CUDA=off and report it"));
+      });
+    }
+  }
+}
+
 // The file that the code at `address` was loaded from.
 std::string library_of(const void* address) {
   Dl_info info{};
@@ -153,7 +197,7 @@ void print_text(const Findings& findings) {
     if (section == "checks") continue;
     std::string first = section;
     for (const auto& [key, value] : facts.items()) {
-      if (key == "primitives") continue;
+      if (key == "primitives" || key == "binaries") continue;
       table.add_row({std::exchange(first, ""), key.starts_with("CORTADO") ? key : label_of(key), as_text(key, value)});
     }
   }
@@ -163,6 +207,9 @@ void print_text(const Findings& findings) {
   const Json primitives = findings.facts["kernels"].value("primitives", Json::object());
   for (const auto& [name, kernel] : primitives.items()) kernels.add_row({name, kernel.get<std::string>()});
   std::cout << kernels.text() << "\n";
+  Table binaries({"kernels for GPUs", "binaries kept"});
+  for (const auto& [name, kept] : findings.facts["gpu"]["binaries"].items()) binaries.add_row({name, kept.dump()});
+  std::cout << binaries.text() << "\n";
   int64_t right = 0, tried = 0;
   for (const auto& [name, error] : findings.facts["checks"].items()) {
     ++tried;
@@ -177,6 +224,7 @@ void examine(bool json) {
   look_at_kernels(findings);
   look_at_torch(findings);
   look_for_files(findings);
+  look_at_gpus(findings);
   if (!findings.facts["kernels"]["chosen"].is_null()) try_operators(findings);
   if (json) {
     findings.facts["problems"] = findings.problems;
@@ -206,6 +254,7 @@ void add_doctor_command(CLI::App& app) {
   command->footer(
       "The exit code is 0 when all is well, else 1, with a line for each thing that is not.\n"
       "CORTADO_ISA=avx512|avx2|sse4|scalar|aten chooses the kernels' instruction set; aten turns them off.\n"
+      "CORTADO_CUDA=off does so on GPUs; CORTADO_CUDA_CACHE=FOLDER|off is where their binaries are kept.\n"
       "Examples:\n  cortado doctor\n  CORTADO_ISA=avx2 cortado doctor --json");
   command->callback([json, common] {
     common->apply();

@@ -52,6 +52,7 @@ Driver open_driver() {
   find(library, "cuDriverGetVersion", d.version);
   find(library, "cuGetErrorName", d.error_name);
   find(library, "cuDeviceGet", d.device_get);
+  find(library, "cuDeviceGetName", d.device_name);
   find(library, "cuDeviceGetAttribute", d.attribute);
   find(library, "cuDevicePrimaryCtxRetain", d.retain);
   find(library, "cuCtxGetCurrent", d.current);

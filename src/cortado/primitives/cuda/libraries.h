@@ -17,6 +17,7 @@ struct Driver {
   int (*version)(int* number);
   int (*error_name)(int error, const char** text);
   int (*device_get)(int* device, int ordinal);
+  int (*device_name)(char* text, int length, int device);
   int (*attribute)(int* value, int which, int device);
   int (*retain)(Context* context, int device);
   int (*current)(Context* context);

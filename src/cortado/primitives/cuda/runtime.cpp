@@ -49,6 +49,11 @@ std::string first_error(const std::string& log) {
   return log.substr(0, 200);
 }
 
+std::string in_file_name(std::string source) {
+  std::replace(source.begin(), source.end(), '/', '-');
+  return source;
+}
+
 // --- Binaries on disk: "cortado cuda 1 <hash>\n", then the cubin. One that is damaged is compiled anew. ---
 
 constexpr std::string_view kHead = "cortado cuda 1 ";
@@ -101,6 +106,12 @@ class GpuMachine : public Machine {
   int multiprocessors() const override { return multiprocessors_; }
   int shared_bytes() const override { return shared_bytes_; }
 
+  Description describe() const {
+    char name[256] = "";
+    driver().check(driver().device_name(name, sizeof name, ordinal_), "cuDeviceGetName");
+    return {name, architecture_, multiprocessors_, driver_version_};
+  }
+
   void launch(const Kernel& kernel, Blocks blocks, const void* parameters) override {
     const Driver& d = driver();
     Context context = nullptr;
@@ -144,9 +155,7 @@ class GpuMachine : public Machine {
     compiler().version(&major, &minor);
     const std::string folder = cache_folder();
     const std::string what = concat(text_of(kernel.source), kernel.variant, architecture_, major, ".", minor, driver_version_);
-    std::string name = kernel.source;
-    std::replace(name.begin(), name.end(), '/', '-');
-    const std::string path = concat(folder, "/", name, "-", hash_text(what), ".cubin");
+    const std::string path = concat(folder, "/", in_file_name(kernel.source), "-", hash_text(what), ".cubin");
     std::string binary = folder.empty() ? "" : kept_binary(path);
     if (binary.empty()) {
       binary = compile(kernel.source, kernel.variant, architecture_);
@@ -221,6 +230,28 @@ std::string compile(const std::string& source, const std::string& variant, const
   const std::lock_guard lock(counting);
   ++counted.compiled;
   return binary;
+}
+
+Description describe(int device) {
+  machine(device);
+  return slot_of(device).machine->describe();
+}
+
+std::vector<std::pair<std::string, int64_t>> kept_binaries() {
+  std::vector<std::pair<std::string, int64_t>> found;
+  const std::string folder = cache_folder();
+  for (const Source& source : sources()) {
+    const std::string begin = in_file_name(source.name) + "-";
+    int64_t count = 0;
+    std::error_code none;
+    for (const auto& file : std::filesystem::directory_iterator(folder.empty() ? "." : folder, none)) {
+      const std::string name = file.path().filename();
+      // A name may begin another: what follows is 16 digits and the ending.
+      count += !folder.empty() && name.starts_with(begin) && name.size() == begin.size() + 16 + 6;
+    }
+    found.emplace_back(source.name, count);
+  }
+  return found;
 }
 
 Statistics statistics() { return counted; }

@@ -31,6 +31,15 @@ const std::vector<Source>& sources();
 // compiler's first error.
 std::string compile(const std::string& source, const std::string& variant, const std::string& architecture);
 
+struct Description {
+  std::string name, architecture;
+  int multiprocessors = 0, driver = 0;  // of the driver: 1000 major + 10 minor of the CUDA that it knows
+};
+Description describe(int device);  // Failure where it is not usable
+
+// The binaries on disk, by kernel file: those of any GPU and driver.
+std::vector<std::pair<std::string, int64_t>> kept_binaries();
+
 // What has happened in this process, for `cortado doctor` and tests.
 struct Statistics {
   int64_t compiled = 0, from_disk = 0, launched = 0;

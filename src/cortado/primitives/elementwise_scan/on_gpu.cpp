@@ -29,16 +29,17 @@ GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Mac
     for (size_t i = 1; i < all->size(); ++i) longest = std::max(longest, (*all)[i] - (*all)[i - 1]);
   }
   const int64_t count = rows.rows(like.size(0)), channels = like.size(2);
-  const int64_t blocks = count * ((channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads);
-  // A multiprocessor needs some 1,500 threads that wait for memory; a part should be worth its summary.
-  const int64_t wanted = parts ? parts : std::clamp<int64_t>(12 * machine.multiprocessors() / blocks, 1, longest / 64 + 1);
-  const int64_t each = std::max<int64_t>(1, (longest + wanted - 1) / wanted);
+  const int64_t groups = (channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads;
+  // A multiprocessor needs some 1,500 threads that wait for memory; a part should be worth its summary. Packed rows are
+  // cut as if each was alone, so that they are computed as when they are.
+  const int64_t wanted = 12 * machine.multiprocessors() / (bounds.defined() ? groups : count * groups);
+  const int64_t shortest = parts ? 1 : 64;
   times.bounds = bounds.defined() ? reinterpret_cast<const long long*>(bounds.const_data_ptr<int64_t>()) : nullptr;
   times.rows = int(count);
   times.tokens = int(like.size(1));
   times.channels = int(channels);
-  times.parts = int(std::max<int64_t>(1, (longest + each - 1) / each));
-  times.part_tokens = int(each);
+  times.parts = int(std::clamp<int64_t>(parts ? parts : wanted, 1, std::max<int64_t>(1, (longest + shortest - 1) / shortest)));
+  times.part_tokens = int(shortest);
   times.reverse = reverse;
   if (times.parts > 1) {
     carries = at::empty({count, times.parts, channels, 2}, like.options().dtype(at::kFloat));

@@ -35,8 +35,10 @@ DEV Place place_of(const GpuTimes& times, int row) {
 }
 
 template <typename Op, typename Each>
-DEV void each_token(const Op& op, const GpuTimes& times, const Place& at, int part, const Each& each) {
-  const int begin = part * times.part_tokens, behind = begin + times.part_tokens;
+DEV void each_token(const Op& op, const GpuTimes& times, const Place& at, int part, const Each& work) {
+  const int wanted = (at.tokens + times.part_tokens - 1) / times.part_tokens;
+  const int parts = wanted < times.parts ? (wanted > 1 ? wanted : 1) : times.parts;
+  const int each = (at.tokens + parts - 1) / parts, begin = part * each, behind = begin + each;
   const int end = behind < at.tokens ? behind : at.tokens;
   for (int p = begin; p < end; p += kGpuAhead) {
     typename Op::Input inputs[kGpuAhead];
@@ -45,7 +47,7 @@ DEV void each_token(const Op& op, const GpuTimes& times, const Place& at, int pa
       inputs[i] = op.load(at, times.reverse ? at.tokens - 1 - now : now);
     }
     UNROLL for (int i = 0; i < kGpuAhead; ++i) {
-      if (p + i < end) each(inputs[i], times.reverse ? at.tokens - 1 - (p + i) : p + i);
+      if (p + i < end) work(inputs[i], times.reverse ? at.tokens - 1 - (p + i) : p + i);
     }
   }
 }

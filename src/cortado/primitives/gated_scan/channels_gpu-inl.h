@@ -21,11 +21,11 @@ DEV int gate_place(int r, int channel) {
 }
 
 template <int kKeys, bool kReverse, bool kOnKeys, bool kReads>
-class ChannelScan : Walk<kKeys, kReverse, kReads, true> {
+class ChannelScan : Walk<kKeys, kReverse, kReads> {
   static constexpr int kWidth = kOnKeys ? kKeys : kGpuPiece;  // channels that have gates
   static constexpr int kBlocks = kGpuChunk / kGpuBlock;
   static constexpr int kStageBytes = gpu_channel_stage_bytes(kKeys, kOnKeys);
-  using Base = Walk<kKeys, kReverse, kReads, true>;
+  using Base = Walk<kKeys, kReverse, kReads>;
   using Base::kRows, Base::scan_, Base::at_, Base::thread_, Base::lane_, Base::warp_, Base::side_, Base::states_;
   using Base::state_, Base::token, Base::chunk, Base::at_edge, Base::crossing;
 

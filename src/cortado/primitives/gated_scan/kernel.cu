@@ -14,13 +14,13 @@
 #define KEYS 64
 #endif
 
-// Two blocks on a multiprocessor, where the registers suffice.
+// Two blocks on a multiprocessor, where registers and shared memory suffice.
 #define CORTADO_SCAN(name, reverse, task, blocks)                                                         \
   extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::gated::GpuScan scan) {    \
     cortado::gated::Scan<KEYS, reverse, cortado::gated::Task::task>(scan).run();                          \
   }
-CORTADO_SCAN(gated_scan, false, kRead, 2)
-CORTADO_SCAN(gated_scan_reverse, true, kRead, 2)
+CORTADO_SCAN(gated_scan, false, kRead, KEYS == 64 ? 2 : 1)
+CORTADO_SCAN(gated_scan_reverse, true, kRead, KEYS == 64 ? 2 : 1)
 CORTADO_SCAN(gated_scan_dot, false, kDot, 1)
 CORTADO_SCAN(gated_scan_dot_reverse, true, kDot, 1)
 CORTADO_SCAN(gated_scan_states, false, kStates, 2)

@@ -36,7 +36,8 @@ struct GpuScan {
   const long long* bounds;  // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
   int batch, tokens, heads;         // B, T
   int keys, values;                 // keys up to KEYS; both multiples of 8
-  int parts, part_tokens;           // in the scan's own order, multiples of kGpuChunk
+  int parts;                        // of time, in the scan's own order: of every row so many, of which some may be empty
+  int part_tokens;                  // at least, whatever the other rows are: a packed row is cut as if it was alone
   int shift;                        // -1, 0 or 1
   float scale, initial_factor, last_factor;
   // Of gated_scan_dot:
@@ -82,16 +83,15 @@ constexpr int kGpuChunk = 64, kGpuPiece = 64, kGpuThreads = 256;  // kGpuPiece: 
 constexpr int kGpuSegment = 4 * kGpuChunk;
 constexpr int kGpuGateHeads = 16;  // of gated_scan_gate_gradient: a block has so many heads, each with so many threads
 
-constexpr int gpu_stages(int keys) { return keys == 64 ? 3 : 2; }
-// The state in 16 bits is there twice where that fits: one barrier less.
-constexpr int gpu_state_copies(int keys) { return keys == 64 ? 2 : 1; }
+constexpr int kGpuStages = 3;     // of inputs, with a gate for each head
+constexpr int kGpuStateCopies = 2;  // in 16 bits: what is read and what is written
 constexpr int kGpuSums = 3 * kGpuChunk + 4;  // numbers, of a chunk's gates
 
 // Bytes of shared memory that a block takes.
 constexpr int gpu_stage_bytes(int keys) { return kGpuChunk * (2 * keys + kGpuPiece) * 2; }
 constexpr int gpu_shared_bytes(int keys) {
-  return gpu_stages(keys) * gpu_stage_bytes(keys) + gpu_state_copies(keys) * keys * kGpuPiece * 2 +
-         4 * kGpuChunk * 4 + 2 * kGpuSums * 4;
+  return kGpuStages * gpu_stage_bytes(keys) + kGpuStateCopies * keys * kGpuPiece * 2 + 4 * kGpuChunk * 4 +
+         2 * kGpuSums * 4;
 }
 
 // With a gate for each channel, of the keys or of the values.
@@ -101,7 +101,7 @@ constexpr int gpu_channel_stage_bytes(int keys, bool on_keys) {
 }
 constexpr int gpu_channel_shared_bytes(int keys, bool on_keys) {
   const int width = on_keys ? keys : kGpuPiece, blocks = kGpuChunk / kGpuBlock;
-  return 2 * gpu_channel_stage_bytes(keys, on_keys) + 2 * keys * kGpuPiece * 2 + kGpuChunk * width * 2 +
+  return 2 * gpu_channel_stage_bytes(keys, on_keys) + kGpuStateCopies * keys * kGpuPiece * 2 + kGpuChunk * width * 2 +
          blocks * width * 6 + blocks * 4;
 }
 

@@ -181,7 +181,7 @@ TEST(GatedScanOnGpu, PartsOfTime) {
   check({.batch = 2, .tokens = 200, .reverse = true, .cuts = true, .parts = 3});
   check({.keys = 128, .values = 128, .tokens = 130, .gates = false, .parts = 2});
   check({.tokens = 300, .cuts = true, .bounds = {0, 3, 3, 190, 300}, .parts = 4});
-  check({.tokens = 1100, .heads = 1, .state_heads = 1, .parts = 0});
+  check({.tokens = 1100, .heads = 1, .state_heads = 1, .parts = 0});  // as many as fill the machine
 }
 
 TEST(GatedScanOnGpu, AGateForEachChannel) {
@@ -219,6 +219,29 @@ TEST(GatedScanOnGpu, Packed) {
   check({.tokens = 200, .bounds = {0, 3, 3, 130, 200}});
   check({.tokens = 200, .reverse = true, .bounds = {0, 65, 200}});
   check({.tokens = 700, .heads = 1, .state_heads = 1, .bounds = {0, 257, 700}});
+}
+
+// The same bits, where one of them is cut into parts of time.
+TEST(GatedScanOnGpu, PackedIsSeparate) {
+  at::manual_seed(8);
+  const std::vector<int64_t> bounds = {0, 70, 1200};
+  const auto numbers = [&] { return at::randn({1, bounds.back(), 1, 64}).to(at::kBFloat16); };
+  FormInputs in;
+  in.y = numbers();
+  in.x = numbers();
+  in.v = numbers();
+  in.g = at::rand({1, bounds.back(), 1}).log() * 0.1;
+  FormOptions options{.heads = 1, .type = at::kFloat};
+  options.want_w = true;
+  auto machine = emulated({});
+  const FormOutputs together = differentiate_on_gpu(in, options, 1, &bounds, machine);
+  for (size_t i = 1; i < bounds.size(); ++i) {
+    FormInputs alone = in;
+    for (Tensor* x : {&alone.y, &alone.x, &alone.v, &alone.g}) *x = x->slice(1, bounds[i - 1], bounds[i]);
+    const FormOutputs one = differentiate_on_gpu(alone, options, 1, nullptr, machine);
+    EXPECT_TRUE(at::equal(together.w.slice(1, bounds[i - 1], bounds[i]), one.w));
+    EXPECT_TRUE(at::equal(together.final_state.slice(0, int64_t(i) - 1, int64_t(i)), one.final_state));
+  }
 }
 
 }  // namespace

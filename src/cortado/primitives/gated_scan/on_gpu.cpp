@@ -8,7 +8,7 @@ namespace cortado::gated {
 
 namespace {
 
-constexpr int64_t kWidest = 128;
+constexpr int64_t kWidest = 128, kShortestPart = 1024;  // in tokens
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -195,11 +195,11 @@ class Calls {
     scan.crossings = second ? to.products.mutable_data_ptr<float>() : nullptr;
   }
 
-  // Where a row's heads do not fill the GPU: two blocks a multiprocessor, parts of 512 tokens at least.
+  // Where a row's heads do not fill the GPU: two blocks a multiprocessor.
   int64_t parts_for(int64_t blocks) const {
     if (parts_) return parts_;
     const int64_t processors = machine_.multiprocessors();
-    return blocks > processors / 2 ? 1 : std::clamp<int64_t>(2 * processors / blocks, 1, divide_up(longest_, 512));
+    return blocks > processors / 2 ? 1 : 2 * processors / blocks;
   }
 
   void launch(GpuScan& scan, const Tensor& initial, const Tensor& last, bool reverse, bool across, bool dot,
@@ -214,10 +214,11 @@ class Calls {
     };
     scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
     scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
-    const int64_t each = divide_up(divide_up(longest_, parts_for(blocks)), kGpuChunk) * kGpuChunk;
-    const int64_t parts = each ? divide_up(longest_, each) : 1;
-    scan.parts = int(std::max<int64_t>(parts, 1));
-    scan.part_tokens = int(std::max<int64_t>(each, kGpuChunk));
+    // Packed rows are cut as if each was alone, so that they are computed as when they are.
+    scan.part_tokens = int(parts_ ? kGpuChunk : kShortestPart);
+    const int64_t parts = std::clamp<int64_t>(parts_for(bounds_.defined() ? heads_ * pieces : blocks), 1,
+                                              std::max<int64_t>(1, divide_up(longest_, scan.part_tokens)));
+    scan.parts = int(parts);
     Tensor states, kept;
     if (parts > 1) {
       states = at::empty({rows_, parts, heads_, keys, values}, floats);
@@ -253,9 +254,9 @@ class Calls {
 
 // Whether a block's shared memory suffices.
 bool fits(const FormInputs& in) {
-  if (!in.g.defined() || in.g.dim() == 3) return true;
   const int most = cuda::machine(in.x.device().index()).shared_bytes();
   const auto wide = [](int64_t keys) { return keys <= 64 ? 64 : 128; };
+  if (!in.g.defined() || in.g.dim() == 3) return most >= gpu_shared_bytes(wide(std::max(in.x.size(3), in.v.size(3))));
   return most >= std::max(gpu_channel_shared_bytes(wide(in.x.size(3)), true),
                           gpu_channel_shared_bytes(wide(in.v.size(3)), false));
 }

@@ -10,19 +10,17 @@ namespace cortado::gated {
 enum class Task { kRead, kDot, kStates };
 
 template <int kKeys, bool kReverse, Task kTask>
-class Scan : Walk<kKeys, kReverse, kTask != Task::kStates, gpu_state_copies(kKeys) == 2> {
-  static constexpr int kStages = gpu_stages(kKeys);
-  static constexpr bool kReads = kTask != Task::kStates, kTwoStates = gpu_state_copies(kKeys) == 2;
-  static constexpr int kHeld = kKeys == 64 ? 4 : 1;   // of q's operands, those that stay in registers
-  static constexpr int kSteps = kKeys == 64 ? 4 : 2;  // at once: more need too many registers
-  using Base = Walk<kKeys, kReverse, kReads, kTwoStates>;
+class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
+  static constexpr int kStages = kGpuStages;
+  static constexpr bool kReads = kTask != Task::kStates;
+  using Base = Walk<kKeys, kReverse, kReads>;
   using Base::kRows, Base::scan_, Base::at_, Base::thread_, Base::lane_, Base::warp_, Base::side_, Base::states_;
   using Base::state_, Base::token, Base::chunk, Base::at_edge, Base::crossing, Base::eight;
 
  public:
   DEV explicit Scan(const GpuScan& scan) : Base(scan, shared_memory() + kStages * gpu_stage_bytes(kKeys)) {
     base_ = shared_address(shared_memory());
-    gates_ = reinterpret_cast<float*>(states_ + gpu_state_copies(kKeys) * kKeys * kGpuPiece * 2);
+    gates_ = reinterpret_cast<float*>(states_ + kGpuStateCopies * kKeys * kGpuPiece * 2);
     sums_ = gates_ + 4 * kGpuChunk;
     g_ = head_of<const float>(scan.g, scan, at_, 0);
     if constexpr (kTask == Task::kDot) {
@@ -52,7 +50,6 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates, gpu_state_copies(kKey
       if constexpr (kTask == Task::kDot) meet(c, sums);
       if constexpr (kReads) read(in, sums, tile, c);
       kept *= *sums.keeps;
-      if constexpr (kReads && !kTwoStates) __syncthreads();  // everybody has read the state
       update(in, sums, c);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
@@ -108,14 +105,14 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates, gpu_state_copies(kKey
   DEV void read_rows(float (*o)[4], const Stage<kKeys>& in, const Sums& sums, int tile, int c) const {
     const int first = tile * 16, row = first + (lane_ >> 2);
     const auto state = Base::state_tile(c);
-    u32 q[kHeld][4];
-    UNROLL_BY(kSteps) for (int i = 0; i < kKeys / 16; ++i) {
-      left(q[i % kHeld], in.q, lane_, first, i);
+    u32 q[kKeys / 16][4];
+    UNROLL for (int i = 0; i < kKeys / 16; ++i) {
+      left(q[i], in.q, lane_, first, i);
       UNROLL for (int pair = 0; pair < 2; ++pair) {
         u32 s[4];
         right(s, state, lane_, i * 16, side_ * 2 + pair);
-        multiply(o[2 * pair], q[i % kHeld], s[0], s[1]);
-        multiply(o[2 * pair + 1], q[i % kHeld], s[2], s[3]);
+        multiply(o[2 * pair], q[i], s[0], s[1]);
+        multiply(o[2 * pair + 1], q[i], s[2], s[3]);
       }
     }
     const Rows rows = {{sums.sums[row], sums.sums[row + 8]}, {row, row + 8}};
@@ -138,15 +135,14 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates, gpu_state_copies(kKey
 
   // What 16 tokens before (kMask: or these themselves) give to o.
   template <bool kMask, bool kCuts>
-  DEV void add_pairs(float (*o)[4], u32 (*q)[4], const Stage<kKeys>& in, const Sums& sums, const Rows& rows,
+  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const Stage<kKeys>& in, const Sums& sums, const Rows& rows,
                      int keys) const {
     float a[2][4] = {};
-    UNROLL_BY(kSteps) for (int i = 0; i < kKeys / 16; ++i) {
+    UNROLL for (int i = 0; i < kKeys / 16; ++i) {
       u32 k[4];
-      if constexpr (kHeld == 1) left(q[0], in.q, lane_, rows.number[0] - (lane_ >> 2), i);
       right_transposed(k, in.k, lane_, keys * 16, i);
-      multiply(a[0], q[i % kHeld], k[0], k[1]);
-      multiply(a[1], q[i % kHeld], k[2], k[3]);
+      multiply(a[0], q[i], k[0], k[1]);
+      multiply(a[1], q[i], k[2], k[3]);
     }
     u32 weights[4];
     UNROLL for (int i = 0; i < 2; ++i) {
@@ -219,7 +215,7 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates, gpu_state_copies(kKey
         UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] *= kept;
       }
     }
-    UNROLL_BY(kSteps) for (int s = 0; s < kGpuChunk / 16; ++s) {
+    UNROLL for (int s = 0; s < kGpuChunk / 16; ++s) {
       const u32* to_end = sums.to_end + s * 8 + (lane_ & 3);
       const u32 low = to_end[0], high = to_end[4];
       u32 v[2][4];

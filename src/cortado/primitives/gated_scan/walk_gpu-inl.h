@@ -38,7 +38,9 @@ DEV Place place_of(const GpuScan& scan) {
   place.first = scan.bounds ? scan.bounds[place.row] : 0;
   place.tokens = scan.bounds ? static_cast<int>(scan.bounds[place.row + 1] - place.first) : scan.tokens;
   place.chunks = (place.tokens + kGpuChunk - 1) / kGpuChunk;
-  const int each = scan.part_tokens / kGpuChunk;
+  const int wanted = (place.tokens + scan.part_tokens - 1) / scan.part_tokens;
+  const int parts = wanted < scan.parts ? (wanted > 1 ? wanted : 1) : scan.parts;
+  const int each = (place.chunks + parts - 1) / parts;
   place.begin = place.part * each;
   place.end = place.begin + each < place.chunks ? place.begin + each : place.chunks;
   place.state = (static_cast<long long>(place.row) * scan.parts + place.part) * scan.heads + place.head;
@@ -52,7 +54,7 @@ DEV T* head_of(const GpuTimed& x, const GpuScan& scan, const Place& at, int from
   return x.data ? static_cast<T*>(x.data) + batch * x.batch + at.first * x.token + head * x.head + from : nullptr;
 }
 
-template <int kKeys, bool kReverse, bool kReads, bool kTwoStates>
+template <int kKeys, bool kReverse, bool kReads>
 class Walk {
  protected:
   static constexpr int kRows = kKeys / 64;  // of 16 keys, which a warp has of the state
@@ -140,12 +142,12 @@ class Walk {
   }
 
   DEV Tile<kGpuPiece * 2> state_tile(int c) const {
-    return {shared_address(states_) + (kTwoStates ? (c & 1) * kKeys * kGpuPiece * 2 : 0)};
+    return {shared_address(states_) + (c & 1) * kKeys * kGpuPiece * 2};
   }
 
   // In 16 bits, for all warps to read in chunk c.
   DEV void write_state(int c) const {
-    const Tile<kGpuPiece * 2> tile = {static_cast<u32>(kTwoStates ? (c & 1) * kKeys * kGpuPiece * 2 : 0)};
+    const Tile<kGpuPiece * 2> tile = {static_cast<u32>((c & 1) * kKeys * kGpuPiece * 2)};
     const u32 place = tile.at(warp_ * kRows * 16 + (lane_ >> 2), side_ * 4) + (lane_ & 3) * 4;
     UNROLL for (int i = 0; i < kRows; ++i) {
       UNROLL for (int j = 0; j < 4; ++j) {

@@ -1,0 +1,153 @@
+"""The operators that have kernels for GPUs, on a GPU, against the same operators in float64 on the CPU: outputs, states and every
+gradient; twice with the same bits; packed as separate sequences."""
+
+import dataclasses
+
+import pytest
+import torch
+
+OPS = torch.ops.cortado
+BF16, F16 = torch.bfloat16, torch.float16
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    gate: str | None = "head"  # none, head, channel, constant
+    batch: int = 2
+    tokens: int = 333
+    heads: int = 2
+    state_heads: int = 2
+    keys: int = 64
+    values: int = 64
+    dtype: torch.dtype = BF16
+    read: str = "key"
+    reverse: bool = False
+    state: bool = True
+    gates: float = 0.1  # how much they take: log of a uniform number, times this
+    cuts: bool = False
+    bounds: tuple = ()
+
+    def inputs(self):
+        torch.manual_seed(1)
+        normal = lambda heads, width: torch.randn(self.batch, self.tokens, heads, width).to(self.dtype)
+        sizes = {"head": (self.batch, self.tokens, self.state_heads), "constant": (self.state_heads,),
+                 "channel": (self.batch, self.tokens, self.state_heads, self.keys)}.get(self.gate)  # fmt: skip
+        g = None if sizes is None else torch.rand(sizes).log() * self.gates
+        if self.cuts:
+            g = g.masked_fill(torch.rand_like(g) < 0.02, float("-inf"))
+        rows = len(self.bounds) - 1 if self.bounds else self.batch
+        start = torch.randn(rows, self.state_heads, self.keys, self.values) if self.state else None
+        return {"q": normal(self.heads, self.keys if self.read == "key" else self.values), "k": normal(self.state_heads, self.keys),
+                "v": normal(self.state_heads, self.values), "g": g, "initial_state": start}  # fmt: skip
+
+
+CASES = [Case("plain"), Case("one token", tokens=1), Case("odd", tokens=65, values=128), Case("wide", keys=128, values=128),
+         Case("narrow", keys=32, values=40), Case("long", batch=1, tokens=20000, heads=1, state_heads=1, state=False),
+         Case("heads share states", heads=4), Case("float16", dtype=F16), Case("cuts", cuts=True), Case("reverse", reverse=True),
+         Case("constant", gate="constant"), Case("none", gate=None), Case("values", values=128, read="value"),
+         Case("packed", batch=1, tokens=700, bounds=(0, 3, 3, 260, 700)),
+         Case("packed reverse", batch=1, tokens=700, keys=128, reverse=True, bounds=(0, 257, 700))]  # fmt: skip
+CASES += [dataclasses.replace(case, name=f"channels, {case.name}", gate="channel") for case in CASES if case.gate == "head"]
+CASES += [Case("channels, steep", gate="channel", gates=6.0)]
+
+
+def run(case, inputs, gradients, device, dtype=None):
+    """o, the last state, and the gradients of all that is given, by name."""
+    move = lambda x: x.to(device=device, dtype=dtype) if dtype else x.to(device)
+    leaves = {name: move(x).requires_grad_() if x is not None else None for name, x in inputs.items()}
+    bounds = torch.tensor(case.bounds, device=device) if case.bounds else None
+    g, start = leaves["g"], leaves["initial_state"]
+    o, last = OPS.gated_scan(leaves["q"], leaves["k"], leaves["v"], g, read=case.read, initial_state=start, cu_seqlens=bounds,
+                             reverse=case.reverse)  # fmt: skip
+    there = {name: x for name, x in leaves.items() if x is not None}
+    found = torch.autograd.grad([o, last], list(there.values()), [move(gradients[0]).to(o), move(gradients[1]).to(last)])
+    return {"o": o.detach(), "last": last.detach(), **dict(zip(there, found, strict=True))}
+
+
+def error(found, right):
+    return ((found.double().cpu() - right).norm() / (right.norm() + 1e-30)).item()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_gated_scan_is_float64s(case):
+    inputs = case.inputs()
+    o = OPS.gated_scan(inputs["q"].double(), inputs["k"].double(), inputs["v"].double(), read=case.read)[0]
+    rows = len(case.bounds) - 1 if case.bounds else case.batch
+    last = torch.randn(rows, case.state_heads, case.keys, case.values) * case.state
+    gradients = (torch.randn(o.shape).to(case.dtype), last)
+    right = run(case, inputs, gradients, "cpu", torch.float64)
+    found, again = run(case, inputs, gradients, "cuda"), run(case, inputs, gradients, "cuda")
+    for name, x in right.items():
+        # A gate's gradient is what is left of sums of products that are rounded each, many of which it does not depend on.
+        most = (0.2 if case.gates > 1 else 4e-2) if name == "g" else 6e-3
+        assert error(found[name], x) < most, name
+        assert torch.equal(found[name], again[name]), name
+
+
+@pytest.mark.parametrize("gate", ["head", "channel"])
+def test_packed_is_separate(gate):
+    case = Case("packed", gate=gate, batch=1, tokens=500, state=False)
+    inputs = {name: x.cuda() for name, x in case.inputs().items() if x is not None}
+    bounds = [0, 130, 131, 500]
+    together = OPS.gated_scan(**inputs, cu_seqlens=torch.tensor(bounds, device="cuda"))
+    for n, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        alone = OPS.gated_scan(**{name: x[:, begin:end] for name, x in inputs.items()})
+        assert torch.equal(together[0][:, begin:end], alone[0]) and torch.equal(together[1][n], alone[1][0])
+
+
+def test_what_lies_otherwise_in_memory():
+    case = Case("plain")
+    inputs = {name: x.cuda() for name, x in case.inputs().items()}
+    right = OPS.gated_scan(**inputs)
+    there = {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in inputs.items()}
+    wide = torch.cat([inputs["q"], inputs["q"]], -1)[..., 4:68]  # not at a multiple of 16 bytes
+    assert torch.equal(OPS.gated_scan(**there)[0], right[0])
+    q = dict(inputs, q=wide)
+    assert torch.equal(OPS.gated_scan(**q)[0], OPS.gated_scan(**dict(inputs, q=wide.contiguous()))[0])
+
+
+def test_a_scan_is_captured_in_a_graph():
+    inputs = {name: x.cuda() for name, x in Case("plain").inputs().items()}
+    right = OPS.gated_scan(**inputs)[0].clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = OPS.gated_scan(**inputs)[0]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(o, right)
+
+
+@pytest.mark.parametrize("tokens", [1, 70, 5000])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_elementwise_scan_is_float64s(tokens, reverse):
+    torch.manual_seed(2)
+    log_a, b, start = torch.rand(2, tokens, 300).log() * 0.2, torch.randn(2, tokens, 300), torch.randn(2, 300)
+    log_a[torch.rand_like(log_a) < 0.02] = float("-inf")
+    grads = [torch.randn_like(b), torch.randn_like(start)]
+
+    def results(device, dtype):
+        leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in (log_a, b, start)]
+        out = OPS.elementwise_scan(leaves[0], leaves[1], initial_state=leaves[2], reverse=reverse)
+        return [*out, *torch.autograd.grad(out, leaves, [x.to(out[0]) for x in grads])]
+
+    right, found, again = results("cpu", torch.float64), results("cuda", torch.float32), results("cuda", torch.float32)
+    for x, y, z in zip(right, found, again, strict=True):
+        assert error(y.detach(), x.detach()) < 1e-5 and torch.equal(y, z)
+
+
+def latte(device, dtype, inputs, grad):
+    leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in inputs]
+    o = OPS.latte(*leaves)[0]
+    return [o.detach(), *torch.autograd.grad(o, leaves, grad.to(o))]
+
+
+@pytest.mark.parametrize(("dtype", "most", "size"), [(torch.float32, 1e-4, 1.0), (BF16, 1.5e-2, 1.0), (torch.float32, 1e-4, 100.0)])
+def test_latte_is_float64s(dtype, most, size):
+    torch.manual_seed(3)
+    inputs = [torch.randn(2, 700, 2, 64) * size, torch.randn(2, 700, 2, 64) * size, torch.randn(2, 700, 2, 64)]
+    inputs = [x.to(dtype) for x in inputs]
+    grad = torch.randn(2, 700, 2, 64).to(dtype)
+    right = latte("cpu", torch.float64, inputs, grad)
+    for x, y in zip(right, latte("cuda", dtype, inputs, grad), strict=True):
+        assert error(y, x) < most
