@@ -100,7 +100,9 @@ double try_gpu(int device, bool channels) {
   const Tensor g = channels ? at::rand({1, 200, 2, 64}).log() * 0.1 : at::rand({1, 200, 2}).log() * 0.1;
   const auto wide = [](const Tensor& x) { return x.to(at::kDouble); };
   const auto [o, last] = gated_scan_reference(wide(q), wide(k), wide(v), wide(g));
-  const auto there = [device](const Tensor& x) { return x.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device))); };
+  const auto there = [device](const Tensor& x) {
+    return x.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
+  };
   const auto [found, found_last] = gated_scan(there(q), there(k), there(v), there(g));
   const auto error = [](const Tensor& x, const Tensor& y) {
     return ((x.to(at::kCPU).to(at::kDouble) - y).norm() / y.norm()).item<double>();

@@ -191,11 +191,11 @@ DEV void right_transposed(u32* out, Tile<W> tile, int lane, int r0, int c) {
 
 // sum += a b: 16 x 16 by 16 x 8. Lane l has of the sum row l / 4 (0, 1) and that + 8 (2, 3), columns 2 (l % 4) and + 1.
 DEV void multiply(float* sum, const u32* a, u32 b0, u32 b1) {
-  CORTADO_ASM(asm("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPES
-                           ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" : "+f"(sum[0]),
-                           "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
-                           "r"(b0), "r"(b1)),
-              gpu::multiply(sum, a, b0, b1));
+  CORTADO_ASM(
+      asm("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPES
+          ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" : "+f"(sum[0]),
+          "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)),
+      gpu::multiply(sum, a, b0, b1));
 }
 
 }  // namespace device

@@ -92,12 +92,14 @@ class GpuMachine : public Machine {
     d.check(d.attribute(&major, 75, ordinal_), "cuDeviceGetAttribute");
     d.check(d.attribute(&minor, 76, ordinal_), "cuDeviceGetAttribute");
     d.check(d.version(&driver_version_), "cuDriverGetVersion");
-    if (major < 8) throw Failure(concat("[cuda] the kernels need compute capability 8.0, this GPU has ", major, ".", minor));
+    if (major < 8)
+      throw Failure(concat("[cuda] the kernels need compute capability 8.0, this GPU has ", major, ".", minor));
     architecture_ = concat("sm_", major, minor, major == 9 && minor == 0 ? "a" : "");
     stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
     if (!stream_of_) {  // torch is loaded, but its names are not for everybody
       void* torch = ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
-      if (torch) stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(torch, "aoti_torch_get_current_cuda_stream"));
+      if (torch)
+        stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(torch, "aoti_torch_get_current_cuda_stream"));
     }
     if (!stream_of_) throw Failure("[cuda] this torch has no aoti_torch_get_current_cuda_stream");
     compiler();
@@ -154,7 +156,8 @@ class GpuMachine : public Machine {
     int major = 0, minor = 0;
     compiler().version(&major, &minor);
     const std::string folder = cache_folder();
-    const std::string what = concat(text_of(kernel.source), kernel.variant, architecture_, major, ".", minor, driver_version_);
+    const std::string what =
+        concat(text_of(kernel.source), kernel.variant, architecture_, major, ".", minor, driver_version_);
     const std::string path = concat(folder, "/", in_file_name(kernel.source), "-", hash_text(what), ".cubin");
     std::string binary = folder.empty() ? "" : kept_binary(path);
     if (binary.empty()) {

@@ -28,7 +28,8 @@ void add(cuda::EmulatedMachine::Kernels& to, const std::string& name) {
 
 void expect_near(const Tensor& found, const Tensor& right, const char* what) {
   ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  EXPECT_LT((found.to(at::kDouble) - right).abs().max().item<double>(), 2e-5 * (1 + right.abs().max().item<double>())) << what;
+  EXPECT_LT((found.to(at::kDouble) - right).abs().max().item<double>(), 2e-5 * (1 + right.abs().max().item<double>()))
+      << what;
 }
 
 void check(const Case& c) {

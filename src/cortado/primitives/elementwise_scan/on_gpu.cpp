@@ -38,7 +38,8 @@ GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Mac
   times.rows = int(count);
   times.tokens = int(like.size(1));
   times.channels = int(channels);
-  times.parts = int(std::clamp<int64_t>(parts ? parts : wanted, 1, std::max<int64_t>(1, (longest + shortest - 1) / shortest)));
+  times.parts =
+      int(std::clamp<int64_t>(parts ? parts : wanted, 1, std::max<int64_t>(1, (longest + shortest - 1) / shortest)));
   times.part_tokens = int(shortest);
   times.reverse = reverse;
   if (times.parts > 1) {
@@ -78,15 +79,15 @@ const float* numbers(const Tensor& x) { return x.defined() ? x.const_data_ptr<fl
 
 }  // namespace
 
-std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial, const Bounds& bounds,
-                                         bool reverse, cuda::Machine& machine, int64_t parts) {
+std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial,
+                                         const Bounds& bounds, bool reverse, cuda::Machine& machine, int64_t parts) {
   const c10::DeviceGuard guard(b.device());
   const Tensor logs = in_rows(log_a), adds = in_rows(b), start = dense(initial);
   const timewise::GpuWalk walk(b, bounds, reverse, machine, parts);
   const Tensor h = at::empty(b.sizes(), adds.options()), last = at::empty({walk.times.rows, b.size(2)}, adds.options());
   using timewise::gpu_channels;
-  const GpuScan in{walk.times, gpu_channels(logs), gpu_channels(adds), gpu_channels(h), numbers(start),
-                   last.mutable_data_ptr<float>()};
+  const GpuScan in{walk.times,      gpu_channels(logs), gpu_channels(adds),
+                   gpu_channels(h), numbers(start),     last.mutable_data_ptr<float>()};
   walk.launch(machine, kSource, "scan", &in);
   return {h, last};
 }
@@ -99,7 +100,8 @@ TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, co
   const Tensor start = dense(initial), last = dense(grad_last);
   const timewise::GpuWalk walk(h, bounds, !reverse, machine, parts);
   const auto room = [&](at::IntArrayRef sizes) { return at::empty(sizes, outputs.options()); };
-  const Tensor grad_log_a = room(h.sizes()), grad_b = room(h.sizes()), grad_initial = room({walk.times.rows, h.size(2)});
+  const Tensor grad_log_a = room(h.sizes()), grad_b = room(h.sizes()),
+               grad_initial = room({walk.times.rows, h.size(2)});
   using timewise::gpu_channels;
   const GpuScanGradient in{walk.times,
                            gpu_channels(logs),

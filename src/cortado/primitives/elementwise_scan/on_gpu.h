@@ -31,8 +31,8 @@ struct GpuWalk {
 namespace cortado::elementwise {
 
 // As elementwise_scan and its gradient (op.h), float32.
-std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial, const Bounds& bounds,
-                                         bool reverse, cuda::Machine& machine, int64_t parts = 0);
+std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial,
+                                         const Bounds& bounds, bool reverse, cuda::Machine& machine, int64_t parts = 0);
 TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, const Tensor& log_a, const Tensor& h,
                                const Tensor& initial, const Bounds& bounds, bool reverse, cuda::Machine& machine,
                                int64_t parts = 0);

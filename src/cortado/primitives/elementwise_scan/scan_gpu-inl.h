@@ -20,6 +20,7 @@ DEV ScanCarry join_scans(ScanCarry before, ScanCarry part) {
 }
 
 struct ScanOp : GpuScan {
+  static constexpr int kAhead = 8;
   using Carry = ScanCarry;
   struct Input {
     float log_a, b;
@@ -44,6 +45,7 @@ struct ScanOp : GpuScan {
 };
 
 struct ScanGradientOp : GpuScanGradient {
+  static constexpr int kAhead = 4;
   using Carry = ScanCarry;
   struct Input {
     float own, later, before, grad;  // log_a of t and of t + 1, h_{t-1}, dh_t

@@ -12,11 +12,12 @@ struct GpuChannels {
 struct GpuTimes {
   const long long* bounds;  // packed: row n has tokens bounds[n] .. bounds[n + 1] of the only batch row
   int rows, tokens, channels;
-  int parts, part_tokens;  // of every row so many parts of time, of so many tokens at least: packed rows are cut as if alone
+  int parts,
+      part_tokens;  // of every row so many parts of time, of so many tokens at least: packed rows are cut as if alone
   int reverse;
   float* carries;  // [rows, parts, channels, 2]
 };
 
-constexpr int kGpuTimewiseThreads = 128, kGpuAhead = 8;  // tokens that are fetched at once
+constexpr int kGpuTimewiseThreads = 128;
 
 }  // namespace cortado::timewise

@@ -38,7 +38,8 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     kept16_ = reinterpret_cast<u32*>(kept_ + kBlocks * kWidth);
     steep_ = reinterpret_cast<int*>(kept16_ + kBlocks * kWidth / 2);
     const int t = token(at_.begin, thread_ / (kWidth / 4)) + scan.shift;
-    next_gates_ = head_of<const float>(scan.g, scan, at_, gate_from()) + times(t, scan.g.token) + thread_ % (kWidth / 4) * 4;
+    next_gates_ =
+        head_of<const float>(scan.g, scan, at_, gate_from()) + times(t, scan.g.token) + thread_ % (kWidth / 4) * 4;
   }
 
   DEV void run() {
@@ -145,7 +146,8 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       }
       if (!steep) raise_and_scale(decayed(r), r, pair, up, rest);
       if constexpr (kReads && kOnKeys) scale_in_place(numbers_at(in.q, r, pair), down);
-      if constexpr (kReads && !kOnKeys) *reinterpret_cast<Two*>(gates + gate_place<kWidth>(r, 2 * pair)) = {down[0], down[1]};
+      if constexpr (kReads && !kOnKeys)
+        *reinterpret_cast<Two*>(gates + gate_place<kWidth>(r, 2 * pair)) = {down[0], down[1]};
     }
     if (!steep) return;
     UNROLL for (int j = 7; j >= 0; --j) {
@@ -208,9 +210,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       lower(o, tile, c);
       if (steep) add_steep_values(o, a, tile, c);
     }
-    UNROLL for (int j = 0; j < 4; ++j) {
-      UNROLL for (int x = 0; x < 4; ++x) o[j][x] *= scan_.scale;
-    }
+    UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) o[j][x] *= scan_.scale; }
     Base::write(o, tile, c);
   }
 
@@ -362,7 +362,8 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   // In front of a segment: the products of this state's and the other call's columns.
   DEV void meet(int c) const {
     if (!scan_.crossings || !at_edge(c, !kReverse)) return;
-    const auto* other = reinterpret_cast<const FourFloats*>(scan_.crossing_states + crossing(c) * kKeys * kGpuPiece) + thread_;
+    const auto* other =
+        reinterpret_cast<const FourFloats*>(scan_.crossing_states + crossing(c) * kKeys * kGpuPiece) + thread_;
     float* to = scan_.crossings + (crossing(c) * 4 + warp_) * kGpuPiece;
     UNROLL for (int j = 0; j < 4; ++j) {
       float sums[2] = {0, 0};
@@ -386,9 +387,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       UNROLL for (int i = 0; i < kRows; ++i) {
         if constexpr (kOnKeys) {
           const float* kept = kept_ + b * kWidth + Base::key_of(i);
-          UNROLL for (int j = 0; j < 4; ++j) {
-            UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] *= kept[x / 2 * 8];
-          }
+          UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] *= kept[x / 2 * 8]; }
         } else {
           keep_columns(state_[i], b);
         }
@@ -413,9 +412,9 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
 
   unsigned char *shared_, *raised_;
   u32 base_;
-  float* kept_;    // of a block, e^(sum of its gates)
-  u32* kept16_;    // the same, two in 16 bits
-  int* steep_;     // of a block, the last chunk in which it was
+  float* kept_;              // of a block, e^(sum of its gates)
+  u32* kept16_;              // the same, two in 16 bits
+  int* steep_;               // of a block, the last chunk in which it was
   const float* next_gates_;  // of this thread's first row of the next chunk
 };
 
@@ -433,8 +432,10 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
   const auto start = [&](const GpuTimed& x) {
     return batch * x.batch + first * x.token + head / (in.heads / x.heads) * x.head + channel;
   };
-  const u16 *y = static_cast<const u16*>(in.y.data) + start(in.y), *dy = static_cast<const u16*>(in.dy.data) + start(in.dy);
-  const u16 *x = static_cast<const u16*>(in.x.data) + start(in.x), *dx = static_cast<const u16*>(in.dx.data) + start(in.dx);
+  const u16 *y = static_cast<const u16*>(in.y.data) + start(in.y),
+            *dy = static_cast<const u16*>(in.dy.data) + start(in.dy);
+  const u16 *x = static_cast<const u16*>(in.x.data) + start(in.x),
+            *dx = static_cast<const u16*>(in.dx.data) + start(in.dx);
   const float* g = static_cast<const float*>(in.g.data) + start(in.g);
   const int begin = segment * kGpuSegment + slice * kTokens;
   const bool there = channel < in.keys;
@@ -469,7 +470,8 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
     UNROLL for (int z = 0; z < 2; ++z) sum.x[z] += in.reverse ? own[i].x[z] : own[kTokens - 1 - i].x[z];
     if (t >= tokens) continue;
     const float* gates = g + times(t, in.g.token);
-    Two* to = reinterpret_cast<Two*>(in.gradient + ((batch * in.tokens + first + t) * in.heads + head) * in.keys + channel);
+    Two* to =
+        reinterpret_cast<Two*>(in.gradient + ((batch * in.tokens + first + t) * in.heads + head) * in.keys + channel);
     *to = {gates[0] < -60.0f ? 0.0f : sum.x[0], gates[1] < -60.0f ? 0.0f : sum.x[1]};
   }
 }

@@ -111,7 +111,8 @@ DEV void add_up_gate_gradient(const GpuGateGradient& in) {
   UNROLL for (int i = 0; i < kTokens; ++i) {
     const int t = in.reverse ? begin + i : begin + kTokens - 1 - i;
     sum += in.reverse ? own[i] : own[kTokens - 1 - i];
-    if (t < tokens) in.gradient[place + static_cast<long long>(t) * in.heads] = gates[t * in.g.token] < kCut ? 0.0f : sum;
+    if (t < tokens)
+      in.gradient[place + static_cast<long long>(t) * in.heads] = gates[t * in.g.token] < kCut ? 0.0f : sum;
   }
 }
 

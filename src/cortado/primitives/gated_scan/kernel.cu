@@ -15,9 +15,9 @@
 #endif
 
 // Two blocks on a multiprocessor, where registers and shared memory suffice.
-#define CORTADO_SCAN(name, reverse, task, blocks)                                                         \
-  extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::gated::GpuScan scan) {    \
-    cortado::gated::Scan<KEYS, reverse, cortado::gated::Task::task>(scan).run();                          \
+#define CORTADO_SCAN(name, reverse, task, blocks)                                                      \
+  extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::gated::GpuScan scan) { \
+    cortado::gated::Scan<KEYS, reverse, cortado::gated::Task::task>(scan).run();                       \
   }
 CORTADO_SCAN(gated_scan, false, kRead, KEYS == 64 ? 2 : 1)
 CORTADO_SCAN(gated_scan_reverse, true, kRead, KEYS == 64 ? 2 : 1)

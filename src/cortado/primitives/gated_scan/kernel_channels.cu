@@ -23,9 +23,9 @@
 #else
 #define BLOCKS 1
 #endif
-#define CORTADO_CHANNEL_SCAN(name, reverse, keys, reads, blocks)                                                                      \
-  extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::gated::GpuScan scan) {    \
-    cortado::gated::ChannelScan<KEYS, reverse, keys, reads>(scan).run();                                              \
+#define CORTADO_CHANNEL_SCAN(name, reverse, keys, reads, blocks)                                       \
+  extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::gated::GpuScan scan) { \
+    cortado::gated::ChannelScan<KEYS, reverse, keys, reads>(scan).run();                               \
   }
 CORTADO_CHANNEL_SCAN(on_keys, false, true, true, BLOCKS)
 CORTADO_CHANNEL_SCAN(on_keys_reverse, true, true, true, BLOCKS)

@@ -28,17 +28,17 @@ struct GpuTimed {
 // of which the dq call leaves q_u dq_u in `dots` and S in `crossing_states`, and the dk call k_u dk_u and Y.
 // gated_scan_gate_gradient adds them up. Sums stay within a segment: over the whole row, what 16 bits leave out adds up.
 struct GpuScan {
-  GpuTimed q, k, v, o;      // 16-bit numbers; o has all heads
-  GpuTimed g;               // float32 [B, T, heads(, channels)]; data null: none
-  const float* initial;     // [rows, parts, heads, K, V], or null: 0
-  float* last;              // the same, or null
-  float* kept;              // of gated_scan_states: [rows, parts, heads(, channels)], how much of a state lasts
-  const long long* bounds;  // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
-  int batch, tokens, heads;         // B, T
-  int keys, values;                 // keys up to KEYS; both multiples of 8
-  int parts;                        // of time, in the scan's own order: of every row so many, of which some may be empty
-  int part_tokens;                  // at least, whatever the other rows are: a packed row is cut as if it was alone
-  int shift;                        // -1, 0 or 1
+  GpuTimed q, k, v, o;       // 16-bit numbers; o has all heads
+  GpuTimed g;                // float32 [B, T, heads(, channels)]; data null: none
+  const float* initial;      // [rows, parts, heads, K, V], or null: 0
+  float* last;               // the same, or null
+  float* kept;               // of gated_scan_states: [rows, parts, heads(, channels)], how much of a state lasts
+  const long long* bounds;   // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
+  int batch, tokens, heads;  // B, T
+  int keys, values;          // keys up to KEYS; both multiples of 8
+  int parts;                 // of time, in the scan's own order: of every row so many, of which some may be empty
+  int part_tokens;           // at least, whatever the other rows are: a packed row is cut as if it was alone
+  int shift;                 // -1, 0 or 1
   float scale, initial_factor, last_factor;
   // Of gated_scan_dot:
   GpuTimed with;           // as o: what o is multiplied by
@@ -51,8 +51,8 @@ struct GpuScan {
 // the parts begin with.
 struct GpuJoin {
   float* states;
-  const float *kept, *initial;      // initial: [rows, heads, K, V], or null: 0
-  float* last;                      // the same, or null
+  const float *kept, *initial;              // initial: [rows, heads, K, V], or null: 0
+  float* last;                              // the same, or null
   int rows, parts, heads, numbers, values;  // numbers: K V
   int kept_width, on_keys;                  // 1; with a gate for each channel K, on_keys, or V
   float initial_factor, last_factor;
@@ -83,8 +83,8 @@ constexpr int kGpuChunk = 64, kGpuPiece = 64, kGpuThreads = 256;  // kGpuPiece: 
 constexpr int kGpuSegment = 4 * kGpuChunk;
 constexpr int kGpuGateHeads = 16;  // of gated_scan_gate_gradient: a block has so many heads, each with so many threads
 
-constexpr int kGpuStages = 3;     // of inputs, with a gate for each head
-constexpr int kGpuStateCopies = 2;  // in 16 bits: what is read and what is written
+constexpr int kGpuStages = 3;                // of inputs, with a gate for each head
+constexpr int kGpuStateCopies = 2;           // in 16 bits: what is read and what is written
 constexpr int kGpuSums = 3 * kGpuChunk + 4;  // numbers, of a chunk's gates
 
 // Bytes of shared memory that a block takes.

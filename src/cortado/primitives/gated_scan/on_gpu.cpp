@@ -27,7 +27,7 @@ GpuTimed timed(const Tensor& x) {
 
 Tensor across(const Tensor& state) { return state.defined() ? state.transpose(2, 3).contiguous() : state; }
 
-constexpr const char* kHeads = "gated_scan/kernel";             // a gate for each head, or none
+constexpr const char* kHeads = "gated_scan/kernel";              // a gate for each head, or none
 constexpr const char* kChannels = "gated_scan/kernel_channels";  // or for each channel
 
 // What the gates' gradient is made of.
@@ -66,8 +66,8 @@ class Calls {
 
   // kernel_gpu.h's table. `across`: the state is S^T, and channels with gates are the values. `from_behind`: it is
   // dS / factor. `with`, `crossings`: where the gates' gradient is wanted.
-  Result run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, bool reverse, int shift, bool across,
-             bool want_last, bool from_behind, const Tensor& with = {}, Crossings* crossings = nullptr) {
+  Result run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, bool reverse, int shift,
+             bool across, bool want_last, bool from_behind, const Tensor& with = {}, Crossings* crossings = nullptr) {
     const int64_t keys = k.size(3), values = v.size(3), pieces = divide_up(values, kGpuPiece);
     const Tensor all[] = {in_pieces(q), in_pieces(k), in_pieces(v), with.defined() ? in_pieces(with) : with};
     Result out{at::empty({batch_, tokens_, heads_, values}, v.options()), {}};
@@ -136,7 +136,8 @@ class Calls {
                                 int(pieces),
                                 reverse};
     const cuda::Blocks blocks{unsigned(rows_ * heads_), unsigned(divide_up(longest_, kGpuSegment)), unsigned(pieces)};
-    machine_.launch({source(), variant(64), "channel_gradient", kGpuThreads, kGpuThreads * 2 * sizeof(float)}, blocks, &in);
+    machine_.launch({source(), variant(64), "channel_gradient", kGpuThreads, kGpuThreads * 2 * sizeof(float)}, blocks,
+                    &in);
     return gradient;
   }
 
@@ -179,8 +180,7 @@ class Calls {
   }
 
   // The first call leaves states where segments end, the second multiplies them by its own.
-  void add_crossings(GpuScan& scan, Crossings& to, int64_t pieces, int64_t keys,
-                     const at::TensorOptions& floats) {
+  void add_crossings(GpuScan& scan, Crossings& to, int64_t pieces, int64_t keys, const at::TensorOptions& floats) {
     const bool second = to.states.defined();
     to.slabs = int(2 * pieces);
     to.partials = int(pieces * (channels_ ? 4 * kGpuPiece : kGpuThreads / 32));
@@ -205,7 +205,9 @@ class Calls {
   void launch(GpuScan& scan, const Tensor& initial, const Tensor& last, bool reverse, bool across, bool dot,
               int64_t pieces, const at::TensorOptions& floats) {
     const int64_t keys = scan.keys, values = scan.values, blocks = rows_ * heads_ * pieces;
-    const std::string behind = reverse ? "_reverse" : "", base = !channels_ ? "gated_scan" : across ? "on_values" : "on_keys";
+    const std::string behind = reverse ? "_reverse" : "", base = !channels_ ? "gated_scan"
+                                                                 : across   ? "on_values"
+                                                                            : "on_keys";
     const int wide_keys = int(wide(keys));
     const auto start = [&](const std::string& name, int64_t parts) {
       const cuda::Blocks grid{unsigned(blocks), unsigned(parts)};
@@ -224,9 +226,19 @@ class Calls {
       states = at::empty({rows_, parts, heads_, keys, values}, floats);
       const int64_t kept_width = !channels_ ? 1 : across ? values : keys;
       kept = at::empty({rows_, parts, heads_, kept_width}, floats);
-      GpuJoin join{states.mutable_data_ptr<float>(), kept.const_data_ptr<float>(), scan.initial, scan.last, int(rows_),
-                   int(parts), int(heads_), int(keys * values), int(values), int(kept_width), !across,
-                   scan.initial_factor, scan.last_factor};
+      GpuJoin join{states.mutable_data_ptr<float>(),
+                   kept.const_data_ptr<float>(),
+                   scan.initial,
+                   scan.last,
+                   int(rows_),
+                   int(parts),
+                   int(heads_),
+                   int(keys * values),
+                   int(values),
+                   int(kept_width),
+                   !across,
+                   scan.initial_factor,
+                   scan.last_factor};
       scan.initial = nullptr;
       scan.last = join.states;
       scan.kept = kept.mutable_data_ptr<float>();
@@ -270,13 +282,14 @@ bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor) 
   };
   return in.x.is_cuda() && (type == at::kBFloat16 || type == at::kHalf) && options.type == at::kFloat &&
          !(options.want_y && options.want_w) && options.decay == DecayKind::kLogs && !in.beta.defined() &&
-         !in.bonus.defined() && good(in.x) && good(in.v) && good(in.y) &&
-         good(in.w) && factor != 0 && in.x.numel() > 0 && in.v.numel() > 0 && cuda::usable(in.x.device().index()) && fits(in);
+         !in.bonus.defined() && good(in.x) && good(in.v) && good(in.y) && good(in.w) && factor != 0 &&
+         in.x.numel() > 0 && in.v.numel() > 0 && cuda::usable(in.x.device().index()) && fits(in);
 }
 
 at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widths, at::ScalarType other) {
   const bool fit = std::all_of(widths.begin(), widths.end(), [](int64_t w) { return w % 8 == 0 && w <= kWidest; });
-  return v.is_cuda() && v.scalar_type() == at::kBFloat16 && fit && cuda::usable(v.device().index()) ? at::kBFloat16 : other;
+  return v.is_cuda() && v.scalar_type() == at::kBFloat16 && fit && cuda::usable(v.device().index()) ? at::kBFloat16
+                                                                                                    : other;
 }
 
 cuda::Machine& gpu_of(const FormInputs& in) { return cuda::machine(in.x.device().index()); }

@@ -94,9 +94,7 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
     } else {
       read_rows<false>(o, in, sums, tile, c);
     }
-    UNROLL for (int j = 0; j < 4; ++j) {
-      UNROLL for (int x = 0; x < 4; ++x) o[j][x] *= scan_.scale;
-    }
+    UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) o[j][x] *= scan_.scale; }
     if constexpr (kTask == Task::kDot) write_dots(o, with, tile, c);
     Base::write(o, tile, c);
   }
@@ -211,9 +209,7 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
   DEV void update(const Stage<kKeys>& in, const Sums& sums, int c) {
     const float kept = *sums.keeps;
     UNROLL for (int i = 0; i < kRows; ++i) {
-      UNROLL for (int j = 0; j < 4; ++j) {
-        UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] *= kept;
-      }
+      UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] *= kept; }
     }
     UNROLL for (int s = 0; s < kGpuChunk / 16; ++s) {
       const u32* to_end = sums.to_end + s * 8 + (lane_ & 3);

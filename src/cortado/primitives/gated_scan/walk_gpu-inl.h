@@ -75,9 +75,7 @@ class Walk {
 
   // The chunk, and the token, that come at place c and p on the way; places in front of the last token are empty.
   DEV int chunk(int c) const { return kReverse ? at_.chunks - 1 - c : c; }
-  DEV int token(int c, int r) const {
-    return kReverse ? chunk(c) * kGpuChunk + kGpuChunk - 1 - r : c * kGpuChunk + r;
-  }
+  DEV int token(int c, int r) const { return kReverse ? chunk(c) * kGpuChunk + kGpuChunk - 1 - r : c * kGpuChunk + r; }
 
   // Where this thread's first row of a chunk begins, of the next chunk to be fetched.
   template <int kWidth>
@@ -117,7 +115,8 @@ class Walk {
       UNROLL for (int j = 0; j < 4; ++j) {
         UNROLL for (int x = 0; x < 4; ++x) {
           const int r = key_of(i) + x / 2 * 8, c = value_of(j) + x % 2;
-          if (r < scan_.keys && c < scan_.values) work(state_[i][j][x], (at_.state * scan_.keys + r) * scan_.values + c);
+          if (r < scan_.keys && c < scan_.values)
+            work(state_[i][j][x], (at_.state * scan_.keys + r) * scan_.values + c);
         }
       }
     }
@@ -125,9 +124,7 @@ class Walk {
 
   DEV void begin() {
     UNROLL for (int i = 0; i < kRows; ++i) {
-      UNROLL for (int j = 0; j < 4; ++j) {
-        UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] = 0;
-      }
+      UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] = 0; }
     }
     const float* initial = scan_.initial;
     const float factor = scan_.initial_factor;
@@ -201,7 +198,7 @@ class Walk {
   const Place at_;
   const int thread_, lane_, warp_, side_;  // side_: of the piece's values, the first 32 or the other
   unsigned char* const states_;            // in 16 bits
-  const u16 *q_, *k_, *v_;  // where this thread's first row of the chunk begins that is fetched next
+  const u16 *q_, *k_, *v_;                 // where this thread's first row of the chunk begins that is fetched next
   u16* o_;
   float state_[kRows][4][4];
 };

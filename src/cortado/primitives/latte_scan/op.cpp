@@ -190,8 +190,8 @@ LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, c
                                    const Tensor&, const OptionalTensor&, const OptionalTensor&)>(
           "cortado::_time_softmax_backward");
   const auto [dreads, dkeys, dv, dgate, dbonus, dstate] =
-      scan_backward.call(grad_o, grad_state, made.reads.to(operands(in)), keys.keys.to(operands(in)), in.v, keys.gate, {},
-                         in.state, in.cu_seqlens, "key", 1.0, false, false);
+      scan_backward.call(grad_o, grad_state, made.reads.to(operands(in)), keys.keys.to(operands(in)), in.v, keys.gate,
+                         {}, in.state, in.cu_seqlens, "key", 1.0, false, false);
   const Tensor dweights = dreads * made.inverse;
   const Tensor dalpha = sum_heads(dweights * made.reads, sizes.number('S')).neg_();
   const Tensor dp = sum_heads(dweights, in.query.size(2));

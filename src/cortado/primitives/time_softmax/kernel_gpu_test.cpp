@@ -34,9 +34,10 @@ void check(const Case& c) {
   };
   using timewise::GpuTimes;
   cuda::EmulatedMachine machine({
-      {"softmax_summarize", of([](const SoftmaxOp& op, const GpuTimes& times) { timewise::summarize(op, times); })},
-      {"softmax_join", of([](const SoftmaxOp& op, const GpuTimes& times) { timewise::join(op, times); })},
-      {"softmax_apply", of([](const SoftmaxOp& op, const GpuTimes& times) { timewise::apply(op, times); })},
+      {"time_softmax_summarize",
+       of([](const SoftmaxOp& op, const GpuTimes& times) { timewise::summarize(op, times); })},
+      {"time_softmax_join", of([](const SoftmaxOp& op, const GpuTimes& times) { timewise::join(op, times); })},
+      {"time_softmax_apply", of([](const SoftmaxOp& op, const GpuTimes& times) { timewise::apply(op, times); })},
   });
   const TimeSoftmax found = softmax::on_gpu(theta, normalizer.value_or(Tensor()), maximum.value_or(Tensor()),
                                             Bounds("test", cu, c.tokens), machine, c.parts);

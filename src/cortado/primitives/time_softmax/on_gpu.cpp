@@ -31,7 +31,7 @@ TimeSoftmax on_gpu(const Tensor& theta, const Tensor& normalizer, const Tensor& 
                       start.defined() ? start.const_data_ptr<float>() : nullptr,
                       out.last_maximum.mutable_data_ptr<float>(),
                       out.last_normalizer.mutable_data_ptr<float>()};
-  walk.launch(machine, "time_softmax/kernel", "softmax", &in);
+  walk.launch(machine, "time_softmax/kernel", "time_softmax", &in);
   return out;
 }
 

@@ -9,6 +9,7 @@ namespace cortado::softmax {
 using timewise::Place;
 
 struct SoftmaxOp : GpuSoftmax {
+  static constexpr int kAhead = 8;
   struct alignas(8) Carry {
     float maximum, sum;
   };
@@ -22,7 +23,8 @@ struct SoftmaxOp : GpuSoftmax {
   DEV Carry nothing() const { return {nothing_seen(), 0}; }
   DEV Carry initial_of(const Place& at) const {
     const long long place = static_cast<long long>(at.row) * times.channels + at.channel;
-    return {initial_maximum ? initial_maximum[place] : nothing_seen(), initial_normalizer ? initial_normalizer[place] : 0.0f};
+    return {initial_maximum ? initial_maximum[place] : nothing_seen(),
+            initial_normalizer ? initial_normalizer[place] : 0.0f};
   }
   DEV void finish(const Place& at, Carry carry) const {
     const long long place = static_cast<long long>(at.row) * times.channels + at.channel;
