@@ -83,6 +83,13 @@ DEV float power(float x) {
   return y;
 }
 
+// log2 x, to about 2 ulp away from 1.
+DEV float logarithm(float x) {
+  float y;
+  CORTADO_ASM(asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = gpu::logarithm(x));
+  return y;
+}
+
 // In one instruction.
 DEV long long times(int a, int b) { return static_cast<long long>(a) * b; }
 

@@ -1,16 +1,11 @@
-// The gated scan's kernels on a GPU, forward and every gradient: sizes, strides and pointers. Read by C++ and by NVRTC:
-// nothing is included.
+// The gated scan's kernels on a GPU, forward and every gradient: sizes, strides and pointers. Read by C++ and by NVRTC.
 #pragma once
+
+#include "cortado/primitives/cuda/timed.h"
 
 namespace cortado::gated {
 
-// A tensor [B, T, heads, width] in memory, its last dimension without gaps; strides in numbers. Packed: B = 1.
-struct GpuTimed {
-  void* data;
-  long long batch, head;
-  int token;
-  int heads;  // divides the scan's
-};
+using cuda::GpuTimed;
 
 // o_t = scale S_t^T q_t,  S_t = exp(g_{t + shift}) S_{t-1} + k_t v_t^T, with a gate for each head (0 where there is none;
 // kernel.cu) or for each row of S, or each column (kernel_channels.cu),

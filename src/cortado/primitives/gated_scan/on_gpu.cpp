@@ -2,28 +2,18 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/kernel_gpu.h"
 
 namespace cortado::gated {
 
 namespace {
 
+using cuda::in_pieces, cuda::timed;
+
 constexpr int64_t kWidest = 128, kShortestPart = 1024;  // in tokens
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-// As the kernel reads it: rows of 16-byte pieces.
-Tensor in_pieces(const Tensor& x) {
-  const bool good = x.stride(3) == 1 && x.stride(0) % 8 == 0 && x.stride(1) % 8 == 0 && x.stride(2) % 8 == 0 &&
-                    x.stride(1) <= INT_MAX && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
-  return good ? x : x.contiguous();
-}
-
-GpuTimed timed(const Tensor& x) {
-  if (!x.defined()) return {nullptr, 0, 0, 0, 1};
-  const int64_t batch = x.size(0) == 1 ? 0 : x.stride(0);
-  return {x.data_ptr(), batch, x.stride(2), int(x.stride(1)), int(x.size(2))};
-}
 
 Tensor across(const Tensor& state) { return state.defined() ? state.transpose(2, 3).contiguous() : state; }
 

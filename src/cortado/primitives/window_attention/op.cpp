@@ -3,6 +3,7 @@
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/window_attention/blocked.h"
+#include "cortado/primitives/window_attention/on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -96,6 +97,10 @@ using Five = TensorTuple<5>;
 Four forward(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
   NoAutocast types_as_given;
   check(q, k, v, options);
+  if (window::gpu_takes(q, k, v, options)) {
+    const BlockedOutputs out = window::forward_on_gpu(q, k, v, options, window::gpu_of(q));
+    return {out.o, out.lse, out.row_max, out.denominator};
+  }
   const BlockedInputs inputs = blocked_inputs(q, k, v, options);
   const BlockedOutputs out = window::kernel_takes(inputs) ? window::forward_by_kernel(inputs) : blocked_forward(inputs);
   return {out.o, out.lse, out.row_max, out.denominator};
@@ -114,6 +119,11 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
   NoAutocast types_as_given;
   check(q, k, v, options);
   const BlockedOutputs outputs{o, {}, row_max, denominator};
+  if (!grad_row_max && window::gpu_takes(q, k, v, options)) {
+    const BlockedGradients grads = window::backward_on_gpu(q, k, v, options, outputs, grad_o, grad_lse.value_or(Tensor()),
+                                                           window::gpu_of(q));
+    return {grads.q, grads.k, grads.v, no_gradient(q), no_gradient(q)};
+  }
   const BlockedInputs inputs = blocked_inputs(q, k, v, options);
   const Tensor of_maximum = grad_row_max.value_or(Tensor());
   const auto differentiate = kernels::usable({grad_o}) && window::backward_kernel_takes(inputs, of_maximum)

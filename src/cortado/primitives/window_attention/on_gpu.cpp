@@ -1,0 +1,130 @@
+#include "cortado/primitives/window_attention/on_gpu.h"
+
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/cuda/tensors.h"
+#include "cortado/primitives/operator.h"
+#include "cortado/primitives/window_attention/kernel_gpu.h"
+
+namespace cortado::window {
+
+namespace {
+
+constexpr int64_t kWidest = 128;
+
+int width_of(const Tensor& k, const Tensor& v) { return std::max(k.size(3), v.size(3)) <= 64 ? 64 : 128; }
+
+int64_t longest(const std::vector<int64_t>& bounds) {
+  int64_t most = 0;
+  for (size_t i = 1; i < bounds.size(); ++i) most = std::max(most, bounds[i] - bounds[i - 1]);
+  return most;
+}
+
+// A call's inputs as the kernels read them, and how many tiles there are.
+struct Call {
+  Tensor q, k, v, query_bounds, key_bounds;
+  GpuAttention in{};
+  int64_t most_queries, most_keys;
+  int width;
+  bool half;
+
+  Call(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, const WindowAttentionOptions& options)
+      : q(cuda::in_pieces(q_given)),
+        k(cuda::in_pieces(k_given)),
+        v(cuda::in_pieces(v_given)),
+        most_queries(q.size(1)),
+        most_keys(k.size(1)),
+        width(width_of(k, v)),
+        half(q.scalar_type() == at::kHalf) {
+    in.q = cuda::timed(q);
+    in.k = cuda::timed(k);
+    in.v = cuda::timed(v);
+    in.rows = int(q.size(0));
+    in.queries = int(q.size(1));
+    in.keys = int(k.size(1));
+    in.heads = int(std::max({q.size(2), k.size(2), v.size(2)}));
+    in.key_size = int(q.size(3));
+    in.value_size = int(v.size(3));
+    in.window = int(std::min<int64_t>(options.window.value_or(0), 1 << 30));
+    in.causal = options.causal;
+    in.scale = float(options.scale.value_or(1 / std::sqrt(double(q.size(3)))));
+    if (options.cu_seqlens) pack(options);
+  }
+
+  Tensor sums() const { return at::empty({q.size(0), q.size(1), in.heads}, q.options().dtype(at::kFloat)); }
+
+  void launch(cuda::Machine& machine, const char* kernel, int64_t tokens, size_t shared) const {
+    const std::string variant = std::string(width == 64 ? "WIDTH=64" : "WIDTH=128") + (half ? " CORTADO_HALF" : "");
+    const cuda::Blocks blocks{unsigned((tokens + kGpuTile - 1) / kGpuTile), unsigned(in.heads), unsigned(in.rows)};
+    if (blocks.x) machine.launch({"window_attention/kernel", variant, kernel, kGpuAttentionThreads, shared}, blocks, &in);
+  }
+
+ private:
+  void pack(const WindowAttentionOptions& options) {
+    const auto queries = sequence_bounds("window_attention", *options.cu_seqlens, q.size(1));
+    const auto keys = options.cu_seqlens_k ? sequence_bounds("window_attention", *options.cu_seqlens_k, k.size(1)) : queries;
+    const auto there = [&](const std::vector<int64_t>& bounds) { return at::tensor(bounds, at::kLong).to(q.device()); };
+    query_bounds = there(queries);
+    key_bounds = there(keys);
+    in.query_bounds = reinterpret_cast<const long long*>(query_bounds.const_data_ptr<int64_t>());
+    in.key_bounds = reinterpret_cast<const long long*>(key_bounds.const_data_ptr<int64_t>());
+    in.rows = int(queries.size()) - 1;
+    most_queries = longest(queries);
+    most_keys = longest(keys);
+  }
+};
+
+}  // namespace
+
+bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options) {
+  const auto type = q.scalar_type();
+  if (!q.is_cuda() || (type != at::kBFloat16 && type != at::kHalf)) return false;
+  for (const Tensor* x : {&q, &k, &v}) {
+    if (!x->is_cuda() || x->scalar_type() != type || x->size(3) % 8 != 0 || x->size(3) > kWidest || x->numel() == 0) return false;
+  }
+  const int64_t rows = options.cu_seqlens ? options.cu_seqlens->numel() : q.size(0);
+  const int device = q.device().index();
+  return !options.extra_k && !options.softcap && !options.first_key && rows < (1 << 16) && q.size(2) < (1 << 16) &&
+         cuda::usable(device) && cuda::machine(device).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
+}
+
+cuda::Machine& gpu_of(const Tensor& q) { return cuda::machine(q.device().index()); }
+
+BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
+                              cuda::Machine& machine) {
+  const c10::DeviceGuard guard(q.device());
+  Call call(q, k, v, options);
+  const BlockedOutputs out{at::empty({q.size(0), q.size(1), call.in.heads, v.size(3)}, v.options()), call.sums(), call.sums(),
+                           call.sums()};
+  call.in.o = cuda::timed(out.o);
+  call.in.lse = out.lse.mutable_data_ptr<float>();
+  call.in.row_max = out.row_max.mutable_data_ptr<float>();
+  call.in.denominator = out.denominator.mutable_data_ptr<float>();
+  call.launch(machine, "attention_forward", call.most_queries, size_t(gpu_forward_bytes(call.width)));
+  return out;
+}
+
+BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
+                                 const BlockedOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
+                                 cuda::Machine& machine) {
+  const c10::DeviceGuard guard(q.device());
+  Call call(q, k, v, options);
+  const Tensor grad = cuda::in_pieces(grad_o.to(q.scalar_type()));
+  const Tensor lse = (outputs.row_max + outputs.denominator.log()).contiguous();
+  Tensor delta = (grad_o.to(at::kFloat) * outputs.o.to(at::kFloat)).sum(-1);
+  if (grad_lse.defined()) delta = delta - grad_lse;
+  delta = delta.contiguous();
+  const auto room = [&](const Tensor& x) { return at::empty({x.size(0), x.size(1), call.in.heads, x.size(3)}, x.options()); };
+  const Tensor dq = room(q), dk = room(k), dv = room(v);
+  call.in.grad_o = cuda::timed(grad);
+  call.in.grad_q = cuda::timed(dq);
+  call.in.grad_k = cuda::timed(dk);
+  call.in.grad_v = cuda::timed(dv);
+  call.in.lse = lse.mutable_data_ptr<float>();
+  call.in.delta = delta.const_data_ptr<float>();
+  const auto shared = size_t(gpu_gradient_bytes(call.width));
+  call.launch(machine, "attention_gradient_of_queries", call.most_queries, shared);
+  call.launch(machine, "attention_gradient_of_keys", call.most_keys, shared);
+  return {gradient_of(q, dq), gradient_of(k, dk), gradient_of(v, dv), {}, {}};
+}
+
+}  // namespace cortado::window

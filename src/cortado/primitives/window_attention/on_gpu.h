@@ -1,0 +1,22 @@
+// Window attention by the kernels for GPUs.
+#pragma once
+
+#include "cortado/primitives/cuda/machine.h"
+#include "cortado/primitives/window_attention/blocked.h"
+#include "cortado/primitives/window_attention/op.h"
+
+namespace cortado::window {
+
+// Whether they compute this: 16-bit tensors of one type on a GPU that has kernels, K and V multiples of 8 up to 128, without
+// an extra set, a softcap or first_key. Of row_max they have no gradient.
+bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options);
+cuda::Machine& gpu_of(const Tensor& q);
+
+// As blocked_forward and blocked_backward.
+BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
+                              cuda::Machine& machine);
+BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
+                                 const BlockedOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
+                                 cuda::Machine& machine);
+
+}  // namespace cortado::window
