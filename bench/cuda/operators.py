@@ -34,6 +34,10 @@ def latte_inputs(b, t, h, width):
     return [torch.randn(b, t, h, width, device="cuda").bfloat16() for _ in range(3)]
 
 
+def macchiato_inputs(b, t, h, width):
+    return [torch.randn(b, t, h, width + (i == 0), device="cuda").bfloat16() for i in range(5)]
+
+
 def elementwise_inputs(b, t, h, width):
     return [torch.rand(b, t, h * width, device="cuda").log() * 0.1, torch.randn(b, t, h * width, device="cuda")]
 
@@ -59,12 +63,13 @@ OPERATORS = {
     "gated_scan, channel gate": (gated("channel"), lambda q, k, v, g: OPS.gated_scan(q, k, v, g)[0], "gla.chunk_gla"),
     "latte": (latte_inputs, lambda q, k, v: OPS.latte(q, k, v)[0], None),
     "elementwise_scan": (elementwise_inputs, lambda a, b: OPS.elementwise_scan(a, b)[0], None),
+    "window_attention, 128": (latte_inputs, lambda q, k, v: OPS.window_attention(q, k, v, window=128)[0], None),
+    "macchiato, window 128": (macchiato_inputs, lambda *x: OPS.macchiato(*x, window=128)[0], None),
     "delta_scan, head gate": (delta_inputs, lambda q, k, v, beta, g: OPS.delta_scan(q, k, v, beta, g)[0], None),
     "gated_slot": (slot_inputs, lambda q, k, v, s, g: OPS.gated_slot(q, k, v, s, g)[0], None),
-    "window_attention, 128": (latte_inputs, lambda q, k, v: OPS.window_attention(q, k, v, window=128)[0], None),
     "short_conv": (conv_inputs, lambda x, w: OPS.short_conv(x, w)[0], None),
 }
-ATEN = {"delta_scan, head gate", "gated_slot", "window_attention, 128", "short_conv"}  # as chunks of ATen calls
+ATEN = {"delta_scan, head gate", "gated_slot", "short_conv"}  # as chunks of ATen calls
 SHAPES = [(8, 2048, 16, 64), (8, 16384, 16, 64), (8, 16384, 16, 128), (1, 65536, 4, 64)]
 OPS = torch.ops.cortado
 

@@ -151,3 +151,44 @@ def test_latte_is_float64s(dtype, most, size):
     right = latte("cpu", torch.float64, inputs, grad)
     for x, y in zip(right, latte("cuda", dtype, inputs, grad), strict=True):
         assert error(y, x) < most
+
+
+WINDOWS = [{"window": 100}, {"window": 1}, {}, {"causal": False}, {"causal": False, "window": 70}, {"bounds": [0, 3, 3, 290, 400]},
+           {"window": 64, "keys": 128, "values": 96}, {"window": 50, "state_heads": 1}]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WINDOWS, ids=str)
+def test_window_attention_is_float64s(case):
+    torch.manual_seed(4)
+    case = dict(case)
+    keys, values, heads = case.pop("keys", 64), case.pop("values", 64), case.pop("state_heads", 2)
+    bounds = case.pop("bounds", None)
+    batch = 1 if bounds else 2
+    inputs = [torch.randn(batch, 400, n, width).to(BF16) for n, width in ((2, keys), (heads, keys), (heads, values))]
+    grads = torch.randn(batch, 400, 2, values).to(BF16), torch.randn(batch, 400, 2)
+
+    def results(device, dtype):
+        leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in inputs]
+        packed = torch.tensor(bounds, device=device) if bounds else None
+        o, lse, row_max = OPS.window_attention(*leaves, cu_seqlens=packed, **case)
+        grad = torch.autograd.grad([o, lse], leaves, [grads[0].to(o), grads[1].to(lse)])
+        return [lse.detach(), row_max.detach(), o.detach(), *grad]
+
+    right, found, again = results("cpu", torch.float64), results("cuda", BF16), results("cuda", BF16)
+    for i, (x, y, z) in enumerate(zip(right, found, again, strict=True)):
+        assert error(y, x) < (1e-5 if i < 2 else 8e-3) and torch.equal(y, z)
+
+
+def test_macchiato_is_float64s():
+    torch.manual_seed(5)
+    widths = (65, 64, 64, 64, 64)  # query logits, key logits, values, the window's queries and keys
+    inputs = [torch.randn(2, 500, 2, width).to(BF16) for width in widths]
+    grad = torch.randn(2, 500, 2, 64).to(BF16)
+
+    def results(device, dtype):
+        leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in inputs]
+        o = OPS.macchiato(*leaves, window=100)[0]
+        return [o.detach(), *torch.autograd.grad(o, leaves, grad.to(o))]
+
+    for x, y in zip(results("cpu", torch.float64), results("cuda", BF16), strict=True):
+        assert error(y, x) < 2e-2

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/primitives/gated_scan/on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -34,6 +35,11 @@ Tensor weights_of(const Tensor& logits) {
     for (int64_t i = 0; i < size; ++i) to[i] /= sum;
   }
   return weights;
+}
+
+at::ScalarType values_type(const Tensor& key_logits, const Tensor& v, at::ScalarType type) {
+  const auto latents = key_logits.sym_size(3).maybe_as_int(), width = v.sym_size(3).maybe_as_int();
+  return latents && width ? gated::operand_type(v, {*latents, *width}, type) : type;
 }
 
 // The window's past as the operator gets it.
@@ -78,14 +84,16 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
                                        options.start.normalizer, options.start.maximum});
   // Split, not narrowed twice: the gradient is then joined in one pass.
   const auto p = weights_of(query_logits.to(type)).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
+  // Both parts stay wide until they are joined, but for a GPU's kernels, whose operands are short.
+  const auto values = values_type(key_logits, v, type);
   JoinedKeys keys = window;
-  keys.v = keys.v.to(type);  // both parts stay wide until they are joined
+  keys.v = keys.v.to(values);
   const Tensor local = attend_joined(window_q, keys, options);
   LatteResult result =
-      latte_with_weights(p[1], key_logits, v.to(type), options.causal, options.start, options.cu_seqlens);
+      latte_with_weights(p[1], key_logits, v.to(values), options.causal, options.start, options.cu_seqlens);
   const c10::SymInt heads = local.sym_size(2) > result.o.sym_size(2) ? local.sym_size(2) : result.o.sym_size(2);
-  result.o = at::addcmul(expand_heads(result.o, heads), expand_heads(p[0], heads), expand_heads(local, heads))
-                 .to(v.scalar_type());
+  const auto wide = [&](const Tensor& x) { return expand_heads(x.to(type), heads); };
+  result.o = at::addcmul(wide(result.o), wide(p[0]), wide(local)).to(v.scalar_type());
   return result;
 }
 

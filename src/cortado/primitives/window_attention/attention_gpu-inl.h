@@ -15,6 +15,7 @@ struct Place {
   int row, head, tile;
   long long first_query, first_key;
   int queries, keys;
+  int there;  // the first key that is there
   DEV int offset() const { return keys - queries; }  // where the first query is among the keys
 };
 
@@ -27,6 +28,7 @@ DEV Place place_of(const GpuAttention& in) {
   at.first_key = in.key_bounds ? in.key_bounds[at.row] : 0;
   at.queries = in.query_bounds ? static_cast<int>(in.query_bounds[at.row + 1] - at.first_query) : in.queries;
   at.keys = in.key_bounds ? static_cast<int>(in.key_bounds[at.row + 1] - at.first_key) : in.keys;
+  at.there = in.first_key ? static_cast<int>(in.first_key[at.row]) : 0;
   return at;
 }
 
@@ -39,14 +41,14 @@ DEV int smaller(int a, int b) { return a < b ? a : b; }
 // The keys that query t sees, and the queries that see key s.
 DEV Span keys_of(const GpuAttention& in, const Place& at, int t) {
   const int i = t + at.offset();
-  const int begin = in.window ? larger(0, i - in.window + 1) : 0;
+  const int begin = in.window ? larger(at.there, i - in.window + 1) : at.there;
   const int end = in.causal ? i + 1 : in.window ? i + in.window : at.keys;
   return {begin, smaller(larger(end, 0), at.keys)};
 }
 DEV Span queries_of(const GpuAttention& in, const Place& at, int s) {
   const int t = s - at.offset();
   const int begin = in.causal ? t : in.window ? t - in.window + 1 : 0;
-  const int end = in.window ? t + in.window : at.queries;
+  const int end = s < at.there ? 0 : in.window ? t + in.window : at.queries;
   return {larger(begin, 0), smaller(larger(end, 0), at.queries)};
 }
 

@@ -13,6 +13,7 @@ struct GpuAttention {
   GpuTimed q, k, v, o;                       // 16-bit
   float *lse, *row_max, *denominator;        // [B, queries, heads]: log of the sum, largest score, sum of exp(score - that)
   const long long *query_bounds, *key_bounds;  // packed, or null
+  const long long* first_key;                  // [B], the first key that is there, or null
   int rows, queries, keys, heads;            // packed: of all rows together
   int key_size, value_size;                  // up to WIDTH; multiples of 8
   int window, causal;

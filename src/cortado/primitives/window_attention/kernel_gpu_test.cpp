@@ -16,7 +16,7 @@ struct Case {
   int64_t batch = 1, queries = 150, keys = 150, heads = 2, state_heads = 2, key_size = 64, value_size = 64;
   std::optional<int64_t> window = {};
   bool causal = true;
-  std::vector<int64_t> bounds = {}, key_bounds = {};
+  std::vector<int64_t> bounds = {}, key_bounds = {}, first_key = {};
   gpu::Order order = {};
 };
 
@@ -49,6 +49,7 @@ void check(const Case& c) {
   WindowAttentionOptions options{.window = c.window, .causal = c.causal};
   const auto packed = [](const std::vector<int64_t>& bounds) { return at::tensor(bounds, at::kLong); };
   if (!c.bounds.empty()) options.cu_seqlens = packed(c.bounds);
+  if (!c.first_key.empty()) options.first_key = packed(c.first_key);
   if (!c.key_bounds.empty()) options.cu_seqlens_k = packed(c.key_bounds);
   std::vector<Tensor> leaves;
   for (const Tensor& x : {q, k, v}) leaves.push_back(x.to(at::kDouble).requires_grad_());
@@ -91,6 +92,11 @@ TEST(WindowAttentionOnGpu, QueriesAreAlignedToTheEndOfTheKeys) {
   check({.queries = 3, .keys = 150, .window = 100});
   check({.queries = 150, .keys = 70});  // the first see nothing
   check({.queries = 70, .keys = 200, .window = 64, .causal = false});
+}
+
+TEST(WindowAttentionOnGpu, KeysThatAreNotThere) {
+  check({.batch = 2, .queries = 1, .keys = 100, .window = 100, .first_key = {70, 0}});
+  check({.batch = 2, .queries = 150, .keys = 150, .window = 90, .first_key = {70, 5}});  // some queries see nothing
 }
 
 TEST(WindowAttentionOnGpu, Packed) {

@@ -19,9 +19,11 @@ int64_t longest(const std::vector<int64_t>& bounds) {
   return most;
 }
 
+const long long* long_numbers(const Tensor& x) { return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>()); }
+
 // A call's inputs as the kernels read them, and how many tiles there are.
 struct Call {
-  Tensor q, k, v, query_bounds, key_bounds;
+  Tensor q, k, v, query_bounds, key_bounds, first_key;
   GpuAttention in{};
   int64_t most_queries, most_keys;
   int width;
@@ -47,6 +49,8 @@ struct Call {
     in.window = int(std::min<int64_t>(options.window.value_or(0), 1 << 30));
     in.causal = options.causal;
     in.scale = float(options.scale.value_or(1 / std::sqrt(double(q.size(3)))));
+    if (options.first_key) first_key = options.first_key->contiguous();
+    if (options.first_key) in.first_key = long_numbers(first_key);
     if (options.cu_seqlens) pack(options);
   }
 
@@ -65,8 +69,8 @@ struct Call {
     const auto there = [&](const std::vector<int64_t>& bounds) { return at::tensor(bounds, at::kLong).to(q.device()); };
     query_bounds = there(queries);
     key_bounds = there(keys);
-    in.query_bounds = reinterpret_cast<const long long*>(query_bounds.const_data_ptr<int64_t>());
-    in.key_bounds = reinterpret_cast<const long long*>(key_bounds.const_data_ptr<int64_t>());
+    in.query_bounds = long_numbers(query_bounds);
+    in.key_bounds = long_numbers(key_bounds);
     in.rows = int(queries.size()) - 1;
     most_queries = longest(queries);
     most_keys = longest(keys);
@@ -83,7 +87,7 @@ bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAt
   }
   const int64_t rows = options.cu_seqlens ? options.cu_seqlens->numel() : q.size(0);
   const int device = q.device().index();
-  return !options.extra_k && !options.softcap && !options.first_key && rows < (1 << 16) && q.size(2) < (1 << 16) &&
+  return !options.extra_k && !options.softcap && (!options.first_key || options.first_key->is_cuda()) && rows < (1 << 16) && q.size(2) < (1 << 16) &&
          cuda::usable(device) && cuda::machine(device).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
 }
 
