@@ -192,3 +192,21 @@ def test_macchiato_is_float64s():
 
     for x, y in zip(results("cpu", torch.float64), results("cuda", BF16), strict=True):
         assert error(y, x) < 2e-2
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (BF16, 6e-3)])
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_short_conv_is_float64s(dtype, most, activation):
+    torch.manual_seed(6)
+    inputs = [torch.randn(2, 700, 300), torch.randn(300, 4), torch.randn(300), torch.randn(2, 3, 300)]
+    inputs = [*(x.to(dtype) for x in inputs[:3]), inputs[3]]
+    grads = torch.randn(2, 700, 300).to(dtype), torch.randn(2, 3, 300)
+
+    def results(device, wide):
+        leaves = [x.to(device=device, dtype=torch.float64 if wide else x.dtype).requires_grad_() for x in inputs]
+        y, last = OPS.short_conv(leaves[0], leaves[1], leaves[2], activation=activation, initial_state=leaves[3])
+        found = torch.autograd.grad([y, last], leaves, [grads[0].to(y), grads[1].to(last)])
+        return [y.detach(), last.detach(), *found]
+
+    for x, y, z in zip(results("cpu", True), results("cuda", False), results("cuda", False), strict=True):
+        assert error(y, x) < most and torch.equal(y, z)

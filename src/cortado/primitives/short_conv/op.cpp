@@ -3,6 +3,7 @@
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/short_conv/kernel.h"
+#include "cortado/primitives/short_conv/on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -118,6 +119,29 @@ Four backward_by_kernel(const Arguments& in, const Tensor& grad_y, const Optiona
   return {grad_x, weights.narrow(0, 0, call.taps).t(), weights.select(0, call.taps), first};
 }
 
+// --- By a GPU's kernel, or nothing where that does not take it. ---
+
+convolution::GpuInputs gpu_inputs(const Arguments& in) {
+  const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
+  return {in.x, in.weight, given(in.bias), given(in.initial_state), in.silu()};
+}
+
+std::optional<TensorTuple<2>> forward_on_gpu(const Arguments& in) {
+  if (!in.x.is_cuda()) return {};
+  const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
+  const auto inputs = gpu_inputs(in);
+  if (!convolution::gpu_takes(inputs, bounds)) return {};
+  return convolution::forward_on_gpu(inputs, bounds, convolution::gpu_of(in.x));
+}
+
+std::optional<Four> backward_on_gpu(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_final) {
+  if (!in.x.is_cuda()) return {};
+  const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
+  const auto inputs = gpu_inputs(in);
+  if (!convolution::gpu_takes(inputs, bounds)) return {};
+  return convolution::backward_on_gpu(inputs, bounds, grad_y, grad_final.value_or(Tensor()), convolution::gpu_of(in.x));
+}
+
 // --- By ATen. ---
 
 // Where the tokens and the tails stand once every sequence n is laid out as [its W-1 tail rows, its tokens] along one
@@ -215,6 +239,7 @@ TensorTuple<2> forward(const Arguments& in) {
   NoAutocast types_as_given;
   check(in);
   if (kernel_takes(in)) return forward_by_kernel(in);
+  if (const auto out = forward_on_gpu(in)) return *out;
   const Padded padded = pad(in);
   Tensor y = correlate(padded);
   if (in.silu()) at::silu_(y);
@@ -260,8 +285,12 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
     const Tensor own = gradient.to(input->scalar_type()).reshape(input->sizes()).contiguous();
     return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
   };
-  const auto [of_x, of_weight, of_bias, of_state] =
-      kernel_takes(in) ? backward_by_kernel(in, grad_y, grad_state) : backward_by_aten(in, grad_y, grad_state);
+  const auto differentiate = [&] {
+    if (kernel_takes(in)) return backward_by_kernel(in, grad_y, grad_state);
+    const auto out = backward_on_gpu(in, grad_y, grad_state);
+    return out ? *out : backward_by_aten(in, grad_y, grad_state);
+  };
+  const auto [of_x, of_weight, of_bias, of_state] = differentiate();
   return {like(of_x, x), like(of_weight, weight), like(of_bias, bias), like(of_state, initial_state)};
 }
 

@@ -15,7 +15,7 @@ struct Place {
   int row, head, tile;
   long long first_query, first_key;
   int queries, keys;
-  int there;  // the first key that is there
+  int there;                                         // the first key that is there
   DEV int offset() const { return keys - queries; }  // where the first query is among the keys
 };
 
@@ -67,7 +67,12 @@ class Attention {
 
  public:
   DEV explicit Attention(const GpuAttention& in)
-      : in_(in), at_(place_of(in)), thread_(CORTADO_THREAD), lane_(thread_ & 31), warp_(thread_ >> 5), begin_(at_.tile * kGpuTile) {
+      : in_(in),
+        at_(place_of(in)),
+        thread_(CORTADO_THREAD),
+        lane_(thread_ & 31),
+        warp_(thread_ >> 5),
+        begin_(at_.tile * kGpuTile) {
     base_ = shared_address(shared_memory());
   }
 
@@ -77,7 +82,8 @@ class Attention {
     const u16* k = head_of<const u16>(in_.k, in_, at_, at_.first_key);
     const u16* v = head_of<const u16>(in_.v, in_, at_, at_.first_key);
     const Span all = span_of_queries();
-    fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries, in_.key_size);
+    fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries,
+          in_.key_size);
     const auto fetch_keys = [&](int tile_of_keys) {
       if (tile_of_keys * kGpuTile < all.end) {
         const int stage = 1 + (tile_of_keys & 1) * 2;
@@ -120,7 +126,8 @@ class Attention {
     const u16* k = head_of<const u16>(in_.k, in_, at_, at_.first_key);
     const u16* v = head_of<const u16>(in_.v, in_, at_, at_.first_key);
     const Span all = span_of_queries();
-    fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries, in_.key_size);
+    fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries,
+          in_.key_size);
     fetch(tile(1), head_of<const u16>(in_.grad_o, in_, at_, at_.first_query), in_.grad_o.token, begin_, at_.queries,
           in_.value_size);
     const auto fetch_keys = [&](int tile_of_keys) {
@@ -222,10 +229,13 @@ class Attention {
 
  private:
   DEV Rows tile(int i) const { return {base_ + i * kBytes}; }
-  DEV float* numbers(int n) const { return reinterpret_cast<float*>(shared_memory() + 6 * kBytes) + (n & 1) * 2 * kGpuTile; }
+  DEV float* numbers(int n) const {
+    return reinterpret_cast<float*>(shared_memory() + 6 * kBytes) + (n & 1) * 2 * kGpuTile;
+  }
   DEV int row(int half) const { return begin_ + warp_ * 16 + (lane_ >> 2) + 8 * half; }
   DEV long long number(int t) const {
-    return ((in_.query_bounds ? 0 : static_cast<long long>(at_.row)) * in_.queries + at_.first_query + t) * in_.heads + at_.head;
+    return ((in_.query_bounds ? 0 : static_cast<long long>(at_.row)) * in_.queries + at_.first_query + t) * in_.heads +
+           at_.head;
   }
 
   DEV Span span_of_queries() const {
@@ -312,9 +322,7 @@ class Attention {
   }
 
   DEV void scale_and_write(float (*x)[4], const GpuTimed& to, long long first, int end, int width) const {
-    UNROLL for (int j = 0; j < kTiles; ++j) {
-      UNROLL for (int y = 0; y < 4; ++y) x[j][y] *= in_.scale;
-    }
+    UNROLL for (int j = 0; j < kTiles; ++j) { UNROLL for (int y = 0; y < 4; ++y) x[j][y] *= in_.scale; }
     write(x, to, first, end, width);
   }
 

@@ -11,14 +11,17 @@
 #define WIDTH 64
 #endif
 
-extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1) attention_forward(const cortado::window::GpuAttention in) {
+extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1)
+    attention_forward(const cortado::window::GpuAttention in) {
   cortado::window::Attention<WIDTH>(in).forward();
 }
 
-extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1) attention_gradient_of_queries(const cortado::window::GpuAttention in) {
+extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1)
+    attention_gradient_of_queries(const cortado::window::GpuAttention in) {
   cortado::window::Attention<WIDTH>(in).gradient_of_queries();
 }
 
-extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1) attention_gradient_of_keys(const cortado::window::GpuAttention in) {
+extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1)
+    attention_gradient_of_keys(const cortado::window::GpuAttention in) {
   cortado::window::Attention<WIDTH>(in).gradient_of_keys();
 }

@@ -10,12 +10,12 @@ using cuda::GpuTimed;
 // Of a row (a batch row, or a packed sequence) queries are aligned to the end of the keys: query t is at t + keys -
 // queries. Causal, it sees the keys up to itself, of which the last `window`; else those less than `window` away. 0: all.
 struct GpuAttention {
-  GpuTimed q, k, v, o;                       // 16-bit
-  float *lse, *row_max, *denominator;        // [B, queries, heads]: log of the sum, largest score, sum of exp(score - that)
+  GpuTimed q, k, v, o;                 // 16-bit
+  float *lse, *row_max, *denominator;  // [B, queries, heads]: log of the sum, largest score, sum of exp(score - that)
   const long long *query_bounds, *key_bounds;  // packed, or null
   const long long* first_key;                  // [B], the first key that is there, or null
-  int rows, queries, keys, heads;            // packed: of all rows together
-  int key_size, value_size;                  // up to WIDTH; multiples of 8
+  int rows, queries, keys, heads;              // packed: of all rows together
+  int key_size, value_size;                    // up to WIDTH; multiples of 8
   int window, causal;
   float scale;
   // The gradients:

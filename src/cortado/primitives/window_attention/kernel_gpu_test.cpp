@@ -26,7 +26,8 @@ void add(cuda::EmulatedMachine::Kernels& to) {
   using One = Attention<kWidth>;
   using In = GpuAttention;
   to["attention_forward" + variant] = cuda::kernel_of<In>([](const In& in) { One(in).forward(); });
-  to["attention_gradient_of_queries" + variant] = cuda::kernel_of<In>([](const In& in) { One(in).gradient_of_queries(); });
+  to["attention_gradient_of_queries" + variant] =
+      cuda::kernel_of<In>([](const In& in) { One(in).gradient_of_queries(); });
   to["attention_gradient_of_keys" + variant] = cuda::kernel_of<In>([](const In& in) { One(in).gradient_of_keys(); });
 }
 
@@ -66,7 +67,8 @@ void check(const Case& c) {
   const Tensor seen = lse.detach().isfinite();
   const Tensor loss = (o * grad_o.to(at::kDouble)).sum() + (lse.masked_fill(at::logical_not(seen), 0) * grad_lse).sum();
   const auto right = torch::autograd::grad({loss}, leaves);
-  const BlockedGradients found = backward_on_gpu(q, k, v, options, out, grad_o, grad_lse.masked_fill(at::logical_not(seen), 0), machine);
+  const BlockedGradients found =
+      backward_on_gpu(q, k, v, options, out, grad_o, grad_lse.masked_fill(at::logical_not(seen), 0), machine);
   expect_near(found.q, right[0], "dq", 8e-3);
   expect_near(found.k, right[1], "dk", 8e-3);
   expect_near(found.v, right[2], "dv", 8e-3);
@@ -108,7 +110,12 @@ TEST(WindowAttentionOnGpu, EveryOrderOfThreadsAndCopies) {
   for (const bool backwards : {false, true}) {
     for (const bool alone : {false, true}) {
       for (const bool late : {false, true}) {
-        check({.queries = 200, .keys = 200, .heads = 1, .state_heads = 1, .window = 100, .order = {backwards, alone, late}});
+        check({.queries = 200,
+               .keys = 200,
+               .heads = 1,
+               .state_heads = 1,
+               .window = 100,
+               .order = {backwards, alone, late}});
       }
     }
   }

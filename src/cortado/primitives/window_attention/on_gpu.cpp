@@ -19,7 +19,9 @@ int64_t longest(const std::vector<int64_t>& bounds) {
   return most;
 }
 
-const long long* long_numbers(const Tensor& x) { return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>()); }
+const long long* long_numbers(const Tensor& x) {
+  return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>());
+}
 
 // A call's inputs as the kernels read them, and how many tiles there are.
 struct Call {
@@ -59,13 +61,15 @@ struct Call {
   void launch(cuda::Machine& machine, const char* kernel, int64_t tokens, size_t shared) const {
     const std::string variant = std::string(width == 64 ? "WIDTH=64" : "WIDTH=128") + (half ? " CORTADO_HALF" : "");
     const cuda::Blocks blocks{unsigned((tokens + kGpuTile - 1) / kGpuTile), unsigned(in.heads), unsigned(in.rows)};
-    if (blocks.x) machine.launch({"window_attention/kernel", variant, kernel, kGpuAttentionThreads, shared}, blocks, &in);
+    if (blocks.x)
+      machine.launch({"window_attention/kernel", variant, kernel, kGpuAttentionThreads, shared}, blocks, &in);
   }
 
  private:
   void pack(const WindowAttentionOptions& options) {
     const auto queries = sequence_bounds("window_attention", *options.cu_seqlens, q.size(1));
-    const auto keys = options.cu_seqlens_k ? sequence_bounds("window_attention", *options.cu_seqlens_k, k.size(1)) : queries;
+    const auto keys =
+        options.cu_seqlens_k ? sequence_bounds("window_attention", *options.cu_seqlens_k, k.size(1)) : queries;
     const auto there = [&](const std::vector<int64_t>& bounds) { return at::tensor(bounds, at::kLong).to(q.device()); };
     query_bounds = there(queries);
     key_bounds = there(keys);
@@ -83,12 +87,14 @@ bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAt
   const auto type = q.scalar_type();
   if (!q.is_cuda() || (type != at::kBFloat16 && type != at::kHalf)) return false;
   for (const Tensor* x : {&q, &k, &v}) {
-    if (!x->is_cuda() || x->scalar_type() != type || x->size(3) % 8 != 0 || x->size(3) > kWidest || x->numel() == 0) return false;
+    if (!x->is_cuda() || x->scalar_type() != type || x->size(3) % 8 != 0 || x->size(3) > kWidest || x->numel() == 0)
+      return false;
   }
   const int64_t rows = options.cu_seqlens ? options.cu_seqlens->numel() : q.size(0);
   const int device = q.device().index();
-  return !options.extra_k && !options.softcap && (!options.first_key || options.first_key->is_cuda()) && rows < (1 << 16) && q.size(2) < (1 << 16) &&
-         cuda::usable(device) && cuda::machine(device).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
+  return !options.extra_k && !options.softcap && (!options.first_key || options.first_key->is_cuda()) &&
+         rows < (1 << 16) && q.size(2) < (1 << 16) && cuda::usable(device) &&
+         cuda::machine(device).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
 }
 
 cuda::Machine& gpu_of(const Tensor& q) { return cuda::machine(q.device().index()); }
@@ -97,8 +103,8 @@ BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
                               cuda::Machine& machine) {
   const c10::DeviceGuard guard(q.device());
   Call call(q, k, v, options);
-  const BlockedOutputs out{at::empty({q.size(0), q.size(1), call.in.heads, v.size(3)}, v.options()), call.sums(), call.sums(),
-                           call.sums()};
+  const BlockedOutputs out{at::empty({q.size(0), q.size(1), call.in.heads, v.size(3)}, v.options()), call.sums(),
+                           call.sums(), call.sums()};
   call.in.o = cuda::timed(out.o);
   call.in.lse = out.lse.mutable_data_ptr<float>();
   call.in.row_max = out.row_max.mutable_data_ptr<float>();
@@ -107,9 +113,9 @@ BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
   return out;
 }
 
-BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
-                                 const BlockedOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
-                                 cuda::Machine& machine) {
+BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const WindowAttentionOptions& options, const BlockedOutputs& outputs,
+                                 const Tensor& grad_o, const Tensor& grad_lse, cuda::Machine& machine) {
   const c10::DeviceGuard guard(q.device());
   Call call(q, k, v, options);
   const Tensor grad = cuda::in_pieces(grad_o.to(q.scalar_type()));
@@ -117,7 +123,9 @@ BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor&
   Tensor delta = (grad_o.to(at::kFloat) * outputs.o.to(at::kFloat)).sum(-1);
   if (grad_lse.defined()) delta = delta - grad_lse;
   delta = delta.contiguous();
-  const auto room = [&](const Tensor& x) { return at::empty({x.size(0), x.size(1), call.in.heads, x.size(3)}, x.options()); };
+  const auto room = [&](const Tensor& x) {
+    return at::empty({x.size(0), x.size(1), call.in.heads, x.size(3)}, x.options());
+  };
   const Tensor dq = room(q), dk = room(k), dv = room(v);
   call.in.grad_o = cuda::timed(grad);
   call.in.grad_q = cuda::timed(dq);

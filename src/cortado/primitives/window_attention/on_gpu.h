@@ -15,8 +15,8 @@ cuda::Machine& gpu_of(const Tensor& q);
 // As blocked_forward and blocked_backward.
 BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
                               cuda::Machine& machine);
-BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
-                                 const BlockedOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
-                                 cuda::Machine& machine);
+BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const WindowAttentionOptions& options, const BlockedOutputs& outputs,
+                                 const Tensor& grad_o, const Tensor& grad_lse, cuda::Machine& machine);
 
 }  // namespace cortado::window

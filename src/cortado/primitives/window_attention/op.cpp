@@ -120,8 +120,8 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
   check(q, k, v, options);
   const BlockedOutputs outputs{o, {}, row_max, denominator};
   if (!grad_row_max && window::gpu_takes(q, k, v, options)) {
-    const BlockedGradients grads = window::backward_on_gpu(q, k, v, options, outputs, grad_o, grad_lse.value_or(Tensor()),
-                                                           window::gpu_of(q));
+    const BlockedGradients grads =
+        window::backward_on_gpu(q, k, v, options, outputs, grad_o, grad_lse.value_or(Tensor()), window::gpu_of(q));
     return {grads.q, grads.k, grads.v, no_gradient(q), no_gradient(q)};
   }
   const BlockedInputs inputs = blocked_inputs(q, k, v, options);

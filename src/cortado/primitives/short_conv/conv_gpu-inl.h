@@ -1,0 +1,149 @@
+// The short convolution on a GPU: a thread has two channels of a part of a row, and the last inputs in registers.
+#pragma once
+
+#include "cortado/primitives/cuda/device.h"
+#include "cortado/primitives/short_conv/kernel_gpu.h"
+
+namespace cortado::convolution {
+
+using namespace device;
+
+// kShort: numbers of 16 bits.
+template <int kTaps, bool kShort>
+class Conv {
+ public:
+  DEV explicit Conv(const GpuConv& in) : in_(in) {
+    channel_ = 2 * (blockIdx.x * kGpuConvThreads + CORTADO_THREAD);
+    part_ = blockIdx.y;
+    row_ = blockIdx.z;
+    first_ = in.bounds ? in.bounds[row_] : 0;
+    length_ = in.bounds ? static_cast<int>(in.bounds[row_ + 1] - first_) : in.tokens;
+    begin_ = part_ * kGpuConvTokens;
+    const int behind = begin_ + kGpuConvTokens;
+    end_ = behind < length_ ? behind : length_;
+    if (channel_ >= in.channels) return;
+    UNROLL for (int i = 0; i < kTaps; ++i) weight_[i] =
+        two(in.weight + static_cast<long long>(i) * in.channels + channel_);
+    bias_ = in.bias ? two(in.bias + channel_) : Two{0, 0};
+  }
+
+  DEV void forward() {
+    if (channel_ >= in_.channels) return;
+    if (part_ == 0) keep_last();
+    Two seen[kTaps];  // the last inputs, the oldest first
+    UNROLL for (int i = 0; i < kTaps - 1; ++i) seen[i + 1] = input(begin_ - kTaps + 1 + i);
+    UNROLL_BY(8) for (int t = begin_; t < end_; ++t) {
+      push(seen, input(t));
+      const Two z = sum(seen);
+      put(in_.y, t, in_.silu ? Two{z.x[0] * sigmoid(z.x[0]), z.x[1] * sigmoid(z.x[1])} : z);
+    }
+  }
+
+  // dz_t = dy_t act'(z_t); dx_t = sum of weight[i] dz_{t + taps - 1 - i}, and what the last state gets. A row's first part
+  // has the initial state's places too.
+  DEV void backward() {
+    if (channel_ >= in_.channels) return;
+    const int from = part_ == 0 ? -(kTaps - 1) : begin_;
+    Two seen[kTaps], later[kTaps] = {}, sums[kTaps] = {}, sum_of_bias = {0, 0};
+    UNROLL for (int i = 0; i < kTaps - 1; ++i) seen[i + 1] = input(from - kTaps + 1 + i);
+    UNROLL_BY(4) for (int t = from; t < end_ + kTaps - 1; ++t) {
+      push(seen, input(t));
+      Two dz = {0, 0};
+      if (t >= 0 && t < length_) {
+        dz = get(in_.grad_y, t);
+        if (in_.silu) {
+          const Two z = sum(seen);
+          UNROLL for (int c = 0; c < 2; ++c) {
+            const float s = sigmoid(z.x[c]);
+            dz.x[c] *= s * (1 + z.x[c] * (1 - s));
+          }
+        }
+      }
+      push(later, dz);
+      if (t >= begin_ && t < end_) {
+        UNROLL for (int c = 0; c < 2; ++c) {
+          UNROLL for (int i = 0; i < kTaps; ++i) sums[i].x[c] += dz.x[c] * seen[i].x[c];
+          sum_of_bias.x[c] += dz.x[c];
+        }
+      }
+      const int place = t - kTaps + 1;
+      if (place >= from && place < end_) write_gradient(place, later);
+    }
+    float* to = in_.sums + (static_cast<long long>(row_) * in_.parts + part_) * (kTaps + 1) * in_.channels + channel_;
+    UNROLL for (int i = 0; i < kTaps; ++i) {
+      *reinterpret_cast<Two*>(to + static_cast<long long>(i) * in_.channels) = sums[i];
+    }
+    *reinterpret_cast<Two*>(to + static_cast<long long>(kTaps) * in_.channels) = sum_of_bias;
+  }
+
+ private:
+  DEV static Two two(const float* numbers) { return *reinterpret_cast<const Two*>(numbers); }
+  DEV static float sigmoid(float x) { return 1 / (1 + power(-x * 1.44269504f)); }
+  DEV static void push(Two* all, Two next) {
+    UNROLL for (int i = 0; i < kTaps - 1; ++i) all[i] = all[i + 1];
+    all[kTaps - 1] = next;
+  }
+  DEV Two sum(const Two* seen) const {
+    Two z = bias_;
+    UNROLL for (int i = 0; i < kTaps; ++i) {
+      UNROLL for (int c = 0; c < 2; ++c) z.x[c] += weight_[i].x[c] * seen[i].x[c];
+    }
+    return z;
+  }
+
+  DEV long long place(const GpuRows& x, int t) const {
+    return (in_.bounds ? 0 : row_) * x.batch + (first_ + t) * x.token + channel_;
+  }
+  DEV Two get(const GpuRows& x, int t) const {
+    if constexpr (kShort) {
+      const u32 both = *reinterpret_cast<const u32*>(static_cast<const u16*>(x.data) + place(x, t));
+      return {unpack_low(both), unpack_high(both)};
+    } else {
+      return two(static_cast<const float*>(x.data) + place(x, t));
+    }
+  }
+  DEV void put(const GpuRows& x, int t, Two value) const {
+    if constexpr (kShort) {
+      *reinterpret_cast<u32*>(static_cast<u16*>(x.data) + place(x, t)) = pack(value.x[0], value.x[1]);
+    } else {
+      *reinterpret_cast<Two*>(static_cast<float*>(x.data) + place(x, t)) = value;
+    }
+  }
+
+  DEV long long state(int i) const {
+    return (static_cast<long long>(row_) * (kTaps - 1) + i) * in_.channels + channel_;
+  }
+  // x_t; before the row, its initial state.
+  DEV Two input(int t) const {
+    if (t >= 0) return t < length_ ? get(in_.x, t) : Two{0, 0};
+    const int i = t + kTaps - 1;
+    return in_.initial && i >= 0 ? two(in_.initial + state(i)) : Two{0, 0};
+  }
+  DEV void keep_last() const {
+    UNROLL for (int i = 0; i < kTaps - 1; ++i) {
+      *reinterpret_cast<Two*>(in_.final_state + state(i)) = input(length_ - kTaps + 1 + i);
+    }
+  }
+
+  // later: dz of `place` and the tokens behind it.
+  DEV void write_gradient(int place, const Two* later) const {
+    Two dx = {0, 0};
+    UNROLL for (int i = 0; i < kTaps; ++i) {
+      UNROLL for (int c = 0; c < 2; ++c) dx.x[c] += weight_[kTaps - 1 - i].x[c] * later[i].x[c];
+    }
+    const int last = place - (length_ - kTaps + 1);  // which of the last state
+    if (in_.grad_final && last >= 0 && last < kTaps - 1) {
+      const Two more = two(in_.grad_final + state(last));
+      UNROLL for (int c = 0; c < 2; ++c) dx.x[c] += more.x[c];
+    }
+    if (place >= 0) return put(in_.grad_x, place, dx);
+    *reinterpret_cast<Two*>(in_.grad_initial + state(place + kTaps - 1)) = dx;
+  }
+
+  const GpuConv& in_;
+  int channel_, part_, row_, length_, begin_, end_;
+  long long first_;
+  Two weight_[kTaps], bias_;
+};
+
+}  // namespace cortado::convolution

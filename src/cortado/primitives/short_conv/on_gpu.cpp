@@ -1,0 +1,97 @@
+#include "cortado/primitives/short_conv/on_gpu.h"
+
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/short_conv/kernel_gpu.h"
+
+namespace cortado::convolution {
+
+namespace {
+
+Tensor in_rows(const Tensor& x) {
+  const bool even = x.stride(0) % 2 == 0 && x.stride(1) % 2 == 0 && x.storage_offset() % 2 == 0;
+  return x.stride(2) == 1 && even ? x : x.contiguous();
+}
+GpuRows rows_of(const Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1)}; }
+Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
+const float* numbers(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
+
+struct Call {
+  Tensor x, weight, bias, initial, bounds;
+  GpuConv in{};
+  std::string variant;
+
+  Call(const GpuInputs& given, const Bounds& rows)
+      : x(in_rows(given.x)), weight(plain(given.weight.t())), bias(plain(given.bias)), initial(plain(given.initial)) {
+    int64_t longest = x.size(1);
+    if (const auto* all = rows.get()) {
+      bounds = at::tensor(*all, at::kLong).to(x.device());
+      in.bounds = reinterpret_cast<const long long*>(bounds.const_data_ptr<int64_t>());
+      longest = 0;
+      for (size_t i = 1; i < all->size(); ++i) longest = std::max(longest, (*all)[i] - (*all)[i - 1]);
+    }
+    in.x = rows_of(x);
+    in.weight = numbers(weight);
+    in.bias = numbers(bias);
+    in.initial = numbers(initial);
+    in.rows = int(rows.rows(x.size(0)));
+    in.tokens = int(x.size(1));
+    in.channels = int(x.size(2));
+    in.parts = int(std::max<int64_t>(1, (longest + kGpuConvTokens - 1) / kGpuConvTokens));
+    in.silu = given.silu;
+    variant = "TAPS=" + std::to_string(weight.size(0));
+    if (x.scalar_type() != at::kFloat) variant += " SHORT";
+    if (x.scalar_type() == at::kHalf) variant += " CORTADO_HALF";
+  }
+
+  Tensor states() const { return at::empty({in.rows, weight.size(0) - 1, x.size(2)}, weight.options()); }
+
+  void launch(cuda::Machine& machine, const char* kernel) const {
+    const unsigned groups = unsigned((in.channels / 2 + kGpuConvThreads - 1) / kGpuConvThreads);
+    machine.launch({"short_conv/kernel", variant, kernel, kGpuConvThreads},
+                   {groups, unsigned(in.parts), unsigned(in.rows)}, &in);
+  }
+};
+
+}  // namespace
+
+bool gpu_takes(const GpuInputs& in, const Bounds& bounds) {
+  const auto type = in.x.scalar_type();
+  const int64_t rows = bounds.rows(in.x.size(0));
+  return in.x.is_cuda() && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf) && in.x.numel() > 0 &&
+         in.weight.scalar_type() != at::kDouble && (!in.initial.defined() || in.initial.scalar_type() != at::kDouble) &&
+         in.x.size(2) % 2 == 0 && in.weight.size(1) <= kGpuMostTaps && rows > 0 && rows < (1 << 16) &&
+         in.x.size(1) / kGpuConvTokens < (1 << 16) - 1 && cuda::usable(in.x.device().index());
+}
+
+cuda::Machine& gpu_of(const Tensor& x) { return cuda::machine(x.device().index()); }
+
+TensorTuple<2> forward_on_gpu(const GpuInputs& given, const Bounds& bounds, cuda::Machine& machine) {
+  const c10::DeviceGuard guard(given.x.device());
+  Call call(given, bounds);
+  const Tensor y = at::empty(given.x.sizes(), given.x.options()), last = call.states();
+  call.in.y = rows_of(y);
+  call.in.final_state = last.mutable_data_ptr<float>();
+  call.launch(machine, "short_conv_forward");
+  return {y, last};
+}
+
+TensorTuple<4> backward_on_gpu(const GpuInputs& given, const Bounds& bounds, const Tensor& grad_y,
+                               const Tensor& grad_final, cuda::Machine& machine) {
+  const c10::DeviceGuard guard(given.x.device());
+  Call call(given, bounds);
+  const int64_t taps = call.weight.size(0);
+  const Tensor grads = in_rows(grad_y.to(call.x.scalar_type())), last = plain(grad_final);
+  const Tensor grad_x = at::empty(given.x.sizes(), given.x.options()), first = call.states();
+  const Tensor sums = at::empty({call.in.rows * call.in.parts, taps + 1, call.in.channels}, call.weight.options());
+  if (call.in.bounds) sums.zero_();  // of parts that short rows do not have
+  call.in.grad_y = rows_of(grads);
+  call.in.grad_x = rows_of(grad_x);
+  call.in.grad_final = numbers(last);
+  call.in.grad_initial = first.mutable_data_ptr<float>();
+  call.in.sums = sums.mutable_data_ptr<float>();
+  call.launch(machine, "short_conv_backward");
+  const Tensor total = sums.sum(0);
+  return {grad_x, total.narrow(0, 0, taps).t(), total.select(0, taps), first};
+}
+
+}  // namespace cortado::convolution
