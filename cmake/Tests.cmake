@@ -22,7 +22,7 @@ foreach(layer base formats primitives nn mechanisms models tokenizers data tasks
 endforeach()
 
 # They define what a GPU's compiler has by itself (primitives/cuda/emulate.h), which is nobody else's business.
-file(GLOB_RECURSE emulated CONFIGURE_DEPENDS src/cortado/*/kernel_gpu_test.cpp)
+file(GLOB_RECURSE emulated CONFIGURE_DEPENDS src/cortado/*/*_gpu_test.cpp)
 set_source_files_properties(${emulated} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # The kernels alone, without torch, on std::threads: what the thread sanitizer can follow.

@@ -210,3 +210,25 @@ def test_short_conv_is_float64s(dtype, most, activation):
 
     for x, y, z in zip(results("cpu", True), results("cuda", False), results("cuda", False), strict=True):
         assert error(y, x) < most and torch.equal(y, z)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("kind", ["gated", "value", "bonus", "delta", "slot"])
+def test_a_step_is_float64s(kind, dtype):
+    torch.manual_seed(7)
+    q, k, v = (torch.randn(5, 1, heads, 64) for heads in (4, 2, 2))
+    decay, beta, bonus, start = torch.rand(5, 1, 2, 64), torch.rand(5, 1, 2), torch.randn(4, 64), torch.randn(5, 2, 64, 64)
+    short = [x.to(dtype) for x in (q, k * 0.2, v)]
+
+    def results(device, wide):
+        move = lambda x: x.to(device=device, dtype=torch.float64 if wide else x.dtype)
+        q, k, v = map(move, short)
+        if kind == "delta":
+            return OPS.delta_scan(q, k, v, move(beta), move(decay[..., 0].log()), initial_state=move(start))
+        if kind == "slot":
+            return OPS.slot_scan(q, k, v, move(decay), initial_state=move(start))
+        more = {"bonus": move(bonus)} if kind == "bonus" else {}
+        return OPS.gated_scan(q, k, v, move(decay.log()), read="value" if kind == "value" else "key", initial_state=move(start), **more)
+
+    for x, y in zip(results("cpu", True), results("cuda", False), strict=True):
+        assert error(y, x) < (1e-5 if dtype == torch.float32 else 6e-3)

@@ -1,6 +1,8 @@
 #include "cortado/primitives/gated_scan/scan.h"
 
+#include "cortado/primitives/cuda/runtime.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
+#include "cortado/primitives/gated_scan/step_on_gpu.h"
 
 namespace cortado::gated {
 
@@ -99,6 +101,7 @@ TensorTuple<2> forward(ScanCall call) {
   if (call.initial_state) initial = *call.initial_state;
   const auto read = [&](const FormOutputs& out) { return call.read_keys ? out.w : out.y; };
   if (x.size(1) == 1 && !call.cu_seqlens) {
+    if (gpu_takes_step(call)) return step_on_gpu(call, cuda::machine(call.form.x.device().index()));
     if (!kernel_takes(call.form, call.options, true)) return step(call);
     const auto out = differentiate_by_kernel(call.form, call.options, call.factor, nullptr, true);
     return {read(out), out.final_state};

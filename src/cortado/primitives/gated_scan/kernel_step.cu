@@ -1,0 +1,6 @@
+// One token of the gated scan, the slot scan and the delta scan: step_gpu.h says what it computes.
+#include "cortado/primitives/gated_scan/step_gpu-inl.h"
+
+extern "C" __global__ void __launch_bounds__(128) scan_step(const cortado::gated::GpuStep in) {
+  cortado::gated::Step(in).run();
+}

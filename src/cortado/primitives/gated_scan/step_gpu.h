@@ -1,0 +1,30 @@
+// One token of a scan on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC: nothing is included.
+#pragma once
+
+namespace cortado::gated {
+
+// [B, heads, width] of one token, its last dimension without gaps; float32, or of bfloat16.
+struct GpuToken {
+  const void* data;  // null: not there
+  long long batch, head;
+  int heads;  // divides the state's; of q the output's
+  int is_short;
+};
+
+// S' = decay S + k u^T, u = v, or with beta beta (v - (decay S)^T k); o = factor S'^T q, or read along the values factor S' q;
+// with a bonus, of each key, o = factor (S + diag(bonus) k v^T)^T q.
+struct GpuStep {
+  GpuToken q, k, v, decay, beta, bonus;  // decay: a log of each head or key, or with `factors` what S is multiplied by
+  const float* initial;                  // [B, state heads, K, V] or null
+  float* last;
+  void* o;  // [B, heads, V or K], of v's type
+  int heads, state_heads, keys, values;
+  int read_values, decay_of_keys, factors, short_o;
+  float factor;
+};
+
+constexpr int kGpuStepThreads = 128, kGpuStepPiece = 32;  // of the values, or where these are read along of the keys
+constexpr int kGpuStepBytes = 5 * 128 * 4;                // of shared memory
+constexpr int kGpuStepKeys = 128, kGpuStepValues = 128;  // at most: of keys where they are added up, of values likewise
+
+}  // namespace cortado::gated

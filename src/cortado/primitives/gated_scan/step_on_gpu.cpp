@@ -1,0 +1,76 @@
+#include "cortado/primitives/gated_scan/step_on_gpu.h"
+
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/gated_scan/step_gpu.h"
+
+namespace cortado::gated {
+
+namespace {
+
+// In a type that the kernel reads, the last dimension's numbers side by side; undefined stays undefined.
+Tensor readable(const Tensor& x) {
+  if (!x.defined()) return x;
+  const auto type = x.scalar_type();
+  const Tensor typed = type == at::kFloat || type == at::kBFloat16 ? x : x.to(at::kFloat);
+  return typed.stride(-1) == 1 || typed.size(-1) == 1 ? typed : typed.contiguous();
+}
+
+// [B|1,1,h] or [B|1,1,h,width].
+GpuToken token(const Tensor& x) {
+  if (!x.defined()) return {nullptr, 0, 0, 1, 0};
+  return {x.const_data_ptr(), x.size(0) == 1 ? 0 : x.stride(0), x.stride(2), int(x.size(2)),
+          x.scalar_type() == at::kBFloat16};
+}
+
+}  // namespace
+
+bool gpu_takes_step(const ScanCall& call) {
+  const Tensor &x = call.form.x, &v = call.form.v;
+  const auto there = [](const Tensor& y) { return !y.defined() || (y.is_cuda() && y.scalar_type() != at::kDouble); };
+  const FormInputs& in = call.form;
+  for (const Tensor* y : {&in.x, &in.v, &in.g, &in.beta, &in.bonus, &call.query}) {
+    if (!there(*y)) return false;
+  }
+  return x.is_cuda() && call.options.type == at::kFloat && x.numel() > 0 && v.numel() > 0 && x.size(0) < (1 << 16) &&
+         call.state_heads < (1 << 16) && (call.read_keys ? x.size(3) <= kGpuStepKeys : v.size(3) <= kGpuStepValues) &&
+         cuda::usable(x.device().index());
+}
+
+TensorTuple<2> step_on_gpu(const ScanCall& call, cuda::Machine& machine) {
+  const c10::DeviceGuard guard(call.form.x.device());
+  const FormInputs& form = call.form;
+  const int64_t batch = form.x.size(0), keys = form.x.size(3), values = form.v.size(3), heads = call.options.heads;
+  const Tensor q = readable(call.query), k = readable(form.x), v = readable(form.v), g = readable(form.g);
+  const Tensor beta = readable(form.beta),
+               bonus = readable(form.bonus.defined() ? form.bonus.unsqueeze(0).unsqueeze(0) : form.bonus);
+  const Tensor initial = call.initial_state ? call.initial_state->to(at::kFloat).contiguous() : Tensor();
+  const auto floats = form.v.options().dtype(at::kFloat);
+  const bool short_o = form.v.scalar_type() == at::kBFloat16;
+  const Tensor o = at::empty({batch, 1, heads, call.read_keys ? values : keys}, short_o ? form.v.options() : floats);
+  const Tensor last = at::empty({batch, call.state_heads, keys, values}, floats);
+  const GpuStep in{token(q),
+                   token(k),
+                   token(v),
+                   token(g),
+                   token(beta),
+                   token(bonus),
+                   initial.defined() ? initial.const_data_ptr<float>() : nullptr,
+                   last.mutable_data_ptr<float>(),
+                   o.mutable_data_ptr(),
+                   int(heads),
+                   int(call.state_heads),
+                   int(keys),
+                   int(values),
+                   !call.read_keys,
+                   g.defined() && g.dim() == 4,
+                   call.options.decay == DecayKind::kFactors,
+                   short_o,
+                   float(call.factor)};
+  const int64_t cut = call.read_keys ? values : keys;
+  const cuda::Blocks blocks{unsigned((cut + kGpuStepPiece - 1) / kGpuStepPiece), unsigned(call.state_heads),
+                            unsigned(batch)};
+  machine.launch({"gated_scan/kernel_step", "", "scan_step", kGpuStepThreads, kGpuStepBytes}, blocks, &in);
+  return {o.to(form.v.scalar_type()), last};
+}
+
+}  // namespace cortado::gated
