@@ -79,28 +79,19 @@ class Attention {
   // o, lse, row_max and denominator of 64 queries.
   DEV void forward() {
     if (begin_ >= at_.queries) return;
-    const u16* k = head_of<const u16>(in_.k, in_, at_, at_.first_key);
-    const u16* v = head_of<const u16>(in_.v, in_, at_, at_.first_key);
+    const Pair pair = keys_and_values();
     const Span all = span_of_queries();
     fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries,
           in_.key_size);
-    const auto fetch_keys = [&](int tile_of_keys) {
-      if (tile_of_keys * kGpuTile < all.end) {
-        const int stage = 1 + (tile_of_keys & 1) * 2;
-        fetch(tile(stage), k, in_.k.token, tile_of_keys * kGpuTile, at_.keys, in_.key_size);
-        fetch(tile(stage + 1), v, in_.v.token, tile_of_keys * kGpuTile, at_.keys, in_.value_size);
-      }
-      end_group();
-    };
     const int first = all.begin / kGpuTile;
-    fetch_keys(first);
+    fetch_pair(pair, all, first, 1);
     Span seen[2];
     for (int half = 0; half < 2; ++half) seen[half] = keys_of(in_, at_, row(half));
     float o[kTiles][4] = {}, most[2] = {-infinity(), -infinity()}, sum[2] = {0, 0};
     for (int n = first; n * kGpuTile < all.end; ++n) {
       wait_for_groups<0>();
       __syncthreads();
-      fetch_keys(n + 1);
+      fetch_pair(pair, all, n + 1, 1);
       const int stage = 1 + (n & 1) * 2;
       float s[8][4] = {};
       products(s, tile(0), warp_ * 16, tile(stage), 0);
@@ -123,23 +114,12 @@ class Attention {
   // dq of 64 queries: dS = P (do v^T - delta), dq = scale dS k.
   DEV void gradient_of_queries() {
     if (begin_ >= at_.queries) return;
-    const u16* k = head_of<const u16>(in_.k, in_, at_, at_.first_key);
-    const u16* v = head_of<const u16>(in_.v, in_, at_, at_.first_key);
+    const Pair pair = keys_and_values(), own = queries_and_gradients();
     const Span all = span_of_queries();
-    fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries,
-          in_.key_size);
-    fetch(tile(1), head_of<const u16>(in_.grad_o, in_, at_, at_.first_query), in_.grad_o.token, begin_, at_.queries,
-          in_.value_size);
-    const auto fetch_keys = [&](int tile_of_keys) {
-      if (tile_of_keys * kGpuTile < all.end) {
-        const int stage = 2 + (tile_of_keys & 1) * 2;
-        fetch(tile(stage), k, in_.k.token, tile_of_keys * kGpuTile, at_.keys, in_.key_size);
-        fetch(tile(stage + 1), v, in_.v.token, tile_of_keys * kGpuTile, at_.keys, in_.value_size);
-      }
-      end_group();
-    };
+    fetch(tile(0), own.a, own.a_stride, begin_, own.end, own.a_width);
+    fetch(tile(1), own.b, own.b_stride, begin_, own.end, own.b_width);
     const int first = all.begin / kGpuTile;
-    fetch_keys(first);
+    fetch_pair(pair, all, first, 2);
     Span seen[2];
     float log_sum[2], delta[2];
     for (int half = 0; half < 2; ++half) {
@@ -152,7 +132,7 @@ class Attention {
     for (int n = first; n * kGpuTile < all.end; ++n) {
       wait_for_groups<0>();
       __syncthreads();
-      fetch_keys(n + 1);
+      fetch_pair(pair, all, n + 1, 2);
       const int stage = 2 + (n & 1) * 2;
       UNROLL_BY(1) for (int part = 0; part < 8; part += kPart) {
         float s[kPart][4] = {}, dp[kPart][4] = {};
@@ -176,25 +156,14 @@ class Attention {
   // dk and dv of 64 keys, with P and dS transposed: dv = P^T do, dk = scale dS^T q.
   DEV void gradient_of_keys() {
     if (begin_ >= at_.keys) return;
-    const u16* q = head_of<const u16>(in_.q, in_, at_, at_.first_query);
-    const u16* grad_o = head_of<const u16>(in_.grad_o, in_, at_, at_.first_query);
+    const Pair pair = queries_and_gradients(), own = keys_and_values();
     const int last = smaller(begin_ + kGpuTile, at_.keys) - 1;
     const Span all = {queries_of(in_, at_, begin_).begin, queries_of(in_, at_, last).end};
-    fetch(tile(0), head_of<const u16>(in_.k, in_, at_, at_.first_key), in_.k.token, begin_, at_.keys, in_.key_size);
-    fetch(tile(1), head_of<const u16>(in_.v, in_, at_, at_.first_key), in_.v.token, begin_, at_.keys, in_.value_size);
-    const auto fetch_queries = [&](int n) {
-      if (n * kGpuTile < all.end) {
-        const int stage = 2 + (n & 1) * 2;
-        fetch(tile(stage), q, in_.q.token, n * kGpuTile, at_.queries, in_.key_size);
-        fetch(tile(stage + 1), grad_o, in_.grad_o.token, n * kGpuTile, at_.queries, in_.value_size);
-        const int t = n * kGpuTile + (thread_ & 63);
-        const float* from = thread_ < 64 ? in_.lse : in_.delta;
-        copy4(shared_address(numbers(n) + thread_), t < at_.queries ? from + number(t) : from, t < at_.queries ? 4 : 0);
-      }
-      end_group();
-    };
+    fetch(tile(0), own.a, own.a_stride, begin_, own.end, own.a_width);
+    fetch(tile(1), own.b, own.b_stride, begin_, own.end, own.b_width);
     const int first = all.begin / kGpuTile;
-    fetch_queries(first);
+    fetch_numbers(all, first);
+    fetch_pair(pair, all, first, 2);
     Span seen[2];
     for (int half = 0; half < 2; ++half) {
       seen[half] = row(half) < at_.keys ? queries_of(in_, at_, row(half)) : Span{0, 0};
@@ -203,7 +172,8 @@ class Attention {
     for (int n = first; n * kGpuTile < all.end; ++n) {
       wait_for_groups<0>();
       __syncthreads();
-      fetch_queries(n + 1);
+      fetch_numbers(all, n + 1);
+      fetch_pair(pair, all, n + 1, 2);
       const int stage = 2 + (n & 1) * 2;
       const float* log_sums = numbers(n);
       UNROLL_BY(1) for (int part = 0; part < 8; part += kPart) {
@@ -241,6 +211,48 @@ class Attention {
   DEV Span span_of_queries() const {
     const int last = smaller(begin_ + kGpuTile, at_.queries) - 1;
     return {keys_of(in_, at_, begin_).begin, keys_of(in_, at_, last).end};
+  }
+
+  // Two tensors of the same tokens.
+  struct Pair {
+    const u16 *a, *b;
+    int a_stride, b_stride, a_width, b_width, end;
+  };
+  DEV Pair keys_and_values() const {
+    return {head_of<const u16>(in_.k, in_, at_, at_.first_key),
+            head_of<const u16>(in_.v, in_, at_, at_.first_key),
+            in_.k.token,
+            in_.v.token,
+            in_.key_size,
+            in_.value_size,
+            at_.keys};
+  }
+  DEV Pair queries_and_gradients() const {
+    return {head_of<const u16>(in_.q, in_, at_, at_.first_query),
+            head_of<const u16>(in_.grad_o, in_, at_, at_.first_query),
+            in_.q.token,
+            in_.grad_o.token,
+            in_.key_size,
+            in_.value_size,
+            at_.queries};
+  }
+
+  // Tile n of both, if there is any of it, into one of the two stages from tile `stages` on; ends the group.
+  DEV void fetch_pair(const Pair& pair, const Span& all, int n, int stages) const {
+    if (n * kGpuTile < all.end) {
+      const int stage = stages + (n & 1) * 2;
+      fetch(tile(stage), pair.a, pair.a_stride, n * kGpuTile, pair.end, pair.a_width);
+      fetch(tile(stage + 1), pair.b, pair.b_stride, n * kGpuTile, pair.end, pair.b_width);
+    }
+    end_group();
+  }
+
+  // lse and delta of the queries of tile n.
+  DEV void fetch_numbers(const Span& all, int n) const {
+    if (n * kGpuTile >= all.end) return;
+    const int t = n * kGpuTile + (thread_ & 63);
+    const float* from = thread_ < 64 ? in_.lse : in_.delta;
+    copy4(shared_address(numbers(n) + thread_), t < at_.queries ? from + number(t) : from, t < at_.queries ? 4 : 0);
   }
 
   // Rows first .. first + 64 of a tensor, 0 from `end` on.
