@@ -38,7 +38,10 @@ Tensor Experts::forward(const Tensor& x) const {
     begin += count;
   }
   if (parts.empty()) return y.view(x.sizes());
-  return y.index_add(0, of_token, at::cat(parts)).view(x.sizes());
+  const Tensor routed = at::cat(parts);
+  // Under autocast a shared expert's output is short, and what was weighed is not.
+  const auto type = at::promote_types(y.scalar_type(), routed.scalar_type());
+  return y.to(type).index_add(0, of_token, routed.to(type)).view(x.sizes());
 }
 
 double Experts::flops_per_token() const {

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/autocast.h"
 #include "cortado/nn/batch.h"
 #include "cortado/nn/embedding.h"
 #include "cortado/nn/experts.h"
@@ -179,6 +180,19 @@ TEST(Experts, EachTokenGoesThroughItsLikeliest) {
       EXPECT_EQ(layer.flops_per_token(), 2 * 6 * 5 + 2 * each + (shared ? 2 * 3 * 6 * 5 + 2 * 6 : 0));
       EXPECT_EQ(layer.forward(x.narrow(1, 0, 0)).sizes(), at::IntArrayRef({3, 0, 6}));
     }
+  }
+}
+
+TEST(Experts, ComputeUnderAutocast) {
+  for (const int64_t shared : {0, 5}) {
+    Experts layer({6, 4, true, Activation::kSilu, false}, {.count = 5, .per_token = 2, .shared = shared});
+    const Tensor x = at::randn({3, 7, 6}).requires_grad_(true);
+    const Tensor wide = layer.forward(x);
+    const Autocast on(at::kCPU, at::kBFloat16);
+    const Tensor y = layer.forward(x);
+    EXPECT_LT(relative_error(y.to(at::kFloat), wide), 0.05);
+    y.sum().backward();
+    EXPECT_TRUE(x.grad().defined());
   }
 }
 
