@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -18,8 +19,7 @@
 namespace cortado::cuda {
 namespace {
 
-Statistics counted;  // guarded by GpuMachine's lock, but for `compiled`
-std::mutex counting;
+std::atomic<int64_t> compiled{0}, from_disk{0}, launched{0};
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -134,7 +134,7 @@ class GpuMachine : public Machine {
  private:
   Function function_of(const Kernel& kernel) {
     const std::lock_guard lock(mutex_);
-    ++counted.launched;
+    ++launched;
     const auto key = std::make_tuple(std::string_view(kernel.source), std::string_view(kernel.variant),
                                      std::string_view(kernel.name));
     const auto found = functions_.find(key);
@@ -164,7 +164,7 @@ class GpuMachine : public Machine {
       binary = compile(kernel.source, kernel.variant, architecture_);
       if (!folder.empty()) keep_binary(path, binary);
     } else {
-      ++counted.from_disk;
+      ++from_disk;
     }
     driver().check(driver().load(&module, binary.data()), "cuModuleLoadData");
     return module;
@@ -230,8 +230,7 @@ std::string compile(const std::string& source, const std::string& variant, const
   c.binary_size(program, &size);
   std::string binary(size, '\0');
   c.binary(program, binary.data());
-  const std::lock_guard lock(counting);
-  ++counted.compiled;
+  ++compiled;
   return binary;
 }
 
@@ -257,7 +256,7 @@ std::vector<std::pair<std::string, int64_t>> kept_binaries() {
   return found;
 }
 
-Statistics statistics() { return counted; }
+Statistics statistics() { return {compiled, from_disk, launched}; }
 
 std::string cache_folder() {
   const std::string wanted = environment("CORTADO_CUDA_CACHE");
