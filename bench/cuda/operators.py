@@ -164,11 +164,11 @@ def main():
             for shape in SHAPES if name not in ATEN else SHAPES[:2]:
                 found["rows"].append(measure(name, shape, found["copy"], chosen.seconds))
                 torch.cuda.empty_cache()
+                if chosen.json:  # a GPU may be there for minutes
+                    chosen.json.write_text(json.dumps(found, indent=1) + "\n")
                 print({key: round(x, 3) if isinstance(x, float) else x for key, x in found["rows"][-1].items()}, flush=True)
     text = table(found)
     print(text)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=1) + "\n")
     if chosen.page:
         write_page(chosen.page, text)
 
