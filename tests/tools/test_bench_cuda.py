@@ -1,0 +1,45 @@
+"""bench/cuda/operators.py without a GPU: the table of an earlier run, and what it says where there is nothing to measure."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ROW = {"operator": "latte", "shape": [8, 2048, 16, 64], "kernels": True, "floor_ms": 0.05, "floor_both_ms": 0.2, "forward_ms": 0.1,
+       "both_ms": 0.6, "fla_ms": 0.4}  # fmt: skip
+
+
+@pytest.fixture(name="bench")
+def fixture_bench(root):
+    command = [sys.executable, root / "bench/cuda/operators.py"]
+    return lambda *words: subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+def test_an_earlier_run_becomes_a_table(bench, tmp_path):
+    found, page = tmp_path / "bench.json", tmp_path / "page.md"
+    rows = [ROW, {**ROW, "operator": "gated_slot", "kernels": False, "fla_ms": None}]
+    del rows[1]["fla_ms"]
+    found.write_text(json.dumps({"device": "a GPU", "torch": "2.11", "copy": 3.0e12, "rows": rows}))
+    page.write_text("before\n<!-- table: bench/cuda/operators.py -->\nold\n<!-- end of the table -->\nafter\n")
+    done = bench("--from-json", found, "--page", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+    assert "a GPU, torch 2.11; a copy moves 3.00 TB/s" in text
+    assert "| latte | 8, 2048, 16, 64 | 0.100 | 2.00 | 0.600 | 3.00 | 0.400 |" in text
+    assert "| gated_slot (ATen) | 8, 2048, 16, 64 | 0.100 | 2.00 | 0.600 | 3.00 | - |" in text
+    again = page.read_text()
+    assert bench("--from-json", found, "--page", page).returncode == 0 and page.read_text() == again
+
+
+def test_what_is_missing_is_said_in_a_line(bench, tmp_path):
+    found, page = tmp_path / "bench.json", tmp_path / "page.md"
+    found.write_text(json.dumps({"device": "a GPU", "torch": "2.11", "copy": 3.0e12, "rows": [ROW]}))
+    page.write_text("no marks\n")
+    done = bench("--from-json", found, "--page", page)
+    assert done.returncode == 1 and "has no marks for the table" in done.stderr and page.read_text() == "no marks\n"
+    if not torch.cuda.is_available():
+        done = bench()
+        assert done.returncode == 1 and done.stderr == "[bench-cuda] there is no GPU here\n"
