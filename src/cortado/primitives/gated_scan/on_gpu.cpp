@@ -277,9 +277,9 @@ bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor) 
 }
 
 at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widths, at::ScalarType other) {
+  if (!v.is_cuda() || v.scalar_type() != at::kBFloat16) return other;
   const bool fit = std::all_of(widths.begin(), widths.end(), [](int64_t w) { return w % 8 == 0 && w <= kWidest; });
-  return v.is_cuda() && v.scalar_type() == at::kBFloat16 && fit && cuda::usable(v.device().index()) ? at::kBFloat16
-                                                                                                    : other;
+  return fit && cuda::usable(v.device().index()) ? at::kBFloat16 : other;
 }
 
 cuda::Machine& gpu_of(const FormInputs& in) { return cuda::machine(in.x.device().index()); }

@@ -26,12 +26,13 @@ GpuToken token(const Tensor& x) {
 
 bool gpu_takes_step(const ScanCall& call) {
   const Tensor &x = call.form.x, &v = call.form.v;
+  if (!x.is_cuda()) return false;  // what a CPU's step asks first
   const auto there = [](const Tensor& y) { return !y.defined() || (y.is_cuda() && y.scalar_type() != at::kDouble); };
   const FormInputs& in = call.form;
   for (const Tensor* y : {&in.x, &in.v, &in.g, &in.beta, &in.bonus, &call.query}) {
     if (!there(*y)) return false;
   }
-  return x.is_cuda() && call.options.type == at::kFloat && x.numel() > 0 && v.numel() > 0 && x.size(0) < (1 << 16) &&
+  return call.options.type == at::kFloat && x.numel() > 0 && v.numel() > 0 && x.size(0) < (1 << 16) &&
          call.state_heads < (1 << 16) && (call.read_keys ? x.size(3) <= kGpuStepKeys : v.size(3) <= kGpuStepValues) &&
          cuda::usable(x.device().index());
 }
