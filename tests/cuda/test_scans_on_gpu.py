@@ -142,6 +142,7 @@ def latte(device, dtype, inputs, grad):
     return [o.detach(), *torch.autograd.grad(o, leaves, grad.to(o))]
 
 
+@pytest.mark.mechanism("latte")
 @pytest.mark.parametrize(("dtype", "most", "size"), [(torch.float32, 1e-4, 1.0), (BF16, 1.5e-2, 1.0), (torch.float32, 1e-4, 100.0)])
 def test_latte_is_float64s(dtype, most, size):
     torch.manual_seed(3)
@@ -179,6 +180,7 @@ def test_window_attention_is_float64s(case):
         assert error(y, x) < (1e-5 if i < 2 else 8e-3) and torch.equal(y, z)
 
 
+@pytest.mark.mechanism("macchiato")
 def test_macchiato_is_float64s():
     torch.manual_seed(5)
     widths = (65, 64, 64, 64, 64)  # query logits, key logits, values, the window's queries and keys
