@@ -3,7 +3,7 @@
 
     python bench/cuda/operators.py [--json FILE] [--page docs/performance-cuda.md] [--only NAME,...] [--seconds S]
 
-The floor is the bytes in and out once, with backward 11/4 of the forward's, over the bandwidth of a large copy, which is measured
+The floor is the bytes in and out once, forward and backward together 15/4 of the forward's, over the bandwidth of a large copy, which is measured
 first. Where flash-linear-attention is installed its operator is timed too (forward alone: its gated backward refuses some versions
 of Triton). CORTADO_OPS names the library, else build/release/lib. --page writes the table into a document, between its marks."""
 

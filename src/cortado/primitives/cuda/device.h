@@ -83,6 +83,11 @@ DEV float power(float x) {
   return y;
 }
 
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
+
+// e^x, of an x that is not so large that its last digits count.
+DEV float exponential(float x) { return power(x * kLog2e); }
+
 // log2 x, to about 2 ulp away from 1.
 DEV float logarithm(float x) {
   float y;

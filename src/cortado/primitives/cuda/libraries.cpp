@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <glob.h>
 
-#include <initializer_list>
 #include <vector>
 
 #include "cortado/base/error.h"

@@ -40,7 +40,7 @@ Description describe(int device);  // Failure where it is not usable
 // The binaries on disk, by kernel file: those of any GPU and driver.
 std::vector<std::pair<std::string, int64_t>> kept_binaries();
 
-// What has happened in this process, for `cortado doctor` and tests.
+// What has happened in this process.
 struct Statistics {
   int64_t compiled = 0, from_disk = 0, launched = 0;
 };

@@ -1,8 +1,26 @@
 #include "cortado/primitives/cuda/tensors.h"
 
+#include <algorithm>
 #include <climits>
 
+#include "cortado/primitives/cuda/runtime.h"
+
 namespace cortado::cuda {
+
+Machine& machine_of(const Tensor& x) { return machine(x.device().index()); }
+
+GpuBounds::GpuBounds(const std::vector<int64_t>* bounds, int64_t tokens, at::Device device) : longest(tokens) {
+  if (!bounds) return;
+  numbers = at::tensor(*bounds, at::kLong).to(device);
+  longest = 0;
+  for (size_t i = 1; i < bounds->size(); ++i) longest = std::max(longest, (*bounds)[i] - (*bounds)[i - 1]);
+}
+
+const long long* GpuBounds::get() const { return numbers.defined() ? long_numbers(numbers) : nullptr; }
+
+const long long* long_numbers(const Tensor& x) {
+  return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>());
+}
 
 Tensor in_pieces(const Tensor& x) {
   const int64_t numbers = 16 / x.element_size();

@@ -3,11 +3,29 @@
 
 #include <ATen/ATen.h>
 
+#include <vector>
+
+#include "cortado/primitives/cuda/machine.h"
 #include "cortado/primitives/cuda/timed.h"
 
 namespace cortado::cuda {
 
 using at::Tensor;
+
+// That of the GPU where x is.
+Machine& machine_of(const Tensor& x);
+
+// Bounds of packed sequences where the kernels read them, or null: a dense batch of rows of so many tokens.
+struct GpuBounds {
+  Tensor numbers;
+  int64_t longest;  // of the rows
+
+  GpuBounds(const std::vector<int64_t>* bounds, int64_t tokens, at::Device device);
+  const long long* get() const;
+};
+
+// int64, as kernels call it.
+const long long* long_numbers(const Tensor& x);
 
 // [B,T,h,width], or a copy, whose rows are pieces of 16 bytes.
 Tensor in_pieces(const Tensor& x);

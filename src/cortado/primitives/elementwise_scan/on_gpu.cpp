@@ -15,31 +15,24 @@ bool gpu_takes(std::initializer_list<Tensor> tensors, int64_t rows) {
   return device >= 0 && rows > 0 && rows < (1 << 16) && cuda::usable(device);
 }
 
-cuda::Machine& gpu_of(const Tensor& x) { return cuda::machine(x.device().index()); }
-
 GpuChannels gpu_channels(const Tensor& x) {
   return {x.data_ptr<float>(), x.size(0) == 1 ? 0 : x.stride(0), x.stride(1)};
 }
 
-GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Machine& machine, int64_t parts) {
-  int64_t longest = like.size(1);
-  if (const auto* all = rows.get()) {
-    bounds = at::tensor(*all, at::kLong).to(like.device());
-    longest = 0;
-    for (size_t i = 1; i < all->size(); ++i) longest = std::max(longest, (*all)[i] - (*all)[i - 1]);
-  }
+GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Machine& machine, int64_t parts)
+    : bounds(rows.get(), like.size(1), like.device()) {
   const int64_t count = rows.rows(like.size(0)), channels = like.size(2);
   const int64_t groups = (channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads;
   // A multiprocessor needs some 1,500 threads that wait for memory; a part should be worth its summary. Packed rows are
   // cut as if each was alone, so that they are computed as when they are.
-  const int64_t wanted = 12 * machine.multiprocessors() / (bounds.defined() ? groups : count * groups);
+  const int64_t wanted = 12 * machine.multiprocessors() / (bounds.get() ? groups : count * groups);
   const int64_t shortest = parts ? 1 : 64;
-  times.bounds = bounds.defined() ? reinterpret_cast<const long long*>(bounds.const_data_ptr<int64_t>()) : nullptr;
+  times.bounds = bounds.get();
   times.rows = int(count);
   times.tokens = int(like.size(1));
   times.channels = int(channels);
-  times.parts =
-      int(std::clamp<int64_t>(parts ? parts : wanted, 1, std::max<int64_t>(1, (longest + shortest - 1) / shortest)));
+  times.parts = int(
+      std::clamp<int64_t>(parts ? parts : wanted, 1, std::max<int64_t>(1, (bounds.longest + shortest - 1) / shortest)));
   times.part_tokens = int(shortest);
   times.reverse = reverse;
   if (times.parts > 1) {

@@ -1,7 +1,7 @@
 // What goes through time channel by channel, on a GPU: the launches of timewise_gpu-inl.h's kernels.
 #pragma once
 
-#include "cortado/primitives/cuda/machine.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/elementwise_scan/timewise_gpu.h"
 #include "cortado/primitives/operator.h"
 
@@ -9,7 +9,6 @@ namespace cortado::timewise {
 
 // Whether these are float32 on a GPU that has kernels. The rows are blocks of a grid, whose number has an end.
 bool gpu_takes(std::initializer_list<Tensor> tensors, int64_t rows);
-cuda::Machine& gpu_of(const Tensor& x);
 
 // [B,T,D] float32, its channels side by side.
 GpuChannels gpu_channels(const Tensor& x);
@@ -17,7 +16,8 @@ GpuChannels gpu_channels(const Tensor& x);
 // The times of one operation, with what has to live until it is launched.
 struct GpuWalk {
   GpuTimes times{};
-  Tensor bounds, carries;
+  cuda::GpuBounds bounds;
+  Tensor carries;
 
   // `parts`: of time; 0: as many as fill the GPU.
   GpuWalk(const Tensor& like, const Bounds& bounds, bool reverse, cuda::Machine& machine, int64_t parts = 0);

@@ -153,7 +153,7 @@ std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const T
                                    bool reverse) {
   if (kernel_takes(b.scalar_type(), log_a, b)) return forward_by_kernel(log_a, b, initial, bounds, reverse);
   if (timewise::gpu_takes({log_a, b, initial}, bounds.rows(b.size(0)))) {
-    return elementwise::forward_on_gpu(log_a, b, initial, bounds, reverse, timewise::gpu_of(b));
+    return elementwise::forward_on_gpu(log_a, b, initial, bounds, reverse, cuda::machine_of(b));
   }
   const auto dense = [reverse](const Tensors& timed, const Tensors& rows) -> PackedResult {
     const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
@@ -220,7 +220,7 @@ Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& 
   if (kernel_takes(type, logs, dh)) {
     found = backward_by_kernel(dh, dfinal, logs, h, start, bounds, reverse);
   } else if (timewise::gpu_takes({logs, h, start}, bounds.rows(h.size(0)))) {
-    found = elementwise::backward_on_gpu(dh, dfinal, logs, h, start, bounds, reverse, timewise::gpu_of(h));
+    found = elementwise::backward_on_gpu(dh, dfinal, logs, h, start, bounds, reverse, cuda::machine_of(h));
   } else {
     const auto dense = [reverse](const Tensors& timed, const Tensors& rows) {
       return backward_dense(timed, rows, reverse);

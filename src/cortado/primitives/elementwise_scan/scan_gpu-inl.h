@@ -6,14 +6,12 @@
 
 namespace cortado::elementwise {
 
+using device::exponential;
 using timewise::Place;
 
 struct alignas(8) ScanCarry {
   float log_decay, h;  // of what came before, and what was added since
 };
-
-// e^x of what does not overflow.
-DEV float exponential(float x) { return device::power(x * 1.44269504f); }
 
 DEV ScanCarry join_scans(ScanCarry before, ScanCarry part) {
   return {before.log_decay + part.log_decay, exponential(part.log_decay) * before.h + part.h};

@@ -6,7 +6,6 @@
 
 namespace cortado::gated {
 
-constexpr float kLog2eOfGates = 1.44269504f;
 // What a block's gates may add up to, as powers of two: q e^F and k e^-F must be numbers of their type.
 #ifdef CORTADO_HALF
 constexpr float kSteep = -8.0f;
@@ -33,7 +32,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   DEV explicit ChannelScan(const GpuScan& scan) : Base(scan, shared_memory() + 2 * kStageBytes) {
     shared_ = shared_memory();
     base_ = shared_address(shared_);
-    raised_ = states_ + 2 * kKeys * kGpuPiece * 2;
+    raised_ = states_ + kGpuStateCopies * kKeys * kGpuPiece * 2;
     kept_ = reinterpret_cast<float*>(raised_ + kGpuChunk * kWidth * 2);
     kept16_ = reinterpret_cast<u32*>(kept_ + kBlocks * kWidth);
     steep_ = reinterpret_cast<int*>(kept16_ + kBlocks * kWidth / 2);
@@ -118,7 +117,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     float g[8][2], sum[2] = {0, 0};
     UNROLL for (int j = 0; j < 8; ++j) {
       const Two both = *reinterpret_cast<const Two*>(gates + gate_place<kWidth>(first + j, 2 * pair));
-      UNROLL for (int x = 0; x < 2; ++x) sum[x] += g[j][x] = both.x[x] * kLog2eOfGates;
+      UNROLL for (int x = 0; x < 2; ++x) sum[x] += g[j][x] = both.x[x] * kLog2e;
     }
     float total[2], before[2], behind[2];
     UNROLL for (int x = 0; x < 2; ++x) {
@@ -234,8 +233,6 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       multiply(a[1], q[i], k[2], k[3]);
     }
   }
-  template <int W>
-  DEV void products(float (*)[4], const u32 (*)[4], Tile<W>, int) const {}  // of the other side: not called
 
   // mask: only s <= t, both of the same block.
   DEV bool counts(int i, int x, bool mask) const {
@@ -257,8 +254,6 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       multiply(o[2 * pair + 1], weights, v[2], v[3]);
     }
   }
-  template <int W>
-  DEV void add_values(float (*)[4], const float (*)[4], Tile<W>, int, bool) const {}  // of the other side: not called
 
   // q, decayed from the end of `block` on, from its start on.
   DEV void move_start(u32 (*q)[4], int block) const {
@@ -289,11 +284,10 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
 
   // --- Blocks whose gates fall too far for e^-F: pair by pair, from the inputs in memory. ---
 
-  template <typename T>
   DEV float number(const GpuTimed& x, int c, int r, int channel, int count) const {
     const int t = token(c, r);
     if (t >= at_.tokens || channel >= count) return 0;
-    return unpack_low(head_of<const T>(x, scan_, at_, channel)[times(t, x.token)]);
+    return unpack_low(head_of<const u16>(x, scan_, at_, channel)[times(t, x.token)]);
   }
 
   // a_ts = sum of q_t k_s e^(sum of the gates behind s to t) over the keys: a lane has an s, and half of the keys.
@@ -302,11 +296,11 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     float sums[16] = {};
     UNROLL_BY(1) for (int i = 0; i < kKeys / 2; ++i) {
       const int channel = (lane_ >> 4) * (kKeys / 2) + i;
-      float w = number<u16>(scan_.k, c, first + s, channel, scan_.keys);
+      float w = number(scan_.k, c, first + s, channel, scan_.keys);
       UNROLL for (int t = 0; t < 16; ++t) {
         const float gate = gate_tile(c)[gate_place<kWidth>(first + t, channel)];
-        if (t > s) w *= power(gate * kLog2eOfGates);
-        if (t >= s) sums[t] += w * number<u16>(scan_.q, c, first + t, channel, scan_.keys);
+        if (t > s) w *= exponential(gate);
+        if (t >= s) sums[t] += w * number(scan_.q, c, first + t, channel, scan_.keys);
       }
     }
     float* table = notes(tile);
@@ -339,8 +333,8 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       UNROLL_BY(1) for (int t = 4 * part; t < 4 * part + 4; ++t) {
         const int at = token(c, first + t) + scan_.shift;
         const bool there = at >= 0 && at < at_.tokens && channel < gate_count();
-        const float keeps = there ? power(gates[times(at, scan_.g.token)] * kLog2eOfGates) : 1.0f;
-        const float v = number<u16>(scan_.v, c, first + t, at_.piece * kGpuPiece + channel, scan_.values);
+        const float keeps = there ? exponential(gates[times(at, scan_.g.token)]) : 1.0f;
+        const float v = number(scan_.v, c, first + t, at_.piece * kGpuPiece + channel, scan_.values);
         float sum = 0;
         UNROLL for (int s = 0; s < 16; ++s) {
           left[s] = s == t ? v : left[s] * keeps;
@@ -472,7 +466,7 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
     const float* gates = g + times(t, in.g.token);
     Two* to =
         reinterpret_cast<Two*>(in.gradient + ((batch * in.tokens + first + t) * in.heads + head) * in.keys + channel);
-    *to = {gates[0] < -60.0f ? 0.0f : sum.x[0], gates[1] < -60.0f ? 0.0f : sum.x[1]};
+    *to = {gates[0] < kCut ? 0.0f : sum.x[0], gates[1] < kCut ? 0.0f : sum.x[1]};
   }
 }
 

@@ -11,8 +11,6 @@ namespace cortado::gated {
 
 using namespace device;
 
-constexpr float kCut = -60.0f, kLog2e = 1.44269504f;
-
 // In shared memory.
 struct Sums {
   float *sums, *cuts;  // P_t log2(e) since the stretch began; how many cuts there were before

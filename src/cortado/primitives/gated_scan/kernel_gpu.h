@@ -74,6 +74,7 @@ struct GpuChannelGradient {
   int reverse;
 };
 
+constexpr float kCut = -60.0f;                                    // a gate below this leaves nothing
 constexpr int kGpuChunk = 64, kGpuPiece = 64, kGpuThreads = 256;  // kGpuPiece: of the values
 constexpr int kGpuSegment = 4 * kGpuChunk;
 constexpr int kGpuGateHeads = 16;  // of gated_scan_gate_gradient: a block has so many heads, each with so many threads

@@ -14,6 +14,7 @@ using cuda::in_pieces, cuda::timed;
 constexpr int64_t kWidest = 128, kShortestPart = 1024;  // in tokens
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int wide(int64_t keys) { return keys <= 64 ? 64 : 128; }  // KEYS
 
 Tensor across(const Tensor& state) { return state.defined() ? state.transpose(2, 3).contiguous() : state; }
 
@@ -41,14 +42,8 @@ class Calls {
         half_(in.x.scalar_type() == at::kHalf),
         factor_(factor),
         g_(gates_of(in)),
-        channels_(g_.defined() && g_.dim() == 4) {
-    if (bounds) bounds_ = at::tensor(*bounds, at::kLong).to(in.x.device());
-    if (bounds) longest_ = 0;
-    for (size_t i = 1; bounds && i < bounds->size(); ++i) {
-      longest_ = std::max(longest_, (*bounds)[i] - (*bounds)[i - 1]);
-    }
-    if (!bounds) longest_ = tokens_;
-  }
+        channels_(g_.defined() && g_.dim() == 4),
+        bounds_(bounds, tokens_, in.x.device()) {}
 
   struct Result {
     Tensor o, last;
@@ -70,7 +65,7 @@ class Calls {
     scan.with = timed(all[3]);
     scan.o = timed(out.o);
     scan.g = timed(g_);
-    scan.bounds = packed();
+    scan.bounds = bounds_.get();
     scan.batch = int(batch_);
     scan.tokens = int(tokens_);
     scan.heads = int(heads_);
@@ -92,14 +87,14 @@ class Calls {
                              from.products.const_data_ptr<float>(),
                              timed(g_),
                              gradient.mutable_data_ptr<float>(),
-                             packed(),
+                             bounds_.get(),
                              int(tokens_),
                              int(heads_),
                              from.slabs,
                              from.partials,
                              int(batch_),
                              reverse};
-    const cuda::Blocks blocks{unsigned(rows_), unsigned(divide_up(longest_, kGpuSegment)),
+    const cuda::Blocks blocks{unsigned(rows_), unsigned(divide_up(bounds_.longest, kGpuSegment)),
                               unsigned(divide_up(heads_, kGpuGateHeads))};
     machine_.launch({source(), variant(64), "gated_scan_gate_gradient", kGpuThreads, kGpuThreads * sizeof(float)},
                     blocks, &in);
@@ -119,13 +114,14 @@ class Calls {
                                 timed(g_),
                                 from.products.const_data_ptr<float>(),
                                 gradient.mutable_data_ptr<float>(),
-                                packed(),
+                                bounds_.get(),
                                 int(tokens_),
                                 int(heads_),
                                 int(keys),
                                 int(pieces),
                                 reverse};
-    const cuda::Blocks blocks{unsigned(rows_ * heads_), unsigned(divide_up(longest_, kGpuSegment)), unsigned(pieces)};
+    const cuda::Blocks blocks{unsigned(rows_ * heads_), unsigned(divide_up(bounds_.longest, kGpuSegment)),
+                              unsigned(pieces)};
     machine_.launch({source(), variant(64), "channel_gradient", kGpuThreads, kGpuThreads * 2 * sizeof(float)}, blocks,
                     &in);
     return gradient;
@@ -156,17 +152,12 @@ class Calls {
     return g.dim() == 4 ? in_pieces(g) : g;
   }
   const char* source() const { return channels_ ? kChannels : kHeads; }
-  const long long* packed() const {
-    return bounds_.defined() ? reinterpret_cast<const long long*>(bounds_.const_data_ptr<int64_t>()) : nullptr;
-  }
-
-  static int64_t wide(int64_t keys) { return keys <= 64 ? 64 : 128; }
   std::string variant(int64_t keys) const {
-    return std::string(keys <= 64 ? "KEYS=64" : "KEYS=128") + (half_ ? " CORTADO_HALF" : "");
+    return "KEYS=" + std::to_string(wide(keys)) + (half_ ? " CORTADO_HALF" : "");
   }
 
   int64_t segments() const {
-    return bounds_.defined() ? tokens_ / kGpuSegment + rows_ + 1 : rows_ * divide_up(tokens_, kGpuSegment);
+    return bounds_.get() ? tokens_ / kGpuSegment + rows_ + 1 : rows_ * divide_up(tokens_, kGpuSegment);
   }
 
   // The first call leaves states where segments end, the second multiplies them by its own.
@@ -198,7 +189,7 @@ class Calls {
     const std::string behind = reverse ? "_reverse" : "", base = !channels_ ? "gated_scan"
                                                                  : across   ? "on_values"
                                                                             : "on_keys";
-    const int wide_keys = int(wide(keys));
+    const int wide_keys = wide(keys);
     const auto start = [&](const std::string& name, int64_t parts) {
       const cuda::Blocks grid{unsigned(blocks), unsigned(parts)};
       const int shared = channels_ ? gpu_channel_shared_bytes(wide_keys, !across) : gpu_shared_bytes(wide_keys);
@@ -208,8 +199,8 @@ class Calls {
     scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
     // Packed rows are cut as if each was alone, so that they are computed as when they are.
     scan.part_tokens = int(parts_ ? kGpuChunk : kShortestPart);
-    const int64_t parts = std::clamp<int64_t>(parts_for(bounds_.defined() ? heads_ * pieces : blocks), 1,
-                                              std::max<int64_t>(1, divide_up(longest_, scan.part_tokens)));
+    const int64_t parts = std::clamp<int64_t>(parts_for(bounds_.get() ? heads_ * pieces : blocks), 1,
+                                              std::max<int64_t>(1, divide_up(bounds_.longest, scan.part_tokens)));
     scan.parts = int(parts);
     Tensor states, kept;
     if (parts > 1) {
@@ -246,18 +237,16 @@ class Calls {
 
   cuda::Machine& machine_;
   const int64_t batch_, tokens_, heads_, rows_, parts_;
-  int64_t longest_ = 0;  // of the rows, in tokens
   const bool half_;
   const double factor_;
   const Tensor g_;
   const bool channels_;
-  Tensor bounds_;
+  const cuda::GpuBounds bounds_;
 };
 
 // Whether a block's shared memory suffices.
 bool fits(const FormInputs& in) {
-  const int most = cuda::machine(in.x.device().index()).shared_bytes();
-  const auto wide = [](int64_t keys) { return keys <= 64 ? 64 : 128; };
+  const int most = cuda::machine_of(in.x).shared_bytes();
   if (!in.g.defined() || in.g.dim() == 3) return most >= gpu_shared_bytes(wide(std::max(in.x.size(3), in.v.size(3))));
   return most >= std::max(gpu_channel_shared_bytes(wide(in.x.size(3)), true),
                           gpu_channel_shared_bytes(wide(in.v.size(3)), false));
@@ -281,8 +270,6 @@ at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widt
   const bool fit = std::all_of(widths.begin(), widths.end(), [](int64_t w) { return w % 8 == 0 && w <= kWidest; });
   return fit && cuda::usable(v.device().index()) ? at::kBFloat16 : other;
 }
-
-cuda::Machine& gpu_of(const FormInputs& in) { return cuda::machine(in.x.device().index()); }
 
 FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,
                                  const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {

@@ -9,7 +9,6 @@ namespace cortado::gated {
 // Whether they compute this: 16-bit tensors on a GPU that has kernels, a gate for each head or none, K and V multiples
 // of 8 up to 128.
 bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor);
-cuda::Machine& gpu_of(const FormInputs& in);
 
 // The type that a scan's other operands should have beside these values, for the kernels to take them: that of v, or where
 // they would not anyway, `other`. `widths`: the keys' and the values'. For operands in [0, 1]: bfloat16 alone.

@@ -1,6 +1,6 @@
 #include "cortado/primitives/gated_scan/scan.h"
 
-#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/step_on_gpu.h"
 
@@ -75,7 +75,7 @@ FormOutputs compute(const ScanCall& call) {
   if (in.initial.defined()) in.initial = expand_heads(in.initial, options.heads, 1);
   if (in.final_grad.defined()) in.final_grad = spread_to_copies(in.final_grad, options.heads);
   if (gpu_takes(in, options, call.factor)) {
-    return differentiate_on_gpu(in, options, call.factor, bounds.get(), gpu_of(in));
+    return differentiate_on_gpu(in, options, call.factor, bounds.get(), cuda::machine_of(in.x));
   }
   const bool scale_read = in.beta.defined() && !options.want_rest;
   Tensor& given = options.want_y ? in.w : in.y;
@@ -101,7 +101,7 @@ TensorTuple<2> forward(ScanCall call) {
   if (call.initial_state) initial = *call.initial_state;
   const auto read = [&](const FormOutputs& out) { return call.read_keys ? out.w : out.y; };
   if (x.size(1) == 1 && !call.cu_seqlens) {
-    if (gpu_takes_step(call)) return step_on_gpu(call, cuda::machine(call.form.x.device().index()));
+    if (gpu_takes_step(call)) return step_on_gpu(call, cuda::machine_of(call.form.x));
     if (!kernel_takes(call.form, call.options, true)) return step(call);
     const auto out = differentiate_by_kernel(call.form, call.options, call.factor, nullptr, true);
     return {read(out), out.final_state};

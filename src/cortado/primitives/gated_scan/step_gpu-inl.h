@@ -125,7 +125,7 @@ class Step {
   DEV float decay(int i) const {
     if (!in_.decay.data) return 1;
     const float x = number(in_.decay, head_, in_.decay_of_keys ? i : 0, in_.state_heads);
-    return in_.factors ? x : power(x * 1.44269504f);
+    return in_.factors ? x : exponential(x);
   }
   DEV void write(int head, int width, int i, float sum) const {
     const long long place = (static_cast<long long>(row_) * in_.heads + head) * width + i;

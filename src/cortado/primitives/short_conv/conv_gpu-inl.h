@@ -78,7 +78,7 @@ class Conv {
 
  private:
   DEV static Two two(const float* numbers) { return *reinterpret_cast<const Two*>(numbers); }
-  DEV static float sigmoid(float x) { return 1 / (1 + power(-x * 1.44269504f)); }
+  DEV static float sigmoid(float x) { return 1 / (1 + exponential(-x)); }
   DEV static void push(Two* all, Two next) {
     UNROLL for (int i = 0; i < kTaps - 1; ++i) all[i] = all[i + 1];
     all[kTaps - 1] = next;

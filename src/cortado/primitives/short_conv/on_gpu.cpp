@@ -1,6 +1,7 @@
 #include "cortado/primitives/short_conv/on_gpu.h"
 
 #include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/short_conv/kernel_gpu.h"
 
 namespace cortado::convolution {
@@ -16,19 +17,18 @@ Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous
 const float* numbers(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
 
 struct Call {
-  Tensor x, weight, bias, initial, bounds;
+  Tensor x, weight, bias, initial;
+  cuda::GpuBounds bounds;
   GpuConv in{};
   std::string variant;
 
   Call(const GpuInputs& given, const Bounds& rows)
-      : x(in_rows(given.x)), weight(plain(given.weight.t())), bias(plain(given.bias)), initial(plain(given.initial)) {
-    int64_t longest = x.size(1);
-    if (const auto* all = rows.get()) {
-      bounds = at::tensor(*all, at::kLong).to(x.device());
-      in.bounds = reinterpret_cast<const long long*>(bounds.const_data_ptr<int64_t>());
-      longest = 0;
-      for (size_t i = 1; i < all->size(); ++i) longest = std::max(longest, (*all)[i] - (*all)[i - 1]);
-    }
+      : x(in_rows(given.x)),
+        weight(plain(given.weight.t())),
+        bias(plain(given.bias)),
+        initial(plain(given.initial)),
+        bounds(rows.get(), x.size(1), x.device()) {
+    in.bounds = bounds.get();
     in.x = rows_of(x);
     in.weight = numbers(weight);
     in.bias = numbers(bias);
@@ -36,7 +36,7 @@ struct Call {
     in.rows = int(rows.rows(x.size(0)));
     in.tokens = int(x.size(1));
     in.channels = int(x.size(2));
-    in.parts = int(std::max<int64_t>(1, (longest + kGpuConvTokens - 1) / kGpuConvTokens));
+    in.parts = int(std::max<int64_t>(1, (bounds.longest + kGpuConvTokens - 1) / kGpuConvTokens));
     in.silu = given.silu;
     variant = "TAPS=" + std::to_string(weight.size(0));
     if (x.scalar_type() != at::kFloat) variant += " SHORT";
@@ -62,8 +62,6 @@ bool gpu_takes(const GpuInputs& in, const Bounds& bounds) {
          in.x.size(2) % 2 == 0 && in.weight.size(1) <= kGpuMostTaps && rows > 0 && rows < (1 << 16) &&
          in.x.size(1) / kGpuConvTokens < (1 << 16) - 1 && cuda::usable(in.x.device().index());
 }
-
-cuda::Machine& gpu_of(const Tensor& x) { return cuda::machine(x.device().index()); }
 
 TensorTuple<2> forward_on_gpu(const GpuInputs& given, const Bounds& bounds, cuda::Machine& machine) {
   const c10::DeviceGuard guard(given.x.device());

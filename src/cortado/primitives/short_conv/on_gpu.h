@@ -14,7 +14,6 @@ struct GpuInputs {
 
 // Whether they compute this: an even number of channels, up to 8 taps, on a GPU that has kernels.
 bool gpu_takes(const GpuInputs& in, const Bounds& bounds);
-cuda::Machine& gpu_of(const Tensor& x);
 
 // (y in x's type, final state in float32)
 TensorTuple<2> forward_on_gpu(const GpuInputs& in, const Bounds& bounds, cuda::Machine& machine);

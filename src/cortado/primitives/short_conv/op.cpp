@@ -1,5 +1,6 @@
 #include "cortado/primitives/short_conv/op.h"
 
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/short_conv/kernel.h"
@@ -131,7 +132,7 @@ std::optional<TensorTuple<2>> forward_on_gpu(const Arguments& in) {
   const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
   const auto inputs = gpu_inputs(in);
   if (!convolution::gpu_takes(inputs, bounds)) return {};
-  return convolution::forward_on_gpu(inputs, bounds, convolution::gpu_of(in.x));
+  return convolution::forward_on_gpu(inputs, bounds, cuda::machine_of(in.x));
 }
 
 std::optional<Four> backward_on_gpu(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_final) {
@@ -139,7 +140,7 @@ std::optional<Four> backward_on_gpu(const Arguments& in, const Tensor& grad_y, c
   const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
   const auto inputs = gpu_inputs(in);
   if (!convolution::gpu_takes(inputs, bounds)) return {};
-  return convolution::backward_on_gpu(inputs, bounds, grad_y, grad_final.value_or(Tensor()), convolution::gpu_of(in.x));
+  return convolution::backward_on_gpu(inputs, bounds, grad_y, grad_final.value_or(Tensor()), cuda::machine_of(in.x));
 }
 
 // --- By ATen. ---

@@ -77,7 +77,7 @@ SoftmaxParts forward(const Tensor& theta, const OptionalTensor& normalizer, cons
   const Bounds bounds(kTimeSoftmax, cu_seqlens, theta.size(1));
   const TimeSoftmax p = kernel_takes(theta, start, peak) ? softmax_by_kernel(theta, start, peak, bounds)
                         : timewise::gpu_takes({theta, start, peak}, bounds.rows(theta.size(0)))
-                            ? softmax::on_gpu(theta, start, peak, bounds, timewise::gpu_of(theta))
+                            ? softmax::on_gpu(theta, start, peak, bounds, cuda::machine_of(theta))
                             : softmax_by_scans(theta, normalizer, maximum, cu_seqlens);
   return {p.keys, p.normalizer, p.last_normalizer, p.gate, p.maximum, p.last_maximum};
 }

@@ -16,7 +16,6 @@ struct SoftmaxOp : GpuSoftmax {
   struct Input {
     float theta;
   };
-  static constexpr float kLog2e = 1.44269504f;
   DEV static float nothing_seen() { return -device::infinity(); }
   DEV static float seen(float maximum) { return maximum == nothing_seen() ? 0.0f : maximum; }
 
@@ -35,14 +34,14 @@ struct SoftmaxOp : GpuSoftmax {
   DEV void absorb(Carry& carry, Input in) const { carry = join(carry, {in.theta, 1}); }
   DEV Carry join(Carry before, Carry part) const {
     const float maximum = before.maximum > part.maximum ? before.maximum : part.maximum, m = seen(maximum);
-    return {maximum, device::power((before.maximum - m) * kLog2e) * before.sum +
-                         device::power((part.maximum - m) * kLog2e) * part.sum};
+    return {maximum,
+            device::exponential(before.maximum - m) * before.sum + device::exponential(part.maximum - m) * part.sum};
   }
   DEV void step(Carry& carry, Input in, const Place& at, int t) const {
     const float before = carry.maximum;
     carry.maximum = before > in.theta ? before : in.theta;
-    const float m = seen(carry.maximum), key = device::power((in.theta - m) * kLog2e);
-    carry.sum = device::power((before - m) * kLog2e) * carry.sum + key;
+    const float m = seen(carry.maximum), key = device::exponential(in.theta - m);
+    carry.sum = device::exponential(before - m) * carry.sum + key;
     *at.at(keys, t) = key;
     *at.at(gate, t) = before - m;
     *at.at(maximum, t) = m;

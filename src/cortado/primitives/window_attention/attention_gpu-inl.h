@@ -8,8 +8,6 @@ namespace cortado::window {
 
 using namespace device;
 
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
-
 // A row, a head of it, and a tile of its queries or keys.
 struct Place {
   int row, head, tile;

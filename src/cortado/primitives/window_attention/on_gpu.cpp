@@ -9,25 +9,16 @@ namespace cortado::window {
 
 namespace {
 
+constexpr const char* kOp = "window_attention";
 constexpr int64_t kWidest = 128;
 
 int width_of(const Tensor& k, const Tensor& v) { return std::max(k.size(3), v.size(3)) <= 64 ? 64 : 128; }
 
-int64_t longest(const std::vector<int64_t>& bounds) {
-  int64_t most = 0;
-  for (size_t i = 1; i < bounds.size(); ++i) most = std::max(most, bounds[i] - bounds[i - 1]);
-  return most;
-}
-
-const long long* long_numbers(const Tensor& x) {
-  return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>());
-}
-
 // A call's inputs as the kernels read them, and how many tiles there are.
 struct Call {
-  Tensor q, k, v, query_bounds, key_bounds, first_key;
+  Tensor q, k, v, first_key;
+  cuda::GpuBounds query_bounds, key_bounds;
   GpuAttention in{};
-  int64_t most_queries, most_keys;
   int width;
   bool half;
 
@@ -35,14 +26,17 @@ struct Call {
       : q(cuda::in_pieces(q_given)),
         k(cuda::in_pieces(k_given)),
         v(cuda::in_pieces(v_given)),
-        most_queries(q.size(1)),
-        most_keys(k.size(1)),
+        query_bounds(Bounds(kOp, options.cu_seqlens, q.size(1)).get(), q.size(1), q.device()),
+        key_bounds(Bounds(kOp, options.cu_seqlens_k ? options.cu_seqlens_k : options.cu_seqlens, k.size(1)).get(),
+                   k.size(1), q.device()),
         width(width_of(k, v)),
         half(q.scalar_type() == at::kHalf) {
     in.q = cuda::timed(q);
     in.k = cuda::timed(k);
     in.v = cuda::timed(v);
-    in.rows = int(q.size(0));
+    in.query_bounds = query_bounds.get();
+    in.key_bounds = key_bounds.get();
+    in.rows = int(options.cu_seqlens ? query_bounds.numbers.numel() - 1 : q.size(0));
     in.queries = int(q.size(1));
     in.keys = int(k.size(1));
     in.heads = int(std::max({q.size(2), k.size(2), v.size(2)}));
@@ -52,32 +46,16 @@ struct Call {
     in.causal = options.causal;
     in.scale = float(options.scale.value_or(1 / std::sqrt(double(q.size(3)))));
     if (options.first_key) first_key = options.first_key->contiguous();
-    if (options.first_key) in.first_key = long_numbers(first_key);
-    if (options.cu_seqlens) pack(options);
+    if (options.first_key) in.first_key = cuda::long_numbers(first_key);
   }
 
   Tensor sums() const { return at::empty({q.size(0), q.size(1), in.heads}, q.options().dtype(at::kFloat)); }
 
   void launch(cuda::Machine& machine, const char* kernel, int64_t tokens, size_t shared) const {
-    const std::string variant = std::string(width == 64 ? "WIDTH=64" : "WIDTH=128") + (half ? " CORTADO_HALF" : "");
+    const std::string variant = "WIDTH=" + std::to_string(width) + (half ? " CORTADO_HALF" : "");
     const cuda::Blocks blocks{unsigned((tokens + kGpuTile - 1) / kGpuTile), unsigned(in.heads), unsigned(in.rows)};
     if (blocks.x)
       machine.launch({"window_attention/kernel", variant, kernel, kGpuAttentionThreads, shared}, blocks, &in);
-  }
-
- private:
-  void pack(const WindowAttentionOptions& options) {
-    const auto queries = sequence_bounds("window_attention", *options.cu_seqlens, q.size(1));
-    const auto keys =
-        options.cu_seqlens_k ? sequence_bounds("window_attention", *options.cu_seqlens_k, k.size(1)) : queries;
-    const auto there = [&](const std::vector<int64_t>& bounds) { return at::tensor(bounds, at::kLong).to(q.device()); };
-    query_bounds = there(queries);
-    key_bounds = there(keys);
-    in.query_bounds = long_numbers(query_bounds);
-    in.key_bounds = long_numbers(key_bounds);
-    in.rows = int(queries.size()) - 1;
-    most_queries = longest(queries);
-    most_keys = longest(keys);
   }
 };
 
@@ -94,10 +72,8 @@ bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAt
   const int device = q.device().index();
   return !options.extra_k && !options.softcap && (!options.first_key || options.first_key->is_cuda()) &&
          rows < (1 << 16) && q.size(2) < (1 << 16) && cuda::usable(device) &&
-         cuda::machine(device).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
+         cuda::machine_of(q).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
 }
-
-cuda::Machine& gpu_of(const Tensor& q) { return cuda::machine(q.device().index()); }
 
 BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
                               cuda::Machine& machine) {
@@ -109,7 +85,7 @@ BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
   call.in.lse = out.lse.mutable_data_ptr<float>();
   call.in.row_max = out.row_max.mutable_data_ptr<float>();
   call.in.denominator = out.denominator.mutable_data_ptr<float>();
-  call.launch(machine, "attention_forward", call.most_queries, size_t(gpu_forward_bytes(call.width)));
+  call.launch(machine, "attention_forward", call.query_bounds.longest, size_t(gpu_forward_bytes(call.width)));
   return out;
 }
 
@@ -134,8 +110,8 @@ BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor&
   call.in.lse = lse.mutable_data_ptr<float>();
   call.in.delta = delta.const_data_ptr<float>();
   const auto shared = size_t(gpu_gradient_bytes(call.width));
-  call.launch(machine, "attention_gradient_of_queries", call.most_queries, shared);
-  call.launch(machine, "attention_gradient_of_keys", call.most_keys, shared);
+  call.launch(machine, "attention_gradient_of_queries", call.query_bounds.longest, shared);
+  call.launch(machine, "attention_gradient_of_keys", call.key_bounds.longest, shared);
   return {gradient_of(q, dq), gradient_of(k, dk), gradient_of(v, dv), {}, {}};
 }
 

@@ -10,7 +10,6 @@ namespace cortado::window {
 // Whether they compute this: 16-bit tensors of one type on a GPU that has kernels, K and V multiples of 8 up to 128, without
 // an extra set or a softcap. Of row_max they have no gradient.
 bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options);
-cuda::Machine& gpu_of(const Tensor& q);
 
 // As blocked_forward and blocked_backward.
 BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,

@@ -1,5 +1,6 @@
 #include "cortado/primitives/window_attention/op.h"
 
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/window_attention/blocked.h"
@@ -98,7 +99,7 @@ Four forward(const Tensor& q, const Tensor& k, const Tensor& v, const Options& o
   NoAutocast types_as_given;
   check(q, k, v, options);
   if (window::gpu_takes(q, k, v, options)) {
-    const BlockedOutputs out = window::forward_on_gpu(q, k, v, options, window::gpu_of(q));
+    const BlockedOutputs out = window::forward_on_gpu(q, k, v, options, cuda::machine_of(q));
     return {out.o, out.lse, out.row_max, out.denominator};
   }
   const BlockedInputs inputs = blocked_inputs(q, k, v, options);
@@ -121,7 +122,7 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
   const BlockedOutputs outputs{o, {}, row_max, denominator};
   if (!grad_row_max && window::gpu_takes(q, k, v, options)) {
     const BlockedGradients grads =
-        window::backward_on_gpu(q, k, v, options, outputs, grad_o, grad_lse.value_or(Tensor()), window::gpu_of(q));
+        window::backward_on_gpu(q, k, v, options, outputs, grad_o, grad_lse.value_or(Tensor()), cuda::machine_of(q));
     return {grads.q, grads.k, grads.v, no_gradient(q), no_gradient(q)};
   }
   const BlockedInputs inputs = blocked_inputs(q, k, v, options);
