@@ -18,5 +18,9 @@ def test_two_processes_train_as_one(root, tmp_path, way, mixer):
     command = [sys.executable, str(SCRIPT)]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "store"), way, mixer], env=environment,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]  # fmt: skip
-    told = [rank.communicate(timeout=120)[0] for rank in ranks]
+    try:
+        told = [rank.communicate(timeout=300)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], told[0][-2000:] + told[1][-2000:]
