@@ -2,7 +2,8 @@
 this machine.
 
 For each number of processes: rows shared out (data parallel), with the optimiser's moments shared out too, and sequences
-shared out (context parallel), the same batches each time. A row: tokens a second (the median of the steps behind the
+shared out (context parallel), by exchanges or by states that are handed on; the same batches each time. A row: tokens a
+second (the median of the steps behind the
 first quarter), speed-up over one process, the peak memory of a process, bytes a step that gradients are added up in and
 that states are handed on in. A table; with --out also scale.json and scale.svg.
 
@@ -45,7 +46,7 @@ def path_with_package() -> str:
     return os.pathsep.join(filter(None, [str(_library.PACKAGE.parent), os.environ.get("PYTHONPATH")]))
 
 
-def run(config: Line, count: int, words: list[str], folder: str) -> tuple[list[Line], list[int]]:
+def run(config: Line, count: int, words: list[str], folder: str, parts: str = "join") -> tuple[list[Line], list[int]]:
     """Trains by `count` processes of one thread each: (lines of metrics.jsonl, peak memory of each in bytes)."""
     out = pathlib.Path(folder) / "run"
     path = pathlib.Path(folder) / "config.json"
@@ -54,7 +55,7 @@ def run(config: Line, count: int, words: list[str], folder: str) -> tuple[list[L
     processes: list[subprocess.Popen[bytes]] = []
     for rank in range(count):
         environment = {**os.environ, "PYTHONPATH": path_with_package(), "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
-                       "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+                       "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CORTADO_PARTS": parts}  # fmt: skip
         command = [sys.executable, "-m", "cortado", "train", str(path), "--out", str(out), "--overwrite", "--quiet", "--threads", "1", *words]
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
     peaks = []
@@ -72,10 +73,14 @@ def speed(lines: list[Line]) -> float:
     return statistics.median(rates[len(rates) // 4 :])
 
 
+HANDED_ON = "sequences, handed on"
+
+
 def ways(count: int) -> dict[str, list[str]]:
     if count == 1:
         return {"one process": []}
-    return {"rows": [], "rows, shared optimiser": ["--share-optimizer"], "sequences": ["--context-parallel", str(count)]}
+    sequences = ["--context-parallel", str(count)]
+    return {"rows": [], "rows, shared optimiser": ["--share-optimizer"], "sequences": sequences, HANDED_ON: sequences}
 
 
 def machine() -> str:
@@ -119,7 +124,7 @@ def measure_speed(options: argparse.Namespace) -> None:
         for count in options.processes:
             for way, words in ways(count).items():
                 with tempfile.TemporaryDirectory() as folder:
-                    lines, peaks = run(config, count, words, folder)
+                    lines, peaks = run(config, count, words, folder, "hand" if way == HANDED_ON else "join")
                 row = next((it for it in rows if (it["processes"], it["way"]) == (count, way)), None)
                 if row is None:
                     row = {"processes": count, "way": way, "rates": []}

@@ -171,17 +171,19 @@ def moments(run):
     return {key: value for key, value in load_file(run / "trainer.safetensors").items() if key.startswith("first.")}
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_every_mechanism_hands_its_state_on(cortado, ranks, small, lines, layers_of_all, tmp_path, count):
-    training = {"batch": 2, "context": 50, "steps": 1, "warmup": 0, "evaluate_every": 1}
-    config = small(training, context=50, positions="learned", **layers_of_all)
+@pytest.mark.parametrize(("count", "way", "tokens"), [(3, "join", 50), (2, "hand", 50), (3, "join", 7)])
+def test_every_mechanism_knows_what_lies_before(cortado, ranks, small, lines, layers_of_all, tmp_path, count, way, tokens):
+    training = {"batch": 2, "context": tokens, "steps": 1, "warmup": 0, "evaluate_every": 1}
+    config = small(training, context=tokens, positions="learned", **layers_of_all)
     assert cortado("train", config, "--out", tmp_path / "one", "--threads", 1).returncode == 0
-    codes, _, errors = ranks(count, "train", config, "--out", tmp_path / "two", "--context-parallel", count).end()
+    each = {rank: {"environment": {"CORTADO_PARTS": way}} for rank in range(count)}
+    codes, _, errors = ranks(count, "train", config, "--out", tmp_path / "two", "--context-parallel", count, of_rank=each).end()
     assert codes == [0] * count, errors
     one, two = moments(tmp_path / "one"), moments(tmp_path / "two")
     assert one.keys() == two.keys()
     for key, gradient in one.items():
-        assert (gradient - two[key]).abs().max() <= 2e-5 * gradient.abs().max() + 1e-9, key
+        # Parts of two or three tokens are too short for windows and most convolutions, and worse conditioned either way.
+        assert (gradient - two[key]).abs().max() <= (2e-5 if tokens == 50 else 3e-4) * gradient.abs().max() + 1e-9, key
     assert close(*([line["loss"] for line in lines(tmp_path / run) if "loss" in line] for run in ("one", "two")), 1e-5)
 
 

@@ -90,6 +90,7 @@ int64_t Session::read_rounds(const Ranks& ranks, const at::Tensor& tokens, int64
     Batch about;
     about.relay = &relay;
     about.before = begun + own;
+    about.shortest = chunk;
     model_->hidden(part, about, &state_);
     relay.hand_back(state_.layers);
     relay.finish();

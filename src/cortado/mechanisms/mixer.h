@@ -93,6 +93,10 @@ class Mixer : public Module {
   virtual std::vector<std::string> memories() const { return {}; }
   virtual HeldPairs held(const Tensor& /*x*/) const { return {}; }
 
+  // A sequence in several processes: the least tokens of a part from which on it takes what it needs of the others from
+  // Batch::parts, so that none of them waits for another's. 0: it waits for the state that the part before leaves.
+  virtual int64_t joins_from() const { return 0; }
+
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.
   virtual double flops_per_token(int64_t tokens) const = 0;
 

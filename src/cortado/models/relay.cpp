@@ -2,9 +2,11 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "cortado/base/error.h"
+#include "cortado/models/joined_parts.h"
 #include "cortado/parallel/group.h"
 
 namespace cortado {
@@ -149,26 +151,45 @@ struct Relay::Pending {
   std::vector<Tensor> tensors;  // what is on its way
 };
 
-Relay::Relay(const Ranks& ranks, int64_t parts) : ranks_(ranks), parts_(parts), pending_(std::make_unique<Pending>()) {
+namespace {
+
+bool joins_parts() {
+  const char* given = std::getenv("CORTADO_PARTS");
+  const std::string way = given ? given : "join";
+  fail_input_if(way != "join" && way != "hand", "CORTADO_PARTS must be join or hand, got ", way);
+  return way == "join";
+}
+
+}  // namespace
+
+Relay::Relay(const Ranks& ranks, int64_t parts)
+    : ranks_(ranks), parts_(parts), pending_(std::make_unique<Pending>()), joins_(joins_parts()) {
   fail_input_if(parts < 1 || ranks.size() % parts != 0, "[ranks] ", ranks.size(), " processes have no groups of ",
                 parts, " that share a sequence");
 }
 
 Relay::~Relay() = default;
 
-void Relay::send(const std::vector<Tensor>& tensors, int64_t layer, int64_t direction) const {
-  if (tensors.empty()) return;
+void Relay::send(const std::vector<Tensor>& tensors, int64_t layer, int64_t first, int64_t last) const {
+  if (tensors.empty() || first > last) return;
   const Tensor header = header_of(tensors), contents = bytes_of_all(tensors);
-  const auto to = static_cast<int>(ranks_.rank() + direction);
   ranks_.wait([&] {
-    for (const bool with_contents : {false, true}) {
-      std::vector<Tensor> message = {with_contents ? contents : header};
-      if (message[0].numel() == 0) continue;
-      pending_->works.push_back(ranks_.group().handle->send(message, to, tag_of(layer, direction, with_contents)));
-      pending_->tensors.push_back(message[0]);
+    for (int64_t direction = first; direction <= last; ++direction) {
+      const auto to = static_cast<int>(ranks_.rank() + direction);
+      for (const bool with_contents : {false, true}) {
+        std::vector<Tensor> message = {with_contents ? contents : header};
+        if (message[0].numel() == 0) continue;
+        pending_->works.push_back(ranks_.group().handle->send(message, to, tag_of(layer, direction, with_contents)));
+        bytes_sent_ += static_cast<int64_t>(message[0].nbytes());
+      }
     }
   });
-  bytes_sent_ += static_cast<int64_t>(header.nbytes() + contents.nbytes());
+  pending_->tensors.insert(pending_->tensors.end(), {header, contents});
+}
+
+int64_t Relay::next_exchange() const {
+  constexpr int64_t kBehindLayers = 1 << 20;
+  return kBehindLayers + exchanges_++;
 }
 
 std::vector<Tensor> Relay::receive(size_t count, int64_t layer, int64_t direction, at::Device device) const {
@@ -191,11 +212,21 @@ Tensor Relay::forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch&
   SequenceState own;
   if (!kept) own = mixer.zero_state(x.size(0), x.options().requires_grad(false));
   SequenceState& state = kept ? *kept : own;
+  const int64_t least = joins_ ? mixer.joins_from() : 0;
+  if (least > 0 && batch.shortest >= least) return join(mixer, x, batch, state);
   if (part() > 0) replace(state, Take::apply(x, this, layer, static_cast<int64_t>(state.tensors().size())));
   const Tensor y = mixer.forward(x, batch, &state);
   if (part() + 1 == parts_) return y;
   const auto left = tensors_of(state);
   return Hand::apply(y, this, layer, at::TensorList(left));
+}
+
+Tensor Relay::join(Mixer& mixer, const Tensor& x, const Batch& batch, SequenceState& state) const {
+  if (Tensor* position = state.find(StateLayout::kPosition)) *position = at::full_like(*position, batch.before);
+  const JoinedParts parts(*this);
+  Batch joined = batch;
+  joined.parts = &parts;
+  return mixer.forward(x, joined, &state);
 }
 
 void Relay::hand_back(std::vector<SequenceState>& layers) const {
@@ -214,6 +245,7 @@ void Relay::finish() const {
     for (auto& work : pending_->works) work->wait();
   });
   *pending_ = {};
+  exchanges_ = 0;
 }
 
 }  // namespace cortado

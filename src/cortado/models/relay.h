@@ -1,11 +1,12 @@
-// One sequence over several processes (context parallelism): each has a part of its tokens, and every mixer hands its
-// state on to the process with the next part.
+// One sequence over several processes (context parallelism): each has a part of its tokens.
 //
 // A state is all that one part has to tell the next, whatever the mechanism: a matrix, a running maximum, a window's
-// last keys, a convolution's tail; of softmax all keys and values. A process waits for a layer's state of the part
-// before, and goes on with its next layer while the part behind begins this one: with L layers and W processes a pass
-// takes about (L + W - 1)/(L W) of one process's time. The backward is the same from behind: gradients of states travel
-// to the part before.
+// last keys, a convolution's tail; of softmax all keys and values. Where states compose (Mixer::joins_from) every
+// process sends what its part makes of any state to those behind it, and none waits for another's work
+// (joined_parts.h). Elsewhere every mixer hands its state on: a process waits for a layer's state of the part before,
+// and goes on with its next layer while the part behind begins this one; with L layers and W processes a pass takes
+// about (L + W - 1)/(L W) of one process's time. The backward is the same from behind: gradients of states travel to
+// the part before. CORTADO_PARTS=hand makes all of them hand on, to compare.
 #pragma once
 
 #include <memory>
@@ -38,18 +39,25 @@ class Relay {
   // Bytes that this process has handed on: states and their gradients.
   int64_t bytes_sent() const { return bytes_sent_; }
 
-  // Tensors to the process so many places behind (+) or before (-) this one, and what that one has sent for the same
-  // layer. Used by the passes of forward() and their derivatives.
-  void send(const std::vector<Tensor>& tensors, int64_t layer, int64_t direction) const;
+  // Tensors to the processes `first` to `last` places behind (+) or before (-) this one, and what one of them has sent
+  // for the same layer or exchange. Used by the passes of forward() and their derivatives.
+  void send(const std::vector<Tensor>& tensors, int64_t layer, int64_t first, int64_t last) const;
+  void send(const std::vector<Tensor>& tensors, int64_t layer, int64_t to) const { send(tensors, layer, to, to); }
   std::vector<Tensor> receive(size_t count, int64_t layer, int64_t direction, at::Device device) const;
+  // A number as a layer's, the same in every process for the same exchange of a step.
+  int64_t next_exchange() const;
 
  private:
   struct Pending;
 
+  // forward() by exchanges.
+  Tensor join(Mixer& mixer, const Tensor& x, const Batch& batch, SequenceState& state) const;
+
   const Ranks ranks_;
   const int64_t parts_;
   std::unique_ptr<Pending> pending_;
-  mutable int64_t bytes_sent_ = 0;
+  const bool joins_;
+  mutable int64_t bytes_sent_ = 0, exchanges_ = 0;
 };
 
 }  // namespace cortado

@@ -1,6 +1,7 @@
 #include "cortado/nn/batch.h"
 
 #include "cortado/base/error.h"
+#include "cortado/parallel/sequence_parts.h"
 
 namespace cortado {
 
@@ -18,6 +19,12 @@ Tensor Batch::positions(const Tensor& x, const OptionalTensor& start) const {
   Tensor shift = -bounds.slice(0, 0, -1);
   if (start) shift = shift + *start;
   return (count + shift.repeat_interleave(bounds.diff(), 0, tokens)).unsqueeze(0);
+}
+
+OptionalTensor Batch::tail_before(const Tensor& x, const OptionalTensor& start) const {
+  if (!parts || !start) return start;
+  const int64_t count = start->size(1);
+  return parts->tail_before(x.slice(1, x.size(1) - count).to(start->scalar_type()), *start);
 }
 
 Tensor Batch::lengths(const Tensor& x) const {

@@ -1,7 +1,10 @@
 #include "cortado/nn/rg_lru.h"
 
 #include "cortado/nn/fused/ops.h"
+#include "cortado/nn/left_of.h"
+#include "cortado/nn/recomputed.h"
 #include "cortado/nn/wide.h"
+#include "cortado/parallel/sequence_parts.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 
 namespace cortado {
@@ -60,6 +63,16 @@ Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const Tensor& posit
   return fused::rg_lru_step(x, weights, kSharpness, position, start);
 }
 
+// A part makes exp(Σ_t log a_t) h + Σ_t exp(Σ_{s>t} log a_s) b_t of what it begins with.
+Tensor RgLru::before(const Step& now, const Tensor& start, const SequenceParts& parts) {
+  const auto made = [](const Tensors& in) -> Tensors {
+    const Tensor left = left_of_decays(in[0]);
+    return {left.select(1, 0), (left.slice(1, 1) * in[1]).sum(1)};
+  };
+  const Tensors part = recomputed({now.log_a, now.b}, made);
+  return parts.state_before(part[0], part[1], start);
+}
+
 Tensor RgLru::forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {
   const OptionalTensor position = start_of(state, StateLayout::kPosition), start = start_of(state, name);
   if (const Tensor h = state ? one_token(x, batch, *position, *start) : Tensor(); h.defined()) {
@@ -67,7 +80,8 @@ Tensor RgLru::forward(const Tensor& x, const Batch& batch, SequenceState* state,
     return h.unsqueeze(1).to(x.scalar_type());
   }
   const Step now = step(x, batch.positions(x, position).eq(0));
-  auto [h, last] = elementwise_scan(now.log_a, now.b, start, batch.cu_seqlens);
+  auto [h, last] =
+      elementwise_scan(now.log_a, now.b, batch.parts ? before(now, *start, *batch.parts) : start, batch.cu_seqlens);
   if (state) state->at(name) = last;
   return h.to(x.scalar_type());
 }

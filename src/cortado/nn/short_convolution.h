@@ -23,7 +23,8 @@ class ShortConvolution : public Module {
   }
 
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {
-    auto [y, last] = short_conv(x, weight, bias, activation_, start_of(state, name), batch.cu_seqlens);
+    auto [y, last] =
+        short_conv(x, weight, bias, activation_, batch.tail_before(x, start_of(state, name)), batch.cu_seqlens);
     if (state) state->at(name) = last;
     return y;
   }

@@ -144,6 +144,7 @@ LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::S
   if (share == 0 && !turn.relay) return nothing_learned(turn);
   const at::Device device = model.device();
   Batch about{.cu_seqlens = part.cu_seqlens, .training = true, .relay = turn.relay, .before = before};
+  if (turn.relay) about.shortest = rows.tokens.size(1) / turn.relay->parts();
   if (about.cu_seqlens) about.cu_seqlens = about.cu_seqlens->to(device);
   Tensor loss;
   {

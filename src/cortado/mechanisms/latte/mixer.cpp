@@ -1,6 +1,9 @@
 // latte: linear-time attention through L latent states.
 #include "cortado/mechanisms/latte/mixer.h"
 
+#include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/nn/recomputed.h"
+#include "cortado/parallel/sequence_parts.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
@@ -28,10 +31,13 @@ class LatteMixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }
 
+  int64_t joins_from() const override { return 1; }
+
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    const Tensor key_logits = heads(*k_, x), v = heads(*v_, x);
     const LatteResult result =
-        latte(heads(*q_, x), heads(*k_, x), heads(*v_, x), causal_, latte_start(state), batch.cu_seqlens);
+        latte(heads(*q_, x), key_logits, v, causal_, latte_start(state, key_logits, v, batch), batch.cu_seqlens);
     keep_latte(state, result);
     return o_->forward(merge_heads(result.o));
   }
@@ -58,6 +64,22 @@ OperatorCase latte_case() {
 }
 
 }  // namespace
+
+LatteState latte_before_part(const Tensor& key_logits, const Tensor& v, const LatteState& start,
+                             const SequenceParts& parts) {
+  const auto type = start.state->scalar_type();
+  const int64_t heads = start.state->size(1), values = v.size(3);
+  const auto logits = [=](const Tensor& x) { return expand_heads(x.to(type), heads); };
+  const Tensor largest = logits(key_logits.detach().amax(1, /*keepdim=*/true)).squeeze(1);
+  const Tensor before = parts.maximum_before(largest, *start.maximum), m = at::maximum(largest, before);
+  const Tensor peak = m.masked_fill(m == -kInfinity, 0);
+  const auto made = [=](const Tensors& in) -> Tensors {
+    return {sequence_sums((logits(in[0]) - peak.unsqueeze(1)).exp(), expand_heads(with_ones(in[1], type), heads), {})};
+  };
+  const Tensor sums = parts.state_before((before - peak).exp().unsqueeze(3), recomputed({key_logits, v}, made)[0],
+                                         at::cat({*start.state, start.normalizer->unsqueeze(3)}, 3));
+  return {sums.narrow(3, 0, values), sums.select(3, values), before};
+}
 
 extern const Mechanism kLatte = {
     .name = "latte",

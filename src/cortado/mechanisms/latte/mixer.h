@@ -15,14 +15,23 @@ inline int64_t read_latents(JsonReader& settings, const MixerContext& context, i
   return latents;
 }
 
+// The state before this part's tokens, key_logits [B,T,H,L] and v [B,T,H,V], in several processes: sums relative to the
+// largest logit so far are what a part makes exp(m_before - m) ⊙ S + Σ_t exp(θ_t - m) ⊗ v_t of, m = max(m_before, θ).
+LatteState latte_before_part(const Tensor& key_logits, const Tensor& v, const LatteState& start,
+                             const SequenceParts& parts);
+
 // The parts of a SequenceState that are Latte's: "latte_state", "latte_normalizer", "latte_maximum".
 inline void declare_latte(StateLayout& layout, int64_t heads, int64_t latents_per_head, int64_t head_dim) {
   layout.scan("latte_state", {heads, latents_per_head, head_dim});
   layout.scan("latte_normalizer", {heads, latents_per_head});
   layout.scan("latte_maximum", {heads, latents_per_head}, -kInfinity);
 }
-inline LatteState latte_start(const SequenceState* state) {
-  return {start_of(state, "latte_state"), start_of(state, "latte_normalizer"), start_of(state, "latte_maximum")};
+// What a call on these logits and values goes on from.
+inline LatteState latte_start(const SequenceState* state, const Tensor& key_logits, const Tensor& v,
+                              const Batch& batch) {
+  const LatteState start = {start_of(state, "latte_state"), start_of(state, "latte_normalizer"),
+                            start_of(state, "latte_maximum")};
+  return batch.parts ? latte_before_part(key_logits, v, start, *batch.parts) : start;
 }
 inline void keep_latte(SequenceState* state, const LatteResult& result) {
   keep(state,

@@ -4,8 +4,9 @@
 #include "cortado/mechanisms/linear/op.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/part_scan.h"
+#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/nn/feature_map.h"
-#include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
@@ -29,11 +30,11 @@ class LinearMixer : public Mixer {
     normalize_ = settings.boolean("normalize", true);
     epsilon_ = settings.number("epsilon", 0.0, 1.0, logits_ ? 0.0 : 1e-6);
     const bool gated = settings.boolean("gate", gate), bias = settings.boolean("bias", true);
-    const int64_t taps = read_taps(settings);
+    taps_ = read_taps(settings);
     check(settings, feature_map);
-    maps_.q = ConvolvedLinear::beside(*this, "q", dim, dim, taps, bias);
-    maps_.k = ConvolvedLinear::beside(*this, "k", dim, dim, taps, bias);
-    maps_.v = ConvolvedLinear::beside(*this, "v", dim, dim, taps, bias);
+    maps_.q = ConvolvedLinear::beside(*this, "q", dim, dim, taps_, bias);
+    maps_.k = ConvolvedLinear::beside(*this, "k", dim, dim, taps_, bias);
+    maps_.v = ConvolvedLinear::beside(*this, "v", dim, dim, taps_, bias);
     if (gated) g_ = register_module("g", std::make_shared<Linear>(dim, dim, bias));
     o_ = register_module("o", make_output_linear(dim, dim, bias));
     const auto make_map = [&] { return std::make_shared<FeatureMap>(feature_map, heads_, head_dim_, features); };
@@ -50,6 +51,8 @@ class LinearMixer : public Mixer {
     if (logits_) return output(x, exponential_reference(q, k, v, causal_));
     return output(x, linear_reference(q, k, v, causal_, epsilon_, normalize_));
   }
+
+  int64_t joins_from() const override { return std::max<int64_t>(1, taps_); }
 
   double flops_per_token(int64_t) const override {
     // Random features are the same map for queries and keys, and made twice.
@@ -90,20 +93,22 @@ class LinearMixer : public Mixer {
 
   // φ = exp(logits): Latte's scan, so that no logit is too large.
   Tensor mix_logits(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const {
-    const LatteResult result = exponential_attention(q, k, v, causal_, latte_start(state), batch.cu_seqlens);
+    const LatteResult result =
+        exponential_attention(q, k, v, causal_, latte_start(state, k, v, batch), batch.cu_seqlens);
     keep_latte(state, result);
     return result.o;
   }
 
   Tensor mix(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const {
-    const OptionalTensor scan = start_of(state, "scan_state");
-    if (!normalize_) {
-      auto [o, last] = gated_scan(q, k, v, {}, "key", 1.0, {}, scan, batch.cu_seqlens);
-      keep(state, {{"scan_state", last}});
-      return o;
+    if (!normalize_) return scan_part(q, k, v, {}, 1.0, {}, batch, state);
+    OptionalTensor scan = start_of(state, "scan_state"), normalizer = start_of(state, "normalizer");
+    if (batch.parts) {  // both are one sum, the normaliser that of ones
+      const Tensor start = at::cat({*scan, normalizer->unsqueeze(3)}, 3);
+      const Tensor sums = state_before_part(k, with_ones(v, start.scalar_type()), {}, start, *batch.parts);
+      scan = sums.narrow(3, 0, head_dim_);
+      normalizer = sums.select(3, head_dim_);
     }
-    const LinearResult result =
-        normalized_linear(q, k, v, causal_, epsilon_, scan, start_of(state, "normalizer"), batch.cu_seqlens);
+    const LinearResult result = normalized_linear(q, k, v, causal_, epsilon_, scan, normalizer, batch.cu_seqlens);
     keep(state, {{"scan_state", result.state}, {"normalizer", result.normalizer}});
     return result.o;
   }
@@ -115,7 +120,8 @@ class LinearMixer : public Mixer {
   }
 
   int64_t heads_, head_dim_;
-  bool logits_;  // the map is given as log φ
+  int64_t taps_;  // of the short convolutions; 0: none
+  bool logits_;   // the map is given as log φ
   bool causal_;
   bool normalize_;  // divide by φ(q)·z
   double epsilon_;  // added to the denominator

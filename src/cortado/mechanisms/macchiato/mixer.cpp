@@ -72,6 +72,8 @@ class Source : public Module {
     if (rg_lru_) rg_lru_->declare(layout, kHidden);
   }
 
+  int64_t joins_from() const { return conv_ ? conv_->weight.size(1) : 1; }
+
   // But for the weights of its modules.
   double flops_per_token() const {
     if (conv_) return 2.0 * static_cast<double>(conv_->weight.numel());
@@ -174,6 +176,10 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
            static_cast<double>(latents_ * settings_.heads) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
   }
 
+  int64_t joins_from() const override {
+    return std::max(source_->joins_from(), settings_.window ? ring_joins_from(*settings_.window) : 1);
+  }
+
   Lesson lesson(const Tensor& given) const override {
     const auto type = window_logit_.scalar_type();  // what learns is float32, whatever the frozen weights are
     const Tensor x = given.to(type);
@@ -242,14 +248,16 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
 
   LatteResult mix(const Projected& p, const Batch& batch, SequenceState* state) const {
     if (!settings_.window) {
-      return latte(p.query_logits, p.key_logits, p.v, settings_.causal, latte_start(state), batch.cu_seqlens);
+      return latte(p.query_logits, p.key_logits, p.v, settings_.causal, latte_start(state, p.key_logits, p.v, batch),
+                   batch.cu_seqlens);
     }
     JoinedKeys keys{p.window_k, p.v, std::nullopt, batch.cu_seqlens};
     if (state) keys = advance_ring(*state, p.window_k, p.v, *settings_.window, batch);
     WindowAttentionOptions call = settings_;
     call.cu_seqlens = batch.cu_seqlens;
     if (latents_ > 0) {
-      return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, {call, latte_start(state)});
+      const LatteState start = latte_start(state, p.key_logits, p.v, batch);
+      return macchiato(p.query_logits, p.key_logits, p.v, p.window_q, keys, {call, start});
     }
     return {attend_joined(p.window_q, keys, call), {}, {}, {}};
   }

@@ -2,6 +2,7 @@
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/norms.h"
 #include "cortado/primitives/gated_scan/op.h"
@@ -39,6 +40,8 @@ class Mamba2Mixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }
 
+  int64_t joins_from() const override { return conv_ ? conv_->weight.size(1) : 1; }
+
  private:
   void declare(StateLayout& layout) const override {
     layout.scan("scan_state", {heads_, state_, inner_ / heads_});
@@ -48,10 +51,7 @@ class Mamba2Mixer : public Mixer {
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Projected in = project(x);
     const Operands now = operands(convolve(conv_, in.mixed, batch, state), in.step);
-    auto [o, last] =
-        gated_scan(now.q, now.k, now.v, now.g, "key", 1.0, {}, start_of(state, "scan_state"), batch.cu_seqlens);
-    keep(state, {{"scan_state", last}});
-    return output(o, now.x, in.z);
+    return output(scan_part(now.q, now.k, now.v, now.g, 1.0, {}, batch, state), now.x, in.z);
   }
 
   struct Projected {

@@ -25,6 +25,8 @@ class Rwkv4ChannelMixer : public Mixer {
     return weight_flops() + 6.0 * static_cast<double>(dim_);  // two mixes of the shift
   }
 
+  int64_t joins_from() const override { return 1; }
+
  private:
   void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
 

@@ -2,6 +2,7 @@
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/rwkv/shift.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
@@ -50,6 +51,8 @@ class Rwkv6Mixer : public Mixer {
     return weight_flops() + 2.0 * static_cast<double>(low_rank) + scan_flops(6);
   }
 
+  int64_t joins_from() const override { return 1; }
+
  private:
   void declare(StateLayout& layout) const override {
     declare_shift(layout, dim_);
@@ -58,10 +61,7 @@ class Rwkv6Mixer : public Mixer {
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Operands in = operands(x, previous(x, batch, state));
-    auto [o, last] =
-        gated_scan(in.r, in.k, in.v, in.g, "key", 1.0, bonus_, start_of(state, "scan_state"), batch.cu_seqlens);
-    keep(state, {{"scan_state", last}});
-    return output(o, in.gate);
+    return output(scan_part(in.r, in.k, in.v, in.g, 1.0, bonus_, batch, state), in.gate);
   }
 
   struct Operands {

@@ -16,7 +16,7 @@ inline TensorTuple<2> shift(const Tensor& x, const OptionalTensor& start, const 
 
 // x_{t-1}, with the last x of the sequence so far in the state as "shift" [rows,1,D].
 inline Tensor previous(const Tensor& x, const Batch& batch, SequenceState* state) {
-  auto [before, last] = shift(x, start_of(state, "shift"), batch.cu_seqlens);
+  auto [before, last] = shift(x, batch.tail_before(x, start_of(state, "shift")), batch.cu_seqlens);
   keep(state, {{"shift", last}});
   return before;
 }

@@ -4,6 +4,7 @@
 
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/norms.h"
 #include "cortado/primitives/gated_scan/op.h"
 
@@ -63,15 +64,14 @@ class GatedLinearMixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }  // decay, write and read
 
+  int64_t joins_from() const override { return std::max<int64_t>(1, settings_.taps); }
+
  protected:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     Tensor positions;
     if (settings_.rotary) positions = batch.positions(x, start_of(state, "position"));
     const Qkv in = operands(maps_.forward(x, batch, state), positions);
-    auto [o, last] = gated_scan(in.q, in.k, in.v, decay(x), "key", settings_.scale, {}, start_of(state, "scan_state"),
-                                batch.cu_seqlens);
-    keep(state, {{"scan_state", last}});
-    return output(x, o);
+    return output(x, scan_part(in.q, in.k, in.v, decay(x), settings_.scale, {}, batch, state));
   }
 
   void declare(StateLayout& layout) const override {

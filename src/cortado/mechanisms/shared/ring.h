@@ -3,6 +3,7 @@
 
 #include "cortado/nn/batch.h"
 #include "cortado/nn/state.h"
+#include "cortado/parallel/sequence_parts.h"
 #include "cortado/primitives/window_attention/past.h"
 
 namespace cortado {
@@ -18,10 +19,20 @@ inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v
          k.scalar_type() == keys.scalar_type() && v.scalar_type() == values.scalar_type();
 }
 
+// The least tokens of a part in another process that are all the ring which its neighbour begins with.
+inline int64_t ring_joins_from(int64_t window) { return std::max<int64_t>(1, window - 1); }
+
 // Joins the ring, the state's "keys" and "values", and k, v, and leaves the last w - 1 of them in the ring. The position
 // is the caller's to move.
 inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tensor& v, int64_t window,
                                const Batch& batch) {
+  if (batch.parts) {
+    const auto before = [&](const char* name, const Tensor& x) {
+      state.at(name) = batch.parts->tail_before(x.slice(1, x.size(1) - (window - 1)), state.at(name));
+    };
+    before("keys", k);
+    before("values", v);
+  }
   const Tensor& keys = state.at("keys");
   const PastKeys past = drop_full_lengths({keys, state.at("values"), state.at("position").clamp_max(keys.size(1))});
   JoinedKeys joined;

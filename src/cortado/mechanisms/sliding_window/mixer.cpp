@@ -26,6 +26,8 @@ class SlidingWindowMixer : public AttentionMixer {
     return {at::zeros_like(age).masked_fill(gone, -1).expand({settings_.heads, -1, -1}), {}};
   }
 
+  int64_t joins_from() const override { return ring_joins_from(*settings_.window); }
+
  protected:
   void declare(StateLayout& layout) const override {
     declare_ring(layout, StateLayout::last(*settings_.window - 1));
