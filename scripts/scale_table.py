@@ -16,6 +16,18 @@ FLOPS, REACHED, NEAR, FAR, HOUSE = 990e12, 0.4, 450e9, 50e9, 8
 LAYERS = 24
 MIXERS = {"latte": {"latents": 128}, "macchiato": {}, "gla": {}, "gated_delta_net": {}, "mamba2": {}, "blurry_window": {"slots": 129, "period": 258},
           "rwkv4": {}, "sliding_window": {}, "softmax": {}}  # fmt: skip
+# Whose states compose, and by what share of a layer's work that costs (mechanisms/mixer.h); rings go to the next process alone.
+COST = {"latte": 1 / 6, "macchiato": 1 / 6, "gla": 1 / 6, "gated_delta_net": 1 / 3, "mamba2": 1 / 6, "sliding_window": 0}
+WINDOWS = {"macchiato", "sliding_window"}
+
+
+def compositions(mixer, model):
+    """Numbers of bytes of a composition (decay and state), and of a ring; the decay is at most a matrix beside the state."""
+    state = model.at("state_bytes", 0)
+    if mixer not in WINDOWS:
+        return (2 if mixer == "gated_delta_net" else 1) * state, 0
+    scans = Model(model.program, mixer, {**MIXERS[mixer], "window": 1}).at("state_bytes", 0)
+    return scans, state - scans
 
 
 class Model:
@@ -29,7 +41,7 @@ class Model:
             path.write_text(json.dumps(config))
             done = subprocess.run([program, "describe", path, "--json"], capture_output=True, text=True, check=True)
         found = json.loads(done.stdout)
-        self.parameters = found["parameters"]
+        self.program, self.parameters = program, found["parameters"]
         self.depths = found["depths"][-2:]
 
     def at(self, key, tokens):
@@ -57,15 +69,20 @@ def main():
         link = NEAR if count <= HOUSE else FAR
         whole = options.tokens * count
         print(f"\n{count:,} GPUs, a sequence of {whole:,} tokens, {link / 1e9:.0f} GB/s:\n")
-        print("| mixer | compute | gradients | their sum takes | state, the last | handed on takes | filling the row |")
-        print("|---|--:|--:|--:|--:|--:|--:|")
+        print("| mixer | compute | gradients | their sum takes | state, the last | how | its way takes | added to the work |")
+        print("|---|--:|--:|--:|--:|---|--:|--:|")
         for mixer in MIXERS:
             model = models[mixer]
             state = model.at("state_bytes", whole - options.tokens)
             compute = 3 * model.at("flops_per_token", whole / 2) * options.tokens / (FLOPS * REACHED)  # the mean depth
             gradients = 2 * (count - 1) / count * 4 * model.parameters
-            print(f"| `{mixer}` | {seconds(compute)} | {size(4 * model.parameters)} | {seconds(gradients / link)} | {size(state)} | "
-                  f"{seconds(2 * state / link)} | {100 * (count - 1) / LAYERS:,.0f} % |")  # fmt: skip
+            row, cost = (count - 1) / LAYERS, COST.get(mixer)
+            if cost is not None and row > cost:
+                composed, ring = compositions(mixer, model)
+                way = f"joined | {seconds(2 * ((count - 1) * composed + ring) / link)} | {100 * cost:,.0f} %"
+            else:
+                way = f"handed on | {seconds(2 * state / link)} | {100 * row:,.0f} %"
+            print(f"| `{mixer}` | {seconds(compute)} | {size(4 * model.parameters)} | {seconds(gradients / link)} | {size(state)} | {way} |")
 
 
 if __name__ == "__main__":

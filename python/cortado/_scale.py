@@ -46,7 +46,7 @@ def path_with_package() -> str:
     return os.pathsep.join(filter(None, [str(_library.PACKAGE.parent), os.environ.get("PYTHONPATH")]))
 
 
-def run(config: Line, count: int, words: list[str], folder: str, parts: str = "join") -> tuple[list[Line], list[int]]:
+def run(config: Line, count: int, words: list[str], folder: str, parts: str = "") -> tuple[list[Line], list[int]]:
     """Trains by `count` processes of one thread each: (lines of metrics.jsonl, peak memory of each in bytes)."""
     out = pathlib.Path(folder) / "run"
     path = pathlib.Path(folder) / "config.json"
@@ -80,7 +80,7 @@ def ways(count: int) -> dict[str, list[str]]:
     if count == 1:
         return {"one process": []}
     sequences = ["--context-parallel", str(count)]
-    return {"rows": [], "rows, shared optimiser": ["--share-optimizer"], "sequences": sequences, HANDED_ON: sequences}
+    return {"rows": [], "rows, shared optimiser": ["--share-optimizer"], "sequences, joined": sequences, HANDED_ON: sequences}
 
 
 def machine() -> str:
@@ -116,6 +116,8 @@ def picture(rows: list[Line], path: pathlib.Path) -> None:
 
 def measure_speed(options: argparse.Namespace) -> None:
     config = json.loads(json.dumps(MODEL))
+    if options.mixer:
+        config["mixer"] = {"mixer": options.mixer}
     if options.quick:
         config.update(dim=64, layers=2)
         config["training"].update(steps=4, context=64)
@@ -189,7 +191,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken (default: 3)")
     parser.add_argument("--quick", action="store_true", help="a smaller model's few steps, to see that it works")
     parser.add_argument("--memory", type=int, metavar="T", help="tokens of one sequence")
-    parser.add_argument("--mixer", help="with --memory: another mixer than gla")
+    parser.add_argument("--mixer", help="another mixer than gla")
     options = parser.parse_args(words)
     if options.rounds < 1 or (options.memory is not None and options.memory < 2):
         parser.error("--rounds must be 1 or more, --memory 2 or more")

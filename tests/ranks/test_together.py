@@ -97,7 +97,7 @@ def test_how_training_scales(cortado, tmp_path):
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert [(row["processes"], row["way"]) for row in rows] == [
-        (1, "one process"), (2, "rows"), (2, "rows, shared optimiser"), (2, "sequences"), (2, "sequences, handed on")]  # fmt: skip
+        (1, "one process"), (2, "rows"), (2, "rows, shared optimiser"), (2, "sequences, joined"), (2, "sequences, handed on")]  # fmt: skip
     assert rows[1]["gradient_bytes"] > 0 and rows[3]["state_bytes"] > 0 and all(row["speedup"] > 0 for row in rows)
     assert json.loads((tmp_path / "scale/scale.json").read_text())["rows"] == rows and (tmp_path / "scale/scale.svg").exists()
 

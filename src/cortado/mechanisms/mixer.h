@@ -43,6 +43,16 @@ struct HeldPairs {
   Tensor scores;  // double [H, T, T]: s was ranked by it just before t was read, NaN where it was not; or undefined
 };
 
+// Of a sequence in several processes, the parts of a mixer whose states compose: each takes what it needs of the others
+// from Batch::parts, and none waits for another's.
+struct Joining {
+  // What composing adds to the time of a layer's part; measured (docs/scale.md).
+  static constexpr double kScan = 1.0 / 6, kDelta = 1.0 / 3;
+
+  int64_t least = 0;  // tokens of a part from which on it can; 0: it waits for the state that the part before leaves
+  double cost = kScan;
+};
+
 // x [B, T, D] -> [B, T, D].
 //
 // Parameters are registered with torch::nn::Module; initialisation (LeCun-normal unless the paper says otherwise) draws
@@ -93,9 +103,8 @@ class Mixer : public Module {
   virtual std::vector<std::string> memories() const { return {}; }
   virtual HeldPairs held(const Tensor& /*x*/) const { return {}; }
 
-  // A sequence in several processes: the least tokens of a part from which on it takes what it needs of the others from
-  // Batch::parts, so that none of them waits for another's. 0: it waits for the state that the part before leaves.
-  virtual int64_t joins_from() const { return 0; }
+  // A sequence in several processes: whether it can take from Batch::parts what it needs of the others.
+  virtual Joining joining() const { return {}; }
 
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.
   virtual double flops_per_token(int64_t tokens) const = 0;

@@ -88,7 +88,8 @@ std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer
   return make_mixer(config.layers[layer], mixer_context(config, layer), concat("layers[", layer, "]"));
 }
 
-Block::Block(const ModelConfig& config, int64_t layer) : Module("Block"), layer_(layer), dropout_(config.dropout) {
+Block::Block(const ModelConfig& config, int64_t layer)
+    : Module("Block"), layer_(layer), layers_(static_cast<int64_t>(config.layers.size())), dropout_(config.dropout) {
   mixer_norm_ = register_module("mixer_norm", make_norm(config));
   mixer_ = register_module("mixer", make_layer_mixer(config, layer));
   if (config.post_norm) mixer_post_norm_ = register_module("mixer_post_norm", make_norm(config));
@@ -100,7 +101,8 @@ Block::Block(const ModelConfig& config, int64_t layer) : Module("Block"), layer_
 
 Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
   return forward_with(x, batch, [&](const Tensor& y) {
-    return batch.relay ? batch.relay->forward(*mixer_, layer_, y, batch, state) : mixer_->forward(y, batch, state);
+    return batch.relay ? batch.relay->forward(*mixer_, {layer_, layers_}, y, batch, state)
+                       : mixer_->forward(y, batch, state);
   });
 }
 

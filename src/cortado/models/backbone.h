@@ -65,7 +65,7 @@ class Block : public Module {
   double flops_per_token(int64_t depth) const;
 
  private:
-  int64_t layer_;
+  int64_t layer_, layers_;
   std::shared_ptr<Norm> mixer_norm_, mixer_post_norm_;
   std::shared_ptr<Mixer> mixer_;
   std::shared_ptr<Norm> feed_forward_norm_, feed_forward_post_norm_;

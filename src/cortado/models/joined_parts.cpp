@@ -54,26 +54,39 @@ class TailBefore : public torch::autograd::Function<TailBefore> {
   }
 };
 
-// S_p before part p: S_0 = start, S_{p+1} = decay_p ⊙ S_p + own_p.
+using Decay = SequenceParts::Decay;
+
+// The gradients of decay S: of S, and of the decay.
+Tensor decayed_back(Decay kind, const Tensor& decay, const Tensor& gradient) {
+  return kind == Decay::kFactors ? decay * gradient : at::matmul(decay.transpose(-1, -2), gradient);
+}
+Tensor decay_gradient(Decay kind, const Tensor& decay, const Tensor& state, const Tensor& gradient) {
+  if (kind == Decay::kFactors) return at::sum_to(gradient * state, decay.sizes());
+  return at::matmul(gradient, state.transpose(-1, -2));
+}
+
+// S_p before part p: S_0 = start, S_{p+1} = decay_p S_p + own_p.
 class StateBefore : public torch::autograd::Function<StateBefore> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& decay, const Tensor& own, const Tensor& start,
-                        const Exchange& exchange) {
+                        Decay kind, const Exchange& exchange) {
     exchange.save(context);
+    context->saved_data["kind"] = static_cast<int64_t>(kind);
     const int64_t part = exchange.part();
-    exchange.send({decay, part == 0 ? decay * start + own : own}, part + 1, exchange.last());
+    exchange.send({decay, part == 0 ? decayed(kind, decay, start) + own : own}, part + 1, exchange.last());
     Tensor state = start.clone();
     for (int64_t before = 0; before < part; ++before) {
       const Tensors left = exchange.receive(2, before, own);
-      state = before == 0 ? left[1] : left[0] * state + left[1];
+      state = before == 0 ? left[1] : decayed(kind, left[0], state) + left[1];
     }
     context->save_for_backward({decay, state});
     return state;
   }
 
-  // With E_p the gradient of what part p leaves: E_last = 0, E_p = dS_{p+1} + decay_{p+1} ⊙ E_{p+1}.
+  // With E_p the gradient of what part p leaves: E_last = 0, E_p = dS_{p+1} + decay_{p+1}' E_{p+1}.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const Exchange exchange(context);
+    const auto kind = static_cast<Decay>(context->saved_data["kind"].toInt());
     const auto saved = context->get_saved_variables();
     const Tensor &decay = saved[0], &state = saved[1];
     const int64_t part = exchange.part();
@@ -81,11 +94,11 @@ class StateBefore : public torch::autograd::Function<StateBefore> {
     Tensor left;  // E_p; none of the last part, whose states nobody reads
     for (int64_t behind = exchange.last(); behind > part; --behind) {
       const Tensors begun = exchange.receive(2, behind, state);
-      left = left.defined() ? begun[0] + begun[1] * left : begun[0];
+      left = left.defined() ? begun[0] + decayed_back(kind, begun[1], left) : begun[0];
     }
-    if (!left.defined()) return {Tensor(), Tensor(), Tensor(), Tensor()};
-    const Tensor start = part == 0 ? gradients[0] + decay * left : Tensor();
-    return {at::sum_to(left * state, decay.sizes()), left, start, Tensor()};
+    if (!left.defined()) return {Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+    const Tensor start = part == 0 ? gradients[0] + decayed_back(kind, decay, left) : Tensor();
+    return {decay_gradient(kind, decay, state, left), left, start, Tensor(), Tensor()};
   }
 };
 
@@ -95,8 +108,8 @@ Tensor JoinedParts::tail_before(const Tensor& tail, const Tensor& start) const {
   return TailBefore::apply(tail, start, Exchange(relay_, relay_.next_exchange()));
 }
 
-Tensor JoinedParts::state_before(const Tensor& decay, const Tensor& own, const Tensor& start) const {
-  return StateBefore::apply(decay, own, start, Exchange(relay_, relay_.next_exchange()));
+Tensor JoinedParts::state_before(const Tensor& decay, const Tensor& own, const Tensor& start, Decay kind) const {
+  return StateBefore::apply(decay, own, start, kind, Exchange(relay_, relay_.next_exchange()));
 }
 
 Tensor JoinedParts::maximum_before(const Tensor& own, const Tensor& start) const {

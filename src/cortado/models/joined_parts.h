@@ -13,7 +13,7 @@ class JoinedParts final : public SequenceParts {
   explicit JoinedParts(const Relay& relay) : relay_(relay) {}
 
   Tensor tail_before(const Tensor& tail, const Tensor& start) const override;
-  Tensor state_before(const Tensor& decay, const Tensor& own, const Tensor& start) const override;
+  Tensor state_before(const Tensor& decay, const Tensor& own, const Tensor& start, Decay kind) const override;
   Tensor maximum_before(const Tensor& own, const Tensor& start) const override;
 
  private:

@@ -153,17 +153,17 @@ struct Relay::Pending {
 
 namespace {
 
-bool joins_parts() {
+std::string chosen_way() {
   const char* given = std::getenv("CORTADO_PARTS");
-  const std::string way = given ? given : "join";
-  fail_input_if(way != "join" && way != "hand", "CORTADO_PARTS must be join or hand, got ", way);
-  return way == "join";
+  const std::string way = given ? given : "";
+  fail_input_if(!way.empty() && way != "join" && way != "hand", "CORTADO_PARTS must be join or hand, got ", way);
+  return way;
 }
 
 }  // namespace
 
 Relay::Relay(const Ranks& ranks, int64_t parts)
-    : ranks_(ranks), parts_(parts), pending_(std::make_unique<Pending>()), joins_(joins_parts()) {
+    : ranks_(ranks), parts_(parts), pending_(std::make_unique<Pending>()), way_(chosen_way()) {
   fail_input_if(parts < 1 || ranks.size() % parts != 0, "[ranks] ", ranks.size(), " processes have no groups of ",
                 parts, " that share a sequence");
 }
@@ -207,18 +207,23 @@ std::vector<Tensor> Relay::receive(size_t count, int64_t layer, int64_t directio
   return from_bytes(header[0], contents[0]);
 }
 
-Tensor Relay::forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch& batch, SequenceState* kept) const {
+Tensor Relay::forward(Mixer& mixer, Layer layer, const Tensor& x, const Batch& batch, SequenceState* kept) const {
   fail_input_if(batch.cu_seqlens.has_value(), "[ranks] packed sequences have no parts in several processes");
   SequenceState own;
   if (!kept) own = mixer.zero_state(x.size(0), x.options().requires_grad(false));
   SequenceState& state = kept ? *kept : own;
-  const int64_t least = joins_ ? mixer.joins_from() : 0;
-  if (least > 0 && batch.shortest >= least) return join(mixer, x, batch, state);
-  if (part() > 0) replace(state, Take::apply(x, this, layer, static_cast<int64_t>(state.tensors().size())));
+  if (joins(mixer, layer.count, batch)) return join(mixer, x, batch, state);
+  if (part() > 0) replace(state, Take::apply(x, this, layer.number, static_cast<int64_t>(state.tensors().size())));
   const Tensor y = mixer.forward(x, batch, &state);
   if (part() + 1 == parts_) return y;
   const auto left = tensors_of(state);
-  return Hand::apply(y, this, layer, at::TensorList(left));
+  return Hand::apply(y, this, layer.number, at::TensorList(left));
+}
+
+bool Relay::joins(const Mixer& mixer, int64_t layers, const Batch& batch) const {
+  const Joining can = mixer.joining();
+  if (way_ == "hand" || can.least == 0 || batch.shortest < can.least) return false;
+  return way_ == "join" || static_cast<double>(parts_ - 1) > can.cost * static_cast<double>(layers);
 }
 
 Tensor Relay::join(Mixer& mixer, const Tensor& x, const Batch& batch, SequenceState& state) const {

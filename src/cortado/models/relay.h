@@ -1,12 +1,13 @@
 // One sequence over several processes (context parallelism): each has a part of its tokens.
 //
 // A state is all that one part has to tell the next, whatever the mechanism: a matrix, a running maximum, a window's
-// last keys, a convolution's tail; of softmax all keys and values. Where states compose (Mixer::joins_from) every
+// last keys, a convolution's tail; of softmax all keys and values. Where states compose (Mixer::joining) every
 // process sends what its part makes of any state to those behind it, and none waits for another's work
 // (joined_parts.h). Elsewhere every mixer hands its state on: a process waits for a layer's state of the part before,
 // and goes on with its next layer while the part behind begins this one; with L layers and W processes a pass takes
 // about (L + W - 1)/(L W) of one process's time. The backward is the same from behind: gradients of states travel to
-// the part before. CORTADO_PARTS=hand makes all of them hand on, to compare.
+// the part before. States that compose are joined where that costs less than the row of waiting processes:
+// (W - 1)/L of a pass. CORTADO_PARTS=join|hand joins all that can be joined, or none.
 #pragma once
 
 #include <memory>
@@ -25,10 +26,15 @@ class Relay {
   int64_t part() const { return ranks_.rank() % parts_; }
   int64_t parts() const { return parts_; }
 
-  // The mixer of layer `layer` on this part of the sequences, x [B, T of this part, D]: as Mixer::forward would give for
+  // A layer's number, and how many there are.
+  struct Layer {
+    int64_t number, count;
+  };
+
+  // The mixer of a layer on this part of the sequences, x [B, T of this part, D]: as Mixer::forward would give for
   // these tokens of the whole. Dense batches only. With `state` the first part goes on from it, and every process has
   // there what its part leaves.
-  Tensor forward(Mixer& mixer, int64_t layer, const Tensor& x, const Batch& batch, SequenceState* state) const;
+  Tensor forward(Mixer& mixer, Layer layer, const Tensor& x, const Batch& batch, SequenceState* state) const;
 
   // At the end of a pass without gradients: what the last part has left of every layer becomes the first part's.
   void hand_back(std::vector<SequenceState>& layers) const;
@@ -50,13 +56,14 @@ class Relay {
  private:
   struct Pending;
 
+  bool joins(const Mixer& mixer, int64_t layers, const Batch& batch) const;
   // forward() by exchanges.
   Tensor join(Mixer& mixer, const Tensor& x, const Batch& batch, SequenceState& state) const;
 
   const Ranks ranks_;
   const int64_t parts_;
   std::unique_ptr<Pending> pending_;
-  const bool joins_;
+  const std::string way_;  // CORTADO_PARTS, or none
   mutable int64_t bytes_sent_ = 0, exchanges_ = 0;
 };
 

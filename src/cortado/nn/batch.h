@@ -18,7 +18,7 @@ struct Batch {
   const Relay* relay = nullptr;
   int64_t before = 0;
   int64_t shortest = 0;
-  // Of them, for a mixer whose states compose (Mixer::joins_from): where it has from what other processes know.
+  // Of them, for a mixer whose states compose (Mixer::joining): where it has from what other processes know.
   const SequenceParts* parts = nullptr;
 
   // Rows that a state has for a call on x: N packed sequences, else B.

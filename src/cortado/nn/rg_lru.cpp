@@ -1,10 +1,8 @@
 #include "cortado/nn/rg_lru.h"
 
+#include "cortado/nn/composition.h"
 #include "cortado/nn/fused/ops.h"
-#include "cortado/nn/left_of.h"
-#include "cortado/nn/recomputed.h"
 #include "cortado/nn/wide.h"
-#include "cortado/parallel/sequence_parts.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 
 namespace cortado {
@@ -52,7 +50,7 @@ RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
 }
 
 Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const {
-  if (x.size(1) != 1 || batch.cu_seqlens || at::GradMode::is_enabled()) return {};
+  if (x.size(1) != 1 || batch.cu_seqlens || batch.parts || at::GradMode::is_enabled()) return {};
   const fused::RgLruWeights weights{recurrence_gate->weight, recurrence_gate->bias, input_gate->weight,
                                     input_gate->bias, lambda};
   const auto all = {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, lambda, start};
@@ -69,8 +67,7 @@ Tensor RgLru::before(const Step& now, const Tensor& start, const SequenceParts& 
     const Tensor left = left_of_decays(in[0]);
     return {left.select(1, 0), (left.slice(1, 1) * in[1]).sum(1)};
   };
-  const Tensors part = recomputed({now.log_a, now.b}, made);
-  return parts.state_before(part[0], part[1], start);
+  return compose({now.log_a, now.b}, {}, SequenceParts::Decay::kFactors, made).before(parts, start);
 }
 
 Tensor RgLru::forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {

@@ -44,7 +44,7 @@ class Hgrn2Mixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }  // decay, write and read
 
-  int64_t joins_from() const override { return std::max<int64_t>(1, taps_); }
+  Joining joining() const override { return {std::max<int64_t>(1, taps_)}; }
 
  private:
   static constexpr double kLeastStart = 0.01;  // of a learned bound: from 0 there is no way

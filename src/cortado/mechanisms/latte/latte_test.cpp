@@ -1,8 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
-#include "cortado/mechanisms/latte/op.h"
+#include "cortado/mechanisms/latte/mixer.h"
 #include "cortado/testing/compare.h"
+#include "cortado/testing/parts.h"
 
 namespace cortado::latte_test {
 namespace {
@@ -103,6 +104,20 @@ TEST(Latte, HeadsBroadcast) {
   EXPECT_EQ(result.state.sizes(), (at::IntArrayRef{1, 2, 3, 5}));
   EXPECT_CLOSE(latte(q, k, v, false).o,
                latte_reference(at::softmax(q, -1), k.repeat_interleave(4, 2), v.repeat_interleave(2, 2), false), 1e-10);
+}
+
+// What a part of a sequence makes of the state before it, in pieces of 64 tokens, is what the scan leaves.
+TEST(Latte, PartsCompose) {
+  at::manual_seed(5);
+  const auto options = at::TensorOptions().dtype(at::kDouble);
+  const auto learned = [&](at::IntArrayRef sizes) { return at::randn(sizes, options).requires_grad_(); };
+  const int64_t heads = 2048;
+  const Tensor theta = learned({1, 67, heads, 8}), v = learned({1, 67, heads, 2});
+  const LatteState start = {learned({1, heads, 8, 2}), learned({1, heads, 8}), at::randn({1, heads, 8}, options)};
+  const LatteResult whole = latte(theta, theta, v, true, start);
+  const LatteState part = latte_before_part(theta, v, start, testing::MadeOfStart());
+  testing::expect_same({*part.state, *part.normalizer}, {whole.state, whole.normalizer},
+                       {theta, v, *start.state, *start.normalizer});
 }
 
 TEST(Latte, RefusesWhatDoesNotFit) {

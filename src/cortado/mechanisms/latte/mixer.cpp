@@ -2,8 +2,7 @@
 #include "cortado/mechanisms/latte/mixer.h"
 
 #include "cortado/mechanisms/shared/sequences.h"
-#include "cortado/nn/recomputed.h"
-#include "cortado/parallel/sequence_parts.h"
+#include "cortado/nn/composition.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
@@ -31,7 +30,7 @@ class LatteMixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }
 
-  int64_t joins_from() const override { return 1; }
+  Joining joining() const override { return {1}; }
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
@@ -74,10 +73,13 @@ LatteState latte_before_part(const Tensor& key_logits, const Tensor& v, const La
   const Tensor before = parts.maximum_before(largest, *start.maximum), m = at::maximum(largest, before);
   const Tensor peak = m.masked_fill(m == -kInfinity, 0);
   const auto made = [=](const Tensors& in) -> Tensors {
-    return {sequence_sums((logits(in[0]) - peak.unsqueeze(1)).exp(), expand_heads(with_ones(in[1], type), heads), {})};
+    const Tensor keys = (logits(in[0]) - peak.unsqueeze(1)).exp();
+    return {at::ones({1, 1, 1, 1}, keys.options()),
+            sequence_sums(keys, expand_heads(with_ones(in[1], type), heads), {})};
   };
-  const Tensor sums = parts.state_before((before - peak).exp().unsqueeze(3), recomputed({key_logits, v}, made)[0],
-                                         at::cat({*start.state, start.normalizer->unsqueeze(3)}, 3));
+  Composition part = compose({key_logits, v}, {}, SequenceParts::Decay::kFactors, made);
+  part.decay = (before - peak).exp().unsqueeze(3);
+  const Tensor sums = part.before(parts, at::cat({*start.state, start.normalizer->unsqueeze(3)}, 3));
   return {sums.narrow(3, 0, values), sums.select(3, values), before};
 }
 

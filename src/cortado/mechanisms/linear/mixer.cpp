@@ -52,7 +52,7 @@ class LinearMixer : public Mixer {
     return output(x, linear_reference(q, k, v, causal_, epsilon_, normalize_));
   }
 
-  int64_t joins_from() const override { return std::max<int64_t>(1, taps_); }
+  Joining joining() const override { return {std::max<int64_t>(1, taps_)}; }
 
   double flops_per_token(int64_t) const override {
     // Random features are the same map for queries and keys, and made twice.

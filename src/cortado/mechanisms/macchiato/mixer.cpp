@@ -72,7 +72,7 @@ class Source : public Module {
     if (rg_lru_) rg_lru_->declare(layout, kHidden);
   }
 
-  int64_t joins_from() const { return conv_ ? conv_->weight.size(1) : 1; }
+  int64_t least_part() const { return conv_ ? conv_->weight.size(1) : 1; }
 
   // But for the weights of its modules.
   double flops_per_token() const {
@@ -176,8 +176,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
            static_cast<double>(latents_ * settings_.heads) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
   }
 
-  int64_t joins_from() const override {
-    return std::max(source_->joins_from(), settings_.window ? ring_joins_from(*settings_.window) : 1);
+  Joining joining() const override {
+    return {std::max(source_->least_part(), settings_.window ? least_for_ring(*settings_.window) : 1)};
   }
 
   Lesson lesson(const Tensor& given) const override {

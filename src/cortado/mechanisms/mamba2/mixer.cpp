@@ -40,7 +40,7 @@ class Mamba2Mixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }
 
-  int64_t joins_from() const override { return conv_ ? conv_->weight.size(1) : 1; }
+  Joining joining() const override { return {conv_ ? conv_->weight.size(1) : 1}; }
 
  private:
   void declare(StateLayout& layout) const override {

@@ -19,7 +19,7 @@ class RgLruMixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + rg_lru_->flops_per_token(); }
 
-  int64_t joins_from() const override { return 1; }
+  Joining joining() const override { return {1}; }
 
  private:
   void declare(StateLayout& layout) const override {

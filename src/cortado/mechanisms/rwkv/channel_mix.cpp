@@ -25,7 +25,7 @@ class Rwkv4ChannelMixer : public Mixer {
     return weight_flops() + 6.0 * static_cast<double>(dim_);  // two mixes of the shift
   }
 
-  int64_t joins_from() const override { return 1; }
+  Joining joining() const override { return {1, 0}; }
 
  private:
   void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }

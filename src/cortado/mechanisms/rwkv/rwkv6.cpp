@@ -51,7 +51,7 @@ class Rwkv6Mixer : public Mixer {
     return weight_flops() + 2.0 * static_cast<double>(low_rank) + scan_flops(6);
   }
 
-  int64_t joins_from() const override { return 1; }
+  Joining joining() const override { return {1}; }
 
  private:
   void declare(StateLayout& layout) const override {

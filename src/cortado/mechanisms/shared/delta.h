@@ -4,6 +4,7 @@
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/norms.h"
 #include "cortado/primitives/delta_scan/op.h"
@@ -38,15 +39,20 @@ class DeltaMixer : public Mixer {
     return weight_flops() + scan_flops(7);  // decay, the answer to k, the correction and the answer to q
   }
 
+  Joining joining() const override { return {std::max<int64_t>(1, taps_), Joining::kDelta}; }
+
  protected:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const auto branch = [&](const ConvolvedLinear& of, int64_t heads) {
       const Tensor y = of.forward(x, batch, state);
       return split_heads(taps_ > 0 ? y : at::silu(y), heads);
     };
-    auto [o, last] =
-        delta_scan(l2_normalized(branch(maps_.q, key_heads_)), l2_normalized(branch(maps_.k, key_heads_)),
-                   branch(maps_.v, heads_), beta(x), log_decay(x), {}, start_of(state, "scan_state"), batch.cu_seqlens);
+    const Tensor q = l2_normalized(branch(maps_.q, key_heads_)), k = l2_normalized(branch(maps_.k, key_heads_)),
+                 v = branch(maps_.v, heads_), rate = beta(x);
+    const OptionalTensor g = log_decay(x);
+    OptionalTensor start = start_of(state, "scan_state");
+    if (batch.parts) start = delta_state_before_part(k, v, rate, g, *start, *batch.parts);
+    auto [o, last] = delta_scan(q, k, v, rate, g, {}, start, batch.cu_seqlens);
     keep(state, {{"scan_state", last}});
     return output(x, o);
   }

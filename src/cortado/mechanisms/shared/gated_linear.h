@@ -64,7 +64,7 @@ class GatedLinearMixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }  // decay, write and read
 
-  int64_t joins_from() const override { return std::max<int64_t>(1, settings_.taps); }
+  Joining joining() const override { return {std::max<int64_t>(1, settings_.taps)}; }
 
  protected:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {

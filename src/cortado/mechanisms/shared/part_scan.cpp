@@ -1,13 +1,14 @@
 #include "cortado/mechanisms/shared/part_scan.h"
 
 #include "cortado/mechanisms/shared/sequences.h"
-#include "cortado/nn/left_of.h"
-#include "cortado/nn/recomputed.h"
-#include "cortado/parallel/sequence_parts.h"
+#include "cortado/nn/composition.h"
+#include "cortado/primitives/delta_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
 namespace {
+
+using Decay = SequenceParts::Decay;
 
 // left_of_decays of gates in any of gated_scan's shapes: [B or 1,T+1,H,K or 1].
 Tensor left_of_gates(const Tensor& g, int64_t tokens) {
@@ -15,13 +16,22 @@ Tensor left_of_gates(const Tensor& g, int64_t tokens) {
   return left_of_decays(g.dim() <= 2 ? gates.expand({1, tokens, -1, -1}) : gates);
 }
 
+// Gates belong to the tokens, or are the same for all of them.
+Composition compose(Tensors timed, const OptionalTensor& g, Decay kind,
+                    const std::function<Tensors(const Tensors&)>& f) {
+  Tensors fixed;
+  if (g) (g->dim() >= 3 ? timed : fixed).push_back(*g);
+  return compose(timed, fixed, kind, f);
+}
+
 }  // namespace
 
 Tensor state_before_part(const Tensor& k, const Tensor& v, const OptionalTensor& g, const Tensor& start,
                          const SequenceParts& parts) {
   const auto type = start.scalar_type();
-  const int64_t heads = start.size(1), tokens = k.size(1);
+  const int64_t heads = start.size(1);
   const auto made = [=](const Tensors& in) -> Tensors {
+    const int64_t tokens = in[0].size(1);
     Tensor keys = expand_heads(in[0].to(type), heads), decay = at::ones({1, 1, 1, 1}, keys.options());
     if (in.size() > 2) {
       const Tensor left = left_of_gates(in[2].to(type), tokens);
@@ -30,8 +40,21 @@ Tensor state_before_part(const Tensor& k, const Tensor& v, const OptionalTensor&
     }
     return {decay, sequence_sums(keys, expand_heads(in[1].to(type), heads), {})};
   };
-  const Tensors part = recomputed(g ? Tensors{k, v, *g} : Tensors{k, v}, made);
-  return parts.state_before(part[0], part[1], start);
+  return compose({k, v}, g, Decay::kFactors, made).before(parts, start);
+}
+
+Tensor delta_state_before_part(const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
+                               const Tensor& start, const SequenceParts& parts) {
+  const int64_t values = start.size(3), keys = start.size(2);
+  const Tensor identity = at::eye(keys, start.options()).expand({start.size(0), start.size(1), -1, -1});
+  const Tensor both = at::cat({at::zeros_like(start), identity}, 3);
+  const auto made = [=](const Tensors& in) -> Tensors {
+    const Tensor nothing = at::zeros({in[1].size(0), in[1].size(1), in[1].size(2), keys}, in[1].options());
+    const OptionalTensor gates = in.size() > 3 ? OptionalTensor(in[3]) : std::nullopt;
+    const auto last = std::get<1>(delta_scan(in[0], in[0], at::cat({in[1], nothing}, 3), in[2], gates, {}, both));
+    return {last.narrow(3, values, keys), last.narrow(3, 0, values)};
+  };
+  return compose({k, v, beta}, g, Decay::kMatrices, made).before(parts, start, Decay::kMatrices);
 }
 
 Tensor scan_part(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,

@@ -11,6 +11,11 @@ namespace cortado {
 Tensor state_before_part(const Tensor& k, const Tensor& v, const OptionalTensor& g, const Tensor& start,
                          const SequenceParts& parts);
 
+// The same of a delta scan of k, v, beta and g (of delta_scan): a part makes M S + own of what it begins with, M what it
+// makes of the identity where nothing is written.
+Tensor delta_state_before_part(const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
+                               const Tensor& start, const SequenceParts& parts);
+
 // gated_scan, read along the keys, from the state's tensor `name`, which becomes what comes out: o. Where the tokens
 // before are other processes', from what those leave.
 Tensor scan_part(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,

@@ -20,7 +20,7 @@ inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v
 }
 
 // The least tokens of a part in another process that are all the ring which its neighbour begins with.
-inline int64_t ring_joins_from(int64_t window) { return std::max<int64_t>(1, window - 1); }
+inline int64_t least_for_ring(int64_t window) { return std::max<int64_t>(1, window - 1); }
 
 // Joins the ring, the state's "keys" and "values", and k, v, and leaves the last w - 1 of them in the ring. The position
 // is the caller's to move.

@@ -26,7 +26,7 @@ class SlidingWindowMixer : public AttentionMixer {
     return {at::zeros_like(age).masked_fill(gone, -1).expand({settings_.heads, -1, -1}), {}};
   }
 
-  int64_t joins_from() const override { return ring_joins_from(*settings_.window); }
+  Joining joining() const override { return {least_for_ring(*settings_.window), 0}; }
 
  protected:
   void declare(StateLayout& layout) const override {
