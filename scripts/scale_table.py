@@ -16,8 +16,9 @@ FLOPS, REACHED, NEAR, FAR, HOUSE = 990e12, 0.4, 450e9, 50e9, 8
 LAYERS = 24
 MIXERS = {"latte": {"latents": 128}, "macchiato": {}, "gla": {}, "gated_delta_net": {}, "mamba2": {}, "blurry_window": {"slots": 129, "period": 258},
           "rwkv4": {}, "sliding_window": {}, "softmax": {}}  # fmt: skip
-# Whose states compose, and by what share of a layer's work that costs (mechanisms/mixer.h); rings go to the next process alone.
-COST = {"latte": 1 / 6, "macchiato": 1 / 6, "gla": 1 / 6, "gated_delta_net": 1 / 3, "mamba2": 1 / 6, "sliding_window": 0}
+# Whose states compose, and the share of a layer's time that it takes: half as much again decides (mechanisms/mixer.h). Rings
+# go to the next process alone.
+TIME = {"latte": 1 / 6, "macchiato": 1 / 6, "gla": 1 / 6, "gated_delta_net": 1 / 3, "mamba2": 1 / 6, "sliding_window": 0}
 WINDOWS = {"macchiato", "sliding_window"}
 
 
@@ -76,10 +77,10 @@ def main():
             state = model.at("state_bytes", whole - options.tokens)
             compute = 3 * model.at("flops_per_token", whole / 2) * options.tokens / (FLOPS * REACHED)  # the mean depth
             gradients = 2 * (count - 1) / count * 4 * model.parameters
-            row, cost = (count - 1) / LAYERS, COST.get(mixer)
-            if cost is not None and row > cost:
+            row, time = (count - 1) / LAYERS, TIME.get(mixer)
+            if time is not None and row > 1.5 * time:
                 composed, ring = compositions(mixer, model)
-                way = f"joined | {seconds(2 * ((count - 1) * composed + ring) / link)} | {100 * cost:,.0f} %"
+                way = f"joined | {seconds(2 * ((count - 1) * composed + ring) / link)} | {100 * time:,.0f} %"
             else:
                 way = f"handed on | {seconds(2 * state / link)} | {100 * row:,.0f} %"
             print(f"| `{mixer}` | {seconds(compute)} | {size(4 * model.parameters)} | {seconds(gradients / link)} | {size(state)} | {way} |")

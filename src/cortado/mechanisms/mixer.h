@@ -46,8 +46,9 @@ struct HeldPairs {
 // Of a sequence in several processes, the parts of a mixer whose states compose: each takes what it needs of the others
 // from Batch::parts, and none waits for another's.
 struct Joining {
-  // What composing adds to the time of a layer's part; measured (docs/scale.md).
-  static constexpr double kScan = 1.0 / 6, kDelta = 1.0 / 3;
+  // Of a layer's part, what composing adds to its time, a sixth and a third as measured, and a half of that for the
+  // memory that it takes (docs/scale.md).
+  static constexpr double kScan = 1.0 / 4, kDelta = 1.0 / 2;
 
   int64_t least = 0;  // tokens of a part from which on it can; 0: it waits for the state that the part before leaves
   double cost = kScan;

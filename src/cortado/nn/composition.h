@@ -1,7 +1,8 @@
 // What the tokens of a part of a sequence make of any state before them.
 #pragma once
 
-#include "cortado/nn/recomputed.h"
+#include <functional>
+
 #include "cortado/parallel/sequence_parts.h"
 
 namespace cortado {
@@ -10,7 +11,7 @@ namespace cortado {
 struct Composition {
   Tensor decay, own;
 
-  // Of the state of the first part, or any other's.
+  // The state before the part, `start` being the first part's.
   Tensor before(const SequenceParts& parts, const Tensor& start,
                 SequenceParts::Decay kind = SequenceParts::Decay::kFactors) const {
     return parts.state_before(decay, own, start, kind);
@@ -23,9 +24,10 @@ inline Tensor left_of_decays(const Tensor& g) {
   return at::cat({g.flip(1).cumsum(1).flip(1).exp(), at::ones_like(g.narrow(1, 0, 1))}, 1);
 }
 
-// f({timed..., fixed...}) = {decay, own} for pieces of the tokens, dimension 1 of `timed`, one after the other, each
-// computed again in the backward: so that no more than some MiB are held beside the inputs, timed[0] being the largest.
+// f({timed..., fixed...}) for pieces of the tokens, dimension 1 of `timed`, composed: f, a function of these tensors
+// alone, computes in the types that they have whatever autocast says. In the backward it is computed again, so that no
+// more than some MiB (timed[0] being the largest) are held beside the inputs. Differentiating twice is an error.
 Composition compose(const Tensors& timed, const Tensors& fixed, SequenceParts::Decay kind,
-                    const std::function<Tensors(const Tensors&)>& f);
+                    std::function<Composition(const Tensors&)> f);
 
 }  // namespace cortado

@@ -63,7 +63,7 @@ Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const Tensor& posit
 
 // A part makes exp(Σ_t log a_t) h + Σ_t exp(Σ_{s>t} log a_s) b_t of what it begins with.
 Tensor RgLru::before(const Step& now, const Tensor& start, const SequenceParts& parts) {
-  const auto made = [](const Tensors& in) -> Tensors {
+  const auto made = [](const Tensors& in) -> Composition {
     const Tensor left = left_of_decays(in[0]);
     return {left.select(1, 0), (left.slice(1, 1) * in[1]).sum(1)};
   };

@@ -72,7 +72,7 @@ LatteState latte_before_part(const Tensor& key_logits, const Tensor& v, const La
   const Tensor largest = logits(key_logits.detach().amax(1, /*keepdim=*/true)).squeeze(1);
   const Tensor before = parts.maximum_before(largest, *start.maximum), m = at::maximum(largest, before);
   const Tensor peak = m.masked_fill(m == -kInfinity, 0);
-  const auto made = [=](const Tensors& in) -> Tensors {
+  const auto made = [=](const Tensors& in) -> Composition {
     const Tensor keys = (logits(in[0]) - peak.unsqueeze(1)).exp();
     return {at::ones({1, 1, 1, 1}, keys.options()),
             sequence_sums(keys, expand_heads(with_ones(in[1], type), heads), {})};

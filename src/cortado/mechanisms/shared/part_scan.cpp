@@ -17,11 +17,10 @@ Tensor left_of_gates(const Tensor& g, int64_t tokens) {
 }
 
 // Gates belong to the tokens, or are the same for all of them.
-Composition compose(Tensors timed, const OptionalTensor& g, Decay kind,
-                    const std::function<Tensors(const Tensors&)>& f) {
+Composition compose(Tensors timed, const OptionalTensor& g, Decay kind, std::function<Composition(const Tensors&)> f) {
   Tensors fixed;
   if (g) (g->dim() >= 3 ? timed : fixed).push_back(*g);
-  return compose(timed, fixed, kind, f);
+  return compose(timed, fixed, kind, std::move(f));
 }
 
 }  // namespace
@@ -30,7 +29,7 @@ Tensor state_before_part(const Tensor& k, const Tensor& v, const OptionalTensor&
                          const SequenceParts& parts) {
   const auto type = start.scalar_type();
   const int64_t heads = start.size(1);
-  const auto made = [=](const Tensors& in) -> Tensors {
+  const auto made = [=](const Tensors& in) -> Composition {
     const int64_t tokens = in[0].size(1);
     Tensor keys = expand_heads(in[0].to(type), heads), decay = at::ones({1, 1, 1, 1}, keys.options());
     if (in.size() > 2) {
@@ -48,7 +47,7 @@ Tensor delta_state_before_part(const Tensor& k, const Tensor& v, const Tensor& b
   const int64_t values = start.size(3), keys = start.size(2);
   const Tensor identity = at::eye(keys, start.options()).expand({start.size(0), start.size(1), -1, -1});
   const Tensor both = at::cat({at::zeros_like(start), identity}, 3);
-  const auto made = [=](const Tensors& in) -> Tensors {
+  const auto made = [=](const Tensors& in) -> Composition {
     const Tensor nothing = at::zeros({in[1].size(0), in[1].size(1), in[1].size(2), keys}, in[1].options());
     const OptionalTensor gates = in.size() > 3 ? OptionalTensor(in[3]) : std::nullopt;
     const auto last = std::get<1>(delta_scan(in[0], in[0], at::cat({in[1], nothing}, 3), in[2], gates, {}, both));
