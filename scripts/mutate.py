@@ -107,11 +107,12 @@ def write_sources(texts, drawn):
 def copy_tree(files):
     """The other files, as they are."""
     header = "src/cortado_mutant.h"
+    building = re.findall(r"scripts/\w+\.py", (ROOT / "CMakeLists.txt").read_text())  # what the build runs
     for path in [p for p in (COPY / "src").rglob("*") if p.is_file()]:
         if path.relative_to(COPY).as_posix() not in [*files, header]:  # gone since: it would be compiled
             path.unlink()
     for file in files:
-        if not mutated_files([file], "") and not file.startswith("scripts/"):  # no program's tests read those
+        if not mutated_files([file], "") and (not file.startswith("scripts/") or file in building):  # no program's tests read those
             write_if_new(COPY / file, (ROOT / file).read_bytes())
     write_if_new(COPY / header, mutants.HEADER.encode())
 
