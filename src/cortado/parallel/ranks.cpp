@@ -14,7 +14,7 @@ constexpr int kFailed = 1, kBadInput = 2;
 
 Tensor bytes_of(const std::string& text) {
   Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());  // nothing has no address
   return bytes;
 }
 
