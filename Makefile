@@ -65,7 +65,7 @@ $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model
 # Many small programs: one thread each, several at a time.
 test: build $(VENV)/test.stamp ## every test
 	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $(JOBS) tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $(JOBS) --durations=30 tests
 
 lint: setup ## the form of the sources
 	@$(PYTHON) scripts/lint.py
