@@ -3,9 +3,8 @@ this machine.
 
 For each number of processes: rows shared out (data parallel), with the optimiser's moments shared out too, and sequences
 shared out (context parallel), by exchanges or by states that are handed on; the same batches each time. A row: tokens a
-second (the median of the steps behind the
-first quarter), speed-up over one process, the peak memory of a process, bytes a step that gradients are added up in and
-that states are handed on in. A table; with --out also scale.json and scale.svg.
+second (the median of the steps behind the first quarter), speed-up over one process, the peak memory of a process, bytes
+a step that gradients are added up in and that states are handed on in. A table; with --out also scale.json and scale.svg.
 
 `--memory T`: instead one step of T tokens by one process and by two that share the sequence: what each takes at most."""
 

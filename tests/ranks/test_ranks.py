@@ -171,7 +171,7 @@ def moments(run):
     return {key: value for key, value in load_file(run / "trainer.safetensors").items() if key.startswith("first.")}
 
 
-@pytest.mark.parametrize(("count", "way", "tokens"), [(3, "join", 50), (2, "hand", 50), (3, "join", 7)])
+@pytest.mark.parametrize(("count", "way", "tokens"), [(3, "join", 50), (2, "hand", 50), (3, "hand", 50), (3, "join", 7)])
 def test_every_mechanism_knows_what_lies_before(cortado, ranks, small, lines, layers_of_all, tmp_path, count, way, tokens):
     training = {"batch": 2, "context": tokens, "steps": 1, "warmup": 0, "evaluate_every": 1}
     config = small(training, context=tokens, positions="learned", **layers_of_all)

@@ -69,6 +69,7 @@ class RgLru : public Module {
   };
   // `first` bool [B,T]: the tokens where the sequence begins.
   Step step(const Tensor& x, const Tensor& first) const;
+  // What the processes before leave, `start` being the first part's.
   static Tensor before(const Step& now, const Tensor& start, const SequenceParts& parts);
   // One token a row in one call, h [rows,D]; undefined where it is not for that.
   Tensor one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const;

@@ -1,10 +1,8 @@
 // Parts of sequences, without processes.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-
 #include "cortado/parallel/sequence_parts.h"
+#include "cortado/testing/compare.h"
 
 namespace cortado::testing {
 
@@ -19,13 +17,11 @@ class MadeOfStart final : public SequenceParts {
 };
 
 // Equal, and so are the gradients of their products with the same numbers.
-inline void expect_same(const Tensors& one, const Tensors& other, const Tensors& inputs) {
-  Tensors weights;
-  for (const Tensor& x : one) weights.push_back(at::randn(x.sizes(), x.options().requires_grad(false)));
-  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::allclose(one[i], other[i], 1e-9, 1e-9)) << i;
-  const auto gradients = [&](const Tensors& of) { return torch::autograd::grad(of, inputs, weights); };
-  const Tensors left = gradients(one), right = gradients(other);
-  for (size_t i = 0; i < inputs.size(); ++i) EXPECT_TRUE(at::allclose(left[i], right[i], 1e-8, 1e-9)) << "input " << i;
+inline void expect_same(const std::vector<Tensor>& one, const std::vector<Tensor>& other,
+                        const std::vector<Tensor>& inputs) {
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_CLOSE(one[i], other[i], 1e-10) << i;
+  const auto weights = weights_like(other);
+  expect_gradients_close(gradients(one, weights, inputs), gradients(other, weights, inputs), 1e-9);
 }
 
 }  // namespace cortado::testing

@@ -21,15 +21,15 @@ class Hgrn2Mixer : public Mixer {
         heads_(read_heads(settings, context, dim_, "dim")),
         key_dim_(settings.integer("key_dim", 1, 1 << 20, dim_)) {
     read_heads(settings, context, key_dim_, "key_dim");
-    taps_ = read_taps(settings);
+    const int64_t taps = read_taps(settings);
     bound_ = settings.number("lower_bound", 0.0, 0.999, 0.0);
     if (settings.boolean("learned_bound", false)) {
       const double start = std::max(bound_, kLeastStart);
       register_parameter(bound_logit_, "bound", at::full({key_dim_}, std::log(start / (1 - start)), at::kFloat));
     }
-    q_ = ConvolvedLinear::within(*this, "q", dim_, key_dim_, taps_, "none");
-    f_ = ConvolvedLinear::within(*this, "f", dim_, key_dim_, taps_, "none");
-    i_ = ConvolvedLinear::within(*this, "i", dim_, dim_, taps_, "none");
+    q_ = ConvolvedLinear::within(*this, "q", dim_, key_dim_, taps, "none");
+    f_ = ConvolvedLinear::within(*this, "f", dim_, key_dim_, taps, "none");
+    i_ = ConvolvedLinear::within(*this, "i", dim_, dim_, taps, "none");
     norm_ = register_module("norm", std::make_shared<RmsNorm>(dim_, settings.number("norm_eps", 0.0, 1.0, 1e-5)));
     o_ = register_module("o", make_output_linear(dim_, dim_));
   }
@@ -44,7 +44,7 @@ class Hgrn2Mixer : public Mixer {
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }  // decay, write and read
 
-  Joining joining() const override { return {std::max<int64_t>(1, taps_)}; }
+  Joining joining() const override { return {std::max<int64_t>(1, q_.taps())}; }
 
  private:
   static constexpr double kLeastStart = 0.01;  // of a learned bound: from 0 there is no way
@@ -75,7 +75,6 @@ class Hgrn2Mixer : public Mixer {
 
   int64_t dim_, heads_;
   int64_t key_dim_;             // of all heads together
-  int64_t taps_;                // of the short convolutions; 0: none
   double bound_;                // l in [0, 1): every gate is in [l, 1]
   OptionalTensor bound_logit_;  // b [key_dim], in its place
   ConvolvedLinear q_, f_, i_;

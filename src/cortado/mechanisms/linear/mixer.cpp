@@ -30,11 +30,11 @@ class LinearMixer : public Mixer {
     normalize_ = settings.boolean("normalize", true);
     epsilon_ = settings.number("epsilon", 0.0, 1.0, logits_ ? 0.0 : 1e-6);
     const bool gated = settings.boolean("gate", gate), bias = settings.boolean("bias", true);
-    taps_ = read_taps(settings);
+    const int64_t taps = read_taps(settings);
     check(settings, feature_map);
-    maps_.q = ConvolvedLinear::beside(*this, "q", dim, dim, taps_, bias);
-    maps_.k = ConvolvedLinear::beside(*this, "k", dim, dim, taps_, bias);
-    maps_.v = ConvolvedLinear::beside(*this, "v", dim, dim, taps_, bias);
+    maps_.q = ConvolvedLinear::beside(*this, "q", dim, dim, taps, bias);
+    maps_.k = ConvolvedLinear::beside(*this, "k", dim, dim, taps, bias);
+    maps_.v = ConvolvedLinear::beside(*this, "v", dim, dim, taps, bias);
     if (gated) g_ = register_module("g", std::make_shared<Linear>(dim, dim, bias));
     o_ = register_module("o", make_output_linear(dim, dim, bias));
     const auto make_map = [&] { return std::make_shared<FeatureMap>(feature_map, heads_, head_dim_, features); };
@@ -52,7 +52,7 @@ class LinearMixer : public Mixer {
     return output(x, linear_reference(q, k, v, causal_, epsilon_, normalize_));
   }
 
-  Joining joining() const override { return {std::max<int64_t>(1, taps_)}; }
+  Joining joining() const override { return {std::max<int64_t>(1, maps_.q.taps())}; }
 
   double flops_per_token(int64_t) const override {
     // Random features are the same map for queries and keys, and made twice.
@@ -120,8 +120,7 @@ class LinearMixer : public Mixer {
   }
 
   int64_t heads_, head_dim_;
-  int64_t taps_;  // of the short convolutions; 0: none
-  bool logits_;   // the map is given as log φ
+  bool logits_;  // the map is given as log φ
   bool causal_;
   bool normalize_;  // divide by φ(q)·z
   double epsilon_;  // added to the denominator

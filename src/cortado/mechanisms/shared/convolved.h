@@ -49,6 +49,8 @@ class ConvolvedLinear {
     return conv_ ? conv_->reference(y) : y;
   }
 
+  int64_t taps() const { return conv_ ? conv_->weight.size(1) : 0; }
+
   void declare(StateLayout& layout) const {
     if (conv_) conv_->declare(layout, tail_);
   }
