@@ -15,6 +15,7 @@
 namespace cortado::testing {
 
 struct Examples {
+  std::filesystem::path folder;
   std::vector<std::string> examples;         // between them they use every option: the conformance suite runs each
   std::vector<std::string> causal_examples;  // that have no bidirectional form
   // Whose weights over the values are a distribution, in every form the mechanism has or in the bidirectional one alone:
@@ -26,6 +27,7 @@ inline void read_examples(const std::string& path, std::map<std::string, Example
   const Json file = read_json_file(path);
   for (const auto& [name, lists] : file.items()) {
     Examples& found = all[name];
+    found.folder = std::filesystem::path(path).parent_path();
     const std::map<std::string, std::vector<std::string>*> known = {
         {"examples", &found.examples},
         {"causal_examples", &found.causal_examples},

@@ -101,9 +101,10 @@ TEST(Lola, DecodesByTokensAsDefined) {
   const at::NoGradGuard no_grad;
   for (const char* score : {"error", "squared", "absolute", "ratio", "recent"}) {
     SCOPED_TRACE(score);
-    const auto mixer =
-        make(concat(R"({"mixer": "lola", "chunk": 7, "cache": 5, "token_window": 4, "score": ")", score, R"("})"));
+    const auto mixer = make(concat(
+        R"({"mixer": "lola", "chunk": 7, "cache": 5, "token_window": 4, "softcap": 0.2, "score": ")", score, R"("})"));
     LolaRule rule;
+    rule.softcap = 0.2;
     rule.chunk = 7;
     rule.cache = 5;
     rule.token_window = 4;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "cortado/mechanisms/lolcats/feature_mixer.h"
 #include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/feature_map.h"
@@ -160,6 +161,26 @@ TEST(Lolcats, StartsAsPublished) {
   EXPECT_CLOSE(parameters["window_factor"].sigmoid(), at::full({2}, 0.1), 1e-6);
   EXPECT_TRUE(at::equal(parameters["phi_q.weight"][1], at::eye(16, 8)));
   EXPECT_EQ(parameters["phi_k.weight"].numel(), 2 * 16 * 8);
+}
+
+TEST(Lolcats, FeatureMapsEqualTheirDefinitions) {
+  at::manual_seed(9);
+  const Tensor x = at::randn({2, 5, 3, 4}, at::kDouble) * 3;
+  for (const std::string& kind : head_feature_maps()) {
+    HeadFeatureMap map(kind, 6, 3, 4);
+    const at::NoGradGuard no_grad;
+    map.to(at::kDouble);
+    map.weight.copy_(at::randn({3, 4, 6}, at::kDouble));
+    Tensor y = at::einsum("bthd,hdf->bthf", {x, map.weight});
+    if (map.bias.defined()) y = y + map.bias.copy_(at::randn({3, 6}, at::kDouble));
+    const auto softmax = [](const Tensor& z) { return z.exp() / z.exp().sum(-1, true); };
+    Tensor right = y.clamp_min(0);
+    if (kind == "lolcats") right = at::cat({softmax(y), softmax(-y)}, -1);
+    if (kind == "hedgehog") right = softmax(at::cat({2 * y, -2 * y}, -1));
+    if (kind == "hedgehog_exp") right = at::cat({(y - y.amax(-1, true)).exp(), (-y + y.amin(-1, true)).exp()}, -1);
+    EXPECT_CLOSE(map.forward(x), right.clamp_min(1e-12), 1e-12) << kind;
+    EXPECT_EQ(map.width(), right.size(3)) << kind;
+  }
 }
 
 TEST(Lolcats, SaysWhatDoesNotFit) {

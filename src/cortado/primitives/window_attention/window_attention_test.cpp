@@ -3,6 +3,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/operator.h"
 #include "cortado/primitives/window_attention/op.h"
 #include "cortado/primitives/window_attention/plan.h"
 #include "cortado/testing/compare.h"
@@ -288,6 +289,27 @@ TEST(WindowAttention, QueriesThatSeeNothing) {
   EXPECT_TRUE(own.gradients[0].slice(1, 0, 5).eq(0).all().item<bool>());
 }
 
+// What the backward is given: Σ exp(score - row_max), and 1 where there is nothing to be summed. Float64 is computed by
+// tensors, float32 by the kernels for many queries and for few.
+TEST(WindowAttention, DenominatorsOfTheBackward) {
+  using Operator =
+      TensorTuple<4>(const Tensor&, const Tensor&, const Tensor&, std::optional<int64_t>, bool, std::optional<double>,
+                     std::optional<double>, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                     const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+  const auto op = find_operator<Operator>("cortado::_window_attention");
+  for (const auto type : {at::kDouble, at::kFloat}) {
+    for (const auto& [queries, keys] : {std::pair{9, 4}, {100, 60}, {3, 1}}) {
+      const Inputs in = make_inputs({.name = "", .queries = queries, .keys = keys, .scale = 1.0, .type = type});
+      const Tensor q = in.leaves[0], k = in.leaves[1];
+      const auto out = op.call(q, k, in.leaves[2], {}, true, 1.0, {}, {}, {}, {}, {}, {}, {});
+      const Tensor late = at::ones({queries, keys}, at::kBool).triu(keys - queries + 1);
+      const Tensor scores = at::einsum("bihd,bjhd->bihj", {q, k}).masked_fill(late.unsqueeze(1), -INFINITY);
+      const Tensor sums = (scores - scores.amax(-1, true).clamp_min(-1e30)).exp().sum(-1);
+      EXPECT_CLOSE(std::get<3>(out), sums.masked_fill(sums == 0, 1), 1e-5) << type << " " << queries;
+    }
+  }
+}
+
 TEST(WindowAttention, GradientOfOneOutputAlone) {
   for (const int64_t extra_heads : {0, 2}) {
     const Inputs in = make_inputs({.name = "", .extra = 3, .extra_heads = extra_heads});
@@ -352,6 +374,17 @@ TEST(WindowAttention, Errors) {
               window_attention(q1, k1, v1, {.cu_seqlens = at::tensor({0, 5}), .cu_seqlens_k = at::tensor({0, 3, 7})});
             }),
             kNoError);
+}
+
+// Of a run's queries alone: those of the next see others.
+TEST(WindowPlan, MasksTheColumnsThatNotEveryQuerySees) {
+  const auto visible = visible_keys({0, 40}, {0, 40}, 6, true);
+  const BlockMask mask = masked_columns(visible, {.query = 10, .queries = 3, .key = 5, .keys = 8});
+  EXPECT_EQ(mask.left_end, 2);     // query 12 sees no key before 7
+  EXPECT_EQ(mask.right_begin, 6);  // query 10 sees no key from 11 on
+  const BlockMask none = masked_columns(visible, {.query = 10, .queries = 8, .key = 5, .keys = 13});
+  EXPECT_EQ(none.left_end, 0);  // no key that both query 10 and query 17 see
+  EXPECT_EQ(none.right_begin, 0);
 }
 
 TEST(WindowPlan, MemoryStaysLinear) {
