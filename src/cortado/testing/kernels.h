@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <limits>
 
 #include "cortado/base/isa.h"
@@ -26,16 +27,31 @@ class AnyIsa {
   ~AnyIsa() { select_isa(""); }
 };
 
+// Memory for so many bytes with a page on either side that may not be touched, filled with NaN of any type; the tensor
+// lies so many bytes behind its first.
+inline Tensor between_pages(const Tensor& x, size_t room, size_t at) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* memory = mmap(nullptr, room + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  TORCH_CHECK(memory != MAP_FAILED, "no memory");
+  char* begin = static_cast<char*>(memory) + page;
+  std::memset(begin, 0xff, room);
+  const bool kept = mprotect(memory, page, PROT_NONE) == 0 && mprotect(begin + room, page, PROT_NONE) == 0;
+  TORCH_CHECK(kept, "no protected page");
+  const auto release = [=](void*) { munmap(memory, room + 2 * page); };
+  return at::from_blob(begin + at, x.sizes(), release, x.options()).copy_(x);
+}
+inline size_t whole_pages(size_t bytes) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
 // Densely before a page that may not be touched: whoever reads on behind the last element ends the program.
 inline Tensor before_the_end(const Tensor& x) {
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), room = (x.nbytes() + page - 1) / page * page;
-  void* memory = mmap(nullptr, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  TORCH_CHECK(memory != MAP_FAILED, "no memory");
-  char* end = static_cast<char*>(memory) + room;
-  TORCH_CHECK(mprotect(end, page, PROT_NONE) == 0, "no protected page");
-  const auto release = [=](void*) { munmap(memory, room + page); };
-  return at::from_blob(end - x.nbytes(), x.sizes(), release, x.options()).copy_(x);
+  return between_pages(x, whole_pages(x.nbytes()), whole_pages(x.nbytes()) - x.nbytes());
 }
+
+// Densely behind such a page, as aligned as memory can be, and with NaN behind the last element.
+inline Tensor alone(const Tensor& x) { return between_pages(x, whole_pages(x.nbytes() + 4096), 0); }
 
 // The same numbers, lying awkwardly: misaligned with gaps between rows, heads before time, with gaps between elements,
 // at the end of what may be read, or as the first of longer rows, aligned as whole vectors are, the rest of which is NaN.

@@ -4,6 +4,7 @@
 // made at once or as late as they may be: a barrier or a wait that is missing shows in one of them.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -131,12 +132,17 @@ class Block {
     }
   }
 
-  // Bytes of shared memory; what lies outside of it is an error of the kernel.
+  // Bytes of shared memory; what lies outside of it is an error of the kernel. As on some GPUs, its first address is
+  // not 0.
   unsigned char* at(uint32_t address, int bytes) {
-    if (size_t(address) + size_t(bytes) > size_) throw_later("outside of shared memory");
-    return shared_begin_ + address;
+    if (address < kFirstAddress || size_t(address - kFirstAddress) + size_t(bytes) > size_) {
+      throw_later("outside of shared memory");
+    }
+    return shared_begin_ + (address - kFirstAddress);
   }
-  uint32_t address(const void* pointer) { return uint32_t(static_cast<const unsigned char*>(pointer) - shared_begin_); }
+  uint32_t address(const void* pointer) {
+    return kFirstAddress + uint32_t(static_cast<const unsigned char*>(pointer) - shared_begin_);
+  }
   void throw_later(const char* what) {
     std::fprintf(stderr, "[emulate] %s\n", what);
     std::abort();  // no exception passes from one fiber to another
@@ -150,8 +156,26 @@ class Block {
   struct Warp : Meeting {
     alignas(16) unsigned char in[32][64], out[32][64];
   };
-  struct Fiber {
+  // Where a thread goes on. A switch by swapcontext alone asks the system for the signals that are blocked, which is most
+  // of a test's time; so it only begins a fiber, and sanitizers, which follow no jump to another stack, have nothing else.
+  struct Place {
     ucontext_t context;
+    jmp_buf here;
+    bool left = false;  // it was here before
+
+    void leave_for(Place& other) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+      ::swapcontext(&context, &other.context);
+#else
+      left = true;
+      if (_setjmp(here)) return;
+      if (other.left) _longjmp(other.here, 1);
+      ::setcontext(&other.context);
+#endif
+    }
+  };
+  struct Fiber {
+    Place place;
     std::unique_ptr<unsigned char[]> stack;
     bool ended = false;
     std::vector<std::function<void()>> open;
@@ -163,15 +187,18 @@ class Block {
       ended = false;
       groups.clear();
       open.clear();
-      ::getcontext(&context);
-      context.uc_stack.ss_sp = stack.get();
-      context.uc_stack.ss_size = kStack;
-      context.uc_link = &running().scheduler_;
+      place.left = false;
+      ::getcontext(&place.context);
+      place.context.uc_stack.ss_sp = stack.get();
+      place.context.uc_stack.ss_size = kStack;
+      place.context.uc_link = nullptr;  // it does not return
       ::makecontext(
-          &context,
+          &place.context,
           [] {
-            (*running().body_)();
-            running().own().ended = true;
+            Block& block = running();
+            (*block.body_)();
+            block.own().ended = true;
+            block.own().place.leave_for(block.scheduler_);
           },
           0);
     }
@@ -189,7 +216,7 @@ class Block {
     for (int i = 0; i < count; ++i) {
       thread_ = begin + (order_.backwards ? count - 1 - i : i);
       if (own().ended) continue;
-      ::swapcontext(&scheduler_, &own().context);
+      scheduler_.leave_for(own().place);
       if (!own().ended) continue;
       --left_;
       advanced_ = true;
@@ -206,17 +233,18 @@ class Block {
       meeting.come = 0;
       ++meeting.number;
     }
-    while (meeting.number == number) ::swapcontext(&own().context, &scheduler_);
+    while (meeting.number == number) own().place.leave_for(scheduler_);
   }
 
   const Order order_;
+  static constexpr uint32_t kFirstAddress = 1024;
   std::vector<unsigned char> shared_;
   unsigned char* shared_begin_;
   size_t size_;
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   Meeting all_;
-  ucontext_t scheduler_;
+  Place scheduler_;
   const std::function<void()>* body_ = nullptr;
   int thread_ = 0, left_ = 0;  // left_: threads that have not ended
   bool advanced_ = false;

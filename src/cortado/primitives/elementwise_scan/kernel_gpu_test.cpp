@@ -7,10 +7,12 @@
 #include "cortado/primitives/elementwise_scan/kernel.cu"
 #include "cortado/primitives/elementwise_scan/on_gpu.h"
 #include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::elementwise_kernel_gpu_test {
 namespace {
 
+using testing::alone;
 using namespace elementwise;
 
 struct Case {
@@ -37,7 +39,8 @@ void check(const Case& c) {
   const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
   Tensor log_a = at::rand({c.batch, c.tokens, c.channels}).log() * 0.2;
   if (c.cuts) log_a.masked_fill_(at::rand_like(log_a).lt(0.1), -INFINITY);
-  const Tensor b = at::randn(log_a.sizes()), initial = at::randn({rows, c.channels});
+  log_a = alone(log_a);
+  const Tensor b = alone(at::randn(log_a.sizes())), initial = alone(at::randn({rows, c.channels}));
   std::vector<Tensor> leaves;
   for (const Tensor& x : {log_a, b, initial}) leaves.push_back(x.to(at::kDouble).requires_grad_());
   const OptionalTensor cu = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
@@ -50,7 +53,7 @@ void check(const Case& c) {
   const auto [found, found_last] = forward_on_gpu(log_a, b, initial, bounds, c.reverse, machine, c.parts);
   expect_near(found, h, "h");
   expect_near(found_last, last, "last");
-  const Tensor grad_h = at::randn(b.sizes()), grad_last = at::randn(last.sizes());
+  const Tensor grad_h = alone(at::randn(b.sizes())), grad_last = at::randn(last.sizes());
   const auto right = torch::autograd::grad({h, last}, leaves, {grad_h.to(at::kDouble), grad_last.to(at::kDouble)});
   const auto [dlog_a, db, dinitial] =
       backward_on_gpu(grad_h, grad_last, log_a, found, initial, bounds, c.reverse, machine, c.parts);

@@ -11,10 +11,12 @@
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/gated_scan/scan.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::gated_scan_kernel_gpu_test {
 namespace {
 
+using testing::alone;
 using namespace gated;
 
 struct Case {
@@ -87,7 +89,7 @@ void check(const Case& c) {
   at::manual_seed(3);
   const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
   const auto numbers = [&](int64_t heads, int64_t width) {
-    return at::randn({c.batch, c.tokens, heads, width}).to(at::kBFloat16);
+    return alone(at::randn({c.batch, c.tokens, heads, width}).to(at::kBFloat16));
   };
   const int64_t asked = c.read_values ? c.values : c.keys, told = c.read_values ? c.keys : c.values;
   const Tensor q = numbers(c.heads, asked), k = numbers(c.state_heads, c.keys), v = numbers(c.state_heads, c.values);
@@ -96,7 +98,8 @@ void check(const Case& c) {
   if (c.channels) gate_sizes.push_back(c.keys);
   if (c.gates) g = at::rand(gate_sizes).log() * (c.steep ? 6 : 0.3);
   if (c.cuts) g.masked_fill_(at::rand_like(g).lt(0.05), -INFINITY);
-  const Tensor initial = at::randn({rows, c.state_heads, c.keys, c.values});
+  if (c.gates) g = alone(g);
+  const Tensor initial = alone(at::randn({rows, c.state_heads, c.keys, c.values}));
   const double scale = 0.125;
   std::vector<Tensor> leaves;
   for (const Tensor& x : {q, k, v, initial}) leaves.push_back(x.to(at::kDouble).requires_grad_());

@@ -8,10 +8,12 @@
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/gated_scan/step_on_gpu.h"
 #include "cortado/primitives/slot_scan/op.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::step_gpu_test {
 namespace {
 
+using testing::alone;
 using namespace gated;
 
 struct Case {
@@ -23,12 +25,15 @@ struct Case {
 void check(const Case& c) {
   at::manual_seed(11);
   const auto type = c.short_numbers ? at::kBFloat16 : at::kFloat;
-  const auto numbers = [&](int64_t heads, int64_t width) { return at::randn({c.batch, 1, heads, width}).to(type); };
+  const auto numbers = [&](int64_t heads, int64_t width) {
+    return alone(at::randn({c.batch, 1, heads, width}).to(type));
+  };
   const Tensor q = numbers(c.heads, c.read_values ? c.values : c.keys), k = numbers(c.state_heads, c.keys) * 0.2,
                v = numbers(c.state_heads, c.values);
   Tensor g, beta, bonus;
   if (c.gate) g = c.gate == 4 ? at::rand({c.batch, 1, c.state_heads, c.keys}) : at::rand({c.batch, 1, c.state_heads});
   if (c.gate && !c.factors) g = g.log();
+  if (c.gate) g = alone(g);
   if (c.delta) beta = at::rand({c.batch, 1, c.state_heads});
   if (c.bonus) bonus = at::randn({c.heads, c.keys});
   const OptionalTensor start =

@@ -7,10 +7,12 @@
 #include "cortado/primitives/short_conv/kernel.cu"
 #include "cortado/primitives/short_conv/on_gpu.h"
 #include "cortado/primitives/short_conv/op.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::short_conv_kernel_gpu_test {
 namespace {
 
+using testing::alone;
 using namespace convolution;
 
 struct Case {
@@ -32,10 +34,10 @@ void check(const Case& c) {
   at::manual_seed(7);
   const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
   const auto type = c.short_numbers ? at::kBFloat16 : at::kFloat;
-  const Tensor x = at::randn({c.batch, c.tokens, c.channels}).to(type),
-               weight = at::randn({c.channels, c.taps}).to(type);
+  const Tensor x = alone(at::randn({c.batch, c.tokens, c.channels}).to(type)),
+               weight = alone(at::randn({c.channels, c.taps}).to(type));
   const Tensor bias = c.bias ? at::randn({c.channels}).to(type) : Tensor();
-  const Tensor initial = c.state ? at::randn({rows, c.taps - 1, c.channels}) : Tensor();
+  const Tensor initial = c.state ? alone(at::randn({rows, c.taps - 1, c.channels})) : Tensor();
   const OptionalTensor cu = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
   std::vector<Tensor> leaves;
   const auto leaf = [&](const Tensor& of) -> OptionalTensor {
@@ -64,7 +66,7 @@ void check(const Case& c) {
   const auto [found, found_last] = forward_on_gpu(in, bounds, machine);
   near(found, y, "y");
   near(found_last, last, "last");
-  const Tensor grad_y = at::randn(y.sizes()).to(type), grad_last = at::randn(last.sizes());
+  const Tensor grad_y = alone(at::randn(y.sizes()).to(type)), grad_last = at::randn(last.sizes());
   const auto right = torch::autograd::grad({y, last}, leaves, {grad_y.to(at::kDouble), grad_last.to(at::kDouble)},
                                            c10::nullopt, false, true);
   const auto [dx, dweight, dbias, dinitial] = backward_on_gpu(in, bounds, grad_y, grad_last, machine);

@@ -6,10 +6,12 @@
 #include "cortado/primitives/cuda/emulated_machine.h"
 #include "cortado/primitives/window_attention/kernel.cu"
 #include "cortado/primitives/window_attention/on_gpu.h"
+#include "cortado/testing/kernels.h"
 
 namespace cortado::window_attention_kernel_gpu_test {
 namespace {
 
+using testing::alone;
 using namespace window;
 
 struct Case {
@@ -43,7 +45,7 @@ void expect_near(const Tensor& found, const Tensor& right, const char* what, dou
 void check(const Case& c) {
   at::manual_seed(9);
   const auto numbers = [&](int64_t tokens, int64_t heads, int64_t width) {
-    return at::randn({c.batch, tokens, heads, width}).to(at::kBFloat16);
+    return alone(at::randn({c.batch, tokens, heads, width}).to(at::kBFloat16));
   };
   const Tensor q = numbers(c.queries, c.heads, c.key_size), k = numbers(c.keys, c.state_heads, c.key_size),
                v = numbers(c.keys, c.state_heads, c.value_size);
@@ -63,7 +65,7 @@ void check(const Case& c) {
   expect_near(out.o, o.detach(), "o", 6e-3);
   expect_near(out.lse, lse.detach(), "lse", 1e-5);
   expect_near(out.row_max, row_max.detach(), "row_max", 1e-5);
-  const Tensor grad_o = at::randn(o.sizes()).to(at::kBFloat16), grad_lse = at::randn(lse.sizes());
+  const Tensor grad_o = alone(at::randn(o.sizes()).to(at::kBFloat16)), grad_lse = at::randn(lse.sizes());
   const Tensor seen = lse.detach().isfinite();
   const Tensor loss = (o * grad_o.to(at::kDouble)).sum() + (lse.masked_fill(at::logical_not(seen), 0) * grad_lse).sum();
   const auto right = torch::autograd::grad({loss}, leaves);

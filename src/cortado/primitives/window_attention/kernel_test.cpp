@@ -153,6 +153,7 @@ TEST(WindowAttentionKernel, ExtraSets) {
       }
     }
   }
+  check_everywhere({.value_size = 4, .repeat = 2, .extra = 9}, at::kFloat, 2e-5);  // as wide as there are heads
   for (const int64_t mask_heads : {-1, 0}) {
     Case c{.queries = 160, .keys = 160, .batch = 1, .repeat = 2, .extra = 20, .mask_heads = mask_heads};
     c.bounds = {0, 0, 1, 90, 160, 160};
