@@ -3,7 +3,7 @@
 nvidia-cuda-nvrtc`): registers, shared memory and spills of each, for every architecture and variant. A kernel that spills
 registers is a failure.
 
-    cuda_report.py [--json] [--arch sm_90a,...] [FILE ...]
+    cuda_report.py [--json] [--arch sm_90a,...] [--variants N] [FILE ...]
 
 A file says its variants in a comment: "// Variants: KEYS=64 | KEYS=64 CORTADO_HALF"."""
 
@@ -83,13 +83,13 @@ def compiled(library, name, text, architecture, variant):
                "stack": number(r"(\d+) bytes stack frame"), "shared": number(r"(\d+) bytes smem"), "bytes": len(code)}  # fmt: skip
 
 
-def report(files, architectures):
+def report(files, architectures, most):
     library = nvrtc()
     for path in files:
         text = whole_text(path, set())
         variants = re.search(r"^// Variants: (.*)$", text, re.MULTILINE)
         for architecture in architectures:
-            for variant in variants[1].split("|") if variants else [""]:
+            for variant in (variants[1].split("|") if variants else [""])[:most]:
                 yield from compiled(library, path.name, text, architecture, variant.strip())
 
 
@@ -97,11 +97,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--arch", type=lambda text: text.split(","), default=ARCHITECTURES)
+    parser.add_argument("--variants", type=int, help="at most so many of a file (otherwise all)")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     files = [path.resolve() for path in chosen.files] or sorted((ROOT / "src").rglob("kernel*.cu"))
     try:
-        rows = list(report(files, chosen.arch))
+        rows = list(report(files, chosen.arch, chosen.variants))
     except (Wrong, OSError) as error:
         sys.exit(f"[cuda-report] {error}")
     if chosen.json:

@@ -20,8 +20,8 @@ namespace cortado {
 namespace {
 
 // Wide and deep enough for what depends on the layer and on rotary positions.
-MixerContext context_of(const Mechanism& mechanism) {
-  return {.dim = 24, .heads = 4, .layer = 1, .layers = 3, .causal = mechanism.causal, .rotary = true};
+MixerContext context_of(bool causal) {
+  return {.dim = 24, .heads = 4, .layer = 1, .layers = 3, .causal = causal, .rotary = true};
 }
 
 // Numbers that agree between machines: at::randn differs in its last bits.
@@ -36,19 +36,19 @@ Json numbers_of(const Tensor& x) {
 
 Json settings_recorded(const Mechanism& mechanism) {
   Json all = Json::array();
-  for (const auto& [key, expected, fallback, words] : settings_of(mechanism, context_of(mechanism))) {
+  for (const auto& [key, expected, fallback, words] : settings_of(mechanism, context_of(mechanism.causal))) {
     all.push_back({key, words.empty() ? Json(expected) : Json(words), fallback});
   }
   return all;
 }
 
 // One example's weights as they start, and its answer when each has moved a little: some start at zero.
-Json start_recorded(const Mechanism& mechanism, const std::string& example) {
+Json start_recorded(const Mechanism& mechanism, const std::string& example, bool causal) {
   const at::NoGradGuard no_grad;
   Json settings = parse_json(example, mechanism.name), weights = Json::object();
   settings["mixer"] = mechanism.name;
   at::manual_seed(3);
-  const auto mixer = make_mixer(settings, context_of(mechanism), "example");
+  const auto mixer = make_mixer(settings, context_of(causal), "example");
   mixer->to(at::kDouble);
   for (auto& weight : named_weights(*mixer)) {
     Json numbers = numbers_of(weight.value());
@@ -62,6 +62,7 @@ Json start_recorded(const Mechanism& mechanism, const std::string& example) {
   at::manual_seed(4);
   const Tensor x = at::randn({2, 70, 24}, at::kDouble);
   return {{"example", parse_json(example, "example")},
+          {"causal", causal},
           {"weights", weights},
           {"answer", numbers_of(mixer->forward(x, {}, nullptr))}};
 }
@@ -69,8 +70,12 @@ Json start_recorded(const Mechanism& mechanism, const std::string& example) {
 Json starts_recorded(const Mechanism& mechanism) {
   Json starts = Json::array();
   const testing::Examples& examples = testing::examples_of(mechanism);
-  for (const auto* list : {&examples.examples, &examples.causal_examples}) {
-    for (const std::string& example : *list) starts.push_back(start_recorded(mechanism, example));
+  for (const bool causal : {true, false}) {
+    if (!(causal ? mechanism.causal : mechanism.bidirectional)) continue;
+    for (const std::string& example : examples.examples) starts.push_back(start_recorded(mechanism, example, causal));
+  }
+  for (const std::string& example : examples.causal_examples) {
+    starts.push_back(start_recorded(mechanism, example, true));
   }
   return starts;
 }
