@@ -37,24 +37,31 @@ def fixture_tasks(tmp_path_factory):
     return folder
 
 
-def evaluate(tasks, names, out, model, arguments, *more):
-    """The samples by task: (what was answered) lists in the order of the documents."""
+# In one process, and without lm-eval's own thousands of tasks: reading those takes longer than all questions.
+EVALUATE = """
+import json, sys
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+tasks = TaskManager(include_path=sys.argv[1], include_defaults=False)
+answered = []
+for call in json.loads(sys.argv[2]):
+    samples = simple_evaluate(**call, task_manager=tasks, batch_size=1, log_samples=True)["samples"]
+    answered.append({name: [line["filtered_resps"] for line in sorted(lines, key=lambda line: line["doc_id"])]
+                     for name, lines in samples.items()})
+json.dump(answered, open(sys.argv[3], "w"))
+"""
+
+
+def evaluate(tasks, out, *calls):
+    """Of each call the samples by task: (what was answered) lists in the order of the documents."""
     environment = {
         **os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tasks / "cache"),
         "OPENAI_API_KEY": "none", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    command = [
-        sys.executable, "-m", "lm_eval", "--model", model, "--model_args", arguments, "--tasks", ",".join(names),
-        "--include_path", str(tasks), "--output_path", str(out), "--log_samples", "--batch_size", "1", *more,
-    ]  # fmt: skip
+    command = [sys.executable, "-c", EVALUATE, tasks, json.dumps(calls), out]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    samples = {}
-    for name in names:
-        path = next(pathlib.Path(out).rglob(f"samples_{name}_*.jsonl"))
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        samples[name] = [line["filtered_resps"] for line in sorted(lines, key=lambda line: line["doc_id"])]
-    return samples
+    return json.loads(out.read_text())
 
 
 def flat(value):
@@ -76,15 +83,17 @@ def test_the_same_as_hf(program, start_server, talker, tasks, tmp_path):
     folder = tmp_path / "hf"
     subprocess.run([program, "export", talker, "--out", folder], check=True, capture_output=True)
     names = ["cortado_choice", "cortado_perplexity", "cortado_generation"]
-    expected = evaluate(tasks, names, tmp_path / "a", "hf", f"pretrained={folder},dtype=float32,max_length=512", "--device", "cpu")
     with start_server(talker) as server:
-        arguments = (
-            f"model=smollm2,base_url={server.address}/v1/completions,tokenizer={folder},"
-            "tokenizer_backend=huggingface,tokenized_requests=True,num_concurrent=1,max_length=512"
-        )
-        found = evaluate(tasks, names, tmp_path / "b", "local-completions", arguments)
-        chat = f"model=smollm2,base_url={server.address}/v1/chat/completions,num_concurrent=2"
-        talked = evaluate(tasks, names[2:], tmp_path / "c", "local-chat-completions", chat, "--apply_chat_template")
+        there = f"model=smollm2,base_url={server.address}/v1"
+        expected, found, talked = evaluate(
+            tasks, tmp_path / "answered.json",
+            {"model": "hf", "tasks": names, "model_args": f"pretrained={folder},dtype=float32,max_length=512", "device": "cpu"},
+            {"model": "local-completions", "tasks": names,
+             "model_args": f"{there}/completions,tokenizer={folder},tokenizer_backend=huggingface,tokenized_requests=True,"
+                           "num_concurrent=1,max_length=512"},
+            {"model": "local-chat-completions", "tasks": names[2:], "apply_chat_template": True,
+             "model_args": f"{there}/chat/completions,num_concurrent=2"},
+        )  # fmt: skip
     assert found["cortado_generation"] == expected["cortado_generation"]
     for name in names[:2]:
         ours, theirs = numbers(found[name]), numbers(expected[name])
