@@ -62,10 +62,10 @@ $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model
 	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
-# Many small programs: one thread each, several at a time.
+# Many small programs: one thread each, several at a time. A file of Python's by one worker: what its tests share is made once.
 test: build $(VENV)/test.stamp ## every test
 	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $(JOBS) --durations=30 tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $(JOBS) --dist loadfile --durations=30 tests
 
 lint: setup ## the form of the sources
 	@$(PYTHON) scripts/lint.py
