@@ -18,7 +18,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo serve-demo demo-lola test lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build demo serve-demo demo-lola test types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -62,10 +62,13 @@ $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model
 	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
-# Many small programs: one thread each, several at a time. A file of Python's by one worker: what its tests share is made once.
+# Many small programs: one thread each, several at a time. One of Python's more than processors: some wait for others.
 test: build $(VENV)/test.stamp ## every test
 	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $(JOBS) --dist loadfile --durations=30 tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $$(($(JOBS) + 1)) --durations=30 tests
+
+types: $(VENV)/test.stamp ## the Python package's types, by mypy
+	$(PYTHON) -m mypy --strict python/cortado
 
 lint: setup ## the form of the sources
 	@$(PYTHON) scripts/lint.py

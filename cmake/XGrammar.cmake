@@ -22,7 +22,8 @@ target_include_directories(cortado_xgrammar PRIVATE ${xgrammar_dir}/include ${xg
   ${xgrammar_dir}/3rdparty/picojson)
 target_compile_definitions(cortado_xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
 target_compile_options(cortado_xgrammar PRIVATE -w $<$<CONFIG:Release>:-O1>)
-set_target_properties(cortado_xgrammar PROPERTIES CXX_STANDARD 17 CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+set_target_properties(cortado_xgrammar PROPERTIES CXX_STANDARD 17 CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+  UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
 
 # Its terms: who passes the program on passes them on, too.
 install(FILES ${xgrammar_dir}/LICENSE ${xgrammar_dir}/NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/cortado/licences/xgrammar)

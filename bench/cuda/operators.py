@@ -69,7 +69,7 @@ OPERATORS = {
     "gated_slot": (slot_inputs, lambda q, k, v, s, g: OPS.gated_slot(q, k, v, s, g)[0], None),
     "short_conv": (conv_inputs, lambda x, w: OPS.short_conv(x, w)[0], None),
 }
-ATEN = {"delta_scan, head gate", "gated_slot"}  # as chunks of ATen calls
+ATEN = {"gated_slot"}  # as chunks of ATen calls
 SHAPES = [(8, 2048, 16, 64), (8, 16384, 16, 64), (8, 16384, 16, 128), (1, 65536, 4, 64)]
 OPS = torch.ops.cortado
 

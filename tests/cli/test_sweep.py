@@ -281,7 +281,7 @@ def test_commands_go_on_where_they_were_killed(cortado, program, commands, text,
     assert validated == sorted(set(validated)) and validated[-1] == 3000  # from where it was, and nothing twice
 
 
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+@pytest.mark.parametrize("scale", os.environ.get("CORTADO_SCALES", "laptop").split(","))  # all of them: make check-all
 def test_every_experiment_loads(cortado, root, scale):
     for path in sorted((root / "experiments").glob("*/*.json")):
         experiment = json.loads(path.read_text())

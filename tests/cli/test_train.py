@@ -272,3 +272,18 @@ def test_a_classifier_is_described_and_nothing_takes_it_for_a_language_model(cor
     )
     assert not (work / "classifier").exists()
     assert "is a classifier" in refused("generate", classifier, "--prompt", "a")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_goes_on_in_the_type_it_began_with(cortado, work, dtype):
+    """Also with the same config once more, which leaves to the machine which type is faster."""
+    config = json.loads((work / "config.json").read_text())
+    config["training"].pop("dtype", None)
+    (work / "open.json").write_text(json.dumps(config))
+    command = ["train", work / "open.json", "--data", work / "text.txt", "--out", work / "run"]
+    assert cortado(*command, "--set", f"training.dtype={dtype}", "--stop-at", 2).returncode == 0
+    done = cortado(*command, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((work / "run" / "config.json").read_text())["training"]["dtype"] == dtype
+    other = {"float32": "bfloat16", "bfloat16": "float32"}[dtype]
+    assert 'another "training.dtype"' in cortado(*command, "--resume", "--set", f"training.dtype={other}").stderr

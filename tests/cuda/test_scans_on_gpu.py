@@ -14,6 +14,7 @@ BF16, F16 = torch.bfloat16, torch.float16
 class Case:
     name: str
     gate: str | None = "head"  # none, head, channel, constant
+    delta: bool = False
     batch: int = 2
     tokens: int = 333
     heads: int = 2
@@ -38,8 +39,12 @@ class Case:
             g = g.masked_fill(torch.rand_like(g) < 0.02, float("-inf"))
         rows = len(self.bounds) - 1 if self.bounds else self.batch
         start = torch.randn(rows, self.state_heads, self.keys, self.values) if self.state else None
-        return {"q": normal(self.heads, self.keys if self.read == "key" else self.values), "k": normal(self.state_heads, self.keys),
-                "v": normal(self.state_heads, self.values), "g": g, "initial_state": start}  # fmt: skip
+        inputs = {"q": normal(self.heads, self.keys if self.read == "key" else self.values), "k": normal(self.state_heads, self.keys),
+                  "v": normal(self.state_heads, self.values), "g": g, "initial_state": start}  # fmt: skip
+        if self.delta:
+            inputs["k"] = torch.nn.functional.normalize(inputs["k"].float(), dim=-1).to(self.dtype)
+            inputs["beta"] = torch.rand(self.batch, self.tokens, self.state_heads)
+        return inputs
 
 
 CASES = [Case("plain"), Case("one token", tokens=1), Case("odd", tokens=65, values=128), Case("wide", keys=128, values=128),
@@ -49,6 +54,8 @@ CASES = [Case("plain"), Case("one token", tokens=1), Case("odd", tokens=65, valu
          Case("packed", batch=1, tokens=700, bounds=(0, 3, 3, 260, 700)),
          Case("packed reverse", batch=1, tokens=700, keys=128, reverse=True, bounds=(0, 257, 700))]  # fmt: skip
 CASES += [dataclasses.replace(case, name=f"channels, {case.name}", gate="channel") for case in CASES if case.gate == "head"]
+CASES += [dataclasses.replace(case, name=f"delta, {case.name}", delta=True) for case in CASES
+          if case.gate in ("head", None) and case.read == "key" and not case.reverse]  # fmt: skip
 CASES += [Case("channels, steep", gate="channel", gates=6.0)]
 
 
@@ -57,9 +64,10 @@ def run(case, inputs, gradients, device, dtype=None):
     move = lambda x: x.to(device=device, dtype=dtype) if dtype else x.to(device)
     leaves = {name: move(x).requires_grad_() if x is not None else None for name, x in inputs.items()}
     bounds = torch.tensor(case.bounds, device=device) if case.bounds else None
-    g, start = leaves["g"], leaves["initial_state"]
-    o, last = OPS.gated_scan(leaves["q"], leaves["k"], leaves["v"], g, read=case.read, initial_state=start, cu_seqlens=bounds,
-                             reverse=case.reverse)  # fmt: skip
+    given = {name: x for name, x in leaves.items() if name not in ("q", "k", "v")}
+    more = {} if case.delta else {"read": case.read, "reverse": case.reverse}
+    scan = OPS.delta_scan if case.delta else OPS.gated_scan
+    o, last = scan(leaves["q"], leaves["k"], leaves["v"], **given, cu_seqlens=bounds, **more)
     there = {name: x for name, x in leaves.items() if x is not None}
     found = torch.autograd.grad([o, last], list(there.values()), [move(gradients[0]).to(o), move(gradients[1]).to(last)])
     return {"o": o.detach(), "last": last.detach(), **dict(zip(there, found, strict=True))}
@@ -80,19 +88,20 @@ def test_gated_scan_is_float64s(case):
     found, again = run(case, inputs, gradients, "cuda"), run(case, inputs, gradients, "cuda")
     for name, x in right.items():
         # A gate's gradient is what is left of sums of products that are rounded each, many of which it does not depend on.
-        most = (0.2 if case.gates > 1 else 4e-2) if name == "g" else 6e-3
+        most = (0.2 if case.gates > 1 else 4e-2) if name == "g" else 1.2e-2 if case.delta else 6e-3
         assert error(found[name], x) < most, name
         assert torch.equal(found[name], again[name]), name
 
 
-@pytest.mark.parametrize("gate", ["head", "channel"])
-def test_packed_is_separate(gate):
-    case = Case("packed", gate=gate, batch=1, tokens=500, state=False)
+@pytest.mark.parametrize(("gate", "delta"), [("head", False), ("channel", False), ("head", True)])
+def test_packed_is_separate(gate, delta):
+    case = Case("packed", gate=gate, delta=delta, batch=1, tokens=500, state=False)
+    scan = OPS.delta_scan if delta else OPS.gated_scan
     inputs = {name: x.cuda() for name, x in case.inputs().items() if x is not None}
     bounds = [0, 130, 131, 500]
-    together = OPS.gated_scan(**inputs, cu_seqlens=torch.tensor(bounds, device="cuda"))
+    together = scan(**inputs, cu_seqlens=torch.tensor(bounds, device="cuda"))
     for n, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
-        alone = OPS.gated_scan(**{name: x[:, begin:end] for name, x in inputs.items()})
+        alone = scan(**{name: x[:, begin:end] for name, x in inputs.items()})
         assert torch.equal(together[0][:, begin:end], alone[0]) and torch.equal(together[1][n], alone[1][0])
 
 

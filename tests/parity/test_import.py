@@ -285,8 +285,8 @@ def test_smollm2(imported, language_model, close):
     tokens = torch.randint(0, 49152, (1, 200))
     with torch.no_grad():
         close(ours.forward(tokens), model(tokens).logits, TOLERANCE, "logits")
-        written = model.generate(tokens[:, :40], do_sample=False, max_new_tokens=100, min_new_tokens=100)
-    assert torch.equal(greedy(ours, tokens[:, :40], 100), written[:, 40:])
+        written = model.generate(tokens[:, :40], do_sample=False, max_new_tokens=50, min_new_tokens=50)
+    assert torch.equal(greedy(ours, tokens[:, :40], 50), written[:, 40:])
 
 
 @pytest.fixture(name="smollm2")
@@ -327,9 +327,9 @@ def test_int8_smollm2_is_nearly_the_same_model(smollm2, language_model):
 
 
 def evaluate(cortado, root, run, *options):
-    """The perplexity of 1,000 tokens of English."""
+    """The perplexity of 500 tokens of English."""
     text = root / "data" / "tinyshakespeare.txt"
-    done = cortado("eval", run, "--text", text, "--limit", 1000, "--context", 256, "--json", *options)
+    done = cortado("eval", run, "--text", text, "--limit", 500, "--context", 250, "--json", *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)[0]["perplexity"]
 

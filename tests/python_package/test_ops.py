@@ -1,8 +1,6 @@
 """cortado.ops: a function for every operator, with its arguments, types and documentation."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -97,9 +95,3 @@ def test_what_is_wrong_is_said():
         cortado.ops.window_attention(q, k, v, window="two")
     with pytest.raises(TypeError):
         cortado.ops.latte(q, k)
-
-
-def test_types_are_strict(root):
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "python/cortado"], cwd=root, capture_output=True, text=True,
-                          check=False)  # fmt: skip
-    assert done.returncode == 0, done.stdout

@@ -72,8 +72,9 @@ void check_same_run(const RunFolder& folder, Json now) {
                 "\"; leave CONFIG and --set out to go on as it was, or train into another folder");
 }
 
-// A resumed run keeps its data and the end of its schedule, unless they are given anew. decay_steps is set aside here,
-// for it need not follow from the steps of the config at hand, nor pass the check of one that a person writes.
+// A resumed run keeps its data, the type it computes in and the end of its schedule, unless they are given anew.
+// decay_steps is set aside here, for it need not follow from the steps of the config at hand, nor pass the check of one
+// that a person writes.
 struct Kept {
   std::string data;
   std::optional<int64_t> decay_steps;
@@ -82,6 +83,12 @@ Kept keep_from_run(const RunFolder& folder, Json& config) {
   if (!config.is_object()) return {};
   const Json training = read_json_file(folder.config()).value("training", Json::object());
   Kept kept{training.value("data", ""), std::nullopt};
+  Json& given = config["training"];
+  if (given.is_null()) given = Json::object();
+  // Which type is faster here may be found otherwise than when the run began.
+  if (given.is_object() && given.value("dtype", Json("auto")) == "auto" && training.contains("dtype")) {
+    given["dtype"] = training["dtype"];
+  }
   if (!training.contains("decay_steps") || !training["decay_steps"].is_number_integer()) return kept;
   const auto now = config.find("training");
   if (now != config.end() && now->is_object()) {

@@ -10,7 +10,8 @@ namespace cortado::gated {
 enum class Task { kRead, kDot, kStates };
 
 template <int kKeys, bool kReverse, Task kTask>
-class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
+class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
+ protected:
   static constexpr int kStages = kGpuStages;
   static constexpr bool kReads = kTask != Task::kStates;
   using Base = Walk<kKeys, kReverse, kReads>;
@@ -31,6 +32,23 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
   }
 
   DEV void run() {
+    float kept = 1;
+    go([&](int c, int stage) { fetch(c, stage); },
+       [&](int stage, int c, int tile) {
+         const auto in = stage_of(stage);
+         const Sums sums = sums_of(c);
+         if constexpr (kReads) read(in, sums, tile, c);
+         kept *= *sums.keeps;
+         update(in, sums, c);
+       });
+    if (kTask == Task::kStates && thread_ == 0 && at_.piece == 0) scan_.kept[at_.state] = kept;
+  }
+
+ protected:
+  // Chunk by chunk, `fetch(c, stage)` beginning before `work(stage, c, tile)` needs what it brings. `tile`: the 16 tokens
+  // that this warp has.
+  template <typename Fetch, typename Work>
+  DEV void go(const Fetch& fetch, const Work& work) {
     Base::begin();
     fetch_gates(at_.begin);
     for (int i = 0; i + 1 < kStages; ++i) fetch(at_.begin + i, i);
@@ -38,27 +56,20 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
     __syncthreads();
     if (thread_ < 32) sum_gates(gates_of(at_.begin), sums_of(at_.begin), lane_);
     int stage = 0;
-    float kept = 1;
     for (int c = at_.begin; c < at_.end; ++c) {
       wait_for_groups<kStages - 2>();
       __syncthreads();
       fetch(c + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
-      const auto in = stage_of(stage);
-      const Sums sums = sums_of(c);
-      const int tile = c & 1 ? 3 - warp_ : warp_;  // of 16 tokens: a warp's work depends on it, so they take turns
+      const int tile = c & 1 ? 3 - warp_ : warp_;  // a warp's work depends on it, so they take turns
       if (tile == 0 && side_ == 0) sum_gates(gates_of(c + 1), sums_of(c + 1), lane_);
-      if constexpr (kTask == Task::kDot) meet(c, sums);
-      if constexpr (kReads) read(in, sums, tile, c);
-      kept *= *sums.keeps;
-      update(in, sums, c);
+      if constexpr (kTask == Task::kDot) meet(c, sums_of(c));
+      work(stage, c, tile);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     wait_for_groups<0>();
-    if (kTask == Task::kStates && thread_ == 0 && at_.piece == 0) scan_.kept[at_.state] = kept;
     Base::end();
   }
 
- private:
   DEV Stage<kKeys> stage_of(int index) const {
     const u32 base = base_ + index * gpu_stage_bytes(kKeys);
     const int wide = kGpuChunk * kKeys * 2;
@@ -89,14 +100,18 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
     u32 with[2][4];
     if constexpr (kTask == Task::kDot) load_with(with, tile, c);  // needed last: here its way is free
     float o[4][4] = {};
+    add_up(o, in, sums, tile, c);
+    if constexpr (kTask == Task::kDot) write_dots(o, with, tile, c);
+    Base::write(o, tile, c);
+  }
+
+  DEV void add_up(float (*o)[4], const Stage<kKeys>& in, const Sums& sums, int tile, int c) const {
     if (*sums.any) {
       read_rows<true>(o, in, sums, tile, c);
     } else {
       read_rows<false>(o, in, sums, tile, c);
     }
     UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) o[j][x] *= scan_.scale; }
-    if constexpr (kTask == Task::kDot) write_dots(o, with, tile, c);
-    Base::write(o, tile, c);
   }
 
   template <bool kCuts>
@@ -207,29 +222,36 @@ class Scan : Walk<kKeys, kReverse, kTask != Task::kStates> {
   }
 
   DEV void update(const Stage<kKeys>& in, const Sums& sums, int c) {
-    const float kept = *sums.keeps;
+    keep_of_state(*sums.keeps);
+    add_to_state(in.k, in.v, sums);
+    if constexpr (kTask == Task::kDot) Base::keep_state(c);
+    if constexpr (kReads) Base::write_state(c + 1);
+  }
+
+  DEV void keep_of_state(float part) {
     UNROLL for (int i = 0; i < kRows; ++i) {
-      UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] *= kept; }
+      UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] *= part; }
     }
+  }
+
+  DEV void add_to_state(const Tile<kKeys * 2>& keys, const Tile<kGpuPiece * 2>& values, const Sums& sums) {
     UNROLL for (int s = 0; s < kGpuChunk / 16; ++s) {
       const u32* to_end = sums.to_end + s * 8 + (lane_ & 3);
       const u32 low = to_end[0], high = to_end[4];
       u32 v[2][4];
       UNROLL for (int pair = 0; pair < 2; ++pair) {
-        right(v[pair], in.v, lane_, s * 16, side_ * 2 + pair);
+        right(v[pair], values, lane_, s * 16, side_ * 2 + pair);
         UNROLL for (int x = 0; x < 4; ++x) v[pair][x] = multiply2(v[pair][x], x % 2 ? high : low);
       }
       UNROLL for (int i = 0; i < kRows; ++i) {
         u32 k[4];
-        left_transposed(k, in.k, lane_, s * 16, warp_ * kRows + i);
+        left_transposed(k, keys, lane_, s * 16, warp_ * kRows + i);
         UNROLL for (int pair = 0; pair < 2; ++pair) {
           multiply(state_[i][2 * pair], k, v[pair][0], v[pair][1]);
           multiply(state_[i][2 * pair + 1], k, v[pair][2], v[pair][3]);
         }
       }
     }
-    if constexpr (kTask == Task::kDot) Base::keep_state(c);
-    if constexpr (kReads) Base::write_state(c + 1);
   }
 
   u32 base_;

@@ -160,14 +160,15 @@ class Walk {
   // each eight, as products have them.
   DEV int eight() const { return at_.piece * kGpuPiece + side_ * 32 + (lane_ & 3) * 8; }
 
-  DEV void write(const float (*o)[4], int tile, int c) const {
+  DEV void write(const float (*o)[4], int tile, int c) const { write_to(o_, scan_.o.token, o, tile, c); }
+  DEV void write_to(u16* to, int stride, const float (*o)[4], int tile, int c) const {
     UNROLL for (int half = 0; half < 2; ++half) {
       u32 both[4];
       UNROLL for (int j = 0; j < 4; ++j) both[j] = pack(o[j][2 * half], o[j][2 * half + 1]);
       exchange(both, lane_);
       const int t = token(c, tile * 16 + (lane_ >> 2) + 8 * half);
       if (t >= at_.tokens || eight() >= scan_.values) continue;
-      *reinterpret_cast<Four*>(o_ + times(t, scan_.o.token)) = {both[0], both[1], both[2], both[3]};
+      *reinterpret_cast<Four*>(to + times(t, stride)) = {both[0], both[1], both[2], both[3]};
     }
   }
 

@@ -1,0 +1,51 @@
+// The delta scan's kernels on a GPU, with a gate for each head or none: sizes, strides and pointers. Read by C++ and by
+// NVRTC.
+#pragma once
+
+#include "cortado/primitives/gated_scan/kernel_gpu.h"
+
+namespace cortado::delta {
+
+using cuda::GpuTimed;
+
+// In a chunk of 64 tokens, with P_t the sum of the gates from its start to t, S the state there and
+//   A_ts = e^{P_t - P_s} k_t . k_s  for s < t, else 0         N = (I + A diag(beta))^-1, unit lower triangular,
+// the state errs by e, and what is stored is u:
+//   e = N (v - (k e^P) S),   u = beta e;   o and S are the gated scan's of (q, k, u).
+// From behind, R being dL/dS, y is what the gated scan has for dv, of (k, q, do); of that
+//   dv = N^T (beta y),       R also loses k dv^T.
+// delta_inverse makes N of every chunk, delta_scan e, o and S, and delta_gradient dv. As in the gated scan, R is had as
+// R / scale, and the gates' gradient is, of a segment that ends with token e,
+//   dg_t = Y + sum of (o_u do_u - v_u dv_u) over u from t to e,
+// of which delta_scan's `dots` are o do and delta_gradient's v dv.
+struct GpuDelta {
+  gated::GpuScan scan;  // of delta_gradient: q is k, k is q, v is do, with is v, and o is not written
+  GpuTimed inverse;     // 16-bit [B, T, heads, 64]: row t of its chunk's N; of delta_gradient with the columns reversed
+  GpuTimed beta;        // float32 [B, T, h]
+  GpuTimed written;     // 16-bit, as o: e, or dv; data null: not
+};
+
+struct GpuInverse {
+  GpuTimed k;        // 16-bit numbers
+  GpuTimed g, beta;  // float32; g.data null: no gates
+  GpuTimed inverse;  // as above, to be written
+  const long long* bounds;
+  int tokens, heads, keys;
+  int reverse;  // the columns
+};
+
+constexpr int kGpuInverseThreads = 128;
+
+// Bytes of shared memory that a block takes. Of the walks: behind the gated scan's the stages of N, what is multiplied by
+// it, dv, and the betas of four chunks.
+constexpr int kGpuSquareBytes = gated::kGpuChunk * gated::kGpuChunk * 2;
+constexpr int gpu_scan_bytes(int keys) { return (gated::gpu_shared_bytes(keys) + 1023) / 1024 * 1024; }
+constexpr int gpu_delta_shared_bytes(int keys) {
+  return gpu_scan_bytes(keys) + (gated::kGpuStages + 2) * kGpuSquareBytes + 4 * gated::kGpuChunk * 4;
+}
+// Of delta_inverse: k, which becomes N in 16 bits; A diag(beta); gates, betas and their sums.
+constexpr int gpu_inverse_shared_bytes(int keys) {
+  return gated::kGpuChunk * keys * 2 + 2 * kGpuSquareBytes + (2 * gated::kGpuChunk + gated::kGpuSums) * 4;
+}
+
+}  // namespace cortado::delta

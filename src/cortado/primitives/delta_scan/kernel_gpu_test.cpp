@@ -1,0 +1,159 @@
+// The GPU's kernels, run block by block on the host (cuda/emulate.h) by the code that launches them on a GPU, against the
+// definition in float64: outputs and every gradient.
+#define CORTADO_EMULATE
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/cuda/emulated_machine.h"
+#include "cortado/primitives/delta_scan/kernel.cu"
+#include "cortado/primitives/delta_scan/on_gpu.h"
+#include "cortado/primitives/delta_scan/op.h"
+#include "cortado/primitives/gated_scan/parts_gpu-inl.h"
+#include "cortado/testing/kernels.h"
+
+namespace cortado::delta_scan_kernel_gpu_test {
+namespace {
+
+using namespace delta;
+using gated::GpuScan, gated::Task;
+using testing::alone;
+
+struct Case {
+  int64_t keys = 64, values = 64, batch = 1, tokens = 150, heads = 2, state_heads = 2;
+  bool gates = true, cuts = false, states = true;
+  std::vector<int64_t> bounds = {};
+  double most_beta = 1;
+  gpu::Order order = {};
+};
+
+template <int kKeys, bool kReverse>
+void walk(const GpuScan& scan) {
+  gated::Scan<kKeys, kReverse, Task::kRead>(scan).run();
+}
+
+template <int kKeys>
+void add(cuda::EmulatedMachine::Kernels& to) {
+  const std::string variant = kKeys == 64 ? " KEYS=64" : " KEYS=128";
+  using In = GpuDelta;
+  to["gated_scan" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, false>);
+  to["gated_scan_reverse" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, true>);
+  to["gated_scan_gate_gradient" + variant] = cuda::kernel_of<gated::GpuGateGradient>(&gated::add_up_gate_gradient);
+  to["delta_inverse" + variant] = cuda::kernel_of<GpuInverse>([](const auto& in) { Inverse<kKeys>(in).run(); });
+  to["delta_scan" + variant] = cuda::kernel_of<In>([](const In& in) { DeltaScan<kKeys, Task::kRead>(in).run(); });
+  to["delta_scan_dot" + variant] = cuda::kernel_of<In>([](const In& in) { DeltaScan<kKeys, Task::kDot>(in).run(); });
+  to["delta_gradient" + variant] =
+      cuda::kernel_of<In>([](const In& in) { DeltaGradient<kKeys, Task::kRead>(in).run(); });
+  to["delta_gradient_dot" + variant] =
+      cuda::kernel_of<In>([](const In& in) { DeltaGradient<kKeys, Task::kDot>(in).run(); });
+}
+
+void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
+  ASSERT_EQ(found.sizes(), right.sizes()) << what;
+  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
+  EXPECT_LT(error, most) << what;
+}
+
+// Of several heads that read one state, the first has the gradient of what comes out.
+Tensor to_first_copy(const Tensor& gradient, int64_t heads) {
+  const Tensor all = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)});
+  all.unflatten(1, {gradient.size(1), -1}).select(2, 0).copy_(gradient);
+  return all;
+}
+
+void check(const Case& c) {
+  at::manual_seed(3);
+  const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
+  const auto numbers = [&](int64_t heads, int64_t width) { return at::randn({c.batch, c.tokens, heads, width}); };
+  const auto narrow = [](const Tensor& x) { return alone(x.to(at::kBFloat16)); };
+  const Tensor q = narrow(numbers(c.heads, c.keys)), v = narrow(numbers(c.state_heads, c.values));
+  const Tensor raw = numbers(c.state_heads, c.keys), k = narrow(raw / raw.norm(2, -1, true));
+  const Tensor beta = alone(at::rand({c.batch, c.tokens, c.state_heads}) * c.most_beta);
+  Tensor g;
+  if (c.gates) g = at::rand({c.batch, c.tokens, c.state_heads}).log() * 0.1;
+  if (c.cuts) g.masked_fill_(at::rand_like(g).lt(0.05), -INFINITY);
+  if (c.gates) g = alone(g);
+  const Tensor initial = alone(at::randn({rows, c.state_heads, c.keys, c.values}));
+  const double scale = 0.125;
+  std::vector<Tensor> leaves;
+  for (const Tensor& x : {q, k, v, beta}) leaves.push_back(x.to(at::kDouble).requires_grad_());
+  const OptionalTensor bounds = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
+  OptionalTensor gates, start;
+  if (c.states) leaves.push_back(*(start = initial.to(at::kDouble).requires_grad_()));
+  if (c.gates) leaves.push_back(*(gates = g.to(at::kDouble).requires_grad_()));
+  const auto [o, last] = delta_scan_reference(leaves[0], leaves[1], leaves[2], leaves[3], gates, scale, start, bounds);
+  cuda::EmulatedMachine::Kernels kernels;
+  add<64>(kernels);
+  add<128>(kernels);
+  cuda::EmulatedMachine machine(kernels, c.order);
+  gated::FormInputs in;
+  in.y = q;
+  in.x = k;
+  in.v = v;
+  in.g = g;
+  in.beta = beta;
+  if (c.states) in.initial = expand_heads(initial, c.heads, 1);
+  gated::FormOptions options{.heads = c.heads, .type = at::kFloat};
+  options.want_w = true;
+  const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
+  const auto read = differentiate_on_gpu(in, options, scale, packed, machine);
+  const auto first_copy = [&](const Tensor& x) { return x.unflatten(1, {c.state_heads, -1}).select(2, 0); };
+  expect_near(read.w, o, "o", 8e-3);
+  expect_near(first_copy(read.final_state), last, "last state", 8e-3);
+
+  const Tensor grad_o = narrow(numbers(c.heads, c.values)), grad_last = at::randn(last.sizes());
+  const auto right = torch::autograd::grad({o, last}, leaves, {grad_o.to(at::kDouble), grad_last.to(at::kDouble)});
+  in.w = grad_o;
+  in.final_grad = to_first_copy(grad_last, c.heads);
+  options.want_w = false;
+  options.want_y = options.want_rest = true;
+  options.want_gate = c.gates;
+  const auto out = differentiate_on_gpu(in, options, scale, packed, machine);
+  const auto summed = [&](const Tensor& x, int64_t at) {
+    return x.to(at::kFloat).unflatten(at, {c.state_heads, -1}).sum(at + 1);
+  };
+  expect_near(out.y, right[0], "dq", 1e-2);
+  expect_near(summed(out.x, 2), right[1], "dk", 1e-2);
+  expect_near(summed(out.v, 2), right[2], "dv", 1e-2);
+  expect_near(summed(out.beta, 2), right[3], "dbeta", 1e-2);
+  if (c.states) expect_near(summed(out.initial, 1), right[4], "dS_0", 1e-2);
+  if (c.gates) expect_near(summed(out.g, 2), right.back(), "dg", 4e-2);
+}
+
+TEST(DeltaScanOnGpu, EveryLength) {
+  for (const int64_t tokens : {1, 2, 63, 64, 65, 128, 333}) check({.tokens = tokens, .heads = 1, .state_heads = 1});
+}
+
+TEST(DeltaScanOnGpu, HeadsRowsAndWidths) {
+  check({.batch = 2, .heads = 4, .state_heads = 2});
+  check({.keys = 16, .values = 32, .batch = 2, .tokens = 70});
+  check({.keys = 72, .values = 96, .tokens = 70});
+  check({.keys = 128, .values = 128, .tokens = 130, .heads = 1, .state_heads = 1});
+}
+
+TEST(DeltaScanOnGpu, GatesThatAreMissingOrCut) {
+  check({.gates = false});
+  check({.gates = false, .states = false, .most_beta = 2});
+  check({.cuts = true});
+}
+
+// dbeta is asked where nothing is stored.
+TEST(DeltaScanOnGpu, BetasOfZero) { check({.tokens = 70, .most_beta = 0}); }
+
+TEST(DeltaScanOnGpu, Packed) {
+  check({.tokens = 200, .bounds = {0, 3, 3, 130, 200}});
+  check({.tokens = 700, .heads = 1, .state_heads = 1, .bounds = {0, 257, 700}});
+}
+
+TEST(DeltaScanOnGpu, EveryOrderOfThreadsAndCopies) {
+  for (const bool backwards : {false, true}) {
+    for (const bool alone : {false, true}) {
+      for (const bool late : {false, true}) {
+        check({.tokens = 200, .heads = 1, .state_heads = 1, .order = {backwards, alone, late}});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cortado::delta_scan_kernel_gpu_test

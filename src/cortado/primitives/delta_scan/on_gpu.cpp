@@ -1,0 +1,140 @@
+#include "cortado/primitives/delta_scan/on_gpu.h"
+
+#include "cortado/primitives/delta_scan/kernel_gpu.h"
+#include "cortado/primitives/gated_scan/calls_on_gpu.h"
+
+namespace cortado::delta {
+
+namespace {
+
+using gated::Crossings, gated::FormInputs, gated::FormOptions, gated::FormOutputs, gated::GpuScan;
+
+constexpr const char* kSource = "delta_scan/kernel";
+
+// The gated scan's calls, and the walks whose values are not known.
+class Calls : public gated::Calls {
+ public:
+  Calls(const FormInputs& in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds,
+        cuda::Machine& machine)
+      : gated::Calls(in, options, factor, bounds, machine, 1), beta_(in.beta.to(at::kFloat)) {}
+
+  // o and the state behind the last token; `errors`, if wanted, as o. `with`, `crossings`: where the gates' gradient is.
+  Result forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, Tensor* errors,
+                 const Tensor& with, Crossings* crossings) {
+    const Pieces in(q, k, v, with);
+    Result out{timed_like(v), at::empty({rows_, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat))};
+    if (errors) *errors = timed_like(v);
+    GpuDelta walk = described_walk(in, out.o, errors ? *errors : Tensor(), initial, out.last, 0);
+    start(walk, in.k, false, crossings ? "delta_scan_dot" : "delta_scan", crossings);
+    return out;
+  }
+
+  // dv as o, and if wanted the state's gradient in front of the first token's gate.
+  Result behind(const Tensor& k, const Tensor& q, const Tensor& grad_o, const Tensor& v, const Tensor& final_grad,
+                bool want_last, Crossings* crossings) {
+    const Pieces in(k, q, grad_o, v);
+    Result out{timed_like(v), {}};
+    if (want_last) out.last = at::empty({rows_, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat));
+    GpuDelta walk = described_walk(in, {}, out.o, final_grad, out.last, 1);
+    walk.scan.initial_factor = float(1 / factor_);
+    walk.scan.last_factor = float(factor_);
+    start(walk, in.q, true, crossings ? "delta_gradient_dot" : "delta_gradient", crossings);
+    return out;
+  }
+
+ private:
+  Tensor timed_like(const Tensor& v) const { return at::empty({batch_, tokens_, heads_, v.size(3)}, v.options()); }
+
+  GpuDelta described_walk(const Pieces& in, const Tensor& o, const Tensor& written, const Tensor& initial,
+                          const Tensor& last, int shift) const {
+    GpuDelta walk{};
+    walk.scan = described(in, o, shift);
+    walk.scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
+    walk.scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
+    walk.beta = cuda::timed(beta_);
+    walk.written = cuda::timed(written);
+    return walk;
+  }
+
+  void start(GpuDelta& walk, const Tensor& k, bool reverse, const char* name, Crossings* crossings) {
+    const int keys = gated::wide(walk.scan.keys);
+    const int64_t pieces = gated::divide_up(walk.scan.values, gated::kGpuPiece);
+    if (crossings) add_crossings(walk.scan, *crossings, pieces, keys, k.options().dtype(at::kFloat));
+    const Tensor inverses = inverse(k, reverse);
+    walk.inverse = cuda::timed(inverses);
+    machine_.launch({kSource, variant(walk.scan.keys), name, gated::kGpuThreads, size_t(gpu_delta_shared_bytes(keys))},
+                    {unsigned(rows_ * heads_ * pieces)}, &walk);
+  }
+
+  Tensor inverse(const Tensor& k, bool reverse) {
+    const Tensor inverse = at::empty({batch_, tokens_, heads_, gated::kGpuChunk}, k.options());
+    const GpuInverse in{cuda::timed(k),       cuda::timed(g_), cuda::timed(beta_),
+                        cuda::timed(inverse), bounds_.get(),   int(tokens_),
+                        int(heads_),          int(k.size(3)),  reverse};
+    machine_.launch({kSource, variant(k.size(3)), "delta_inverse", unsigned(kGpuInverseThreads),
+                     size_t(gpu_inverse_shared_bytes(gated::wide(k.size(3))))},
+                    {unsigned(rows_ * heads_), unsigned(gated::divide_up(bounds_.longest, gated::kGpuChunk))}, &in);
+    return inverse;
+  }
+
+  const Tensor beta_;
+};
+
+// What remains when u = beta e and dv are known: gated scans of known values. R, which is dL/dS, stores do by q and loses
+// dv by k; both are read by e, and the state by do and by dv.
+void rest_of_gradients(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
+                       const Tensor& final_grad, int64_t heads, double factor, FormOutputs& out) {
+  const auto wide = [heads](const Tensor& x) { return expand_heads(x, heads).to(at::kFloat); };
+  const Tensor beta = wide(in.beta).unsqueeze(-1), k = wide(in.x), e = errors.to(at::kFloat), dv = out.v.to(at::kFloat);
+  const Tensor u = (beta * e).to(in.v.scalar_type());
+  const auto of_state = [&](const Tensor& by) {
+    return calls.run(by, u, in.x, gated::across(in.initial), false, 0, true, false, false).o;
+  };
+  const auto of_gradient = [&](const Tensor& values, const Tensor& keys, const Tensor& start) {
+    return calls.run(errors, values, keys, gated::across(start), true, 1, true, false, true).o;
+  };
+  out.y = of_state(w);
+  const Tensor held = of_state(out.v).to(at::kFloat).div_(factor);
+  const Tensor lost = of_gradient(out.v, in.x, {}).to(at::kFloat).div_(factor);
+  const Tensor gained = of_gradient(w, y, final_grad).to(at::kFloat);
+  const Tensor both = (dv * e).sum(-1, true);
+  const Tensor answered = gained.sub_(lost).addcmul_(k, both);  // R e: what is lost to the own token is not lost yet
+  out.x = (beta * answered).sub_(held).addcmul_(k, both * beta);
+  out.beta = (k * answered).sum(-1);
+}
+
+}  // namespace
+
+FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,
+                                 const std::vector<int64_t>* bounds, cuda::Machine& machine) {
+  Calls calls(in, options, factor, bounds, machine);
+  const auto floats = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
+  FormInputs given = in;
+  given.initial = floats(in.initial);
+  FormOutputs out;
+  if (!options.want_rest) {
+    const auto read = calls.forward(in.y, in.x, in.v, given.initial, nullptr, {}, nullptr);
+    out.w = read.o;
+    out.final_state = read.last;
+    return out;
+  }
+  const auto or_zero = [&](const Tensor& x, const Tensor& like) {
+    return x.defined() ? x : at::zeros({in.x.size(0), in.x.size(1), 1, like.size(3)}, like.options());
+  };
+  const Tensor y = or_zero(in.y, in.x), w = or_zero(in.w, in.v), final_grad = floats(in.final_grad);
+  Crossings crossings;
+  const bool gate = options.want_gate && in.g.defined();
+  Tensor errors;
+  calls.forward(y, in.x, in.v, given.initial, &errors, gate ? w : Tensor(), gate ? &crossings : nullptr);
+  const auto behind = calls.behind(in.x, y, w, in.v, final_grad, in.initial.defined(), gate ? &crossings : nullptr);
+  out.v = behind.o;
+  if (in.initial.defined()) {
+    out.initial = behind.last;
+    if (in.g.defined()) out.initial = behind.last * calls.first_gates(false, bounds).unsqueeze(-1).unsqueeze(-1);
+  }
+  rest_of_gradients(calls, given, y, w, errors, final_grad, options.heads, factor, out);
+  if (gate) out.g = calls.gate_gradient(crossings, false);
+  return out;
+}
+
+}  // namespace cortado::delta

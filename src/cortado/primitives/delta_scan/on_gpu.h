@@ -1,0 +1,13 @@
+// The delta scan's form by the kernels for GPUs.
+#pragma once
+
+#include "cortado/primitives/cuda/machine.h"
+#include "cortado/primitives/gated_scan/chunked.h"
+
+namespace cortado::delta {
+
+// As gated::differentiate_on_gpu, of inputs with beta and a gate for each head or none.
+gated::FormOutputs differentiate_on_gpu(const gated::FormInputs& in, const gated::FormOptions& options, double factor,
+                                        const std::vector<int64_t>* bounds, cuda::Machine& machine);
+
+}  // namespace cortado::delta
