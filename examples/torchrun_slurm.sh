@@ -8,7 +8,8 @@
 set -euo pipefail
 config=$1 run=$2
 shift 2
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+first=${hosts%%$'\n'*}
 exec srun --kill-on-bad-exit=1 python3 -m torch.distributed.run \
   --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${PROCESSES:-1}" --max-restarts 3 \
   --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$first:29500" \

@@ -23,6 +23,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRESS = re.compile(r".* \d+% [\d,]+/[\d,]+  ")  # what a log has of a bar
 BLOCK = re.compile(r"^(<!-- results: (.*?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
 
 
@@ -85,7 +86,8 @@ class Results:
     def said(self, step):
         for run in self.lines:
             if run["id"] == step:
-                return "```\n" + run["said"].strip("\n") + "\n```\n"
+                lines = [line for line in run["said"].strip("\n").split("\n") if not PROGRESS.match(line)]
+                return "\n".join(["```", *lines, "```\n"])
         raise WrongBlock(f"{self.name}: no step {step}")
 
 

@@ -88,7 +88,7 @@ class Inverse {
     UNROLL for (int j = 0; j < 8; ++j) {
       UNROLL for (int x = 0; x < 4; ++x) {
         const int t = tile * 16 + (lane >> 2) + x / 2 * 8, s = j * 8 + (lane & 3) * 2 + x % 2;
-        const bool reached = *sums.any == 0 || sums.cuts[s] == sums.cuts[t];  // of s < t; nobody reads the others
+        const bool reached = s < t && (*sums.any == 0 || sums.cuts[s] == sums.cuts[t]);
         system_[t * kGpuChunk + s] = reached ? a[j][x] * power(sums.sums[t] - sums.sums[s]) * betas_[s] : 0.0f;
       }
     }
