@@ -90,10 +90,9 @@ Kept keep_from_run(const RunFolder& folder, Json& config) {
     given["dtype"] = training["dtype"];
   }
   if (!training.contains("decay_steps") || !training["decay_steps"].is_number_integer()) return kept;
-  const auto now = config.find("training");
-  if (now != config.end() && now->is_object()) {
-    if (now->contains("decay_steps") && (*now)["decay_steps"] != training["decay_steps"]) return kept;
-    now->erase("decay_steps");
+  if (given.is_object()) {
+    if (given.contains("decay_steps") && given["decay_steps"] != training["decay_steps"]) return kept;
+    given.erase("decay_steps");
   }
   kept.decay_steps = training["decay_steps"].get<int64_t>();
   return kept;

@@ -105,7 +105,7 @@ template <int kKeys, Task kTask>
 class DeltaScan : DeltaWalk<kKeys, false, kTask> {
   using Walk = DeltaWalk<kKeys, false, kTask>;
   using typename Walk::Scan;
-  using Walk::lane_, Walk::side_, Walk::rest_;
+  using Walk::lane_, Walk::rest_;
 
  public:
   DEV explicit DeltaScan(const GpuDelta& delta) : Walk(delta) {}
@@ -131,16 +131,10 @@ class DeltaScan : DeltaWalk<kKeys, false, kTask> {
   // v - (k e^P) S
   DEV void answer(const Stage<kKeys>& in, const Sums& sums, int tile, int c) const {
     float x[4][4] = {};
-    const auto state = Scan::Base::state_tile(c);
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
       u32 k[4];
       left(k, in.k, lane_, tile * 16, i);
-      UNROLL for (int p = 0; p < 2; ++p) {
-        u32 s[4];
-        right(s, state, lane_, i * 16, side_ * 2 + p);
-        multiply(x[2 * p], k, s[0], s[1]);
-        multiply(x[2 * p + 1], k, s[2], s[3]);
-      }
+      Scan::multiply_state(x, k, i, c);
     }
     UNROLL for (int half = 0; half < 2; ++half) {
       const int row = tile * 16 + (lane_ >> 2) + 8 * half;

@@ -116,17 +116,11 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
 
   template <bool kCuts>
   DEV void read_rows(float (*o)[4], const Stage<kKeys>& in, const Sums& sums, int tile, int c) const {
-    const int first = tile * 16, row = first + (lane_ >> 2);
-    const auto state = Base::state_tile(c);
+    const int row = tile * 16 + (lane_ >> 2);
     u32 q[kKeys / 16][4];
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
-      left(q[i], in.q, lane_, first, i);
-      UNROLL for (int pair = 0; pair < 2; ++pair) {
-        u32 s[4];
-        right(s, state, lane_, i * 16, side_ * 2 + pair);
-        multiply(o[2 * pair], q[i], s[0], s[1]);
-        multiply(o[2 * pair + 1], q[i], s[2], s[3]);
-      }
+      left(q[i], in.q, lane_, tile * 16, i);
+      multiply_state(o, q[i], i, c);
     }
     const Rows rows = {{sums.sums[row], sums.sums[row + 8]}, {row, row + 8}};
     UNROLL for (int half = 0; half < 2; ++half) {
@@ -139,6 +133,16 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
     }
     UNROLL_BY(1) for (int keys = 0; keys < tile; ++keys) add_pairs<false, kCuts>(o, q, in, sums, rows, keys);
     add_pairs<true, kCuts>(o, q, in, sums, rows, tile);
+  }
+
+  // What the i-th 16 keys of the state before chunk c give to o.
+  DEV void multiply_state(float (*o)[4], const u32* rows, int i, int c) const {
+    UNROLL for (int pair = 0; pair < 2; ++pair) {
+      u32 s[4];
+      right(s, Base::state_tile(c), lane_, i * 16, side_ * 2 + pair);
+      multiply(o[2 * pair], rows, s[0], s[1]);
+      multiply(o[2 * pair + 1], rows, s[2], s[3]);
+    }
   }
 
   struct Rows {
