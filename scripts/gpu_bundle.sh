@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# What a machine with a GPU and a torch, but neither compiler nor registry, needs to test and measure the operators: one folder.
+# What a machine with a GPU and a torch, but neither compiler nor registry, needs to test and measure what is here: one folder.
 #
 #   scripts/gpu_bundle.sh FOLDER PYTHON     PYTHON has the torch of that machine, of the same version
-#   FOLDER/run.sh [OUT]                     there: tests/cuda, then bench/cuda/operators.py, whose figures are left in OUT/bench.json
+#   FOLDER/run.sh OUT [STEP ...]            there: all steps, or some of those below; what they find is left in OUT
 #
-# Back here: python bench/cuda/operators.py --from-json bench.json --page docs/performance-cuda.md
+#   tests     tests/cuda                    operators bench/cuda/operators.py     steps bench/cuda/steps.py
+#   models    bench/cuda/models.py          train     300 steps beside the CPU's  sanitize compute-sanitizer on small shapes
+#
+# Back here: python bench/cuda/operators.py --from-json OUT/operators.json --page docs/performance-cuda.md
 set -euo pipefail
 if (($# != 2)); then
-  sed -n '2,7p' "$0" | cut -c3-
+  sed -n '2,10p' "$0" | cut -c3-
   exit 2
 fi
 mkdir -p "$1"
@@ -16,30 +19,25 @@ python=$(command -v "$2") || { echo "[gpu-bundle] there is no $2" >&2; exit 1; }
 cd "$(dirname "$0")/.."
 
 version=$("$python" -c 'import torch; print(torch.__version__)')
-build=build/gpu-bundle-$version
+build=${CORTADO_GPU_BUILD:-build/gpu-bundle-$version}
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCORTADO_TESTS=OFF "-DCORTADO_PYTHON=$python" >/dev/null
-cmake --build "$build" --target cortado_ops -j "${JOBS:-$(nproc)}"
-rm -rf "$folder/lib" "$folder/tests" "$folder/bench"
-mkdir -p "$folder/lib" "$folder/tests" "$folder/bench"
-strip -o "$folder/lib/libcortado_ops.so" "$build/lib/libcortado_ops.so"
-for library in $(ldd "$build/lib/libcortado_ops.so" | sed -n 's/.*libhwy[^ ]* => \([^ ]*\).*/\1/p'); do
-  cp -L "$library" "$folder/lib/"
+cmake --build "$build" -j "${JOBS:-$(nproc)}" >&2
+for part in lib bin tests bench python configs data; do rm -rf "${folder:?}/$part"; done
+mkdir -p "$folder"/{lib,bin,tests,bench,python,configs,data}
+for file in "$build"/lib/*.so "$build/bin/cortado"; do
+  strip -o "$folder/$(basename "$(dirname "$file")")/$(basename "$file")" "$file"
 done
+# What the libraries need beside torch's, libc's and the compiler's.
+site=$("$python" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))')
+ldd "$build"/lib/*.so "$build/bin/cortado" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u |
+  grep -v -e "^$site/" -e "/libcortado" -e '/lib\(c\|m\|dl\|rt\|util\|pthread\|stdc++\|gcc_s\)\.so' |
+  while read -r library; do cp -L "$library" "$folder/lib/"; done
 cp -r tests/cuda "$folder/tests/"
 cp -r bench/cuda "$folder/bench/"
+cp -r python/cortado "$folder/python/"
+cp configs/*.json "$folder/configs/"
+cp data/tinyshakespeare.txt "$folder/data/"
+cp CMakeLists.txt "$folder/" # has the version
+cp scripts/gpu_run.sh "$folder/run.sh"
 find "$folder" -name __pycache__ -prune -exec rm -rf {} +
-cat >"$folder/run.sh" <<'RUN'
-#!/usr/bin/env bash
-# Tests and measures the operators on the GPU that is here.
-set -uo pipefail
-mkdir -p "${1:-.}"
-out=$(cd "${1:-.}" && pwd)
-cd "$(dirname "$0")"
-export LD_LIBRARY_PATH=$PWD/lib:${LD_LIBRARY_PATH:-} CORTADO_OPS=$PWD/lib/libcortado_ops.so PYTHONUNBUFFERED=1
-python3 -m pytest -q -p no:cacheprovider tests/cuda 2>&1 | tee "$out/tests.log"
-status=$?
-python3 bench/cuda/operators.py --json "$out/bench.json" --seconds 0.2 || status=1
-exit "$status"
-RUN
-chmod +x "$folder/run.sh"
 echo "[gpu-bundle] $folder: built against torch $version; there, run.sh" >&2

@@ -15,6 +15,7 @@ import sys
 import time
 
 import torch
+import torch.nn.attention
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARKS = ("<!-- table: bench/cuda/operators.py -->", "<!-- end of the table -->")
@@ -56,6 +57,18 @@ def slot_inputs(b, t, h, width):
     return [*latte_inputs(b, t, h, width), 1 - g.exp(), g]
 
 
+def softmax(backend):
+    """PyTorch's attention over all earlier tokens: what latte and macchiato stand in for."""
+    chosen = getattr(torch.nn.attention.SDPBackend, backend)
+
+    def attention(q, k, v):
+        with torch.nn.attention.sdpa_kernel(chosen):
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    return attention
+
+
 # name -> (inputs, operator, fla's)
 OPERATORS = {
     "gated_scan, no gate": (gated(None), lambda q, k, v: OPS.gated_scan(q, k, v)[0], "linear_attn.chunk_linear_attn"),
@@ -66,6 +79,8 @@ OPERATORS = {
     "window_attention, 128": (latte_inputs, lambda q, k, v: OPS.window_attention(q, k, v, window=128)[0], None),
     "macchiato, window 128": (macchiato_inputs, lambda *x: OPS.macchiato(*x, window=128)[0], None),
     "delta_scan, head gate": (delta_inputs, lambda q, k, v, beta, g: OPS.delta_scan(q, k, v, beta, g)[0], None),
+    "softmax, flash (PyTorch)": (latte_inputs, softmax("FLASH_ATTENTION"), None),
+    "softmax, cuDNN (PyTorch)": (latte_inputs, softmax("CUDNN_ATTENTION"), None),
     "gated_slot": (slot_inputs, lambda q, k, v, s, g: OPS.gated_slot(q, k, v, s, g)[0], None),
     "short_conv": (conv_inputs, lambda x, w: OPS.short_conv(x, w)[0], None),
 }
@@ -124,10 +139,36 @@ def measure(name, shape, copy, seconds):
     return row
 
 
+def measured(name, shape, copy, seconds, profile):
+    """A row; where the operator fails, what it said."""
+    try:
+        row = measure(name, shape, copy, seconds)
+        if profile and shape == SHAPES[1]:
+            row["profile"] = kernels_of(name, shape)
+        return row
+    except Exception as problem:
+        return {"operator": name, "shape": list(shape), "failed": str(problem).splitlines()[0][:300]}
+
+
+def kernels_of(name, shape):
+    """(name, ms, launches) of what the GPU does in a call with its backward."""
+    make, operator, _ = OPERATORS[name]
+    leaves = [x.requires_grad_() for x in make(*shape)]
+    both = lambda: torch.autograd.grad(operator(*leaves).float().sum(), leaves)
+    both()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        both()
+        torch.cuda.synchronize()
+    found = [(event.key[:80], round(event.self_device_time_total / 1e3, 4), event.count) for event in profile.key_averages()]
+    return sorted((entry for entry in found if entry[1] > 0), key=lambda entry: -entry[1])[:20]
+
+
 def table(found):
     lines = ["| operator | B, T, H, K | forward, ms | over its floor | with backward, ms | over its floor | fla forward, ms |",
              "|---|---|--:|--:|--:|--:|--:|"]  # fmt: skip
     for row in found["rows"]:
+        if "failed" in row:
+            continue
         name = row["operator"] + ("" if row["kernels"] else " (ATen)")
         fla = f"{row['fla_ms']:.3f}" if "fla_ms" in row else "-"
         lines.append(f"| {name} | {', '.join(map(str, row['shape']))} | {row['forward_ms']:.3f} | {row['forward_ms'] / row['floor_ms']:.2f} | "
@@ -150,6 +191,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--page", type=pathlib.Path)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(OPERATORS))
+    parser.add_argument("--profile", action="store_true", help="the kernels of each operator and their times, into the JSON")
     parser.add_argument("--from-json", type=pathlib.Path, help="write --page from an earlier run")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a measurement, at most")
     chosen = parser.parse_args()
@@ -162,7 +204,7 @@ def main():
         found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy": bandwidth(), "rows": []}
         for name in [name for name in OPERATORS if any(name.startswith(each) for each in chosen.only)]:
             for shape in SHAPES if name not in ATEN else SHAPES[:2]:
-                found["rows"].append(measure(name, shape, found["copy"], chosen.seconds))
+                found["rows"].append(measured(name, shape, found["copy"], chosen.seconds, chosen.profile))
                 torch.cuda.empty_cache()
                 if chosen.json:  # a GPU may be there for minutes
                     chosen.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -96,7 +96,7 @@ class StateBefore : public torch::autograd::Function<StateBefore> {
       const Tensors begun = exchange.receive(2, behind, state);
       left = left.defined() ? begun[0] + decayed_back(kind, begun[1], left) : begun[0];
     }
-    if (!left.defined()) return {Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+    if (!left.defined()) return {Tensor(), Tensor(), part == 0 ? gradients[0] : Tensor(), Tensor(), Tensor()};
     const Tensor start = part == 0 ? gradients[0] + decayed_back(kind, decay, left) : Tensor();
     return {decay_gradient(kind, decay, state, left), left, start, Tensor(), Tensor()};
   }

@@ -46,7 +46,7 @@ int64_t GradientSum::bytes() const {
 }
 
 void GradientSum::backward(const Tensor& share, bool last) {
-  if (!ranks_.several()) return share.backward();
+  if (!ranks_.grouped()) return share.backward();
   // The Reducer's results are means.
   Tensor scaled = share * static_cast<double>(ranks_.size());
   if (!scaled.requires_grad()) scaled = parameters_.front().sum() * 0;  // nothing was learned here, but elsewhere
@@ -67,7 +67,7 @@ void GradientSum::backward(const Tensor& share, bool last) {
 }
 
 void GradientSum::finish() {
-  if (!ranks_.several() || std::exchange(done_, false)) return;
+  if (!ranks_.grouped() || std::exchange(done_, false)) return;
   const at::NoGradGuard no_grad;
   std::vector<Tensor> gradients;
   std::vector<int64_t> made;

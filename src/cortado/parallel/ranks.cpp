@@ -80,13 +80,13 @@ void Ranks::wait(const std::function<void()>& work) const {
 }
 
 void Ranks::sum(const Tensor& x) const {
-  if (!several()) return;
+  if (!grouped()) return;
   std::vector<Tensor> list = {x};
   wait([&] { group_->handle->allreduce(list)->wait(); });
 }
 
 void Ranks::broadcast(const Tensor& x, int64_t from) const {
-  if (!several()) return;
+  if (!grouped()) return;
   std::vector<Tensor> list = {x};
   c10d::BroadcastOptions options;
   options.rootRank = from;
@@ -94,7 +94,7 @@ void Ranks::broadcast(const Tensor& x, int64_t from) const {
 }
 
 std::vector<std::string> Ranks::gather(const std::string& text) const {
-  if (!several()) return {text};
+  if (!grouped()) return {text};
   const Tensor lengths = at::zeros({size_}, at::kLong);
   lengths.mutable_data_ptr<int64_t>()[rank_] = static_cast<int64_t>(text.size());
   sum(lengths);
@@ -109,7 +109,7 @@ std::vector<std::string> Ranks::gather(const std::string& text) const {
 }
 
 void Ranks::agree(const std::function<void()>& work) const {
-  if (!several()) return work();
+  if (!grouped()) return work();
   std::exception_ptr thrown;
   const std::vector<std::string> reports = gather(report_of(work, thrown));
   for (int64_t from = 0; from < size_; ++from) {

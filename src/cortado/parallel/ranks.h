@@ -1,5 +1,5 @@
 // The processes that work on one thing together: torchrun's, whose process group `python -m cortado` has made. One
-// process is the special case in which everything here returns at once.
+// process without a group is the special case in which everything here returns at once.
 #pragma once
 
 #include <functional>
@@ -33,6 +33,8 @@ class Ranks {
   int64_t size() const { return size_; }
   bool first() const { return rank_ == 0; }
   bool several() const { return size_ > 1; }
+  // Whether there is a group at all: one of a single process makes the same calls, so that one GPU tests them.
+  bool grouped() const { return group_ != nullptr; }
 
   // x becomes the sum of all; the same bits everywhere.
   void sum(const Tensor& x) const;

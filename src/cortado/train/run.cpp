@@ -178,7 +178,7 @@ std::optional<at::ScalarType> type_of_the_first(const Ranks& ranks, const std::o
 
 // Processes that would train something else, or from something else, side by side.
 void require_same_plan(const Ranks& ranks, const Plan& plan, const Task& task, const Backbone& model) {
-  if (!ranks.several()) return;
+  if (!ranks.grouped()) return;
   ranks.require_same("version of cortado", concat(kVersion, " ", kCommit));
   ranks.require_same("config", plan.config().dump());
   ranks.require_same("text or examples", concat(task.data().tokens, " ", task.data().fingerprint));

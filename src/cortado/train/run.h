@@ -26,7 +26,7 @@ struct TrainRequest {
   bool progress = true;          // a bar, and a line about what is trained
   bool keep = true;              // false: no checkpoints and no weights, the steps are only made
   bool share_optimizer = false;  // among the processes that train together
-  int64_t context_parts = 1;     // processes that share each sequence
+  int64_t context_parts = 0;     // processes that share each sequence; 0: each has whole ones
   OpenTaskData task = open_language_data;  // of a config without "task"
 };
 

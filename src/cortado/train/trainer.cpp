@@ -28,8 +28,8 @@ Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, con
       optimizer_(task_->learned(), options_, ranks_, shared_out),
       gradients_(tensors_of(task_->learned()), ranks_) {
   task_->train_among(ranks_);
-  if (context_parts > 1) {
-    const std::string undivided = task_->undivided();
+  const std::string undivided = context_parts > 0 ? task_->undivided() : "";
+  if (context_parts > 1 || (context_parts == 1 && undivided.empty())) {
     fail_input_if(!undivided.empty(), "[", task_->name(), "] ", undivided, " cannot lie over several processes");
     fail_input_if(options_.context < context_parts, "[", task_->name(), "] sequences of ", options_.context,
                   " tokens have no ", context_parts, " parts");
@@ -129,7 +129,7 @@ Turn Trainer::turn(bool last) {
 
 // What all processes have learned together; whether one of them was told to stop.
 bool Trainer::add_up(LearnedBatch& learned, bool stop) const {
-  if (!ranks_.several()) return false;
+  if (!ranks_.grouped()) return false;
   const Tensor losses = learned.losses.to(at::kCPU, at::kDouble);
   const Tensor all = at::cat({losses.flatten(), at::tensor({double(learned.tokens), double(stop)}, at::kDouble)});
   ranks_.sum(all);
@@ -190,7 +190,7 @@ void Trainer::log(const Step& step, const RunKeeper& keeper) {
                {"tokens_per_second", double(interval_tokens_) / interval_seconds_},
                {"seconds", state_.seconds}};
   // Of process 0, a step: what is added up, and what it hands on.
-  if (ranks_.several()) line["gradient_bytes"] = gradients_.bytes();
+  if (ranks_.grouped()) line["gradient_bytes"] = gradients_.bytes();
   if (relay_) line["state_bytes"] = relay_->bytes_sent() / std::max<int64_t>(1, state_.step - first_step_);
   keeper.log(line);
   interval_tokens_ = 0;

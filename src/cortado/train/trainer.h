@@ -42,7 +42,7 @@ class Trainer {
   // `context_parts`: so many processes each share their sequences, every one with a part of each (models/relay.h).
   // InputError: the processes have no such groups, or the task's sequences cannot lie over several.
   Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks = {}, bool shared_out = false,
-          int64_t context_parts = 1);
+          int64_t context_parts = 0);
 
   // To begin with: another state than a fresh one. To go on: the checkpoint's, and then optimizer() has its moments; a
   // checkpoint of a run over other data: InputError.

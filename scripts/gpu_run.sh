@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Tests and measures what is in this folder (scripts/gpu_bundle.sh has made it) on the GPU that is here.
+#
+#   run.sh OUT [STEP ...]     tests operators steps models train cpu sanitize: all of them, or some
+set -uo pipefail
+mkdir -p "${1:?a folder for what is found}"
+out=$(cd "$1" && pwd)
+shift
+cd "$(dirname "$0")"
+python=${PYTHON:-python3}
+torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
+libraries=$(find "$(dirname "$torch")/nvidia" -name lib -type d 2>/dev/null | tr '\n' ':')
+export LD_LIBRARY_PATH=$PWD/lib:$torch/lib:$libraries${LD_LIBRARY_PATH:-}
+export CORTADO_OPS=$PWD/lib/libcortado_ops.so CORTADO_BUILD=$PWD CORTADO_SHARE=$PWD PYTHONPATH=$PWD/python PYTHONUNBUFFERED=1
+status=0
+
+timed() { # SECONDS NAME COMMAND...
+  local limit=$1 name=$2 begin=$SECONDS
+  shift 2
+  echo "== $name"
+  timeout "$limit" "$@" >"$out/$name.log" 2>&1 || { echo "   failed: $?"; status=1; }
+  echo "   $((SECONDS - begin)) s"
+}
+
+run_tests() { timed 240 tests "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/cuda; tail -n 3 "$out/tests.log"; }
+run_operators() { timed 240 operators "$python" bench/cuda/operators.py --json "$out/operators.json" --seconds 0.1 --profile; }
+run_steps() { timed 60 steps "$python" bench/cuda/steps.py --json "$out/steps.json"; }
+run_models() { timed "${MODELS_SECONDS:-180}" models "$python" bench/cuda/models.py --json "$out/models.json" --profile; }
+
+demo=(train configs/macchiato-demo.json --data data/tinyshakespeare.txt --stop-at 300 --quiet --overwrite
+  --set training.evaluate_every=50)
+
+run_cpu() {
+  timed 200 train-cpu bin/cortado "${demo[@]}" --threads 8 --out /tmp/cpu
+  cp /tmp/cpu/metrics.jsonl "$out/metrics-cpu.jsonl"
+}
+
+# The demo's first 300 steps on the GPU, and there in a group of one, whose sums NCCL makes.
+run_train() {
+  timed 60 doctor bin/cortado doctor
+  timed 120 train-gpu bin/cortado "${demo[@]}" --out /tmp/gpu --device cuda
+  timed 120 train-nccl "$python" -m torch.distributed.run --nproc-per-node 1 -m cortado "${demo[@]}" --out /tmp/nccl --device cuda
+  timed 120 train-nccl-parts env CORTADO_PARTS=join "$python" -m torch.distributed.run --nproc-per-node 1 -m cortado "${demo[@]}" \
+    --out /tmp/nccl-parts --device cuda --context-parallel 1
+  timed 60 generate bin/cortado generate /tmp/gpu --prompt "ROMEO:" --n-tokens 300 --device cuda
+  for run in gpu nccl nccl-parts; do cp "/tmp/$run/metrics.jsonl" "$out/metrics-$run.jsonl"; done
+}
+
+run_sanitize() {
+  local tool small='plain or steep or elementwise and 70 or window and 400 or short_conv or step'
+  for tool in memcheck racecheck; do
+    timed 150 "sanitize-$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$python" -m pytest -q -x -p no:cacheprovider \
+      tests/cuda -k "$small"
+    tail -n 2 "$out/sanitize-$tool.log"
+  done
+}
+
+(($#)) || set -- tests operators steps models train cpu sanitize
+for step in "$@"; do
+  "run_$step" || status=1
+done
+exit "$status"
