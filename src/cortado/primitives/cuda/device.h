@@ -95,6 +95,13 @@ DEV float logarithm(float x) {
   return y;
 }
 
+// 1 / x, to about 1 ulp.
+DEV float reciprocal(float x) {
+  float y;
+  CORTADO_ASM(asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = 1 / x);
+  return y;
+}
+
 // In one instruction.
 DEV long long times(int a, int b) { return static_cast<long long>(a) * b; }
 

@@ -98,15 +98,15 @@ class Inverse {
   DEV void substitute() const {
     float x[kGpuChunk];
     UNROLL for (int t = 0; t < kGpuChunk; ++t) {
-      float sum = t == thread_ ? 1.0f : 0.0f;
+      float sums[4] = {t == thread_ ? 1.0f : 0.0f, 0, 0, 0};  // four, so that none waits for the one before
       UNROLL for (int s = 0; s < t; s += 4) {
         const FourFloats row = *reinterpret_cast<const FourFloats*>(system_ + t * kGpuChunk + s);
         UNROLL for (int i = 0; i < 4; ++i) {
-          if (s + i < t) sum -= row.x[i] * x[s + i];
+          if (s + i < t) sums[i] -= row.x[i] * x[s + i];
         }
       }
-      x[t] = sum;
-      square_[t * kGpuChunk + (in_.reverse ? kGpuChunk - 1 - thread_ : thread_)] = static_cast<u16>(pack(sum, 0));
+      x[t] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+      square_[t * kGpuChunk + thread_] = static_cast<u16>(pack(x[t], 0));
     }
   }
 
@@ -114,10 +114,13 @@ class Inverse {
     constexpr int kPieces = kGpuChunk / 8;
     for (int i = thread_; i < kGpuChunk * kPieces; i += kGpuInverseThreads) {
       const int t = i / kPieces, piece = i % kPieces;
-      if (there(t)) {
-        *reinterpret_cast<Four*>(token<u16>(in_.inverse, t) + piece * 8) =
-            *reinterpret_cast<const Four*>(square_ + t * kGpuChunk + piece * 8);
-      }
+      if (!there(t)) continue;
+      const Four numbers = *reinterpret_cast<const Four*>(square_ + t * kGpuChunk + piece * 8);
+      *reinterpret_cast<Four*>(token<u16>(in_.inverse, t) + piece * 8) = numbers;
+      if (!in_.turned.data) continue;
+      Four turned;
+      UNROLL for (int j = 0; j < 4; ++j) turned.x[j] = numbers.x[3 - j] >> 16 | numbers.x[3 - j] << 16;
+      *reinterpret_cast<Four*>(token<u16>(in_.turned, t) + (kPieces - 1 - piece) * 8) = turned;
     }
   }
 

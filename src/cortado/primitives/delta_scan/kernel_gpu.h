@@ -29,9 +29,26 @@ struct GpuInverse {
   GpuTimed k;        // 16-bit numbers
   GpuTimed g, beta;  // float32; g.data null: no gates
   GpuTimed inverse;  // as above, to be written
+  GpuTimed turned;   // the same with the columns reversed; data null: not
   const long long* bounds;
   int tokens, heads, keys;
-  int reverse;  // the columns
+};
+
+// What is stored, from e: u = beta e. A warp has a token of a head.
+struct GpuStored {
+  GpuTimed e, beta, u;
+  int batch, tokens, heads, values;
+};
+
+// The gradients that are left, of values that are known: with r = gained - lost / scale + (dv . e) k
+//   dk = beta r - held / scale + beta (dv . e) k        dbeta = k . r
+struct GpuRest {
+  GpuTimed k, e, dv, beta;        // beta as above
+  GpuTimed held, lost, gained;    // 16-bit [B, T, heads, K]: S dv, R's answer to dv, and to do
+  GpuTimed dk;                    // 16-bit
+  float* dbeta;                   // [B, T, heads]
+  float inverse_scale;
+  int batch, tokens, heads, keys, values;
 };
 
 constexpr int kGpuInverseThreads = 128;

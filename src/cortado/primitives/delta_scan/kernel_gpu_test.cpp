@@ -40,6 +40,8 @@ void add(cuda::EmulatedMachine::Kernels& to) {
   to["gated_scan_reverse" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, true>);
   to["gated_scan_gate_gradient" + variant] = cuda::kernel_of<gated::GpuGateGradient>(&gated::add_up_gate_gradient);
   to["delta_inverse" + variant] = cuda::kernel_of<GpuInverse>([](const auto& in) { Inverse<kKeys>(in).run(); });
+  to["delta_store" + variant] = cuda::kernel_of<GpuStored>(&delta::store);
+  to["delta_rest" + variant] = cuda::kernel_of<GpuRest>(&delta::rest);
   to["delta_scan" + variant] = cuda::kernel_of<In>([](const In& in) { DeltaScan<kKeys, Task::kRead>(in).run(); });
   to["delta_scan_dot" + variant] = cuda::kernel_of<In>([](const In& in) { DeltaScan<kKeys, Task::kDot>(in).run(); });
   to["delta_gradient" + variant] =

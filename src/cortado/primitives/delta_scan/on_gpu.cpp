@@ -11,6 +11,11 @@ using gated::Crossings, gated::FormInputs, gated::FormOptions, gated::FormOutput
 
 constexpr const char* kSource = "delta_scan/kernel";
 
+// N of every chunk, and with the columns reversed.
+struct Inverses {
+  Tensor straight, turned;
+};
+
 // The gated scan's calls, and the walks whose values are not known.
 class Calls : public gated::Calls {
  public:
@@ -19,27 +24,65 @@ class Calls : public gated::Calls {
       : gated::Calls(in, options, factor, bounds, machine, 1), beta_(in.beta.to(at::kFloat)) {}
 
   // o and the state behind the last token; `errors`, if wanted, as o. `with`, `crossings`: where the gates' gradient is.
-  Result forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, Tensor* errors,
-                 const Tensor& with, Crossings* crossings) {
+  Result forward(const Inverses& inverses, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial,
+                 Tensor* errors, const Tensor& with, Crossings* crossings) {
     const Pieces in(q, k, v, with);
     Result out{timed_like(v), at::empty({rows_, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat))};
     if (errors) *errors = timed_like(v);
     GpuDelta walk = described_walk(in, out.o, errors ? *errors : Tensor(), initial, out.last, 0);
-    start(walk, in.k, false, crossings ? "delta_scan_dot" : "delta_scan", crossings);
+    start(walk, inverses.straight, crossings ? "delta_scan_dot" : "delta_scan", crossings);
     return out;
   }
 
   // dv as o, and if wanted the state's gradient in front of the first token's gate.
-  Result behind(const Tensor& k, const Tensor& q, const Tensor& grad_o, const Tensor& v, const Tensor& final_grad,
-                bool want_last, Crossings* crossings) {
+  Result behind(const Inverses& inverses, const Tensor& k, const Tensor& q, const Tensor& grad_o, const Tensor& v,
+                const Tensor& final_grad, bool want_last, Crossings* crossings) {
     const Pieces in(k, q, grad_o, v);
     Result out{timed_like(v), {}};
     if (want_last) out.last = at::empty({rows_, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat));
     GpuDelta walk = described_walk(in, {}, out.o, final_grad, out.last, 1);
     walk.scan.initial_factor = float(1 / factor_);
     walk.scan.last_factor = float(factor_);
-    start(walk, in.q, true, crossings ? "delta_gradient_dot" : "delta_gradient", crossings);
+    start(walk, inverses.turned, crossings ? "delta_gradient_dot" : "delta_gradient", crossings);
     return out;
+  }
+
+  Inverses inverses(const Tensor& keys, bool turned) {
+    const Tensor k = cuda::in_pieces(keys);
+    const auto room = [&] { return at::empty({batch_, tokens_, heads_, gated::kGpuChunk}, k.options()); };
+    const Inverses out{room(), turned ? room() : Tensor()};
+    const GpuInverse in{cuda::timed(k),          cuda::timed(g_),         cuda::timed(beta_),
+                        cuda::timed(out.straight), cuda::timed(out.turned), bounds_.get(),
+                        int(tokens_),            int(heads_),             int(k.size(3))};
+    machine_.launch({kSource, variant(k.size(3)), "delta_inverse", unsigned(kGpuInverseThreads),
+                     size_t(gpu_inverse_shared_bytes(gated::wide(k.size(3))))},
+                    {unsigned(rows_ * heads_), unsigned(gated::divide_up(bounds_.longest, gated::kGpuChunk))}, &in);
+    return out;
+  }
+
+  // u of e.
+  Tensor stored(const Tensor& errors) {
+    const Tensor u = timed_like(errors);
+    const GpuStored in{cuda::timed(errors), cuda::timed(beta_), cuda::timed(u),          int(batch_),
+                       int(tokens_),        int(heads_),        int(errors.size(3))};
+    machine_.launch({kSource, variant(64), "delta_store", gated::kGpuThreads}, warp_rows(), &in);
+    return u;
+  }
+
+  struct Rest {
+    Tensor held, lost, gained;
+  };
+  // dk and dbeta.
+  void rest(const Tensor& keys, const Tensor& errors, const Tensor& dv, const Rest& of, FormOutputs& out) {
+    const Tensor k = cuda::in_pieces(keys);
+    out.x = timed_like(of.held);
+    out.beta = at::empty({batch_, tokens_, heads_}, k.options().dtype(at::kFloat));
+    const GpuRest in{cuda::timed(k),       cuda::timed(errors),  cuda::timed(dv),
+                     cuda::timed(beta_),   cuda::timed(of.held), cuda::timed(of.lost),
+                     cuda::timed(of.gained), cuda::timed(out.x),   out.beta.mutable_data_ptr<float>(),
+                     float(1 / factor_),   int(batch_),          int(tokens_),
+                     int(heads_),          int(k.size(3)),       int(errors.size(3))};
+    machine_.launch({kSource, variant(64), "delta_rest", gated::kGpuThreads}, warp_rows(), &in);
   }
 
  private:
@@ -56,25 +99,17 @@ class Calls : public gated::Calls {
     return walk;
   }
 
-  void start(GpuDelta& walk, const Tensor& k, bool reverse, const char* name, Crossings* crossings) {
+  void start(GpuDelta& walk, const Tensor& inverses, const char* name, Crossings* crossings) {
     const int keys = gated::wide(walk.scan.keys);
     const int64_t pieces = gated::divide_up(walk.scan.values, gated::kGpuPiece);
-    if (crossings) add_crossings(walk.scan, *crossings, pieces, keys, k.options().dtype(at::kFloat));
-    const Tensor inverses = inverse(k, reverse);
+    if (crossings) add_crossings(walk.scan, *crossings, pieces, keys, inverses.options().dtype(at::kFloat));
     walk.inverse = cuda::timed(inverses);
     machine_.launch({kSource, variant(walk.scan.keys), name, gated::kGpuThreads, size_t(gpu_delta_shared_bytes(keys))},
                     {unsigned(rows_ * heads_ * pieces)}, &walk);
   }
 
-  Tensor inverse(const Tensor& k, bool reverse) {
-    const Tensor inverse = at::empty({batch_, tokens_, heads_, gated::kGpuChunk}, k.options());
-    const GpuInverse in{cuda::timed(k),       cuda::timed(g_), cuda::timed(beta_),
-                        cuda::timed(inverse), bounds_.get(),   int(tokens_),
-                        int(heads_),          int(k.size(3)),  reverse};
-    machine_.launch({kSource, variant(k.size(3)), "delta_inverse", unsigned(kGpuInverseThreads),
-                     size_t(gpu_inverse_shared_bytes(gated::wide(k.size(3))))},
-                    {unsigned(rows_ * heads_), unsigned(gated::divide_up(bounds_.longest, gated::kGpuChunk))}, &in);
-    return inverse;
+  cuda::Blocks warp_rows() const {
+    return {unsigned(gated::divide_up(batch_ * tokens_ * heads_, gated::kGpuThreads / 32))};
   }
 
   const Tensor beta_;
@@ -83,10 +118,8 @@ class Calls : public gated::Calls {
 // What remains when u = beta e and dv are known: gated scans of known values. R, which is dL/dS, stores do by q and loses
 // dv by k; both are read by e, and the state by do and by dv.
 void rest_of_gradients(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
-                       const Tensor& final_grad, int64_t heads, double factor, FormOutputs& out) {
-  const auto wide = [heads](const Tensor& x) { return expand_heads(x, heads).to(at::kFloat); };
-  const Tensor beta = wide(in.beta).unsqueeze(-1), k = wide(in.x), e = errors.to(at::kFloat), dv = out.v.to(at::kFloat);
-  const Tensor u = (beta * e).to(in.v.scalar_type());
+                       const Tensor& final_grad, FormOutputs& out) {
+  const Tensor u = calls.stored(errors);
   const auto of_state = [&](const Tensor& by) {
     return calls.run(by, u, in.x, gated::across(in.initial), false, 0, true, false, false).o;
   };
@@ -94,13 +127,7 @@ void rest_of_gradients(Calls& calls, const FormInputs& in, const Tensor& y, cons
     return calls.run(errors, values, keys, gated::across(start), true, 1, true, false, true).o;
   };
   out.y = of_state(w);
-  const Tensor held = of_state(out.v).to(at::kFloat).div_(factor);
-  const Tensor lost = of_gradient(out.v, in.x, {}).to(at::kFloat).div_(factor);
-  const Tensor gained = of_gradient(w, y, final_grad).to(at::kFloat);
-  const Tensor both = (dv * e).sum(-1, true);
-  const Tensor answered = gained.sub_(lost).addcmul_(k, both);  // R e: what is lost to the own token is not lost yet
-  out.x = (beta * answered).sub_(held).addcmul_(k, both * beta);
-  out.beta = (k * answered).sum(-1);
+  calls.rest(in.x, errors, out.v, {of_state(out.v), of_gradient(out.v, in.x, {}), of_gradient(w, y, final_grad)}, out);
 }
 
 }  // namespace
@@ -113,7 +140,7 @@ FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& option
   given.initial = floats(in.initial);
   FormOutputs out;
   if (!options.want_rest) {
-    const auto read = calls.forward(in.y, in.x, in.v, given.initial, nullptr, {}, nullptr);
+    const auto read = calls.forward(calls.inverses(in.x, false), in.y, in.x, in.v, given.initial, nullptr, {}, nullptr);
     out.w = read.o;
     out.final_state = read.last;
     return out;
@@ -125,14 +152,15 @@ FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& option
   Crossings crossings;
   const bool gate = options.want_gate && in.g.defined();
   Tensor errors;
-  calls.forward(y, in.x, in.v, given.initial, &errors, gate ? w : Tensor(), gate ? &crossings : nullptr);
-  const auto behind = calls.behind(in.x, y, w, in.v, final_grad, in.initial.defined(), gate ? &crossings : nullptr);
+  const Inverses inverses = calls.inverses(in.x, true);
+  calls.forward(inverses, y, in.x, in.v, given.initial, &errors, gate ? w : Tensor(), gate ? &crossings : nullptr);
+  const auto behind = calls.behind(inverses, in.x, y, w, in.v, final_grad, in.initial.defined(), gate ? &crossings : nullptr);
   out.v = behind.o;
   if (in.initial.defined()) {
     out.initial = behind.last;
     if (in.g.defined()) out.initial = behind.last * calls.first_gates(false, bounds).unsqueeze(-1).unsqueeze(-1);
   }
-  rest_of_gradients(calls, given, y, w, errors, final_grad, options.heads, factor, out);
+  rest_of_gradients(calls, given, y, w, errors, final_grad, out);
   if (gate) out.g = calls.gate_gradient(crossings, false);
   return out;
 }

@@ -122,13 +122,16 @@ class Walk {
     }
   }
 
-  DEV void begin() {
+  DEV void load_state() {
     UNROLL for (int i = 0; i < kRows; ++i) {
       UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int x = 0; x < 4; ++x) state_[i][j][x] = 0; }
     }
     const float* initial = scan_.initial;
     const float factor = scan_.initial_factor;
     if (initial) each([=](float& number, long long place) { number = initial[place] * factor; });
+  }
+  DEV void begin() {
+    load_state();
     if constexpr (kReads) write_state(at_.begin);
   }
 

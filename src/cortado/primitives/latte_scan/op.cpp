@@ -1,10 +1,12 @@
 // latte_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/latte_scan/op.h"
 
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/latte_scan/kernel.h"
+#include "cortado/primitives/latte_scan/on_gpu.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/time_softmax/op.h"
 
@@ -159,12 +161,30 @@ LatteGradients backward_by_kernel(const LatteArguments& in, const Sizes& sizes, 
   return {query, theta, v, initial_state, initial_normalizer};
 }
 
+// --- By the kernels for GPUs. ---
+
+latent::GpuLatteInputs gpu_inputs(const LatteArguments& in, const Bounds& bounds) {
+  const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
+  return {in.query, in.theta, in.v, given(in.state), given(in.normalizer), given(in.maximum), in.softmax,
+          bounds.get()};
+}
+
+LatteGradients backward_on_gpu(const latent::GpuLatteInputs& in, const OutputGradients& gradients) {
+  const auto found = latent::differentiate_on_gpu(in, {{}, {}, gradients.o, gradients.state, gradients.normalizer},
+                                                  cuda::machine_of(in.v));
+  return {found.query, found.theta, found.v, found.state, found.normalizer};
+}
+
 // --- The operator and its gradient. ---
 
 LatteOutputs forward(const LatteArguments& in) {
   const NoAutocast as_given;
   const Sizes sizes = check(in);
-  const LatteResult out = kernel_takes(in) ? latte_by_kernel(in, sizes) : latte_by_scans(in, sizes);
+  const Bounds bounds(kLatteScan, in.v.is_cuda() ? in.cu_seqlens : std::nullopt, in.v.size(1));
+  const auto on_gpu = gpu_inputs(in, bounds);
+  const LatteResult out = latent::gpu_takes(on_gpu) ? latent::read_on_gpu(on_gpu, cuda::machine_of(in.v))
+                          : kernel_takes(in)        ? latte_by_kernel(in, sizes)
+                                                    : latte_by_scans(in, sizes);
   return {out.o, out.state, out.normalizer, out.maximum};
 }
 
@@ -211,9 +231,12 @@ LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad
   const LatteArguments in{query, theta, v, softmax, state, normalizer, maximum, cu_seqlens};
   const Sizes sizes = check(in);
   const OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
+  const Bounds bounds(kLatteScan, v.is_cuda() ? cu_seqlens : std::nullopt, v.size(1));
+  const auto on_gpu = gpu_inputs(in, bounds);
   const auto [dquery, dtheta, dv, dstate, dnormalizer] =
-      kernel_takes(in, given) ? backward_by_kernel(in, sizes, given)
-                              : backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer);
+      latent::gpu_takes(on_gpu) ? backward_on_gpu(on_gpu, given)
+      : kernel_takes(in, given) ? backward_by_kernel(in, sizes, given)
+                                : backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer);
   return {gradient_of(query, dquery), gradient_of(theta, dtheta), gradient_of(v, dv),
           state ? gradient_of(*state, dstate, 1) : no_gradient(query),
           normalizer ? gradient_of(*normalizer, dnormalizer, 1) : no_gradient(query)};

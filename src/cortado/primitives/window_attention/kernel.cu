@@ -6,6 +6,7 @@
 //
 // Variants: WIDTH=64 | WIDTH=128 | WIDTH=64 CORTADO_HALF | WIDTH=128 CORTADO_HALF
 #include "cortado/primitives/window_attention/attention_gpu-inl.h"
+#include "cortado/primitives/window_attention/dots_gpu-inl.h"
 
 #ifndef WIDTH
 #define WIDTH 64
@@ -24,4 +25,8 @@ extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1)
 extern "C" __global__ void __launch_bounds__(128, WIDTH == 64 ? 2 : 1)
     attention_gradient_of_keys(const cortado::window::GpuAttention in) {
   cortado::window::Attention<WIDTH>(in).gradient_of_keys();
+}
+
+extern "C" __global__ void __launch_bounds__(256) attention_dots(const cortado::window::GpuDots in) {
+  cortado::window::dots(in);
 }

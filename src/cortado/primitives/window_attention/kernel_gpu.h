@@ -23,6 +23,14 @@ struct GpuAttention {
   const float* delta;                       // [B, queries, heads]: do . o - dlse
 };
 
+// delta, of [B, queries] dense rows of every head. A warp has one.
+struct GpuDots {
+  GpuTimed o, grad_o;
+  const float *row_max, *denominator, *grad_lse;  // [B, queries, heads]; grad_lse null: 0
+  float *lse, *delta;
+  int batch, queries, heads, value_size;
+};
+
 constexpr int kGpuTile = 64, kGpuAttentionThreads = 128;
 
 constexpr int gpu_tile_bytes(int width) { return kGpuTile * width * 2; }

@@ -30,6 +30,7 @@ void add(cuda::EmulatedMachine::Kernels& to) {
   to["attention_forward" + variant] = cuda::kernel_of<In>([](const In& in) { One(in).forward(); });
   to["attention_gradient_of_queries" + variant] =
       cuda::kernel_of<In>([](const In& in) { One(in).gradient_of_queries(); });
+  to["attention_dots" + variant] = cuda::kernel_of<GpuDots>(&window::dots);
   to["attention_gradient_of_keys" + variant] = cuda::kernel_of<In>([](const In& in) { One(in).gradient_of_keys(); });
 }
 

@@ -51,11 +51,20 @@ struct Call {
 
   Tensor sums() const { return at::empty({q.size(0), q.size(1), in.heads}, q.options().dtype(at::kFloat)); }
 
+  std::string variant() const { return "WIDTH=" + std::to_string(width) + (half ? " CORTADO_HALF" : ""); }
+
+  void launch_dots(cuda::Machine& machine, const GpuDots& dots) const {
+    constexpr int64_t kWarps = 8;
+    const int64_t rows = q.size(0) * q.size(1) * in.heads;
+    if (rows == 0) return;
+    machine.launch({"window_attention/kernel", variant(), "attention_dots", 32 * kWarps},
+                   {unsigned((rows + kWarps - 1) / kWarps)}, &dots);
+  }
+
   void launch(cuda::Machine& machine, const char* kernel, int64_t tokens, size_t shared) const {
-    const std::string variant = "WIDTH=" + std::to_string(width) + (half ? " CORTADO_HALF" : "");
     const cuda::Blocks blocks{unsigned((tokens + kGpuTile - 1) / kGpuTile), unsigned(in.heads), unsigned(in.rows)};
     if (blocks.x)
-      machine.launch({"window_attention/kernel", variant, kernel, kGpuAttentionThreads, shared}, blocks, &in);
+      machine.launch({"window_attention/kernel", variant(), kernel, kGpuAttentionThreads, shared}, blocks, &in);
   }
 };
 
@@ -95,10 +104,22 @@ BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor&
   const c10::DeviceGuard guard(q.device());
   Call call(q, k, v, options);
   const Tensor grad = cuda::in_pieces(grad_o.to(q.scalar_type()));
-  const Tensor lse = (outputs.row_max + outputs.denominator.log()).contiguous();
-  Tensor delta = (grad_o.to(at::kFloat) * outputs.o.to(at::kFloat)).sum(-1);
-  if (grad_lse.defined()) delta = delta - grad_lse;
-  delta = delta.contiguous();
+  const Tensor o = cuda::in_pieces(outputs.o), row_max = outputs.row_max.contiguous(),
+               denominator = outputs.denominator.contiguous(), lse = call.sums(), delta = call.sums();
+  Tensor grad_sums;
+  if (grad_lse.defined()) grad_sums = grad_lse.to(at::kFloat).contiguous();
+  const GpuDots dots{cuda::timed(o),
+                     cuda::timed(grad),
+                     row_max.const_data_ptr<float>(),
+                     denominator.const_data_ptr<float>(),
+                     grad_lse.defined() ? grad_sums.const_data_ptr<float>() : nullptr,
+                     lse.mutable_data_ptr<float>(),
+                     delta.mutable_data_ptr<float>(),
+                     int(q.size(0)),
+                     int(q.size(1)),
+                     call.in.heads,
+                     call.in.value_size};
+  call.launch_dots(machine, dots);
   const auto room = [&](const Tensor& x) {
     return at::empty({x.size(0), x.size(1), call.in.heads, x.size(3)}, x.options());
   };

@@ -1,0 +1,76 @@
+// What is beside latte's walks on a GPU: parts of time joined, and the derivative of the softmax over the latents.
+#pragma once
+
+#include "cortado/primitives/cuda/rows.h"
+#include "cortado/primitives/latte_scan/kernel_gpu.h"
+
+namespace cortado::latent {
+
+using namespace device;
+
+// e^(x - to), where x may be what nothing has.
+DEV float relative(float x, float to) { return x == -infinity() ? 0.0f : exponential(x - to); }
+
+// A thread a number of a row's and head's state, through the parts; those of the first value (or key) have the sums.
+DEV void join_parts(const GpuLatteJoin& join) {
+  const int i = blockIdx.x * gated::kGpuThreads + CORTADO_THREAD, numbers = join.keys * join.values;
+  const int head = blockIdx.y % join.heads, row = blockIdx.y / join.heads;
+  if (i >= numbers) return;
+  const int latent = join.across ? i % join.values : i / join.values;
+  const bool first = join.across ? i < join.values : i % join.values == 0;
+  const long long whole = static_cast<long long>(row) * join.heads + head;
+  const long long of_sums = whole * join.latents + latent;
+  float state = join.initial ? join.initial[whole * numbers + i] : 0.0f;
+  float sum = join.initial_sum ? join.initial_sum[of_sums] : 0.0f;
+  float maximum = join.initial_maximum ? join.initial_maximum[of_sums] : -infinity();
+  for (int part = 0; part < join.parts; ++part) {
+    const long long place = (static_cast<long long>(row) * join.parts + part) * join.heads + head;
+    float* there = join.states + place * numbers + i;
+    const float left = *there, own_sum = join.sums[place * join.latents + latent],
+                own = join.maxima[place * join.latents + latent];
+    *there = state;
+    const float to = join.reverse ? (own == -infinity() ? maximum : own) : (maximum > own ? maximum : own);
+    const float before = join.reverse && maximum != -infinity() ? exponential(to - maximum) : relative(maximum, to);
+    const float mine = join.reverse ? 1.0f : relative(own, to);
+    if (first) {
+      join.begin_sums[place * join.latents + latent] = sum;
+      join.begin_maxima[place * join.latents + latent] = maximum;
+    }
+    state = before * state + mine * left;
+    sum = before * sum + mine * own_sum;
+    maximum = to;
+  }
+  if (join.last) join.last[whole * numbers + i] = state;
+  if (first && join.last_sum) join.last_sum[of_sums] = sum;
+  if (first && join.last_maximum) join.last_maximum[of_sums] = maximum;
+}
+
+// A warp has a token of a head.
+DEV void query_gradient(const GpuQueryGradient& in) {
+  const WarpRow row(in.batch, in.tokens, in.heads);
+  if (!row.there) return;
+  float p[4], w[4], sum = 0, dot = 0;
+  row.read(p, in.query, in.latents);
+  row.read(w, in.weights, in.latents);
+  float largest = -infinity();
+  UNROLL for (int i = 0; i < 4; ++i) {
+    if (2 * (row.lane + i / 2 * 32) >= in.latents) p[i] = -infinity();
+    largest = p[i] > largest ? p[i] : largest;
+  }
+  largest = largest_of_lanes(largest);
+  UNROLL for (int i = 0; i < 4; ++i) {
+    p[i] = exponential(p[i] - largest);
+    sum += p[i];
+    dot += p[i] * w[i];
+  }
+  const float share = reciprocal(sum_of_lanes(sum));
+  dot = sum_of_lanes(dot) * share;
+  UNROLL for (int i = 0; i < 4; ++i) {
+    p[i] *= share;
+    w[i] = p[i] * (w[i] - dot);
+  }
+  row.write(in.p, in.latents, p);
+  row.write(in.gradient, in.latents, w);
+}
+
+}  // namespace cortado::latent

@@ -1,0 +1,552 @@
+// The walk of a block of threads through latte's chunks: kernel_gpu.h says what it computes, kernel.cu how.
+#pragma once
+
+#include "cortado/primitives/gated_scan/walk_gpu-inl.h"
+#include "cortado/primitives/latte_scan/join_gpu-inl.h"
+#include "cortado/primitives/latte_scan/kernel_gpu.h"
+
+namespace cortado::latent {
+
+using gated::kGpuChunk;
+using gated::kGpuPiece;
+using gated::kGpuStages;
+using gated::kGpuThreads;
+
+// Of kReadStates and kLogitsStates nothing is read, and o is not computed.
+enum class Task { kRead, kReadStates, kWeights, kValues, kLogits, kLogitsStates };
+
+constexpr bool runs_back(Task task) {
+  return task == Task::kValues || task == Task::kLogits || task == Task::kLogitsStates;
+}
+constexpr bool is_across(Task task) {
+  return task == Task::kWeights || task == Task::kLogits || task == Task::kLogitsStates;
+}
+constexpr bool has_output(Task task) { return task != Task::kReadStates && task != Task::kLogitsStates; }
+
+template <int kKeys, Task kTask>
+class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
+  static constexpr bool kReverse = runs_back(kTask), kAcross = is_across(kTask), kOut = has_output(kTask);
+  static constexpr bool kLogit = kTask == Task::kLogits || kTask == Task::kLogitsStates;
+  static constexpr bool kStraightRead = kTask == Task::kRead;
+  static constexpr bool kHasP = kTask == Task::kRead || kReverse;
+  static constexpr int kWidth = kAcross ? kGpuPiece : kKeys;  // of the latents that this block has
+  static constexpr int kPairs = kWidth / 64, kRowsEach = kGpuChunk / kGpuWarps;
+  static constexpr int kColumns = 2 * kPairs;  // that a lane has while chunks are prepared
+  static constexpr int kStageBytes = gpu_latte_stage_bytes(kKeys, kLogit);
+  using Base = gated::Walk<kKeys, kReverse, kOut>;
+  using Base::kRows, Base::scan_, Base::at_, Base::thread_, Base::lane_, Base::warp_, Base::side_, Base::states_;
+  using Base::state_, Base::token, Base::chunk;
+  using Latents = Tile<kWidth * 2>;
+
+ public:
+  DEV explicit Latte(const GpuLatte& in)
+      : Base(in.scan, shared_memory() + kGpuStages * kStageBytes), in_(in), base_(shared_address(shared_memory())) {
+    maxima_ = reinterpret_cast<float*>(states_ + kKeys * kGpuPiece * 2);
+    firsts_ = maxima_ + kGpuWarps * kWidth;
+    sums_ = firsts_ + kGpuWarps * kWidth;
+    factors_ = sums_ + kGpuWarps * kWidth;
+    steep_ = reinterpret_cast<volatile u32*>(factors_ + kWidth);
+    outer_ = factors_ + kWidth + 4;
+    order_ = kReverse ? kGpuWarps - 1 - thread_ / 32 : thread_ / 32;
+    if constexpr (kLogit) {
+      theta_ = Base::template start<kGpuPiece>(in.theta, at_.piece * kGpuPiece);
+      w_ = Base::template start<kGpuPiece>(in.weights, at_.piece * kGpuPiece);
+    }
+  }
+
+  DEV void run() {
+    begin();
+    for (int i = 0; i + 1 < kGpuStages; ++i) fetch(at_.begin + i, i);
+    int stage = 0;
+    for (int c = at_.begin; c < at_.end; ++c) {
+      wait_for_groups<kGpuStages - 2>();
+      __syncthreads();
+      fetch(c + kGpuStages - 1, stage == 0 ? kGpuStages - 1 : stage - 1);
+      prepare(stage, c);
+      if constexpr (kOut) read(stage, c & 1 ? 3 - warp_ : warp_, c);
+      update(stage);
+      stage = stage + 1 == kGpuStages ? 0 : stage + 1;
+    }
+    wait_for_groups<0>();
+    end();
+  }
+
+ private:
+  // --- Where things lie. ---
+
+  DEV gated::Stage<kKeys> stage_of(int index) const {
+    const u32 base = base_ + index * kStageBytes;
+    const int wide = kGpuChunk * kKeys * 2;
+    return {{base}, {base + wide}, {base + 2 * wide}};
+  }
+  DEV Latents theta_of(int index) const {
+    if constexpr (kLogit) return {base_ + index * kStageBytes + gated::gpu_stage_bytes(kKeys)};
+    if constexpr (kTask == Task::kWeights) return {stage_of(index).v.base};
+    return {kTask == Task::kValues ? stage_of(index).q.base : stage_of(index).k.base};
+  }
+  DEV Latents p_of(int index) const {
+    if constexpr (kLogit) return {stage_of(index).v.base};
+    return {kTask == Task::kValues ? stage_of(index).k.base : stage_of(index).q.base};
+  }
+  DEV Latents w_of(int index) const { return {theta_of(index).base + kGpuChunk * kGpuPiece * 2}; }
+
+  DEV u32* word(const Latents& tile, int r, int pair) const {
+    return reinterpret_cast<u32*>(shared_memory() + (tile.at(r, pair >> 2) - base_)) + (pair & 3);
+  }
+  DEV int pair_of(int p) const { return lane_ + 32 * p; }
+  // The i-th of this warp's rows, as tokens come.
+  DEV int row_of(int i) const {
+    const int first = thread_ / 32 * kRowsEach;
+    return kReverse ? first + kRowsEach - 1 - i : first + i;
+  }
+  DEV bool there(int c, int r) const { return token(c, r) < at_.tokens; }
+  DEV int latent_of(int column) const { return (kAcross ? at_.piece * kGpuPiece : 0) + column; }
+  DEV int column_of(int x) const { return 2 * pair_of(x / 2) + x % 2; }
+  DEV long long latents_at(long long place) const { return place * in_.latents; }
+
+  // --- What comes from before, and goes on. ---
+
+  // This lane's columns, each with its place in [.., L].
+  template <typename Work>
+  DEV void each_column(long long place, const Work& work) const {
+    UNROLL for (int x = 0; x < kColumns; ++x) {
+      const int latent = latent_of(column_of(x));
+      if (latent < in_.latents) work(x, latents_at(place) + latent);
+    }
+  }
+
+  DEV void begin() {
+    Base::load_state();
+    UNROLL for (int x = 0; x < kColumns; ++x) {
+      sum_[x] = 0;
+      maximum_[x] = -infinity();
+    }
+    const float *sums = in_.normalizer, *maxima = in_.maximum;
+    if (maxima) {
+      each_column(at_.state, [&](int x, long long place) {
+        if (sums) sum_[x] = sums[place];
+        maximum_[x] = maxima[place];
+      });
+    }
+    if (thread_ == 0) *steep_ = 0;
+  }
+
+  DEV void end() {
+    Base::end();
+    const bool writes = thread_ < 32 && (kAcross || at_.piece == 0);
+    float *sums = in_.last_normalizer, *maxima = in_.last_maximum;
+    if (!writes || !maxima) return;
+    each_column(at_.state, [&](int x, long long place) {
+      if (sums) sums[place] = sum_[x];
+      maxima[place] = maximum_[x];
+    });
+  }
+
+  // [chunks, heads, 2, L]
+  DEV float* carry_of(int c) const {
+    const long long number = gpu_first_carry(at_.row, at_.first, scan_.tokens, scan_.bounds != nullptr) + chunk(c);
+    return in_.carries + (number * scan_.heads + at_.head) * 2 * in_.latents;
+  }
+
+  DEV void fetch(int c, int stage) {
+    if (c < at_.end) {
+      Base::fetch_inputs(stage_of(stage), c);
+      if constexpr (kLogit) {
+        const int width = in_.latents - at_.piece * kGpuPiece;
+        Base::template fetch_rows<kGpuPiece>(theta_of(stage), theta_, in_.theta, width, c);
+        Base::template fetch_rows<kGpuPiece>(w_of(stage), w_, in_.weights, width, c);
+      }
+    }
+    end_group();
+  }
+
+  // --- A chunk's U and W. ---
+
+  // What a chunk's columns are relative to.
+  struct Columns {
+    float sum[kColumns], maximum[kColumns];  // in front of the chunk
+    float top[kColumns], base[kColumns];     // of the running maximum: the last, and the first that is a number
+    float to[kColumns];                      // the one that U and W are relative to, 0 where there is none
+    float factor[kColumns];                  // what S, which is relative to the last chunk's, is multiplied by
+  };
+
+  DEV void prepare(int stage, int c) {
+    float sums[kRowsEach][kColumns];  // of W from this warp's first token on
+    Columns columns;
+    before(columns, c);
+    find_maxima(theta_of(stage), c);
+    __syncthreads();
+    choose(columns);
+    sum_up(sums, columns, theta_of(stage), c);
+    __syncthreads();
+    steep_now_ = *steep_ != 0;
+    if (steep_now_) {
+      spell_out(columns, stage, c);
+    } else {
+      divide(sums, columns, stage);
+      write_state(true);
+    }
+    carry_on(columns);
+    __syncthreads();
+    if (thread_ == 0) *steep_ = 0;
+  }
+
+  DEV void before(Columns& columns, int c) const {
+    UNROLL for (int x = 0; x < kColumns; ++x) {
+      columns.sum[x] = kReverse ? 0 : sum_[x];
+      columns.maximum[x] = kReverse ? -infinity() : maximum_[x];
+    }
+    if constexpr (kReverse || kTask == Task::kWeights) {
+      float* carry = carry_of(c);
+      const int latents = in_.latents;
+      const bool writes = thread_ < 32;
+      each_column(0, [&](int x, long long latent) {
+        if (kReverse) {
+          columns.sum[x] = carry[latent];
+          columns.maximum[x] = carry[latents + latent];
+        } else if (writes) {
+          carry[latent] = columns.sum[x];
+          carry[latents + latent] = columns.maximum[x];
+        }
+      });
+    }
+  }
+
+  // Of each warp's eight tokens.
+  DEV void find_maxima(const Latents& theta, int c) const {
+    UNROLL for (int p = 0; p < kPairs; ++p) {
+      float top[2] = {-infinity(), -infinity()}, first[2] = {-infinity(), -infinity()};
+      UNROLL for (int i = 0; i < kRowsEach; ++i) {
+        const int r = row_of(i);
+        if (!there(c, r)) continue;
+        const u32 both = *word(theta, r, pair_of(p));
+        const float x[2] = {unpack_low(both), unpack_high(both)};
+        UNROLL for (int y = 0; y < 2; ++y) {
+          if (first[y] == -infinity()) first[y] = x[y];
+          top[y] = x[y] > top[y] ? x[y] : top[y];
+        }
+      }
+      const int place = order_ * kWidth + 2 * pair_of(p);
+      *reinterpret_cast<Two*>(maxima_ + place) = {top[0], top[1]};
+      *reinterpret_cast<Two*>(firsts_ + place) = {first[0], first[1]};
+    }
+  }
+
+  DEV void choose(Columns& columns) const {
+    UNROLL for (int x = 0; x < kColumns; ++x) {
+      const int column = column_of(x);
+      const float maximum = columns.maximum[x];
+      float top = maximum, first = -infinity();
+      UNROLL for (int w = 0; w < kGpuWarps; ++w) {
+        const float own = maxima_[w * kWidth + column], begun = firsts_[w * kWidth + column];
+        top = own > top ? own : top;
+        if (first == -infinity()) first = begun;
+      }
+      const float base = maximum == -infinity() ? first : maximum;  // the running maximum rises from there on
+      columns.top[x] = top;
+      columns.base[x] = base;
+      const float to = kReverse ? base : top;
+      columns.to[x] = to == -infinity() ? 0 : to;
+      // In reverse S is relative to the chunk's behind, and its base is not larger than that one's.
+      columns.factor[x] = kReverse ? (maximum_[x] == -infinity() ? 0 : relative(to, maximum_[x])) : relative(maximum, to);
+      if (top - base > kSteep) *steep_ = 1;  // -inf - -inf is no number, and not larger
+      if (thread_ < 32) factors_[column] = columns.factor[x];
+    }
+  }
+
+  // Theta becomes W.
+  DEV void sum_up(float (*sums)[kColumns], const Columns& columns, const Latents& theta, int c) const {
+    float total[kColumns] = {};
+    UNROLL for (int i = 0; i < kRowsEach; ++i) {
+      const int r = row_of(i);
+      UNROLL for (int p = 0; p < kPairs; ++p) {
+        u32* at = word(theta, r, pair_of(p));
+        const u32 both = *at;
+        float w[2] = {0, 0};
+        if (there(c, r)) {
+          w[0] = exponential(unpack_low(both) - columns.to[2 * p]);
+          w[1] = exponential(unpack_high(both) - columns.to[2 * p + 1]);
+        }
+        *at = pack(w[0], w[1]);
+        UNROLL for (int y = 0; y < 2; ++y) sums[i][2 * p + y] = total[2 * p + y] += w[y];
+      }
+    }
+    UNROLL for (int p = 0; p < kPairs; ++p) {
+      *reinterpret_cast<Two*>(sums_ + order_ * kWidth + 2 * pair_of(p)) = {total[2 * p], total[2 * p + 1]};
+    }
+  }
+
+  // N, and what is divided by it.
+  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage) {
+    float front[kColumns];
+    UNROLL for (int x = 0; x < kColumns; ++x) {
+      front[x] = columns.sum[x] * relative(columns.maximum[x], columns.to[x]);
+      for (int w = 0; w < order_; ++w) front[x] += sums_[w * kWidth + column_of(x)];
+    }
+    UNROLL for (int i = 0; i < kRowsEach; ++i) {
+      UNROLL for (int x = 0; x < kColumns; ++x) {
+        const float n = front[x] + sums[i][x];
+        sums[i][x] = n > 0 ? reciprocal(n) : 0.0f;
+      }
+    }
+    if constexpr (kTask == Task::kWeights) {
+      UNROLL for (int i = 0; i < kRowsEach; ++i) {
+        *reinterpret_cast<Two*>(outer_ + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
+      }
+    } else if constexpr (kHasP) {
+      if (kStraightRead && in_.softmax) {
+        soften<true>(p_of(stage), sums);
+      } else {
+        multiply_p(sums, p_of(stage));
+      }
+      if constexpr (kLogit) sum_weights<false>(columns, stage);
+    }
+  }
+
+  DEV void multiply_p(const float (*by)[kColumns], const Latents& tile) const {
+    UNROLL for (int i = 0; i < kRowsEach; ++i) {
+      UNROLL for (int p = 0; p < kPairs; ++p) {
+        u32* at = word(tile, row_of(i), pair_of(p));
+        const u32 both = *at;
+        *at = pack(unpack_low(both) * by[i][2 * p], unpack_high(both) * by[i][2 * p + 1]);
+      }
+    }
+  }
+
+  // Logits become p, times `by`. A warp's own rows.
+  template <bool kMultiply>
+  DEV void soften(const Latents& tile, const float (*by)[kColumns]) const {
+    float x[kColumns][kRowsEach], of_rows[kRowsEach];
+    UNROLL for (int i = 0; i < kRowsEach; ++i) {
+      UNROLL for (int p = 0; p < kPairs; ++p) {
+        const u32 both = *word(tile, row_of(i), pair_of(p));
+        const bool there = 2 * pair_of(p) < in_.latents;
+        x[2 * p][i] = there ? unpack_low(both) : -infinity();
+        x[2 * p + 1][i] = there ? unpack_high(both) : -infinity();
+      }
+      float largest = x[0][i];
+      UNROLL for (int y = 1; y < kColumns; ++y) largest = x[y][i] > largest ? x[y][i] : largest;
+      of_rows[i] = largest;
+    }
+    reduce_rows(of_rows, [](float a, float b) { return a > b ? a : b; });
+    UNROLL for (int i = 0; i < kRowsEach; ++i) {
+      const float largest = of_rows[i];
+      of_rows[i] = 0;
+      UNROLL for (int y = 0; y < kColumns; ++y) of_rows[i] += x[y][i] = exponential(x[y][i] - largest);
+    }
+    reduce_rows(of_rows, [](float a, float b) { return a + b; });
+    UNROLL for (int i = 0; i < kRowsEach; ++i) {
+      const float share = reciprocal(of_rows[i]);
+      UNROLL for (int y = 0; y < kColumns; ++y) x[y][i] *= kMultiply ? share * by[i][y] : share;
+      UNROLL for (int p = 0; p < kPairs; ++p) {
+        *word(tile, row_of(i), pair_of(p)) = pack(x[2 * p][i], x[2 * p + 1][i]);
+      }
+    }
+  }
+
+  // Of eight numbers a lane, each over all lanes: halves of them go to the other half of the lanes, until a lane has one.
+  template <typename Join>
+  DEV void reduce_rows(float* x, const Join& join) const {
+    static_assert(kRowsEach == 8, "three halvings");
+    UNROLL for (int half = 4; half > 0; half /= 2) {
+      const int far = half * 4;
+      const bool second = lane_ & far;
+      UNROLL for (int i = 0; i < half; ++i) {
+        const float got = __shfl_xor_sync(~0u, second ? x[i] : x[i + half], far);
+        x[i] = join(second ? x[i + half] : x[i], got);
+      }
+    }
+    float one = x[0];
+    UNROLL for (int far = 2; far > 0; far /= 2) one = join(one, __shfl_xor_sync(~0u, one, far));
+    UNROLL for (int i = 0; i < 8; ++i) x[i] = __shfl_sync(~0u, one, i * 4);
+  }
+
+  // D of every token: U w from it on, and the chunks' behind; with kSteep of the chunks' behind alone, as it was.
+  template <bool kSteep>
+  DEV void sum_weights(const Columns& columns, int stage) {
+    float sums[kRowsEach][2], total[2] = {};
+    UNROLL for (int i = kRowsEach - 1; i >= 0; --i) {
+      const u32 u = *word(p_of(stage), row_of(i), lane_), w = *word(w_of(stage), row_of(i), lane_);
+      sums[i][0] = total[0] += unpack_low(u) * unpack_low(w);
+      sums[i][1] = total[1] += unpack_high(u) * unpack_high(w);
+    }
+    *reinterpret_cast<Two*>(maxima_ + order_ * kWidth + 2 * lane_) = {total[0], total[1]};
+    __syncthreads();
+    UNROLL for (int y = 0; y < 2; ++y) {
+      float behind = sum_[y] * columns.factor[y], all = behind;
+      for (int w = 0; w < kGpuWarps; ++w) {
+        const float own = maxima_[w * kWidth + 2 * lane_ + y];
+        all += own;
+        if (w > order_) behind += own;
+      }
+      UNROLL for (int i = 0; i < kRowsEach; ++i) sums[i][y] = kSteep ? sum_[y] : sums[i][y] + behind;
+      sum_[y] = all;
+    }
+    if constexpr (kOut) {
+      UNROLL for (int i = 0; i < kRowsEach; ++i) {
+        *reinterpret_cast<Two*>(outer_ + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
+      }
+    }
+  }
+
+  // The sums and maxima behind this chunk; of D sum_weights has them.
+  DEV void carry_on(const Columns& columns) {
+    UNROLL for (int x = 0; x < kColumns; ++x) {
+      if constexpr (kReverse) {
+        if (columns.base[x] != -infinity()) maximum_[x] = columns.base[x];
+      } else {
+        float all = columns.sum[x] * columns.factor[x];
+        for (int w = 0; w < kGpuWarps; ++w) all += sums_[w * kWidth + column_of(x)];
+        sum_[x] = all;
+        maximum_[x] = columns.top[x];
+      }
+    }
+  }
+
+  // S, which is multiplied by the chunk's factors, in 16 bits: so, or as it was.
+  DEV void write_state(bool multiplied) {
+    if (!multiplied && kOut) Base::write_state(0);
+    UNROLL for (int i = 0; i < kRows; ++i) {
+      UNROLL for (int j = 0; j < 4; ++j) {
+        UNROLL for (int x = 0; x < 4; ++x) {
+          const int row = (warp_ * kRows + i) * 16 + (lane_ >> 2) + x / 2 * 8;
+          const int column = side_ * 32 + j * 8 + (lane_ & 3) * 2 + x % 2;
+          state_[i][j][x] *= factors_[kAcross ? column : row];
+        }
+      }
+    }
+    if (multiplied && kOut) Base::write_state(0);
+  }
+
+  // --- The products. ---
+
+  DEV void read(int stage, int tile, int c) const {
+    const auto in = stage_of(stage);
+    float o[4][4] = {};
+    u32 q[kKeys / 16][4];
+    UNROLL for (int i = 0; i < kKeys / 16; ++i) {
+      left(q[i], in.q, lane_, tile * 16, i);
+      multiply_state(o, q[i], i);
+    }
+    if (!(steep_now_ && kAcross)) {
+      UNROLL_BY(1) for (int keys = 0; keys < tile; ++keys) add_pairs<false>(o, q, in, tile, keys);
+      add_pairs<true>(o, q, in, tile, tile);
+    }
+    if constexpr (kAcross) finish(o, stage, tile);
+    Base::write(o, tile, c);
+  }
+
+  DEV void multiply_state(float (*o)[4], const u32* rows, int i) const {
+    UNROLL for (int pair = 0; pair < 2; ++pair) {
+      u32 s[4];
+      right(s, Base::state_tile(0), lane_, i * 16, side_ * 2 + pair);
+      multiply(o[2 * pair], rows, s[0], s[1]);
+      multiply(o[2 * pair + 1], rows, s[2], s[3]);
+    }
+  }
+
+  // What 16 tokens before (kMask: or these themselves) give to o.
+  template <bool kMask>
+  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys) const {
+    float a[2][4] = {};
+    if (!steep_now_) {
+      UNROLL for (int i = 0; i < kKeys / 16; ++i) {
+        u32 k[4];
+        right_transposed(k, in.k, lane_, keys * 16, i);
+        multiply(a[0], q[i], k[0], k[1]);
+        multiply(a[1], q[i], k[2], k[3]);
+      }
+    }
+    u32 weights[4];
+    UNROLL for (int i = 0; i < 2; ++i) {
+      const int s = keys * 16 + i * 8 + (lane_ & 3) * 2;
+      UNROLL for (int half = 0; half < 2; ++half) {
+        const int r = tile * 16 + (lane_ >> 2) + 8 * half;
+        float w[2];
+        UNROLL for (int j = 0; j < 2; ++j) {
+          w[j] = steep_now_ ? pairs()[r * kGpuChunk + s + j] : a[i][2 * half + j];
+          if (kMask && s + j > r) w[j] = 0;
+        }
+        weights[2 * i + half] = pack(w[0], w[1]);
+      }
+    }
+    UNROLL for (int pair = 0; pair < 2; ++pair) {
+      u32 v[4];
+      right(v, in.v, lane_, keys * 16, side_ * 2 + pair);
+      multiply(o[2 * pair], weights, v[0], v[1]);
+      multiply(o[2 * pair + 1], weights, v[2], v[3]);
+    }
+  }
+
+  // What o is multiplied by, and D.
+  DEV void finish(float (*o)[4], int stage, int tile) const {
+    UNROLL for (int half = 0; half < 2; ++half) {
+      const int r = tile * 16 + (lane_ >> 2) + 8 * half;
+      UNROLL for (int j = 0; j < 4; ++j) {
+        const int column = side_ * 32 + j * 8 + (lane_ & 3) * 2;
+        const Two outer = *reinterpret_cast<const Two*>(outer_ + r * kGpuFloatRow + column);
+        float* x = o[j] + 2 * half;
+        if constexpr (kLogit) {
+          const u32 w = *word(theta_of(stage), r, column / 2);
+          x[0] = (x[0] - outer.x[0]) * unpack_low(w);
+          x[1] = (x[1] - outer.x[1]) * unpack_high(w);
+        } else {
+          x[0] *= outer.x[0];
+          x[1] *= outer.x[1];
+        }
+        if (steep_now_) {
+          x[0] += outputs()[r * kGpuPiece + column];
+          x[1] += outputs()[r * kGpuPiece + column + 1];
+        }
+      }
+    }
+  }
+
+  DEV void update(int stage) {
+    const auto in = stage_of(stage);
+    UNROLL for (int s = 0; s < kGpuChunk / 16; ++s) {
+      u32 v[2][4];
+      UNROLL for (int pair = 0; pair < 2; ++pair) right(v[pair], in.v, lane_, s * 16, side_ * 2 + pair);
+      UNROLL for (int i = 0; i < kRows; ++i) {
+        u32 k[4];
+        left_transposed(k, in.k, lane_, s * 16, warp_ * kRows + i);
+        UNROLL for (int pair = 0; pair < 2; ++pair) {
+          multiply(state_[i][2 * pair], k, v[pair][0], v[pair][1]);
+          multiply(state_[i][2 * pair + 1], k, v[pair][2], v[pair][3]);
+        }
+      }
+    }
+  }
+
+  // --- Where logits rise steeply (steep_gpu-inl.h). ---
+
+  DEV float* log_sums() const { return in_.scratch + (at_.state * at_.pieces + at_.piece) * kGpuScratch; }
+  DEV float* pairs() const { return log_sums() + kGpuChunk * 128; }
+  DEV float* outputs() const { return pairs() + kGpuChunk * kGpuChunk; }
+  DEV float theta_at(int c, int r, int column) const;
+  DEV float number(const Latents& tile, int r, int column) const {
+    const u32 both = *word(tile, r, column / 2);
+    return column % 2 ? unpack_high(both) : unpack_low(both);
+  }
+  DEV void spell_out(const Columns& columns, int stage, int c);
+  DEV void find_log_sums(const Columns& columns, int c) const;
+  DEV void find_pairs(int stage, int c) const;
+  DEV void find_dots(int stage) const;
+  DEV void find_outputs(int stage, int c) const;
+  DEV void set_operands(const Columns& columns, int stage, int c);
+
+  const GpuLatte& in_;
+  const u32 base_;
+  float *maxima_, *firsts_, *sums_;  // [warps, latents], the warps as tokens come
+  float* factors_;                   // [latents]
+  volatile u32* steep_;
+  float* outer_;  // [tokens, kGpuFloatRow]: 1 / N, or D
+  int order_;     // of this warp's tokens among all
+  const u16 *theta_, *w_;
+  float sum_[kColumns], maximum_[kColumns];  // N and M; in reverse D and what it is relative to
+  bool steep_now_ = false;
+};
+
+}  // namespace cortado::latent
+
+#include "cortado/primitives/latte_scan/steep_gpu-inl.h"

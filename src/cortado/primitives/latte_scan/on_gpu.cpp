@@ -1,0 +1,285 @@
+#include "cortado/primitives/latte_scan/on_gpu.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/gated_scan/calls_on_gpu.h"
+#include "cortado/primitives/latte_scan/kernel_gpu.h"
+
+namespace cortado::latent {
+namespace {
+
+using gated::divide_up;
+using gated::kGpuChunk;
+using gated::kGpuPiece;
+using gated::kGpuThreads;
+
+constexpr const char* kSource = "latte_scan/kernel";
+
+// What the walks carry from chunk to chunk: S, its sums and its maxima.
+struct Carried {
+  Tensor state, sums, maxima;
+};
+
+const float* floats_of(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
+float* room_of(const Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
+
+class Calls {
+ public:
+  Calls(const GpuLatteInputs& in, cuda::Machine& machine, int64_t parts)
+      : machine_(machine),
+        theta_(cuda::in_pieces(in.theta)),
+        v_(cuda::in_pieces(in.v)),
+        batch_(in.v.size(0)),
+        tokens_(in.v.size(1)),
+        heads_(in.v.size(2)),
+        latents_(in.theta.size(3)),
+        values_(in.v.size(3)),
+        rows_(in.bounds ? int64_t(in.bounds->size()) - 1 : batch_),
+        packed_(in.bounds != nullptr),
+        softmax_(in.softmax),
+        bounds_(in.bounds, tokens_, in.v.device()),
+        start_{in.state, in.normalizer, in.maximum} {
+    // Packed rows are cut as if each was alone, so that they are computed as when they are.
+    part_tokens_ = parts ? kGpuChunk : gated::kShortestPart;
+    const int64_t pieces = divide_up(std::min(latents_, values_), kGpuPiece), blocks = rows_ * heads_ * pieces;
+    const int64_t alone = packed_ ? heads_ * pieces : blocks, processors = machine_.multiprocessors();
+    const int64_t wanted = parts ? parts : alone > processors / 2 ? 1 : 2 * processors / alone;
+    parts_ = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, divide_up(bounds_.longest, part_tokens_)));
+  }
+
+  LatteResult read(const Tensor& query) {
+    const Tensor q = cuda::in_pieces(query.to(v_.scalar_type()));
+    LatteResult out{empty(values_), {}, {}, {}};
+    const Carried last = states(false);
+    const Carried begin = parts_ > 1 ? forward_parts(&last) : start_;
+    GpuLatte call = described(q, theta_, v_, out.o, begin);
+    if (parts_ == 1) leave(call, last);
+    launch("latte_read", call, false, false);
+    return {out.o, last.state, last.sums, last.maxima};
+  }
+
+  GpuLatteGradients differentiate(const GpuLatteInputs& in, const GpuLatteGradients& given) {
+    const Tensor query = cuda::in_pieces(in.query.to(v_.scalar_type()));
+    const Tensor grad = given.v.defined() ? cuda::in_pieces(given.v) : at::zeros_like(v_);
+    const Tensor carries = at::empty({chunks(), heads_, 2, latents_}, floats());
+    const Tensor maxima = at::empty({rows_, heads_, latents_}, floats());
+    const Tensor weights = weights_of(grad, carries, maxima);
+    GpuLatteGradients out;
+    Tensor p = query;
+    out.query = weights;
+    if (softmax_) query_gradient(query, weights, p, out.query);
+    const Carried behind{turned(given.state), given.normalizer.defined() ? given.normalizer.neg() : Tensor(), maxima};
+    go_back(out, behind, grad, p, weights, carries);
+    return out;
+  }
+
+ private:
+  at::TensorOptions floats() const { return v_.options().dtype(at::kFloat); }
+  Tensor empty(int64_t width) const { return at::empty({batch_, tokens_, heads_, width}, v_.options()); }
+  int64_t chunks() const {
+    return packed_ ? tokens_ / kGpuChunk + rows_ + 1 : rows_ * divide_up(tokens_, kGpuChunk);
+  }
+
+  // Room for what one part of each row carries, or all of them; `turned`: S^T.
+  Carried states(bool turned, int64_t parts = 0) const {
+    std::vector<int64_t> sizes{rows_, heads_, turned ? values_ : latents_, turned ? latents_ : values_};
+    std::vector<int64_t> sums{rows_, heads_, latents_};
+    if (parts) {
+      sizes.insert(sizes.begin() + 1, parts);
+      sums.insert(sums.begin() + 1, parts);
+    }
+    return {at::empty(sizes, floats()), at::empty(sums, floats()), at::empty(sums, floats())};
+  }
+
+  GpuLatte described(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Carried& begin) const {
+    GpuLatte call{};
+    gated::GpuScan& scan = call.scan;
+    scan.q = cuda::timed(q);
+    scan.k = cuda::timed(k);
+    scan.v = cuda::timed(v);
+    scan.o = cuda::timed(o);
+    scan.bounds = bounds_.get();
+    scan.batch = int(batch_);
+    scan.tokens = int(tokens_);
+    scan.heads = int(heads_);
+    scan.keys = int(k.size(3));
+    scan.values = int(v.size(3));
+    scan.parts = int(parts_);
+    scan.part_tokens = int(part_tokens_);
+    scan.scale = scan.initial_factor = scan.last_factor = 1;
+    scan.initial = floats_of(begin.state);
+    call.normalizer = floats_of(begin.sums);
+    call.maximum = floats_of(begin.maxima);
+    call.softmax = softmax_;
+    call.latents = int(latents_);
+    return call;
+  }
+
+  static void leave(GpuLatte& call, const Carried& last) {
+    call.scan.last = room_of(last.state);
+    call.last_normalizer = room_of(last.sums);
+    call.last_maximum = room_of(last.maxima);
+  }
+
+  void launch(const char* name, GpuLatte& call, bool turned, bool logits) {
+    const int wide = gated::wide(call.scan.keys);
+    const int64_t blocks = rows_ * heads_ * divide_up(call.scan.values, kGpuPiece);
+    const Tensor scratch = at::empty({blocks * parts_, kGpuScratch}, floats());
+    call.scratch = scratch.mutable_data_ptr<float>();
+    machine_.launch({kSource, variant(wide), name, kGpuThreads, size_t(gpu_latte_shared_bytes(wide, turned, logits))},
+                    {unsigned(blocks), unsigned(parts_)}, &call);
+  }
+  static std::string variant(int wide) { return "KEYS=" + std::to_string(wide); }
+
+  // What all parts begin with; `last`: what is there behind the last one.
+  Carried join(const Carried& parts, const Carried& before, const Carried* last, bool turned, bool reverse) {
+    const Carried begin{parts.state, at::empty_like(parts.sums), at::empty_like(parts.maxima)};
+    const GpuLatteJoin in{room_of(parts.state),
+                          floats_of(parts.sums),
+                          floats_of(parts.maxima),
+                          room_of(begin.sums),
+                          room_of(begin.maxima),
+                          floats_of(before.state),
+                          floats_of(before.sums),
+                          floats_of(before.maxima),
+                          last ? room_of(last->state) : nullptr,
+                          last ? room_of(last->sums) : nullptr,
+                          last ? room_of(last->maxima) : nullptr,
+                          int(rows_),
+                          int(parts_),
+                          int(heads_),
+                          int(turned ? values_ : latents_),
+                          int(turned ? latents_ : values_),
+                          int(latents_),
+                          turned,
+                          reverse};
+    machine_.launch({kSource, variant(64), "latte_join", kGpuThreads},
+                    {unsigned(divide_up(latents_ * values_, kGpuThreads)), unsigned(rows_ * heads_)}, &in);
+    return begin;
+  }
+
+  Carried forward_parts(const Carried* last) {
+    const Carried parts = states(false, parts_);
+    GpuLatte call = described(theta_, theta_, v_, v_, {});
+    leave(call, parts);
+    launch("latte_read_states", call, false, false);
+    return join(parts, start_, last, false, false);
+  }
+
+  // S^T of every part.
+  static Tensor turned(const Tensor& states) {
+    return states.defined() ? states.transpose(-1, -2).contiguous() : states;
+  }
+
+  // The derivative by p, and what is in front of each chunk; `maxima` become the last ones.
+  Tensor weights_of(const Tensor& grad, const Tensor& carries, const Tensor& maxima) {
+    const Tensor weights = empty(latents_);
+    const Carried last{{}, {}, maxima}, begin = parts_ > 1 ? forward_parts(&last) : start_;
+    const Carried across{turned(begin.state), begin.sums, begin.maxima};
+    GpuLatte call = described(grad, v_, theta_, weights, across);
+    call.carries = carries.mutable_data_ptr<float>();
+    if (parts_ == 1) leave(call, last);
+    launch("latte_weights", call, true, false);
+    return weights;
+  }
+
+  void query_gradient(const Tensor& query, const Tensor& weights, Tensor& p, Tensor& gradient) {
+    p = empty(latents_);
+    gradient = empty(latents_);
+    const GpuQueryGradient in{cuda::timed(query), cuda::timed(weights), cuda::timed(p), cuda::timed(gradient),
+                              int(batch_),        int(tokens_),         int(heads_),    int(latents_)};
+    machine_.launch({kSource, variant(64), "latte_query_gradient", kGpuThreads},
+                    {unsigned(divide_up(batch_ * tokens_ * heads_, kGpuWarps))}, &in);
+  }
+
+  // In reverse: dtheta and dv, and what the initial states have of it.
+  void go_back(GpuLatteGradients& out, const Carried& behind, const Tensor& grad, const Tensor& p,
+               const Tensor& weights, const Tensor& carries) {
+    const auto call_of = [&](const Tensor& o, const Carried& begin) {
+      GpuLatte call = described(v_, grad, p, o, begin);
+      call.theta = cuda::timed(theta_);
+      call.weights = cuda::timed(weights);
+      call.carries = carries.mutable_data_ptr<float>();
+      return call;
+    };
+    const bool wanted = start_.maxima.defined();
+    const Carried first = wanted ? states(true) : Carried{};
+    Carried begin = behind;
+    if (parts_ > 1) {
+      const Carried parts = states(true, parts_);
+      GpuLatte call = call_of(v_, {});
+      leave(call, parts);
+      launch("latte_logits_states", call, true, true);
+      begin = join(parts, behind, wanted ? &first : nullptr, true, true);
+    }
+    out.theta = empty(latents_);
+    GpuLatte logits = call_of(out.theta, begin);
+    if (parts_ == 1) leave(logits, first);
+    launch("latte_logits", logits, true, true);
+    out.v = empty(values_);
+    const Carried straight{turned(begin.state), begin.sums, begin.maxima};
+    GpuLatte values = described(theta_, p, grad, out.v, straight);
+    values.carries = carries.mutable_data_ptr<float>();
+    launch("latte_values", values, false, false);
+    if (wanted) initial_gradients(out, first);
+  }
+
+  // What is left in front of the first token is relative to another maximum than the initial state.
+  void initial_gradients(GpuLatteGradients& out, const Carried& first) const {
+    const auto nothing = -std::numeric_limits<double>::infinity();
+    const Tensor factor = at::where((start_.maxima == nothing).logical_or(first.maxima == nothing),
+                                    at::zeros({}, floats()), (start_.maxima - first.maxima).exp());
+    out.state = turned(first.state) * factor.unsqueeze(-1);
+    out.normalizer = first.sums.neg() * factor;
+  }
+
+  cuda::Machine& machine_;
+  const Tensor theta_, v_;
+  const int64_t batch_, tokens_, heads_, latents_, values_, rows_;
+  const bool packed_, softmax_;
+  const cuda::GpuBounds bounds_;
+  const Carried start_;
+  int64_t part_tokens_ = 0, parts_ = 1;
+};
+
+GpuLatteInputs with_plain_states(const GpuLatteInputs& in) {
+  GpuLatteInputs plain = in;
+  for (Tensor* x : {&plain.state, &plain.normalizer, &plain.maximum}) {
+    if (x->defined()) *x = x->to(at::kFloat).contiguous();
+  }
+  return plain;
+}
+
+}  // namespace
+
+bool gpu_takes(const GpuLatteInputs& in) {
+  const auto good = [&](const Tensor& x) {
+    return x.is_cuda() && x.size(2) == in.v.size(2) && x.size(3) % 8 == 0 && x.size(3) <= gated::kWidest;
+  };
+  const auto short_float = [](const Tensor& x) { return x.scalar_type() == at::kBFloat16; };
+  if (!good(in.query) || !good(in.theta) || !good(in.v) || !short_float(in.theta) || !short_float(in.v)) return false;
+  if (in.softmax && !short_float(in.query)) return false;  // of logits, 16 bits are too few where there were more
+  const int wide = gated::wide(std::max(in.theta.size(3), in.v.size(3)));
+  return in.v.numel() > 0 && in.theta.numel() > 0 && cuda::usable(in.v.device().index()) &&
+         cuda::machine_of(in.v).shared_bytes() >= gpu_latte_shared_bytes(wide, true, true);
+}
+
+LatteResult read_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine, int64_t parts) {
+  const c10::DeviceGuard guard(in.v.device());
+  return Calls(with_plain_states(in), machine, parts).read(in.query);
+}
+
+GpuLatteGradients differentiate_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given,
+                                       cuda::Machine& machine, int64_t parts) {
+  const c10::DeviceGuard guard(in.v.device());
+  GpuLatteGradients plain = given;
+  for (Tensor* x : {&plain.state, &plain.normalizer}) {
+    if (x->defined()) *x = x->to(at::kFloat).contiguous();
+  }
+  if (plain.v.defined()) plain.v = plain.v.to(in.v.scalar_type());
+  return Calls(with_plain_states(in), machine, parts).differentiate(in, plain);
+}
+
+}  // namespace cortado::latent
