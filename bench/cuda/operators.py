@@ -21,12 +21,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARKS = ("<!-- table: bench/cuda/operators.py -->", "<!-- end of the table -->")
 
 
+def gates(*sizes):
+    return (1 - torch.rand(*sizes, device="cuda")).log() * 0.1  # never -inf
+
+
 def gated(gate):
     def make(b, t, h, width):
         numbers = lambda *sizes: torch.randn(*sizes, device="cuda")
         timed = lambda: numbers(b, t, h, width).bfloat16()
         g = {"head": (b, t, h), "channel": (b, t, h, width)}.get(gate)
-        return [timed(), timed(), timed(), *([torch.rand(g, device="cuda").log() * 0.1] if g else [])]
+        return [timed(), timed(), timed(), *([gates(*g)] if g else [])]
 
     return make
 
@@ -40,7 +44,7 @@ def macchiato_inputs(b, t, h, width):
 
 
 def elementwise_inputs(b, t, h, width):
-    return [torch.rand(b, t, h * width, device="cuda").log() * 0.1, torch.randn(b, t, h * width, device="cuda")]
+    return [gates(b, t, h * width), torch.randn(b, t, h * width, device="cuda")]
 
 
 def delta_inputs(b, t, h, width):
@@ -53,7 +57,7 @@ def conv_inputs(b, t, h, width):
 
 
 def slot_inputs(b, t, h, width):
-    g = torch.rand(b, t, h, width, device="cuda").log() * 0.1
+    g = gates(b, t, h, width)
     return [*latte_inputs(b, t, h, width), 1 - g.exp(), g]
 
 

@@ -24,7 +24,7 @@ def short(*sizes):
 
 
 def gates(*sizes):
-    return torch.rand(*sizes, device="cuda").log() * 0.1
+    return (1 - torch.rand(*sizes, device="cuda")).log() * 0.1  # never -inf
 
 
 def scan(gate, delta=False):

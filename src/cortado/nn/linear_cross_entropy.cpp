@@ -61,7 +61,8 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       if (bias) gradients.bias = at::zeros(bias->sizes(), weight.options().dtype(type));
     }
     Tensor total = at::zeros({}, hidden.options().dtype(type));
-    const int64_t rows = std::max<int64_t>(1, chunk / std::max<int64_t>(1, weight.size(0)));
+    const int64_t most = chunk ? chunk : int64_t{1} << (hidden.is_cuda() ? 26 : 24);
+    const int64_t rows = std::max<int64_t>(1, most / std::max<int64_t>(1, weight.size(0)));
     for (int64_t begin = 0; begin < hidden.size(0); begin += rows) {
       const int64_t count = std::min(rows, hidden.size(0) - begin);
       add_rows(head, hidden.narrow(0, begin, count), targets.narrow(0, begin, count), total,

@@ -11,9 +11,9 @@ namespace cortado {
 //
 // hidden [N, D], weight [V, D], bias [V], targets int64 [N]. The logits exist for a few rows at a time, in the forward
 // pass, which also forms the gradients: memory is O(N·D + V·D) and not O(N·V). `chunk`: logits in memory at a time
-// (the default is 64 MiB of float32). Differentiating twice is an error.
+// (0: 64 MiB of float32; on a GPU, which few rows do not fill, 256). Differentiating twice is an error.
 Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
                             const Tensor& targets, std::optional<double> softcap = {},
-                            int64_t chunk = int64_t{1} << 24);
+                            int64_t chunk = 0);
 
 }  // namespace cortado

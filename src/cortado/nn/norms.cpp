@@ -38,6 +38,8 @@ RmsNorm::RmsNorm(int64_t dim, double eps, int64_t groups) : Norm("RmsNorm"), eps
 Tensor RmsNorm::forward(const Tensor& x) const {
   // Shorter types are rounded before they meet the weight, as in the Llamas.
   if (x.scalar_type() == at::kFloat && fused::takes({x, weight})) return fused::rms_norm(x, weight, eps_, groups_);
+  const bool plain = groups_ == 1 && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
+  if (plain && x.is_cuda()) return at::rms_norm(x, weight.sizes(), weight, eps_);  // torch's has kernels of its own there
   const Tensor same = groups_ == 1 ? x : x.unflatten(-1, {groups_, x.size(-1) / groups_});
   const Tensor wide = same.scalar_type() == at::kDouble ? same : same.to(at::kFloat);
   const bool differentiate = at::GradMode::is_enabled() && wide.requires_grad();

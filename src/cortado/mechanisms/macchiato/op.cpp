@@ -5,6 +5,7 @@
 
 #include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
+#include "cortado/primitives/latte_scan/mix_on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -74,12 +75,26 @@ TensorTuple<4> macchiato_operator(const Tensor& query_logits, const Tensor& key_
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 
+// The same in 16 bits between the kernels.
+LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
+                         const JoinedKeys& window, const MacchiatoOptions& options) {
+  const latent::MixWeights weights = latent::mix_weights(query_logits);
+  const Tensor near = attend_joined(window_q, window, options);
+  LatteResult result =
+      latte_with_weights(weights.p, key_logits, v, options.causal, options.start, options.cu_seqlens);
+  const int64_t heads = query_logits.size(2);
+  const auto all = [&](const Tensor& x) { return expand_heads(x.to(at::kBFloat16), heads); };
+  result.o = latent::mix(all(result.o), all(near), weights.first);
+  return result;
+}
+
 }  // namespace
 
 LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
                       const JoinedKeys& window, const MacchiatoOptions& options) {
   const NoAutocast as_given;
   check(query_logits, key_logits, v);
+  if (latent::gpu_mixes(query_logits, v)) return mixed_on_gpu(query_logits, key_logits, v, window_q, window, options);
   const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
                                        options.start.normalizer, options.start.maximum});
   // Split, not narrowed twice: the gradient is then joined in one pass.

@@ -1,5 +1,14 @@
 // The elementwise scan and its gradient: timewise_gpu-inl.h says how.
 #include "cortado/primitives/elementwise_scan/scan_gpu-inl.h"
+#include "cortado/primitives/elementwise_scan/stream_gpu-inl.h"
 
 CORTADO_TIMEWISE(scan, cortado::elementwise::GpuScan, cortado::elementwise::ScanOp)
 CORTADO_TIMEWISE(scan_gradient, cortado::elementwise::GpuScanGradient, cortado::elementwise::ScanGradientOp)
+
+extern "C" __global__ void __launch_bounds__(128) scan_stream(const cortado::elementwise::GpuScan in) {
+  cortado::elementwise::stream_scan(in);
+}
+
+extern "C" __global__ void __launch_bounds__(128) scan_gradient_stream(const cortado::elementwise::GpuScanGradient in) {
+  cortado::elementwise::stream_scan_gradient(in);
+}

@@ -25,4 +25,10 @@ struct GpuScanGradient {
   int next;
 };
 
+// Of scan_stream and scan_gradient_stream, whose blocks have all of a row's time: channels and tokens of a stage.
+constexpr int kGpuStreamThreads = 128, kGpuStreamChannels = 64, kGpuStreamTokens = 16, kGpuStreamStages = 6;
+constexpr int gpu_stream_bytes(int tensors) {
+  return kGpuStreamStages * tensors * kGpuStreamTokens * kGpuStreamChannels * 4;
+}
+
 }  // namespace cortado::elementwise

@@ -19,6 +19,7 @@ struct Case {
   int64_t batch = 2, tokens = 70, channels = 130, parts = 1;
   bool reverse = false, cuts = false;
   std::vector<int64_t> bounds = {};
+  gpu::Order order = {};
 };
 
 template <typename In, typename Op>
@@ -48,7 +49,9 @@ void check(const Case& c) {
   cuda::EmulatedMachine::Kernels kernels;
   add<GpuScan, ScanOp>(kernels, "scan");
   add<GpuScanGradient, ScanGradientOp>(kernels, "scan_gradient");
-  cuda::EmulatedMachine machine(kernels);
+  kernels["scan_stream"] = cuda::kernel_of<GpuScan>(&stream_scan);
+  kernels["scan_gradient_stream"] = cuda::kernel_of<GpuScanGradient>(&stream_scan_gradient);
+  cuda::EmulatedMachine machine(kernels, c.order);
   const Bounds bounds("test", cu, c.tokens);
   const auto [found, found_last] = forward_on_gpu(log_a, b, initial, bounds, c.reverse, machine, c.parts);
   expect_near(found, h, "h");
@@ -73,6 +76,18 @@ TEST(ElementwiseScanOnGpu, PartsOfTime) {
   check({.parts = 3});
   check({.parts = 7, .reverse = true, .cuts = true});
   check({.tokens = 400, .channels = 3, .parts = 0});
+}
+
+// Rows and channels that fill the machine.
+TEST(ElementwiseScanOnGpu, AllOfARowsTimeInOneBlock) {
+  for (const int64_t tokens : {1, 15, 16, 17, 200}) check({.tokens = tokens, .channels = 132, .parts = 0});
+  check({.channels = 132, .parts = 0, .reverse = true, .cuts = true});
+  check({.batch = 1, .tokens = 90, .channels = 256, .parts = 0, .bounds = {0, 3, 3, 50, 90}});
+  for (const bool backwards : {false, true}) {
+    for (const bool alone : {false, true}) {
+      for (const bool late : {false, true}) check({.channels = 192, .parts = 0, .order = {backwards, alone, late}});
+    }
+  }
 }
 
 TEST(ElementwiseScanOnGpu, Packed) {

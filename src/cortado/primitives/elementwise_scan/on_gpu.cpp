@@ -67,6 +67,21 @@ Tensor in_rows(const Tensor& x) {
   const Tensor floats = x.to(at::kFloat);
   return floats.stride(2) == 1 || floats.size(2) == 1 ? floats : floats.contiguous();
 }
+// Whether the kernels that read each number once take these: rows and channels that fill the GPU, in pieces of 16 bytes.
+bool streams(std::initializer_list<Tensor> tensors, const GpuTimes& times, const cuda::Machine& machine) {
+  const int64_t groups = (times.channels + kGpuStreamChannels - 1) / kGpuStreamChannels;
+  const bool fills = (times.bounds ? 1 : times.rows) * groups >= machine.multiprocessors() * 3 / 4;
+  return fills && times.channels % 4 == 0 && std::all_of(tensors.begin(), tensors.end(), [](const Tensor& x) {
+           return x.stride(0) % 4 == 0 && x.stride(1) % 4 == 0 && reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0;
+         });
+}
+
+void launch_stream(cuda::Machine& machine, const char* name, const GpuTimes& times, int tensors, const void* in) {
+  const unsigned groups = unsigned((times.channels + kGpuStreamChannels - 1) / kGpuStreamChannels);
+  machine.launch({kSource, "", name, kGpuStreamThreads, size_t(gpu_stream_bytes(tensors))},
+                 {groups, unsigned(times.rows)}, in);
+}
+
 Tensor dense(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
 const float* numbers(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
 
@@ -81,7 +96,11 @@ std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, c
   using timewise::gpu_channels;
   const GpuScan in{walk.times,      gpu_channels(logs), gpu_channels(adds),
                    gpu_channels(h), numbers(start),     last.mutable_data_ptr<float>()};
-  walk.launch(machine, kSource, "scan", &in);
+  if (!parts && streams({logs, adds}, walk.times, machine)) {
+    launch_stream(machine, "scan_stream", walk.times, 2, &in);
+  } else {
+    walk.launch(machine, kSource, "scan", &in);
+  }
   return {h, last};
 }
 
@@ -106,7 +125,11 @@ TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, co
                            numbers(last),
                            grad_initial.mutable_data_ptr<float>(),
                            reverse ? -1 : 1};
-  walk.launch(machine, kSource, "scan_gradient", &in);
+  if (!parts && streams({logs, outputs, grads}, walk.times, machine)) {
+    launch_stream(machine, "scan_gradient_stream", walk.times, 3, &in);
+  } else {
+    walk.launch(machine, kSource, "scan_gradient", &in);
+  }
   return {grad_log_a, grad_b, grad_initial};
 }
 

@@ -32,11 +32,14 @@ class Conv {
     if (part_ == 0) keep_last();
     Two seen[kTaps];  // the last inputs, the oldest first
     UNROLL for (int i = 0; i < kTaps - 1; ++i) seen[i + 1] = input(begin_ - kTaps + 1 + i);
-    UNROLL_BY(8) for (int t = begin_; t < end_; ++t) {
-      push(seen, input(t));
-      const Two z = sum(seen);
-      put(in_.y, t, in_.silu ? Two{z.x[0] * sigmoid(z.x[0]), z.x[1] * sigmoid(z.x[1])} : z);
+    // Eight at a time: what is written might otherwise be what is read next, and a load would wait for a store.
+    int t = begin_;
+    for (; t + 8 <= end_; t += 8) {
+      Two next[8];
+      UNROLL for (int i = 0; i < 8; ++i) next[i] = get(in_.x, t + i);
+      UNROLL for (int i = 0; i < 8; ++i) write_next(seen, next[i], t + i);
     }
+    for (; t < end_; ++t) write_next(seen, get(in_.x, t), t);
   }
 
   // dz_t = dy_t act'(z_t); dx_t = sum of weight[i] dz_{t + taps - 1 - i}, and what the last state gets. A row's first part
@@ -46,28 +49,29 @@ class Conv {
     const int from = part_ == 0 ? -(kTaps - 1) : begin_;
     Two seen[kTaps], later[kTaps] = {}, sums[kTaps] = {}, sum_of_bias = {0, 0};
     UNROLL for (int i = 0; i < kTaps - 1; ++i) seen[i + 1] = input(from - kTaps + 1 + i);
-    UNROLL_BY(4) for (int t = from; t < end_ + kTaps - 1; ++t) {
-      push(seen, input(t));
-      Two dz = {0, 0};
-      if (t >= 0 && t < length_) {
-        dz = get(in_.grad_y, t);
-        if (in_.silu) {
-          const Two z = sum(seen);
+    const int behind = end_ + kTaps - 1;
+    for (int first = from; first < behind; first += 4) {
+      Two x[4], dy[4];
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int t = first + i;
+        x[i] = input(t);
+        dy[i] = t >= 0 && t < length_ && t < behind ? get(in_.grad_y, t) : Two{0, 0};
+      }
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int t = first + i;
+        if (t >= behind) break;
+        push(seen, x[i]);
+        const Two dz = gradient_of_sum(seen, dy[i]);
+        push(later, dz);
+        if (t >= begin_ && t < end_) {
           UNROLL for (int c = 0; c < 2; ++c) {
-            const float s = sigmoid(z.x[c]);
-            dz.x[c] *= s * (1 + z.x[c] * (1 - s));
+            UNROLL for (int j = 0; j < kTaps; ++j) sums[j].x[c] += dz.x[c] * seen[j].x[c];
+            sum_of_bias.x[c] += dz.x[c];
           }
         }
+        const int place = t - kTaps + 1;
+        if (place >= from && place < end_) write_gradient(place, later);
       }
-      push(later, dz);
-      if (t >= begin_ && t < end_) {
-        UNROLL for (int c = 0; c < 2; ++c) {
-          UNROLL for (int i = 0; i < kTaps; ++i) sums[i].x[c] += dz.x[c] * seen[i].x[c];
-          sum_of_bias.x[c] += dz.x[c];
-        }
-      }
-      const int place = t - kTaps + 1;
-      if (place >= from && place < end_) write_gradient(place, later);
     }
     float* to = in_.sums + (static_cast<long long>(row_) * in_.parts + part_) * (kTaps + 1) * in_.channels + channel_;
     UNROLL for (int i = 0; i < kTaps; ++i) {
@@ -78,7 +82,22 @@ class Conv {
 
  private:
   DEV static Two two(const float* numbers) { return *reinterpret_cast<const Two*>(numbers); }
-  DEV static float sigmoid(float x) { return 1 / (1 + exponential(-x)); }
+  DEV static float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
+  DEV void write_next(Two* seen, Two x, int t) const {
+    push(seen, x);
+    const Two z = sum(seen);
+    put(in_.y, t, in_.silu ? Two{z.x[0] * sigmoid(z.x[0]), z.x[1] * sigmoid(z.x[1])} : z);
+  }
+  // dz of a token whose last inputs are these.
+  DEV Two gradient_of_sum(const Two* seen, Two dy) const {
+    if (!in_.silu) return dy;
+    const Two z = sum(seen);
+    UNROLL for (int c = 0; c < 2; ++c) {
+      const float s = sigmoid(z.x[c]);
+      dy.x[c] *= s * (1 + z.x[c] * (1 - s));
+    }
+    return dy;
+  }
   DEV static void push(Two* all, Two next) {
     UNROLL for (int i = 0; i < kTaps - 1; ++i) all[i] = all[i + 1];
     all[kTaps - 1] = next;

@@ -1,0 +1,124 @@
+// The elementwise scan on a GPU where rows and channels fill it: each block goes through the whole time of 64 channels of a
+// row, whose inputs come through stages of shared memory, so that each is read once and enough of them are on their way.
+#pragma once
+
+#include "cortado/primitives/elementwise_scan/kernel_gpu.h"
+#include "cortado/primitives/elementwise_scan/timewise_gpu-inl.h"
+
+namespace cortado::elementwise {
+
+using namespace device;
+using timewise::Place;
+
+// Two or three tensors, in the order of the walk.
+template <int kStreams>
+class Stream {
+ public:
+  DEV Stream(const GpuTimes& times, const GpuChannels* const* streams) : times_(times), thread_(CORTADO_THREAD) {
+    at_.row = blockIdx.y;
+    at_.channel = blockIdx.x * kGpuStreamChannels + thread_;
+    at_.there = thread_ < kGpuStreamChannels && at_.channel < times.channels;
+    at_.batch = times.bounds ? 0 : at_.row;
+    at_.first = times.bounds ? times.bounds[at_.row] : 0;
+    at_.tokens = times.bounds ? static_cast<int>(times.bounds[at_.row + 1] - at_.first) : times.tokens;
+    for (int i = 0; i < kStreams; ++i) streams_[i] = streams[i];
+  }
+
+  const Place& at() const { return at_; }
+  DEV int token(int p) const { return times_.reverse ? at_.tokens - 1 - p : p; }
+
+  // work(numbers, p) of every token, by the threads that have a channel.
+  template <typename Work>
+  DEV void run(const Work& work) {
+    for (int i = 0; i + 1 < kGpuStreamStages; ++i) fetch(i);
+    const int stages = (at_.tokens + kGpuStreamTokens - 1) / kGpuStreamTokens;
+    for (int s = 0; s < stages; ++s) {
+      wait_for_groups<kGpuStreamStages - 2>();
+      __syncthreads();
+      fetch(s + kGpuStreamStages - 1);
+      if (!at_.there) continue;
+      const float* from = stage(s) + thread_;
+      const int first = s * kGpuStreamTokens, count = at_.tokens - first;
+      if (count >= kGpuStreamTokens) {
+        UNROLL for (int i = 0; i < kGpuStreamTokens; ++i) step(work, from, i, first);
+      } else {
+        for (int i = 0; i < count; ++i) step(work, from, i, first);
+      }
+    }
+    wait_for_groups<0>();
+  }
+
+ private:
+  static constexpr int kNumbers = kGpuStreamTokens * kGpuStreamChannels;  // of a tensor's stage
+
+  DEV float* stage(int s) const {
+    return reinterpret_cast<float*>(shared_memory()) + s % kGpuStreamStages * kStreams * kNumbers;
+  }
+
+  template <typename Work>
+  DEV static void step(const Work& work, const float* from, int i, int first) {
+    float numbers[kStreams];
+    UNROLL for (int j = 0; j < kStreams; ++j) numbers[j] = from[j * kNumbers + i * kGpuStreamChannels];
+    work(numbers, first + i);
+  }
+
+  DEV void fetch(int s) const {
+    constexpr int kPieces = kGpuStreamChannels / 4;
+    UNROLL for (int j = 0; j < kStreams; ++j) {
+      UNROLL for (int n = 0; n < kGpuStreamTokens * kPieces / kGpuStreamThreads; ++n) {
+        const int piece = thread_ + n * kGpuStreamThreads, i = piece / kPieces, x = piece % kPieces * 4;
+        const int p = s * kGpuStreamTokens + i, channel = blockIdx.x * kGpuStreamChannels + x;
+        const bool there = p < at_.tokens && channel < times_.channels;
+        const GpuChannels& tensor = *streams_[j];
+        const float* from = there ? tensor.data + at_.batch * tensor.batch + (at_.first + token(p)) * tensor.token + channel
+                                  : tensor.data;
+        copy16(shared_address(stage(s) + j * kNumbers + i * kGpuStreamChannels + x), from, there ? 16 : 0);
+      }
+    }
+    end_group();
+  }
+
+  const GpuTimes& times_;
+  const int thread_;
+  const GpuChannels* streams_[kStreams];
+  Place at_;
+};
+
+DEV void stream_scan(const GpuScan& in) {
+  const GpuChannels* streams[] = {&in.log_a, &in.b};
+  Stream<2> stream(in.times, streams);
+  const Place at = stream.at();
+  const ScanOp op{in};
+  ScanCarry carry = at.there ? op.initial_of(at) : op.nothing();
+  float* h = at.at(in.h, 0);
+  const long long token = in.h.token;
+  stream.run([&](const float* x, int p) {
+    carry.h = exponential(x[0]) * carry.h + x[1];
+    h[stream.token(p) * token] = carry.h;
+  });
+  if (at.there) op.finish(at, carry);
+}
+
+// A token's h_{t-1} comes with the next one on the way.
+DEV void stream_scan_gradient(const GpuScanGradient& in) {
+  const GpuChannels* streams[] = {&in.log_a, &in.h, &in.grad_h};
+  Stream<3> stream(in.times, streams);
+  const Place at = stream.at();
+  const ScanGradientOp op{in};
+  ScanCarry carry = at.there ? op.initial_of(at) : op.nothing();
+  float *grad_b = at.at(in.grad_b, 0), *grad_log_a = at.at(in.grad_log_a, 0), decay = 1;
+  stream.run([&](const float* x, int p) {
+    if (p > 0) grad_log_a[stream.token(p - 1) * in.grad_log_a.token] = carry.h * decay * x[1];
+    carry.h = decay * carry.h + x[2];
+    grad_b[stream.token(p) * in.grad_b.token] = carry.h;
+    decay = exponential(x[0]);
+  });
+  if (!at.there) return;
+  if (at.tokens > 0) {
+    const float start = in.initial ? in.initial[static_cast<long long>(at.row) * in.times.channels + at.channel] : 0.0f;
+    grad_log_a[stream.token(at.tokens - 1) * in.grad_log_a.token] = carry.h * decay * start;
+  }
+  op.finish(at, carry);
+}
+
+}  // namespace cortado::elementwise
