@@ -11,6 +11,10 @@ BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build/release"))
 torch.ops.load_library(str(os.environ.get("CORTADO_OPS", BUILD / "lib/libcortado_ops.so")))
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "mechanism(name): a test of this mechanism's operator")
+
+
 def pytest_collection_modifyitems(items):
     if torch.cuda.is_available():
         return

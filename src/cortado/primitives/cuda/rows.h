@@ -1,4 +1,5 @@
-// Kernels in which a warp has one token of one head, and a lane two numbers of each 64. Read by NVRTC and by the host.
+// Kernels that go through tokens and heads number by number: a row is a token of a head, and a lane has a piece of eight
+// of its 16-bit numbers; eight or sixteen lanes have a row. Read by NVRTC and by the host.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -6,53 +7,67 @@
 
 namespace device {
 
-constexpr int kRowWarps = 8;  // of a block
+constexpr int kRowThreads = 256;  // of a block; blocks (x, y) have rows of batch y
 
-struct WarpRow {
-  int lane, head, heads;
-  long long batch, t;
+constexpr int row_lanes(int width) { return width <= 64 ? 8 : 16; }
+constexpr int rows_of_block(int width) { return kRowThreads / row_lanes(width); }
+
+struct Row {
+  int piece, lanes, head, heads, t;
+  long long batch, place;  // place: in [B, T, heads]
   bool there;
 
-  DEV WarpRow(int batches, int tokens, int all_heads) : lane(CORTADO_THREAD & 31), heads(all_heads) {
-    const long long number = static_cast<long long>(blockIdx.x) * kRowWarps + CORTADO_THREAD / 32;
-    const long long token = number / heads;
-    head = static_cast<int>(number % heads);
-    batch = token / tokens;
-    t = token % tokens;
-    there = batch < batches;
+  // `width`: of the longest row.
+  DEV Row(int tokens, int all_heads, int width)
+      : piece(CORTADO_THREAD & (row_lanes(width) - 1)), lanes(row_lanes(width)), heads(all_heads), batch(blockIdx.y) {
+    const int shift = lanes == 8 ? 3 : 4;
+    const u32 number = blockIdx.x * (kRowThreads >> shift) + (CORTADO_THREAD >> shift);
+    t = static_cast<int>(number / static_cast<u32>(heads));
+    head = static_cast<int>(number) - t * heads;
+    there = t < tokens;
+    place = batch * tokens * heads + number;
   }
 
   template <typename T>
   DEV T* of(const cortado::cuda::GpuTimed& x) const {
-    return static_cast<T*>(x.data) + batch * x.batch + t * x.token + head / (heads / x.heads) * x.head;
+    return static_cast<T*>(x.data) + batch * x.batch + times(t, x.token) +
+           (x.heads == heads ? head : head / (heads / x.heads)) * x.head;
   }
 
-  // This lane's numbers of a row of 16-bit ones; 0 where there are none.
+  // This lane's eight numbers; 0 where there are none. All lanes of a warp come, rows that are not there too.
   DEV void read(float* x, const cortado::cuda::GpuTimed& from, int width) const {
-    const u32* pairs = reinterpret_cast<const u32*>(of<u16>(from));
-    UNROLL for (int i = 0; i < 2; ++i) {
-      const u32 both = 2 * (lane + 32 * i) < width ? pairs[lane + 32 * i] : 0;
-      x[2 * i] = unpack_low(both);
-      x[2 * i + 1] = unpack_high(both);
+    Four both = {0, 0, 0, 0};
+    if (there && piece * 8 < width) both = *reinterpret_cast<const Four*>(of<const u16>(from) + piece * 8);
+    UNROLL for (int i = 0; i < 4; ++i) {
+      x[2 * i] = unpack_low(both.x[i]);
+      x[2 * i + 1] = unpack_high(both.x[i]);
     }
   }
   DEV void write(const cortado::cuda::GpuTimed& to, int width, const float* x) const {
-    UNROLL for (int i = 0; i < 2; ++i) {
-      if (2 * (lane + 32 * i) < width) reinterpret_cast<u32*>(of<u16>(to))[lane + 32 * i] = pack(x[2 * i], x[2 * i + 1]);
+    if (!there || piece * 8 >= width) return;
+    *reinterpret_cast<Four*>(of<u16>(to) + piece * 8) = {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
+                                                         pack(x[6], x[7])};
+  }
+
+  // Over the row's lanes.
+  DEV float sum(float x) const {
+    UNROLL for (int far = 1; far < 8; far *= 2) x += __shfl_xor_sync(~0u, x, far);
+    const float other = __shfl_xor_sync(~0u, x, 8);
+    return lanes == 16 ? x + other : x;
+  }
+  DEV float largest(float x) const {
+    UNROLL for (int far = 1; far < 16; far *= 2) {
+      const float other = __shfl_xor_sync(~0u, x, far);
+      if (far < lanes) x = other > x ? other : x;
     }
+    return x;
   }
 };
 
-DEV float sum_of_lanes(float x) {
-  UNROLL for (int far = 16; far > 0; far /= 2) x += __shfl_xor_sync(~0u, x, far);
-  return x;
-}
-DEV float largest_of_lanes(float x) {
-  UNROLL for (int far = 16; far > 0; far /= 2) {
-    const float other = __shfl_xor_sync(~0u, x, far);
-    x = other > x ? other : x;
-  }
-  return x;
+DEV float dot8(const float* x, const float* y) {
+  float sum = 0;
+  UNROLL for (int i = 0; i < 8; ++i) sum += x[i] * y[i];
+  return sum;
 }
 
 }  // namespace device

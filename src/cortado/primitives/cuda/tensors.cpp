@@ -36,4 +36,9 @@ GpuTimed timed(const Tensor& x) {
   return {x.data_ptr(), batch, x.stride(2), int(x.stride(1)), int(x.size(2))};
 }
 
+Blocks row_blocks(int64_t batch, int64_t rows, int64_t width) {
+  const int64_t each = width <= 64 ? 32 : 16;
+  return {unsigned((rows + each - 1) / each), unsigned(batch)};
+}
+
 }  // namespace cortado::cuda

@@ -33,4 +33,7 @@ Tensor in_pieces(const Tensor& x);
 // [B|1,T,h] or [B|1,T,h,width]; undefined: no data. One batch row stands for all.
 GpuTimed timed(const Tensor& x);
 
+// Of kernels that go through rows of numbers of up to `width` (rows.h).
+Blocks row_blocks(int64_t batch, int64_t rows, int64_t width);
+
 }  // namespace cortado::cuda

@@ -1,7 +1,7 @@
 // N = (I + A diag(beta))^-1 of a chunk: kernel_gpu.h says of what.
 //
 // Four warps have 16 rows of A each, by products of matrices. Each column of N is then one thread's, by substitution in
-// float32: rows of A diag(beta) come to all threads at once, the column stays in registers.
+// float32: rows of A diag(beta) come to all threads at once.
 #pragma once
 
 #include "cortado/primitives/delta_scan/kernel_gpu.h"
@@ -16,6 +16,8 @@ using gated::kGpuChunk;
 
 template <int kKeys>
 class Inverse {
+  static constexpr int kRows = 16;  // of a block
+
  public:
   DEV explicit Inverse(const GpuInverse& in)
       : in_(in),
@@ -30,7 +32,8 @@ class Inverse {
     keys_ = {shared_address(shared)};
     square_ = reinterpret_cast<u16*>(shared);  // in the place of k
     system_ = reinterpret_cast<float*>(shared + kGpuChunk * kKeys * 2);
-    gates_ = system_ + kGpuChunk * kGpuChunk;
+    columns_ = system_ + kGpuChunk * kGpuChunk;
+    gates_ = columns_ + kGpuChunk * kGpuChunk;
     betas_ = gates_ + kGpuChunk;
   }
 
@@ -94,19 +97,37 @@ class Inverse {
     }
   }
 
-  // x_t = (t is the column) - sum of system_ts x_s over s < t.
+  // x_t = (t is the column) - sum of system_ts x_s over s < t: blocks of 16 rows, of which those before come from shared
+  // memory. (All 64 in registers is code that the multiprocessor must fetch anew for every chunk.)
   DEV void substitute() const {
-    float x[kGpuChunk];
-    UNROLL for (int t = 0; t < kGpuChunk; ++t) {
-      float sums[4] = {t == thread_ ? 1.0f : 0.0f, 0, 0, 0};  // four, so that none waits for the one before
-      UNROLL for (int s = 0; s < t; s += 4) {
-        const FourFloats row = *reinterpret_cast<const FourFloats*>(system_ + t * kGpuChunk + s);
-        UNROLL for (int i = 0; i < 4; ++i) {
-          if (s + i < t) sums[i] -= row.x[i] * x[s + i];
+    UNROLL_BY(1) for (int block = 0; block < kGpuChunk / kRows; ++block) {
+      const float* system = system_ + block * kRows * kGpuChunk;
+      float x[kRows];
+      UNROLL for (int t = 0; t < kRows; ++t) x[t] = block * kRows + t == thread_ ? 1.0f : 0.0f;
+      UNROLL_BY(1) for (int before = 0; before < block; ++before) lose_block(x, system, before);
+      UNROLL for (int t = 1; t < kRows; ++t) {
+        UNROLL for (int s = 0; s < t; s += 4) {
+          const FourFloats row = *reinterpret_cast<const FourFloats*>(system + t * kGpuChunk + block * kRows + s);
+          UNROLL for (int i = 0; i < 4; ++i) {
+            if (s + i < t) x[t] -= row.x[i] * x[s + i];
+          }
         }
       }
-      x[t] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-      square_[t * kGpuChunk + thread_] = static_cast<u16>(pack(x[t], 0));
+      UNROLL for (int t = 0; t < kRows; ++t) {
+        columns_[(block * kRows + t) * kGpuChunk + thread_] = x[t];
+        square_[(block * kRows + t) * kGpuChunk + thread_] = static_cast<u16>(pack(x[t], 0));
+      }
+    }
+  }
+
+  DEV void lose_block(float* x, const float* system, int before) const {
+    float known[kRows];
+    UNROLL for (int s = 0; s < kRows; ++s) known[s] = columns_[(before * kRows + s) * kGpuChunk + thread_];
+    UNROLL for (int t = 0; t < kRows; ++t) {
+      UNROLL for (int s = 0; s < kRows; s += 4) {
+        const FourFloats row = *reinterpret_cast<const FourFloats*>(system + t * kGpuChunk + before * kRows + s);
+        UNROLL for (int i = 0; i < 4; ++i) x[t] -= row.x[i] * known[s + i];
+      }
     }
   }
 
@@ -130,7 +151,7 @@ class Inverse {
   int tokens_;
   Tile<kKeys * 2> keys_;
   u16* square_;
-  float *system_, *gates_, *betas_;
+  float *system_, *columns_, *gates_, *betas_;  // columns_: of N
 };
 
 }  // namespace cortado::delta

@@ -21,8 +21,7 @@ CORTADO_DELTA(delta_scan_dot, DeltaScan, kDot)
 CORTADO_DELTA(delta_gradient, DeltaGradient, kRead)
 CORTADO_DELTA(delta_gradient_dot, DeltaGradient, kDot)
 
-// Four blocks on a multiprocessor: for more, ptxas would spill a register of the column.
-extern "C" __global__ void __launch_bounds__(128, 4) delta_inverse(const cortado::delta::GpuInverse in) {
+extern "C" __global__ void __launch_bounds__(128) delta_inverse(const cortado::delta::GpuInverse in) {
   cortado::delta::Inverse<KEYS>(in).run();
 }
 

@@ -34,10 +34,10 @@ struct GpuInverse {
   int tokens, heads, keys;
 };
 
-// What is stored, from e: u = beta e. A warp has a token of a head.
+// What is stored, from e: u = beta e.
 struct GpuStored {
   GpuTimed e, beta, u;
-  int batch, tokens, heads, values;
+  int tokens, heads, values;
 };
 
 // The gradients that are left, of values that are known: with r = gained - lost / scale + (dv . e) k
@@ -48,7 +48,7 @@ struct GpuRest {
   GpuTimed dk;                    // 16-bit
   float* dbeta;                   // [B, T, heads]
   float inverse_scale;
-  int batch, tokens, heads, keys, values;
+  int tokens, heads, keys, values;
 };
 
 constexpr int kGpuInverseThreads = 128;
@@ -60,9 +60,9 @@ constexpr int gpu_scan_bytes(int keys) { return (gated::gpu_shared_bytes(keys) +
 constexpr int gpu_delta_shared_bytes(int keys) {
   return gpu_scan_bytes(keys) + (gated::kGpuStages + 2) * kGpuSquareBytes + 4 * gated::kGpuChunk * 4;
 }
-// Of delta_inverse: k, which becomes N in 16 bits; A diag(beta); gates, betas and their sums.
+// Of delta_inverse: k, which becomes N in 16 bits; A diag(beta) and N in 32; gates, betas and their sums.
 constexpr int gpu_inverse_shared_bytes(int keys) {
-  return gated::kGpuChunk * keys * 2 + 2 * kGpuSquareBytes + (2 * gated::kGpuChunk + gated::kGpuSums) * 4;
+  return gated::kGpuChunk * keys * 2 + 4 * kGpuSquareBytes + (2 * gated::kGpuChunk + gated::kGpuSums) * 4;
 }
 
 }  // namespace cortado::delta

@@ -63,9 +63,10 @@ class Calls : public gated::Calls {
   // u of e.
   Tensor stored(const Tensor& errors) {
     const Tensor u = timed_like(errors);
-    const GpuStored in{cuda::timed(errors), cuda::timed(beta_), cuda::timed(u),          int(batch_),
+    const GpuStored in{cuda::timed(errors), cuda::timed(beta_), cuda::timed(u),
                        int(tokens_),        int(heads_),        int(errors.size(3))};
-    machine_.launch({kSource, variant(64), "delta_store", gated::kGpuThreads}, warp_rows(), &in);
+    machine_.launch({kSource, variant(64), "delta_store", gated::kGpuThreads},
+                    cuda::row_blocks(batch_, tokens_ * heads_, errors.size(3)), &in);
     return u;
   }
 
@@ -80,9 +81,10 @@ class Calls : public gated::Calls {
     const GpuRest in{cuda::timed(k),       cuda::timed(errors),  cuda::timed(dv),
                      cuda::timed(beta_),   cuda::timed(of.held), cuda::timed(of.lost),
                      cuda::timed(of.gained), cuda::timed(out.x),   out.beta.mutable_data_ptr<float>(),
-                     float(1 / factor_),   int(batch_),          int(tokens_),
-                     int(heads_),          int(k.size(3)),       int(errors.size(3))};
-    machine_.launch({kSource, variant(64), "delta_rest", gated::kGpuThreads}, warp_rows(), &in);
+                     float(1 / factor_),   int(tokens_),         int(heads_),
+                     int(k.size(3)),       int(errors.size(3))};
+    machine_.launch({kSource, variant(64), "delta_rest", gated::kGpuThreads},
+                    cuda::row_blocks(batch_, tokens_ * heads_, std::max(k.size(3), errors.size(3))), &in);
   }
 
  private:
@@ -106,10 +108,6 @@ class Calls : public gated::Calls {
     walk.inverse = cuda::timed(inverses);
     machine_.launch({kSource, variant(walk.scan.keys), name, gated::kGpuThreads, size_t(gpu_delta_shared_bytes(keys))},
                     {unsigned(rows_ * heads_ * pieces)}, &walk);
-  }
-
-  cuda::Blocks warp_rows() const {
-    return {unsigned(gated::divide_up(batch_ * tokens_ * heads_, gated::kGpuThreads / 32))};
   }
 
   const Tensor beta_;

@@ -9,37 +9,32 @@ namespace cortado::delta {
 using namespace device;
 
 DEV void store(const GpuStored& in) {
-  const WarpRow row(in.batch, in.tokens, in.heads);
-  if (!row.there) return;
-  float x[4];
+  const Row row(in.tokens, in.heads, in.values);
+  float x[8];
   row.read(x, in.e, in.values);
+  if (!row.there) return;
   const float beta = *row.of<const float>(in.beta);
-  UNROLL for (int i = 0; i < 4; ++i) x[i] *= beta;
+  UNROLL for (int i = 0; i < 8; ++i) x[i] *= beta;
   row.write(in.u, in.values, x);
 }
 
 DEV void rest(const GpuRest& in) {
-  const WarpRow row(in.batch, in.tokens, in.heads);
-  if (!row.there) return;
-  float e[4], dv[4], dot = 0;
+  const Row row(in.tokens, in.heads, in.keys > in.values ? in.keys : in.values);
+  float e[8], dv[8], k[8], held[8], lost[8], gained[8];
   row.read(e, in.e, in.values);
   row.read(dv, in.dv, in.values);
-  UNROLL for (int i = 0; i < 4; ++i) dot += e[i] * dv[i];
-  dot = sum_of_lanes(dot);
-  float k[4], held[4], lost[4], gained[4], dbeta = 0;
   row.read(k, in.k, in.keys);
   row.read(held, in.held, in.keys);
   row.read(lost, in.lost, in.keys);
   row.read(gained, in.gained, in.keys);
-  const float beta = *row.of<const float>(in.beta);
-  UNROLL for (int i = 0; i < 4; ++i) {
-    const float answer = gained[i] - lost[i] * in.inverse_scale + dot * k[i];
-    dbeta += k[i] * answer;
-    held[i] = beta * (answer + dot * k[i]) - held[i] * in.inverse_scale;
+  const float beta = row.there ? *row.of<const float>(in.beta) : 0.0f, dot = row.sum(dot8(e, dv));
+  UNROLL for (int i = 0; i < 8; ++i) {
+    gained[i] += dot * k[i] - lost[i] * in.inverse_scale;
+    held[i] = beta * (gained[i] + dot * k[i]) - held[i] * in.inverse_scale;
   }
   row.write(in.dk, in.keys, held);
-  dbeta = sum_of_lanes(dbeta);
-  if (row.lane == 0) in.dbeta[(row.batch * in.tokens + row.t) * in.heads + row.head] = dbeta;
+  const float dbeta = row.sum(dot8(k, gained));
+  if (row.there && row.piece == 0) in.dbeta[row.place] = dbeta;
 }
 
 }  // namespace cortado::delta

@@ -26,7 +26,7 @@ struct GpuScanGradient {
 };
 
 // Of scan_stream and scan_gradient_stream, whose blocks have all of a row's time: channels and tokens of a stage.
-constexpr int kGpuStreamThreads = 128, kGpuStreamChannels = 64, kGpuStreamTokens = 16, kGpuStreamStages = 6;
+constexpr int kGpuStreamThreads = 64, kGpuStreamChannels = 32, kGpuStreamTokens = 16, kGpuStreamStages = 8;
 constexpr int gpu_stream_bytes(int tensors) {
   return kGpuStreamStages * tensors * kGpuStreamTokens * kGpuStreamChannels * 4;
 }

@@ -432,9 +432,8 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
             *dx = static_cast<const u16*>(in.dx.data) + start(in.dx);
   const float* g = static_cast<const float*>(in.g.data) + start(in.g);
   const int begin = segment * kGpuSegment + slice * kTokens;
-  const bool there = channel < in.keys;
+  const bool there = channel < in.keys, full = there && begin + kTokens <= tokens;
   const auto part = [&](int t) -> Two {
-    if (!there || t >= tokens) return {0, 0};
     const auto both = [&](const u16* numbers, const GpuTimed& of) {
       return *reinterpret_cast<const u32*>(numbers + times(t, of.token));
     };
@@ -442,9 +441,21 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
     return {unpack_low(a) * unpack_low(da) - unpack_low(b) * unpack_low(db),
             unpack_high(a) * unpack_high(da) - unpack_high(b) * unpack_high(db)};
   };
+  // A gate that is cut leaves no gradient: read before anything is written, which it might be for all the compiler knows.
+  const auto is_cut = [&](int t, int z) -> u32 { return g[times(t, in.g.token) + z] < kCut ? 1u : 0u; };
   Two own[kTokens], sum = {0, 0};
+  u32 cuts[2] = {0, 0};
+  if (full) {
+    UNROLL for (int i = 0; i < kTokens; ++i) own[i] = part(begin + i);
+    UNROLL for (int i = 0; i < kTokens; ++i) { UNROLL for (int z = 0; z < 2; ++z) cuts[z] |= is_cut(begin + i, z) << i; }
+  } else {
+    UNROLL for (int i = 0; i < kTokens; ++i) {
+      const bool has = there && begin + i < tokens;
+      own[i] = has ? part(begin + i) : Two{0, 0};
+      UNROLL for (int z = 0; z < 2; ++z) cuts[z] |= (has ? is_cut(begin + i, z) : 0u) << i;
+    }
+  }
   UNROLL for (int i = 0; i < kTokens; ++i) {
-    own[i] = part(begin + i);
     UNROLL for (int z = 0; z < 2; ++z) sum.x[z] += own[i].x[z];
   }
   totals[CORTADO_THREAD] = sum;
@@ -460,13 +471,12 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
     for (int z = 0; z < 2; ++z) sum.x[z] += totals[other * 32 + pair].x[z];
   }
   UNROLL for (int i = 0; i < kTokens; ++i) {
-    const int t = in.reverse ? begin + i : begin + kTokens - 1 - i;
+    const int at = in.reverse ? i : kTokens - 1 - i, t = begin + at;
     UNROLL for (int z = 0; z < 2; ++z) sum.x[z] += in.reverse ? own[i].x[z] : own[kTokens - 1 - i].x[z];
     if (t >= tokens) continue;
-    const float* gates = g + times(t, in.g.token);
     Two* to =
         reinterpret_cast<Two*>(in.gradient + ((batch * in.tokens + first + t) * in.heads + head) * in.keys + channel);
-    *to = {gates[0] < kCut ? 0.0f : sum.x[0], gates[1] < kCut ? 0.0f : sum.x[1]};
+    *to = {cuts[0] >> at & 1 ? 0.0f : sum.x[0], cuts[1] >> at & 1 ? 0.0f : sum.x[1]};
   }
 }
 

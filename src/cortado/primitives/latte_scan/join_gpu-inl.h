@@ -45,27 +45,18 @@ DEV void join_parts(const GpuLatteJoin& join) {
   if (first && join.last_maximum) join.last_maximum[of_sums] = maximum;
 }
 
-// A warp has a token of a head.
 DEV void query_gradient(const GpuQueryGradient& in) {
-  const WarpRow row(in.batch, in.tokens, in.heads);
-  if (!row.there) return;
-  float p[4], w[4], sum = 0, dot = 0;
+  const Row row(in.tokens, in.heads, in.latents);
+  float p[8], w[8], sum = 0;
   row.read(p, in.query, in.latents);
   row.read(w, in.weights, in.latents);
-  float largest = -infinity();
-  UNROLL for (int i = 0; i < 4; ++i) {
-    if (2 * (row.lane + i / 2 * 32) >= in.latents) p[i] = -infinity();
-    largest = p[i] > largest ? p[i] : largest;
-  }
-  largest = largest_of_lanes(largest);
-  UNROLL for (int i = 0; i < 4; ++i) {
-    p[i] = exponential(p[i] - largest);
-    sum += p[i];
-    dot += p[i] * w[i];
-  }
-  const float share = reciprocal(sum_of_lanes(sum));
-  dot = sum_of_lanes(dot) * share;
-  UNROLL for (int i = 0; i < 4; ++i) {
+  const bool there = row.piece * 8 < in.latents;
+  float largest = there ? p[0] : -infinity();
+  UNROLL for (int i = 1; i < 8; ++i) largest = there && p[i] > largest ? p[i] : largest;
+  largest = row.largest(largest);
+  UNROLL for (int i = 0; i < 8; ++i) sum += p[i] = there ? exponential(p[i] - largest) : 0.0f;
+  const float share = reciprocal(row.sum(sum)), dot = row.sum(dot8(p, w)) * share;
+  UNROLL for (int i = 0; i < 8; ++i) {
     p[i] *= share;
     w[i] = p[i] * (w[i] - dot);
   }

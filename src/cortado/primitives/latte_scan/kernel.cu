@@ -13,13 +13,19 @@
 #define KEYS 64
 #endif
 
+// Two blocks on a multiprocessor, where shared memory and registers suffice.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && KEYS == 64
+#define BLOCKS 2
+#else
+#define BLOCKS 1
+#endif
 #define CORTADO_LATTE(name, task, blocks)                                                                 \
   extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::latent::GpuLatte latte) { \
     cortado::latent::Latte<KEYS, cortado::latent::Task::task>(latte).run();                               \
   }
 CORTADO_LATTE(latte_read, kRead, 1)
-CORTADO_LATTE(latte_read_states, kReadStates, KEYS == 64 ? 2 : 1)
-CORTADO_LATTE(latte_weights, kWeights, KEYS == 64 ? 2 : 1)
+CORTADO_LATTE(latte_read_states, kReadStates, BLOCKS)
+CORTADO_LATTE(latte_weights, kWeights, 1)
 CORTADO_LATTE(latte_values, kValues, 1)
 CORTADO_LATTE(latte_logits, kLogits, 1)
 CORTADO_LATTE(latte_logits_states, kLogitsStates, 1)

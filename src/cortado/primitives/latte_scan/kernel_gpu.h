@@ -42,10 +42,10 @@ struct GpuLatteJoin {
   int across, reverse;  // the latents are the values
 };
 
-// p = softmax(query), dquery = p (w - <p, w>). A warp has one token of one head.
+// p = softmax(query), dquery = p (w - <p, w>).
 struct GpuQueryGradient {
   GpuTimed query, weights, p, gradient;
-  int batch, tokens, heads, latents;
+  int tokens, heads, latents;
 };
 
 constexpr int kGpuWarps = gated::kGpuThreads / 32;

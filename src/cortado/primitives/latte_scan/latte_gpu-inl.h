@@ -305,12 +305,12 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   DEV void multiply_p(const float (*by)[kColumns], const Latents& tile) const {
     UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      UNROLL for (int p = 0; p < kPairs; ++p) {
-        u32* at = word(tile, row_of(i), pair_of(p));
-        const u32 both = *at;
-        *at = pack(unpack_low(both) * by[i][2 * p], unpack_high(both) * by[i][2 * p + 1]);
-      }
+      UNROLL for (int p = 0; p < kPairs; ++p) multiply_word(word(tile, row_of(i), pair_of(p)), by[i] + 2 * p);
     }
+  }
+  DEV static void multiply_word(u32* at, const float* by) {
+    const u32 both = *at;
+    *at = pack(unpack_low(both) * by[0], unpack_high(both) * by[1]);
   }
 
   // Logits become p, times `by`. A warp's own rows.

@@ -13,17 +13,25 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kWidest = 128;
-constexpr unsigned kThreads = 256, kRows = kThreads / 32;  // of a block
 
-void launch(cuda::Machine& machine, const char* name, const Tensor& timed, const void* in) {
-  const int64_t rows = timed.size(0) * timed.size(1) * timed.size(2);
-  if (rows) machine.launch({"latte_scan/kernel_mix", "", name, kThreads}, {unsigned((rows + kRows - 1) / kRows)}, in);
+void launch(cuda::Machine& machine, const char* name, const Tensor& rows, int64_t width, size_t shared, const void* in) {
+  if (rows.numel() == 0) return;
+  machine.launch({"latte_scan/kernel_mix", "", name, 256, shared},
+                 cuda::row_blocks(rows.size(0), rows.size(1) * rows.size(2), width), in);
 }
+
+// All rows of the batch as those of one.
+Tensor as_one(const Tensor& x) { return x.flatten(0, 1).unsqueeze(0); }
+// Where a block's rows begin at a multiple of 16 bytes.
+Tensor plain(const Tensor& x) {
+  const Tensor dense = x.contiguous();
+  return reinterpret_cast<uintptr_t>(dense.data_ptr()) % 16 == 0 ? dense : dense.clone();
+}
+size_t row_bytes(int64_t latents) { return size_t(latents <= 64 ? 32 : 16) * size_t(latents + 1) * 2; }
 
 template <typename In>
 In sized(const Tensor& timed) {
   In in{};
-  in.batch = int(timed.size(0));
   in.tokens = int(timed.size(1));
   in.heads = int(timed.size(2));
   return in;
@@ -68,34 +76,36 @@ class MixFunction : public torch::autograd::Function<MixFunction> {
 bool gpu_mixes(const Tensor& logits, const Tensor& v) {
   const auto good = [](const Tensor& x) { return x.is_cuda() && x.scalar_type() == at::kBFloat16; };
   const bool real = !logits.unsafeGetTensorImpl()->is_python_dispatch();  // no shapes alone, as when a graph is traced
-  return real && good(logits) && good(v) && logits.size(2) == v.size(2) && logits.size(3) <= kWidest + 1 &&
+  return real && good(logits) && good(v) && logits.size(2) == v.size(2) && logits.size(3) % 8 == 1 && logits.size(3) <= kWidest + 1 &&
          v.size(3) % 8 == 0 && v.size(3) <= kWidest && cuda::usable(v.device().index());
 }
 
 MixWeights mix_weights_on_gpu(const Tensor& logits, cuda::Machine& machine) {
-  const Tensor rows = logits.contiguous();
-  const MixWeights made{sums_of(rows), with_width(rows, rows.size(3) - 1)};
+  const Tensor rows = as_one(plain(logits));
+  const int64_t latents = rows.size(3) - 1;
+  const MixWeights made{sums_of(logits), with_width(logits, latents)};
   auto in = sized<GpuMixWeights>(rows);
-  in.latents = int(rows.size(3) - 1);
+  in.latents = int(latents);
   in.logits = cuda::timed(rows);
-  in.p = cuda::timed(made.p);
+  in.p = cuda::timed(as_one(made.p));
   in.first = made.first.mutable_data_ptr<float>();
-  launch(machine, "mix_weights", rows, &in);
+  launch(machine, "mix_weights", rows, latents, row_bytes(latents), &in);
   return made;
 }
 
 Tensor mix_weights_gradient_on_gpu(const MixWeights& weights, const Tensor& grad_first, const Tensor& grad_p,
                                    cuda::Machine& machine) {
-  const Tensor first = grad_first.to(at::kFloat).contiguous(), rest = grad_p.to(weights.p.scalar_type()).contiguous();
-  const Tensor gradient = with_width(weights.p, weights.p.size(3) + 1);
-  auto in = sized<GpuMixWeights>(weights.p);
-  in.latents = int(weights.p.size(3));
-  in.p = cuda::timed(weights.p);
-  in.grad_p = cuda::timed(rest);
-  in.grad_logits = cuda::timed(gradient);
+  const Tensor first = grad_first.to(at::kFloat).contiguous(), rest = plain(grad_p.to(weights.p.scalar_type()));
+  const Tensor p = as_one(weights.p), gradient = with_width(weights.p, weights.p.size(3) + 1);
+  const int64_t latents = p.size(3);
+  auto in = sized<GpuMixWeights>(p);
+  in.latents = int(latents);
+  in.p = cuda::timed(p);
+  in.grad_p = cuda::timed(as_one(rest));
+  in.grad_logits = cuda::timed(as_one(gradient));
   in.first = weights.first.mutable_data_ptr<float>();
   in.grad_first = first.const_data_ptr<float>();
-  launch(machine, "mix_weights_gradient", weights.p, &in);
+  launch(machine, "mix_weights_gradient", p, latents, row_bytes(latents), &in);
   return gradient;
 }
 
@@ -108,7 +118,7 @@ Tensor mix_on_gpu(const Tensor& far, const Tensor& near, const Tensor& first, cu
   in.near = cuda::timed(both[1]);
   in.o = cuda::timed(o);
   in.first = share.const_data_ptr<float>();
-  launch(machine, "mix", far, &in);
+  launch(machine, "mix", far, far.size(3), 0, &in);
   return o;
 }
 
@@ -123,7 +133,7 @@ std::pair<Tensor, Tensor> mix_gradient_on_gpu(const Tensor& grad_o, const Tensor
   in.grad_near = cuda::timed(grad_near);
   in.first = share.const_data_ptr<float>();
   in.grad_first = grad_first.mutable_data_ptr<float>();
-  launch(machine, "mix_gradient", near, &in);
+  launch(machine, "mix_gradient", near, near.size(3), 0, &in);
   return {grad_near, grad_first};
 }
 

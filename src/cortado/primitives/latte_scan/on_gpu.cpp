@@ -189,9 +189,9 @@ class Calls {
     p = empty(latents_);
     gradient = empty(latents_);
     const GpuQueryGradient in{cuda::timed(query), cuda::timed(weights), cuda::timed(p), cuda::timed(gradient),
-                              int(batch_),        int(tokens_),         int(heads_),    int(latents_)};
+                              int(tokens_),       int(heads_),          int(latents_)};
     machine_.launch({kSource, variant(64), "latte_query_gradient", kGpuThreads},
-                    {unsigned(divide_up(batch_ * tokens_ * heads_, kGpuWarps))}, &in);
+                    cuda::row_blocks(batch_, tokens_ * heads_, latents_), &in);
   }
 
   // In reverse: dtheta and dv, and what the initial states have of it.

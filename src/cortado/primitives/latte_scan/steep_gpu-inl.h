@@ -35,11 +35,11 @@ DEV void Latte<kKeys, kTask>::spell_out(const Columns& columns, int stage, int c
 // Of this lane's columns.
 template <int kKeys, Task kTask>
 DEV void Latte<kKeys, kTask>::find_log_sums(const Columns& columns, int c) const {
-  for (int x = 0; x < kColumns; ++x) {
+  UNROLL for (int x = 0; x < kColumns; ++x) {
     const int column = column_of(x);
     if (latent_of(column) >= in_.latents) continue;
     float maximum = columns.maximum[x], sum = columns.sum[x];
-    for (int i = 0; i < kGpuChunk; ++i) {
+    UNROLL_BY(1) for (int i = 0; i < kGpuChunk; ++i) {
       const int r = kReverse ? kGpuChunk - 1 - i : i;
       const float theta = theta_at(c, r, column), top = theta > maximum ? theta : maximum;
       if (top != -infinity()) sum = sum * relative(maximum, top) + relative(theta, top);
@@ -53,10 +53,10 @@ DEV void Latte<kKeys, kTask>::find_log_sums(const Columns& columns, int c) const
 template <int kKeys, Task kTask>
 DEV void Latte<kKeys, kTask>::find_pairs(int stage, int c) const {
   const int r = thread_ / 4;
-  for (int s = thread_ % 4; s <= r; s += 4) {
+  UNROLL_BY(1) for (int s = thread_ % 4; s <= r; s += 4) {
     const int reader = kReverse ? s : r, read = kReverse ? r : s;
     float sum = 0;
-    for (int latent = 0; latent < in_.latents; ++latent) {
+    UNROLL_BY(1) for (int latent = 0; latent < in_.latents; ++latent) {
       const float log_sum = log_sums()[reader * 128 + latent];
       if (log_sum == -infinity()) continue;
       sum += number(p_of(stage), reader, latent) * relative(theta_at(c, read, latent), log_sum);
@@ -73,9 +73,9 @@ DEV void Latte<kKeys, kTask>::find_dots(int stage) const {
     return *(reinterpret_cast<const u32*>(shared_memory() + (tile.at(r, pair >> 2) - base_)) + (pair & 3));
   };
   const int r = thread_ / 4;
-  for (int s = thread_ % 4; s <= r; s += 4) {
+  UNROLL_BY(1) for (int s = thread_ % 4; s <= r; s += 4) {
     float sum = 0;
-    for (int pair = 0; pair < kKeys / 2; ++pair) {
+    UNROLL_BY(4) for (int pair = 0; pair < kKeys / 2; ++pair) {
       const u32 q = at(in.q, r, pair), k = at(in.k, s, pair);
       sum += unpack_low(q) * unpack_low(k) + unpack_high(q) * unpack_high(k);
     }
@@ -87,9 +87,9 @@ template <int kKeys, Task kTask>
 DEV void Latte<kKeys, kTask>::find_outputs(int stage, int c) const {
   const int column = thread_ % kGpuPiece;
   if (latent_of(column) >= in_.latents) return;
-  for (int r = thread_ / kGpuPiece; r < kGpuChunk; r += kGpuThreads / kGpuPiece) {
+  UNROLL_BY(1) for (int r = thread_ / kGpuPiece; r < kGpuChunk; r += kGpuThreads / kGpuPiece) {
     float sum = 0;
-    for (int s = 0; s <= r; ++s) {
+    UNROLL_BY(1) for (int s = 0; s <= r; ++s) {
       const int reader = kReverse ? s : r, read = kReverse ? r : s;
       const float log_sum = log_sums()[reader * 128 + column];
       if (log_sum == -infinity()) continue;
@@ -104,31 +104,23 @@ DEV void Latte<kKeys, kTask>::find_outputs(int stage, int c) const {
 // What the states are read with, and what is added to them.
 template <int kKeys, Task kTask>
 DEV void Latte<kKeys, kTask>::set_operands(const Columns& columns, int stage, int c) {
-  float by[kRowsEach][kColumns];
-  for (int i = 0; i < kRowsEach; ++i) {
-    for (int x = 0; x < kColumns; ++x) {
-      const bool real = latent_of(column_of(x)) < in_.latents;
-      const float log_sum = real ? log_sums()[row_of(i) * 128 + column_of(x)] : -infinity();
-      const float from = kReverse ? columns.base[x] : columns.maximum[x];
-      by[i][x] = log_sum == -infinity() ? 0.0f : relative(from, log_sum);
-    }
-  }
-  if constexpr (kHasP) multiply_p(by, p_of(stage));
-  if constexpr (kTask == Task::kWeights) {
-    for (int i = 0; i < kRowsEach; ++i) {
-      *reinterpret_cast<Two*>(outer_ + row_of(i) * kGpuFloatRow + 2 * lane_) = {by[i][0], by[i][1]};
-    }
-  }
-  if constexpr (kReverse) {
-    for (int i = 0; i < kRowsEach; ++i) {
-      for (int p = 0; p < kPairs; ++p) {
-        float w[2];
-        for (int y = 0; y < 2; ++y) {
-          const int x = 2 * p + y;
-          const bool real = latent_of(column_of(x)) < in_.latents && maximum_[x] != -infinity();
-          w[y] = real ? relative(theta_at(c, row_of(i), column_of(x)), maximum_[x]) : 0.0f;
+  UNROLL_BY(1) for (int i = 0; i < kRowsEach; ++i) {
+    const int r = row_of(i);
+    UNROLL for (int p = 0; p < kPairs; ++p) {
+      float by[2], w[2];
+      UNROLL for (int y = 0; y < 2; ++y) {
+        const int x = 2 * p + y, column = column_of(x);
+        const bool real = latent_of(column) < in_.latents;
+        const float log_sum = real ? log_sums()[r * 128 + column] : -infinity();
+        by[y] = log_sum == -infinity() ? 0.0f : relative(kReverse ? columns.base[x] : columns.maximum[x], log_sum);
+        if constexpr (kReverse) {
+          w[y] = real && maximum_[x] != -infinity() ? relative(theta_at(c, r, column), maximum_[x]) : 0.0f;
         }
-        *word(theta_of(stage), row_of(i), pair_of(p)) = pack(w[0], w[1]);
+      }
+      if constexpr (kHasP) multiply_word(word(p_of(stage), r, pair_of(p)), by);
+      if constexpr (kReverse) *word(theta_of(stage), r, pair_of(p)) = pack(w[0], w[1]);
+      if constexpr (kTask == Task::kWeights) {
+        *reinterpret_cast<Two*>(outer_ + r * kGpuFloatRow + 2 * lane_) = {by[0], by[1]};
       }
     }
   }

@@ -50,14 +50,19 @@ class Conv {
     Two seen[kTaps], later[kTaps] = {}, sums[kTaps] = {}, sum_of_bias = {0, 0};
     UNROLL for (int i = 0; i < kTaps - 1; ++i) seen[i + 1] = input(from - kTaps + 1 + i);
     const int behind = end_ + kTaps - 1;
-    for (int first = from; first < behind; first += 4) {
-      Two x[4], dy[4];
-      UNROLL for (int i = 0; i < 4; ++i) {
-        const int t = first + i;
-        x[i] = input(t);
-        dy[i] = t >= 0 && t < length_ && t < behind ? get(in_.grad_y, t) : Two{0, 0};
+    UNROLL_BY(1) for (int first = from; first < behind; first += kAhead) {
+      Two x[kAhead], dy[kAhead];
+      if (first >= 0 && first + kAhead <= length_ && first + kAhead <= behind) {
+        UNROLL for (int i = 0; i < kAhead; ++i) x[i] = get(in_.x, first + i);
+        UNROLL for (int i = 0; i < kAhead; ++i) dy[i] = get(in_.grad_y, first + i);
+      } else {
+        UNROLL for (int i = 0; i < kAhead; ++i) {
+          const int t = first + i;
+          x[i] = input(t);
+          dy[i] = t >= 0 && t < length_ && t < behind ? get(in_.grad_y, t) : Two{0, 0};
+        }
       }
-      UNROLL for (int i = 0; i < 4; ++i) {
+      UNROLL for (int i = 0; i < kAhead; ++i) {
         const int t = first + i;
         if (t >= behind) break;
         push(seen, x[i]);
@@ -81,6 +86,8 @@ class Conv {
   }
 
  private:
+  static constexpr int kAhead = 8;  // tokens that the gradient fetches at once
+
   DEV static Two two(const float* numbers) { return *reinterpret_cast<const Two*>(numbers); }
   DEV static float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
   DEV void write_next(Two* seen, Two x, int t) const {

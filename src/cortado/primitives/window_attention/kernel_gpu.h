@@ -23,12 +23,12 @@ struct GpuAttention {
   const float* delta;                       // [B, queries, heads]: do . o - dlse
 };
 
-// delta, of [B, queries] dense rows of every head. A warp has one.
+// delta, of [B, queries] dense rows of every head.
 struct GpuDots {
   GpuTimed o, grad_o;
   const float *row_max, *denominator, *grad_lse;  // [B, queries, heads]; grad_lse null: 0
   float *lse, *delta;
-  int batch, queries, heads, value_size;
+  int queries, heads, value_size;
 };
 
 constexpr int kGpuTile = 64, kGpuAttentionThreads = 128;

@@ -54,11 +54,9 @@ struct Call {
   std::string variant() const { return "WIDTH=" + std::to_string(width) + (half ? " CORTADO_HALF" : ""); }
 
   void launch_dots(cuda::Machine& machine, const GpuDots& dots) const {
-    constexpr int64_t kWarps = 8;
-    const int64_t rows = q.size(0) * q.size(1) * in.heads;
-    if (rows == 0) return;
-    machine.launch({"window_attention/kernel", variant(), "attention_dots", 32 * kWarps},
-                   {unsigned((rows + kWarps - 1) / kWarps)}, &dots);
+    if (q.numel() == 0) return;
+    machine.launch({"window_attention/kernel", variant(), "attention_dots", 256},
+                   cuda::row_blocks(q.size(0), q.size(1) * in.heads, in.value_size), &dots);
   }
 
   void launch(cuda::Machine& machine, const char* kernel, int64_t tokens, size_t shared) const {
@@ -115,7 +113,6 @@ BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor&
                      grad_lse.defined() ? grad_sums.const_data_ptr<float>() : nullptr,
                      lse.mutable_data_ptr<float>(),
                      delta.mutable_data_ptr<float>(),
-                     int(q.size(0)),
                      int(q.size(1)),
                      call.in.heads,
                      call.in.value_size};
