@@ -17,10 +17,11 @@ class EmulatedMachine : public Machine {
   // Of each kernel, by its name (and, where it has one, " " and its variant), what a thread does with the argument.
   using Kernels = std::map<std::string, std::function<void(const void* argument)>>;
 
-  explicit EmulatedMachine(Kernels kernels, gpu::Order order = {}) : kernels_(std::move(kernels)), order_(order) {}
+  explicit EmulatedMachine(Kernels kernels, gpu::Order order = {}, int shared_bytes = 227 << 10)
+      : kernels_(std::move(kernels)), order_(order), shared_bytes_(shared_bytes) {}
 
   int multiprocessors() const override { return 4; }
-  int shared_bytes() const override { return 227 << 10; }
+  int shared_bytes() const override { return shared_bytes_; }
 
   void launch(const Kernel& kernel, Blocks blocks, const void* parameters) override {
     const std::string name = kernel.variant.empty() ? kernel.name : std::string(kernel.name) + " " + kernel.variant;
@@ -33,6 +34,7 @@ class EmulatedMachine : public Machine {
  private:
   const Kernels kernels_;
   const gpu::Order order_;
+  const int shared_bytes_;
 };
 
 // A kernel whose argument is an In.

@@ -62,7 +62,7 @@ class Walk {
   DEV Walk(const GpuScan& scan, unsigned char* states)
       : scan_(scan),
         at_(place_of(scan)),
-        thread_(CORTADO_THREAD),
+        thread_(CORTADO_THREAD % kGpuThreads),
         lane_(thread_ & 31),
         warp_((thread_ >> 5) & 3),
         side_(thread_ >> 7),

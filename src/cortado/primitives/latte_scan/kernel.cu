@@ -4,8 +4,9 @@
 // shared memory, in float32: the running maximum, the sums from the chunk's start on, and from both U and W. All
 // of a chunk is relative to one maximum a latent. Where a latent's logits rise by more than kSteep within a chunk, that has no
 // number for its first tokens: there pairs of tokens are computed one by one.
+// APART: half of a block's warps prepares a chunk while the other half multiplies the one before.
 //
-// Variants: KEYS=64 | KEYS=128
+// Variants: KEYS=64 APART | KEYS=64 | KEYS=128
 #include "cortado/primitives/latte_scan/join_gpu-inl.h"
 #include "cortado/primitives/latte_scan/latte_gpu-inl.h"
 
@@ -13,22 +14,23 @@
 #define KEYS 64
 #endif
 
-// Two blocks on a multiprocessor, where shared memory and registers suffice.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && KEYS == 64
-#define BLOCKS 2
+// (An sm_80 has too little shared memory for that.)
+#if defined(APART) && !(defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900)
+#define IS_APART true
 #else
-#define BLOCKS 1
+#define IS_APART false
 #endif
-#define CORTADO_LATTE(name, task, blocks)                                                                 \
-  extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::latent::GpuLatte latte) { \
-    cortado::latent::Latte<KEYS, cortado::latent::Task::task>(latte).run();                               \
+#define THREADS (IS_APART ? 512 : 256)
+#define CORTADO_LATTE(name, task)                                                                          \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const cortado::latent::GpuLatte latte) { \
+    cortado::latent::Latte<KEYS, cortado::latent::Task::task, IS_APART>(latte).run();                     \
   }
-CORTADO_LATTE(latte_read, kRead, 1)
-CORTADO_LATTE(latte_read_states, kReadStates, BLOCKS)
-CORTADO_LATTE(latte_weights, kWeights, 1)
-CORTADO_LATTE(latte_values, kValues, 1)
-CORTADO_LATTE(latte_logits, kLogits, 1)
-CORTADO_LATTE(latte_logits_states, kLogitsStates, 1)
+CORTADO_LATTE(latte_read, kRead)
+CORTADO_LATTE(latte_read_states, kReadStates)
+CORTADO_LATTE(latte_weights, kWeights)
+CORTADO_LATTE(latte_values, kValues)
+CORTADO_LATTE(latte_logits, kLogits)
+CORTADO_LATTE(latte_logits_states, kLogitsStates)
 
 extern "C" __global__ void __launch_bounds__(256) latte_join(const cortado::latent::GpuLatteJoin join) {
   cortado::latent::join_parts(join);

@@ -24,7 +24,7 @@ struct GpuLatte {
                                        // In reverse D, and what S and D are relative to
   float *last_normalizer, *last_maximum;  // the same behind the last one, or null
   float* carries;  // [chunks, heads, 2, L]: N and M in front of each chunk, which `weights` writes, and what is in reverse reads
-  float* scratch;  // [blocks, kGpuScratch]: where logits rise steeply
+  float* scratch;  // [blocks, 2, kGpuScratch]: where logits rise steeply
   int softmax;     // of `read`: q has logits
   int latents;
 };
@@ -54,14 +54,20 @@ constexpr int kGpuFloatRow = 72;  // of [tokens, 64] floats: 64, and what keeps 
 constexpr int kGpuScratch = 64 * (128 + 64 + 64);
 constexpr float kSteep = 70.0f;  // e^70 is a number in every type that is used
 
-// Bytes of shared memory. `width`: of the latents that a block has.
+// Apart: half of a block's warps prepares chunks while the other half multiplies the ones before; where shared memory
+// suffices, and registers, as they do with KEYS=64.
+constexpr int gpu_latte_threads(bool apart) { return apart ? 2 * gated::kGpuThreads : gated::kGpuThreads; }
+constexpr int gpu_latte_stages(bool apart) { return apart ? 4 : 3; }
+
+// Bytes of shared memory.
 constexpr int gpu_latte_stage_bytes(int keys, bool logits) {
   return gated::gpu_stage_bytes(keys) + (logits ? 2 * gated::kGpuChunk * gated::kGpuPiece * 2 : 0);
 }
-constexpr int gpu_latte_shared_bytes(int keys, bool across, bool logits) {
-  const int width = across ? gated::kGpuPiece : keys;
-  return gated::kGpuStages * gpu_latte_stage_bytes(keys, logits) + keys * gated::kGpuPiece * 2 +
-         (3 * kGpuWarps + 1) * width * 4 + 16 + (across ? gated::kGpuChunk * kGpuFloatRow * 4 : 0);
+constexpr int gpu_latte_shared_bytes(int keys, bool apart, bool across, bool logits) {
+  const int width = across ? gated::kGpuPiece : keys;  // of the latents that a block has
+  const int outer = (apart ? 2 : 1) * gated::kGpuChunk * kGpuFloatRow * 4;
+  return gpu_latte_stages(apart) * gpu_latte_stage_bytes(keys, logits) + keys * gated::kGpuPiece * 2 +
+         (3 * kGpuWarps + 2) * width * 4 + 16 + (across ? outer : 0);
 }
 
 // Which of `carries` a row's first chunk has.

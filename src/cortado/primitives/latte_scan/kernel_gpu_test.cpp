@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "cortado/base/error.h"
 #include "cortado/primitives/cuda/emulated_machine.h"
 #include "cortado/primitives/latte_scan/kernel.cu"
 #include "cortado/primitives/latte_scan/on_gpu.h"
@@ -21,36 +22,38 @@ struct Case {
   double size = 1;                                     // of the key logits
   std::vector<int64_t> bounds = {};
   int64_t parts = 1;  // of time
+  bool apart = true;  // there is shared memory enough for that
   gpu::Order order = {};
   double most = 6e-3;
 };
 
-template <int kKeys, Task kTask>
+template <int kKeys, Task kTask, bool kApart>
 void walk(const GpuLatte& in) {
-  Latte<kKeys, kTask>(in).run();
+  Latte<kKeys, kTask, kApart>(in).run();
 }
 
-template <int kKeys>
+template <int kKeys, bool kApart>
 void add_walks(cuda::EmulatedMachine::Kernels& to) {
-  const std::string variant = kKeys == 64 ? " KEYS=64" : " KEYS=128";
+  const std::string variant = concat(" KEYS=", kKeys, kApart ? " APART" : "");
   const auto add = [&](const char* name, void (*body)(const GpuLatte&)) {
     to[name + variant] = cuda::kernel_of<GpuLatte>(body);
   };
-  add("latte_read", walk<kKeys, Task::kRead>);
-  add("latte_read_states", walk<kKeys, Task::kReadStates>);
-  add("latte_weights", walk<kKeys, Task::kWeights>);
-  add("latte_values", walk<kKeys, Task::kValues>);
-  add("latte_logits", walk<kKeys, Task::kLogits>);
-  add("latte_logits_states", walk<kKeys, Task::kLogitsStates>);
+  add("latte_read", walk<kKeys, Task::kRead, kApart>);
+  add("latte_read_states", walk<kKeys, Task::kReadStates, kApart>);
+  add("latte_weights", walk<kKeys, Task::kWeights, kApart>);
+  add("latte_values", walk<kKeys, Task::kValues, kApart>);
+  add("latte_logits", walk<kKeys, Task::kLogits, kApart>);
+  add("latte_logits_states", walk<kKeys, Task::kLogitsStates, kApart>);
   to["latte_join" + variant] = cuda::kernel_of<GpuLatteJoin>(&latent::join_parts);
   to["latte_query_gradient" + variant] = cuda::kernel_of<GpuQueryGradient>(&latent::query_gradient);
 }
 
-cuda::EmulatedMachine emulated(gpu::Order order) {
+cuda::EmulatedMachine emulated(gpu::Order order, bool apart) {
   cuda::EmulatedMachine::Kernels kernels;
-  add_walks<64>(kernels);
-  add_walks<128>(kernels);
-  return cuda::EmulatedMachine(kernels, order);
+  add_walks<64, true>(kernels);
+  add_walks<64, false>(kernels);
+  add_walks<128, false>(kernels);
+  return cuda::EmulatedMachine(kernels, order, apart ? 227 << 10 : 160 << 10);
 }
 
 void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
@@ -89,7 +92,7 @@ void check(const Case& c) {
   }
   const OptionalTensor bounds = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
   const LatteResult right = latte_scan_reference(leaves[0], leaves[1], leaves[2], c.softmax, start, bounds);
-  auto machine = emulated(c.order);
+  auto machine = emulated(c.order, c.apart);
   const LatteResult found = read_on_gpu(in, machine, c.parts);
   expect_near(found.o, right.o, "o", c.most);
   expect_near(found.state, right.state, "state", c.most);
@@ -122,6 +125,12 @@ TEST(LatteOnGpu, HeadsRowsAndWidths) {
   check({.latents = 72, .values = 96, .tokens = 140, .state = true});
   check({.latents = 128, .values = 64, .tokens = 140});
   check({.latents = 64, .values = 128, .tokens = 140});
+}
+
+TEST(LatteOnGpu, TheSameWarpsPrepareAndMultiply) {
+  check({.state = true, .apart = false});
+  check({.tokens = 300, .heads = 1, .size = 40, .parts = 2, .apart = false, .most = 1e-2});
+  check({.tokens = 200, .heads = 1, .apart = false, .order = {true, true, true}});
 }
 
 TEST(LatteOnGpu, StatesThatGoOn) {

@@ -9,7 +9,6 @@ namespace cortado::latent {
 
 using gated::kGpuChunk;
 using gated::kGpuPiece;
-using gated::kGpuStages;
 using gated::kGpuThreads;
 
 // Of kReadStates and kLogitsStates nothing is read, and o is not computed.
@@ -23,7 +22,7 @@ constexpr bool is_across(Task task) {
 }
 constexpr bool has_output(Task task) { return task != Task::kReadStates && task != Task::kLogitsStates; }
 
-template <int kKeys, Task kTask>
+template <int kKeys, Task kTask, bool kApart>
 class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   static constexpr bool kReverse = runs_back(kTask), kAcross = is_across(kTask), kOut = has_output(kTask);
   static constexpr bool kLogit = kTask == Task::kLogits || kTask == Task::kLogitsStates;
@@ -32,7 +31,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   static constexpr int kWidth = kAcross ? kGpuPiece : kKeys;  // of the latents that this block has
   static constexpr int kPairs = kWidth / 64, kRowsEach = kGpuChunk / kGpuWarps;
   static constexpr int kColumns = 2 * kPairs;  // that a lane has while chunks are prepared
-  static constexpr int kStageBytes = gpu_latte_stage_bytes(kKeys, kLogit);
+  static constexpr int kStages = gpu_latte_stages(kApart), kStageBytes = gpu_latte_stage_bytes(kKeys, kLogit);
   using Base = gated::Walk<kKeys, kReverse, kOut>;
   using Base::kRows, Base::scan_, Base::at_, Base::thread_, Base::lane_, Base::warp_, Base::side_, Base::states_;
   using Base::state_, Base::token, Base::chunk;
@@ -40,38 +39,121 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
  public:
   DEV explicit Latte(const GpuLatte& in)
-      : Base(in.scan, shared_memory() + kGpuStages * kStageBytes), in_(in), base_(shared_address(shared_memory())) {
+      : Base(in.scan, shared_memory() + kStages * kStageBytes), in_(in), base_(shared_address(shared_memory())) {
     maxima_ = reinterpret_cast<float*>(states_ + kKeys * kGpuPiece * 2);
     firsts_ = maxima_ + kGpuWarps * kWidth;
     sums_ = firsts_ + kGpuWarps * kWidth;
     factors_ = sums_ + kGpuWarps * kWidth;
-    steep_ = reinterpret_cast<volatile u32*>(factors_ + kWidth);
-    outer_ = factors_ + kWidth + 4;
+    steep_ = reinterpret_cast<volatile u32*>(factors_ + 2 * kWidth);
+    outer_ = factors_ + 2 * kWidth + 4;
     order_ = kReverse ? kGpuWarps - 1 - thread_ / 32 : thread_ / 32;
-    if constexpr (kLogit) {
-      theta_ = Base::template start<kGpuPiece>(in.theta, at_.piece * kGpuPiece);
-      w_ = Base::template start<kGpuPiece>(in.weights, at_.piece * kGpuPiece);
-    }
   }
 
   DEV void run() {
-    begin();
-    for (int i = 0; i + 1 < kGpuStages; ++i) fetch(at_.begin + i, i);
-    int stage = 0;
-    for (int c = at_.begin; c < at_.end; ++c) {
-      wait_for_groups<kGpuStages - 2>();
-      __syncthreads();
-      fetch(c + kGpuStages - 1, stage == 0 ? kGpuStages - 1 : stage - 1);
-      prepare(stage, c);
-      if constexpr (kOut) read(stage, c & 1 ? 3 - warp_ : warp_, c);
-      update(stage);
-      stage = stage + 1 == kGpuStages ? 0 : stage + 1;
+    const bool any = at_.begin < at_.end;  // some parts are empty
+    if constexpr (!kApart) {
+      Base::load_state();
+      load_carried();
+      take_turns();
+      Base::end();
+      write_carried();
+    } else if (CORTADO_THREAD < kGpuThreads) {
+      Base::load_state();
+      if (any) multiply_all();
+      Base::end();
+    } else {
+      load_carried();
+      if (any) prepare_all();
+      write_carried();
     }
-    wait_for_groups<0>();
-    end();
   }
 
  private:
+  // --- The way through the chunks. ---
+
+  // All warps prepare a chunk, and then multiply.
+  DEV void take_turns() {
+    for (int i = 0; i + 1 < kStages; ++i) fetch(at_.begin + i, i);
+    int stage = 0;
+    for (int c = at_.begin; c < at_.end; ++c) {
+      wait_for_groups<kStages - 2>();
+      __syncthreads();
+      fetch(c + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
+      float sums[kRowsEach][kColumns];
+      Columns columns;
+      begin_chunk(columns, stage, c);
+      __syncthreads();
+      sum_chunk(sums, columns, stage, c);
+      __syncthreads();
+      end_chunk(sums, columns, stage, c);
+      write_state(c);
+      __syncthreads();
+      if constexpr (kOut) read(stage, c & 1 ? 3 - warp_ : warp_, c);
+      update(stage);
+      stage = after(stage);
+    }
+    wait_for_groups<0>();
+  }
+
+  // The two halves of the block meet three times a chunk: these warps are at chunk c, the others at the one behind it.
+  DEV void multiply_all() {
+    for (int i = 0; i + 2 < kStages; ++i) fetch(at_.begin + i, i);
+    int stage = kStages - 1;
+    for (int c = at_.begin - 1; c < at_.end; ++c) {
+      const bool there = c >= at_.begin;
+      wait_for_groups<kStages - 3>();
+      __syncthreads();
+      fetch(c + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
+      if (there) write_state(c);
+      __syncthreads();
+      if constexpr (kOut) {
+        if (there) read(stage, c & 1 ? 3 - warp_ : warp_, c);
+      }
+      __syncthreads();
+      if (there) update(stage);
+      if (c + 1 < at_.end) meet_preparing(c + 1);
+      stage = after(stage);
+    }
+    wait_for_groups<0>();
+  }
+
+  DEV void prepare_all() {
+    // What only these need comes by them.
+    const auto fetch_own = [&](int c, int stage) {
+      if constexpr (!kLogit) return;
+      if (c < at_.end) fetch_latents(stage, c);
+      end_group();
+    };
+    for (int i = 0; i + 2 < kStages; ++i) fetch_own(at_.begin + i, i);
+    int stage = 0;
+    for (int c = at_.begin; c < at_.end; ++c) {
+      float sums[kRowsEach][kColumns];
+      Columns columns;
+      if constexpr (kLogit) wait_for_groups<kStages - 3>();
+      __syncthreads();
+      fetch_own(c + kStages - 2, stage < 2 ? stage + kStages - 2 : stage - 2);
+      begin_chunk(columns, stage, c);
+      __syncthreads();
+      sum_chunk(sums, columns, stage, c);
+      __syncthreads();
+      end_chunk(sums, columns, stage, c);
+      stage = after(stage);
+    }
+    wait_for_groups<0>();
+    for (int i = 0; i < 3; ++i) __syncthreads();  // while the last chunk is multiplied
+  }
+
+  // As often as those that prepare chunk c wait for each other in end_chunk.
+  DEV void meet_preparing(int c) const {
+    if (kTask != Task::kReadStates && steep_[c & 1]) {
+      __syncthreads();
+      __syncthreads();
+    }
+    if (kLogit) __syncthreads();
+  }
+
+  DEV static int after(int stage) { return stage + 1 == kStages ? 0 : stage + 1; }
+
   // --- Where things lie. ---
 
   DEV gated::Stage<kKeys> stage_of(int index) const {
@@ -99,6 +181,9 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     const int first = thread_ / 32 * kRowsEach;
     return kReverse ? first + kRowsEach - 1 - i : first + i;
   }
+  // Of a chunk; the one before is still read while it is prepared.
+  DEV float* factors_of(int c) const { return factors_ + (c & 1) * kWidth; }
+  DEV float* outer_of(int c) const { return outer_ + (kApart ? (c & 1) * kGpuChunk * kGpuFloatRow : 0); }
   DEV bool there(int c, int r) const { return token(c, r) < at_.tokens; }
   DEV int latent_of(int column) const { return (kAcross ? at_.piece * kGpuPiece : 0) + column; }
   DEV int column_of(int x) const { return 2 * pair_of(x / 2) + x % 2; }
@@ -115,24 +200,20 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
   }
 
-  DEV void begin() {
-    Base::load_state();
+  DEV void load_carried() {
     UNROLL for (int x = 0; x < kColumns; ++x) {
       sum_[x] = 0;
       maximum_[x] = -infinity();
     }
     const float *sums = in_.normalizer, *maxima = in_.maximum;
-    if (maxima) {
-      each_column(at_.state, [&](int x, long long place) {
-        if (sums) sum_[x] = sums[place];
-        maximum_[x] = maxima[place];
-      });
-    }
-    if (thread_ == 0) *steep_ = 0;
+    if (!maxima) return;
+    each_column(at_.state, [&](int x, long long place) {
+      if (sums) sum_[x] = sums[place];
+      maximum_[x] = maxima[place];
+    });
   }
 
-  DEV void end() {
-    Base::end();
+  DEV void write_carried() {
     const bool writes = thread_ < 32 && (kAcross || at_.piece == 0);
     float *sums = in_.last_normalizer, *maxima = in_.last_maximum;
     if (!writes || !maxima) return;
@@ -151,13 +232,24 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   DEV void fetch(int c, int stage) {
     if (c < at_.end) {
       Base::fetch_inputs(stage_of(stage), c);
-      if constexpr (kLogit) {
-        const int width = in_.latents - at_.piece * kGpuPiece;
-        Base::template fetch_rows<kGpuPiece>(theta_of(stage), theta_, in_.theta, width, c);
-        Base::template fetch_rows<kGpuPiece>(w_of(stage), w_, in_.weights, width, c);
-      }
+      if constexpr (kLogit && !kApart) fetch_latents(stage, c);
     }
     end_group();
+  }
+  DEV void fetch_latents(int stage, int c) const {
+    fetch_piece(theta_of(stage), in_.theta, c);
+    fetch_piece(w_of(stage), in_.weights, c);
+  }
+
+  // Of a tensor whose place this thread does not keep: registers are few.
+  DEV void fetch_piece(const Latents& to, const GpuTimed& x, int c) const {
+    constexpr int kPieces = kGpuPiece / 8;
+    const int piece = thread_ % kPieces, latent = latent_of(piece * 8);
+    UNROLL_BY(1) for (int r = thread_ / kPieces; r < kGpuChunk; r += kGpuThreads / kPieces) {
+      const bool has = there(c, r) && latent < in_.latents;
+      const u16* from = gated::head_of<const u16>(x, scan_, at_, latent) + times(token(c, r), x.token);
+      copy16(to.at(r, piece), has ? from : x.data, has ? 16 : 0);
+    }
   }
 
   // --- A chunk's U and W. ---
@@ -170,25 +262,31 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     float factor[kColumns];                  // what S, which is relative to the last chunk's, is multiplied by
   };
 
-  DEV void prepare(int stage, int c) {
-    float sums[kRowsEach][kColumns];  // of W from this warp's first token on
-    Columns columns;
+  // Between these all that prepare wait for each other.
+  DEV void begin_chunk(Columns& columns, int stage, int c) const {
     before(columns, c);
-    find_maxima(theta_of(stage), c);
-    __syncthreads();
-    choose(columns);
-    sum_up(sums, columns, theta_of(stage), c);
-    __syncthreads();
-    steep_now_ = *steep_ != 0;
-    if (steep_now_) {
+    if (thread_ == 0) steep_[c & 1] = 0;
+    if ((chunk(c) + 1) * kGpuChunk <= at_.tokens) {
+      find_maxima<true>(theta_of(stage), c);
+    } else {
+      find_maxima<false>(theta_of(stage), c);
+    }
+  }
+  DEV void sum_chunk(float (*sums)[kColumns], Columns& columns, int stage, int c) const {
+    choose(columns, c);
+    if ((chunk(c) + 1) * kGpuChunk <= at_.tokens) {
+      sum_up<true>(sums, columns, theta_of(stage), c);
+    } else {
+      sum_up<false>(sums, columns, theta_of(stage), c);
+    }
+  }
+  DEV void end_chunk(float (*sums)[kColumns], const Columns& columns, int stage, int c) {
+    if (steep_[c & 1]) {
       spell_out(columns, stage, c);
     } else {
-      divide(sums, columns, stage);
-      write_state(true);
+      divide(sums, columns, stage, c);
     }
     carry_on(columns);
-    __syncthreads();
-    if (thread_ == 0) *steep_ = 0;
   }
 
   DEV void before(Columns& columns, int c) const {
@@ -212,13 +310,14 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
   }
 
-  // Of each warp's eight tokens.
+  // Of each warp's eight tokens. kFull: all of the chunk's are there.
+  template <bool kFull>
   DEV void find_maxima(const Latents& theta, int c) const {
     UNROLL for (int p = 0; p < kPairs; ++p) {
       float top[2] = {-infinity(), -infinity()}, first[2] = {-infinity(), -infinity()};
       UNROLL for (int i = 0; i < kRowsEach; ++i) {
         const int r = row_of(i);
-        if (!there(c, r)) continue;
+        if (!kFull && !there(c, r)) continue;
         const u32 both = *word(theta, r, pair_of(p));
         const float x[2] = {unpack_low(both), unpack_high(both)};
         UNROLL for (int y = 0; y < 2; ++y) {
@@ -232,29 +331,31 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
   }
 
-  DEV void choose(Columns& columns) const {
+  DEV void choose(Columns& columns, int c) const {
     UNROLL for (int x = 0; x < kColumns; ++x) {
       const int column = column_of(x);
       const float maximum = columns.maximum[x];
-      float top = maximum, first = -infinity();
+      float top = maximum, base = maximum;  // the running maximum rises from there on
       UNROLL for (int w = 0; w < kGpuWarps; ++w) {
-        const float own = maxima_[w * kWidth + column], begun = firsts_[w * kWidth + column];
+        const float own = maxima_[w * kWidth + column];
         top = own > top ? own : top;
-        if (first == -infinity()) first = begun;
       }
-      const float base = maximum == -infinity() ? first : maximum;  // the running maximum rises from there on
+      if (base == -infinity()) {
+        for (int w = 0; w < kGpuWarps && base == -infinity(); ++w) base = firsts_[w * kWidth + column];
+      }
       columns.top[x] = top;
       columns.base[x] = base;
       const float to = kReverse ? base : top;
       columns.to[x] = to == -infinity() ? 0 : to;
       // In reverse S is relative to the chunk's behind, and its base is not larger than that one's.
       columns.factor[x] = kReverse ? (maximum_[x] == -infinity() ? 0 : relative(to, maximum_[x])) : relative(maximum, to);
-      if (top - base > kSteep) *steep_ = 1;  // -inf - -inf is no number, and not larger
-      if (thread_ < 32) factors_[column] = columns.factor[x];
+      if (top - base > kSteep) steep_[c & 1] = 1;  // -inf - -inf is no number, and not larger
+      if (thread_ < 32) factors_of(c)[column] = columns.factor[x];
     }
   }
 
   // Theta becomes W.
+  template <bool kFull>
   DEV void sum_up(float (*sums)[kColumns], const Columns& columns, const Latents& theta, int c) const {
     float total[kColumns] = {};
     UNROLL for (int i = 0; i < kRowsEach; ++i) {
@@ -263,7 +364,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
         u32* at = word(theta, r, pair_of(p));
         const u32 both = *at;
         float w[2] = {0, 0};
-        if (there(c, r)) {
+        if (kFull || there(c, r)) {
           w[0] = exponential(unpack_low(both) - columns.to[2 * p]);
           w[1] = exponential(unpack_high(both) - columns.to[2 * p + 1]);
         }
@@ -277,7 +378,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   }
 
   // N, and what is divided by it.
-  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage) {
+  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage, int c) {
     float front[kColumns];
     UNROLL for (int x = 0; x < kColumns; ++x) {
       front[x] = columns.sum[x] * relative(columns.maximum[x], columns.to[x]);
@@ -291,7 +392,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
     if constexpr (kTask == Task::kWeights) {
       UNROLL for (int i = 0; i < kRowsEach; ++i) {
-        *reinterpret_cast<Two*>(outer_ + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
+        *reinterpret_cast<Two*>(outer_of(c) + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
       }
     } else if constexpr (kHasP) {
       if (kStraightRead && in_.softmax) {
@@ -299,7 +400,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
       } else {
         multiply_p(sums, p_of(stage));
       }
-      if constexpr (kLogit) sum_weights<false>(columns, stage);
+      if constexpr (kLogit) sum_weights<false>(columns, stage, c);
     }
   }
 
@@ -363,7 +464,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // D of every token: U w from it on, and the chunks' behind; with kSteep of the chunks' behind alone, as it was.
   template <bool kSteep>
-  DEV void sum_weights(const Columns& columns, int stage) {
+  DEV void sum_weights(const Columns& columns, int stage, int c) {
     float sums[kRowsEach][2], total[2] = {};
     UNROLL for (int i = kRowsEach - 1; i >= 0; --i) {
       const u32 u = *word(p_of(stage), row_of(i), lane_), w = *word(w_of(stage), row_of(i), lane_);
@@ -384,7 +485,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
     if constexpr (kOut) {
       UNROLL for (int i = 0; i < kRowsEach; ++i) {
-        *reinterpret_cast<Two*>(outer_ + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
+        *reinterpret_cast<Two*>(outer_of(c) + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
       }
     }
   }
@@ -403,19 +504,21 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
   }
 
-  // S, which is multiplied by the chunk's factors, in 16 bits: so, or as it was.
-  DEV void write_state(bool multiplied) {
-    if (!multiplied && kOut) Base::write_state(0);
+  // S, which is multiplied by the chunk's factors, in 16 bits: so, or where logits are steep as it was.
+  DEV void write_state(int c) {
+    steep_now_ = steep_[c & 1] != 0;
+    if (steep_now_ && kOut) Base::write_state(0);
+    const float* factors = factors_of(c);
     UNROLL for (int i = 0; i < kRows; ++i) {
       UNROLL for (int j = 0; j < 4; ++j) {
         UNROLL for (int x = 0; x < 4; ++x) {
           const int row = (warp_ * kRows + i) * 16 + (lane_ >> 2) + x / 2 * 8;
           const int column = side_ * 32 + j * 8 + (lane_ & 3) * 2 + x % 2;
-          state_[i][j][x] *= factors_[kAcross ? column : row];
+          state_[i][j][x] *= factors[kAcross ? column : row];
         }
       }
     }
-    if (multiplied && kOut) Base::write_state(0);
+    if (!steep_now_ && kOut) Base::write_state(0);
   }
 
   // --- The products. ---
@@ -429,10 +532,10 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
       multiply_state(o, q[i], i);
     }
     if (!(steep_now_ && kAcross)) {
-      UNROLL_BY(1) for (int keys = 0; keys < tile; ++keys) add_pairs<false>(o, q, in, tile, keys);
-      add_pairs<true>(o, q, in, tile, tile);
+      UNROLL_BY(1) for (int keys = 0; keys < tile; ++keys) add_pairs<false>(o, q, in, tile, keys, c);
+      add_pairs<true>(o, q, in, tile, tile, c);
     }
-    if constexpr (kAcross) finish(o, stage, tile);
+    if constexpr (kAcross) finish(o, stage, tile, c);
     Base::write(o, tile, c);
   }
 
@@ -447,7 +550,8 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // What 16 tokens before (kMask: or these themselves) give to o.
   template <bool kMask>
-  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys) const {
+  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys,
+                     int c) const {
     float a[2][4] = {};
     if (!steep_now_) {
       UNROLL for (int i = 0; i < kKeys / 16; ++i) {
@@ -464,7 +568,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
         const int r = tile * 16 + (lane_ >> 2) + 8 * half;
         float w[2];
         UNROLL for (int j = 0; j < 2; ++j) {
-          w[j] = steep_now_ ? pairs()[r * kGpuChunk + s + j] : a[i][2 * half + j];
+          w[j] = steep_now_ ? pairs(c)[r * kGpuChunk + s + j] : a[i][2 * half + j];
           if (kMask && s + j > r) w[j] = 0;
         }
         weights[2 * i + half] = pack(w[0], w[1]);
@@ -479,12 +583,12 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   }
 
   // What o is multiplied by, and D.
-  DEV void finish(float (*o)[4], int stage, int tile) const {
+  DEV void finish(float (*o)[4], int stage, int tile, int c) const {
     UNROLL for (int half = 0; half < 2; ++half) {
       const int r = tile * 16 + (lane_ >> 2) + 8 * half;
       UNROLL for (int j = 0; j < 4; ++j) {
         const int column = side_ * 32 + j * 8 + (lane_ & 3) * 2;
-        const Two outer = *reinterpret_cast<const Two*>(outer_ + r * kGpuFloatRow + column);
+        const Two outer = *reinterpret_cast<const Two*>(outer_of(c) + r * kGpuFloatRow + column);
         float* x = o[j] + 2 * half;
         if constexpr (kLogit) {
           const u32 w = *word(theta_of(stage), r, column / 2);
@@ -495,16 +599,17 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
           x[1] *= outer.x[1];
         }
         if (steep_now_) {
-          x[0] += outputs()[r * kGpuPiece + column];
-          x[1] += outputs()[r * kGpuPiece + column + 1];
+          x[0] += outputs(c)[r * kGpuPiece + column];
+          x[1] += outputs(c)[r * kGpuPiece + column + 1];
         }
       }
+      keep_order();  // not all of both halves in registers at once
     }
   }
 
   DEV void update(int stage) {
     const auto in = stage_of(stage);
-    UNROLL for (int s = 0; s < kGpuChunk / 16; ++s) {
+    UNROLL_BY(2) for (int s = 0; s < kGpuChunk / 16; ++s) {
       u32 v[2][4];
       UNROLL for (int pair = 0; pair < 2; ++pair) right(v[pair], in.v, lane_, s * 16, side_ * 2 + pair);
       UNROLL for (int i = 0; i < kRows; ++i) {
@@ -520,9 +625,11 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // --- Where logits rise steeply (steep_gpu-inl.h). ---
 
-  DEV float* log_sums() const { return in_.scratch + (at_.state * at_.pieces + at_.piece) * kGpuScratch; }
-  DEV float* pairs() const { return log_sums() + kGpuChunk * 128; }
-  DEV float* outputs() const { return pairs() + kGpuChunk * kGpuChunk; }
+  DEV float* log_sums(int c) const {
+    return in_.scratch + ((at_.state * at_.pieces + at_.piece) * 2 + (c & 1)) * kGpuScratch;
+  }
+  DEV float* pairs(int c) const { return log_sums(c) + kGpuChunk * 128; }
+  DEV float* outputs(int c) const { return pairs(c) + kGpuChunk * kGpuChunk; }
   DEV float theta_at(int c, int r, int column) const;
   DEV float number(const Latents& tile, int r, int column) const {
     const u32 both = *word(tile, r, column / 2);
@@ -531,18 +638,17 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   DEV void spell_out(const Columns& columns, int stage, int c);
   DEV void find_log_sums(const Columns& columns, int c) const;
   DEV void find_pairs(int stage, int c) const;
-  DEV void find_dots(int stage) const;
+  DEV void find_dots(int stage, int c) const;
   DEV void find_outputs(int stage, int c) const;
   DEV void set_operands(const Columns& columns, int stage, int c);
 
   const GpuLatte& in_;
   const u32 base_;
   float *maxima_, *firsts_, *sums_;  // [warps, latents], the warps as tokens come
-  float* factors_;                   // [latents]
-  volatile u32* steep_;
-  float* outer_;  // [tokens, kGpuFloatRow]: 1 / N, or D
+  float* factors_;                   // [2, latents]
+  volatile u32* steep_;              // of each second chunk, whether logits rise steeply
+  float* outer_;                     // of a chunk, [tokens, kGpuFloatRow]: 1 / N, or D
   int order_;     // of this warp's tokens among all
-  const u16 *theta_, *w_;
   float sum_[kColumns], maximum_[kColumns];  // N and M; in reverse D and what it is relative to
   bool steep_now_ = false;
 };

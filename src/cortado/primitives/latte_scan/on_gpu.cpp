@@ -25,6 +25,10 @@ struct Carried {
 const float* floats_of(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
 float* room_of(const Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
 
+bool is_apart(int keys, const cuda::Machine& machine) {
+  return keys == 64 && machine.shared_bytes() >= gpu_latte_shared_bytes(keys, true, true, true);
+}
+
 class Calls {
  public:
   Calls(const GpuLatteInputs& in, cuda::Machine& machine, int64_t parts)
@@ -125,13 +129,20 @@ class Calls {
 
   void launch(const char* name, GpuLatte& call, bool turned, bool logits) {
     const int wide = gated::wide(call.scan.keys);
+    const bool apart = is_apart(wide, machine_);
     const int64_t blocks = rows_ * heads_ * divide_up(call.scan.values, kGpuPiece);
-    const Tensor scratch = at::empty({blocks * parts_, kGpuScratch}, floats());
+    const Tensor scratch = at::empty({blocks * parts_, 2, kGpuScratch}, floats());
     call.scratch = scratch.mutable_data_ptr<float>();
-    machine_.launch({kSource, variant(wide), name, kGpuThreads, size_t(gpu_latte_shared_bytes(wide, turned, logits))},
+    const auto shared = size_t(gpu_latte_shared_bytes(wide, apart, turned, logits));
+    machine_.launch({kSource, variant(wide) + (apart ? " APART" : ""), name, unsigned(gpu_latte_threads(apart)), shared},
                     {unsigned(blocks), unsigned(parts_)}, &call);
   }
   static std::string variant(int wide) { return "KEYS=" + std::to_string(wide); }
+  // Of kernels that are in every one: that which is compiled anyway.
+  std::string any_variant() const {
+    const int wide = gated::wide(std::max(latents_, values_));
+    return variant(wide) + (is_apart(wide, machine_) ? " APART" : "");
+  }
 
   // What all parts begin with; `last`: what is there behind the last one.
   Carried join(const Carried& parts, const Carried& before, const Carried* last, bool turned, bool reverse) {
@@ -155,7 +166,7 @@ class Calls {
                           int(latents_),
                           turned,
                           reverse};
-    machine_.launch({kSource, variant(64), "latte_join", kGpuThreads},
+    machine_.launch({kSource, any_variant(), "latte_join", kGpuThreads},
                     {unsigned(divide_up(latents_ * values_, kGpuThreads)), unsigned(rows_ * heads_)}, &in);
     return begin;
   }
@@ -190,7 +201,7 @@ class Calls {
     gradient = empty(latents_);
     const GpuQueryGradient in{cuda::timed(query), cuda::timed(weights), cuda::timed(p), cuda::timed(gradient),
                               int(tokens_),       int(heads_),          int(latents_)};
-    machine_.launch({kSource, variant(64), "latte_query_gradient", kGpuThreads},
+    machine_.launch({kSource, any_variant(), "latte_query_gradient", kGpuThreads},
                     cuda::row_blocks(batch_, tokens_ * heads_, latents_), &in);
   }
 
@@ -263,7 +274,7 @@ bool gpu_takes(const GpuLatteInputs& in) {
   if (in.softmax && !short_float(in.query)) return false;  // of logits, 16 bits are too few where there were more
   const int wide = gated::wide(std::max(in.theta.size(3), in.v.size(3)));
   return in.v.numel() > 0 && in.theta.numel() > 0 && cuda::usable(in.v.device().index()) &&
-         cuda::machine_of(in.v).shared_bytes() >= gpu_latte_shared_bytes(wide, true, true);
+         cuda::machine_of(in.v).shared_bytes() >= gpu_latte_shared_bytes(wide, false, true, true);
 }
 
 LatteResult read_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine, int64_t parts) {
