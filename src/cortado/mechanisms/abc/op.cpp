@@ -25,7 +25,9 @@ AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s
   expect_shape(kAbcOp, "s", s, {-1, -1, -1, -1});
   const auto type =
       accumulation_type({q, k, v, s, start.key_state, start.value_state, start.normalizer, start.maximum});
-  SlotInputs in{q.to(type), k.to(type), v.to(type), slot_scale(scale, q), start.key_state, start.value_state};
+  const auto operands = slot_operands(q, v, s.sym_size(3), type);
+  SlotInputs in{q.to(operands),  k.to(operands),    v.to(operands), slot_scale(scale, q),
+                start.key_state, start.value_state};
   const SlotSizes sizes = check_slot_inputs(kAbcOp, in, {{"s", s}}, s.sym_size(3), cu_seqlens);
   if (resumed) {
     expect_shape(kAbcOp, "normalizer", *start.normalizer, {sizes.rows, sizes.heads.state, sizes.slots});
@@ -34,7 +36,7 @@ AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s
   const TimeSoftmax p =
       time_softmax(expand_heads(s.to(type), sizes.heads.state), start.normalizer, start.maximum, cu_seqlens);
   in.normalizer = expand_heads(p.normalizer, sizes.heads.out);
-  const SlotResult slots = attend_slots(in, gated_slot_pass(p.keys, p.gate, cu_seqlens));
+  const SlotResult slots = attend_slots(in, gated_slot_pass(p.keys.to(operands), p.gate, cu_seqlens));
   return {slots.o.to(v.scalar_type()), slots.key_state, slots.value_state, p.last_normalizer, p.last_maximum};
 }
 

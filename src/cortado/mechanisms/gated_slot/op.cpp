@@ -14,10 +14,11 @@ SlotResult gated_slot(const Tensor& q, const Tensor& k, const Tensor& v, const T
   given_together(kGatedSlot, {&key_state, &value_state}, "key_state and value_state");
   expect_shape(kGatedSlot, "s", s, {-1, -1, -1, -1});
   const auto type = accumulation_type({q, k, v, s, g, key_state, value_state});
-  const SlotInputs in{q.to(type), k.to(type), v.to(type), slot_scale(scale, q), key_state, value_state};
+  const auto operands = slot_operands(q, v, s.sym_size(3), type);
+  const SlotInputs in{q.to(operands), k.to(operands), v.to(operands), slot_scale(scale, q), key_state, value_state};
   const SlotSizes sizes = check_slot_inputs(kGatedSlot, in, {{"s", s}, {"g", g}}, s.sym_size(3), cu_seqlens);
   SlotResult result =
-      attend_slots(in, gated_slot_pass(expand_heads(s.to(type), sizes.heads.state), g.to(type), cu_seqlens));
+      attend_slots(in, gated_slot_pass(expand_heads(s.to(operands), sizes.heads.state), g.to(type), cu_seqlens));
   result.o = result.o.to(v.scalar_type());
   return result;
 }

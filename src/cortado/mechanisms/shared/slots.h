@@ -34,6 +34,10 @@ struct SlotResult {
 
 SlotResult attend_slots(const SlotInputs& in, const SlotPass& pass);
 
+// The type that q, k, v and the weights of a gated scan's passes should have: `type`, or where a GPU has kernels for it v's
+// own; scores are wide anyway.
+at::ScalarType slot_operands(const Tensor& q, const Tensor& v, const c10::SymInt& slots, at::ScalarType type);
+
 // A pass that is a gated scan: weights [B,T,Hs,M], gate [B,T,h,M] logs or none.
 SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, const OptionalTensor& cu_seqlens);
 

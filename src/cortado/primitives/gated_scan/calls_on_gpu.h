@@ -38,6 +38,7 @@ class Calls {
         rows_(bounds ? int64_t(bounds->size()) - 1 : batch_),
         parts_(parts),
         half_(in.x.scalar_type() == at::kHalf),
+        wide_(options.wide_read && !options.want_rest),
         factor_(factor),
         g_(gates_of(in)),
         channels_(g_.defined() && g_.dim() == 4),
@@ -62,7 +63,8 @@ class Calls {
              bool across, bool want_last, bool from_behind, const Tensor& with = {}, Crossings* crossings = nullptr) {
     const int64_t keys = k.size(3), values = v.size(3), pieces = divide_up(values, kGpuPiece);
     const Pieces in(q, k, v, with);
-    Result out{at::empty({batch_, tokens_, heads_, values}, v.options()), {}};
+    const auto o_options = v.options().dtype(wide_ ? at::kFloat : v.scalar_type());
+    Result out{at::empty({batch_, tokens_, heads_, values}, o_options), {}};
     const auto floats = v.options().dtype(at::kFloat);
     if (want_last) out.last = at::empty({rows_, heads_, keys, values}, floats);
     GpuScan scan = described(in, out.o, shift);
@@ -157,6 +159,7 @@ class Calls {
     scan.v = cuda::timed(in.v);
     scan.with = cuda::timed(in.with);
     scan.o = cuda::timed(o);
+    scan.wide = wide_;
     scan.g = cuda::timed(g_);
     scan.bounds = bounds_.get();
     scan.batch = int(batch_);
@@ -254,7 +257,7 @@ class Calls {
  protected:
   cuda::Machine& machine_;
   const int64_t batch_, tokens_, heads_, rows_, parts_;
-  const bool half_;
+  const bool half_, wide_;  // wide_: what is read comes in float32
   const double factor_;
   const Tensor g_;
   const bool channels_;

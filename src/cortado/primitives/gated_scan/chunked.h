@@ -35,6 +35,7 @@ struct FormOptions {
   bool want_y = false, want_w = false;
   bool want_rest = false;  // x, v, initial, bonus
   bool want_gate = false;  // with want_rest only
+  bool wide_read = false;  // what is read comes in `type`, not in that of v
 };
 
 // Derivatives of L, float (or double), timed ones [B,T,H,*] with all H heads, g [B,T,H(,K)], beta [B,T,H],

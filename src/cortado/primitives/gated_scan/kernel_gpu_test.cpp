@@ -22,7 +22,7 @@ using namespace gated;
 struct Case {
   int64_t keys = 64, values = 64, batch = 1, tokens = 150, heads = 2, state_heads = 2;
   bool reverse = false, gates = true, cuts = false, read_values = false;
-  bool channels = false, steep = false;
+  bool channels = false, steep = false, wide = false;
   std::vector<int64_t> bounds = {};
   int64_t parts = 1;  // of time
   gpu::Order order = {};
@@ -117,10 +117,12 @@ void check(const Case& c) {
   (c.read_values ? in.w : in.y) = q;
   FormOptions options{.heads = c.heads, .type = at::kFloat};
   options.reverse = c.reverse;
+  options.wide_read = c.wide;
   (c.read_values ? options.want_y : options.want_w) = true;
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
   const FormOutputs read = differentiate_on_gpu(in, options, scale, packed, machine, c.parts);
   expect_near(c.read_values ? read.y : read.w, o, "o");
+  EXPECT_EQ((c.read_values ? read.y : read.w).scalar_type(), c.wide ? at::kFloat : at::kBFloat16);
   expect_near(first_copy(read.final_state, c.state_heads), last, "last state");
 
   const Tensor grad_o = numbers(c.heads, told), grad_last = at::randn(last.sizes());
@@ -166,6 +168,13 @@ TEST(GatedScanOnGpu, HeadsRowsAndWidths) {
   check({.keys = 72, .values = 96, .tokens = 70});
   check({.keys = 128, .values = 64});
   check({.keys = 128, .values = 128, .tokens = 130, .heads = 1, .state_heads = 1});
+}
+
+TEST(GatedScanOnGpu, ReadInFloat32) {
+  check({.values = 96, .wide = true});
+  check({.keys = 72, .values = 128, .tokens = 70, .reverse = true, .read_values = true, .wide = true});
+  check({.keys = 64, .tokens = 300, .heads = 1, .state_heads = 1, .read_values = true, .channels = true, .wide = true,
+         .parts = 2});
 }
 
 TEST(GatedScanOnGpu, ReadAlongTheValues) {

@@ -57,6 +57,16 @@ gated::ScanCall call_of(const Arguments& in) {
 
 TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
 
+// The same, o in the type of the sums.
+TensorTuple<2> scores_meta(const Arguments& in) {
+  return gated::outputs_meta(check(in), in.read_keys(), in.v.to(in.type()), in.type());
+}
+TensorTuple<2> scores_kernel(const Arguments& in) {
+  auto call = call_of(in);
+  call.options.wide_read = true;
+  return gated::forward(call);
+}
+
 // Of q, k, v, g, bonus, initial_state.
 TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
                                const Tensor& k, const Tensor& v, const OptionalTensor& g, const OptionalTensor& bonus,
@@ -74,6 +84,17 @@ TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTenso
           initial_state ? gradient_of(*initial_state, out.initial, 1) : none};
 }
 
+// What comes in is rounded to the type of the operands, for which there are kernels.
+TensorTuple<6> scores_backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
+                                      const Tensor& k, const Tensor& v, const OptionalTensor& g,
+                                      const OptionalTensor& bonus, const OptionalTensor& initial_state,
+                                      const OptionalTensor& cu_seqlens, std::string_view read,
+                                      std::optional<double> scale, bool reverse, bool need_gate) {
+  const OptionalTensor rounded = grad_o ? OptionalTensor(grad_o->to(v.scalar_type())) : std::nullopt;
+  return backward_kernel(rounded, grad_state, q, k, v, g, bonus, initial_state, cu_seqlens, read, scale, reverse,
+                         need_gate);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
@@ -87,6 +108,23 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool reverse, bool need_gate) "
       "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbonus, Tensor dinitial_state)",
       backward_kernel, {"q", "k", "v", "g", "bonus", "initial_state"}, "g");
+  define_operator(
+      m,
+      "_gated_scores(Tensor q, Tensor k, Tensor v, Tensor? g=None, *, str read=\"key\", float? scale=None, "
+      "Tensor? bonus=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, bool reverse=False) "
+      "-> (Tensor o, Tensor final_state)",
+      gathered<decltype(gated_scan), scores_kernel>, gathered<decltype(gated_scan), scores_meta>,
+      "_gated_scores_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor? g, "
+      "Tensor? bonus, Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool reverse, bool need_gate) "
+      "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbonus, Tensor dinitial_state)",
+      scores_backward_kernel, {"q", "k", "v", "g", "bonus", "initial_state"}, "g");
+}
+
+TensorTuple<2> gated_scores(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
+                            std::string_view read, std::optional<double> scale, const OptionalTensor& initial_state,
+                            const OptionalTensor& cu_seqlens) {
+  static const auto op = find_operator<decltype(gated_scan)>("cortado::_gated_scores");
+  return op.call(q, k, v, g, read, scale, {}, initial_state, cu_seqlens, false);
 }
 
 TensorTuple<2> gated_scan(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,

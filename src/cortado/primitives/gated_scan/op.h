@@ -17,6 +17,11 @@ TensorTuple<2> gated_scan(const Tensor& q, const Tensor& k, const Tensor& v, con
                           const OptionalTensor& bonus = {}, const OptionalTensor& initial_state = {},
                           const OptionalTensor& cu_seqlens = {}, bool reverse = false);
 
+// The same, o in the type of the sums (float32 unless something is float64) whatever v's is: scores of a softmax.
+TensorTuple<2> gated_scores(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
+                            std::string_view read, std::optional<double> scale, const OptionalTensor& initial_state,
+                            const OptionalTensor& cu_seqlens);
+
 // The definition, token by token, any dtype, differentiable by autograd: the judge.
 TensorTuple<2> gated_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g = {},
                                     std::string_view read = "key", std::optional<double> scale = {},

@@ -100,14 +100,15 @@ TensorTuple<2> forward(ScanCall call) {
   (call.read_keys ? call.options.want_w : call.options.want_y) = true;
   if (call.initial_state) initial = *call.initial_state;
   const auto read = [&](const FormOutputs& out) { return call.read_keys ? out.w : out.y; };
-  if (x.size(1) == 1 && !call.cu_seqlens) {
+  if (x.size(1) == 1 && !call.cu_seqlens && !call.options.wide_read) {
     if (gpu_takes_step(call)) return step_on_gpu(call, cuda::machine_of(call.form.x));
     if (!kernel_takes(call.form, call.options, true)) return step(call);
     const auto out = differentiate_by_kernel(call.form, call.options, call.factor, nullptr, true);
     return {read(out), out.final_state};
   }
   const auto out = compute(call);
-  return {read(out).to(v.scalar_type()), first_of_copies(out.final_state, call.state_heads)};
+  const auto type = call.options.wide_read ? call.options.type : v.scalar_type();
+  return {read(out).to(type), first_of_copies(out.final_state, call.state_heads)};
 }
 
 FormOutputs backward(ScanCall call, const OptionalTensor& grad_o, const OptionalTensor& grad_state, bool want_gate) {

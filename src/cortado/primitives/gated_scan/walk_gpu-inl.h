@@ -71,6 +71,7 @@ class Walk {
     k_ = start<kKeys>(scan.k, 0);
     v_ = start<kGpuPiece>(scan.v, at_.piece * kGpuPiece);
     o_ = head_of<u16>(scan.o, scan, at_, eight());
+    if (scan.wide) o_ = reinterpret_cast<u16*>(head_of<float>(scan.o, scan, at_, value_of(0)));
   }
 
   // The chunk, and the token, that come at place c and p on the way; places in front of the last token are empty.
@@ -163,7 +164,20 @@ class Walk {
   // each eight, as products have them.
   DEV int eight() const { return at_.piece * kGpuPiece + side_ * 32 + (lane_ & 3) * 8; }
 
-  DEV void write(const float (*o)[4], int tile, int c) const { write_to(o_, scan_.o.token, o, tile, c); }
+  DEV void write(const float (*o)[4], int tile, int c) const {
+    if (scan_.wide) return write_wide(o, tile, c);
+    write_to(o_, scan_.o.token, o, tile, c);
+  }
+  DEV void write_wide(const float (*o)[4], int tile, int c) const {
+    UNROLL for (int half = 0; half < 2; ++half) {
+      const int t = token(c, tile * 16 + (lane_ >> 2) + 8 * half);
+      float* to = reinterpret_cast<float*>(o_) + times(t, scan_.o.token);
+      UNROLL for (int j = 0; j < 4; ++j) {
+        const bool there = t < at_.tokens && value_of(j) < scan_.values;
+        if (there) *reinterpret_cast<Two*>(to + j * 8) = {o[j][2 * half], o[j][2 * half + 1]};
+      }
+    }
+  }
   DEV void write_to(u16* to, int stride, const float (*o)[4], int tile, int c) const {
     UNROLL for (int half = 0; half < 2; ++half) {
       u32 both[4];
