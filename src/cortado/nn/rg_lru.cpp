@@ -4,6 +4,7 @@
 #include "cortado/nn/fused/ops.h"
 #include "cortado/nn/wide.h"
 #include "cortado/primitives/elementwise_scan/op.h"
+#include "cortado/primitives/elementwise_scan/rg_lru_on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -42,6 +43,10 @@ RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
   if (fused::takes({recurrence, input, x, slope})) {
     auto [log_a, b] = fused::rg_lru_gates(recurrence, input, x, slope, first, kLargestSlope);
     return {log_a, b};
+  }
+  if (elementwise::gpu_gates({recurrence, input, x}, slope)) {
+    const auto made = elementwise::rg_lru_gates(recurrence, input, x, slope, first, kLargestSlope);
+    return {made.log_a, made.b};
   }
   const Tensor r = widen(recurrence).sigmoid(), i = widen(input).sigmoid();
   const Tensor log_a = r * slope;

@@ -98,6 +98,12 @@ DEV float logarithm(float x) {
 // What reads memory behind this does not come before it.
 DEV void keep_order() { CORTADO_ASM(asm volatile("" ::: "memory"), (void)0); }
 
+DEV float square_root(float x) {
+  float y;
+  CORTADO_ASM(asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = gpu::square_root(x));
+  return y;
+}
+
 // 1 / x, to about 1 ulp.
 DEV float reciprocal(float x) {
   float y;

@@ -270,6 +270,7 @@ inline uint32_t multiply2(uint32_t a, uint32_t b) {
   return pack(wide(uint16_t(a)) * wide(uint16_t(b)), wide(uint16_t(a >> 16)) * wide(uint16_t(b >> 16)));
 }
 inline float power(float x) { return std::exp2(x); }
+inline float square_root(float x) { return std::sqrt(x); }
 inline float logarithm(float x) { return std::log2(x); }
 inline void copy(uint32_t to, const void* from, int size, int bytes) { Block::running().copy(to, from, size, bytes); }
 inline void end_group() { Block::running().end_group(); }

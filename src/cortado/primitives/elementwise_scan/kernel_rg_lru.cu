@@ -1,0 +1,10 @@
+// What the RG-LRU's scan takes, and its gradient: rg_lru_gpu.h says what is computed.
+#include "cortado/primitives/elementwise_scan/rg_lru_gpu-inl.h"
+
+extern "C" __global__ void __launch_bounds__(128) rg_lru_gates(const cortado::elementwise::GpuRgLru in) {
+  cortado::elementwise::rg_lru_gates(in);
+}
+
+extern "C" __global__ void __launch_bounds__(128) rg_lru_gates_gradient(const cortado::elementwise::GpuRgLru in) {
+  cortado::elementwise::rg_lru_gates_gradient(in);
+}

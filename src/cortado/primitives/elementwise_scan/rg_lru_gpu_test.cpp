@@ -1,0 +1,58 @@
+// The RG-LRU's gates as a GPU computes them, on the host (cuda/emulate.h), against float64 and its autograd.
+#define CORTADO_EMULATE
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cortado/primitives/cuda/emulated_machine.h"
+#include "cortado/primitives/elementwise_scan/kernel_rg_lru.cu"
+#include "cortado/primitives/elementwise_scan/rg_lru_on_gpu.h"
+#include "cortado/testing/kernels.h"
+
+namespace cortado::rg_lru_gpu_test {
+namespace {
+
+using testing::alone;
+
+void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
+  ASSERT_EQ(found.sizes(), right.sizes()) << what;
+  const double error = (found.to(at::kDouble) - right).norm().item<double>() / right.norm().item<double>();
+  EXPECT_LT(error, most) << what;
+}
+
+void check(int64_t tokens, int64_t width, at::ScalarType gates, at::ScalarType type) {
+  at::manual_seed(7);
+  cuda::EmulatedMachine machine(
+      {{"rg_lru_gates",
+        cuda::kernel_of<elementwise::GpuRgLru>([](const auto& in) { elementwise::rg_lru_gates(in); })},
+       {"rg_lru_gates_gradient",
+        cuda::kernel_of<elementwise::GpuRgLru>([](const auto& in) { elementwise::rg_lru_gates_gradient(in); })}});
+  const auto numbers = [&](at::ScalarType of) { return alone((at::randn({2, tokens, width}) * 2).to(of)); };
+  const Tensor r = numbers(gates), i = numbers(gates), x = numbers(type);
+  const Tensor slope = alone(-8 * at::rand({width}).square()), first = at::zeros({2, tokens}, at::kBool);
+  first.select(1, 0).fill_(true);
+  std::vector<Tensor> leaves;
+  for (const Tensor& leaf : {r, i, x, slope}) leaves.push_back(leaf.to(at::kDouble).requires_grad_());
+  const Tensor log_a = leaves[0].sigmoid() * leaves[3];
+  const Tensor keep = (-at::expm1(2 * log_a)).sqrt().masked_fill(first.unsqueeze(2), 1.0);
+  const Tensor b = keep * leaves[1].sigmoid() * leaves[2];
+  const auto made = elementwise::rg_lru_on_gpu(r, i, x, slope, first, machine);
+  expect_near(made.log_a, log_a, "log_a", 1e-6);
+  expect_near(made.b, b, "b", 1e-6);
+  const Tensor dlog_a = alone(at::randn(x.sizes())), db = alone(at::randn(x.sizes()));
+  const auto right = torch::autograd::grad({log_a, b}, leaves, {dlog_a.to(at::kDouble), db.to(at::kDouble)});
+  const auto found = elementwise::rg_lru_gradient_on_gpu(r, i, x, slope, first, dlog_a, db, 1000, machine);
+  const auto most = [](at::ScalarType of) { return of == at::kFloat ? 2e-5 : 4e-3; };
+  expect_near(found.r, right[0], "dr", most(gates));
+  expect_near(found.i, right[1], "di", most(gates));
+  expect_near(found.x, right[2], "dx", most(type));
+  expect_near(found.slope, right[3], "dslope", 2e-5);
+}
+
+TEST(RgLruOnGpu, IsTheDefinition) {
+  check(70, 34, at::kFloat, at::kFloat);
+  check(1, 300, at::kFloat, at::kBFloat16);
+  check(33, 64, at::kBFloat16, at::kBFloat16);
+}
+
+}  // namespace
+}  // namespace cortado::rg_lru_gpu_test
