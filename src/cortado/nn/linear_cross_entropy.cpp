@@ -29,13 +29,12 @@ struct Gradients {
 void add_rows(const Head& head, const Tensor& hidden, const Tensor& targets, Tensor& total, Gradients* gradients,
               int64_t begin) {
   Tensor logits = linear_map(hidden, head.weight, head.bias);
-  logits = logits.to(head.type);
   Tensor bend;  // tanh(z/c)
   if (head.softcap) {
-    bend = at::tanh(logits / *head.softcap);
+    bend = at::tanh(logits.to(head.type) / *head.softcap);
     logits = bend * *head.softcap;
   }
-  Tensor log_p = at::log_softmax(logits, -1);
+  Tensor log_p = at::log_softmax(logits, -1, head.type);
   const Tensor index = targets.unsqueeze(1);
   total.sub_(log_p.gather(1, index).sum());
   if (!gradients) return;

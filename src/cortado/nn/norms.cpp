@@ -1,5 +1,6 @@
 #include "cortado/nn/norms.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "cortado/nn/fused/ops.h"
@@ -29,6 +30,12 @@ class NormalizeRms : public torch::autograd::Function<NormalizeRms> {
   }
 };
 
+// On a GPU under autocast: in the short type, once, and not by every product that reads it.
+Tensor for_products(const Tensor& y) {
+  const bool rounds = y.is_cuda() && y.scalar_type() == at::kFloat && at::autocast::is_autocast_enabled(at::kCUDA);
+  return rounds ? y.to(at::autocast::get_autocast_dtype(at::kCUDA)) : y;
+}
+
 }  // namespace
 
 RmsNorm::RmsNorm(int64_t dim, double eps, int64_t groups) : Norm("RmsNorm"), eps_(eps), groups_(groups) {
@@ -39,7 +46,7 @@ Tensor RmsNorm::forward(const Tensor& x) const {
   // Shorter types are rounded before they meet the weight, as in the Llamas.
   if (x.scalar_type() == at::kFloat && fused::takes({x, weight})) return fused::rms_norm(x, weight, eps_, groups_);
   const bool plain = groups_ == 1 && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
-  if (plain && x.is_cuda()) return at::rms_norm(x, weight.sizes(), weight, eps_);  // torch's has kernels of its own there
+  if (plain && x.is_cuda()) return for_products(at::rms_norm(x, weight.sizes(), weight, eps_));  // torch's has kernels
   const Tensor same = groups_ == 1 ? x : x.unflatten(-1, {groups_, x.size(-1) / groups_});
   const Tensor wide = same.scalar_type() == at::kDouble ? same : same.to(at::kFloat);
   const bool differentiate = at::GradMode::is_enabled() && wide.requires_grad();
@@ -52,6 +59,8 @@ LayerNorm::LayerNorm(int64_t dim, double eps, bool with_bias) : Norm("LayerNorm"
   if (with_bias) register_parameter(bias, "bias", at::zeros({dim}));
 }
 
-Tensor LayerNorm::forward(const Tensor& x) const { return at::layer_norm(x, weight.sizes(), weight, bias, eps_); }
+Tensor LayerNorm::forward(const Tensor& x) const {
+  return for_products(at::layer_norm(x, weight.sizes(), weight, bias, eps_));
+}
 
 }  // namespace cortado

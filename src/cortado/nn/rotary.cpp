@@ -11,6 +11,7 @@
 #include "cortado/base/error.h"
 #include "cortado/nn/fused/ops.h"
 #include "cortado/nn/wide.h"
+#include "cortado/primitives/window_attention/rotary_on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -157,6 +158,7 @@ Tensor rotate(const Tensor& x, const RotaryTable& table) {
   fail_input_if(x.dim() != 4 || x.size(3) < turned, "[rotary] expected [B, T, H, ", turned, " or more], got ",
                 x.sizes());
   if (fused::takes({x, table.cos})) return fused::rotary(x, table.cos, table.sin);
+  if (window::gpu_turns(x, table.cos)) return window::turn(x, table.cos, table.sin);
   if (x.size(3) > turned) {
     return at::cat({rotate(x.narrow(3, 0, turned), table), x.narrow(3, turned, x.size(3) - turned)}, 3);
   }
