@@ -4,13 +4,14 @@
 #   scripts/gpu_bundle.sh FOLDER PYTHON     PYTHON has the torch of that machine, of the same version
 #   FOLDER/run.sh OUT [STEP ...]            there: all steps, or some of those below; what they find is left in OUT
 #
-#   tests     tests/cuda                    operators bench/cuda/operators.py     steps bench/cuda/steps.py
-#   models    bench/cuda/models.py          train     300 steps beside the CPU's  sanitize compute-sanitizer on small shapes
+#   tests     tests/cuda                    python    tests/python on the GPU     operators bench/cuda/operators.py
+#   steps     bench/cuda/steps.py           models    bench/cuda/models.py        train     300 steps, and with NCCL
+#   cpu       the same 300 on the CPU       sanitize  compute-sanitizer on small shapes
 #
 # Back here: python bench/cuda/operators.py --from-json OUT/operators.json --page docs/performance-cuda.md
 set -euo pipefail
 if (($# != 2)); then
-  sed -n '2,10p' "$0" | cut -c3-
+  sed -n '2,11p' "$0" | cut -c3-
   exit 2
 fi
 mkdir -p "$1"
@@ -32,7 +33,7 @@ site=$("$python" -c 'import os, torch; print(os.path.dirname(os.path.dirname(tor
 ldd "$build"/lib/*.so "$build/bin/cortado" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u |
   grep -v -e "^$site/" -e "/libcortado" -e '/lib\(c\|m\|dl\|rt\|util\|pthread\|stdc++\|gcc_s\)\.so' |
   while read -r library; do cp -L "$library" "$folder/lib/"; done
-cp -r tests/cuda "$folder/tests/"
+cp -r tests/cuda tests/python "$folder/tests/"
 cp -r bench/cuda "$folder/bench/"
 cp -r python/cortado "$folder/python/"
 cp configs/*.json "$folder/configs/"

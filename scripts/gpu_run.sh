@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests and measures what is in this folder (scripts/gpu_bundle.sh has made it) on the GPU that is here.
 #
-#   run.sh OUT [STEP ...]     tests operators steps models train cpu sanitize: all of them, or some
+#   run.sh OUT [STEP ...]     tests python operators steps models train cpu sanitize: all of them, or some
 set -uo pipefail
 mkdir -p "${1:?a folder for what is found}"
 out=$(cd "$1" && pwd)
@@ -23,6 +23,10 @@ timed() { # SECONDS NAME COMMAND...
 }
 
 run_tests() { timed 240 tests "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/cuda; tail -n 3 "$out/tests.log"; }
+run_python() {
+  timed "${PYTHON_SECONDS:-240}" python env CORTADO_DEVICE=cuda "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/python
+  tail -n 3 "$out/python.log"
+}
 run_operators() { timed 240 operators "$python" bench/cuda/operators.py --json "$out/operators.json" --seconds 0.1 --profile; }
 run_steps() { timed 60 steps "$python" bench/cuda/steps.py --json "$out/steps.json"; }
 run_models() { timed "${MODELS_SECONDS:-180}" models "$python" bench/cuda/models.py --json "$out/models.json" --profile; }
@@ -55,7 +59,7 @@ run_sanitize() {
   done
 }
 
-(($#)) || set -- tests operators steps models train cpu sanitize
+(($#)) || set -- tests python operators steps models train cpu sanitize
 for step in "$@"; do
   "run_$step" || status=1
 done

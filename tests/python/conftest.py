@@ -1,4 +1,5 @@
-"""Loads the operators once for every test here: CORTADO_OPS, or the library of the build folder (CORTADO_BUILD)."""
+"""Loads the operators once for every test here: CORTADO_OPS, or the library of the build folder (CORTADO_BUILD). With
+CORTADO_DEVICE=cuda all tensors that a test makes without a device are on the GPU."""
 
 import os
 import pathlib
@@ -12,3 +13,18 @@ LIBRARY = pathlib.Path(os.environ.get("CORTADO_OPS", BUILD / "lib/libcortado_ops
 if not LIBRARY.exists():
     raise FileNotFoundError(f"{LIBRARY} is not built: run `ninja -C build/release cortado_ops`, or set CORTADO_OPS")
 torch.ops.load_library(str(LIBRARY))
+
+
+def move_to(device):
+    class Generator(torch.Generator):
+        def __new__(cls, where=device):
+            return super().__new__(cls, where)
+
+    numpy = torch.Tensor.numpy
+    torch.set_default_device(device)
+    torch.Generator = Generator
+    torch.Tensor.numpy = lambda x, **given: numpy(x.cpu(), **given)
+
+
+if DEVICE := os.environ.get("CORTADO_DEVICE"):
+    move_to(DEVICE)
