@@ -47,14 +47,15 @@ run_train() {
   timed 120 train-nccl-parts env CORTADO_PARTS=join "$python" -m torch.distributed.run --nproc-per-node 1 -m cortado "${demo[@]}" \
     --out /tmp/nccl-parts --device cuda --context-parallel 1
   timed 60 generate bin/cortado generate /tmp/gpu --prompt "ROMEO:" --n-tokens 300 --device cuda
-  for run in gpu nccl nccl-parts; do cp "/tmp/$run/metrics.jsonl" "$out/metrics-$run.jsonl"; done
+  timed 60 train-bfloat16 bin/cortado "${demo[@]}" --out /tmp/bfloat16 --device cuda --dtype bfloat16
+  for run in gpu bfloat16 nccl nccl-parts; do cp "/tmp/$run/metrics.jsonl" "$out/metrics-$run.jsonl"; done
 }
 
 run_sanitize() {
-  local tool small='plain or steep or elementwise and 70 or window and 400 or short_conv or step'
+  local tool small='(latte and (state or steep)) or two_passes or macchiato or (delta and odd) or (short_conv and silu) or (window and 100)'
   for tool in memcheck racecheck; do
-    timed 150 "sanitize-$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$python" -m pytest -q -x -p no:cacheprovider \
-      tests/cuda -k "$small"
+    timed "${SANITIZE_SECONDS:-150}" "sanitize-$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$python" -m pytest -q -x \
+      -p no:cacheprovider tests/cuda -k "$small"
     tail -n 2 "$out/sanitize-$tool.log"
   done
 }

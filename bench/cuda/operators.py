@@ -52,6 +52,14 @@ def delta_inputs(b, t, h, width):
     return [q, torch.nn.functional.normalize(k, dim=-1), v, torch.rand(b, t, h, device="cuda"), g]
 
 
+def channel_delta_inputs(b, t, h, width):
+    return [*delta_inputs(b, t, h, width)[:4], gates(b, t, h, width)]
+
+
+def abc_inputs(b, t, h, width):
+    return [*latte_inputs(b, t, h, width), torch.randn(b, t, h, width, device="cuda").bfloat16()]
+
+
 def conv_inputs(b, t, h, width):
     return [torch.randn(b, t, h * width, device="cuda").bfloat16(), torch.randn(h * width, 4, device="cuda").bfloat16()]
 
@@ -86,9 +94,12 @@ OPERATORS = {
     "softmax, flash (PyTorch)": (latte_inputs, softmax("FLASH_ATTENTION"), None),
     "softmax, cuDNN (PyTorch)": (latte_inputs, softmax("CUDNN_ATTENTION"), None),
     "gated_slot": (slot_inputs, lambda q, k, v, s, g: OPS.gated_slot(q, k, v, s, g)[0], None),
+    "abc": (abc_inputs, lambda q, k, v, s: OPS.abc(q, k, v, s)[0], None),
+    "delta_scan, channel gate": (channel_delta_inputs, lambda q, k, v, beta, g: OPS.delta_scan(q, k, v, beta, g)[0], None),
+    "blurry_window": (latte_inputs, lambda q, k, v: OPS.blurry_window(q, k, v, slots=63, period=1024)[0], None),
     "short_conv": (conv_inputs, lambda x, w: OPS.short_conv(x, w)[0], None),
 }
-ATEN = {"gated_slot"}  # as chunks of ATen calls
+ATEN = {"delta_scan, channel gate", "blurry_window"}  # as chunks of ATen calls
 SHAPES = [(8, 2048, 16, 64), (8, 16384, 16, 64), (8, 16384, 16, 128), (1, 65536, 4, 64)]
 OPS = torch.ops.cortado
 
@@ -207,7 +218,7 @@ def main():
         torch.ops.load_library(os.environ.get("CORTADO_OPS", str(ROOT / "build/release/lib/libcortado_ops.so")))
         found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy": bandwidth(), "rows": []}
         for name in [name for name in OPERATORS if any(name.startswith(each) for each in chosen.only)]:
-            for shape in SHAPES if name not in ATEN else SHAPES[:2]:
+            for shape in SHAPES if name not in ATEN else SHAPES[1:2]:
                 found["rows"].append(measured(name, shape, found["copy"], chosen.seconds, chosen.profile))
                 torch.cuda.empty_cache()
                 if chosen.json:  # a GPU may be there for minutes

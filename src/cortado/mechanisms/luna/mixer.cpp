@@ -58,8 +58,10 @@ class LunaMixer : public Mixer {
   }
 
   // Two sums over the past, Σ A_s ⊗ k_s and Σ A_s ⊗ v_s, each divided by t.
-  Tensor causal(const Tensor& x, const Batch& batch, SequenceState* state) const {
+  Tensor causal(const Tensor& given, const Batch& batch, SequenceState* state) const {
     const NoAutocast in_float32;
+    const auto own = q_->weight.scalar_type();  // what comes may be of autocast's type
+    const Tensor x = at::isFloatingType(own) ? given.to(own) : given;
     const auto type = accumulation_type({x});
     const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
     const Tensor q = heads(*q_, x).to(type), k = heads(*k_, x).to(type);
@@ -72,7 +74,7 @@ class LunaMixer : public Mixer {
     auto [o, values] =
         gated_scan(weights, a, heads(*v_, x), {}, "key", 1.0, {}, start_of(state, "values"), batch.cu_seqlens);
     keep(state, {{"keys", keys}, {"values", values}});
-    return o.to(x.scalar_type());
+    return o.to(given.scalar_type());
   }
 
   Tensor bidirectional(const Tensor& x, const Batch& batch) const {
