@@ -51,6 +51,20 @@ def test_two_train_as_one(cortado, ranks, small, lines, tmp_path, kind):
     assert (tmp_path / "two" / "best.safetensors").exists()
 
 
+def test_a_group_of_one_makes_the_calls_of_many(cortado, ranks, small, lines, tmp_path):
+    config = small()
+    assert cortado("train", config, "--out", tmp_path / "alone", "--threads", 1).returncode == 0
+    for words, environment in ((["--context-parallel", 1], {"CORTADO_PARTS": "join"}), (["--share-optimizer"], {})):
+        codes, _, errors = ranks(1, "train", config, "--out", tmp_path / "grouped", "--overwrite", *words,
+                                 of_rank={0: {"environment": environment}}).end()  # fmt: skip
+        assert codes == [0], errors
+        alone, grouped = lines(tmp_path / "alone"), lines(tmp_path / "grouped")
+        assert all(close([line[key] for line in alone if key in line], [line[key] for line in grouped if key in line], 1e-5)
+                   for key in ("loss", "validation_loss"))  # fmt: skip
+        metrics = json.loads((tmp_path / "grouped" / "metrics.jsonl").read_text().splitlines()[0])
+        assert metrics["gradient_bytes"] > 0  # by way of the group
+
+
 def test_goes_on_with_another_number_of_processes(cortado, ranks, small, lines, tmp_path):
     config = small()
     assert cortado("train", config, "--out", tmp_path / "one", "--threads", 1).returncode == 0

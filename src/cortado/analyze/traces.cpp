@@ -126,6 +126,7 @@ std::optional<SlotTrace> slot_trace(const std::vector<OperatorCall>& calls) {
   const bool factors = keys && values;
   if (!factors) {
     keys = find_call(calls, "cortado::gated_scan", "value");
+    if (!keys) keys = find_call(calls, "cortado::_gated_scores", "value");  // on a GPU
     values = find_call(calls, "cortado::gated_scan", "key");
   }
   if (!keys || !values) return std::nullopt;

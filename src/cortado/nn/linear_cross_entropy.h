@@ -13,7 +13,6 @@ namespace cortado {
 // pass, which also forms the gradients: memory is O(N·D + V·D) and not O(N·V). `chunk`: logits in memory at a time
 // (0: 64 MiB of float32; on a GPU, which few rows do not fill, 256). Differentiating twice is an error.
 Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
-                            const Tensor& targets, std::optional<double> softcap = {},
-                            int64_t chunk = 0);
+                            const Tensor& targets, std::optional<double> softcap = {}, int64_t chunk = 0);
 
 }  // namespace cortado

@@ -26,8 +26,8 @@ AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s
   const auto type =
       accumulation_type({q, k, v, s, start.key_state, start.value_state, start.normalizer, start.maximum});
   const auto operands = slot_operands(q, v, s.sym_size(3), type);
-  SlotInputs in{q.to(operands),  k.to(operands),    v.to(operands), slot_scale(scale, q),
-                start.key_state, start.value_state};
+  SlotInputs in{q.to(operands),       k.to(operands),  v.to(operands),
+                slot_scale(scale, q), start.key_state, start.value_state};
   const SlotSizes sizes = check_slot_inputs(kAbcOp, in, {{"s", s}}, s.sym_size(3), cu_seqlens);
   if (resumed) {
     expect_shape(kAbcOp, "normalizer", *start.normalizer, {sizes.rows, sizes.heads.state, sizes.slots});

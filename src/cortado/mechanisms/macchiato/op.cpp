@@ -80,8 +80,7 @@ LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, c
                          const JoinedKeys& window, const MacchiatoOptions& options) {
   const latent::MixWeights weights = latent::mix_weights(query_logits);
   const Tensor near = attend_joined(window_q, window, options);
-  LatteResult result =
-      latte_with_weights(weights.p, key_logits, v, options.causal, options.start, options.cu_seqlens);
+  LatteResult result = latte_with_weights(weights.p, key_logits, v, options.causal, options.start, options.cu_seqlens);
   const int64_t heads = query_logits.size(2);
   const auto all = [&](const Tensor& x) { return expand_heads(x.to(at::kBFloat16), heads); };
   result.o = latent::mix(all(result.o), all(near), weights.first);

@@ -24,8 +24,9 @@ at::ScalarType slot_operands(const Tensor& q, const Tensor& v, const c10::SymInt
 
 SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, const OptionalTensor& cu_seqlens) {
   return [=](const Tensor& q, const Tensor& x, std::string_view read, double scale, const OptionalTensor& start) {
-    if (read == "slot") return gated_scan(q, weights, x, gate, "key", scale, {}, start, cu_seqlens);
-    return gated_scores(q, weights, x, gate, "value", scale, start, cu_seqlens);
+    const std::string_view side = read == "slot" ? "key" : "value";
+    if (read == "channel" && x.is_cuda()) return gated_scores(q, weights, x, gate, side, scale, start, cu_seqlens);
+    return gated_scan(q, weights, x, gate, side, scale, {}, start, cu_seqlens);
   };
 }
 

@@ -96,7 +96,7 @@ DEV float logarithm(float x) {
 }
 
 // What reads memory behind this does not come before it.
-DEV void keep_order() { CORTADO_ASM(asm volatile("" ::: "memory"), (void)0); }
+DEV void keep_order() { CORTADO_ASM(asm volatile("" :: : "memory"), (void)0); }
 
 DEV float square_root(float x) {
   float y;

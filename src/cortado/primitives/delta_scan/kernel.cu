@@ -29,4 +29,6 @@ extern "C" __global__ void __launch_bounds__(256) delta_store(const cortado::del
   cortado::delta::store(in);
 }
 
-extern "C" __global__ void __launch_bounds__(256) delta_rest(const cortado::delta::GpuRest in) { cortado::delta::rest(in); }
+extern "C" __global__ void __launch_bounds__(256) delta_rest(const cortado::delta::GpuRest in) {
+  cortado::delta::rest(in);
+}

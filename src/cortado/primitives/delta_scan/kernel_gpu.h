@@ -43,10 +43,10 @@ struct GpuStored {
 // The gradients that are left, of values that are known: with r = gained - lost / scale + (dv . e) k
 //   dk = beta r - held / scale + beta (dv . e) k        dbeta = k . r
 struct GpuRest {
-  GpuTimed k, e, dv, beta;        // beta as above
-  GpuTimed held, lost, gained;    // 16-bit [B, T, heads, K]: S dv, R's answer to dv, and to do
-  GpuTimed dk;                    // 16-bit
-  float* dbeta;                   // [B, T, heads]
+  GpuTimed k, e, dv, beta;      // beta as above
+  GpuTimed held, lost, gained;  // 16-bit [B, T, heads, K]: S dv, R's answer to dv, and to do
+  GpuTimed dk;                  // 16-bit
+  float* dbeta;                 // [B, T, heads]
   float inverse_scale;
   int tokens, heads, keys, values;
 };

@@ -51,9 +51,9 @@ class Calls : public gated::Calls {
     const Tensor k = cuda::in_pieces(keys);
     const auto room = [&] { return at::empty({batch_, tokens_, heads_, gated::kGpuChunk}, k.options()); };
     const Inverses out{room(), turned ? room() : Tensor()};
-    const GpuInverse in{cuda::timed(k),          cuda::timed(g_),         cuda::timed(beta_),
-                        cuda::timed(out.straight), cuda::timed(out.turned), bounds_.get(),
-                        int(tokens_),            int(heads_),             int(k.size(3))};
+    const GpuInverse in{cuda::timed(k),          cuda::timed(g_), cuda::timed(beta_), cuda::timed(out.straight),
+                        cuda::timed(out.turned), bounds_.get(),   int(tokens_),       int(heads_),
+                        int(k.size(3))};
     machine_.launch({kSource, variant(k.size(3)), "delta_inverse", unsigned(kGpuInverseThreads),
                      size_t(gpu_inverse_shared_bytes(gated::wide(k.size(3))))},
                     {unsigned(rows_ * heads_), unsigned(gated::divide_up(bounds_.longest, gated::kGpuChunk))}, &in);
@@ -78,11 +78,11 @@ class Calls : public gated::Calls {
     const Tensor k = cuda::in_pieces(keys);
     out.x = timed_like(of.held);
     out.beta = at::empty({batch_, tokens_, heads_}, k.options().dtype(at::kFloat));
-    const GpuRest in{cuda::timed(k),       cuda::timed(errors),  cuda::timed(dv),
-                     cuda::timed(beta_),   cuda::timed(of.held), cuda::timed(of.lost),
+    const GpuRest in{cuda::timed(k),         cuda::timed(errors),  cuda::timed(dv),
+                     cuda::timed(beta_),     cuda::timed(of.held), cuda::timed(of.lost),
                      cuda::timed(of.gained), cuda::timed(out.x),   out.beta.mutable_data_ptr<float>(),
-                     float(1 / factor_),   int(tokens_),         int(heads_),
-                     int(k.size(3)),       int(errors.size(3))};
+                     float(1 / factor_),     int(tokens_),         int(heads_),
+                     int(k.size(3)),         int(errors.size(3))};
     machine_.launch({kSource, variant(64), "delta_rest", gated::kGpuThreads},
                     cuda::row_blocks(batch_, tokens_ * heads_, std::max(k.size(3), errors.size(3))), &in);
   }
@@ -152,7 +152,8 @@ FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& option
   Tensor errors;
   const Inverses inverses = calls.inverses(in.x, true);
   calls.forward(inverses, y, in.x, in.v, given.initial, &errors, gate ? w : Tensor(), gate ? &crossings : nullptr);
-  const auto behind = calls.behind(inverses, in.x, y, w, in.v, final_grad, in.initial.defined(), gate ? &crossings : nullptr);
+  const auto behind =
+      calls.behind(inverses, in.x, y, w, in.v, final_grad, in.initial.defined(), gate ? &crossings : nullptr);
   out.v = behind.o;
   if (in.initial.defined()) {
     out.initial = behind.last;

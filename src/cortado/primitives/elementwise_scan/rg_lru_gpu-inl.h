@@ -112,8 +112,8 @@ DEV void rg_lru_gates_gradient(const GpuRgLru& in) {
       if (row + n >= place.end) continue;
       Two dr, di, dx;
       UNROLL for (int c = 0; c < 2; ++c) {
-        const RgLruGradients found = rg_lru_gradients(in, r[n].x[c], i[n].x[c], x[n].x[c], slope.x[c], first[n],
-                                                      dlog_a[n].x[c], db[n].x[c]);
+        const RgLruGradients found =
+            rg_lru_gradients(in, r[n].x[c], i[n].x[c], x[n].x[c], slope.x[c], first[n], dlog_a[n].x[c], db[n].x[c]);
         dr.x[c] = found.r;
         di.x[c] = found.i;
         dx.x[c] = found.x;

@@ -22,8 +22,7 @@ void expect_near(const Tensor& found, const Tensor& right, const char* what, dou
 void check(int64_t tokens, int64_t width, at::ScalarType gates, at::ScalarType type) {
   at::manual_seed(7);
   cuda::EmulatedMachine machine(
-      {{"rg_lru_gates",
-        cuda::kernel_of<elementwise::GpuRgLru>([](const auto& in) { elementwise::rg_lru_gates(in); })},
+      {{"rg_lru_gates", cuda::kernel_of<elementwise::GpuRgLru>([](const auto& in) { elementwise::rg_lru_gates(in); })},
        {"rg_lru_gates_gradient",
         cuda::kernel_of<elementwise::GpuRgLru>([](const auto& in) { elementwise::rg_lru_gates_gradient(in); })}});
   const auto numbers = [&](at::ScalarType of) { return alone((at::randn({2, tokens, width}) * 2).to(of)); };

@@ -21,8 +21,8 @@ bool gpu_gates(std::initializer_list<Tensor> timed, const Tensor& slope);
 RgLruWrites rg_lru_on_gpu(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope, const Tensor& first,
                           cuda::Machine& machine);
 RgLruDerivatives rg_lru_gradient_on_gpu(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope,
-                                       const Tensor& first, const Tensor& dlog_a, const Tensor& db,
-                                       double largest_slope, cuda::Machine& machine);
+                                        const Tensor& first, const Tensor& dlog_a, const Tensor& db,
+                                        double largest_slope, cuda::Machine& machine);
 
 // The same, differentiable, where the tensors are.
 RgLruWrites rg_lru_gates(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope, const Tensor& first,

@@ -70,8 +70,9 @@ class Stream {
         const int p = s * kGpuStreamTokens + i, channel = blockIdx.x * kGpuStreamChannels + x;
         const bool there = p < at_.tokens && channel < times_.channels;
         const GpuChannels& tensor = *streams_[j];
-        const float* from = there ? tensor.data + at_.batch * tensor.batch + (at_.first + token(p)) * tensor.token + channel
-                                  : tensor.data;
+        const float* from =
+            there ? tensor.data + at_.batch * tensor.batch + (at_.first + token(p)) * tensor.token + channel
+                  : tensor.data;
         copy16(shared_address(stage(s) + j * kNumbers + i * kGpuStreamChannels + x), from, there ? 16 : 0);
       }
     }

@@ -30,6 +30,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
 
  public:
   DEV explicit ChannelScan(const GpuScan& scan) : Base(scan, shared_memory() + 2 * kStageBytes) {
+    Base::find_output();
     shared_ = shared_memory();
     base_ = shared_address(shared_);
     raised_ = states_ + kGpuStateCopies * kKeys * kGpuPiece * 2;
@@ -412,6 +413,34 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   const float* next_gates_;  // of this thread's first row of the next chunk
 };
 
+// What the gates' gradient reads of one token: y dy - x dx of this thread's two channels, and which gates are cut.
+struct ChannelOperands {
+  const GpuChannelGradient& in;
+  const u16 *y, *dy, *x, *dx;
+  const float* g;
+
+  DEV ChannelOperands(const GpuChannelGradient& given, int head, int channel, long long batch, long long first)
+      : in(given) {
+    const auto start = [&](const GpuTimed& of) {
+      return batch * of.batch + first * of.token + head / (in.heads / of.heads) * of.head + channel;
+    };
+    y = static_cast<const u16*>(in.y.data) + start(in.y);
+    dy = static_cast<const u16*>(in.dy.data) + start(in.dy);
+    x = static_cast<const u16*>(in.x.data) + start(in.x);
+    dx = static_cast<const u16*>(in.dx.data) + start(in.dx);
+    g = static_cast<const float*>(in.g.data) + start(in.g);
+  }
+  DEV Two difference(int t) const {
+    const auto both = [&](const u16* numbers, const GpuTimed& of) {
+      return *reinterpret_cast<const u32*>(numbers + times(t, of.token));
+    };
+    const u32 a = both(y, in.y), da = both(dy, in.dy), b = both(x, in.x), db = both(dx, in.dx);
+    return {unpack_low(a) * unpack_low(da) - unpack_low(b) * unpack_low(db),
+            unpack_high(a) * unpack_high(da) - unpack_high(b) * unpack_high(db)};
+  }
+  DEV u32 is_cut(int t, int z) const { return g[times(t, in.g.token) + z] < kCut ? 1u : 0u; }
+};
+
 // The gates' gradient from what the calls have left (kernel_gpu.h): a block has a segment of a head, 64 of its channels; a
 // thread two channels and 32 tokens.
 DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
@@ -423,41 +452,25 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
   const long long first = in.bounds ? in.bounds[row] : 0, batch = in.bounds ? 0 : row;
   const int tokens = in.bounds ? static_cast<int>(in.bounds[row + 1] - first) : in.tokens;
   if (segment * kGpuSegment >= tokens) return;
-  const auto start = [&](const GpuTimed& x) {
-    return batch * x.batch + first * x.token + head / (in.heads / x.heads) * x.head + channel;
-  };
-  const u16 *y = static_cast<const u16*>(in.y.data) + start(in.y),
-            *dy = static_cast<const u16*>(in.dy.data) + start(in.dy);
-  const u16 *x = static_cast<const u16*>(in.x.data) + start(in.x),
-            *dx = static_cast<const u16*>(in.dx.data) + start(in.dx);
-  const float* g = static_cast<const float*>(in.g.data) + start(in.g);
+  const ChannelOperands operands(in, head, channel, batch, first);
   const int begin = segment * kGpuSegment + slice * kTokens;
   const bool there = channel < in.keys, full = there && begin + kTokens <= tokens;
-  const auto part = [&](int t) -> Two {
-    const auto both = [&](const u16* numbers, const GpuTimed& of) {
-      return *reinterpret_cast<const u32*>(numbers + times(t, of.token));
-    };
-    const u32 a = both(y, in.y), da = both(dy, in.dy), b = both(x, in.x), db = both(dx, in.dx);
-    return {unpack_low(a) * unpack_low(da) - unpack_low(b) * unpack_low(db),
-            unpack_high(a) * unpack_high(da) - unpack_high(b) * unpack_high(db)};
-  };
-  // A gate that is cut leaves no gradient: read before anything is written, which it might be for all the compiler knows.
-  const auto is_cut = [&](int t, int z) -> u32 { return g[times(t, in.g.token) + z] < kCut ? 1u : 0u; };
+  // All that is read comes before anything is written, which it might be for all the compiler knows.
   Two own[kTokens], sum = {0, 0};
-  u32 cuts[2] = {0, 0};
+  u32 cuts[2] = {0, 0};  // a gate that is cut leaves no gradient
   if (full) {
-    UNROLL for (int i = 0; i < kTokens; ++i) own[i] = part(begin + i);
-    UNROLL for (int i = 0; i < kTokens; ++i) { UNROLL for (int z = 0; z < 2; ++z) cuts[z] |= is_cut(begin + i, z) << i; }
+    UNROLL for (int i = 0; i < kTokens; ++i) own[i] = operands.difference(begin + i);
+    UNROLL for (int i = 0; i < kTokens; ++i) {
+      UNROLL for (int z = 0; z < 2; ++z) cuts[z] |= operands.is_cut(begin + i, z) << i;
+    }
   } else {
     UNROLL for (int i = 0; i < kTokens; ++i) {
       const bool has = there && begin + i < tokens;
-      own[i] = has ? part(begin + i) : Two{0, 0};
-      UNROLL for (int z = 0; z < 2; ++z) cuts[z] |= (has ? is_cut(begin + i, z) : 0u) << i;
+      own[i] = has ? operands.difference(begin + i) : Two{0, 0};
+      UNROLL for (int z = 0; z < 2; ++z) cuts[z] |= (has ? operands.is_cut(begin + i, z) : 0u) << i;
     }
   }
-  UNROLL for (int i = 0; i < kTokens; ++i) {
-    UNROLL for (int z = 0; z < 2; ++z) sum.x[z] += own[i].x[z];
-  }
+  UNROLL for (int i = 0; i < kTokens; ++i) { UNROLL for (int z = 0; z < 2; ++z) sum.x[z] += own[i].x[z]; }
   totals[CORTADO_THREAD] = sum;
   __syncthreads();
   if (!there) return;

@@ -23,7 +23,7 @@ using cuda::GpuTimed;
 // of which the dq call leaves q_u dq_u in `dots` and S in `crossing_states`, and the dk call k_u dk_u and Y.
 // gated_scan_gate_gradient adds them up. Sums stay within a segment: over the whole row, what 16 bits leave out adds up.
 struct GpuScan {
-  GpuTimed q, k, v, o;       // 16-bit numbers; o has all heads, and where it is wide float32
+  GpuTimed q, k, v, o;  // 16-bit numbers; o has all heads, and where it is wide float32
   int wide;
   GpuTimed g;                // float32 [B, T, heads(, channels)]; data null: none
   const float* initial;      // [rows, parts, heads, K, V], or null: 0

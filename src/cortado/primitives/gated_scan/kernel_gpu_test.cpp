@@ -173,7 +173,13 @@ TEST(GatedScanOnGpu, HeadsRowsAndWidths) {
 TEST(GatedScanOnGpu, ReadInFloat32) {
   check({.values = 96, .wide = true});
   check({.keys = 72, .values = 128, .tokens = 70, .reverse = true, .read_values = true, .wide = true});
-  check({.keys = 64, .tokens = 300, .heads = 1, .state_heads = 1, .read_values = true, .channels = true, .wide = true,
+  check({.keys = 64,
+         .tokens = 300,
+         .heads = 1,
+         .state_heads = 1,
+         .read_values = true,
+         .channels = true,
+         .wide = true,
          .parts = 2});
 }
 

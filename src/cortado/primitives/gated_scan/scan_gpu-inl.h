@@ -20,6 +20,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
 
  public:
   DEV explicit Scan(const GpuScan& scan) : Base(scan, shared_memory() + kStages * gpu_stage_bytes(kKeys)) {
+    Base::find_output();
     base_ = shared_address(shared_memory());
     gates_ = reinterpret_cast<float*>(states_ + kGpuStateCopies * kKeys * kGpuPiece * 2);
     sums_ = gates_ + 4 * kGpuChunk;

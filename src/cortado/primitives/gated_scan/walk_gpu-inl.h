@@ -71,7 +71,6 @@ class Walk {
     k_ = start<kKeys>(scan.k, 0);
     v_ = start<kGpuPiece>(scan.v, at_.piece * kGpuPiece);
     o_ = head_of<u16>(scan.o, scan, at_, eight());
-    if (scan.wide) o_ = reinterpret_cast<u16*>(head_of<float>(scan.o, scan, at_, value_of(0)));
   }
 
   // The chunk, and the token, that come at place c and p on the way; places in front of the last token are empty.
@@ -164,6 +163,10 @@ class Walk {
   // each eight, as products have them.
   DEV int eight() const { return at_.piece * kGpuPiece + side_ * 32 + (lane_ & 3) * 8; }
 
+  // Of walks that write by write(), once before it.
+  DEV void find_output() {
+    if (scan_.wide) o_ = reinterpret_cast<u16*>(head_of<float>(scan_.o, scan_, at_, value_of(0)));
+  }
   DEV void write(const float (*o)[4], int tile, int c) const {
     if (scan_.wide) return write_wide(o, tile, c);
     write_to(o_, scan_.o.token, o, tile, c);

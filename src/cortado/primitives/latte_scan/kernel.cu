@@ -21,9 +21,9 @@
 #define IS_APART false
 #endif
 #define THREADS (IS_APART ? 512 : 256)
-#define CORTADO_LATTE(name, task)                                                                          \
+#define CORTADO_LATTE(name, task)                                                                        \
   extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const cortado::latent::GpuLatte latte) { \
-    cortado::latent::Latte<KEYS, cortado::latent::Task::task, IS_APART>(latte).run();                     \
+    cortado::latent::Latte<KEYS, cortado::latent::Task::task, IS_APART>(latte).run();                    \
   }
 CORTADO_LATTE(latte_read, kRead)
 CORTADO_LATTE(latte_read_states, kReadStates)

@@ -20,10 +20,11 @@ struct GpuLatte {
   gated::GpuScan scan;  // q, k, v, o as above, of what U and W are made of: p (or its logits) and theta; parts as there
   GpuTimed theta;       // 16-bit numbers; of `logits`
   GpuTimed weights;     // w, of `logits`
-  const float *normalizer, *maximum;   // [rows, parts, heads, L], before the first chunk on the way, or null: 0, -inf.
-                                       // In reverse D, and what S and D are relative to
+  const float *normalizer, *maximum;  // [rows, parts, heads, L], before the first chunk on the way, or null: 0, -inf.
+                                      // In reverse D, and what S and D are relative to
   float *last_normalizer, *last_maximum;  // the same behind the last one, or null
-  float* carries;  // [chunks, heads, 2, L]: N and M in front of each chunk, which `weights` writes, and what is in reverse reads
+  float*
+      carries;  // [chunks, heads, 2, L]: N and M in front of each chunk, which `weights` writes, and what is in reverse reads
   float* scratch;  // [blocks, 2, kGpuScratch]: where logits rise steeply
   int softmax;     // of `read`: q has logits
   int latents;
@@ -72,8 +73,7 @@ constexpr int gpu_latte_shared_bytes(int keys, bool apart, bool across, bool log
 
 // Which of `carries` a row's first chunk has.
 constexpr long long gpu_first_carry(long long row, long long first_token, int tokens, bool packed) {
-  return packed ? first_token / gated::kGpuChunk + row
-                : row * ((tokens + gated::kGpuChunk - 1) / gated::kGpuChunk);
+  return packed ? first_token / gated::kGpuChunk + row : row * ((tokens + gated::kGpuChunk - 1) / gated::kGpuChunk);
 }
 
 }  // namespace cortado::latent

@@ -252,7 +252,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
   }
 
-  // --- A chunk's U and W. ---
+  // --- A chunk's U and W (weights_gpu-inl.h). ---
 
   // What a chunk's columns are relative to.
   struct Columns {
@@ -263,246 +263,36 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   };
 
   // Between these all that prepare wait for each other.
-  DEV void begin_chunk(Columns& columns, int stage, int c) const {
-    before(columns, c);
-    if (thread_ == 0) steep_[c & 1] = 0;
-    if ((chunk(c) + 1) * kGpuChunk <= at_.tokens) {
-      find_maxima<true>(theta_of(stage), c);
-    } else {
-      find_maxima<false>(theta_of(stage), c);
-    }
-  }
-  DEV void sum_chunk(float (*sums)[kColumns], Columns& columns, int stage, int c) const {
-    choose(columns, c);
-    if ((chunk(c) + 1) * kGpuChunk <= at_.tokens) {
-      sum_up<true>(sums, columns, theta_of(stage), c);
-    } else {
-      sum_up<false>(sums, columns, theta_of(stage), c);
-    }
-  }
-  DEV void end_chunk(float (*sums)[kColumns], const Columns& columns, int stage, int c) {
-    if (steep_[c & 1]) {
-      spell_out(columns, stage, c);
-    } else {
-      divide(sums, columns, stage, c);
-    }
-    carry_on(columns);
-  }
-
-  DEV void before(Columns& columns, int c) const {
-    UNROLL for (int x = 0; x < kColumns; ++x) {
-      columns.sum[x] = kReverse ? 0 : sum_[x];
-      columns.maximum[x] = kReverse ? -infinity() : maximum_[x];
-    }
-    if constexpr (kReverse || kTask == Task::kWeights) {
-      float* carry = carry_of(c);
-      const int latents = in_.latents;
-      const bool writes = thread_ < 32;
-      each_column(0, [&](int x, long long latent) {
-        if (kReverse) {
-          columns.sum[x] = carry[latent];
-          columns.maximum[x] = carry[latents + latent];
-        } else if (writes) {
-          carry[latent] = columns.sum[x];
-          carry[latents + latent] = columns.maximum[x];
-        }
-      });
-    }
-  }
-
+  DEV void begin_chunk(Columns& columns, int stage, int c) const;
+  DEV void sum_chunk(float (*sums)[kColumns], Columns& columns, int stage, int c) const;
+  DEV void end_chunk(float (*sums)[kColumns], const Columns& columns, int stage, int c);
+  DEV void before(Columns& columns, int c) const;
   // Of each warp's eight tokens. kFull: all of the chunk's are there.
   template <bool kFull>
-  DEV void find_maxima(const Latents& theta, int c) const {
-    UNROLL for (int p = 0; p < kPairs; ++p) {
-      float top[2] = {-infinity(), -infinity()}, first[2] = {-infinity(), -infinity()};
-      UNROLL for (int i = 0; i < kRowsEach; ++i) {
-        const int r = row_of(i);
-        if (!kFull && !there(c, r)) continue;
-        const u32 both = *word(theta, r, pair_of(p));
-        const float x[2] = {unpack_low(both), unpack_high(both)};
-        UNROLL for (int y = 0; y < 2; ++y) {
-          if (first[y] == -infinity()) first[y] = x[y];
-          top[y] = x[y] > top[y] ? x[y] : top[y];
-        }
-      }
-      const int place = order_ * kWidth + 2 * pair_of(p);
-      *reinterpret_cast<Two*>(maxima_ + place) = {top[0], top[1]};
-      *reinterpret_cast<Two*>(firsts_ + place) = {first[0], first[1]};
-    }
-  }
-
-  DEV void choose(Columns& columns, int c) const {
-    UNROLL for (int x = 0; x < kColumns; ++x) {
-      const int column = column_of(x);
-      const float maximum = columns.maximum[x];
-      float top = maximum, base = maximum;  // the running maximum rises from there on
-      UNROLL for (int w = 0; w < kGpuWarps; ++w) {
-        const float own = maxima_[w * kWidth + column];
-        top = own > top ? own : top;
-      }
-      if (base == -infinity()) {
-        for (int w = 0; w < kGpuWarps && base == -infinity(); ++w) base = firsts_[w * kWidth + column];
-      }
-      columns.top[x] = top;
-      columns.base[x] = base;
-      const float to = kReverse ? base : top;
-      columns.to[x] = to == -infinity() ? 0 : to;
-      // In reverse S is relative to the chunk's behind, and its base is not larger than that one's.
-      columns.factor[x] = kReverse ? (maximum_[x] == -infinity() ? 0 : relative(to, maximum_[x])) : relative(maximum, to);
-      if (top - base > kSteep) steep_[c & 1] = 1;  // -inf - -inf is no number, and not larger
-      if (thread_ < 32) factors_of(c)[column] = columns.factor[x];
-    }
-  }
-
+  DEV void find_maxima(const Latents& theta, int c) const;
+  DEV void choose(Columns& columns, int c) const;
   // Theta becomes W.
   template <bool kFull>
-  DEV void sum_up(float (*sums)[kColumns], const Columns& columns, const Latents& theta, int c) const {
-    float total[kColumns] = {};
-    UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      const int r = row_of(i);
-      UNROLL for (int p = 0; p < kPairs; ++p) {
-        u32* at = word(theta, r, pair_of(p));
-        const u32 both = *at;
-        float w[2] = {0, 0};
-        if (kFull || there(c, r)) {
-          w[0] = exponential(unpack_low(both) - columns.to[2 * p]);
-          w[1] = exponential(unpack_high(both) - columns.to[2 * p + 1]);
-        }
-        *at = pack(w[0], w[1]);
-        UNROLL for (int y = 0; y < 2; ++y) sums[i][2 * p + y] = total[2 * p + y] += w[y];
-      }
-    }
-    UNROLL for (int p = 0; p < kPairs; ++p) {
-      *reinterpret_cast<Two*>(sums_ + order_ * kWidth + 2 * pair_of(p)) = {total[2 * p], total[2 * p + 1]};
-    }
-  }
-
+  DEV void sum_up(float (*sums)[kColumns], const Columns& columns, const Latents& theta, int c) const;
   // N, and what is divided by it.
-  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage, int c) {
-    float front[kColumns];
-    UNROLL for (int x = 0; x < kColumns; ++x) {
-      front[x] = columns.sum[x] * relative(columns.maximum[x], columns.to[x]);
-      for (int w = 0; w < order_; ++w) front[x] += sums_[w * kWidth + column_of(x)];
-    }
-    UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      UNROLL for (int x = 0; x < kColumns; ++x) {
-        const float n = front[x] + sums[i][x];
-        sums[i][x] = n > 0 ? reciprocal(n) : 0.0f;
-      }
-    }
-    if constexpr (kTask == Task::kWeights) {
-      UNROLL for (int i = 0; i < kRowsEach; ++i) {
-        *reinterpret_cast<Two*>(outer_of(c) + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
-      }
-    } else if constexpr (kHasP) {
-      if (kStraightRead && in_.softmax) {
-        soften<true>(p_of(stage), sums);
-      } else {
-        multiply_p(sums, p_of(stage));
-      }
-      if constexpr (kLogit) sum_weights<false>(columns, stage, c);
-    }
-  }
+  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage, int c);
+  DEV void multiply_p(const float (*by)[kColumns], const Latents& tile) const;
 
-  DEV void multiply_p(const float (*by)[kColumns], const Latents& tile) const {
-    UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      UNROLL for (int p = 0; p < kPairs; ++p) multiply_word(word(tile, row_of(i), pair_of(p)), by[i] + 2 * p);
-    }
-  }
   DEV static void multiply_word(u32* at, const float* by) {
     const u32 both = *at;
     *at = pack(unpack_low(both) * by[0], unpack_high(both) * by[1]);
   }
-
   // Logits become p, times `by`. A warp's own rows.
   template <bool kMultiply>
-  DEV void soften(const Latents& tile, const float (*by)[kColumns]) const {
-    float x[kColumns][kRowsEach], of_rows[kRowsEach];
-    UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      UNROLL for (int p = 0; p < kPairs; ++p) {
-        const u32 both = *word(tile, row_of(i), pair_of(p));
-        const bool there = 2 * pair_of(p) < in_.latents;
-        x[2 * p][i] = there ? unpack_low(both) : -infinity();
-        x[2 * p + 1][i] = there ? unpack_high(both) : -infinity();
-      }
-      float largest = x[0][i];
-      UNROLL for (int y = 1; y < kColumns; ++y) largest = x[y][i] > largest ? x[y][i] : largest;
-      of_rows[i] = largest;
-    }
-    reduce_rows(of_rows, [](float a, float b) { return a > b ? a : b; });
-    UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      const float largest = of_rows[i];
-      of_rows[i] = 0;
-      UNROLL for (int y = 0; y < kColumns; ++y) of_rows[i] += x[y][i] = exponential(x[y][i] - largest);
-    }
-    reduce_rows(of_rows, [](float a, float b) { return a + b; });
-    UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      const float share = reciprocal(of_rows[i]);
-      UNROLL for (int y = 0; y < kColumns; ++y) x[y][i] *= kMultiply ? share * by[i][y] : share;
-      UNROLL for (int p = 0; p < kPairs; ++p) {
-        *word(tile, row_of(i), pair_of(p)) = pack(x[2 * p][i], x[2 * p + 1][i]);
-      }
-    }
-  }
-
+  DEV void soften(const Latents& tile, const float (*by)[kColumns]) const;
   // Of eight numbers a lane, each over all lanes: halves of them go to the other half of the lanes, until a lane has one.
   template <typename Join>
-  DEV void reduce_rows(float* x, const Join& join) const {
-    static_assert(kRowsEach == 8, "three halvings");
-    UNROLL for (int half = 4; half > 0; half /= 2) {
-      const int far = half * 4;
-      const bool second = lane_ & far;
-      UNROLL for (int i = 0; i < half; ++i) {
-        const float got = __shfl_xor_sync(~0u, second ? x[i] : x[i + half], far);
-        x[i] = join(second ? x[i + half] : x[i], got);
-      }
-    }
-    float one = x[0];
-    UNROLL for (int far = 2; far > 0; far /= 2) one = join(one, __shfl_xor_sync(~0u, one, far));
-    UNROLL for (int i = 0; i < 8; ++i) x[i] = __shfl_sync(~0u, one, i * 4);
-  }
-
+  DEV void reduce_rows(float* x, const Join& join) const;
   // D of every token: U w from it on, and the chunks' behind; with kSteep of the chunks' behind alone, as it was.
   template <bool kSteep>
-  DEV void sum_weights(const Columns& columns, int stage, int c) {
-    float sums[kRowsEach][2], total[2] = {};
-    UNROLL for (int i = kRowsEach - 1; i >= 0; --i) {
-      const u32 u = *word(p_of(stage), row_of(i), lane_), w = *word(w_of(stage), row_of(i), lane_);
-      sums[i][0] = total[0] += unpack_low(u) * unpack_low(w);
-      sums[i][1] = total[1] += unpack_high(u) * unpack_high(w);
-    }
-    *reinterpret_cast<Two*>(maxima_ + order_ * kWidth + 2 * lane_) = {total[0], total[1]};
-    __syncthreads();
-    UNROLL for (int y = 0; y < 2; ++y) {
-      float behind = sum_[y] * columns.factor[y], all = behind;
-      for (int w = 0; w < kGpuWarps; ++w) {
-        const float own = maxima_[w * kWidth + 2 * lane_ + y];
-        all += own;
-        if (w > order_) behind += own;
-      }
-      UNROLL for (int i = 0; i < kRowsEach; ++i) sums[i][y] = kSteep ? sum_[y] : sums[i][y] + behind;
-      sum_[y] = all;
-    }
-    if constexpr (kOut) {
-      UNROLL for (int i = 0; i < kRowsEach; ++i) {
-        *reinterpret_cast<Two*>(outer_of(c) + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
-      }
-    }
-  }
-
+  DEV void sum_weights(const Columns& columns, int stage, int c);
   // The sums and maxima behind this chunk; of D sum_weights has them.
-  DEV void carry_on(const Columns& columns) {
-    UNROLL for (int x = 0; x < kColumns; ++x) {
-      if constexpr (kReverse) {
-        if (columns.base[x] != -infinity()) maximum_[x] = columns.base[x];
-      } else {
-        float all = columns.sum[x] * columns.factor[x];
-        for (int w = 0; w < kGpuWarps; ++w) all += sums_[w * kWidth + column_of(x)];
-        sum_[x] = all;
-        maximum_[x] = columns.top[x];
-      }
-    }
-  }
+  DEV void carry_on(const Columns& columns);
 
   // S, which is multiplied by the chunk's factors, in 16 bits: so, or where logits are steep as it was.
   DEV void write_state(int c) {
@@ -536,7 +326,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
       add_pairs<true>(o, q, in, tile, tile, c);
     }
     if constexpr (kAcross) finish(o, stage, tile, c);
-    Base::write(o, tile, c);
+    Base::write_to(Base::o_, scan_.o.token, o, tile, c);
   }
 
   DEV void multiply_state(float (*o)[4], const u32* rows, int i) const {
@@ -550,8 +340,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // What 16 tokens before (kMask: or these themselves) give to o.
   template <bool kMask>
-  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys,
-                     int c) const {
+  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys, int c) const {
     float a[2][4] = {};
     if (!steep_now_) {
       UNROLL for (int i = 0; i < kKeys / 16; ++i) {
@@ -644,11 +433,11 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   const GpuLatte& in_;
   const u32 base_;
-  float *maxima_, *firsts_, *sums_;  // [warps, latents], the warps as tokens come
-  float* factors_;                   // [2, latents]
-  volatile u32* steep_;              // of each second chunk, whether logits rise steeply
-  float* outer_;                     // of a chunk, [tokens, kGpuFloatRow]: 1 / N, or D
-  int order_;     // of this warp's tokens among all
+  float *maxima_, *firsts_, *sums_;          // [warps, latents], the warps as tokens come
+  float* factors_;                           // [2, latents]
+  volatile u32* steep_;                      // of each second chunk, whether logits rise steeply
+  float* outer_;                             // of a chunk, [tokens, kGpuFloatRow]: 1 / N, or D
+  int order_;                                // of this warp's tokens among all
   float sum_[kColumns], maximum_[kColumns];  // N and M; in reverse D and what it is relative to
   bool steep_now_ = false;
 };
@@ -656,3 +445,4 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 }  // namespace cortado::latent
 
 #include "cortado/primitives/latte_scan/steep_gpu-inl.h"
+#include "cortado/primitives/latte_scan/weights_gpu-inl.h"

@@ -14,7 +14,8 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kWidest = 128;
 
-void launch(cuda::Machine& machine, const char* name, const Tensor& rows, int64_t width, size_t shared, const void* in) {
+void launch(cuda::Machine& machine, const char* name, const Tensor& rows, int64_t width, size_t shared,
+            const void* in) {
   if (rows.numel() == 0) return;
   machine.launch({"latte_scan/kernel_mix", "", name, 256, shared},
                  cuda::row_blocks(rows.size(0), rows.size(1) * rows.size(2), width), in);
@@ -40,9 +41,7 @@ In sized(const Tensor& timed) {
 Tensor with_width(const Tensor& x, int64_t width) {
   return at::empty({x.size(0), x.size(1), x.size(2), width}, x.options());
 }
-Tensor sums_of(const Tensor& x) {
-  return at::empty({x.size(0), x.size(1), x.size(2)}, x.options().dtype(at::kFloat));
-}
+Tensor sums_of(const Tensor& x) { return at::empty({x.size(0), x.size(1), x.size(2)}, x.options().dtype(at::kFloat)); }
 
 class MixWeightsFunction : public torch::autograd::Function<MixWeightsFunction> {
  public:
@@ -76,8 +75,9 @@ class MixFunction : public torch::autograd::Function<MixFunction> {
 bool gpu_mixes(const Tensor& logits, const Tensor& v) {
   const auto good = [](const Tensor& x) { return x.is_cuda() && x.scalar_type() == at::kBFloat16; };
   const bool real = !logits.unsafeGetTensorImpl()->is_python_dispatch();  // no shapes alone, as when a graph is traced
-  return real && good(logits) && good(v) && logits.size(2) == v.size(2) && logits.size(3) % 8 == 1 && logits.size(3) <= kWidest + 1 &&
-         v.size(3) % 8 == 0 && v.size(3) <= kWidest && cuda::usable(v.device().index());
+  return real && good(logits) && good(v) && logits.size(2) == v.size(2) && logits.size(3) % 8 == 1 &&
+         logits.size(3) <= kWidest + 1 && v.size(3) % 8 == 0 && v.size(3) <= kWidest &&
+         cuda::usable(v.device().index());
 }
 
 MixWeights mix_weights_on_gpu(const Tensor& logits, cuda::Machine& machine) {

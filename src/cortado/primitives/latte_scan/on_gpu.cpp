@@ -82,9 +82,7 @@ class Calls {
  private:
   at::TensorOptions floats() const { return v_.options().dtype(at::kFloat); }
   Tensor empty(int64_t width) const { return at::empty({batch_, tokens_, heads_, width}, v_.options()); }
-  int64_t chunks() const {
-    return packed_ ? tokens_ / kGpuChunk + rows_ + 1 : rows_ * divide_up(tokens_, kGpuChunk);
-  }
+  int64_t chunks() const { return packed_ ? tokens_ / kGpuChunk + rows_ + 1 : rows_ * divide_up(tokens_, kGpuChunk); }
 
   // Room for what one part of each row carries, or all of them; `turned`: S^T.
   Carried states(bool turned, int64_t parts = 0) const {
@@ -134,8 +132,9 @@ class Calls {
     const Tensor scratch = at::empty({blocks * parts_, 2, kGpuScratch}, floats());
     call.scratch = scratch.mutable_data_ptr<float>();
     const auto shared = size_t(gpu_latte_shared_bytes(wide, apart, turned, logits));
-    machine_.launch({kSource, variant(wide) + (apart ? " APART" : ""), name, unsigned(gpu_latte_threads(apart)), shared},
-                    {unsigned(blocks), unsigned(parts_)}, &call);
+    machine_.launch(
+        {kSource, variant(wide) + (apart ? " APART" : ""), name, unsigned(gpu_latte_threads(apart)), shared},
+        {unsigned(blocks), unsigned(parts_)}, &call);
   }
   static std::string variant(int wide) { return "KEYS=" + std::to_string(wide); }
   // Of kernels that are in every one: that which is compiled anyway.
@@ -282,8 +281,8 @@ LatteResult read_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine, int64_
   return Calls(with_plain_states(in), machine, parts).read(in.query);
 }
 
-GpuLatteGradients differentiate_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given,
-                                       cuda::Machine& machine, int64_t parts) {
+GpuLatteGradients differentiate_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given, cuda::Machine& machine,
+                                       int64_t parts) {
   const c10::DeviceGuard guard(in.v.device());
   GpuLatteGradients plain = given;
   for (Tensor* x : {&plain.state, &plain.normalizer}) {

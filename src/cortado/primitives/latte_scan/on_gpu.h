@@ -7,9 +7,9 @@
 namespace cortado::latent {
 
 struct GpuLatteInputs {
-  Tensor query, theta, v;               // [B,T,H,.]
-  Tensor state, normalizer, maximum;    // float32 [rows,H,..], or undefined
-  bool softmax = true;                  // query has logits
+  Tensor query, theta, v;                        // [B,T,H,.]
+  Tensor state, normalizer, maximum;             // float32 [rows,H,..], or undefined
+  bool softmax = true;                           // query has logits
   const std::vector<int64_t>* bounds = nullptr;  // of packed sequences
 };
 

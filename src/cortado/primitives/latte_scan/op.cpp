@@ -165,8 +165,7 @@ LatteGradients backward_by_kernel(const LatteArguments& in, const Sizes& sizes, 
 
 latent::GpuLatteInputs gpu_inputs(const LatteArguments& in, const Bounds& bounds) {
   const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
-  return {in.query, in.theta, in.v, given(in.state), given(in.normalizer), given(in.maximum), in.softmax,
-          bounds.get()};
+  return {in.query, in.theta, in.v, given(in.state), given(in.normalizer), given(in.maximum), in.softmax, bounds.get()};
 }
 
 LatteGradients backward_on_gpu(const latent::GpuLatteInputs& in, const OutputGradients& gradients) {

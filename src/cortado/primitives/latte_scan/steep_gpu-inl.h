@@ -10,7 +10,7 @@ namespace cortado::latent {
 
 template <int kKeys, Task kTask, bool kApart>
 DEV float Latte<kKeys, kTask, kApart>::theta_at(int c, int r, int column) const {
-  const GpuTimed& x = kLogit                     ? in_.theta
+  const GpuTimed& x = kLogit                    ? in_.theta
                       : kTask == Task::kWeights ? scan_.v
                       : kTask == Task::kValues  ? scan_.q
                                                 : scan_.k;

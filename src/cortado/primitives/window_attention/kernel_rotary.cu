@@ -1,4 +1,6 @@
 // Rotary positions: rotary_gpu.h says what is computed.
 #include "cortado/primitives/window_attention/rotary_gpu-inl.h"
 
-extern "C" __global__ void __launch_bounds__(256) rotary(const cortado::window::GpuRotary in) { cortado::window::turn(in); }
+extern "C" __global__ void __launch_bounds__(256) rotary(const cortado::window::GpuRotary in) {
+  cortado::window::turn(in);
+}

@@ -23,7 +23,8 @@ DEV void turn(const GpuRotary& in) {
   if (turns) {
     float other[8];
     numbers(channel + far, other);
-    const long long angles = row.batch * in.table + device::times(row.t, in.half) + (far > 0 ? channel : channel - in.half);
+    const long long angles =
+        row.batch * in.table + device::times(row.t, in.half) + (far > 0 ? channel : channel - in.half);
     const float side = far > 0 ? -in.direction : in.direction;
     UNROLL for (int i = 0; i < 8; i += 4) {
       const auto c = *reinterpret_cast<const device::FourFloats*>(in.cos + angles + i);

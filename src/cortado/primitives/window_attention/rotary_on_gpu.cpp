@@ -36,7 +36,8 @@ bool gpu_turns(const Tensor& x, const Tensor& cos) {
 }
 
 Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction, cuda::Machine& machine) {
-  const Tensor from = cuda::in_pieces(x), c = cos.contiguous(), s = sin.contiguous(), y = at::empty(x.sizes(), x.options());
+  const Tensor from = cuda::in_pieces(x), c = cos.contiguous(), s = sin.contiguous(),
+               y = at::empty(x.sizes(), x.options());
   GpuRotary in{};
   in.x = cuda::timed(from);
   in.y = cuda::timed(y);
