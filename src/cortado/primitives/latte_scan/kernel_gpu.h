@@ -25,7 +25,7 @@ struct GpuLatte {
   float *last_normalizer, *last_maximum;  // the same behind the last one, or null
   float*
       carries;  // [chunks, heads, 2, L]: N and M in front of each chunk, which `weights` writes, and what is in reverse reads
-  float* scratch;  // [blocks, 2, kGpuScratch]: where logits rise steeply
+  float* scratch;  // [blocks, kGpuScratch]: where logits rise steeply
   int softmax;     // of `read`: q has logits
   int latents;
 };
@@ -66,9 +66,9 @@ constexpr int gpu_latte_stage_bytes(int keys, bool logits) {
 }
 constexpr int gpu_latte_shared_bytes(int keys, bool apart, bool across, bool logits) {
   const int width = across ? gated::kGpuPiece : keys;  // of the latents that a block has
-  const int outer = (apart ? 2 : 1) * gated::kGpuChunk * kGpuFloatRow * 4;
+  const int outer = gated::kGpuChunk * kGpuFloatRow * 4;
   return gpu_latte_stages(apart) * gpu_latte_stage_bytes(keys, logits) + keys * gated::kGpuPiece * 2 +
-         (3 * kGpuWarps + 2) * width * 4 + 16 + (across ? outer : 0);
+         (3 * kGpuWarps + 1) * width * 4 + 16 + (across ? outer : 0);
 }
 
 // Which of `carries` a row's first chunk has.

@@ -44,8 +44,8 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     firsts_ = maxima_ + kGpuWarps * kWidth;
     sums_ = firsts_ + kGpuWarps * kWidth;
     factors_ = sums_ + kGpuWarps * kWidth;
-    steep_ = reinterpret_cast<volatile u32*>(factors_ + 2 * kWidth);
-    outer_ = factors_ + 2 * kWidth + 4;
+    steep_ = reinterpret_cast<volatile u32*>(factors_ + kWidth);
+    outer_ = factors_ + kWidth + 4;
     order_ = kReverse ? kGpuWarps - 1 - thread_ / 32 : thread_ / 32;
   }
 
@@ -95,7 +95,8 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     wait_for_groups<0>();
   }
 
-  // The two halves of the block meet three times a chunk: these warps are at chunk c, the others at the one behind it.
+  // The two halves of the block meet three times a chunk: these warps are at chunk c, the others at the one behind it. (What
+  // meets is whole warps, each wherever it is in the code.)
   DEV void multiply_all() {
     for (int i = 0; i + 2 < kStages; ++i) fetch(at_.begin + i, i);
     int stage = kStages - 1;
@@ -181,9 +182,6 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     const int first = thread_ / 32 * kRowsEach;
     return kReverse ? first + kRowsEach - 1 - i : first + i;
   }
-  // Of a chunk; the one before is still read while it is prepared.
-  DEV float* factors_of(int c) const { return factors_ + (c & 1) * kWidth; }
-  DEV float* outer_of(int c) const { return outer_ + (kApart ? (c & 1) * kGpuChunk * kGpuFloatRow : 0); }
   DEV bool there(int c, int r) const { return token(c, r) < at_.tokens; }
   DEV int latent_of(int column) const { return (kAcross ? at_.piece * kGpuPiece : 0) + column; }
   DEV int column_of(int x) const { return 2 * pair_of(x / 2) + x % 2; }
@@ -275,7 +273,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   template <bool kFull>
   DEV void sum_up(float (*sums)[kColumns], const Columns& columns, const Latents& theta, int c) const;
   // N, and what is divided by it.
-  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage, int c);
+  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage);
   DEV void multiply_p(const float (*by)[kColumns], const Latents& tile) const;
 
   DEV static void multiply_word(u32* at, const float* by) {
@@ -290,7 +288,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   DEV void reduce_rows(float* x, const Join& join) const;
   // D of every token: U w from it on, and the chunks' behind; with kSteep of the chunks' behind alone, as it was.
   template <bool kSteep>
-  DEV void sum_weights(const Columns& columns, int stage, int c);
+  DEV void sum_weights(const Columns& columns, int stage);
   // The sums and maxima behind this chunk; of D sum_weights has them.
   DEV void carry_on(const Columns& columns);
 
@@ -298,13 +296,12 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   DEV void write_state(int c) {
     steep_now_ = steep_[c & 1] != 0;
     if (steep_now_ && kOut) Base::write_state(0);
-    const float* factors = factors_of(c);
     UNROLL for (int i = 0; i < kRows; ++i) {
       UNROLL for (int j = 0; j < 4; ++j) {
         UNROLL for (int x = 0; x < 4; ++x) {
           const int row = (warp_ * kRows + i) * 16 + (lane_ >> 2) + x / 2 * 8;
           const int column = side_ * 32 + j * 8 + (lane_ & 3) * 2 + x % 2;
-          state_[i][j][x] *= factors[kAcross ? column : row];
+          state_[i][j][x] *= factors_[kAcross ? column : row];
         }
       }
     }
@@ -322,10 +319,10 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
       multiply_state(o, q[i], i);
     }
     if (!(steep_now_ && kAcross)) {
-      UNROLL_BY(1) for (int keys = 0; keys < tile; ++keys) add_pairs<false>(o, q, in, tile, keys, c);
-      add_pairs<true>(o, q, in, tile, tile, c);
+      UNROLL_BY(1) for (int keys = 0; keys < tile; ++keys) add_pairs<false>(o, q, in, tile, keys);
+      add_pairs<true>(o, q, in, tile, tile);
     }
-    if constexpr (kAcross) finish(o, stage, tile, c);
+    if constexpr (kAcross) finish(o, stage, tile);
     Base::write_to(Base::o_, scan_.o.token, o, tile, c);
   }
 
@@ -340,7 +337,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // What 16 tokens before (kMask: or these themselves) give to o.
   template <bool kMask>
-  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys, int c) const {
+  DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys) const {
     float a[2][4] = {};
     if (!steep_now_) {
       UNROLL for (int i = 0; i < kKeys / 16; ++i) {
@@ -357,7 +354,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
         const int r = tile * 16 + (lane_ >> 2) + 8 * half;
         float w[2];
         UNROLL for (int j = 0; j < 2; ++j) {
-          w[j] = steep_now_ ? pairs(c)[r * kGpuChunk + s + j] : a[i][2 * half + j];
+          w[j] = steep_now_ ? pairs()[r * kGpuChunk + s + j] : a[i][2 * half + j];
           if (kMask && s + j > r) w[j] = 0;
         }
         weights[2 * i + half] = pack(w[0], w[1]);
@@ -372,12 +369,12 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   }
 
   // What o is multiplied by, and D.
-  DEV void finish(float (*o)[4], int stage, int tile, int c) const {
+  DEV void finish(float (*o)[4], int stage, int tile) const {
     UNROLL for (int half = 0; half < 2; ++half) {
       const int r = tile * 16 + (lane_ >> 2) + 8 * half;
       UNROLL for (int j = 0; j < 4; ++j) {
         const int column = side_ * 32 + j * 8 + (lane_ & 3) * 2;
-        const Two outer = *reinterpret_cast<const Two*>(outer_of(c) + r * kGpuFloatRow + column);
+        const Two outer = *reinterpret_cast<const Two*>(outer_ + r * kGpuFloatRow + column);
         float* x = o[j] + 2 * half;
         if constexpr (kLogit) {
           const u32 w = *word(theta_of(stage), r, column / 2);
@@ -388,8 +385,8 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
           x[1] *= outer.x[1];
         }
         if (steep_now_) {
-          x[0] += outputs(c)[r * kGpuPiece + column];
-          x[1] += outputs(c)[r * kGpuPiece + column + 1];
+          x[0] += outputs()[r * kGpuPiece + column];
+          x[1] += outputs()[r * kGpuPiece + column + 1];
         }
       }
       keep_order();  // not all of both halves in registers at once
@@ -414,11 +411,9 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // --- Where logits rise steeply (steep_gpu-inl.h). ---
 
-  DEV float* log_sums(int c) const {
-    return in_.scratch + ((at_.state * at_.pieces + at_.piece) * 2 + (c & 1)) * kGpuScratch;
-  }
-  DEV float* pairs(int c) const { return log_sums(c) + kGpuChunk * 128; }
-  DEV float* outputs(int c) const { return pairs(c) + kGpuChunk * kGpuChunk; }
+  DEV float* log_sums() const { return in_.scratch + (at_.state * at_.pieces + at_.piece) * kGpuScratch; }
+  DEV float* pairs() const { return log_sums() + kGpuChunk * 128; }
+  DEV float* outputs() const { return pairs() + kGpuChunk * kGpuChunk; }
   DEV float theta_at(int c, int r, int column) const;
   DEV float number(const Latents& tile, int r, int column) const {
     const u32 both = *word(tile, r, column / 2);
@@ -427,14 +422,14 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   DEV void spell_out(const Columns& columns, int stage, int c);
   DEV void find_log_sums(const Columns& columns, int c) const;
   DEV void find_pairs(int stage, int c) const;
-  DEV void find_dots(int stage, int c) const;
+  DEV void find_dots(int stage) const;
   DEV void find_outputs(int stage, int c) const;
   DEV void set_operands(const Columns& columns, int stage, int c);
 
   const GpuLatte& in_;
   const u32 base_;
   float *maxima_, *firsts_, *sums_;          // [warps, latents], the warps as tokens come
-  float* factors_;                           // [2, latents]
+  float* factors_;                           // [latents]
   volatile u32* steep_;                      // of each second chunk, whether logits rise steeply
   float* outer_;                             // of a chunk, [tokens, kGpuFloatRow]: 1 / N, or D
   int order_;                                // of this warp's tokens among all

@@ -129,7 +129,7 @@ class Calls {
     const int wide = gated::wide(call.scan.keys);
     const bool apart = is_apart(wide, machine_);
     const int64_t blocks = rows_ * heads_ * divide_up(call.scan.values, kGpuPiece);
-    const Tensor scratch = at::empty({blocks * parts_, 2, kGpuScratch}, floats());
+    const Tensor scratch = at::empty({blocks * parts_, kGpuScratch}, floats());
     call.scratch = scratch.mutable_data_ptr<float>();
     const auto shared = size_t(gpu_latte_shared_bytes(wide, apart, turned, logits));
     machine_.launch(

@@ -23,7 +23,7 @@ DEV void Latte<kKeys, kTask, kApart>::spell_out(const Columns& columns, int stag
   if constexpr (kTask == Task::kReadStates) return;
   if (thread_ < 32) find_log_sums(columns, c);
   if (kStraightRead && in_.softmax) soften<false>(p_of(stage), nullptr);
-  if constexpr (kAcross && kOut) find_dots(stage, c);
+  if constexpr (kAcross && kOut) find_dots(stage);
   __syncthreads();
   if constexpr (!kAcross) find_pairs(stage, c);
   if constexpr (kAcross && kOut) find_outputs(stage, c);
@@ -43,7 +43,7 @@ DEV void Latte<kKeys, kTask, kApart>::find_log_sums(const Columns& columns, int 
       const float theta = theta_at(c, r, column), top = theta > maximum ? theta : maximum;
       if (top != -infinity()) sum = sum * relative(maximum, top) + relative(theta, top);
       maximum = top;
-      log_sums(c)[r * 128 + column] = top == -infinity() ? top : top + logarithm(sum) * kLn2;
+      log_sums()[r * 128 + column] = top == -infinity() ? top : top + logarithm(sum) * kLn2;
     }
   }
 }
@@ -56,17 +56,17 @@ DEV void Latte<kKeys, kTask, kApart>::find_pairs(int stage, int c) const {
     const int reader = kReverse ? s : r, read = kReverse ? r : s;
     float sum = 0;
     UNROLL_BY(1) for (int latent = 0; latent < in_.latents; ++latent) {
-      const float log_sum = log_sums(c)[reader * 128 + latent];
+      const float log_sum = log_sums()[reader * 128 + latent];
       if (log_sum == -infinity()) continue;
       sum += number(p_of(stage), reader, latent) * relative(theta_at(c, read, latent), log_sum);
     }
-    pairs(c)[r * kGpuChunk + s] = sum;
+    pairs()[r * kGpuChunk + s] = sum;
   }
 }
 
 // <q, k> of all pairs.
 template <int kKeys, Task kTask, bool kApart>
-DEV void Latte<kKeys, kTask, kApart>::find_dots(int stage, int c) const {
+DEV void Latte<kKeys, kTask, kApart>::find_dots(int stage) const {
   const auto in = stage_of(stage);
   const auto at = [&](const Tile<kKeys * 2>& tile, int r, int pair) {
     return *(reinterpret_cast<const u32*>(shared_memory() + (tile.at(r, pair >> 2) - base_)) + (pair & 3));
@@ -78,7 +78,7 @@ DEV void Latte<kKeys, kTask, kApart>::find_dots(int stage, int c) const {
       const u32 q = at(in.q, r, pair), k = at(in.k, s, pair);
       sum += unpack_low(q) * unpack_low(k) + unpack_high(q) * unpack_high(k);
     }
-    pairs(c)[r * kGpuChunk + s] = sum;
+    pairs()[r * kGpuChunk + s] = sum;
   }
 }
 
@@ -90,13 +90,13 @@ DEV void Latte<kKeys, kTask, kApart>::find_outputs(int stage, int c) const {
     float sum = 0;
     UNROLL_BY(1) for (int s = 0; s <= r; ++s) {
       const int reader = kReverse ? s : r, read = kReverse ? r : s;
-      const float log_sum = log_sums(c)[reader * 128 + column];
+      const float log_sum = log_sums()[reader * 128 + column];
       if (log_sum == -infinity()) continue;
-      float by = pairs(c)[r * kGpuChunk + s];
+      float by = pairs()[r * kGpuChunk + s];
       if constexpr (kLogit) by = (by - number(w_of(stage), s, column)) * number(p_of(stage), s, column);
       sum += by * relative(theta_at(c, read, column), log_sum);
     }
-    outputs(c)[r * kGpuPiece + column] = sum;
+    outputs()[r * kGpuPiece + column] = sum;
   }
 }
 
@@ -110,7 +110,7 @@ DEV void Latte<kKeys, kTask, kApart>::set_operands(const Columns& columns, int s
       UNROLL for (int y = 0; y < 2; ++y) {
         const int x = 2 * p + y, column = column_of(x);
         const bool real = latent_of(column) < in_.latents;
-        const float log_sum = real ? log_sums(c)[r * 128 + column] : -infinity();
+        const float log_sum = real ? log_sums()[r * 128 + column] : -infinity();
         by[y] = log_sum == -infinity() ? 0.0f : relative(kReverse ? columns.base[x] : columns.maximum[x], log_sum);
         if constexpr (kReverse) {
           w[y] = real && maximum_[x] != -infinity() ? relative(theta_at(c, r, column), maximum_[x]) : 0.0f;
@@ -119,11 +119,11 @@ DEV void Latte<kKeys, kTask, kApart>::set_operands(const Columns& columns, int s
       if constexpr (kHasP) multiply_word(word(p_of(stage), r, pair_of(p)), by);
       if constexpr (kReverse) *word(theta_of(stage), r, pair_of(p)) = pack(w[0], w[1]);
       if constexpr (kTask == Task::kWeights) {
-        *reinterpret_cast<Two*>(outer_of(c) + r * kGpuFloatRow + 2 * lane_) = {by[0], by[1]};
+        *reinterpret_cast<Two*>(outer_ + r * kGpuFloatRow + 2 * lane_) = {by[0], by[1]};
       }
     }
   }
-  if constexpr (kLogit) sum_weights<true>(columns, stage, c);
+  if constexpr (kLogit) sum_weights<true>(columns, stage);
 }
 
 }  // namespace cortado::latent

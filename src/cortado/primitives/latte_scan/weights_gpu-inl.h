@@ -30,7 +30,7 @@ DEV void Latte<kKeys, kTask, kApart>::end_chunk(float (*sums)[kColumns], const C
   if (steep_[c & 1]) {
     spell_out(columns, stage, c);
   } else {
-    divide(sums, columns, stage, c);
+    divide(sums, columns, stage);
   }
   carry_on(columns);
 }
@@ -98,7 +98,7 @@ DEV void Latte<kKeys, kTask, kApart>::choose(Columns& columns, int c) const {
     // In reverse S is relative to the chunk's behind, and its base is not larger than that one's.
     columns.factor[x] = kReverse ? (maximum_[x] == -infinity() ? 0 : relative(to, maximum_[x])) : relative(maximum, to);
     if (top - base > kSteep) steep_[c & 1] = 1;  // -inf - -inf is no number, and not larger
-    if (thread_ < 32) factors_of(c)[column] = columns.factor[x];
+    if (thread_ < 32) factors_[column] = columns.factor[x];
   }
 }
 
@@ -127,7 +127,7 @@ DEV void Latte<kKeys, kTask, kApart>::sum_up(float (*sums)[kColumns], const Colu
 }
 
 template <int kKeys, Task kTask, bool kApart>
-DEV void Latte<kKeys, kTask, kApart>::divide(float (*sums)[kColumns], const Columns& columns, int stage, int c) {
+DEV void Latte<kKeys, kTask, kApart>::divide(float (*sums)[kColumns], const Columns& columns, int stage) {
   float front[kColumns];
   UNROLL for (int x = 0; x < kColumns; ++x) {
     front[x] = columns.sum[x] * relative(columns.maximum[x], columns.to[x]);
@@ -141,7 +141,7 @@ DEV void Latte<kKeys, kTask, kApart>::divide(float (*sums)[kColumns], const Colu
   }
   if constexpr (kTask == Task::kWeights) {
     UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      *reinterpret_cast<Two*>(outer_of(c) + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
+      *reinterpret_cast<Two*>(outer_ + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
     }
   } else if constexpr (kHasP) {
     if (kStraightRead && in_.softmax) {
@@ -149,7 +149,7 @@ DEV void Latte<kKeys, kTask, kApart>::divide(float (*sums)[kColumns], const Colu
     } else {
       multiply_p(sums, p_of(stage));
     }
-    if constexpr (kLogit) sum_weights<false>(columns, stage, c);
+    if constexpr (kLogit) sum_weights<false>(columns, stage);
   }
 }
 
@@ -208,7 +208,7 @@ DEV void Latte<kKeys, kTask, kApart>::reduce_rows(float* x, const Join& join) co
 
 template <int kKeys, Task kTask, bool kApart>
 template <bool kSteep>
-DEV void Latte<kKeys, kTask, kApart>::sum_weights(const Columns& columns, int stage, int c) {
+DEV void Latte<kKeys, kTask, kApart>::sum_weights(const Columns& columns, int stage) {
   float sums[kRowsEach][2], total[2] = {};
   UNROLL for (int i = kRowsEach - 1; i >= 0; --i) {
     const u32 u = *word(p_of(stage), row_of(i), lane_), w = *word(w_of(stage), row_of(i), lane_);
@@ -229,7 +229,7 @@ DEV void Latte<kKeys, kTask, kApart>::sum_weights(const Columns& columns, int st
   }
   if constexpr (kOut) {
     UNROLL for (int i = 0; i < kRowsEach; ++i) {
-      *reinterpret_cast<Two*>(outer_of(c) + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
+      *reinterpret_cast<Two*>(outer_ + row_of(i) * kGpuFloatRow + 2 * lane_) = {sums[i][0], sums[i][1]};
     }
   }
 }
