@@ -19,7 +19,7 @@ VOCABULARY = 50304
 # name -> (dim, layers, heads, rows, tokens)
 SIZES = {"(12, 768, 12), 8 x 4,096": (768, 12, 12, 8, 4096), "(12, 768, 12), 2 x 16,384": (768, 12, 12, 2, 16384)}
 MIXERS = {"macchiato": {"mixer": "macchiato", "latents": 768, "source": "rg_lru", "window": 129},
-          "macchiato, short conv": {"mixer": "macchiato", "latents": 768, "source": "short_conv", "window": 129},
+          "macchiato, convolution": {"mixer": "macchiato", "latents": 768, "source": "conv", "window": 129},
           "latte": {"mixer": "latte", "latents": 768}, "gla": {"mixer": "gla"}, "mamba2": {"mixer": "mamba2"},
           "gated_delta_net": {"mixer": "gated_delta_net"}, "sliding_window": {"mixer": "sliding_window", "window": 128},
           "softmax": {"mixer": "softmax"}}  # fmt: skip

@@ -7,11 +7,9 @@
 
 namespace device {
 
-constexpr int kRowThreads = 256;  // of a block; blocks (x, y) have rows of batch y
+using cortado::cuda::kRowThreads, cortado::cuda::row_lanes, cortado::cuda::rows_of_block;
 
-constexpr int row_lanes(int width) { return width <= 64 ? 8 : 16; }
-constexpr int rows_of_block(int width) { return kRowThreads / row_lanes(width); }
-
+// Blocks (x, y) have rows of batch y.
 struct Row {
   int piece, lanes, head, heads, t;
   long long batch, place;  // place: in [B, T, heads]

@@ -37,7 +37,7 @@ GpuTimed timed(const Tensor& x) {
 }
 
 Blocks row_blocks(int64_t batch, int64_t rows, int64_t width) {
-  const int64_t each = width <= 64 ? 32 : 16;
+  const int64_t each = rows_of_block(int(width));
   return {unsigned((rows + each - 1) / each), unsigned(batch)};
 }
 

@@ -24,6 +24,9 @@ struct GpuBounds {
   const long long* get() const;
 };
 
+// Whether x has numbers: where a graph is traced tensors are shapes alone.
+inline bool has_numbers(const Tensor& x) { return !x.unsafeGetTensorImpl()->is_python_dispatch(); }
+
 // int64, as kernels call it.
 const long long* long_numbers(const Tensor& x);
 

@@ -11,4 +11,9 @@ struct GpuTimed {
   int heads;  // divides the operator's
 };
 
+// Kernels that go through rows number by number (rows.h): eight or sixteen lanes have a row of up to `width` numbers.
+constexpr int kRowThreads = 256;  // of a block
+constexpr int row_lanes(int width) { return width <= 64 ? 8 : 16; }
+constexpr int rows_of_block(int width) { return kRowThreads / row_lanes(width); }
+
 }  // namespace cortado::cuda

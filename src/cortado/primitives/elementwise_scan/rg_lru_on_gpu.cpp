@@ -70,8 +70,8 @@ class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
 bool gpu_gates(std::initializer_list<Tensor> timed, const Tensor& slope) {
   for (const Tensor& x : timed) {
     const auto type = x.scalar_type();
-    const bool real = !x.unsafeGetTensorImpl()->is_python_dispatch();  // no shapes alone, as when a graph is traced
-    if (!real || !x.is_cuda() || (type != at::kFloat && type != at::kBFloat16) || x.size(2) % 2 || x.numel() == 0) {
+    if (!cuda::has_numbers(x) || !x.is_cuda() || (type != at::kFloat && type != at::kBFloat16) || x.size(2) % 2 ||
+        x.numel() == 0) {
       return false;
     }
   }

@@ -186,12 +186,12 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       if (steep) {
         steep_pairs(a, tile, c);
       } else {
-        products(a, q, raised(), tile);
+        Base::multiply_keys(a, q, raised(), tile);
       }
       add_values(o, a, in.v, tile, true);
       UNROLL_BY(1) for (int b = tile - 1; b >= 0; --b) {
         float far[2][4] = {};
-        products(far, q, in.k, b);
+        Base::multiply_keys(far, q, in.k, b);
         add_values(o, far, in.v, b, false);
         move_start(q, b);
       }
@@ -201,11 +201,11 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       UNROLL_BY(1) for (int b = 0; b < tile; ++b) {
         keep_columns(o, b);
         float far[2][4] = {};
-        products(far, q, in.k, b);
+        Base::multiply_keys(far, q, in.k, b);
         add_values(o, far, in.v, b, false);
       }
       float a[2][4] = {};
-      products(a, q, in.k, tile);
+      Base::multiply_keys(a, q, in.k, tile);
       if (!steep) add_values(o, a, raised(), tile, true);
       lower(o, tile, c);
       if (steep) add_steep_values(o, a, tile, c);
@@ -215,24 +215,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   }
 
   DEV void read_state(float (*o)[4], const u32 (*q)[4], int c) const {
-    const auto state = Base::state_tile(c);
-    UNROLL for (int i = 0; i < kKeys / 16; ++i) {
-      UNROLL for (int pair = 0; pair < 2; ++pair) {
-        u32 s[4];
-        right(s, state, lane_, i * 16, side_ * 2 + pair);
-        multiply(o[2 * pair], q[i], s[0], s[1]);
-        multiply(o[2 * pair + 1], q[i], s[2], s[3]);
-      }
-    }
-  }
-
-  DEV void products(float (*a)[4], const u32 (*q)[4], Tile<kKeys * 2> keys, int block) const {
-    UNROLL for (int i = 0; i < kKeys / 16; ++i) {
-      u32 k[4];
-      right_transposed(k, keys, lane_, block * kGpuBlock, i);
-      multiply(a[0], q[i], k[0], k[1]);
-      multiply(a[1], q[i], k[2], k[3]);
-    }
+    UNROLL for (int i = 0; i < kKeys / 16; ++i) Base::multiply_state(o, q[i], i, c);
   }
 
   // mask: only s <= t, both of the same block.
@@ -248,12 +231,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
                                      counts(i, 2 * half + 1, mask) ? a[i][2 * half + 1] : 0.0f);
       }
     }
-    UNROLL for (int pair = 0; pair < 2; ++pair) {
-      u32 v[4];
-      right(v, values, lane_, block * kGpuBlock, side_ * 2 + pair);
-      multiply(o[2 * pair], weights, v[0], v[1]);
-      multiply(o[2 * pair + 1], weights, v[2], v[3]);
-    }
+    Base::multiply_values(o, weights, values, block);
   }
 
   // q, decayed from the end of `block` on, from its start on.

@@ -95,29 +95,28 @@ TensorTuple<6> scores_backward_kernel(const OptionalTensor& grad_o, const Option
                          need_gate);
 }
 
+// gated_scan, and what has its arguments and gradients.
+template <auto kernel, auto meta, typename Backward>
+void define_scan(torch::Library& library, const std::string& name, Backward gradient) {
+  define_operator(
+      library,
+      concat(name,
+             "(Tensor q, Tensor k, Tensor v, Tensor? g=None, *, str read=\"key\", float? scale=None, "
+             "Tensor? bonus=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, bool reverse=False) "
+             "-> (Tensor o, Tensor final_state)"),
+      gathered<decltype(gated_scan), kernel>, gathered<decltype(gated_scan), meta>,
+      concat(name,
+             "_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? bonus, "
+             "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool reverse, bool need_gate) "
+             "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbonus, Tensor dinitial_state)"),
+      gradient, {"q", "k", "v", "g", "bonus", "initial_state"}, "g");
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  define_operator(
-      m,
-      "gated_scan(Tensor q, Tensor k, Tensor v, Tensor? g=None, *, str read=\"key\", float? scale=None, "
-      "Tensor? bonus=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, bool reverse=False) "
-      "-> (Tensor o, Tensor final_state)",
-      gathered<decltype(gated_scan), scan_kernel>, gathered<decltype(gated_scan), scan_meta>,
-      "gated_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? bonus, "
-      "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool reverse, bool need_gate) "
-      "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbonus, Tensor dinitial_state)",
-      backward_kernel, {"q", "k", "v", "g", "bonus", "initial_state"}, "g");
-  define_operator(
-      m,
-      "_gated_scores(Tensor q, Tensor k, Tensor v, Tensor? g=None, *, str read=\"key\", float? scale=None, "
-      "Tensor? bonus=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, bool reverse=False) "
-      "-> (Tensor o, Tensor final_state)",
-      gathered<decltype(gated_scan), scores_kernel>, gathered<decltype(gated_scan), scores_meta>,
-      "_gated_scores_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor? g, "
-      "Tensor? bonus, Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool reverse, bool need_gate) "
-      "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbonus, Tensor dinitial_state)",
-      scores_backward_kernel, {"q", "k", "v", "g", "bonus", "initial_state"}, "g");
+  define_scan<scan_kernel, scan_meta>(m, "gated_scan", backward_kernel);
+  define_scan<scores_kernel, scores_meta>(m, "_gated_scores", scores_backward_kernel);
 }
 
 TensorTuple<2> gated_scores(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,

@@ -121,7 +121,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
     u32 q[kKeys / 16][4];
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
       left(q[i], in.q, lane_, tile * 16, i);
-      multiply_state(o, q[i], i, c);
+      Base::multiply_state(o, q[i], i, c);
     }
     const Rows rows = {{sums.sums[row], sums.sums[row + 8]}, {row, row + 8}};
     UNROLL for (int half = 0; half < 2; ++half) {
@@ -136,16 +136,6 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
     add_pairs<true, kCuts>(o, q, in, sums, rows, tile);
   }
 
-  // What the i-th 16 keys of the state before chunk c give to o.
-  DEV void multiply_state(float (*o)[4], const u32* rows, int i, int c) const {
-    UNROLL for (int pair = 0; pair < 2; ++pair) {
-      u32 s[4];
-      right(s, Base::state_tile(c), lane_, i * 16, side_ * 2 + pair);
-      multiply(o[2 * pair], rows, s[0], s[1]);
-      multiply(o[2 * pair + 1], rows, s[2], s[3]);
-    }
-  }
-
   struct Rows {
     float sums[2];
     int number[2];
@@ -156,12 +146,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
   DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const Stage<kKeys>& in, const Sums& sums, const Rows& rows,
                      int keys) const {
     float a[2][4] = {};
-    UNROLL for (int i = 0; i < kKeys / 16; ++i) {
-      u32 k[4];
-      right_transposed(k, in.k, lane_, keys * 16, i);
-      multiply(a[0], q[i], k[0], k[1]);
-      multiply(a[1], q[i], k[2], k[3]);
-    }
+    Base::multiply_keys(a, q, in.k, keys);
     u32 weights[4];
     UNROLL for (int i = 0; i < 2; ++i) {
       const int s = keys * 16 + i * 8 + (lane_ & 3) * 2;
@@ -176,12 +161,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
         weights[2 * i + half] = pack(w[0], w[1]);
       }
     }
-    UNROLL for (int pair = 0; pair < 2; ++pair) {
-      u32 v[4];
-      right(v, in.v, lane_, keys * 16, side_ * 2 + pair);
-      multiply(o[2 * pair], weights, v[0], v[1]);
-      multiply(o[2 * pair + 1], weights, v[2], v[3]);
-    }
+    Base::multiply_values(o, weights, in.v, keys);
   }
 
   DEV void load_with(u32 (*with)[4], int tile, int c) const {

@@ -159,6 +159,34 @@ class Walk {
     }
   }
 
+  // What the i-th 16 keys of the state before chunk c give to o.
+  DEV void multiply_state(float (*o)[4], const u32* rows, int i, int c) const {
+    UNROLL for (int pair = 0; pair < 2; ++pair) {
+      u32 s[4];
+      right(s, state_tile(c), lane_, i * 16, side_ * 2 + pair);
+      multiply(o[2 * pair], rows, s[0], s[1]);
+      multiply(o[2 * pair + 1], rows, s[2], s[3]);
+    }
+  }
+  // a += q k^T, of 16 tokens and the keys-th 16 of the chunk.
+  DEV void multiply_keys(float (*a)[4], const u32 (*q)[4], Tile<kKeys * 2> k, int keys) const {
+    UNROLL for (int i = 0; i < kKeys / 16; ++i) {
+      u32 columns[4];
+      right_transposed(columns, k, lane_, keys * 16, i);
+      multiply(a[0], q[i], columns[0], columns[1]);
+      multiply(a[1], q[i], columns[2], columns[3]);
+    }
+  }
+  // o += weights v, of the keys-th 16 tokens' values.
+  DEV void multiply_values(float (*o)[4], const u32* weights, Tile<kGpuPiece * 2> values, int keys) const {
+    UNROLL for (int pair = 0; pair < 2; ++pair) {
+      u32 v[4];
+      right(v, values, lane_, keys * 16, side_ * 2 + pair);
+      multiply(o[2 * pair], weights, v[0], v[1]);
+      multiply(o[2 * pair + 1], weights, v[2], v[3]);
+    }
+  }
+
   // Eight values of one token lie together in memory: lane l % 4 has the l % 4-th eight of them, in exchange for two of
   // each eight, as products have them.
   DEV int eight() const { return at_.piece * kGpuPiece + side_ * 32 + (lane_ & 3) * 8; }

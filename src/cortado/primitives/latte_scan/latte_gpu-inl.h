@@ -316,7 +316,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     u32 q[kKeys / 16][4];
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
       left(q[i], in.q, lane_, tile * 16, i);
-      multiply_state(o, q[i], i);
+      Base::multiply_state(o, q[i], i, 0);
     }
     if (!(steep_now_ && kAcross)) {
       UNROLL_BY(1) for (int keys = 0; keys < tile; ++keys) add_pairs<false>(o, q, in, tile, keys);
@@ -326,27 +326,11 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     Base::write_to(Base::o_, scan_.o.token, o, tile, c);
   }
 
-  DEV void multiply_state(float (*o)[4], const u32* rows, int i) const {
-    UNROLL for (int pair = 0; pair < 2; ++pair) {
-      u32 s[4];
-      right(s, Base::state_tile(0), lane_, i * 16, side_ * 2 + pair);
-      multiply(o[2 * pair], rows, s[0], s[1]);
-      multiply(o[2 * pair + 1], rows, s[2], s[3]);
-    }
-  }
-
   // What 16 tokens before (kMask: or these themselves) give to o.
   template <bool kMask>
   DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys) const {
     float a[2][4] = {};
-    if (!steep_now_) {
-      UNROLL for (int i = 0; i < kKeys / 16; ++i) {
-        u32 k[4];
-        right_transposed(k, in.k, lane_, keys * 16, i);
-        multiply(a[0], q[i], k[0], k[1]);
-        multiply(a[1], q[i], k[2], k[3]);
-      }
-    }
+    if (!steep_now_) Base::multiply_keys(a, q, in.k, keys);
     u32 weights[4];
     UNROLL for (int i = 0; i < 2; ++i) {
       const int s = keys * 16 + i * 8 + (lane_ & 3) * 2;
@@ -360,12 +344,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
         weights[2 * i + half] = pack(w[0], w[1]);
       }
     }
-    UNROLL for (int pair = 0; pair < 2; ++pair) {
-      u32 v[4];
-      right(v, in.v, lane_, keys * 16, side_ * 2 + pair);
-      multiply(o[2 * pair], weights, v[0], v[1]);
-      multiply(o[2 * pair + 1], weights, v[2], v[3]);
-    }
+    Base::multiply_values(o, weights, in.v, keys);
   }
 
   // What o is multiplied by, and D.

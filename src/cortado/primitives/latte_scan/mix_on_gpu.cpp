@@ -17,7 +17,7 @@ constexpr int64_t kWidest = 128;
 void launch(cuda::Machine& machine, const char* name, const Tensor& rows, int64_t width, size_t shared,
             const void* in) {
   if (rows.numel() == 0) return;
-  machine.launch({"latte_scan/kernel_mix", "", name, 256, shared},
+  machine.launch({"latte_scan/kernel_mix", "", name, cuda::kRowThreads, shared},
                  cuda::row_blocks(rows.size(0), rows.size(1) * rows.size(2), width), in);
 }
 
@@ -28,7 +28,7 @@ Tensor plain(const Tensor& x) {
   const Tensor dense = x.contiguous();
   return reinterpret_cast<uintptr_t>(dense.data_ptr()) % 16 == 0 ? dense : dense.clone();
 }
-size_t row_bytes(int64_t latents) { return size_t(latents <= 64 ? 32 : 16) * size_t(latents + 1) * 2; }
+size_t row_bytes(int64_t latents) { return size_t(cuda::rows_of_block(int(latents))) * size_t(latents + 1) * 2; }
 
 template <typename In>
 In sized(const Tensor& timed) {
@@ -74,9 +74,8 @@ class MixFunction : public torch::autograd::Function<MixFunction> {
 
 bool gpu_mixes(const Tensor& logits, const Tensor& v) {
   const auto good = [](const Tensor& x) { return x.is_cuda() && x.scalar_type() == at::kBFloat16; };
-  const bool real = !logits.unsafeGetTensorImpl()->is_python_dispatch();  // no shapes alone, as when a graph is traced
-  return real && good(logits) && good(v) && logits.size(2) == v.size(2) && logits.size(3) % 8 == 1 &&
-         logits.size(3) <= kWidest + 1 && v.size(3) % 8 == 0 && v.size(3) <= kWidest &&
+  return cuda::has_numbers(logits) && good(logits) && good(v) && logits.size(2) == v.size(2) &&
+         logits.size(3) % 8 == 1 && logits.size(3) <= kWidest + 1 && v.size(3) % 8 == 0 && v.size(3) <= kWidest &&
          cuda::usable(v.device().index());
 }
 

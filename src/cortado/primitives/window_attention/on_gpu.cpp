@@ -55,7 +55,7 @@ struct Call {
 
   void launch_dots(cuda::Machine& machine, const GpuDots& dots) const {
     if (q.numel() == 0) return;
-    machine.launch({"window_attention/kernel", variant(), "attention_dots", 256},
+    machine.launch({"window_attention/kernel", variant(), "attention_dots", cuda::kRowThreads},
                    cuda::row_blocks(q.size(0), q.size(1) * in.heads, in.value_size), &dots);
   }
 

@@ -29,10 +29,9 @@ class TurnFunction : public torch::autograd::Function<TurnFunction> {
 }  // namespace
 
 bool gpu_turns(const Tensor& x, const Tensor& cos) {
-  const bool real = !x.unsafeGetTensorImpl()->is_python_dispatch();  // no shapes alone, as when a graph is traced
-  return real && x.is_cuda() && x.scalar_type() == at::kBFloat16 && cos.scalar_type() == at::kFloat && x.dim() == 4 &&
-         x.size(3) % 8 == 0 && x.size(3) <= 128 && cos.size(3) % 8 == 0 && cos.size(2) == 1 && x.numel() > 0 &&
-         cuda::usable(x.device().index());
+  return cuda::has_numbers(x) && x.is_cuda() && x.scalar_type() == at::kBFloat16 && cos.scalar_type() == at::kFloat &&
+         x.dim() == 4 && x.size(3) % 8 == 0 && x.size(3) <= 128 && cos.size(3) % 8 == 0 && cos.size(2) == 1 &&
+         x.numel() > 0 && cuda::usable(x.device().index());
 }
 
 Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction, cuda::Machine& machine) {
@@ -49,7 +48,7 @@ Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float 
   in.width = int(x.size(3));
   in.half = int(c.size(3));
   in.direction = direction;
-  machine.launch({"window_attention/kernel_rotary", "", "rotary", 256},
+  machine.launch({"window_attention/kernel_rotary", "", "rotary", cuda::kRowThreads},
                  cuda::row_blocks(x.size(0), x.size(1) * x.size(2), x.size(3)), &in);
   return y;
 }
