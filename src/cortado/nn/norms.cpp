@@ -1,8 +1,8 @@
 #include "cortado/nn/norms.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "cortado/nn/autocast.h"
 #include "cortado/nn/fused/ops.h"
 
 namespace cortado {
@@ -29,12 +29,6 @@ class NormalizeRms : public torch::autograd::Function<NormalizeRms> {
     return {at::addcmul(gradients[0], y, along, -1).mul_(saved[1]), Tensor()};
   }
 };
-
-// On a GPU under autocast: in the short type, once, and not by every product that reads it.
-Tensor for_products(const Tensor& y) {
-  const bool rounds = y.is_cuda() && y.scalar_type() == at::kFloat && at::autocast::is_autocast_enabled(at::kCUDA);
-  return rounds ? y.to(at::autocast::get_autocast_dtype(at::kCUDA)) : y;
-}
 
 }  // namespace
 

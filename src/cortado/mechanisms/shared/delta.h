@@ -5,6 +5,7 @@
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/part_scan.h"
+#include "cortado/nn/autocast.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/norms.h"
 #include "cortado/primitives/delta_scan/op.h"
@@ -47,8 +48,9 @@ class DeltaMixer : public Mixer {
       const Tensor y = of.forward(x, batch, state);
       return split_heads(taps_ > 0 ? y : at::silu(y), heads);
     };
-    const Tensor q = l2_normalized(branch(maps_.q, key_heads_)), k = l2_normalized(branch(maps_.k, key_heads_)),
-                 v = branch(maps_.v, heads_), rate = beta(x);
+    const Tensor q = for_products(l2_normalized(branch(maps_.q, key_heads_))),
+                 k = for_products(l2_normalized(branch(maps_.k, key_heads_))),
+                 v = for_products(branch(maps_.v, heads_)), rate = beta(x);
     const OptionalTensor g = log_decay(x);
     OptionalTensor start = start_of(state, "scan_state");
     if (batch.parts) start = delta_state_before_part(k, v, rate, g, *start, *batch.parts);

@@ -1,6 +1,7 @@
 #include "cortado/mechanisms/shared/part_scan.h"
 
 #include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/nn/autocast.h"
 #include "cortado/nn/composition.h"
 #include "cortado/primitives/delta_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
@@ -61,7 +62,8 @@ Tensor scan_part(const Tensor& q, const Tensor& k, const Tensor& v, const Option
                  const std::string& name) {
   OptionalTensor start = start_of(state, name);
   if (batch.parts) start = state_before_part(k, v, g, *start, *batch.parts);
-  auto [o, last] = gated_scan(q, k, v, g, "key", scale, bonus, start, batch.cu_seqlens);
+  auto [o, last] =
+      gated_scan(for_products(q), for_products(k), for_products(v), g, "key", scale, bonus, start, batch.cu_seqlens);
   if (state) state->at(name) = last;
   return o;
 }
