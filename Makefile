@@ -67,7 +67,7 @@ $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model
 test: configure ## every test
 	@$(MAKE) --no-print-directory -j2 build $(VENV)/test.stamp
 	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $$(($(JOBS) + 1)) --dist worksteal --durations=30 tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $$(($(JOBS) + 1)) --durations=30 tests
 
 types: $(VENV)/test.stamp ## the Python package's types, by mypy
 	$(PYTHON) -m mypy --strict python/cortado

@@ -3,7 +3,7 @@
 nvidia-cuda-nvrtc`): registers, shared memory and spills of each, for every architecture and variant. A kernel that spills
 registers is a failure.
 
-    cuda_report.py [--json] [--arch sm_90a,...] [--variants N] [FILE ...]
+    cuda_report.py [--json] [--arch sm_90a,...] [--quick sm_80,...] [--variants N] [FILE ...]
 
 A file says its variants in a comment: "// Variants: KEYS=64 | KEYS=64 CORTADO_HALF"."""
 
@@ -55,13 +55,13 @@ def text_of(library, program, kind):
     return buffer.raw[: size.value]
 
 
-def compile_text(library, name, text, architecture, variant):
+def compile_text(library, name, text, architecture, variant, quick=False):
     """(the binary, what ptxas says); Wrong with the first error."""
     program = ctypes.c_void_p()
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None):
         raise Wrong(f"{name}: NVRTC takes no source")
     words = ["--std=c++17", "-default-device", f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
-    words += [f"-D{word}" for word in variant.split()]
+    words += [f"-D{word}" for word in variant.split()] + ["--Ofast-compile=max"] * quick
     options = (ctypes.c_char_p * len(words))(*map(str.encode, words))
     failed = library.nvrtcCompileProgram(program, len(words), options)
     log = text_of(library, program, "ProgramLog").decode().strip("\0")
@@ -73,9 +73,9 @@ def compile_text(library, name, text, architecture, variant):
     return code, log
 
 
-def compiled(library, name, text, architecture, variant):
+def compiled(library, name, text, architecture, variant, quick):
     """Of each kernel in it, what it takes."""
-    code, log = compile_text(library, name, text, architecture, variant)
+    code, log = compile_text(library, name, text, architecture, variant, quick)
     for part in log.split("Compiling entry function '")[1:]:
         number = lambda pattern, part=part: int(found[1]) if (found := re.search(pattern, part)) else 0
         yield {"kernel": part.partition("'")[0], "file": name, "architecture": architecture, "variant": variant,
@@ -83,26 +83,28 @@ def compiled(library, name, text, architecture, variant):
                "stack": number(r"(\d+) bytes stack frame"), "shared": number(r"(\d+) bytes smem"), "bytes": len(code)}  # fmt: skip
 
 
-def report(files, architectures, most):
+def report(files, architectures, quick, most):
     library = nvrtc()
     for path in files:
         text = whole_text(path, set())
-        variants = re.search(r"^// Variants: (.*)$", text, re.MULTILINE)
-        for architecture in architectures:
-            for variant in (variants[1].split("|") if variants else [""])[:most]:
-                yield from compiled(library, path.name, text, architecture, variant.strip())
+        variants = re.search(r"^// Variants: ((?:.*\|\n//)*.*)$", text, re.MULTILINE)
+        for architecture in [*architectures, *quick]:
+            for variant in (variants[1].replace("\n//", "").split("|") if variants else [""])[:most]:
+                yield from compiled(library, path.name, text, architecture, variant.strip(), architecture in quick)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--arch", type=lambda text: text.split(","), default=ARCHITECTURES)
+    parser.add_argument("--quick", type=lambda text: text.split(","), default=[],
+                        help="architectures for which it is seen whether a file compiles, not what it takes")
     parser.add_argument("--variants", type=int, help="at most so many of a file (otherwise all)")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     files = [path.resolve() for path in chosen.files] or sorted((ROOT / "src").rglob("kernel*.cu"))
     try:
-        rows = list(report(files, chosen.arch, chosen.variants))
+        rows = list(report(files, chosen.arch, chosen.quick, chosen.variants))
     except (Wrong, OSError) as error:
         sys.exit(f"[cuda-report] {error}")
     if chosen.json:
@@ -114,7 +116,7 @@ def main():
         for row in cells:
             placed = [cell.rjust(width) if i > 2 else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
             print("  ".join(placed).rstrip())
-    if spilled := sorted({row["kernel"] for row in rows if row["spilled"] or row["stack"]}):
+    if spilled := sorted({row["kernel"] for row in rows if (row["spilled"] or row["stack"]) and row["architecture"] not in chosen.quick}):
         sys.exit(f"[cuda-report] registers do not suffice for {', '.join(spilled)}")
 
 

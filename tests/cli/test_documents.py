@@ -1,5 +1,5 @@
 """The commands that the README and docs/ show still parse: each is given to the program, which reads its options and
-stops there (CORTADO_PARSE_ONLY)."""
+stops there (CORTADO_PARSE_ONLY), all of them in one process."""
 
 import os
 import re
@@ -42,30 +42,36 @@ def documents(root):
     return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
 
 
-def complaint(cortado, words, folder):
-    """What the program says against a command, "" if it takes it. Numbers stand in for names like N and SEED."""
+def given(words, folder):
+    """A command as the program gets it. Numbers stand in for names like N and SEED."""
     words = ["1" if re.fullmatch(r"[A-Z]", word) else re.sub(r"=[A-Z]$", "=1", word) for word in words]
     words = ["float32" if word == "TYPE" else word for word in words]
     for word in words:
         if re.fullmatch(r"[\w/.-]+\.\w+", word) and not word.startswith("/"):  # a file that a check looks for
             (folder / word).parent.mkdir(parents=True, exist_ok=True)
             (folder / word).touch()
-    done = cortado(*words, cwd=folder, env={**os.environ, "CORTADO_PARSE_ONLY": "1"})
-    return "" if done.returncode == 0 else done.stderr.strip()
+    return "\t".join(words)
+
+
+def complaints(cortado, commands, folder):
+    """What the program says against each command, "" where it takes it."""
+    lines = "".join(given(words, folder) + "\n" for words in commands)
+    done = cortado(cwd=folder, env={**os.environ, "CORTADO_PARSE_ONLY": "1"}, input=lines)
+    answers = re.findall(r"(.*?)^= (\d+)\n", done.stderr, re.M | re.S)
+    assert done.returncode == 0 and len(answers) == len(commands), done.stderr
+    return [text.strip() or "?" if code != "0" else "" for text, code in answers]
 
 
 def test_every_command_of_the_documents_parses(cortado, mechanisms, root, tmp_path):
-    found, wrong, asked = 0, [], set()
+    found, asked = 0, {}
     gone = [pattern for name, pattern in NEEDS.items() if name not in mechanisms]
     for document in documents(root):
         for words in commands_of(document.read_text()):
             found += 1
-            if tuple(words) in asked or any(re.search(pattern, " ".join(words)) for pattern in gone):
-                continue
-            asked.add(tuple(words))
-            message = complaint(cortado, words, tmp_path)
-            if message:
-                wrong.append(f"{document.relative_to(root)}: cortado {shlex.join(words)}\n    {message}")
+            if not any(re.search(pattern, " ".join(words)) for pattern in gone):
+                asked.setdefault(tuple(words), document.relative_to(root))
+    said = complaints(cortado, list(asked), tmp_path)
+    wrong = [f"{document}: cortado {shlex.join(words)}\n    {text}" for (words, document), text in zip(asked.items(), said, strict=True) if text]
     assert not wrong, "\n".join(wrong)
     assert found >= 50, f"only {found} commands found: are the documents read rightly?"
 
@@ -74,7 +80,7 @@ def test_every_command_of_the_documents_parses(cortado, mechanisms, root, tmp_pa
     "command", ["genrate run", "generate run --promt x", "train --steps 3 --out", "eval run --context many", "bench x"]
 )
 def test_what_does_not_parse_is_found(cortado, tmp_path, command):
-    assert complaint(cortado, command.split(), tmp_path)
+    assert complaints(cortado, [command.split()], tmp_path) != [""]
 
 
 def test_commands_are_found_in_code_alone():

@@ -4,14 +4,13 @@ import inspect
 
 import pytest
 import torch
-from fla.ops.delta_rule.naive import delta_rule_chunkwise, delta_rule_recurrence
-from fla.ops.gated_delta_rule.naive import naive_chunk_gated_delta_rule, naive_recurrent_gated_delta_rule
-from fla.ops.kda.naive import naive_chunk_kda, naive_recurrent_kda
+from fla_naive import naive
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
 
+rule, gated_rule, kda = naive("delta_rule.naive"), naive("gated_delta_rule.naive"), naive("kda.naive")
 # The packages compute in float32 whatever they are given, so this is their rounding; ours is tested in float64 elsewhere.
 CLOSE = 2e-5
 SHAPES = [(2, 64, 2, 8, 8), (1, 128, 3, 16, 24), (2, 192, 1, 32, 16)]  # B, T, H, K, V; the chunked ones need multiples of 64
@@ -71,11 +70,11 @@ def heads_first(*values):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_delta_rule(ops, close, same_gradients, shape):
     def recurrence(q, k, v, beta, g, initial):
-        o, last = delta_rule_recurrence(*heads_first(q, k, v, beta), initial_state=initial)
+        o, last = rule.delta_rule_recurrence(*heads_first(q, k, v, beta), initial_state=initial)
         return o.transpose(1, 2), last
 
     def chunkwise(q, k, v, beta, g, initial):
-        o, last = delta_rule_chunkwise(*heads_first(q, k, v, beta))
+        o, last = rule.delta_rule_chunkwise(*heads_first(q, k, v, beta))
         return o.transpose(1, 2), last
 
     values = make(shape)
@@ -88,10 +87,10 @@ def test_delta_rule(ops, close, same_gradients, shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gated_delta_rule(ops, close, same_gradients, shape, strength):
     def recurrent(q, k, v, beta, g, initial):
-        return naive_recurrent_gated_delta_rule(q, k, v, beta, g, initial_state=initial, output_final_state=True)
+        return gated_rule.naive_recurrent_gated_delta_rule(q, k, v, beta, g, initial_state=initial, output_final_state=True)
 
     def chunk(q, k, v, beta, g, initial):
-        return naive_chunk_gated_delta_rule(q, k, v, g, beta, initial_state=initial, output_final_state=True)
+        return gated_rule.naive_chunk_gated_delta_rule(q, k, v, g, beta, initial_state=initial, output_final_state=True)
 
     def transformers_chunk(q, k, v, beta, g, initial):
         return qwen.torch_chunk_gated_delta_rule(q, k, v, g, beta, initial_state=initial, output_final_state=True)
@@ -108,10 +107,10 @@ def test_gated_delta_rule(ops, close, same_gradients, shape, strength):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kda(ops, close, same_gradients, shape, strength):
     def recurrent(q, k, v, beta, g, initial):
-        return naive_recurrent_kda(q, k, v, g, beta, initial_state=initial, output_final_state=True)
+        return kda.naive_recurrent_kda(q, k, v, g, beta, initial_state=initial, output_final_state=True)
 
     def chunk(q, k, v, beta, g, initial):
-        return naive_chunk_kda(q, k, v, g, beta, initial_state=initial, output_final_state=True)
+        return kda.naive_chunk_kda(q, k, v, g, beta, initial_state=initial, output_final_state=True)
 
     values = make(shape, "channel", strength)
     compare(ops, close, same_gradients, values, recurrent)
@@ -129,7 +128,7 @@ def test_kda_with_fewer_key_heads(ops, close, same_gradients):
     _, _, v, beta, g, initial = make((B, T, H, K, V), "channel")
 
     def recurrent(q, k, v, beta, g, initial):
-        return naive_recurrent_kda(q, k, v, g, beta, initial_state=initial, output_final_state=True)
+        return kda.naive_recurrent_kda(q, k, v, g, beta, initial_state=initial, output_final_state=True)
 
     compare(ops, close, same_gradients, [q, k, v, beta, g, initial], recurrent)
 
@@ -137,7 +136,7 @@ def test_kda_with_fewer_key_heads(ops, close, same_gradients):
 @pytest.mark.parametrize("gate", ["head", "channel"])
 def test_states_are_handed_over(ops, close, gate):
     """Their first part, our second, and the other way round."""
-    naive = naive_recurrent_gated_delta_rule if gate == "head" else naive_recurrent_kda
+    naive = gated_rule.naive_recurrent_gated_delta_rule if gate == "head" else kda.naive_recurrent_kda
     q, k, v, beta, g, initial = make((2, 100, 2, 16, 8), gate)
 
     def ours(part, state):

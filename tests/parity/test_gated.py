@@ -3,12 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from fla.ops.gla.naive import naive_recurrent_gla
-from fla.ops.retention.naive import naive_retention
-from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
+from fla_naive import naive
 from transformers.models.minimax.configuration_minimax import MiniMaxConfig
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
+naive_recurrent_gla = naive("gla.naive").naive_recurrent_gla
+naive_retention = naive("retention.naive").naive_retention
+naive_recurrent_simple_gla = naive("simple_gla.naive").naive_recurrent_simple_gla
 TOLERANCE = 2e-5  # fla computes in float32
 SHAPES = [(1, 1, 1, 4, 4), (2, 37, 3, 8, 5), (1, 130, 2, 16, 32)]  # B, T, H, K, V
 

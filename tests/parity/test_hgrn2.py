@@ -3,9 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from fla.ops.gla.naive import naive_recurrent_gla
-from fla.ops.hgrn.naive import naive_recurrent_hgrn
+from fla_naive import naive
 
+naive_recurrent_gla = naive("gla.naive").naive_recurrent_gla
+naive_recurrent_hgrn = naive("hgrn.naive").naive_recurrent_hgrn
 TOLERANCE = 2e-5  # fla computes in float32
 DIM = 32
 

@@ -5,10 +5,17 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from fla_naive import naive
 from torch import nn
 
-from fla.modules.feature_map import HedgehogFeatureMap, T2RFeatureMap, TaylorFeatureMap
-from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
+naive_recurrent_linear_attn = naive("linear_attn.naive").naive_recurrent_linear_attn
+
+
+def package_maps():
+    """The package's feature maps; loaded when they are asked for, which takes ten seconds."""
+    from fla.modules import feature_map
+
+    return feature_map
 
 
 def randn(*shape):
@@ -100,7 +107,8 @@ def linear_attention(phi_q, phi_k, v, causal, eps):
 
 def fla_map(kind, weight, bias, head_dim):
     """The package's map with one head's weights (it has the same for all heads)."""
-    made = HedgehogFeatureMap(head_dim) if kind == "hedgehog" else T2RFeatureMap(head_dim, weight.shape[0], bias=True)
+    module = package_maps()
+    made = module.HedgehogFeatureMap(head_dim) if kind == "hedgehog" else module.T2RFeatureMap(head_dim, weight.shape[0], bias=True)
     made.double()
     with torch.no_grad():
         made.layer.weight.copy_(weight)
@@ -155,7 +163,7 @@ def test_every_feature_map(mixer, close, same_gradients, kind, causal):
         close(got, expected, 1e-9)
         if kind == "taylor":  # the package's map is a reentrant checkpoint, which torch.autograd.grad refuses
             with torch.no_grad():
-                phi = TaylorFeatureMap(d)
+                phi = package_maps().TaylorFeatureMap(d)
                 theirs = linear_attention(phi(q), phi(k), v, causal, epsilon).flatten(2) @ p["o.weight"].T
             close(got, theirs, 1e-9)
         if tokens == 1:  # the weights are 1 and have no gradient

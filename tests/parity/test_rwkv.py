@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from fla.ops.rwkv6.recurrent_naive import naive_recurrent_rwkv6
+from fla_naive import naive
 from transformers.models.rwkv.configuration_rwkv import RwkvConfig
 from transformers.models.rwkv.modeling_rwkv import RwkvSelfAttention, rwkv_linear_attention_cpu
 
+naive_recurrent_rwkv6 = naive("rwkv6.recurrent_naive").naive_recurrent_rwkv6
 TOLERANCE = 2e-5  # both packages compute in float32
 
 

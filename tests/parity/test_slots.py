@@ -5,9 +5,9 @@ nearly equal slots have few digits left. So `.float()` is made to mean float64 h
 
 import pytest
 import torch
-from fla.ops.abc.naive import naive_cumsum_abc, naive_recurrent_abc
-from fla.ops.gsa.naive import naive_recurrent_gsa
+from fla_naive import naive
 
+abc, gsa = naive("abc.naive"), naive("gsa.naive")
 SHAPES = [(1, 2, 1, 4, 4, 3), (2, 33, 2, 8, 5, 7), (1, 130, 3, 16, 16, 9)]  # B, T, H, K, V, M
 
 
@@ -38,7 +38,7 @@ def test_gated_slot(ops, close, same_gradients, shape, size):
     s = -torch.expm1(g)
     ours, theirs = leaves(q, k, v, s, g), leaves(q, k, v, s, g)
     o, keys, values = ops.gated_slot(*ours, scale=0.7)
-    right, (right_keys, right_values) = naive_recurrent_gsa(*theirs, scale=0.7, output_final_state=True)
+    right, (right_keys, right_values) = gsa.naive_recurrent_gsa(*theirs, scale=0.7, output_final_state=True)
     close(o, right, 1e-9, "o")
     close(keys, right_keys.transpose(2, 3), 1e-9, "key state")  # theirs is [K, M]
     close(values, right_values, 1e-9, "value state")
@@ -49,8 +49,8 @@ def test_gated_slot_goes_on_from_their_state(ops, close):
     q, k, v, f = inputs((2, 40, 2, 8, 6, 5))
     g = torch.nn.functional.logsigmoid(f) / 8
     tensors = (q, k, v, -torch.expm1(g), g)
-    whole, _ = naive_recurrent_gsa(*tensors)
-    _, (keys, values) = naive_recurrent_gsa(*(x[:, :17] for x in tensors), output_final_state=True)
+    whole, _ = gsa.naive_recurrent_gsa(*tensors)
+    _, (keys, values) = gsa.naive_recurrent_gsa(*(x[:, :17] for x in tensors), output_final_state=True)
     rest, *_ = ops.gated_slot(*(x[:, 17:] for x in tensors), key_state=keys.transpose(2, 3), value_state=values)
     close(rest, whole[:, 17:], 1e-9)
 
@@ -59,7 +59,7 @@ def test_gated_slot_with_grouped_heads(ops, close):
     q, _, _, _ = inputs((2, 30, 6, 8, 6, 5))
     _, k, v, f = inputs((2, 30, 2, 8, 6, 5), 1)
     g = torch.nn.functional.logsigmoid(f) / 8
-    right, _ = naive_recurrent_gsa(q, k, v, -torch.expm1(g), g)
+    right, _ = gsa.naive_recurrent_gsa(q, k, v, -torch.expm1(g), g)
     o, *_ = ops.gated_slot(q, k, v, -torch.expm1(g), g)
     close(o, right, 1e-9)
 
@@ -71,20 +71,20 @@ def test_abc(ops, close, same_gradients, shape, size):
     s = s * size
     ours, theirs = leaves(q, k, v, s), leaves(q, k, v, s)
     o, keys, values, normalizer, maximum = ops.abc(*ours)
-    right, state = naive_recurrent_abc(*map(heads_first, theirs), output_final_state=True)
+    right, state = abc.naive_recurrent_abc(*map(heads_first, theirs), output_final_state=True)
     close(o, heads_first(right), 1e-9, "o")
     # Their state is normalised, and lacks the normaliser (it cannot be resumed): ours divided by it is the same.
     close(keys / normalizer[..., None], state[0].transpose(2, 3), 1e-9, "key state")
     close(values / normalizer[..., None], state[1], 1e-9, "value state")
     close(maximum + normalizer.log(), s.logsumexp(1), 1e-9, "log normaliser")
     same_gradients(o, heads_first(right), ours, theirs, 1e-7)
-    right, _ = naive_cumsum_abc(*map(heads_first, theirs))
+    right, _ = abc.naive_cumsum_abc(*map(heads_first, theirs))
     close(o, heads_first(right), 1e-9, "o of the cumulative form")
 
 
 def test_abc_hands_its_state_over(ops, close):
     q, k, v, s = inputs((2, 60, 2, 8, 6, 5), 3)
-    right, _ = naive_recurrent_abc(*map(heads_first, (q, k, v, s)))
+    right, _ = abc.naive_recurrent_abc(*map(heads_first, (q, k, v, s)))
     names = ("key_state", "value_state", "normalizer", "maximum")
     for cut in (1, 17, 59):
         first, *state = ops.abc(*(x[:, :cut] for x in (q, k, v, s)))
@@ -105,7 +105,7 @@ def test_the_gated_slot_layer(mixer, close, same_gradients):
     ours, theirs = leaves(*[torch.randn(2, 30, 24, dtype=torch.float64)] * 2)
     q, k, v = (silu_heads(theirs @ weights[f"{name}.weight"].T, 4) for name in "qkv")
     g = torch.nn.functional.logsigmoid(theirs @ weights["f.weight"].T).unflatten(-1, (4, 5)) / 8
-    o, _ = naive_recurrent_gsa(q, k, v, 1 - g.exp(), g, scale=1.0)
+    o, _ = gsa.naive_recurrent_gsa(q, k, v, 1 - g.exp(), g, scale=1.0)
     y = torch.nn.functional.silu(o.flatten(2).double())
     y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5) * weights["norm.weight"]
     right = y @ weights["o.weight"].T
@@ -123,7 +123,7 @@ def test_the_abc_layer(mixer, close):
     x = torch.randn(2, 30, 24, dtype=torch.float64)
     q, k, v, s = ((x @ weights[f"{name}.weight"].T).unflatten(-1, (4, -1)) for name in "qkvs")
     assert (s.abs() > 32).any()
-    o = heads_first(naive_cumsum_abc(*map(heads_first, (q, k, v, s.clamp(-32, 32))))[0])
+    o = heads_first(abc.naive_cumsum_abc(*map(heads_first, (q, k, v, s.clamp(-32, 32))))[0])
     o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + 1e-5) * weights["norm.weight"]
     right = (o.flatten(2) * torch.nn.functional.silu(x @ weights["g.weight"].T)) @ weights["o.weight"].T
     close(layer(x), right, 1e-9)

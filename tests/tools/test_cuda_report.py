@@ -1,5 +1,5 @@
-"""scripts/cuda_report.py: every kernel for GPUs compiles for every architecture, without a GPU and without spills. Here in
-one variant of each; in all of them in `make check-all`, minutes."""
+"""scripts/cuda_report.py: every kernel for GPUs compiles for every architecture, without a GPU, and without spills. Here in
+one variant of each, of which the spills are looked at for one architecture; all of them in `make check-all`, minutes."""
 
 import json
 import pathlib
@@ -22,6 +22,7 @@ FILES = sorted(str(path.relative_to(PRIMITIVES)) for path in PRIMITIVES.glob("*/
 KERNELS = {"gated_scan/kernel.cu": {"gated_scan", "gated_scan_dot_reverse", "gated_scan_states", "gated_scan_join"},
            "gated_scan/kernel_channels.cu": {"on_keys", "on_values_reverse", "channel_gradient"},
            "gated_scan/kernel_step.cu": {"scan_step"},
+           "gated_scan/kernel_tokens.cu": {"tokens", "tokens_bonus_reverse", "tokens_delta_gradient", "token_gates"},
            "delta_scan/kernel.cu": {"delta_scan", "delta_gradient_dot", "delta_inverse", "delta_rest"},
            "elementwise_scan/kernel.cu": {"scan_apply", "scan_gradient_summarize", "scan_stream"},
            "latte_scan/kernel.cu": {"latte_read", "latte_weights", "latte_values", "latte_logits", "latte_join"},
@@ -31,12 +32,13 @@ KERNELS = {"gated_scan/kernel.cu": {"gated_scan", "gated_scan_dot_reverse", "gat
 
 @pytest.mark.parametrize("path", FILES)
 def test_every_kernel_compiles(root, path):
-    done = report(root, "--json", "--variants", 1, PRIMITIVES / path)
+    done = report(root, "--json", "--variants", 1, "--arch", "sm_90a", "--quick", "sm_80,sm_120", PRIMITIVES / path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert {row["architecture"] for row in rows} == {"sm_80", "sm_90a", "sm_120"}
     assert KERNELS.get(path, set()) <= {row["kernel"] for row in rows}
-    assert all(row["spilled"] == row["stack"] == 0 and 0 < row["registers"] <= 255 for row in rows)
+    assert all(0 < row["registers"] <= 255 for row in rows)
+    assert all(row["spilled"] == row["stack"] == 0 for row in rows if row["architecture"] == "sm_90a")
 
 
 def test_no_kernel_is_gone():

@@ -14,7 +14,7 @@ from web_steps import WAIT_MS, slow_down
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WEB = ROOT / "web"
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium") or "/usr/bin/chromium"
 SHOTS = os.environ.get("CORTADO_SCREENSHOTS")
 # What the browser says when the server is gone or refuses, as in some tests it does.
 EXPECTED = ("ERR_CONNECTION", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY_RESPONSE", "ERR_NETWORK", "ERR_ABORTED",

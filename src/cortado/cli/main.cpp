@@ -4,6 +4,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
+#include <sstream>
 
 #include "cortado/base/json.h"
 #include "cortado/cli/common.h"
@@ -67,10 +69,9 @@ constexpr AddCommand* kCommands[] = {
     add_linearize_command, add_mechanisms_command, add_doctor_command, add_sweep_command,
     add_task_command,      add_analyze_command,    add_serve_command,  add_bench_command};
 
-// Options are read as strictly as ever, but no command does its work: for the test of the documents' commands.
-void only_parse(CLI::App& app) {
-  app.parse_complete_callback([] { throw CLI::RuntimeError(0); });
-}
+// For the test of the documents' commands (CORTADO_PARSE_ONLY): options are read as strictly as ever, but no command does
+// its work.
+bool parses_only() { return std::getenv("CORTADO_PARSE_ONLY") != nullptr; }
 
 int run(int argc, char** argv) {
   CLI::App app("cortado: linear-time attention, from training to generation at constant memory.", "cortado");
@@ -83,7 +84,7 @@ int run(int argc, char** argv) {
       "  cortado generate runs/first --prompt \"ROMEO:\"\n"
       "`cortado COMMAND --help` has the options and examples of each.");
   for (AddCommand* add : kCommands) add(app);
-  if (std::getenv("CORTADO_PARSE_ONLY")) only_parse(app);
+  if (parses_only()) app.parse_complete_callback([] { throw CLI::RuntimeError(0); });
   if (argc < 2) {
     std::cout << app.help();
     return 0;
@@ -110,6 +111,21 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+// Commands come by standard input, a line each, their words between tabs: loading libtorch takes longer than all of them.
+// Each is answered with its exit code behind what it has to say.
+int parse_all() {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::vector<std::string> words{"cortado"};
+    std::istringstream rest(line);
+    for (std::string word; std::getline(rest, word, '\t');) words.push_back(word);
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    const int code = run(int(pointers.size()), pointers.data());
+    std::cerr << "= " << code << std::endl;
+  }
+  return 0;
+}
+
 // What was written may still lie in a buffer, and a full disk shows only now.
 int check_output(int code) {
   std::cout.flush();
@@ -124,5 +140,6 @@ int check_output(int code) {
 extern "C" __attribute__((visibility("default"))) int cortado_main(int argc, char** argv) {
   // A limit on files' size then is an error of write(), told in one line, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
-  return cortado::check_output(cortado::run(argc, argv));
+  const bool reads_commands = argc < 2 && cortado::parses_only();
+  return cortado::check_output(reads_commands ? cortado::parse_all() : cortado::run(argc, argv));
 }

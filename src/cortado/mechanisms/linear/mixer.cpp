@@ -6,6 +6,7 @@
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/nn/autocast.h"
 #include "cortado/nn/feature_map.h"
 #include "cortado/primitives/operator_case.h"
 
@@ -87,8 +88,8 @@ class LinearMixer : public Mixer {
 
   // Heads, of q and k their features.
   Qkv operands(const Qkv& in) const {
-    return {q_map_->forward(split_heads(in.q, heads_), true), k_map_->forward(split_heads(in.k, heads_), false),
-            split_heads(in.v, heads_)};
+    return {for_products(q_map_->forward(split_heads(in.q, heads_), true)),
+            for_products(k_map_->forward(split_heads(in.k, heads_), false)), split_heads(in.v, heads_)};
   }
 
   // φ = exp(logits): Latte's scan, so that no logit is too large.

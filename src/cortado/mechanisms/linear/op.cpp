@@ -8,6 +8,14 @@ namespace {
 
 constexpr const char* kLinearOp = "normalized_linear";
 
+// Whether a GPU's kernels read these as they are, in 16 bits; what they read comes in float32.
+bool read_as_given(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto type = v.scalar_type();
+  const auto tokens = v.sym_size(1).maybe_as_int();
+  return v.is_cuda() && (type == at::kBFloat16 || type == at::kHalf) && q.scalar_type() == type &&
+         k.scalar_type() == type && tokens && *tokens > 1;
+}
+
 // [numerator, denominator] -> their quotient.
 Tensor quotient(const Tensor& sums, const c10::SymInt& values, double eps) {
   return divide_or_zero(sums.narrow_symint(3, 0, values), sums.narrow_symint(3, values, 1) + eps);
@@ -25,7 +33,9 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
   const bool resumed = given_together(kLinearOp, {&state, &normalizer}, "state and normalizer");
   fail_input_if(resumed && !causal, "[normalized_linear] causal=False takes no state");
   const auto type = accumulation_type({q, k, v, state, normalizer});
-  const Tensor v1 = with_ones(v, type);  // one scan gives the numerator and the denominator, its state S and z
+  const bool short_operands = causal && read_as_given(q, k, v);
+  // One scan gives the numerator and the denominator, its state S and z.
+  const Tensor v1 = with_ones(v, short_operands ? v.scalar_type() : type);
   if (!causal) {
     const auto once = [&](const Tensor& x, const c10::SymInt& count) {
       return expand_heads(differentiable_once(x.to(type)), count);
@@ -42,7 +52,8 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
     expect_shape(kLinearOp, "normalizer", *normalizer, {rows, heads.state, keys});
     start = at::cat({state->to(type), normalizer->to(type).unsqueeze(3)}, 3);
   }
-  auto [sums, last] = gated_scan(q, k, v1, {}, "key", 1.0, {}, start, cu_seqlens);
+  auto [sums, last] = short_operands ? gated_scores(q, k, v1, {}, "key", 1.0, start, cu_seqlens)
+                                     : gated_scan(q, k, v1, {}, "key", 1.0, {}, start, cu_seqlens);
   return {quotient(sums, values, eps).to(v.scalar_type()), last.narrow_symint(3, 0, values).contiguous(),
           last.narrow_symint(3, values, 1).squeeze(3).contiguous()};
 }

@@ -31,7 +31,7 @@
 #define __shfl_xor_sync(mask, x, by) gpu::shuffle(x, [&](int lane) { return lane ^ (by); })
 #define __any_sync(mask, x) gpu::any(x)
 #define __syncwarp() gpu::any(false)
-#define __shfl_sync(mask, x, from) gpu::shuffle(x, [&](int) { return from; })
+#define __shfl_sync(mask, x, from) gpu::shuffle_from(x, from)
 
 namespace gpu {
 
@@ -280,6 +280,17 @@ template <typename T, typename From>
 T shuffle(T x, const From& from) {
   return Block::running().together<T, T>(x, [&](const auto& in, auto& out) {
     for (int lane = 0; lane < 32; ++lane) out[size_t(lane)] = in[size_t(from(lane))];
+  });
+}
+// Each lane says from which.
+template <typename T>
+T shuffle_from(T x, int from) {
+  struct In {
+    T x;
+    int from;
+  };
+  return Block::running().together<In, T>({x, from}, [](const auto& in, auto& out) {
+    for (size_t lane = 0; lane < 32; ++lane) out[lane] = in[size_t(in[lane].from)].x;
   });
 }
 inline bool any(bool x) {

@@ -1,7 +1,10 @@
 // N = (I + A diag(beta))^-1 of a chunk: kernel_gpu.h says of what.
 //
-// Four warps have 16 rows of A each, by products of matrices. Each column of N is then one thread's, by substitution in
-// float32: rows of A diag(beta) come to all threads at once.
+// Four warps have 16 rows of A each, by products of matrices, and invert the 16 x 16 on the diagonal by substitution in
+// float32, a column a lane. With M = A diag(beta), a warp then has 16 columns of N, from the diagonal down:
+//   N_ij = -N_ii sum of M_is N_sj over s from j to i - 1
+// by products of 16 x 16, transposed, so that what comes out of one is the left operand of the next where it lies. Each
+// operand is the sum of two 16-bit numbers: errors are float32's but for a few bits.
 #pragma once
 
 #include "cortado/primitives/delta_scan/kernel_gpu.h"
@@ -14,9 +17,26 @@ using namespace device;
 
 using gated::kGpuChunk;
 
+// Numbers as sums of two of 16 bits each.
+struct Halves {
+  u32 high, low;
+};
+DEV Halves halves(float a, float b) {
+  const u32 high = pack(a, b);
+  return {high, pack(a - unpack_low(high), b - unpack_high(high))};
+}
+
 template <int kKeys>
 class Inverse {
-  static constexpr int kRows = 16;  // of a block
+  static constexpr int kRows = 16, kBlocks = kGpuChunk / kRows;
+  using Square = Tile<kGpuChunk * 2>;
+  struct Squares {
+    Square high, low;
+  };
+  // 16 x 16 numbers as a left operand.
+  struct Left {
+    u32 high[4], low[4];
+  };
 
  public:
   DEV explicit Inverse(const GpuInverse& in)
@@ -29,11 +49,13 @@ class Inverse {
     tokens_ = in.bounds ? static_cast<int>(in.bounds[row_ + 1] - first_) : in.tokens;
     batch_ = in.bounds ? 0 : row_;
     unsigned char* shared = shared_memory();
-    keys_ = {shared_address(shared)};
-    square_ = reinterpret_cast<u16*>(shared);  // in the place of k
-    system_ = reinterpret_cast<float*>(shared + kGpuChunk * kKeys * 2);
-    columns_ = system_ + kGpuChunk * kGpuChunk;
-    gates_ = columns_ + kGpuChunk * kGpuChunk;
+    base_ = shared_address(shared);
+    keys_ = {base_};
+    const u32 squares = base_ + kGpuChunk * kKeys * 2;
+    inverse_ = {{base_}, {squares}};
+    system_ = {{squares + kGpuSquareBytes}, {squares + 2 * kGpuSquareBytes}};
+    diagonal_ = reinterpret_cast<float*>(shared + (squares - base_) + 3 * kGpuSquareBytes);
+    gates_ = diagonal_ + kGpuChunk * kRows;
     betas_ = gates_ + kGpuChunk;
   }
 
@@ -44,8 +66,13 @@ class Inverse {
     if (thread_ < 32) gated::sum_gates(gates_, sums, thread_);
     __syncthreads();
     multiply_keys(sums);
+    __syncwarp();
+    float x[kRows];
+    substitute(x);
+    __syncthreads();  // the keys are read
+    put_diagonal(x);
     __syncthreads();
-    if (thread_ < kGpuChunk) substitute();
+    join();
     __syncthreads();
     write();
   }
@@ -75,60 +102,110 @@ class Inverse {
   }
 
   DEV void multiply_keys(const gated::Sums& sums) const {
-    const int lane = thread_ & 31, tile = thread_ >> 5;
-    float a[8][4] = {};
+    float a[2 * kBlocks][4] = {};
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
       u32 rows[4];
-      left(rows, keys_, lane, tile * 16, i);
-      UNROLL for (int j = 0; j < 4; ++j) {
-        if (j > tile) continue;
+      left(rows, keys_, lane(), warp() * kRows, i);
+      UNROLL for (int j = 0; j < kBlocks; ++j) {
+        if (j > warp()) continue;
         u32 columns[4];
-        right_transposed(columns, keys_, lane, j * 16, i);
+        right_transposed(columns, keys_, lane(), j * kRows, i);
         multiply(a[2 * j], rows, columns[0], columns[1]);
         multiply(a[2 * j + 1], rows, columns[2], columns[3]);
       }
     }
-    UNROLL for (int j = 0; j < 8; ++j) {
-      UNROLL for (int x = 0; x < 4; ++x) {
-        const int t = tile * 16 + (lane >> 2) + x / 2 * 8, s = j * 8 + (lane & 3) * 2 + x % 2;
-        const bool reached = s < t && (*sums.any == 0 || sums.cuts[s] == sums.cuts[t]);
-        system_[t * kGpuChunk + s] = reached ? a[j][x] * power(sums.sums[t] - sums.sums[s]) * betas_[s] : 0.0f;
-      }
-    }
-  }
-
-  // x_t = (t is the column) - sum of system_ts x_s over s < t: blocks of 16 rows, of which those before come from shared
-  // memory. (All 64 in registers is code that the multiprocessor must fetch anew for every chunk.)
-  DEV void substitute() const {
-    UNROLL_BY(1) for (int block = 0; block < kGpuChunk / kRows; ++block) {
-      const float* system = system_ + block * kRows * kGpuChunk;
-      float x[kRows];
-      UNROLL for (int t = 0; t < kRows; ++t) x[t] = block * kRows + t == thread_ ? 1.0f : 0.0f;
-      UNROLL_BY(1) for (int before = 0; before < block; ++before) lose_block(x, system, before);
-      UNROLL for (int t = 1; t < kRows; ++t) {
-        UNROLL for (int s = 0; s < t; s += 4) {
-          const FourFloats row = *reinterpret_cast<const FourFloats*>(system + t * kGpuChunk + block * kRows + s);
-          UNROLL for (int i = 0; i < 4; ++i) {
-            if (s + i < t) x[t] -= row.x[i] * x[s + i];
-          }
+    UNROLL for (int j = 0; j < 2 * kBlocks; ++j) {
+      if (j / 2 > warp()) continue;
+      UNROLL for (int half = 0; half < 2; ++half) {
+        const int t = warp() * kRows + (lane() >> 2) + 8 * half, s = j * 8 + (lane() & 3) * 2;
+        const float first = entry(a[j][2 * half], t, s, sums), second = entry(a[j][2 * half + 1], t, s + 1, sums);
+        if (j / 2 == warp()) {
+          *reinterpret_cast<Two*>(diagonal_ + t * kRows + s % kRows) = {first, second};
+        } else {
+          const Halves both = halves(first, second);
+          *at<u32>(system_.high.at(t, j) + (lane() & 3) * 4) = both.high;
+          *at<u32>(system_.low.at(t, j) + (lane() & 3) * 4) = both.low;
         }
       }
-      UNROLL for (int t = 0; t < kRows; ++t) {
-        columns_[(block * kRows + t) * kGpuChunk + thread_] = x[t];
-        square_[(block * kRows + t) * kGpuChunk + thread_] = static_cast<u16>(pack(x[t], 0));
+    }
+  }
+
+  // M_ts, of k_t . k_s.
+  DEV float entry(float product, int t, int s, const gated::Sums& sums) const {
+    const bool reached = s < t && (*sums.any == 0 || sums.cuts[s] == sums.cuts[t]);
+    return reached ? product * power(sums.sums[t] - sums.sums[s]) * betas_[s] : 0.0f;
+  }
+
+  // Column lane % 16 of this warp's N_ii: x_t = (t is the column) - sum of M_ts x_s over s < t.
+  DEV void substitute(float* x) const {
+    const float* system = diagonal_ + warp() * kRows * kRows;
+    UNROLL for (int t = 0; t < kRows; ++t) x[t] = t == (lane() & 15) ? 1.0f : 0.0f;
+    UNROLL for (int t = 1; t < kRows; ++t) {
+      UNROLL for (int s = 0; s < t; s += 4) {
+        const FourFloats row = *reinterpret_cast<const FourFloats*>(system + t * kRows + s);
+        UNROLL for (int i = 0; i < 4; ++i) {
+          if (s + i < t) x[t] -= row.x[i] * x[s + i];
+        }
       }
     }
   }
 
-  DEV void lose_block(float* x, const float* system, int before) const {
-    float known[kRows];
-    UNROLL for (int s = 0; s < kRows; ++s) known[s] = columns_[(before * kRows + s) * kGpuChunk + thread_];
+  // Half of the lanes have what 16 bits hold of it, the others what is left.
+  DEV void put_diagonal(const float* x) const {
+    const int column = warp() * kRows + (lane() & 15);
+    const bool high = lane() < 16;
+    const Square to = {high ? inverse_.high.base : inverse_.low.base};
     UNROLL for (int t = 0; t < kRows; ++t) {
-      UNROLL for (int s = 0; s < kRows; s += 4) {
-        const FourFloats row = *reinterpret_cast<const FourFloats*>(system + t * kGpuChunk + before * kRows + s);
-        UNROLL for (int i = 0; i < 4; ++i) x[t] -= row.x[i] * known[s + i];
+      const Halves both = halves(x[t], 0);
+      *at<u16>(to.at(warp() * kRows + t, column / 8) + column % 8 * 2) = static_cast<u16>(high ? both.high : both.low);
+    }
+  }
+
+  // The blocks below the diagonal of a warp's columns j, downwards, as N_ij^T = -(sum of N_sj^T M_is^T) N_ii^T.
+  DEV void join() const {
+    Left known[kBlocks - 1];
+    const int j = warp();
+    left_transposed(known[0].high, inverse_.high, lane(), j * kRows, j);
+    left_transposed(known[0].low, inverse_.low, lane(), j * kRows, j);
+    UNROLL for (int below = 1; below < kBlocks; ++below) {
+      const int i = j + below;
+      if (i >= kBlocks) continue;
+      float sum[2][4] = {}, x[2][4] = {};
+      UNROLL for (int s = 0; s < below; ++s) multiply_block(sum, known[s], system_, i, j + s);
+      multiply_block(x, to_left(sum, 1), inverse_, i, i);
+      if (below < kBlocks - 1) known[below] = to_left(x, -1);
+      UNROLL for (int half = 0; half < 2; ++half) {
+        UNROLL for (int n = 0; n < 4; ++n) {
+          const int row = i * kRows + half * 8 + (lane() & 3) * 2 + n % 2,
+                    column = j * kRows + (lane() >> 2) + n / 2 * 8;
+          *at<u16>(inverse_.high.at(row, column / 8) + column % 8 * 2) = static_cast<u16>(pack(-x[half][n], 0));
+        }
       }
     }
+  }
+
+  // sum += x B^T, B being block (row, column) of a matrix.
+  DEV void multiply_block(float (*sum)[4], const Left& x, const Squares& matrix, int row, int column) const {
+    u32 high[4], low[4];
+    right_transposed(high, matrix.high, lane(), row * kRows, column);
+    right_transposed(low, matrix.low, lane(), row * kRows, column);
+    UNROLL for (int half = 0; half < 2; ++half) {
+      multiply(sum[half], x.low, high[2 * half], high[2 * half + 1]);
+      multiply(sum[half], x.high, low[2 * half], low[2 * half + 1]);
+      multiply(sum[half], x.high, high[2 * half], high[2 * half + 1]);
+    }
+  }
+
+  // A sum of products as the left operand of the next.
+  static DEV Left to_left(const float (*x)[4], float sign) {
+    Left out;
+    UNROLL for (int i = 0; i < 4; ++i) {
+      const float* two = x[i / 2] + i % 2 * 2;
+      const Halves both = halves(sign * two[0], sign * two[1]);
+      out.high[i] = both.high;
+      out.low[i] = both.low;
+    }
+    return out;
   }
 
   DEV void write() const {
@@ -136,7 +213,8 @@ class Inverse {
     for (int i = thread_; i < kGpuChunk * kPieces; i += kGpuInverseThreads) {
       const int t = i / kPieces, piece = i % kPieces;
       if (!there(t)) continue;
-      const Four numbers = *reinterpret_cast<const Four*>(square_ + t * kGpuChunk + piece * 8);
+      Four numbers = {};
+      if (piece / 2 <= t / kRows) numbers = *at<Four>(inverse_.high.at(t, piece));
       *reinterpret_cast<Four*>(token<u16>(in_.inverse, t) + piece * 8) = numbers;
       if (!in_.turned.data) continue;
       Four turned;
@@ -145,13 +223,21 @@ class Inverse {
     }
   }
 
+  DEV int lane() const { return thread_ & 31; }
+  DEV int warp() const { return thread_ >> 5; }
+  template <typename T>
+  DEV T* at(u32 address) const {
+    return reinterpret_cast<T*>(shared_memory() + (address - base_));
+  }
+
   const GpuInverse& in_;
   const int head_, row_, chunk_, thread_;
   long long first_, batch_;
   int tokens_;
+  u32 base_;
   Tile<kKeys * 2> keys_;
-  u16* square_;
-  float *system_, *columns_, *gates_, *betas_;  // columns_: of N
+  Squares inverse_, system_;           // N, high in the place of the keys, low on the diagonal alone; M below it
+  float *diagonal_, *gates_, *betas_;  // diagonal_: [64, 16], of M
 };
 
 }  // namespace cortado::delta

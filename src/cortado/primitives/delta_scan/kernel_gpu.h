@@ -60,9 +60,11 @@ constexpr int gpu_scan_bytes(int keys) { return (gated::gpu_shared_bytes(keys) +
 constexpr int gpu_delta_shared_bytes(int keys) {
   return gpu_scan_bytes(keys) + (gated::kGpuStages + 2) * kGpuSquareBytes + 4 * gated::kGpuChunk * 4;
 }
-// Of delta_inverse: k, which becomes N in 16 bits; A diag(beta) and N in 32; gates, betas and their sums.
+// Of delta_inverse: k, which becomes N; what 16 bits leave of N; A diag(beta) as two tiles, and its diagonal in 32 bits;
+// gates, betas and their sums.
 constexpr int gpu_inverse_shared_bytes(int keys) {
-  return gated::kGpuChunk * keys * 2 + 4 * kGpuSquareBytes + (2 * gated::kGpuChunk + gated::kGpuSums) * 4;
+  return gated::kGpuChunk * keys * 2 + 3 * kGpuSquareBytes + gated::kGpuChunk * 16 * 4 +
+         (2 * gated::kGpuChunk + gated::kGpuSums) * 4;
 }
 
 }  // namespace cortado::delta

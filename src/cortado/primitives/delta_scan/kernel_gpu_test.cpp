@@ -7,8 +7,8 @@
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/cuda/emulated_machine.h"
 #include "cortado/primitives/delta_scan/kernel.cu"
-#include "cortado/primitives/delta_scan/on_gpu.h"
 #include "cortado/primitives/delta_scan/op.h"
+#include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/parts_gpu-inl.h"
 #include "cortado/testing/kernels.h"
 
@@ -98,7 +98,7 @@ void check(const Case& c) {
   gated::FormOptions options{.heads = c.heads, .type = at::kFloat};
   options.want_w = true;
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
-  const auto read = differentiate_on_gpu(in, options, scale, packed, machine);
+  const auto read = gated::differentiate_on_gpu(in, options, scale, packed, machine);
   const auto first_copy = [&](const Tensor& x) { return x.unflatten(1, {c.state_heads, -1}).select(2, 0); };
   expect_near(read.w, o, "o", 8e-3);
   expect_near(first_copy(read.final_state), last, "last state", 8e-3);
@@ -110,7 +110,7 @@ void check(const Case& c) {
   options.want_w = false;
   options.want_y = options.want_rest = true;
   options.want_gate = c.gates;
-  const auto out = differentiate_on_gpu(in, options, scale, packed, machine);
+  const auto out = gated::differentiate_on_gpu(in, options, scale, packed, machine);
   const auto summed = [&](const Tensor& x, int64_t at) {
     return x.to(at::kFloat).unflatten(at, {c.state_heads, -1}).sum(at + 1);
   };
@@ -130,6 +130,7 @@ TEST(DeltaScanOnGpu, HeadsRowsAndWidths) {
   check({.batch = 2, .heads = 4, .state_heads = 2});
   check({.keys = 16, .values = 32, .batch = 2, .tokens = 70});
   check({.keys = 72, .values = 96, .tokens = 70});
+  check({.keys = 31, .values = 65, .tokens = 70});
   check({.keys = 128, .values = 128, .tokens = 130, .heads = 1, .state_heads = 1});
 }
 

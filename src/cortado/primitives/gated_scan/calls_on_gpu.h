@@ -39,6 +39,7 @@ class Calls {
         parts_(parts),
         half_(in.x.scalar_type() == at::kHalf),
         wide_(options.wide_read && !options.want_rest),
+        factors_(options.decay == DecayKind::kFactors),
         factor_(factor),
         g_(gates_of(in)),
         channels_(g_.defined() && g_.dim() == 4),
@@ -122,9 +123,22 @@ class Calls {
     return gradient;
   }
 
-  // e^g of the first token of each row, on the scan's way: [rows, heads(, K)], 1 for empty rows.
+  double factor() const { return factor_; }
+
+  // Whether the states that meet for the gates' gradient are those across.
+  bool meets_across() const { return channels_; }
+  Tensor gradient_of_gates(const Crossings& from, const Tensor& y, const Tensor& dy, const Tensor& x, const Tensor& dx,
+                           bool reverse) {
+    return channels_ ? channel_gradient(from, y, dy, x, dx, reverse) : gate_gradient(from, reverse);
+  }
+
+  // What the first token of each row multiplies the state by, on the scan's way: [rows, heads(, K)], 1 for empty rows.
   Tensor first_gates(bool reverse, const std::vector<int64_t>* bounds) const {
-    if (!bounds) return expand_heads(g_.select(1, reverse ? tokens_ - 1 : 0), heads_, 1).exp();
+    const auto decays = [&](const Tensor& gates) { return factors_ ? gates : gates.exp(); };
+    if (!bounds) {
+      const Tensor first = expand_heads(g_.select(1, reverse ? tokens_ - 1 : 0), heads_, 1);
+      return decays(first);
+    }
     std::vector<int64_t> first;
     std::vector<float> counts;
     for (size_t i = 1; i < bounds->size(); ++i) {
@@ -136,7 +150,7 @@ class Calls {
     std::vector<int64_t> sizes(size_t(gates.dim()), 1);
     sizes[0] = rows_;
     const Tensor there = at::tensor(counts).to(g_.device()).view(sizes);
-    return at::where(there > 0, gates, at::zeros_like(gates)).exp();
+    return at::where(there > 0, decays(gates), at::ones_like(gates));
   }
 
  protected:
@@ -204,64 +218,132 @@ class Calls {
 
   void launch(GpuScan& scan, const Tensor& initial, const Tensor& last, bool reverse, bool across, bool dot,
               int64_t pieces, const at::TensorOptions& floats) {
-    const int64_t keys = scan.keys, values = scan.values, blocks = rows_ * heads_ * pieces;
+    const int64_t keys = scan.keys;
     const std::string behind = reverse ? "_reverse" : "", base = !channels_ ? "gated_scan"
                                                                  : across   ? "on_values"
                                                                             : "on_keys";
     const int wide_keys = wide(keys);
-    const auto start = [&](const std::string& name, int64_t parts) {
-      const cuda::Blocks grid{unsigned(blocks), unsigned(parts)};
-      const int shared = channels_ ? gpu_channel_shared_bytes(wide_keys, !across) : gpu_shared_bytes(wide_keys);
-      machine_.launch({source(), variant(keys), name.c_str(), kGpuThreads, size_t(shared)}, grid, &scan);
+    const int shared = channels_ ? gpu_channel_shared_bytes(wide_keys, !across) : gpu_shared_bytes(wide_keys);
+    const auto start = [&](const std::string& kind, int64_t parts) {
+      const cuda::Blocks grid{unsigned(rows_ * heads_ * pieces), unsigned(parts)};
+      machine_.launch({source(), variant(keys), (base + kind + behind).c_str(), kGpuThreads, size_t(shared)}, grid,
+                      &scan);
     };
+    const cuda::Kernel join{source(), variant(keys), channels_ ? "join" : "gated_scan_join", kGpuThreads};
+    in_parts(scan, initial, last, across, pieces, floats, join, start);
+    start(dot && !channels_ ? "_dot" : "", scan.parts);
+  }
+
+  // Settles in how many parts of its time a walk goes, and where there are several, what each begins with: by
+  // start("_states", parts) and `join_kernel`.
+  template <typename Start>
+  void in_parts(GpuScan& scan, const Tensor& initial, const Tensor& last, bool across, int64_t pieces,
+                const at::TensorOptions& floats, const cuda::Kernel& join_kernel, const Start& start) {
+    const int64_t keys = scan.keys, values = scan.values;
     scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
     scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
     // Packed rows are cut as if each was alone, so that they are computed as when they are.
     scan.part_tokens = int(parts_ ? kGpuChunk : kShortestPart);
-    const int64_t parts = std::clamp<int64_t>(parts_for(bounds_.get() ? heads_ * pieces : blocks), 1,
+    const int64_t parts = std::clamp<int64_t>(parts_for((bounds_.get() ? 1 : rows_) * heads_ * pieces), 1,
                                               std::max<int64_t>(1, divide_up(bounds_.longest, scan.part_tokens)));
     scan.parts = int(parts);
-    Tensor states, kept;
-    if (parts > 1) {
-      states = at::empty({rows_, parts, heads_, keys, values}, floats);
-      const int64_t kept_width = !channels_ ? 1 : across ? values : keys;
-      kept = at::empty({rows_, parts, heads_, kept_width}, floats);
-      GpuJoin join{states.mutable_data_ptr<float>(),
-                   kept.const_data_ptr<float>(),
-                   scan.initial,
-                   scan.last,
-                   int(rows_),
-                   int(parts),
-                   int(heads_),
-                   int(keys * values),
-                   int(values),
-                   int(kept_width),
-                   !across,
-                   scan.initial_factor,
-                   scan.last_factor};
-      scan.initial = nullptr;
-      scan.last = join.states;
-      scan.kept = kept.mutable_data_ptr<float>();
-      const float last_factor = std::exchange(scan.last_factor, 1.0f);
-      start(base + "_states" + behind, parts);
-      machine_.launch({source(), variant(keys), channels_ ? "join" : "gated_scan_join", kGpuThreads},
-                      {unsigned(divide_up(keys * values, kGpuThreads)), unsigned(rows_ * heads_)}, &join);
-      scan.initial = join.states;
-      scan.last = nullptr;
-      scan.initial_factor = 1;
-      scan.last_factor = last_factor;
-    }
-    start(base + (dot && !channels_ ? "_dot" : "") + behind, scan.parts);
+    if (parts == 1) return;
+    const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);
+    const int64_t kept_width = !channels_ ? 1 : across ? values : keys;
+    const Tensor kept = at::empty({rows_, parts, heads_, kept_width}, floats);
+    GpuJoin join{states.mutable_data_ptr<float>(),
+                 kept.const_data_ptr<float>(),
+                 scan.initial,
+                 scan.last,
+                 int(rows_),
+                 int(parts),
+                 int(heads_),
+                 int(keys * values),
+                 int(values),
+                 int(kept_width),
+                 !across,
+                 scan.initial_factor,
+                 scan.last_factor};
+    scan.initial = nullptr;
+    scan.last = join.states;
+    scan.kept = kept.mutable_data_ptr<float>();
+    const float last_factor = std::exchange(scan.last_factor, 1.0f);
+    start("_states", parts);
+    machine_.launch(join_kernel, {unsigned(divide_up(keys * values, kGpuThreads)), unsigned(rows_ * heads_)}, &join);
+    scan.initial = join.states;
+    scan.last = nullptr;
+    scan.initial_factor = 1;
+    scan.last_factor = last_factor;
+    part_states_ = states;  // until the walk has been launched, which is before the next call
   }
 
  protected:
   cuda::Machine& machine_;
   const int64_t batch_, tokens_, heads_, rows_, parts_;
-  const bool half_, wide_;  // wide_: what is read comes in float32
+  const bool half_, wide_, factors_;  // wide_: what is read comes in float32; factors_: gates are no logs
   const double factor_;
   const Tensor g_;
   const bool channels_;
   const cuda::GpuBounds bounds_;
+  Tensor part_states_;
 };
+
+// The form by walks of such calls: kernel_gpu.h's table.
+template <typename Walks>
+FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptions& options,
+                             const std::vector<int64_t>* bounds) {
+  const bool keys_side = options.want_y;  // of what is computed first: dy, with the state across, or dw
+  const bool reverse = options.reverse;
+  const int next = in.bonus.defined() ? 0 : reverse ? -1 : 1;  // with a bonus a token reads what is before its gate
+  const auto given = [&](const Tensor& x, const Tensor& like) {
+    return x.defined() ? x : at::zeros({in.x.size(0), in.x.size(1), 1, like.size(3)}, like.options());
+  };
+  const bool backward = options.want_rest;
+  const Tensor y = backward || !keys_side ? given(in.y, in.x) : in.y;
+  const Tensor w = backward || keys_side ? given(in.w, in.v) : in.w;
+  const Tensor initial = in.initial.defined() ? in.initial.to(at::kFloat).contiguous() : in.initial;
+  FormOutputs out;
+  Crossings crossings;
+  const bool gate = options.want_gate && in.g.defined();
+  const auto dots = gate ? &crossings : nullptr;
+  const auto run_y = [&](bool want_last, const Tensor& with = {}, Crossings* to = nullptr) {
+    return calls.run(w, in.v, in.x, across(initial), reverse, 0, true, want_last, false, with, to);
+  };
+  const auto run_w = [&](bool want_last, const Tensor& with = {}, Crossings* to = nullptr) {
+    return calls.run(y, in.x, in.v, initial, reverse, 0, false, want_last, false, with, to);
+  };
+  if (!backward) {
+    const auto read = keys_side ? run_y(true) : run_w(true);
+    (keys_side ? out.y : out.w) = read.o;
+    out.final_state = keys_side ? across(read.last) : read.last;
+    return out;
+  }
+  const Tensor behind = in.final_grad.defined() ? in.final_grad.to(at::kFloat).contiguous() : in.final_grad;
+  const bool want_initial = in.initial.defined();
+  // The two calls whose states meet are those across, or those of the side that is wanted.
+  const bool meet_across = keys_side || (gate && calls.meets_across());
+  const auto run_x = [&](Crossings* to) {
+    return calls.run(in.v, w, y, across(behind), !reverse, next, true, false, true, in.x, to);
+  };
+  const auto run_v = [&](Crossings* to) {
+    return calls.run(in.x, y, w, behind, !reverse, next, false, want_initial, true, in.v, to);
+  };
+  Tensor dy;
+  if (meet_across) dy = run_y(false, y, dots).o;
+  if (keys_side) out.y = dy;
+  if (!keys_side) out.w = run_w(false, w, meet_across ? nullptr : dots).o;
+  out.x = run_x(meet_across ? dots : nullptr).o;
+  const auto dv = run_v(meet_across ? nullptr : dots);
+  out.v = dv.o;
+  if (want_initial) {
+    out.initial = dv.last;
+    if (in.g.defined() && !in.bonus.defined()) {
+      const Tensor kept = calls.first_gates(reverse, bounds);
+      out.initial = dv.last * (kept.dim() == 3 ? kept.unsqueeze(-1) : kept.unsqueeze(-1).unsqueeze(-1));
+    }
+  }
+  if (gate) out.g = calls.gradient_of_gates(crossings, y, dy, in.x, out.x, reverse);
+  return out;
+}
 
 }  // namespace cortado::gated

@@ -167,6 +167,8 @@ TEST(GatedScanOnGpu, HeadsRowsAndWidths) {
   check({.keys = 16, .values = 32, .batch = 2, .tokens = 70});
   check({.keys = 72, .values = 96, .tokens = 70});
   check({.keys = 128, .values = 64});
+  check({.keys = 33, .values = 65, .tokens = 70});
+  check({.keys = 5, .values = 7, .tokens = 70, .read_values = true, .channels = true});
   check({.keys = 128, .values = 128, .tokens = 130, .heads = 1, .state_heads = 1});
 }
 

@@ -6,8 +6,8 @@
 
 namespace cortado::gated {
 
-// Whether they compute this: 16-bit tensors on a GPU that has kernels, a gate for each head or none, K and V multiples
-// of 8 up to 128.
+// Whether they compute this: 16-bit tensors on a GPU that has kernels, K and V up to 128; with beta a gate for each head or
+// none.
 bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor);
 
 // The type that a scan's other operands should have beside these values, for the kernels to take them: that of v, or where
@@ -17,7 +17,7 @@ at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widt
 // As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L, and a missing y
 // or w being 0. Derivatives come in the inputs' type; the gates', and states, in float32. `parts`: of time; 0: as many
 // as fill the GPU.
-FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,
+FormOutputs differentiate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,
                                  const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
 
 }  // namespace cortado::gated

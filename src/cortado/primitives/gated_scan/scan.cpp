@@ -3,6 +3,7 @@
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/step_on_gpu.h"
+#include "cortado/primitives/gated_scan/tokens_on_gpu.h"
 
 namespace cortado::gated {
 
@@ -76,6 +77,9 @@ FormOutputs compute(const ScanCall& call) {
   if (in.final_grad.defined()) in.final_grad = spread_to_copies(in.final_grad, options.heads);
   if (gpu_takes(in, options, call.factor)) {
     return differentiate_on_gpu(in, options, call.factor, bounds.get(), cuda::machine_of(in.x));
+  }
+  if (tokens_take(in, options, call.factor)) {
+    return differentiate_by_tokens(in, options, call.factor, bounds.get(), cuda::machine_of(in.x));
   }
   const bool scale_read = in.beta.defined() && !options.want_rest;
   Tensor& given = options.want_y ? in.w : in.y;

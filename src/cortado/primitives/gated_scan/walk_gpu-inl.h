@@ -26,9 +26,9 @@ struct Place {
   long long state;  // number of its state
 };
 
-DEV Place place_of(const GpuScan& scan) {
+DEV Place place_of(const GpuScan& scan, int piece = kGpuPiece) {
   Place place;
-  place.pieces = (scan.values + kGpuPiece - 1) / kGpuPiece;
+  place.pieces = (scan.values + piece - 1) / piece;
   int rest = blockIdx.x;
   place.piece = rest % place.pieces;
   rest /= place.pieces;
