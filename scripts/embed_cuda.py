@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the kernels for GPUs into a C++ source, for the library to compile by NVRTC when it needs them: of every
-primitives/NAME/kernel*.cu its text, with what it includes in place.
+kernel*.cu of primitives/ and mechanisms/ its text, with what it includes in place.
 
     embed_cuda.py OUT.cpp"""
 
@@ -9,7 +9,6 @@ import sys
 
 import cuda_report
 
-PRIMITIVES = cuda_report.ROOT / "src/cortado/primitives"
 PIECE = 8000  # a literal has a length that every compiler takes; neighbours are joined
 
 
@@ -20,7 +19,7 @@ def literal(text):
 
 def main():
     rows = [f'      {{"{path.parent.name}/{path.stem}", {literal(cuda_report.whole_text(path, set()))}}},'
-            for path in sorted(PRIMITIVES.glob("*/kernel*.cu"))]  # fmt: skip
+            for path in cuda_report.kernel_files()]  # fmt: skip
     text = '#include "cortado/primitives/cuda/runtime.h"\n\nnamespace cortado::cuda {\n\nconst std::vector<Source>& sources() {\n'
     text += "  static const std::vector<Source> all = {\n" + "\n".join(rows) + "\n  };\n  return all;\n}\n\n}  // namespace cortado::cuda\n"
     out = pathlib.Path(sys.argv[1])

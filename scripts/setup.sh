@@ -50,8 +50,7 @@ install_torch() {
     install "$torch"
 }
 
-# Modules are compiled when they are first imported, not all of them now: half of the time.
-install() { "$venv/bin/pip" install -qq --no-compile "$@"; }
+install() { "$venv/bin/pip" install -qq "$@"; }
 
 # The first Python that torch 2.13 has wheels for and that can make environments.
 find_python() {

@@ -39,6 +39,10 @@ def latte_inputs(b, t, h, width):
     return [torch.randn(b, t, h, width, device="cuda").bfloat16() for _ in range(3)]
 
 
+def in_float32(kind):
+    return lambda *sizes: [x.float() for x in gated(kind)(*sizes)]
+
+
 def macchiato_inputs(b, t, h, width):
     return [torch.randn(b, t, h, width + (i == 0), device="cuda").bfloat16() for i in range(5)]
 
@@ -97,9 +101,10 @@ OPERATORS = {
     "abc": (abc_inputs, lambda q, k, v, s: OPS.abc(q, k, v, s)[0], None),
     "delta_scan, channel gate": (channel_delta_inputs, lambda q, k, v, beta, g: OPS.delta_scan(q, k, v, beta, g)[0], None),
     "blurry_window": (latte_inputs, lambda q, k, v: OPS.blurry_window(q, k, v, slots=63, period=1024)[0], None),
+    "gated_scan, head gate, float32": (in_float32("head"), lambda q, k, v, g: OPS.gated_scan(q, k, v, g)[0], None),
+    "gated_scan, channel gate, float32": (in_float32("channel"), lambda q, k, v, g: OPS.gated_scan(q, k, v, g)[0], None),
     "short_conv": (conv_inputs, lambda x, w: OPS.short_conv(x, w)[0], None),
 }
-ATEN = {"delta_scan, channel gate", "blurry_window"}  # as chunks of ATen calls
 SHAPES = [(8, 2048, 16, 64), (8, 16384, 16, 64), (8, 16384, 16, 128), (1, 65536, 4, 64)]
 OPS = torch.ops.cortado
 
@@ -143,7 +148,7 @@ def measure(name, shape, copy, seconds):
     bytes_once = sum(x.numel() * x.element_size() for x in sets[0]) + grads.numel() * grads.element_size()
     leaves = [[x.clone().requires_grad_() for x in each] for each in sets]
     both = lambda *each: torch.autograd.grad(operator(*each), each, grads)
-    row = {"operator": name, "shape": list(shape), "kernels": name not in ATEN, "floor_ms": bytes_once / copy * 1e3,
+    row = {"operator": name, "shape": list(shape), "floor_ms": bytes_once / copy * 1e3,
            "floor_both_ms": bytes_once * 15 / 4 / copy * 1e3, "forward_ms": median_ms(operator, sets, seconds),
            "both_ms": median_ms(both, leaves, seconds)}  # fmt: skip
     if function := peer(path) if tuple(shape) in SHAPES[:2] else None:
@@ -184,9 +189,8 @@ def table(found):
     for row in found["rows"]:
         if "failed" in row:
             continue
-        name = row["operator"] + ("" if row["kernels"] else " (ATen)")
         fla = f"{row['fla_ms']:.3f}" if "fla_ms" in row else "-"
-        lines.append(f"| {name} | {', '.join(map(str, row['shape']))} | {row['forward_ms']:.3f} | {row['forward_ms'] / row['floor_ms']:.2f} | "
+        lines.append(f"| {row['operator']} | {', '.join(map(str, row['shape']))} | {row['forward_ms']:.3f} | {row['forward_ms'] / row['floor_ms']:.2f} | "
                      f"{row['both_ms']:.3f} | {row['both_ms'] / row['floor_both_ms']:.2f} | {fla} |")  # fmt: skip
     head = f"{found['device']}, torch {found['torch']}; a copy moves {found['copy'] / 1e12:.2f} TB/s (read and written)."
     return head + "\n\n" + "\n".join(lines)
@@ -218,7 +222,7 @@ def main():
         torch.ops.load_library(os.environ.get("CORTADO_OPS", str(ROOT / "build/release/lib/libcortado_ops.so")))
         found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy": bandwidth(), "rows": []}
         for name in [name for name in OPERATORS if any(name.startswith(each) for each in chosen.only)]:
-            for shape in SHAPES if name not in ATEN else SHAPES[1:2]:
+            for shape in SHAPES:
                 found["rows"].append(measured(name, shape, found["copy"], chosen.seconds, chosen.profile))
                 torch.cuda.empty_cache()
                 if chosen.json:  # a GPU may be there for minutes

@@ -55,8 +55,11 @@ CASES = [Case("plain"), Case("one token", tokens=1), Case("odd", tokens=65, valu
          Case("packed reverse", batch=1, tokens=700, keys=128, reverse=True, bounds=(0, 257, 700))]  # fmt: skip
 CASES += [dataclasses.replace(case, name=f"channels, {case.name}", gate="channel") for case in CASES if case.gate == "head"]
 CASES += [dataclasses.replace(case, name=f"delta, {case.name}", delta=True) for case in CASES
-          if case.gate in ("head", None) and case.read == "key" and not case.reverse]  # fmt: skip
-CASES += [Case("channels, steep", gate="channel", gates=6.0)]
+          if case.gate != "constant" and case.read == "key" and not case.reverse]  # fmt: skip
+CASES += [Case("channels, steep", gate="channel", gates=6.0), Case("no multiple of 8", keys=33, values=65),
+          Case("channels, no multiple of 8", gate="channel", keys=5, values=7), Case("256 keys", keys=200, values=256)]  # fmt: skip
+CASES += [dataclasses.replace(case, name=f"float32, {case.name}", dtype=torch.float32) for case in CASES
+          if case.dtype == BF16 and "wide" not in case.name and "narrow" not in case.name]  # fmt: skip
 
 
 def run(case, inputs, gradients, device, dtype=None):
@@ -89,11 +92,54 @@ def test_gated_scan_is_float64s(case):
     for name, x in right.items():
         # A gate's gradient is what is left of sums of products that are rounded each, many of which it does not depend on.
         most = (0.2 if case.gates > 1 else 4e-2) if name == "g" else 1.2e-2 if case.delta else 6e-3
+        if case.dtype == torch.float32:
+            most = 1e-4 if name in ("g", "beta") else 1e-5
         assert error(found[name], x) < most, name
         assert torch.equal(found[name], again[name]), name
 
 
-@pytest.mark.parametrize(("gate", "delta"), [("head", False), ("channel", False), ("head", True)])
+def same_as_float64(scan, given, close, dtype):
+    """What a function of tensors gives, and all gradients, on the GPU in `dtype` as in float64 on the CPU."""
+
+    def results(device, to):
+        leaves = {name: x.to(device=device, dtype=to).requires_grad_() for name, x in given.items()}
+        out = scan(**leaves)
+        torch.manual_seed(5)
+        grads = [torch.randn(x.shape).to(x) for x in out]
+        return [*out, *torch.autograd.grad(out, list(leaves.values()), grads)]
+
+    for x, y in zip(results("cpu", torch.float64), results("cuda", dtype), strict=True):
+        assert error(y.detach(), x.detach()) < close
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (BF16, 4e-2)])
+@pytest.mark.parametrize("gate", ["none", "head", "channel"])
+def test_a_bonus_is_float64s(gate, dtype, close):
+    torch.manual_seed(3)
+    given = {name: torch.randn(2, 333, 2, width) for name, width in (("q", 64), ("k", 64), ("v", 40))}
+    given |= {"bonus": torch.randn(2, 64), "initial_state": torch.randn(2, 2, 64, 40)}
+    given |= {} if gate == "none" else {"g": torch.rand(2, 333, 2, *[64] * (gate == "channel")).log() * 0.1}
+    given = {name: x if name == "initial_state" else x.to(dtype) for name, x in given.items()}
+    same_as_float64(OPS.gated_scan, given, close, dtype)
+
+
+@pytest.mark.parametrize("read", ["slot", "channel"])
+def test_decays_of_both_signs_are_float64s(read):
+    torch.manual_seed(3)
+    given = {"q": torch.randn(2, 333, 2, 33 if read == "slot" else 64), "x": torch.randn(2, 333, 2, 64), "w": torch.randn(333, 33)}
+    decay = torch.rand(333, 33) * 1.6 - 0.6
+    same_as_float64(lambda **of: OPS.slot_scan(**of, decay=decay.to(of["q"]), read=read), given, 1e-4, torch.float32)
+
+
+@pytest.mark.mechanism("blurry_window")
+@pytest.mark.parametrize("decay", [True, False])
+def test_blurry_window_is_float64s(decay):
+    torch.manual_seed(3)
+    given = {name: torch.randn(2, 333, 2, 64) for name in "qkv"}
+    same_as_float64(lambda **of: OPS.blurry_window(**of, slots=33, period=66, decay=decay), given, 1e-4, torch.float32)
+
+
+@pytest.mark.parametrize(("gate", "delta"), [("head", False), ("channel", False), ("head", True), ("channel", True)])
 def test_packed_is_separate(gate, delta):
     case = Case("packed", gate=gate, delta=delta, batch=1, tokens=500, state=False)
     scan = OPS.delta_scan if delta else OPS.gated_scan

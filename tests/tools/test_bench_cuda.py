@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-ROW = {"operator": "latte", "shape": [8, 2048, 16, 64], "kernels": True, "floor_ms": 0.05, "floor_both_ms": 0.2, "forward_ms": 0.1,
+ROW = {"operator": "latte", "shape": [8, 2048, 16, 64], "floor_ms": 0.05, "floor_both_ms": 0.2, "forward_ms": 0.1,
        "both_ms": 0.6, "fla_ms": 0.4}  # fmt: skip
 
 
@@ -19,7 +19,7 @@ def fixture_bench(root):
 
 def test_an_earlier_run_becomes_a_table(bench, tmp_path):
     found, page = tmp_path / "bench.json", tmp_path / "page.md"
-    rows = [ROW, {**ROW, "operator": "gated_slot", "kernels": False, "fla_ms": None}]
+    rows = [ROW, {**ROW, "operator": "gated_slot", "fla_ms": None}]
     del rows[1]["fla_ms"]
     found.write_text(json.dumps({"device": "a GPU", "torch": "2.11", "copy": 3.0e12, "rows": rows}))
     page.write_text("before\n<!-- table: bench/cuda/operators.py -->\nold\n<!-- end of the table -->\nafter\n")
@@ -29,7 +29,7 @@ def test_an_earlier_run_becomes_a_table(bench, tmp_path):
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert "a GPU, torch 2.11; a copy moves 3.00 TB/s" in text
     assert "| latte | 8, 2048, 16, 64 | 0.100 | 2.00 | 0.600 | 3.00 | 0.400 |" in text
-    assert "| gated_slot (ATen) | 8, 2048, 16, 64 | 0.100 | 2.00 | 0.600 | 3.00 | - |" in text
+    assert "| gated_slot | 8, 2048, 16, 64 | 0.100 | 2.00 | 0.600 | 3.00 | - |" in text
     again = page.read_text()
     assert bench("--from-json", found, "--page", page).returncode == 0 and page.read_text() == again
 

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 from web_server import Server
-from web_steps import ask, limit_answers, overflow, violations, wait_shown
+from web_steps import LOOKS, ask, limit_answers, overflow, violations, wait_shown
 
 TEXT = "The keeper of the lighthouse lit the lamp. The lamp of the lighthouse was lit by the keeper."
 LAYERS = ["lola", "macchiato", "blurry_window", "gla", "mamba"]
@@ -230,8 +230,7 @@ def test_nothing_moves_from_token_to_token(open_page):
             assert page.evaluate(places) == before
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1600])
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_accessible_and_as_wide_as_the_window(open_page, width, scheme):
     page = open_page("inspector", width=width, color_scheme=scheme)
     for layer in range(5):

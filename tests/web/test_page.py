@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 from web_steps import (
+    LOOKS,
     ask, limit_answers, meter, overflow, send, settings, stop, tab_to, violations, wait_ended, wait_shown,
     wait_words, without_end,
 )  # fmt: skip
@@ -29,8 +30,7 @@ def test_the_page_is_three_files_without_scripts_or_styles_in_the_text(dist, ser
     assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1600])
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 @pytest.mark.parametrize("view", VIEWS)
 def test_accessible_and_as_wide_as_the_window(open_page, root, view, width, scheme):
     page = open_page(view, width=width, color_scheme=scheme)

@@ -12,6 +12,9 @@ KEYS = "Object.keys(localStorage).filter((key) => key.startsWith('cortado.conver
 # CORTADO_SLOW_BROWSER=8 makes the page's scripts eight times as slow: no test may turn red by that.
 SLOWNESS = float(os.environ.get("CORTADO_SLOW_BROWSER", "1"))
 WAIT_MS = 30_000 * max(1, round(SLOWNESS / 4))
+# (width, scheme) that every view is looked at in: each once; with CORTADO_EVERY_LOOK=1, as in `make check-all`, all of them.
+EVERY_LOOK = os.environ.get("CORTADO_EVERY_LOOK") == "1"
+LOOKS = [(320, "light"), (1600, "dark"), *([(320, "dark"), (1600, "light")] if EVERY_LOOK else [])]
 
 
 def slow_down(page):

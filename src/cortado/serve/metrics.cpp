@@ -7,7 +7,7 @@ namespace cortado {
 
 namespace {
 
-constexpr double kBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+constexpr double kBounds[15] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 
 // What each says, as # HELP.
 std::string help(const std::string& name) {
@@ -43,6 +43,17 @@ bool ends_with_total(const std::string& name) { return name.ends_with("_total");
 
 }  // namespace
 
+Metrics::Metrics() {
+  for (const char* kind : {"prompt", "cached", "read", "written"}) {
+    counters_["cortado_" + std::string(kind) + "_tokens_total"][""] = 0;
+  }
+  counters_["cortado_steps_total"][""] = 0;
+  for (const char* name : {"cortado_time_to_first_token_seconds", "cortado_time_per_token_seconds",
+                           "cortado_request_seconds", "cortado_inspect_seconds"}) {
+    histograms_[name];
+  }
+}
+
 void Metrics::count(const std::string& name, double amount, const std::string& labels) {
   const std::lock_guard lock(mutex_);
   counters_[name][labels] += amount;
@@ -51,7 +62,6 @@ void Metrics::count(const std::string& name, double amount, const std::string& l
 void Metrics::observe(const std::string& name, double seconds) {
   const std::lock_guard lock(mutex_);
   Histogram& histogram = histograms_[name];
-  histogram.counts.resize(std::size(kBounds) + 1);
   const auto* const bound = std::lower_bound(std::begin(kBounds), std::end(kBounds), seconds);
   ++histogram.counts[static_cast<size_t>(bound - std::begin(kBounds))];
   histogram.sum += seconds;

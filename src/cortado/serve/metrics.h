@@ -1,16 +1,19 @@
 // What a server counts, in the text format of Prometheus.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 namespace cortado {
 
 class Metrics {
  public:
+  // What has no labels is there from the first moment on, as 0: a rate begins with the first request, not the second.
+  Metrics();
+
   // `labels` as they stand between the braces: `path="/v1/models",code="200"`.
   void count(const std::string& name, double amount = 1, const std::string& labels = "");
   void observe(const std::string& name, double seconds);  // a histogram of times
@@ -20,7 +23,7 @@ class Metrics {
 
  private:
   struct Histogram {
-    std::vector<int64_t> counts;  // of each bound, and of what is above all
+    std::array<int64_t, 16> counts = {};  // of each bound, and of what is above all
     double sum = 0;
   };
   mutable std::mutex mutex_;

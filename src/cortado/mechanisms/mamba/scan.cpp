@@ -4,7 +4,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "cortado/mechanisms/mamba/kernel.h"
+#include "cortado/mechanisms/mamba/on_gpu.h"
 #include "cortado/primitives/common.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/kernels/tensors.h"
@@ -101,6 +103,35 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
   }
 };
 
+// The same on a GPU; bounds of packed sequences, or none.
+class SelectiveScanOnGpu : public torch::autograd::Function<SelectiveScanOnGpu> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
+                               const Tensor& b, const Tensor& c, const Tensor& start,
+                               const std::vector<int64_t>& bounds) {
+    ctx->save_for_backward({x, step, a, b, c, start});
+    ctx->saved_data["bounds"] = bounds;
+    const auto [y, last] = mamba_kernel::scan_on_gpu({x, step, a, b, c}, start, given(bounds), cuda::machine_of(x));
+    return {y, last};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    fail_input_if(at::GradMode::is_enabled(), "[mamba] differentiating twice is not supported");
+    const variable_list all = ctx->get_saved_variables();
+    const std::vector<int64_t> bounds = ctx->saved_data["bounds"].toIntVector();
+    const Tensor dy = gradients[0].defined() ? gradients[0] : at::zeros_like(all[0]);
+    variable_list out = mamba_kernel::differentiate_on_gpu({all[0], all[1], all[2], all[3], all[4]}, all[5],
+                                                           given(bounds), dy, gradients[1], cuda::machine_of(all[0]));
+    out.emplace_back();  // of the bounds
+    return out;
+  }
+
+ private:
+  static const std::vector<int64_t>* given(const std::vector<int64_t>& bounds) {
+    return bounds.empty() ? nullptr : &bounds;
+  }
+};
+
 bool kernel_takes(const SelectiveScan& in, const Tensor& start) {
   for (const Tensor& x : {in.x, in.step, in.a, in.b, in.c, start}) {
     if (x.scalar_type() != at::kFloat || !kernels::usable({x})) return false;
@@ -133,6 +164,12 @@ TensorTuple<2> scan_sequences(const SelectiveScan& in, Tensor state, int64_t seg
 TensorTuple<2> selective_scan(const SelectiveScan& in, const Tensor& start, const OptionalTensor& cu_seqlens,
                               int64_t segment_elements) {
   const NoAutocast as_given;
+  if (mamba_kernel::gpu_takes(in, start)) {
+    const std::vector<int64_t> bounds =
+        cu_seqlens ? sequence_bounds("mamba", *cu_seqlens, in.x.size(1)) : std::vector<int64_t>();
+    const auto out = SelectiveScanOnGpu::apply(in.x, in.step, in.a, in.b, in.c, start, bounds);
+    return {out[0], out[1]};
+  }
   if (!cu_seqlens) return scan_sequences(in, start, segment_elements);
   const auto run = [&](const std::vector<Tensor>& timed, const std::vector<Tensor>& rows) -> PackedResult {
     auto [y, last] = scan_sequences({timed[0], timed[1], in.a, timed[2], timed[3]}, rows[0], segment_elements);

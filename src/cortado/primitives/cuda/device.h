@@ -88,6 +88,13 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 // e^x, of an x that is not so large that its last digits count.
 DEV float exponential(float x) { return power(x * kLog2e); }
 
+// e^x to half an ulp where x is small, so that the errors of thousands of slow decays do not add up.
+DEV float decay_of(float x) {
+  if (x < -0.3f || x > 0.3f) return exponential(x);
+  const float high = 1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720 + x * (1.0f / 5040)));
+  return 1.0f + x * (1.0f + x * (1.0f / 2 + x * (1.0f / 6 + x * high)));
+}
+
 // log2 x, to about 2 ulp away from 1.
 DEV float logarithm(float x) {
   float y;

@@ -10,7 +10,7 @@ struct Blocks {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// A kernel of primitives/SOURCE.cu ("gated_scan/kernel"), compiled with the macros of `variant` ("KEYS=64 CORTADO_HALF").
+// A kernel of SOURCE.cu ("gated_scan/kernel": in the folder gated_scan), compiled with the macros of `variant` ("KEYS=64 CORTADO_HALF").
 struct Kernel {
   const char* source;
   std::string variant;

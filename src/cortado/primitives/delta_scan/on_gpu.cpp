@@ -155,10 +155,7 @@ FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& option
   const auto behind =
       calls.behind(inverses, in.x, y, w, in.v, final_grad, in.initial.defined(), gate ? &crossings : nullptr);
   out.v = behind.o;
-  if (in.initial.defined()) {
-    out.initial = behind.last;
-    if (in.g.defined()) out.initial = behind.last * calls.first_gates(false, bounds).unsqueeze(-1).unsqueeze(-1);
-  }
+  if (in.initial.defined()) out.initial = calls.before_first_gates(behind.last, false, bounds);
   rest_of_gradients(calls, given, y, w, errors, final_grad, out);
   if (gate) out.g = calls.gate_gradient(crossings, false);
   return out;

@@ -132,6 +132,14 @@ class Calls {
     return channels_ ? channel_gradient(from, y, dy, x, dx, reverse) : gate_gradient(from, reverse);
   }
 
+  // dL/dS of [rows, heads, K, V] in front of the gates of each row's first token, from that behind them.
+  Tensor before_first_gates(const Tensor& gradient, bool reverse, const std::vector<int64_t>* bounds) const {
+    if (!g_.defined()) return gradient;
+    const Tensor kept = first_gates(reverse, bounds);
+    return gradient * (kept.dim() == 3 ? kept.unsqueeze(-1) : kept.unsqueeze(-1).unsqueeze(-1));
+  }
+
+ protected:
   // What the first token of each row multiplies the state by, on the scan's way: [rows, heads(, K)], 1 for empty rows.
   Tensor first_gates(bool reverse, const std::vector<int64_t>* bounds) const {
     const auto decays = [&](const Tensor& gates) { return factors_ ? gates : gates.exp(); };
@@ -153,7 +161,6 @@ class Calls {
     return at::where(there > 0, decays(gates), at::ones_like(gates));
   }
 
- protected:
   // Float32; channels, which are read in pieces of four, without gaps.
   static Tensor gates_of(const FormInputs& in) {
     if (!in.g.defined()) return in.g;
@@ -336,11 +343,7 @@ FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptio
   const auto dv = run_v(meet_across ? nullptr : dots);
   out.v = dv.o;
   if (want_initial) {
-    out.initial = dv.last;
-    if (in.g.defined() && !in.bonus.defined()) {
-      const Tensor kept = calls.first_gates(reverse, bounds);
-      out.initial = dv.last * (kept.dim() == 3 ? kept.unsqueeze(-1) : kept.unsqueeze(-1).unsqueeze(-1));
-    }
+    out.initial = in.bonus.defined() ? dv.last : calls.before_first_gates(dv.last, reverse, bounds);
   }
   if (gate) out.g = calls.gradient_of_gates(crossings, y, dy, in.x, out.x, reverse);
   return out;

@@ -16,13 +16,6 @@ using namespace device;
 
 enum class Rule { kRead, kBonus, kStates, kDelta, kDeltaGradient };
 
-// e^x to half an ulp where x is small, so that the errors of thousands of slow decays do not add up.
-DEV float decay_of(float x) {
-  if (x < -0.3f || x > 0.3f) return exponential(x);
-  const float high = 1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720 + x * (1.0f / 5040)));
-  return 1.0f + x * (1.0f + x * (1.0f / 2 + x * (1.0f / 6 + x * high)));
-}
-
 template <int kKeys, Gates kGates, bool kReverse, Rule kRule>
 class Tokens {
   static constexpr int kOwn = kKeys / 64;  // quads of keys of a lane

@@ -11,6 +11,8 @@ namespace {
 
 constexpr const char* kSource = "gated_scan/kernel_tokens";
 
+int walk_keys(int64_t keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : kTokenWidest; }  // KEYS
+
 // The calls of one form.
 class TokenCalls : public Calls {
  public:
@@ -93,7 +95,6 @@ class TokenCalls : public Calls {
   }
 
  private:
-  static int walk_keys(int64_t keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : int(kTokenWidest); }
   static std::string walk_variant(int64_t keys, Gates gates) {
     return "KEYS=" + std::to_string(walk_keys(keys)) + " GATES=" + std::to_string(int(gates));
   }
@@ -158,13 +159,7 @@ FormOutputs differentiate_delta(TokenCalls& calls, const FormInputs& in, const F
   calls.forward(y, in.x, in.v, in.initial, &e, gate ? &crossings : nullptr);
   const auto behind = calls.behind(in.x, y, w, in.final_grad, in.initial.defined(), gate ? &crossings : nullptr);
   const Tensor& dv = out.v = behind.o;
-  if (in.initial.defined()) {
-    out.initial = behind.last;
-    if (in.g.defined()) {
-      const Tensor kept = calls.first_gates(false, bounds);
-      out.initial = behind.last * (kept.dim() == 3 ? kept.unsqueeze(-1) : kept.unsqueeze(-1).unsqueeze(-1));
-    }
-  }
+  if (in.initial.defined()) out.initial = calls.before_first_gates(behind.last, false, bounds);
   // S answers to do and dv, and R, which is dL/dS, to e: of what do by q left in it, and of what dv by k took.
   const int64_t heads = options.heads;
   const Tensor k = expand_heads(in.x, heads), beta = expand_heads(in.beta, heads).unsqueeze(3), u = beta * e;
@@ -221,11 +216,12 @@ void add_bonus(const FormInputs& in, const FormOptions& options, double factor, 
 
 bool tokens_take(const FormInputs& in, const FormOptions& options, double factor) {
   const bool factors = options.decay == DecayKind::kFactors;
-  return in.x.is_cuda() && options.type == at::kFloat && in.x.size(3) <= kTokenWidest && in.v.size(3) <= kTokenWidest &&
+  const int64_t widest = std::max(in.x.size(3), in.v.size(3));
+  return in.x.is_cuda() && options.type == at::kFloat && widest <= kTokenWidest &&
          !(options.want_y && options.want_w) &&
          !(factors && (options.want_gate || in.beta.defined() || in.bonus.defined())) && factor != 0 &&
          in.x.numel() > 0 && in.v.numel() > 0 && cuda::usable(in.x.device().index()) &&
-         cuda::machine_of(in.x).shared_bytes() >= gpu_token_shared_bytes(kTokenWidest, Gates::kKeys);
+         cuda::machine_of(in.x).shared_bytes() >= gpu_token_shared_bytes(walk_keys(widest), Gates::kKeys);
 }
 
 FormOutputs differentiate_by_tokens(const FormInputs& in, const FormOptions& options, double factor,
