@@ -22,7 +22,7 @@ timed() { # SECONDS NAME COMMAND...
   echo "   $((SECONDS - begin)) s"
 }
 
-run_tests() { timed 240 tests "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/cuda; tail -n 3 "$out/tests.log"; }
+run_tests() { timed 300 tests "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/cuda; tail -n 3 "$out/tests.log"; }
 run_python() {
   timed "${PYTHON_SECONDS:-240}" python env CORTADO_DEVICE=cuda "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/python
   tail -n 3 "$out/python.log"

@@ -22,7 +22,8 @@ MIXERS = {"macchiato": {"mixer": "macchiato", "latents": 768, "source": "rg_lru"
           "macchiato, convolution": {"mixer": "macchiato", "latents": 768, "source": "conv", "window": 129},
           "latte": {"mixer": "latte", "latents": 768}, "gla": {"mixer": "gla"}, "mamba2": {"mixer": "mamba2"},
           "gated_delta_net": {"mixer": "gated_delta_net"}, "sliding_window": {"mixer": "sliding_window", "window": 128},
-          "softmax": {"mixer": "softmax"}}  # fmt: skip
+          "softmax": {"mixer": "softmax"}, "kda": {"mixer": "kda"}, "mamba": {"mixer": "mamba"},
+          "blurry_window": {"mixer": "blurry_window", "slots": 63, "period": 126}}  # fmt: skip
 
 
 class Attention(torch.nn.Module):

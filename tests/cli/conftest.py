@@ -21,6 +21,12 @@ CONFIG = {
 }
 
 
+@pytest.fixture(autouse=True)
+def same_products(monkeypatch):
+    """MKL's products depend on where their matrices lie in memory unless it is told not to: two runs must be equal."""
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+
+
 @pytest.fixture(scope="session")
 def train_run(cortado):
     """train_run(folder, text, **changes): trains CONFIG with changes on the text file; returns the run's folder."""
