@@ -7,7 +7,7 @@ namespace cortado {
 
 namespace {
 
-constexpr double kBounds[15] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+constexpr double kBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 
 // What each says, as # HELP.
 std::string help(const std::string& name) {
@@ -62,6 +62,7 @@ void Metrics::count(const std::string& name, double amount, const std::string& l
 void Metrics::observe(const std::string& name, double seconds) {
   const std::lock_guard lock(mutex_);
   Histogram& histogram = histograms_[name];
+  static_assert(std::tuple_size_v<decltype(histogram.counts)> == std::size(kBounds) + 1);
   const auto* const bound = std::lower_bound(std::begin(kBounds), std::end(kBounds), seconds);
   ++histogram.counts[static_cast<size_t>(bound - std::begin(kBounds))];
   histogram.sum += seconds;

@@ -6,6 +6,7 @@
 #include "cortado/mechanisms/mamba/kernel.cu"
 #include "cortado/mechanisms/mamba/on_gpu.h"
 #include "cortado/primitives/cuda/emulated_machine.h"
+#include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::mamba_kernel_gpu_test {
@@ -30,9 +31,7 @@ void add(cuda::EmulatedMachine::Kernels& to) {
 }
 
 void expect_near(const Tensor& found, const Tensor& right, const char* what) {
-  ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
-  EXPECT_LT(error, 3e-6) << what;
+  testing::expect_near(found, right, what, 3e-6);
 }
 
 void check(const Case& c) {

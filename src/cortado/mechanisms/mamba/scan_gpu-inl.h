@@ -142,7 +142,7 @@ class SelectiveGradient : Selective<kStates> {
     float dh[kOwn], da[kOwn] = {};
     UNROLL for (int i = 0; i < kOwn; ++i) dh[i] = in_.dlast && Base::has(i) ? in_.dlast[Base::place_of(i)] : 0.0f;
     int begin = (tokens_ - 1) / kTokens * kTokens, stage = 0;
-    if (tokens_ > 0) Base::fetch(begin, stage);
+    Base::fetch(begin, stage);
     for (; tokens_ > 0 && begin >= 0; begin -= kTokens, stage ^= 1) {
       wait_for_groups<0>();
       __syncthreads();

@@ -10,6 +10,7 @@
 #include "cortado/primitives/delta_scan/op.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/parts_gpu-inl.h"
+#include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::delta_scan_kernel_gpu_test {
@@ -17,7 +18,7 @@ namespace {
 
 using namespace delta;
 using gated::GpuScan, gated::Task;
-using testing::alone;
+using testing::alone, testing::expect_near, testing::first_copy, testing::to_first_copy;
 
 struct Case {
   int64_t keys = 64, values = 64, batch = 1, tokens = 150, heads = 2, state_heads = 2;
@@ -48,19 +49,6 @@ void add(cuda::EmulatedMachine::Kernels& to) {
       cuda::kernel_of<In>([](const In& in) { DeltaGradient<kKeys, Task::kRead>(in).run(); });
   to["delta_gradient_dot" + variant] =
       cuda::kernel_of<In>([](const In& in) { DeltaGradient<kKeys, Task::kDot>(in).run(); });
-}
-
-void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
-  ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
-  EXPECT_LT(error, most) << what;
-}
-
-// Of several heads that read one state, the first has the gradient of what comes out.
-Tensor to_first_copy(const Tensor& gradient, int64_t heads) {
-  const Tensor all = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)});
-  all.unflatten(1, {gradient.size(1), -1}).select(2, 0).copy_(gradient);
-  return all;
 }
 
 void check(const Case& c) {
@@ -99,9 +87,8 @@ void check(const Case& c) {
   options.want_w = true;
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
   const auto read = gated::differentiate_on_gpu(in, options, scale, packed, machine);
-  const auto first_copy = [&](const Tensor& x) { return x.unflatten(1, {c.state_heads, -1}).select(2, 0); };
   expect_near(read.w, o, "o", 8e-3);
-  expect_near(first_copy(read.final_state), last, "last state", 8e-3);
+  expect_near(first_copy(read.final_state, c.state_heads), last, "last state", 8e-3);
 
   const Tensor grad_o = narrow(numbers(c.heads, c.values)), grad_last = at::randn(last.sizes());
   const auto right = torch::autograd::grad({o, last}, leaves, {grad_o.to(at::kDouble), grad_last.to(at::kDouble)});

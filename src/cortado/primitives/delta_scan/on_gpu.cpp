@@ -143,10 +143,7 @@ FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& option
     out.final_state = read.last;
     return out;
   }
-  const auto or_zero = [&](const Tensor& x, const Tensor& like) {
-    return x.defined() ? x : at::zeros({in.x.size(0), in.x.size(1), 1, like.size(3)}, like.options());
-  };
-  const Tensor y = or_zero(in.y, in.x), w = or_zero(in.w, in.v), final_grad = floats(in.final_grad);
+  const Tensor y = gated::or_zeros(in.y, in.x), w = gated::or_zeros(in.w, in.v), final_grad = floats(in.final_grad);
   Crossings crossings;
   const bool gate = options.want_gate && in.g.defined();
   Tensor errors;

@@ -17,6 +17,11 @@ constexpr int64_t kWidest = 128, kShortestPart = 1024;  // of K and V; in tokens
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 inline int wide(int64_t keys) { return keys <= 64 ? 64 : 128; }  // KEYS
 
+// x, or where it is missing zeros beside `like`, for all heads: [B,T,1,*].
+inline Tensor or_zeros(const Tensor& x, const Tensor& like) {
+  return x.defined() ? x : at::zeros({like.size(0), like.size(1), 1, like.size(3)}, like.options());
+}
+
 inline Tensor across(const Tensor& state) { return state.defined() ? state.transpose(2, 3).contiguous() : state; }
 
 // What the gates' gradient is made of.
@@ -302,12 +307,9 @@ FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptio
   const bool keys_side = options.want_y;  // of what is computed first: dy, with the state across, or dw
   const bool reverse = options.reverse;
   const int next = in.bonus.defined() ? 0 : reverse ? -1 : 1;  // with a bonus a token reads what is before its gate
-  const auto given = [&](const Tensor& x, const Tensor& like) {
-    return x.defined() ? x : at::zeros({in.x.size(0), in.x.size(1), 1, like.size(3)}, like.options());
-  };
   const bool backward = options.want_rest;
-  const Tensor y = backward || !keys_side ? given(in.y, in.x) : in.y;
-  const Tensor w = backward || keys_side ? given(in.w, in.v) : in.w;
+  const Tensor y = backward || !keys_side ? or_zeros(in.y, in.x) : in.y;
+  const Tensor w = backward || keys_side ? or_zeros(in.w, in.v) : in.w;
   const Tensor initial = in.initial.defined() ? in.initial.to(at::kFloat).contiguous() : in.initial;
   FormOutputs out;
   Crossings crossings;

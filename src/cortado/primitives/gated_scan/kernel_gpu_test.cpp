@@ -11,12 +11,13 @@
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/gated_scan/scan.h"
+#include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::gated_scan_kernel_gpu_test {
 namespace {
 
-using testing::alone;
+using testing::alone, testing::first_copy, testing::to_first_copy;
 using namespace gated;
 
 struct Case {
@@ -70,19 +71,7 @@ cuda::EmulatedMachine emulated(gpu::Order order) {
 }
 
 void expect_near(const Tensor& found, const Tensor& right, const char* what, double most = 6e-3) {
-  ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
-  EXPECT_LT(error, most) << what;
-}
-
-// Several heads that read one state each have a copy of it; the gradient of what comes out goes to the first.
-Tensor first_copy(const Tensor& states, int64_t state_heads) {
-  return states.unflatten(1, {state_heads, -1}).select(2, 0);
-}
-Tensor to_first_copy(const Tensor& gradient, int64_t heads) {
-  const Tensor all = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)});
-  first_copy(all, gradient.size(1)).copy_(gradient);
-  return all;
+  testing::expect_near(found, right, what, most);
 }
 
 void check(const Case& c) {

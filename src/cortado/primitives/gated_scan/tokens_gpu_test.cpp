@@ -11,12 +11,13 @@
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/gated_scan/tokens_on_gpu.h"
 #include "cortado/primitives/slot_scan/op.h"
+#include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::tokens_gpu_test {
 namespace {
 
-using testing::alone;
+using testing::alone, testing::first_copy, testing::to_first_copy;
 using namespace gated;
 
 enum class Decays { kNone, kHeads, kChannels, kFactors };
@@ -61,16 +62,7 @@ void add_widths(cuda::EmulatedMachine::Kernels& to) {
 }
 
 void expect_near(const Tensor& found, const Tensor& right, const char* what, double most = 3e-6) {
-  ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
-  EXPECT_LT(error, most) << what;
-}
-
-// Several heads that read one state each have a copy of it; the gradient of what comes out goes to the first.
-Tensor to_first_copy(const Tensor& gradient, int64_t heads) {
-  const Tensor all = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)});
-  all.unflatten(1, {gradient.size(1), -1}).select(2, 0).copy_(gradient);
-  return all;
+  testing::expect_near(found, right, what, most);
 }
 
 // What the operators are given, in float32 and, to be differentiated, in float64.
@@ -142,7 +134,7 @@ void check(const Case& c) {
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
   const FormOutputs read = differentiate_by_tokens(in, options, scale, packed, machine, c.parts);
   expect_near(c.read_values ? read.y : read.w, o, "o");
-  expect_near(read.final_state.unflatten(1, {c.state_heads, -1}).select(2, 0), last, "last state");
+  expect_near(first_copy(read.final_state, c.state_heads), last, "last state");
 
   const Tensor grad_o = numbers(c.heads, told), grad_last = at::randn(last.sizes());
   const auto right = torch::autograd::grad({o, last}, leaves, {grad_o.to(at::kDouble), grad_last.to(at::kDouble)});

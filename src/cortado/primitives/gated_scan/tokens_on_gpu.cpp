@@ -149,10 +149,7 @@ FormOutputs differentiate_delta(TokenCalls& calls, const FormInputs& in, const F
     out.final_state = read.last;
     return out;
   }
-  const auto or_zero = [&](const Tensor& x, const Tensor& like) {
-    return x.defined() ? x : at::zeros({in.x.size(0), in.x.size(1), 1, like.size(3)}, like.options());
-  };
-  const Tensor y = or_zero(in.y, in.x), w = or_zero(in.w, in.v);
+  const Tensor y = or_zeros(in.y, in.x), w = or_zeros(in.w, in.v);
   Crossings crossings;
   const bool gate = options.want_gate && in.g.defined();
   Tensor e;

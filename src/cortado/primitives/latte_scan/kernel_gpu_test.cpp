@@ -8,12 +8,13 @@
 #include "cortado/primitives/cuda/emulated_machine.h"
 #include "cortado/primitives/latte_scan/kernel.cu"
 #include "cortado/primitives/latte_scan/on_gpu.h"
+#include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::latte_kernel_gpu_test {
 namespace {
 
-using testing::alone;
+using testing::alone, testing::expect_near;
 using namespace latent;
 
 struct Case {
@@ -54,12 +55,6 @@ cuda::EmulatedMachine emulated(gpu::Order order, bool apart) {
   add_walks<64, false>(kernels);
   add_walks<128, false>(kernels);
   return cuda::EmulatedMachine(kernels, order, apart ? 227 << 10 : 160 << 10);
-}
-
-void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
-  ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
-  EXPECT_LT(error, most) << what;
 }
 
 void check(const Case& c) {

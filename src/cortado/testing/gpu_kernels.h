@@ -1,0 +1,28 @@
+// What the tests of kernels for GPUs have in common: how near results are, and states that several heads read.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace cortado::testing {
+
+using at::Tensor;
+
+// The norm of the difference over that of `right`, which is in float64.
+inline void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
+  ASSERT_EQ(found.sizes(), right.sizes()) << what;
+  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
+  EXPECT_LT(error, most) << what;
+}
+
+// Several heads that read one state each have a copy of it; the gradient of what comes out goes to the first.
+inline Tensor first_copy(const Tensor& states, int64_t state_heads) {
+  return states.unflatten(1, {state_heads, -1}).select(2, 0);
+}
+inline Tensor to_first_copy(const Tensor& gradient, int64_t heads) {
+  const Tensor all = at::zeros({gradient.size(0), heads, gradient.size(2), gradient.size(3)});
+  first_copy(all, gradient.size(1)).copy_(gradient);
+  return all;
+}
+
+}  // namespace cortado::testing
