@@ -1,29 +1,40 @@
-# One test program and ctest entry a layer: src/cortado/LAYER/**/*_test.cpp -> bin/LAYER_tests. Not an entry a test: each would load
-# libtorch anew, which takes longer than most tests. `bin/LAYER_tests --gtest_filter=...` runs single ones.
+# One test program and ctest entry a layer, small layers together: src/cortado/LAYER/**/*_test.cpp -> bin/LAYER_tests. Not an entry a
+# test: each would load libtorch anew, which takes longer than most tests. `bin/LAYER_tests --gtest_filter=...` runs single ones.
 enable_testing()
 find_package(GTest REQUIRED)
 
-foreach(layer base formats primitives nn mechanisms models tokenizers data tasks evaluate generate train compare sweep convert analyze serve cli)
-  file(GLOB_RECURSE tests CONFIGURE_DEPENDS src/cortado/${layer}/*_test.cpp)
+# The tests of LAYERS in one program, which has the first one's name.
+function(test_program)
+  set(name ${ARGV0}_tests)
+  set(tests)
+  foreach(layer ${ARGN})
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS src/cortado/${layer}/*_test.cpp)
+    list(APPEND tests ${found})
+  endforeach()
   list(FILTER tests EXCLUDE REGEX "/threads_test\\.cpp$")
-  if(tests)
-    add_executable(${layer}_tests ${tests})
-    if(layer STREQUAL base)
-      in_units(base_tests)  # no torch, so it compiles while the precompiled header is made
-    else()
-      uses_torch(${layer}_tests)
-    endif()
-    target_compile_options(${layer}_tests PRIVATE $<$<CONFIG:Release>:-O1>)  # compiles in three quarters of the time
-    target_link_libraries(${layer}_tests PRIVATE cortado GTest::gtest GTest::gtest_main)
-    add_test(NAME ${layer} COMMAND ${layer}_tests)
-    set_tests_properties(${layer} PROPERTIES TIMEOUT 1800
-      ENVIRONMENT "CORTADO_BIN=${CMAKE_BINARY_DIR}/bin/cortado;CORTADO_SOURCE=${CMAKE_SOURCE_DIR}")
+  add_executable(${name} ${tests})
+  if(name STREQUAL base_tests)
+    in_units(${name})  # no torch, so it compiles while the precompiled header is made
+  else()
+    uses_torch(${name})
   endif()
-endforeach()
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # compiles in three quarters of the time
+  target_link_libraries(${name} PRIVATE cortado GTest::gtest GTest::gtest_main)
+  add_test(NAME ${ARGV0} COMMAND ${name})
+  set_tests_properties(${ARGV0} PROPERTIES TIMEOUT 1800
+    ENVIRONMENT "CORTADO_BIN=${CMAKE_BINARY_DIR}/bin/cortado;CORTADO_SOURCE=${CMAKE_SOURCE_DIR}")
+endfunction()
 
-# They define what a GPU's compiler has by itself (primitives/cuda/emulate.h), which is nobody else's business.
-file(GLOB_RECURSE emulated CONFIGURE_DEPENDS src/cortado/*/*_gpu_test.cpp)
-set_source_files_properties(${emulated} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+test_program(base)
+test_program(mechanisms)
+test_program(primitives formats)
+test_program(nn)
+test_program(models tokenizers)
+test_program(tasks data evaluate)
+test_program(generate)
+test_program(train compare sweep)
+test_program(convert analyze)
+test_program(serve)
 
 # The kernels alone, without torch, on std::threads: what the thread sanitizer can follow.
 file(GLOB_RECURSE threads_tests CONFIGURE_DEPENDS src/cortado/*/threads_test.cpp)

@@ -333,7 +333,8 @@ metric_list: [{{metric: byte_perplexity}}]
                "--tasks", "own_text", "--include_path", str(tmp_path), "--device", "cpu", "--batch_size", "1",
                "--output_path", str(tmp_path / "found")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": str(root / "python"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")})  # fmt: skip
+                          env={**os.environ, "PYTHONPATH": f"{root / 'tests/only_named_tasks'}:{root / 'python'}", "HF_HUB_OFFLINE": "1",
+                               "HF_DATASETS_CACHE": str(tmp_path / "cache")})  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(next((tmp_path / "found").rglob("*.json")).read_text())["results"]["own_text"]["byte_perplexity,none"]
     model, tokenizer = open_run(run)

@@ -26,7 +26,7 @@ def fixture_few_shot(root, program, tmp_path):
     environment = {
         **os.environ, "CORTADO": str(program), "PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
         "HF_HOME": str(tmp_path / "cache"), "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1",
-        "TMPDIR": str(tmp_path),
+        "TMPDIR": str(tmp_path), "PYTHONPATH": str(root / "tests" / "only_named_tasks"),
     }  # fmt: skip
 
     def run(*words):

@@ -1,4 +1,4 @@
-#include <torch/autograd.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>

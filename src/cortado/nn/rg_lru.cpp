@@ -1,5 +1,7 @@
 #include "cortado/nn/rg_lru.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "cortado/nn/composition.h"
 #include "cortado/nn/fused/ops.h"
 #include "cortado/nn/wide.h"

@@ -1,5 +1,7 @@
 #include "cortado/mechanisms/shared/sequences.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/operator.h"

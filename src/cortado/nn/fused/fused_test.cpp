@@ -1,6 +1,6 @@
 // The fused functions on every instruction set against their formulas in float64, outputs and all gradients.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "cortado/nn/fused/ops.h"
 #include "cortado/testing/kernels.h"

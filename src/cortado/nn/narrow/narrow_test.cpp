@@ -1,6 +1,6 @@
 // Narrow weights: the kernels on every instruction set against their definition in float64, over odd sizes.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "cortado/nn/linear.h"
 #include "cortado/nn/matmul.h"

@@ -173,8 +173,8 @@ TensorTuple<2> forward_kernel(const Tensor& log_a, const Tensor& b, const Option
   return {h.to(at::promote_types(b.scalar_type(), h.is_complex() ? at::kComplexFloat : b.scalar_type())), last};
 }
 
-TensorTuple<2> forward_meta(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
-                            const OptionalTensor& bounds, bool) {
+TensorTuple<2> scan_meta(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
+                         const OptionalTensor& bounds, bool) {
   const Sizes sizes = check(log_a, b, initial, bounds);
   const auto type = scan_type(log_a, b, initial);
   const bool complex = c10::isComplexType(type);
@@ -319,7 +319,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
   define_operator(m,
                   "elementwise_scan(Tensor log_a, Tensor b, *, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
                   "bool reverse=False) -> (Tensor h, Tensor final_state)",
-                  forward_kernel, forward_meta,
+                  forward_kernel, scan_meta,
                   "elementwise_scan_backward(Tensor grad_h, Tensor grad_final_state, Tensor log_a, Tensor b, Tensor h, "
                   "Tensor? initial_state, Tensor? cu_seqlens, bool reverse) -> (Tensor, Tensor, Tensor)",
                   backward_kernel, {"log_a", "b", "initial_state"});

@@ -15,7 +15,7 @@
 #include "cortado/tokenizers/import.h"
 #include "cortado/tokenizers/tokenizer.h"
 
-namespace cortado {
+namespace cortado::bpe_test {
 namespace {
 
 using testing::error_of;
@@ -385,4 +385,4 @@ TEST(Bpe, DamagedTables) {
 }
 
 }  // namespace
-}  // namespace cortado
+}  // namespace cortado::bpe_test
