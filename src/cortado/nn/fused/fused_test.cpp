@@ -1,4 +1,5 @@
 // The fused functions on every instruction set against their formulas in float64, outputs and all gradients.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 

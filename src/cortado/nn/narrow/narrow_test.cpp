@@ -1,5 +1,6 @@
 // Narrow weights: the kernels on every instruction set against their definition in float64, over odd sizes.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "cortado/nn/linear.h"
