@@ -15,14 +15,14 @@
 
 // On a multiprocessor.
 #if KEYS == 256
-#define BLOCKS 2
+#define TOKEN_BLOCKS 2
 #else
-#define BLOCKS 4
+#define TOKEN_BLOCKS 4
 #endif
-#define CORTADO_TOKENS(name, reverse, rule)                                                            \
-  extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(const cortado::gated::GpuTokens in) { \
-    using namespace cortado::gated;                                                                    \
-    Tokens<KEYS, static_cast<Gates>(GATES), reverse, Rule::rule>(in).run();                            \
+#define CORTADO_TOKENS(name, reverse, rule)                                                                  \
+  extern "C" __global__ void __launch_bounds__(128, TOKEN_BLOCKS) name(const cortado::gated::GpuTokens in) { \
+    using namespace cortado::gated;                                                                          \
+    Tokens<KEYS, static_cast<Gates>(GATES), reverse, Rule::rule>(in).run();                                  \
   }
 CORTADO_TOKENS(tokens, false, kRead)
 CORTADO_TOKENS(tokens_reverse, true, kRead)
