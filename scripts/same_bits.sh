@@ -82,6 +82,15 @@ def read(path):
     return timeless(json.loads(data)) if path.suffix == ".json" else data
 
 
+def no_less(old, new):
+    """Whether `new` has all that `old` has: a newer program may write more, never anything else."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(key in new and no_less(value, new[key]) for key, value in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(no_less, old, new))
+    return old == new
+
+
 def files(root):
     return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.suffix != ".log")
 
@@ -95,8 +104,9 @@ for name in names:
     if same and name.suffix == ".jsonl":
         left, right = map(read, there)
         losses += sum("loss" in line or "evaluation_loss" in line or "validation_loss" in line for line in left)
-        # A newer program may write more about a step, never anything else.
-        same = len(left) == len(right) and left == [{key: b.get(key) for key in a} for a, b in zip(left, right)]
+        same = no_less(left, right)
+    elif same and name.suffix == ".json":
+        same = no_less(*map(read, there))
     elif same:
         same = read(there[0]) == read(there[1])
     if not same:
