@@ -34,7 +34,7 @@ test_program(tasks data evaluate)
 test_program(generate)
 test_program(train compare sweep)
 test_program(convert analyze)
-test_program(serve)
+test_program(serve cli)
 
 # The kernels alone, without torch, on std::threads: what the thread sanitizer can follow.
 file(GLOB_RECURSE threads_tests CONFIGURE_DEPENDS src/cortado/*/threads_test.cpp)
