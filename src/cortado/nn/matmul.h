@@ -14,8 +14,8 @@ struct MatmulSpeeds {
 };
 const MatmulSpeeds& matmul_speeds();
 
-// Whether oneDNN is clearly the faster in float32, as it is where MKL does not know the CPU. CORTADO_MATMUL=blas|onednn
-// decides instead of the measurement.
+// Whether oneDNN is the one to take in float32: MKL on Intel's processors, oneDNN where MKL meets another, or what this
+// process measures to be clearly faster. CORTADO_MATMUL=blas|onednn decides instead.
 bool onednn_is_faster();
 
 // The library that is taken, "blas" or "onednn". What goes on from a checkpoint keeps the one that it began with, for on
