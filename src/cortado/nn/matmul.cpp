@@ -1,7 +1,7 @@
 #include "cortado/nn/matmul.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
