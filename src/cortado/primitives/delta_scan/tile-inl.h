@@ -20,6 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 using namespace gated::HWY_NAMESPACE;
+using gated::kSegment;
 using gated::Jobs;
 
 inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scratch& scratch) {

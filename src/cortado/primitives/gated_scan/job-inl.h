@@ -20,9 +20,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// Tiles between two states kept by the backward: its memory is a state each, and one for each tile in between.
-constexpr int64_t kSegment = 8;
-
 // One head of one row, or a block of its columns, on one thread.
 struct Job : Tiling {
   const ScanKernel& in;
@@ -43,7 +40,9 @@ struct Job : Tiling {
   float *w_lanes = nullptr, *v_lanes = nullptr;                    // transposed tiles
   float* parts = nullptr;                                          // [16, kLanes]
   float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S behind the tile
-  float *tile_states = nullptr, *segment_states = nullptr;         // backward: [kSegment] and one a segment
+  // Backward: of each tile of a segment; at the start of each segment, so that memory is a state each and one for each
+  // tile in between. The gradients behind the segments are kept only for other threads.
+  float *tile_states = nullptr, *segment_states = nullptr, *segment_grads = nullptr;
 
   Rows v_rows = {};  // v where it lies, or copied
 
@@ -53,6 +52,7 @@ struct Job : Tiling {
   bool backward() const { return in.dx.data; }
   int64_t state_size() const { return keys * values; }
   int64_t tiles() const { return (length + kTokens - 1) / kTokens; }
+  int64_t segments() const { return (tiles() + kSegment - 1) / kSegment; }
 
   // Tile number i, counted in the direction of time.
   Stretch stretch(int64_t i) const {

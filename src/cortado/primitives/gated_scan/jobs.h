@@ -6,11 +6,23 @@
 namespace cortado::gated {
 namespace {  // internal linkage: included by units compiled for other instruction sets
 
+// Tiles of 16 tokens between two states that are kept.
+constexpr int64_t kSegment = 8, kSegmentTokens = 16 * kSegment;
+
+// The states at the segments' starts and, of a backward, the gradients behind the segments, in blocks of columns that do
+// not need one another. With them every segment can be computed on its own.
+struct Kept {
+  float *states = nullptr, *grads = nullptr;
+  int64_t segments = 1, blocks = 1, block = 0;  // of a stream
+  int64_t room = 0;                             // floats for a block's state: [streams][blocks][segments][room]
+};
+
 // The work of all threads: jobs are taken one after the other.
 struct Jobs {
   const ScanKernel* scan;
-  int64_t value_blocks, block;  // forward only: blocks of columns, each computed on its own
+  int64_t value_blocks, block;  // blocks of columns, each computed on its own
   int64_t count, next;
+  Kept kept = {};
 
   int64_t take() { return __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); }
 };

@@ -1,6 +1,8 @@
 // The gated scan in tiles of 16 tokens; README.md, "The kernel". Compiled once for each instruction set.
 #include "cortado/primitives/gated_scan/kernel.h"
 
+#include <stdlib.h>
+
 #include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/gated_scan/kernel.cpp"
@@ -16,9 +18,9 @@ namespace {
 
 // --- The scan. ---
 
-void forward(Job& job) {
-  read_state(job, job.in.initial, job.state);
-  for (int64_t i = 0; i < job.tiles(); ++i) {
+// Tiles from `begin` to `end`, from the state at the first one's start.
+void forward(Job& job, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
     const Stretch at = job.stretch(i);
     read_writes(job, at);
     read_reads(job, at);
@@ -34,6 +36,11 @@ void forward(Job& job) {
     }
     pass_tile(job, job.state, job.state);
   }
+}
+
+void forward(Job& job) {
+  read_state(job, job.in.initial, job.state);
+  forward(job, 0, job.tiles());
   write_state(job, job.state, job.in.final_state);
 }
 
@@ -76,42 +83,67 @@ void differentiate(Job& job, int64_t tile) {
   advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad);
 }
 
-// Forwards for the states at the segments' starts; then each segment, from the last, forwards for its tiles' states and
-// back.
-void backward(Job& job) {
-  const int64_t tiles = job.tiles(), size = job.state_size();
-  float* state = job.state;
+// Forwards: the states at the segments' starts.
+void find_states(Job& job) {
+  const int64_t size = job.state_size();
   read_state(job, job.in.initial, job.segment_states);
-  read_final_grad(job);
-  fill(job.dbonus, job.keys, 0);
-  const int64_t segments = (tiles + kSegment - 1) / kSegment;
-  for (int64_t i = 0; i < (segments - 1) * kSegment; ++i) {
+  for (int64_t i = 0; i < (job.segments() - 1) * kSegment; ++i) {
     read_writes(job, job.stretch(i));
     look_ahead(job, i + 1, false);
     float* from = job.segment_states + i / kSegment * size;
     const bool last = i % kSegment == kSegment - 1;
-    pass_tile(job, i % kSegment == 0 ? from : state, last ? from + size : state);
+    pass_tile(job, i % kSegment == 0 ? from : job.state, last ? from + size : job.state);
   }
-  for (int64_t segment = segments - 1; segment >= 0; --segment) {
-    const int64_t start = segment * kSegment, count = tiles - start < kSegment ? tiles - start : kSegment;
-    copy(job.segment_states + segment * size, size, job.tile_states);
-    for (int64_t i = 0; i + 1 < count; ++i) {
-      read_writes(job, job.stretch(start + i));
-      look_ahead(job, start + i + 1, i + 2 >= count);
-      pass_tile(job, job.tile_states + i * size, job.tile_states + (i + 1) * size);
-    }
-    for (int64_t i = count - 1; i >= 0; --i) {
-      job.state = job.tile_states + i * size;
-      differentiate(job, start + i);
-    }
+}
+
+// Back: the gradients behind the segments, as `differentiate` passes them on.
+void find_grads(Job& job) {
+  read_final_grad(job);
+  for (int64_t i = job.tiles() - 1; i >= 0; --i) {
+    const bool last = i % kSegment == kSegment - 1 || i == job.tiles() - 1;
+    if (last) copy(job.grad, job.state_size(), job.segment_grads + i / kSegment * job.state_size());
+    if (i < kSegment) return;
+    const Stretch at = job.stretch(i);
+    read_keys(job, at);
+    read_reads(job, at);
+    look_ahead(job, i - 1, false);
+    advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad);
+  }
+}
+
+// From the state at a segment's start and the gradient behind it: forwards for its tiles' states, and back.
+void differentiate_segment(Job& job, int64_t segment) {
+  const int64_t size = job.state_size(), start = segment * kSegment, left = job.tiles() - start;
+  const int64_t count = left < kSegment ? left : kSegment;
+  float* state = job.state;
+  for (int64_t i = 0; i + 1 < count; ++i) {
+    read_writes(job, job.stretch(start + i));
+    look_ahead(job, start + i + 1, i + 2 >= count);
+    pass_tile(job, job.tile_states + i * size, job.tile_states + (i + 1) * size);
+  }
+  for (int64_t i = count - 1; i >= 0; --i) {
+    job.state = job.tile_states + i * size;
+    differentiate(job, start + i);
   }
   job.state = state;
+}
+
+void backward(Job& job) {
+  find_states(job);
+  read_final_grad(job);
+  fill(job.dbonus, job.keys, 0);
+  for (int64_t segment = job.segments() - 1; segment >= 0; --segment) {
+    copy(job.segment_states + segment * job.state_size(), job.state_size(), job.tile_states);
+    differentiate_segment(job, segment);
+  }
   write_state(job, job.grad, job.in.initial_grad);
   if (job.in.dbonus)
     write_row(job.dbonus, job.in.dbonus + (job.row * job.in.heads + job.head) * job.in.keys, 1, job.in.keys);
 }
 
-void do_scan(Jobs& jobs) {
+// kDo(job, jobs, i) for every job number i that is left.
+template <void (*kDo)(Job& job, const Jobs& jobs, int64_t i)>
+void do_jobs(Jobs& jobs) {
   const ScanKernel& in = *jobs.scan;
   const FlushDenormals guard;
   Fetcher fetcher;
@@ -119,12 +151,60 @@ void do_scan(Jobs& jobs) {
   Job job{{.keys = round_up(in.keys, 16), .values = round_up(jobs.block, kLanes), .fetcher = &fetcher}, in};
   lay_out(job, scratch);
   set_constants(job);
-  for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) {
-    place(job, jobs, i);
-    if (in.bonus) read_row(in.bonus + job.head * in.keys, 1, in.keys, 1.0f, job.bonus, job.keys);
-    job.backward() ? backward(job) : forward(job);
+  for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) kDo(job, jobs, i);
+}
+
+// A stream, or a block of its columns.
+void do_stream(Job& job, const Jobs& jobs, int64_t i) {
+  place(job, jobs, i);
+  if (job.in.bonus) read_row(job.in.bonus + job.head * job.in.keys, 1, job.in.keys, 1.0f, job.bonus, job.keys);
+  job.backward() ? backward(job) : forward(job);
+}
+
+void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
+
+// --- Shared out over time, too: first what the segments need of one another, then each by itself. ---
+
+// A block of a stream's columns in one direction.
+void find_bounds(Job& job, const Jobs& jobs, int64_t i) {
+  const int64_t directions = job.backward() ? 2 : 1, block = i / directions, room = jobs.kept.segments * jobs.kept.room;
+  place(job, jobs, block);
+  job.segment_states = jobs.kept.states + block * room;
+  job.segment_grads = jobs.kept.grads + block * room;
+  i % directions == 0 ? find_states(job) : find_grads(job);
+}
+
+void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
+
+// What is kept at a bound of a segment of a stream, from its blocks of columns.
+void gather(const Job& job, const Kept& kept, const float* all, int64_t stream, int64_t segment, float* to) {
+  const int64_t width = round_up(kept.block, kLanes);
+  for (int64_t block = 0; block < kept.blocks; ++block) {
+    const float* from = all + (stream * kept.blocks + block) * kept.segments * kept.room + segment * job.keys * width;
+    const int64_t left = job.values - block * kept.block, columns = left < width ? left : width;
+    for (int64_t k = 0; k < job.keys; ++k) copy(from + k * width, columns, to + k * job.values + block * kept.block);
   }
 }
+
+void do_segment(Job& job, const Jobs& jobs, int64_t i) {
+  const Kept& kept = jobs.kept;
+  const int64_t stream = i / kept.segments, segment = i % kept.segments;
+  place(job, jobs, stream);
+  if (job.backward()) {
+    gather(job, kept, kept.states, stream, segment, job.tile_states);
+    gather(job, kept, kept.grads, stream, segment, job.grad);
+    fill(job.dbonus, job.keys, 0);
+    differentiate_segment(job, segment);
+    if (segment == 0) write_state(job, job.grad, job.in.initial_grad);
+  } else {
+    const int64_t begin = segment * kSegment, end = begin + kSegment, tiles = job.tiles();
+    gather(job, kept, kept.states, stream, segment, job.state);
+    forward(job, begin, end < tiles ? end : tiles);
+    if (end >= tiles) write_state(job, job.state, job.in.final_state);
+  }
+}
+
+void do_segments(Jobs& jobs) { do_jobs<do_segment>(jobs); }
 
 // --- One token. ---
 
@@ -157,16 +237,50 @@ namespace cortado::gated {
 namespace {
 
 HWY_EXPORT(do_scan);
+HWY_EXPORT(do_bounds);
+HWY_EXPORT(do_segments);
 HWY_EXPORT(do_steps);
 
 void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_scan)(*static_cast<Jobs*>(jobs)); }
+void work_bounds(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_bounds)(*static_cast<Jobs*>(jobs)); }
+void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_segments)(*static_cast<Jobs*>(jobs)); }
 void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
+
+// Whether there are so few streams that it pays to share out their segments: the bounds' states cost a third of a
+// stream's time more. What adds up over the whole of time, as the bonus' gradient, would depend on how it is split.
+bool pays_over_time(const ScanKernel& scan, const Jobs& whole, int64_t threads) {
+  const int64_t streams = scan.rows * scan.heads;
+  return streams > 0 && 4 * streams <= 3 * threads && scan.tokens > kSegmentTokens && !scan.bounds && !scan.bonus &&
+         whole.count < threads;
+}
+
+void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
+  const int64_t streams = scan.rows * scan.heads, directions = scan.dx.data ? 2 : 1;
+  Jobs bounds = scan_jobs(scan, true, divided(parallel.threads, directions));
+  Kept& kept = bounds.kept;
+  kept = {.segments = divided(scan.tokens, kSegmentTokens), .blocks = bounds.value_blocks, .block = bounds.block};
+  kept.room = divided(scan.keys, 16) * 16 * divided(kept.block, 16) * 16;
+  const int64_t all = streams * kept.blocks * kept.segments * kept.room;
+  float* memory = static_cast<float*>(aligned_alloc(64, static_cast<size_t>(directions * all) * sizeof(float)));
+  if (!memory) abort();
+  kept.states = memory;
+  kept.grads = memory + (directions - 1) * all;
+  bounds.count *= directions;
+  run(bounds, parallel, &work_bounds);
+  Jobs segments = scan_jobs(scan, false, parallel.threads);
+  segments.kept = kept;
+  segments.count = streams * kept.segments;
+  run(segments, parallel, &work_segments);
+  free(memory);
+}
 
 }  // namespace
 
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const bool independent_columns = scan.dw.data && !scan.dy.data && !scan.dx.data;
-  run(scan_jobs(scan, independent_columns, parallel.threads), parallel, &work);
+  const Jobs whole = scan_jobs(scan, independent_columns, parallel.threads);
+  if (pays_over_time(scan, whole, parallel.threads)) return run_over_time(scan, parallel);
+  run(whole, parallel, &work);
 }
 
 void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) { run(step_jobs(scan), parallel, &work_step); }

@@ -139,29 +139,27 @@ TEST(GatedScanKernel, ExtremeGates) {
   }
 }
 
+// One head: its columns are shared out and, of many tokens, its segments; a last one of one token, too.
 TEST(GatedScanKernel, TheNumberOfThreadsChangesNothing) {
   const int threads = at::get_num_threads();
-  for (const std::string read : {"key", "value"}) {
-    for (const auto& gate : kGates) {
-      Case c{.gate = gate,
-             .read = read,
-             .tokens = 100,
-             .batch = 1,
-             .q_heads = 1,
-             .k_heads = 1,
-             .v_heads = 1,
-             .g_heads = 1};
-      c.keys = 33;
-      c.values = 130;
-      const Inputs in = converted(random_inputs(c), at::kFloat);
-      std::vector<std::vector<Tensor>> all;
-      for (const int n : {1, 2, 4}) {
-        at::set_num_threads(n);
-        all.push_back(results(c, in, false));
-      }
-      for (size_t i = 0; i < all[0].size(); ++i) {
-        EXPECT_TRUE(at::equal(all[0][i], all[1][i])) << names(in)[i] << " " << c.text();
-        EXPECT_TRUE(at::equal(all[0][i], all[2][i])) << names(in)[i] << " " << c.text();
+  for (const int64_t tokens : {100, 257, 600}) {
+    for (const std::string read : {"key", "value"}) {
+      for (const auto& gate : kGates) {
+        Case c{.gate = gate, .read = read, .tokens = tokens, .reverse = tokens == 600, .batch = 1};
+        c.q_heads = c.k_heads = c.v_heads = c.g_heads = 1;
+        c.keys = 33;
+        c.values = 130;
+        const Inputs in = converted(random_inputs(c), at::kFloat);
+        std::vector<std::vector<Tensor>> all;
+        for (const int n : {1, 2, 4, 7}) {
+          at::set_num_threads(n);
+          all.push_back(results(c, in, false));
+        }
+        for (size_t other = 1; other < all.size(); ++other) {
+          for (size_t i = 0; i < all[0].size(); ++i) {
+            EXPECT_TRUE(at::equal(all[0][i], all[other][i])) << names(in)[i] << " " << c.text();
+          }
+        }
       }
     }
   }
