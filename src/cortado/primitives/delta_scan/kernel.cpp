@@ -9,6 +9,23 @@
 #include "cortado/primitives/delta_scan/step-inl.h"
 #include "cortado/primitives/delta_scan/tile-inl.h"
 
+#ifndef CORTADO_DELTA_SCAN_KERNEL_ONCE
+#define CORTADO_DELTA_SCAN_KERNEL_ONCE
+namespace cortado::delta {
+namespace {
+
+// Over time the errors and pairs of all tiles of every stream's blocks of columns are kept for the segments:
+// [streams][blocks][tiles][16, block] and [16, 16].
+struct Jobs : gated::Jobs {
+  float *errors = nullptr, *scores = nullptr;
+};
+
+inline int64_t tile_count(const gated::ScanKernel& scan) { return (scan.tokens + 15) / 16; }
+
+}  // namespace
+}  // namespace cortado::delta
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace cortado::delta {
 namespace HWY_NAMESPACE {
@@ -19,10 +36,10 @@ void store(const Job& job, const float* from, float* to) {
   advance(job, job.leaving, {job.v, job.values}, job.through, from, to);
 }
 
-void forward(Tile& tile) {
+// Tiles from `begin` to `end`, from the state at the first one's start.
+void forward(Tile& tile, int64_t begin, int64_t end) {
   Job& job = tile.stored;
-  read_state(job, job.in.initial, job.state);
-  for (int64_t i = 0; i < job.tiles(); ++i) {
+  for (int64_t i = begin; i < end; ++i) {
     const Stretch at = job.stretch(i);
     read_writes(job, at);
     read_held(tile, at);
@@ -34,31 +51,38 @@ void forward(Tile& tile) {
     read_by_scores(job, at);
     store(job, job.state, job.state);
   }
+}
+
+void forward(Tile& tile) {
+  Job& job = tile.stored;
+  read_state(job, job.in.initial, job.state);
+  forward(tile, 0, job.tiles());
   write_state(job, job.state, job.in.final_state);
 }
 
 // The errors and pairs of tile i in their place.
 void turn_to(Tile& tile, int64_t i) {
-  tile.errors = tile.all_errors + i * kTokens * tile.stored.values;
-  tile.held.scores = tile.all_scores + i * kTokens * kTokens;
+  tile.errors = tile.all_errors + (i - tile.first) * kTokens * tile.stored.values;
+  tile.held.scores = tile.all_scores + (i - tile.first) * kTokens * kTokens;
 }
 
-// All tiles' errors, and the states at the segments' starts.
+// The states at the segments' starts and, of a backward, all tiles' errors.
 void find_errors(Tile& tile) {
   Job& job = tile.stored;
-  const int64_t size = job.state_size(), tiles = job.tiles();
+  const int64_t size = job.state_size(), all = job.tiles();
+  const int64_t tiles = job.backward() ? all : (job.segments() - 1) * kSegment;
   read_state(job, job.in.initial, job.segment_states);
   for (int64_t i = 0; i < tiles; ++i) {
     const Stretch at = job.stretch(i);
     read_writes(job, at);
     read_held(tile, at);
     look_ahead(job, i + 1, false);
-    turn_to(tile, i);
+    if (job.backward()) turn_to(tile, i);
     score_pairs(tile.held);
     float* first = job.segment_states + i / kSegment * size;
     const float* state = i % kSegment == 0 ? first : job.state;
     find_corrections(tile, state);
-    if (i + 1 < tiles) store(job, state, i % kSegment == kSegment - 1 ? first + size : job.state);
+    if (i + 1 < all) store(job, state, i % kSegment == kSegment - 1 ? first + size : job.state);
   }
 }
 
@@ -93,43 +117,128 @@ void differentiate(Tile& tile, int64_t i, const float* state) {
   advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad, 2 * kTokens);  // both reads
 }
 
-// Forwards for the errors; then each segment of tiles, from the last, forwards for its states and back.
+// From the state at a segment's start, in tile_states, and the gradient behind it: forwards for its tiles' states, and
+// back.
+void differentiate_segment(Tile& tile, int64_t segment) {
+  Job& job = tile.stored;
+  const int64_t size = job.state_size(), start = segment * kSegment, left = job.tiles() - start;
+  const int64_t count = left < kSegment ? left : kSegment;
+  for (int64_t i = 0; i + 1 < count; ++i) {
+    const Stretch at = job.stretch(start + i);
+    read_keys(job, at);
+    read_numbers(tile.in.beta, at, tile.beta);
+    turn_to(tile, start + i);
+    times_rows(tile.errors, tile.beta, job.values, job.v);
+    look_ahead(job, start + i + 1, i + 2 >= count);
+    store(job, job.tile_states + i * size, job.tile_states + (i + 1) * size);
+  }
+  for (int64_t i = count - 1; i >= 0; --i) {
+    const float* state = job.tile_states + i * size;
+    job.in.dg.data ? differentiate<true>(tile, start + i, state) : differentiate<false>(tile, start + i, state);
+  }
+}
+
 void backward(Tile& tile) {
   Job& job = tile.stored;
-  const int64_t tiles = job.tiles(), size = job.state_size();
   find_errors(tile);
   read_final_grad(job);
-  for (int64_t start = (tiles - 1) / kSegment * kSegment; start >= 0; start -= kSegment) {
-    const int64_t count = tiles - start < kSegment ? tiles - start : kSegment;
-    copy(job.segment_states + start / kSegment * size, size, job.tile_states);
-    for (int64_t i = 0; i + 1 < count; ++i) {
-      const Stretch at = job.stretch(start + i);
-      read_keys(job, at);
-      read_numbers(tile.in.beta, at, tile.beta);
-      turn_to(tile, start + i);
-      times_rows(tile.errors, tile.beta, job.values, job.v);
-      look_ahead(job, start + i + 1, i + 2 >= count);
-      store(job, job.tile_states + i * size, job.tile_states + (i + 1) * size);
-    }
-    for (int64_t i = count - 1; i >= 0; --i) {
-      const float* state = job.tile_states + i * size;
-      job.in.dg.data ? differentiate<true>(tile, start + i, state) : differentiate<false>(tile, start + i, state);
-    }
+  for (int64_t segment = job.segments() - 1; segment >= 0; --segment) {
+    copy(job.segment_states + segment * job.state_size(), job.state_size(), job.tile_states);
+    differentiate_segment(tile, segment);
   }
   write_state(job, job.grad, job.in.initial_grad);
 }
 
-void do_scan(Jobs& jobs) {
-  const ScanKernel& in = static_cast<const ScanKernel&>(*jobs.scan);
+// kDo(tile, jobs, i) for every job number i that is left.
+template <void (*kDo)(Tile& tile, const Jobs& jobs, int64_t i)>
+void do_jobs(Jobs& jobs) {
   const FlushDenormals guard;
   Fetcher fetcher;
   Scratch scratch;
-  Tile tile(in, round_up(jobs.block, kLanes), fetcher, scratch);
-  for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) {
-    place(tile.stored, jobs, i);
-    in.dx.data ? backward(tile) : forward(tile);
+  Tile tile(static_cast<const ScanKernel&>(*jobs.scan), round_up(jobs.block, kLanes), fetcher, scratch);
+  for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) kDo(tile, jobs, i);
+}
+
+void do_stream(Tile& tile, const Jobs& jobs, int64_t i) {
+  place(tile.stored, jobs, i);
+  tile.stored.backward() ? backward(tile) : forward(tile);
+}
+
+void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
+
+// --- Over time. ---
+
+// The gradients behind the segments, as `differentiate` passes them on.
+void find_grads(Tile& tile) {
+  Job &job = tile.stored, &held = tile.held;
+  held.scores = job.scores + kTokens * kTokens;
+  read_final_grad(job);
+  for (int64_t i = job.tiles() - 1; i >= 0; --i) {
+    const bool last = i % kSegment == kSegment - 1 || i == job.tiles() - 1;
+    if (last) copy(job.grad, job.state_size(), job.segment_grads + i / kSegment * job.state_size());
+    if (i < kSegment) return;
+    const Stretch at = job.stretch(i);
+    read_keys(job, at);
+    read_held(tile, at);
+    read_reads(job, at);
+    look_ahead(job, i - 1, false);
+    score_pairs(job);
+    score_pairs(held);
+    solve_back(tile);
+    advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad, 2 * kTokens);
   }
 }
+
+// A block of a stream's columns in one direction.
+void find_bounds(Tile& tile, const Jobs& jobs, int64_t i) {
+  Job& job = tile.stored;
+  const int64_t directions = job.backward() ? 2 : 1, block = i / directions, tiles = tile_count(job.in);
+  place(job, jobs, block);
+  job.segment_states = jobs.kept.of(jobs.kept.states, block);
+  job.segment_grads = jobs.kept.of(jobs.kept.grads, block);
+  if (job.backward()) {
+    tile.all_errors = jobs.errors + block * tiles * kTokens * job.values;
+    tile.all_scores = jobs.scores + block * tiles * kTokens * kTokens;
+  }
+  i % directions == 0 ? find_errors(tile) : find_grads(tile);
+}
+
+void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
+
+// A segment's errors from the stream's blocks of columns, and its pairs, which all blocks have.
+void gather_errors(Tile& tile, const Jobs& jobs, int64_t stream, int64_t segment) {
+  const Kept& kept = jobs.kept;
+  const int64_t tiles = tile_count(tile.in), left = tiles - segment * kSegment, width = round_up(kept.block, kLanes);
+  const int64_t rows = (left < kSegment ? left : kSegment) * kTokens, values = tile.stored.values;
+  tile.first = segment * kSegment;
+  for (int64_t block = 0; block < kept.blocks; ++block) {
+    const float* from = jobs.errors + ((stream * kept.blocks + block) * tiles + tile.first) * kTokens * width;
+    const int64_t column = block * kept.block, columns = values - column < width ? values - column : width;
+    for (int64_t i = 0; i < rows; ++i) copy(from + i * width, columns, tile.all_errors + i * values + column);
+  }
+  tile.all_scores = jobs.scores + (stream * kept.blocks * tiles + tile.first) * kTokens * kTokens;
+}
+
+void do_segment(Tile& tile, const Jobs& jobs, int64_t i) {
+  const Kept& kept = jobs.kept;
+  Job& job = tile.stored;
+  const int64_t stream = i / kept.segments, segment = i % kept.segments, width = round_up(kept.block, kLanes);
+  place(job, jobs, stream);
+  if (job.backward()) {
+    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.tile_states);
+    kept.gather(kept.grads, stream, segment, job.keys, width, job.values, job.grad);
+    gather_errors(tile, jobs, stream, segment);
+    differentiate_segment(tile, segment);
+    if (segment == 0) write_state(job, job.grad, job.in.initial_grad);
+  } else {
+    const int64_t begin = segment * kSegment, end = begin + kSegment, tiles = job.tiles();
+    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.state);
+    forward(tile, begin, end < tiles ? end : tiles);
+    if (end >= tiles) write_state(job, job.state, job.in.final_state);
+  }
+}
+
+void do_segments(Jobs& jobs) { do_jobs<do_segment>(jobs); }
 
 void do_steps(Jobs& jobs) {
   const ScanKernel& in = static_cast<const ScanKernel&>(*jobs.scan);
@@ -148,20 +257,42 @@ namespace cortado::delta {
 
 namespace {
 
+using kernels::share;
+
 HWY_EXPORT(do_scan);
+HWY_EXPORT(do_bounds);
+HWY_EXPORT(do_segments);
 HWY_EXPORT(do_steps);
 
-void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_scan)(*static_cast<gated::Jobs*>(jobs)); }
-void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<gated::Jobs*>(jobs)); }
+void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_scan)(*static_cast<Jobs*>(jobs)); }
+void work_bounds(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_bounds)(*static_cast<Jobs*>(jobs)); }
+void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_segments)(*static_cast<Jobs*>(jobs)); }
+void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
+
+void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
+  const int64_t streams = scan.rows * scan.heads, directions = scan.dx.data ? 2 : 1;
+  kernels::Kept kept(streams, scan.tokens, scan.keys, scan.values, kernels::divided(parallel.threads, directions), 0);
+  const int64_t blocks = streams * kept.blocks, all = blocks * kept.segments * kept.room;
+  const int64_t rows = scan.dx.data ? blocks * tile_count(scan) * 16 : 0;
+  const kernels::Shared memory(directions * all + rows * (kept.block + 16));
+  kept.states = memory.data();
+  kept.grads = memory.data() + (directions - 1) * all;
+  float *errors = memory.data() + directions * all, *scores = errors + rows * kept.block;
+  const Jobs columns{{&scan, kept.blocks, kept.block, directions * blocks, 0, kept}, errors, scores};
+  const Jobs segments{{&scan, 1, scan.values, streams * kept.segments, 0, kept}, errors, scores};
+  share(columns, parallel, &work_bounds);
+  share(segments, parallel, &work_segments);
+}
 
 }  // namespace
 
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  gated::run(gated::scan_jobs(scan, !scan.dx.data, parallel.threads), parallel, &work);
+  const Jobs whole{gated::scan_jobs(scan, !scan.dx.data, parallel.threads)};
+  gated::pays_over_time(whole, parallel.threads) ? run_over_time(scan, parallel) : share(whole, parallel, &work);
 }
 
 void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  gated::run(gated::step_jobs(scan), parallel, &work_step);
+  share(Jobs{gated::step_jobs(scan)}, parallel, &work_step);
 }
 
 }  // namespace cortado::delta

@@ -20,8 +20,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 using namespace gated::HWY_NAMESPACE;
-using gated::kSegment;
-using gated::Jobs;
 
 inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scratch& scratch) {
   Job job{{.keys = round_up(in.keys, 16), .values = values, .fetcher = &fetcher}, in};
@@ -42,7 +40,8 @@ struct Tile {
   float* beta;    // [16]
   float* errors;  // v - S'ᵀk, which u is beta times
   float* all_errors = nullptr;  // backward: [tiles, 16, values] and
-  float* all_scores = nullptr;  // [tiles, 16, 16], held.scores
+  float* all_scores = nullptr;  // [tiles, 16, 16], held.scores, of all tiles from number `first` on
+  int64_t first = 0;
 
   Tile(const ScanKernel& scan, int64_t values, Fetcher& fetcher, Scratch& scratch)
       : in(scan), stored(laid_out(scan, values, fetcher, scratch)), held(stored) {

@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/elementwise_scan/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/over_time.h"
 #include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
@@ -78,19 +79,19 @@ struct Level {
   HWY_INLINE Vec end() const { return hn::MulAdd(exp_of(Floats(), sum), carry, local); }
 };
 
-// A strip's pass over its tokens, a chunk at a time; i counts in the pass's order.
+// A strip's pass over its tokens, a chunk at a time; i counts in the pass's order. `state` goes from chunk to chunk.
 struct Forward {
-  Vec h[kVectors];
+  Vec state[kVectors];
 
   void begin(const Strip& strip) {
-    for (int v = 0; v < kVectors; ++v) h[v] = load(strip, strip.state(strip.in.initial), v);
+    for (int v = 0; v < kVectors; ++v) state[v] = load(strip, strip.state(strip.in.initial), v);
   }
+  void enter(const Strip&, int64_t) {}
 
-  void chunk(const Strip& strip, int64_t first, int64_t end) {
+  template <bool kWrite>
+  void walk(const Strip& strip, int64_t first, int64_t end, Level* level) {
     const Floats d;
     const ScanKernel& in = strip.in;
-    Level level[kVectors];
-    for (int v = 0; v < kVectors; ++v) level[v].start(h[v]);
     for (int64_t i = first; i < end; ++i) {
       const float *log_a = strip.at(in.log_a, i), *b = strip.at(in.b, i);
       float* to = strip.at(in.h, i);
@@ -98,60 +99,60 @@ struct Forward {
       prefetch(strip, b, strip.step(in.b));
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        const Vec log = load(strip, log_a, v);
-        h[v] = level[v].step(log, exp_of(d, log), load(strip, b, v));
-        store(strip, h[v], to, v);
+        const Vec log = load(strip, log_a, v), h = level[v].step(log, exp_of(d, log), load(strip, b, v));
+        if (kWrite) store(strip, h, to, v);
       }
     }
-    for (int v = 0; v < kVectors; ++v) h[v] = level[v].end();
   }
 
   void end(const Strip& strip) const {
     float* last = const_cast<float*>(strip.state(strip.in.final_state));
-    for (int v = 0; v < kVectors; ++v) store(strip, h[v], last, v);
+    for (int v = 0; v < kVectors; ++v) store(strip, state[v], last, v);
   }
 };
 
 // D_t = dh_t + a_{t+1} D_{t+1} from the last token to the first, beginning with the final state's gradient; db = D,
 // dlog_a_t = D_t a_t h_{t-1}, dh_0 = a_1 D_1.
 struct Backward {
-  Vec grad[kVectors], log[kVectors], a[kVectors];  // of the token after
+  Vec state[kVectors], log[kVectors], a[kVectors];  // ∂L/∂h, and of the token after
 
   void begin(const Strip& strip) {
+    for (int v = 0; v < kVectors; ++v) state[v] = load(strip, strip.state(strip.in.grad_final), v);
+    enter(strip, 0);
+  }
+  void enter(const Strip& strip, int64_t first) {
     for (int v = 0; v < kVectors; ++v) {
-      grad[v] = load(strip, strip.state(strip.in.grad_final), v);
-      log[v] = hn::Zero(Floats());
-      a[v] = hn::Set(Floats(), 1.0f);
+      log[v] = first == 0 ? hn::Zero(Floats()) : load(strip, strip.at(strip.in.log_a, strip.length - first), v);
+      a[v] = exp_of(Floats(), log[v]);
     }
   }
 
-  void chunk(const Strip& strip, int64_t first, int64_t end) {
+  template <bool kWrite>
+  void walk(const Strip& strip, int64_t first, int64_t end, Level* level) {
     const Floats d;
     const ScanKernel& in = strip.in;
-    Level level[kVectors];
-    for (int v = 0; v < kVectors; ++v) level[v].start(grad[v]);
     for (int64_t i = strip.length - 1 - first; i >= strip.length - end; --i) {
       const float *grad_h = strip.at(in.grad_h, i), *log_a = strip.at(in.log_a, i);
       const float* before = i > 0 ? strip.at(in.h, i - 1) : strip.state(in.initial);
       float *grad_log_a = strip.at(in.grad_log_a, i), *grad_b = strip.at(in.grad_b, i);
       prefetch(strip, grad_h, -strip.step(in.grad_h));
       prefetch(strip, log_a, -strip.step(in.log_a));
-      prefetch(strip, strip.at(in.h, i), -strip.step(in.h));
+      if (kWrite) prefetch(strip, strip.at(in.h, i), -strip.step(in.h));
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        grad[v] = level[v].step(log[v], a[v], load(strip, grad_h, v));
+        const Vec grad = level[v].step(log[v], a[v], load(strip, grad_h, v));
         log[v] = load(strip, log_a, v);
         a[v] = exp_of(d, log[v]);
-        store(strip, grad[v], grad_b, v);
-        store(strip, hn::Mul(hn::Mul(grad[v], a[v]), load(strip, before, v)), grad_log_a, v);
+        if (!kWrite) continue;
+        store(strip, grad, grad_b, v);
+        store(strip, hn::Mul(hn::Mul(grad, a[v]), load(strip, before, v)), grad_log_a, v);
       }
     }
-    for (int v = 0; v < kVectors; ++v) grad[v] = level[v].end();
   }
 
   void end(const Strip& strip) const {
     float* first = const_cast<float*>(strip.state(strip.in.grad_initial));
-    for (int v = 0; v < kVectors; ++v) store(strip, hn::Mul(grad[v], a[v]), first, v);
+    for (int v = 0; v < kVectors; ++v) store(strip, hn::Mul(state[v], a[v]), first, v);
   }
 };
 
@@ -170,33 +171,106 @@ Strip strip_at(const ScanKernel& in, int64_t row, int64_t channel) {
 
 int64_t strips(const ScanKernel& in) { return (in.channels + kStrip - 1) / kStrip; }
 
-// A row's neighbouring strips, chunk by chunk: as much as possible of a token's channels is read at once, for memory is
-// slow to give a little of many pages.
+// Floats of all chunks' passages.
+int64_t passages_size(const ScanKernel& in) {
+  return in.rows * ((in.tokens + kChunk - 1) / kChunk) * strips(in) * 2 * kStrip;
+}
+
+// A row's neighbouring strips over a part of its time, chunk by chunk: as much as possible of a token's channels is read
+// at once, for memory is slow to give a little of many pages.
 template <class Pass>
-void run_strips(const ScanKernel& in, int64_t task) {
-  const FlushDenormals guard;
-  const int64_t all = strips(in), groups = (all + in.together - 1) / in.together, row = task / groups;
-  const int64_t begin = task % groups * in.together, count = all - begin < in.together ? all - begin : in.together;
+struct Task {
+  const ScanKernel& in;
+  int64_t row, part, begin, count;  // strips from `begin` on
   Pass pass[kMostTogether];
-  const auto each = [&](auto&& work) HWY_ATTR {
+
+  Task(const ScanKernel& scan, int64_t task) : in(scan) {
+    const int64_t all = strips(in), groups = (all + in.together - 1) / in.together, group = task / in.parts % groups;
+    part = task % in.parts;
+    row = task / in.parts / groups;
+    begin = group * in.together;
+    count = all - begin < in.together ? all - begin : in.together;
+  }
+
+  // work(strip's pass, strip, its number)
+  template <class Work>
+  HWY_INLINE void each(const Work& work) {
     for (int64_t i = 0; i < count; ++i) {
       Strip strip = strip_at(in, row, (begin + i) * kStrip);
       if (i == 0) strip.ahead = std::min(count * kStrip, in.channels - begin * kStrip);
-      work(pass[i], strip);
+      work(pass[i], strip, begin + i);
     }
-  };
-  each([](Pass& one, const Strip& strip) HWY_ATTR { one.begin(strip); });
-  const int64_t length = strip_at(in, row, 0).length;
-  for (int64_t first = 0; first < length; first += kChunk) {
-    const int64_t end = first + kChunk < length ? first + kChunk : length;
-    each([&](Pass& one, const Strip& strip) HWY_ATTR { one.chunk(strip, first, end); });
   }
-  each([](Pass& one, const Strip& strip) HWY_ATTR { one.end(strip); });
+
+  // work(number, its first token, the end) for the chunks of a part.
+  template <class Work>
+  HWY_INLINE void each_chunk(const Work& work) const {
+    const int64_t length = strip_at(in, row, 0).length, chunks = (length + kChunk - 1) / kChunk;
+    for (int64_t chunk = part * chunks / in.parts; chunk < (part + 1) * chunks / in.parts; ++chunk) {
+      work(chunk, chunk * kChunk, std::min(length, (chunk + 1) * kChunk));
+    }
+  }
+
+  // What chunk number `chunk` makes of a strip's state that enters it: the first kStrip numbers times it, plus the rest.
+  float* passage(int64_t chunk, int64_t strip) const {
+    const int64_t chunks = (in.tokens + kChunk - 1) / kChunk;
+    return in.passages + ((row * chunks + chunk) * strips(in) + strip) * 2 * kStrip;
+  }
+};
+
+template <class Pass>
+void run_strips(const ScanKernel& in, int64_t number) {
+  const Floats d;
+  const FlushDenormals guard;
+  Task<Pass> task(in, number);
+  task.each([](Pass& one, const Strip& strip, int64_t) HWY_ATTR { one.begin(strip); });
+  task.each_chunk([&](int64_t chunk, int64_t first, int64_t end) HWY_ATTR {
+    const bool arrives = task.part > 0 && chunk == task.part * ((in.tokens + kChunk - 1) / kChunk) / in.parts;
+    task.each([&](Pass& one, const Strip& strip, int64_t i) HWY_ATTR {
+      Level level[kVectors];
+      for (int64_t before = 0; arrives && before < chunk; ++before) {
+        const float* passed = task.passage(before, i);
+        for (int v = 0; v < kVectors; ++v, passed += kLanes) {
+          one.state[v] = hn::MulAdd(hn::Load(d, passed), one.state[v], hn::Load(d, passed + kStrip));
+        }
+      }
+      if (arrives) one.enter(strip, first);
+      for (int v = 0; v < kVectors; ++v) level[v].start(one.state[v]);
+      one.template walk<true>(strip, first, end, level);
+      for (int v = 0; v < kVectors; ++v) one.state[v] = level[v].end();
+    });
+  });
+  if (task.part == in.parts - 1) {
+    task.each([](Pass& one, const Strip& strip, int64_t) HWY_ATTR { one.end(strip); });
+  }
   if (in.past_caches) hwy::FlushStream();
+}
+
+template <class Pass>
+void find_passages(const ScanKernel& in, int64_t number) {
+  const Floats d;
+  const FlushDenormals guard;
+  Task<Pass> task(in, number);
+  if (task.part == in.parts - 1) return;  // nothing comes behind it
+  task.each_chunk([&](int64_t chunk, int64_t first, int64_t end) HWY_ATTR {
+    task.each([&](Pass& one, const Strip& strip, int64_t i) HWY_ATTR {
+      Level level[kVectors];
+      one.enter(strip, first);
+      for (int v = 0; v < kVectors; ++v) level[v].start(hn::Zero(d));
+      one.template walk<false>(strip, first, end, level);
+      float* passed = task.passage(chunk, i);
+      for (int v = 0; v < kVectors; ++v, passed += kLanes) {
+        hn::Store(exp_of(d, level[v].sum), d, passed);
+        hn::Store(level[v].local, d, passed + kStrip);
+      }
+    });
+  });
 }
 
 void forward_strips(const ScanKernel& in, int64_t task) { run_strips<Forward>(in, task); }
 void backward_strips(const ScanKernel& in, int64_t task) { run_strips<Backward>(in, task); }
+void forward_passages(const ScanKernel& in, int64_t task) { find_passages<Forward>(in, task); }
+void backward_passages(const ScanKernel& in, int64_t task) { find_passages<Backward>(in, task); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -209,26 +283,38 @@ namespace cortado::elementwise {
 namespace {
 
 HWY_EXPORT(strips);
+HWY_EXPORT(passages_size);
 HWY_EXPORT(forward_strips);
 HWY_EXPORT(backward_strips);
+HWY_EXPORT(forward_passages);
+HWY_EXPORT(backward_passages);
 
-// As many strips a task as leave every thread one.
+// As many strips a task as leave every thread one. Where there are fewer strips than half the threads, time is shared
+// out, too: every chunk is then walked over twice. No bit depends on it.
 template <class Body>
-void run(ScanKernel scan, const kernels::Parallel& parallel, Body body) {
-  const int64_t strips = HWY_DYNAMIC_DISPATCH(strips)(scan);
-  scan.together = std::clamp<int64_t>(scan.rows * strips / parallel.threads, 1, std::min(strips, kMostTogether));
+void run(ScanKernel scan, const kernels::Parallel& parallel, Body find_passages, Body body) {
+  constexpr int64_t kLeast = 512;  // tokens of a part
+  const int64_t strips = HWY_DYNAMIC_DISPATCH(strips)(scan), tasks = scan.rows * strips;
+  scan.together = std::clamp<int64_t>(tasks / parallel.threads, 1, std::min(strips, kMostTogether));
   scan.past_caches = kernels::goes_past_caches(scan.rows * scan.tokens * scan.channels, scan.channels);
-  kernels::run_tasks(scan, scan.rows * ((strips + scan.together - 1) / scan.together), parallel, body);
+  if (tasks > 0 && 2 * tasks <= parallel.threads && !scan.bounds) {
+    scan.parts = std::clamp<int64_t>(2 * parallel.threads / tasks, 1, std::max<int64_t>(scan.tokens / kLeast, 1));
+  }
+  const int64_t count = scan.parts * scan.rows * ((strips + scan.together - 1) / scan.together);
+  const kernels::Shared memory(scan.parts > 1 ? HWY_DYNAMIC_DISPATCH(passages_size)(scan) : 0);
+  scan.passages = memory.data();
+  if (scan.parts > 1) kernels::run_tasks(scan, count, parallel, find_passages);
+  kernels::run_tasks(scan, count, parallel, body);
 }
 
 }  // namespace
 
 void run_forward(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  run(scan, parallel, &HWY_DYNAMIC_DISPATCH(forward_strips));
+  run(scan, parallel, &HWY_DYNAMIC_DISPATCH(forward_passages), &HWY_DYNAMIC_DISPATCH(forward_strips));
 }
 
 void run_backward(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  run(scan, parallel, &HWY_DYNAMIC_DISPATCH(backward_strips));
+  run(scan, parallel, &HWY_DYNAMIC_DISPATCH(backward_passages), &HWY_DYNAMIC_DISPATCH(backward_strips));
 }
 
 }  // namespace cortado::elementwise

@@ -24,7 +24,10 @@ struct ScanKernel {
   const float* grad_final = nullptr;
   float* grad_initial = nullptr;
 
-  int64_t together = 1;  // strips of channels of a task, at most kMostTogether; chosen by run_*
+  // Chosen by run_*: strips of channels of a task, at most kMostTogether; parts of time, each a task of its own, and
+  // what every chunk of them makes of the state that enters it.
+  int64_t together = 1, parts = 1;
+  float* passages = nullptr;
   bool past_caches = false;
 };
 

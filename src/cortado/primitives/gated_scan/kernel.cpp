@@ -1,8 +1,6 @@
 // The gated scan in tiles of 16 tokens; README.md, "The kernel". Compiled once for each instruction set.
 #include "cortado/primitives/gated_scan/kernel.h"
 
-#include <stdlib.h>
-
 #include "cortado/primitives/kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cortado/primitives/gated_scan/kernel.cpp"
@@ -167,38 +165,28 @@ void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 
 // A block of a stream's columns in one direction.
 void find_bounds(Job& job, const Jobs& jobs, int64_t i) {
-  const int64_t directions = job.backward() ? 2 : 1, block = i / directions, room = jobs.kept.segments * jobs.kept.room;
+  const int64_t directions = job.backward() ? 2 : 1, block = i / directions;
   place(job, jobs, block);
-  job.segment_states = jobs.kept.states + block * room;
-  job.segment_grads = jobs.kept.grads + block * room;
+  job.segment_states = jobs.kept.of(jobs.kept.states, block);
+  job.segment_grads = jobs.kept.of(jobs.kept.grads, block);
   i % directions == 0 ? find_states(job) : find_grads(job);
 }
 
 void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
 
-// What is kept at a bound of a segment of a stream, from its blocks of columns.
-void gather(const Job& job, const Kept& kept, const float* all, int64_t stream, int64_t segment, float* to) {
-  const int64_t width = round_up(kept.block, kLanes);
-  for (int64_t block = 0; block < kept.blocks; ++block) {
-    const float* from = all + (stream * kept.blocks + block) * kept.segments * kept.room + segment * job.keys * width;
-    const int64_t left = job.values - block * kept.block, columns = left < width ? left : width;
-    for (int64_t k = 0; k < job.keys; ++k) copy(from + k * width, columns, to + k * job.values + block * kept.block);
-  }
-}
-
 void do_segment(Job& job, const Jobs& jobs, int64_t i) {
   const Kept& kept = jobs.kept;
-  const int64_t stream = i / kept.segments, segment = i % kept.segments;
+  const int64_t stream = i / kept.segments, segment = i % kept.segments, width = round_up(kept.block, kLanes);
   place(job, jobs, stream);
   if (job.backward()) {
-    gather(job, kept, kept.states, stream, segment, job.tile_states);
-    gather(job, kept, kept.grads, stream, segment, job.grad);
+    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.tile_states);
+    kept.gather(kept.grads, stream, segment, job.keys, width, job.values, job.grad);
     fill(job.dbonus, job.keys, 0);
     differentiate_segment(job, segment);
     if (segment == 0) write_state(job, job.grad, job.in.initial_grad);
   } else {
     const int64_t begin = segment * kSegment, end = begin + kSegment, tiles = job.tiles();
-    gather(job, kept, kept.states, stream, segment, job.state);
+    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.state);
     forward(job, begin, end < tiles ? end : tiles);
     if (end >= tiles) write_state(job, job.state, job.in.final_state);
   }
@@ -236,6 +224,8 @@ namespace cortado::gated {
 
 namespace {
 
+using kernels::share;
+
 HWY_EXPORT(do_scan);
 HWY_EXPORT(do_bounds);
 HWY_EXPORT(do_segments);
@@ -246,32 +236,15 @@ void work_bounds(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_bounds)(*static_
 void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_segments)(*static_cast<Jobs*>(jobs)); }
 void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
 
-// Whether there are so few streams that it pays to share out their segments: the bounds' states cost a third of a
-// stream's time more. What adds up over the whole of time, as the bonus' gradient, would depend on how it is split.
-bool pays_over_time(const ScanKernel& scan, const Jobs& whole, int64_t threads) {
-  const int64_t streams = scan.rows * scan.heads;
-  return streams > 0 && 4 * streams <= 3 * threads && scan.tokens > kSegmentTokens && !scan.bounds && !scan.bonus &&
-         whole.count < threads;
-}
-
 void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const int64_t streams = scan.rows * scan.heads, directions = scan.dx.data ? 2 : 1;
-  Jobs bounds = scan_jobs(scan, true, divided(parallel.threads, directions));
-  Kept& kept = bounds.kept;
-  kept = {.segments = divided(scan.tokens, kSegmentTokens), .blocks = bounds.value_blocks, .block = bounds.block};
-  kept.room = divided(scan.keys, 16) * 16 * divided(kept.block, 16) * 16;
-  const int64_t all = streams * kept.blocks * kept.segments * kept.room;
-  float* memory = static_cast<float*>(aligned_alloc(64, static_cast<size_t>(directions * all) * sizeof(float)));
-  if (!memory) abort();
-  kept.states = memory;
-  kept.grads = memory + (directions - 1) * all;
-  bounds.count *= directions;
-  run(bounds, parallel, &work_bounds);
-  Jobs segments = scan_jobs(scan, false, parallel.threads);
-  segments.kept = kept;
-  segments.count = streams * kept.segments;
-  run(segments, parallel, &work_segments);
-  free(memory);
+  kernels::Kept kept(streams, scan.tokens, scan.keys, scan.values, kernels::divided(parallel.threads, directions), 0);
+  const int64_t blocks = streams * kept.blocks, all = blocks * kept.segments * kept.room;
+  const kernels::Shared memory(directions * all);
+  kept.states = memory.data();
+  kept.grads = memory.data() + (directions - 1) * all;
+  share(Jobs{&scan, kept.blocks, kept.block, directions * blocks, 0, kept}, parallel, &work_bounds);
+  share(Jobs{&scan, 1, scan.values, streams * kept.segments, 0, kept}, parallel, &work_segments);
 }
 
 }  // namespace
@@ -279,11 +252,14 @@ void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const bool independent_columns = scan.dw.data && !scan.dy.data && !scan.dx.data;
   const Jobs whole = scan_jobs(scan, independent_columns, parallel.threads);
-  if (pays_over_time(scan, whole, parallel.threads)) return run_over_time(scan, parallel);
-  run(whole, parallel, &work);
+  // A bonus' gradient adds up over the whole of time.
+  if (!scan.bonus && pays_over_time(whole, parallel.threads)) return run_over_time(scan, parallel);
+  share(whole, parallel, &work);
 }
 
-void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) { run(step_jobs(scan), parallel, &work_step); }
+void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) {
+  share(step_jobs(scan), parallel, &work_step);
+}
 
 }  // namespace cortado::gated
 #endif

@@ -18,7 +18,8 @@ using testing::Floats;
 using testing::random_floats;
 using testing::timed;
 
-constexpr int64_t kBatch = 2, kTime = 150, kHeads = 3, kKeys = 33, kValues = 40;
+// Three segments of time, the last of one tile and a bit.
+constexpr int64_t kBatch = 2, kTime = 275, kHeads = 3, kKeys = 33, kValues = 40;
 
 struct Inputs {
   Floats k = random_floats(kBatch * kTime * kHeads * kKeys), q = random_floats(kBatch * kTime * kHeads * kKeys);
@@ -54,42 +55,51 @@ TEST(KernelThreads, GatedScanForward) {
 }
 
 TEST(KernelThreads, GatedScanBackward) {
-  Inputs in;
-  Floats dy(in.k.size()), dx(in.k.size()), dv(in.v.size()), dg(in.g.size()), dstate(in.state.size());
-  auto call = gated_call(in, kHeads);
-  call.w = in.value(in.w);
-  call.dy = in.key(dy);
-  call.dx = in.key(dx);
-  call.dv = in.value(dv);
-  call.dg = in.key(dg);
-  call.initial_grad = {dstate.data(), kHeads, 1};
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); },
-                                       {&dy, &dx, &dv, &dg, &dstate});
+  for (const int64_t batch : {kBatch, int64_t{1}}) {
+    Inputs in;
+    const auto part = [&](const Floats& whole) { return Floats(whole.size() / kBatch * batch); };
+    Floats dy = part(in.k), dx = part(in.k), dv = part(in.v), dg = part(in.g), dstate = part(in.state);
+    auto call = gated_call(in, kHeads);
+    call.rows = batch;
+    call.w = in.value(in.w);
+    call.dy = in.key(dy);
+    call.dx = in.key(dx);
+    call.dv = in.value(dv);
+    call.dg = in.key(dg);
+    call.initial_grad = {dstate.data(), kHeads, 1};
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); },
+                                         {&dy, &dx, &dv, &dg, &dstate});
+  }
 }
 
 TEST(KernelThreads, DeltaScan) {
-  Inputs in;
-  for (float& k : in.k) k *= 0.2f;  // of length about 1
-  Floats beta = random_floats(kBatch * kTime * kHeads, 0, 1), o(in.v.size()), last(in.state.size());
-  delta::ScanKernel call;
-  static_cast<gated::ScanKernel&>(call) = gated_call(in, kHeads);
-  call.beta = timed(beta, kTime, kHeads, 1);
-  call.dw = in.value(o);
-  call.final_state = {last.data(), kHeads, 1};
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); }, {&o, &last});
+  for (const int64_t batch : {kBatch, int64_t{1}}) {
+    Inputs in;
+    for (float& k : in.k) k *= 0.2f;  // of length about 1
+    const auto part = [&](const Floats& whole) { return Floats(whole.size() / kBatch * batch); };
+    Floats beta = random_floats(kBatch * kTime * kHeads, 0, 1), o = part(in.v), last = part(in.state);
+    delta::ScanKernel call;
+    static_cast<gated::ScanKernel&>(call) = gated_call(in, kHeads);
+    call.rows = batch;
+    call.beta = timed(beta, kTime, kHeads, 1);
+    call.dw = in.value(o);
+    call.final_state = {last.data(), kHeads, 1};
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); }, {&o, &last});
 
-  Floats dy(in.k.size()), dx(in.k.size()), dv(in.v.size()), dg(in.g.size()), dbeta(beta.size()), dstate(last.size());
-  call.dw = {};
-  call.final_state = {};
-  call.w = in.value(in.w);
-  call.dy = in.key(dy);
-  call.dx = in.key(dx);
-  call.dv = in.value(dv);
-  call.dg = in.key(dg);
-  call.dbeta = timed(dbeta, kTime, kHeads, 1);
-  call.initial_grad = {dstate.data(), kHeads, 1};
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); },
-                                       {&dy, &dx, &dv, &dg, &dbeta, &dstate});
+    Floats dy = part(in.k), dx = part(in.k), dv = part(in.v), dg = part(in.g), dbeta = part(beta);
+    Floats dstate = part(in.state);
+    call.dw = {};
+    call.final_state = {};
+    call.w = in.value(in.w);
+    call.dy = in.key(dy);
+    call.dx = in.key(dx);
+    call.dv = in.value(dv);
+    call.dg = in.key(dg);
+    call.dbeta = timed(dbeta, kTime, kHeads, 1);
+    call.initial_grad = {dstate.data(), kHeads, 1};
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); },
+                                         {&dy, &dx, &dv, &dg, &dbeta, &dstate});
+  }
 }
 
 // One token.
@@ -107,10 +117,15 @@ TEST(KernelThreads, GatedAndDeltaSteps) {
   expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_step(call, p); }, {&o, &last});
 }
 
-TEST(KernelThreads, LatteScan) {
+// Logits that rise by more than a tile's maximum may have it halved.
+void check_latte(int64_t batch, float steepness) {
   Inputs in;
-  Floats o(in.v.size()), last(in.state.size()), normalizer(kBatch * kHeads * kKeys), maximum(normalizer.size());
-  latent::LatteKernel call{.rows = kBatch, .tokens = kTime, .heads = kHeads, .latents = kKeys, .values = kValues};
+  for (float& theta : in.k) theta *= steepness;
+  const auto part = [&](int64_t whole) { return Floats(static_cast<size_t>(whole / kBatch * batch)); };
+  const auto keys = static_cast<int64_t>(in.k.size()), values = static_cast<int64_t>(in.v.size());
+  const int64_t states = kBatch * kHeads * kKeys * kValues, latents = kBatch * kHeads * kKeys;
+  Floats o = part(values), last = part(states), normalizer = part(latents), maximum = part(latents);
+  latent::LatteKernel call{.rows = batch, .tokens = kTime, .heads = kHeads, .latents = kKeys, .values = kValues};
   call.query = in.key(in.q);
   call.theta = in.key(in.k);
   call.v = in.value(in.v);
@@ -121,9 +136,10 @@ TEST(KernelThreads, LatteScan) {
   expect_same_on_any_number_of_threads([&](const Parallel& p) { latent::run_latte(call, p); },
                                        {&o, &last, &normalizer, &maximum});
 
-  Floats dq(in.q.size()), dk(in.k.size()), dv(in.v.size()), dstate(last.size()), dnormalizer(normalizer.size());
+  Floats dq = part(keys), dk = part(keys), dv = part(values), dstate = part(states), dnormalizer = part(latents);
   const latent::LatteGradients gradients{.o = in.value(in.w),
                                          .state = {in.state.data(), kHeads, 1},
+                                         .normalizer = {normalizer.data(), kHeads, 1},
                                          .query = in.key(dq),
                                          .theta = in.key(dk),
                                          .v = in.value(dv),
@@ -131,6 +147,12 @@ TEST(KernelThreads, LatteScan) {
                                          .initial_normalizer = {dnormalizer.data(), kHeads, 1}};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { latent::run_latte_backward(call, gradients, p); },
                                        {&dq, &dk, &dv, &dstate, &dnormalizer});
+}
+
+TEST(KernelThreads, LatteScan) {
+  for (const int64_t batch : {kBatch, int64_t{1}}) {
+    for (const float steepness : {1.0f, 40.0f}) check_latte(batch, steepness);
+  }
 }
 
 TEST(KernelThreads, TimeSoftmax) {
@@ -243,22 +265,34 @@ TEST(KernelThreads, WindowAttentionOfFewQueries) {
   for (size_t i = 0; i < few.o.size(); ++i) EXPECT_NEAR(few.o[i], blocked.o[i], 1e-5);
 }
 
-TEST(KernelThreads, ElementwiseScan) {
-  constexpr int64_t kChannels = 200;
-  const int64_t size = kBatch * kTime * kChannels;
+void check_elementwise(int64_t batch, int64_t time, int64_t channels, bool reverse) {
+  const int64_t size = batch * time * channels;
   Floats log_a = random_floats(size, -1, 0), b = random_floats(size), h(size), dlog_a(size), db(size);
-  const auto channels = [](Floats& x) { return elementwise::Channels{x.data(), kTime * kChannels, kChannels}; };
-  elementwise::ScanKernel call{.rows = kBatch,
-                               .tokens = kTime,
-                               .channels = kChannels,
-                               .log_a = channels(log_a),
-                               .b = channels(b),
-                               .h = channels(h)};
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { elementwise::run_forward(call, p); }, {&h});
-  call.grad_h = channels(b);
-  call.grad_log_a = channels(dlog_a);
-  call.grad_b = channels(db);
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { elementwise::run_backward(call, p); }, {&dlog_a, &db});
+  Floats initial = random_floats(batch * channels), last(initial.size()), dinitial(initial.size());
+  const auto laid = [&](Floats& x) { return elementwise::Channels{x.data(), time * channels, channels}; };
+  elementwise::ScanKernel call{.rows = batch,
+                               .tokens = time,
+                               .channels = channels,
+                               .reverse = reverse,
+                               .log_a = laid(log_a),
+                               .b = laid(b),
+                               .h = laid(h),
+                               .initial = initial.data(),
+                               .final_state = last.data()};
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { elementwise::run_forward(call, p); }, {&h, &last});
+  call.grad_h = laid(b);
+  call.grad_log_a = laid(dlog_a);
+  call.grad_b = laid(db);
+  call.grad_final = last.data();
+  call.grad_initial = dinitial.data();
+  expect_same_on_any_number_of_threads([&](const Parallel& p) { elementwise::run_backward(call, p); },
+                                       {&dlog_a, &db, &dinitial});
+}
+
+TEST(KernelThreads, ElementwiseScan) { check_elementwise(kBatch, kTime, 200, false); }
+
+TEST(KernelThreads, ElementwiseScanOfFewChannels) {
+  for (const bool reverse : {false, true}) check_elementwise(1, 1999, 40, reverse);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #define CORTADO_LATTE_SCAN_GRADIENT_INL_H
 #endif
 
+#include "cortado/primitives/kernels/over_time.h"
 #include "cortado/primitives/latte_scan/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,8 +15,6 @@ namespace cortado::latent {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Tiles between two sums kept: the backward's memory is theirs, and those of each tile in between.
-constexpr int64_t kSegment = 8;
 constexpr int64_t kHalvings = 4;  // from 16 tokens down to one
 
 // What a thread's backward works on besides. w = ∂L/∂o, dy = ∂L/∂(p / α).
@@ -25,8 +24,10 @@ struct Reverse : Job {
   float* pairs = nullptr;                                      // [16,16]: w_t · v_s
   float *dy = nullptr, *inside = nullptr, *dx = nullptr, *dv = nullptr;
   float *grad = nullptr, *grad_alpha = nullptr;  // ∂L/∂S and ∂L/∂α behind the tile, against its last maximum
-  float *tiles = nullptr, *segments = nullptr;   // sums at the starts of a segment's tiles, and of segments
-  float *halves = nullptr, *unused = nullptr;    // sums in the middle of a tile; what nobody reads
+  // Sums at the starts of a segment's tiles, and of segments: the backward's memory.
+  float *tiles = nullptr, *segments = nullptr;
+  float *halves = nullptr, *unused = nullptr;  // sums in the middle of a tile; what nobody reads
+  float* dalphas = nullptr;                    // over time: ∂L/∂α of all the stream's tokens, [length, keys]
   Sums kept(float* all, int64_t i) const { return sums_at(all + i * sums_size()); }
 };
 
@@ -94,75 +95,128 @@ inline void differentiate_keys(const Reverse& job, int64_t n) {
   }
 }
 
+// The last of differentiate_keys alone, of given dα.
+inline void pass_alphas(const Reverse& job, const float* dalphas, int64_t n) {
+  const Floats d;
+  for (int64_t l = 0; l < job.keys; l += kLanes) {
+    Vec sum = hn::Zero(d);
+    for (int64_t i = (n - 1) * job.keys + l; i >= 0; i -= job.keys) sum = hn::Add(sum, hn::Load(d, dalphas + i));
+    const Vec behind = hn::Load(d, job.grad_alpha + l);
+    hn::Store(hn::Mul(hn::Load(d, job.scale + l), hn::Add(behind, sum)), d, job.grad_alpha + l);
+  }
+}
+
 // dv_s = Σ_{t>=s} (y_t·x_s) w_t + x_s E
 inline void differentiate_values(const Reverse& job) {
   weigh<Start::kZero, Terms::kFromRow>(job, job.scores, {job.w, job.values}, job.values, job.dv, job.values);
   read_by_keys(job, job.x, job.grad, {job.dv, job.values}, job.dv, job.values);
 }
 
-// n tokens from `start` on, behind the sums `before`; the gradients behind them become those before them. By halves
-// where the maxima rise too far.
-inline void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& before, int64_t halving = 0) {
+// Steps of a tile's gradient: all of them, or over time first the queries', which give ∂L/∂α; then what goes from tile to
+// tile; and last the rest.
+enum class Step { kAll, kQueries, kBounds, kRest };
+
+// n tokens from `start` on, behind the sums `before`, of which kBounds and kRest read no state; the gradients behind
+// them become those before them. By halves where the maxima rise too far.
+template <Step kStep = Step::kAll>
+void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& before, int64_t halving = 0) {
+  constexpr bool kQueries = kStep == Step::kAll || kStep == Step::kQueries;
+  constexpr bool kRest = kStep == Step::kAll || kStep == Step::kRest;
   const Stretch at = job.stretch(start, n);
   const LatteGradients& out = *job.out;
   read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.keys);
   if (!find_top(job, n, before)) {
     const Sums middle = job.kept(job.halves, halving);
-    run_tile<false>(job, start, n / 2, before, middle);
-    differentiate(job, start + n / 2, n - n / 2, middle, halving + 1);
-    return differentiate(job, start, n / 2, before, halving + 1);
+    run_tile<kQueries ? Want::kSums : Want::kScales>(job, start, n / 2, before, middle);
+    differentiate<kStep>(job, start + n / 2, n - n / 2, middle, halving + 1);
+    return differentiate<kStep>(job, start, n / 2, before, halving + 1);
   }
   write_keys(job, n, before, job.sums_at(job.unused));
   read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.keys);
-  write_queries<true>(job, n);
+  write_queries<kQueries>(job, n);
+  if (out.o.data) read_tile(out.o, at, job.column, job.columns, 1, job.w, job.values);
+  float* dalphas = kStep == Step::kAll ? nullptr : job.dalphas + start * job.keys;
+  if (kStep == Step::kBounds) {
+    look_ahead(job, start - kTokens, {&job.in.theta, &job.in.query}, {&out.o});
+    pass_alphas(job, dalphas, n);
+    return advance(job, job.entering, {job.w, job.values}, job.scale, job.grad, job.grad);
+  }
   read_tile(job.in.v, at, 0, job.in.values, 1, job.v, job.values);
-  if (out.o.data) read_tile(out.o, at, 0, job.in.values, 1, job.w, job.values);
   look_ahead(job, start - kTokens, {&job.in.theta, &job.in.query, &out.query, &out.theta}, {&job.in.v, &out.o, &out.v});
-  score_pairs(job);
   weigh_pairs(job);
-  differentiate_queries(job, n, before);
-  write_tile(job.dy, job.keys, out.query, at, 0, job.in.latents);
-  differentiate_keys(job, n);
-  write_tile(job.dx, job.keys, out.theta, at, 0, job.in.latents);
-  differentiate_values(job);
-  write_tile(job.dv, job.values, out.v, at, 0, job.in.values);
-  advance(job, job.entering, {job.w, job.values}, job.scale, job.grad, job.grad);
+  if (kQueries) {
+    differentiate_queries(job, n, before);
+    write_tile(job.dy, job.keys, out.query, at, 0, job.in.latents);
+    if (kStep == Step::kQueries) return copy(job.alphas, n * job.keys, dalphas);
+  }
+  if (kRest) {
+    if (kStep == Step::kRest) copy(dalphas, n * job.keys, job.alphas);
+    score_pairs(job);
+    differentiate_keys(job, n);
+    write_tile(job.dx, job.keys, out.theta, at, 0, job.in.latents);
+    differentiate_values(job);
+    write_tile(job.dv, job.values, out.v, at, 0, job.in.values);
+    advance(job, job.entering, {job.w, job.values}, job.scale, job.grad, job.grad);
+  }
 }
+
+// Tokens of tile i.
+inline int64_t tile_size(const Job& job, int64_t i) {
+  const int64_t left = job.length - i * kTokens;
+  return left < kTokens ? left : kTokens;
+}
+
+inline int64_t tiles(const Job& job) { return (job.length + kTokens - 1) / kTokens; }
 
 // The sums behind tile i, which starts with `before`, in `behind`.
-inline void pass_tile(const Reverse& job, int64_t i, const Sums& before, const Sums& behind) {
-  const int64_t start = i * kTokens, left = job.length - start;
-  run_tile<false>(job, start, left < kTokens ? left : kTokens, before, behind);
+inline void pass_tile(const Job& job, int64_t i, const Sums& before, const Sums& behind) {
+  run_tile<Want::kSums>(job, i * kTokens, tile_size(job, i), before, behind);
 }
 
-// Forwards for the sums at the segments' starts; then each segment, from the last, forwards for its tiles' sums and
-// back. Of heads that share a state the first has its gradient.
-inline void run_backward(Reverse& job) {
+// Forwards: the sums at the segments' starts, in job.segments.
+inline void find_sums(const Reverse& job) {
+  const Sums start = job.kept(job.segments, 0);
+  read_sums(job, start);
+  read_state(job, job.in.state, start.state);
+  for (int64_t i = 0; i < (tiles(job) - 1) / kSegment * kSegment; ++i) {
+    const Sums from = job.kept(job.segments, i / kSegment), next = job.kept(job.segments, i / kSegment + 1);
+    pass_tile(job, i, i % kSegment == 0 ? from : job.sums, i % kSegment == kSegment - 1 ? next : job.sums);
+  }
+}
+
+// The gradients behind the last tile. Of heads that share a state the first has its gradient.
+inline void read_last_grads(const Reverse& job) {
   const LatteGradients& out = *job.out;
   const bool first = !out.state.data || job.head % out.state.repeat == 0;
   read_state(job, first ? out.state : States{}, job.grad);
   read_latents(job, first ? out.normalizer : States{}, 0, job.grad_alpha);
-  const int64_t tiles = (job.length + kTokens - 1) / kTokens, segments = (tiles + kSegment - 1) / kSegment;
-  const Sums start = job.kept(job.segments, 0);
-  read_sums(job, start);
-  read_state(job, job.in.state, start.state);
-  for (int64_t i = 0; i < (segments - 1) * kSegment; ++i) {
-    const Sums from = job.kept(job.segments, i / kSegment), next = job.kept(job.segments, i / kSegment + 1);
-    pass_tile(job, i, i % kSegment == 0 ? from : job.sums, i % kSegment == kSegment - 1 ? next : job.sums);
+}
+
+// From a segment's first sums, in job.tiles, forwards for its tiles' sums, and back.
+template <Step kStep = Step::kAll>
+void differentiate_segment(const Reverse& job, int64_t segment) {
+  const int64_t begin = segment * kSegment, left = tiles(job) - begin, count = left < kSegment ? left : kSegment;
+  for (int64_t i = 0; i + 1 < count; ++i) {
+    pass_tile(job, begin + i, job.kept(job.tiles, i), job.kept(job.tiles, i + 1));
   }
-  for (int64_t segment = segments - 1; segment >= 0; --segment) {
-    const int64_t begin = segment * kSegment, count = tiles - begin < kSegment ? tiles - begin : kSegment;
+  for (int64_t i = count - 1; i >= 0; --i) {
+    differentiate<kStep>(job, (begin + i) * kTokens, tile_size(job, begin + i), job.kept(job.tiles, i));
+  }
+}
+
+inline void write_first_grads(const Reverse& job) {
+  write_state(job, job.grad, job.out->initial_state);
+  write_latents(job, job.grad_alpha, job.out->initial_normalizer);
+}
+
+inline void run_backward(const Reverse& job) {
+  read_last_grads(job);
+  find_sums(job);
+  for (int64_t segment = (tiles(job) - 1) / kSegment; segment >= 0; --segment) {
     copy(job.segments + segment * job.sums_size(), job.sums_size(), job.tiles);
-    for (int64_t i = 0; i + 1 < count; ++i) {
-      pass_tile(job, begin + i, job.kept(job.tiles, i), job.kept(job.tiles, i + 1));
-    }
-    for (int64_t i = count - 1; i >= 0; --i) {
-      const int64_t at = (begin + i) * kTokens, left = job.length - at;
-      differentiate(job, at, left < kTokens ? left : kTokens, job.kept(job.tiles, i));
-    }
+    differentiate_segment(job, segment);
   }
-  write_state(job, job.grad, out.initial_state);
-  write_latents(job, job.grad_alpha, out.initial_normalizer);
+  write_first_grads(job);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/latte_scan/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/over_time.h"
 #include "cortado/primitives/latte_scan/gradient-inl.h"
 #include "cortado/primitives/latte_scan/tile-inl.h"
 
@@ -15,11 +16,21 @@
 namespace cortado::latent {
 namespace {
 
-// The work of all threads: heads of rows, taken one after the other.
+// What is kept over time: the sums at the segments' starts, the gradients behind them, and of a backward of every
+// token ∂L/∂α and of every tile α and the maximum at its start, [streams][tokens, keys] and [streams][tiles][2, keys].
+struct LatteKept : kernels::Kept {
+  float *dalphas = nullptr, *scales = nullptr;
+  using Kept::Kept;
+};
+
+// The work of all threads: heads of rows, or blocks of their columns or segments of their time, taken one after the
+// other.
 struct Jobs {
   const LatteKernel* call;
   const LatteGradients* gradients;  // of the backward
-  int64_t count, next;
+  int64_t blocks, block;            // of columns
+  int64_t count, next = 0;
+  LatteKept kept = {};
 
   int64_t take() { return __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); }
 };
@@ -74,6 +85,11 @@ void step(const Job& job) {
   write_tile(job.o, job.values, in.o, at, 0, in.values);
 }
 
+void write_scales(const Job& job) {
+  write_latents(job, job.sums.alpha, job.in.last_normalizer);
+  write_latents(job, job.sums.maximum, job.in.last_maximum);
+}
+
 void run_forward(const Job& job) {
   read_sums(job, job.sums);
   if (job.length == 1) {
@@ -81,27 +97,125 @@ void run_forward(const Job& job) {
   } else {
     read_state(job, job.in.state, job.sums.state);
     for (int64_t t = 0; t < job.length; t += kTokens) {
-      run_tile<true>(job, t, job.length - t < kTokens ? job.length - t : kTokens, job.sums, job.sums);
+      run_tile<Want::kOutputs>(job, t, job.length - t < kTokens ? job.length - t : kTokens, job.sums, job.sums);
     }
     write_state(job, job.sums.state, job.in.last_state);
   }
-  write_latents(job, job.sums.alpha, job.in.last_normalizer);
-  write_latents(job, job.sums.maximum, job.in.last_maximum);
+  write_scales(job);
 }
 
-void run_jobs(Jobs& jobs) {
+// kDo(job, jobs, i) for every job number i that is left.
+template <void (*kDo)(Reverse& job, const Jobs& jobs, int64_t i)>
+void do_jobs(Jobs& jobs) {
   const LatteKernel& in = *jobs.call;
   const FlushDenormals guard;
   Fetcher fetcher;
   Scratch scratch;
-  Reverse job{{{.keys = round_up(in.latents, 16), .values = round_up(in.values, kLanes), .fetcher = &fetcher}, in}};
+  Reverse job{{{.keys = round_up(in.latents, 16), .values = round_up(jobs.block, kLanes), .fetcher = &fetcher}, in}};
   job.out = jobs.gradients;
-  job.out ? lay_out_reverse(job, scratch) : lay_out(job, scratch);
-  for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) {
-    place(job, i);
-    job.out ? run_backward(job) : run_forward(job);
+  job.out || jobs.kept.states ? lay_out_reverse(job, scratch) : lay_out(job, scratch);
+  for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) kDo(job, jobs, i);
+}
+
+void do_stream(Reverse& job, const Jobs&, int64_t i) {
+  place(job, i, 1, job.in.values);
+  job.out ? run_backward(job) : run_forward(job);
+}
+
+void run_jobs(Jobs& jobs) { do_jobs<do_stream>(jobs); }
+
+// --- Over time. ---
+
+void find_block_sums(Reverse& job, const Jobs& jobs, int64_t i) {
+  place(job, i, jobs.blocks, jobs.block);
+  job.segments = jobs.kept.of(jobs.kept.states, i);
+  find_sums(job);
+}
+
+void run_sums(Jobs& jobs) { do_jobs<find_block_sums>(jobs); }
+
+// A stream's segment: its number, and the sums [keys, values] at its start, α and the maximum from the first block.
+struct Segment {
+  int64_t stream, number, tile;
+
+  Segment(Reverse& job, const Jobs& jobs, int64_t i)
+      : stream(i / jobs.kept.segments), number(i % jobs.kept.segments), tile(number * kSegment) {
+    place(job, stream, 1, job.in.values);
+    job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.keys;
+  }
+  void gather(const Reverse& job, const Kept& kept, const float* all, float* to) const {
+    const int64_t width = round_up(kept.block, kLanes);
+    kept.gather(all, stream, number, job.keys, width, job.values, to);
+    const float* first = all + (stream * kept.blocks * kept.segments + number) * kept.room;
+    copy(first + job.keys * width, 2 * job.keys, to + job.keys * job.values);
+  }
+};
+
+void run_segment(Reverse& job, const Jobs& jobs, int64_t i) {
+  const Segment segment(job, jobs, i);
+  segment.gather(job, jobs.kept, jobs.kept.states, job.sums.state);
+  const int64_t end = segment.tile + kSegment < tiles(job) ? segment.tile + kSegment : tiles(job);
+  for (int64_t tile = segment.tile; tile < end; ++tile) {
+    run_tile<Want::kOutputs>(job, tile * kTokens, tile_size(job, tile), job.sums, job.sums);
+  }
+  if (end < tiles(job)) return;
+  write_state(job, job.sums.state, job.in.last_state);
+  write_scales(job);
+}
+
+void run_segments(Jobs& jobs) { do_jobs<run_segment>(jobs); }
+
+// Where the sums that a stream's tiles start with keep α and the maximum; no state.
+Sums scales_at(const Reverse& job, const Jobs& jobs, int64_t stream, int64_t tile) {
+  float* alpha = jobs.kept.scales + (stream * ((job.in.tokens + kTokens - 1) / kTokens) + tile) * 2 * job.keys;
+  return {nullptr, alpha, alpha + job.keys};
+}
+
+void differentiate_queries_of(Reverse& job, const Jobs& jobs, int64_t i) {
+  const Segment segment(job, jobs, i);
+  segment.gather(job, jobs.kept, jobs.kept.states, job.tiles);
+  differentiate_segment<Step::kQueries>(job, segment.number);
+  for (int64_t tile = segment.tile; tile < tiles(job) && tile < segment.tile + kSegment; ++tile) {
+    const float* kept = job.kept(job.tiles, tile - segment.tile).alpha;
+    copy(kept, 2 * job.keys, scales_at(job, jobs, segment.stream, tile).alpha);
   }
 }
+
+void run_queries(Jobs& jobs) { do_jobs<differentiate_queries_of>(jobs); }
+
+// The gradients behind the segments, in the place that the sums have in theirs.
+void find_block_grads(Reverse& job, const Jobs& jobs, int64_t i) {
+  const int64_t stream = i / jobs.blocks;
+  place(job, i, jobs.blocks, jobs.block);
+  job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.keys;
+  read_last_grads(job);
+  for (int64_t tile = tiles(job) - 1; tile >= 0; --tile) {
+    if (tile % kSegment == kSegment - 1 || tile == tiles(job) - 1) {
+      float* to = jobs.kept.of(jobs.kept.grads, i) + tile / kSegment * job.sums_size();
+      copy(job.grad, job.keys * job.values, to);
+      copy(job.grad_alpha, job.keys, job.sums_at(to).alpha);
+    }
+    if (tile < kSegment) return;
+    differentiate<Step::kBounds>(job, tile * kTokens, tile_size(job, tile), scales_at(job, jobs, stream, tile));
+  }
+}
+
+void run_grads(Jobs& jobs) { do_jobs<find_block_grads>(jobs); }
+
+void differentiate_rest(Reverse& job, const Jobs& jobs, int64_t i) {
+  const Segment segment(job, jobs, i);
+  segment.gather(job, jobs.kept, jobs.kept.grads, job.tiles);
+  copy(job.tiles, job.keys * job.values, job.grad);
+  copy(job.kept(job.tiles, 0).alpha, job.keys, job.grad_alpha);
+  const int64_t end = segment.tile + kSegment < tiles(job) ? segment.tile + kSegment : tiles(job);
+  for (int64_t tile = end - 1; tile >= segment.tile; --tile) {
+    const Sums before = scales_at(job, jobs, segment.stream, tile);
+    differentiate<Step::kRest>(job, tile * kTokens, tile_size(job, tile), before);
+  }
+  if (segment.number == 0) write_first_grads(job);
+}
+
+void run_rest(Jobs& jobs) { do_jobs<differentiate_rest>(jobs); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -113,14 +227,49 @@ namespace cortado::latent {
 
 namespace {
 
+using kernels::share;
+
 HWY_EXPORT(run_jobs);
+HWY_EXPORT(run_sums);
+HWY_EXPORT(run_segments);
+HWY_EXPORT(run_queries);
+HWY_EXPORT(run_grads);
+HWY_EXPORT(run_rest);
 
 void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_jobs)(*static_cast<Jobs*>(jobs)); }
+void work_sums(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_sums)(*static_cast<Jobs*>(jobs)); }
+void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_segments)(*static_cast<Jobs*>(jobs)); }
+void work_queries(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_queries)(*static_cast<Jobs*>(jobs)); }
+void work_grads(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_grads)(*static_cast<Jobs*>(jobs)); }
+void work_rest(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_rest)(*static_cast<Jobs*>(jobs)); }
+
+void run_over_time(const LatteKernel& call, const LatteGradients* gradients, const kernels::Parallel& parallel) {
+  const int64_t streams = call.rows * call.heads, keys = kernels::divided(call.latents, 16) * 16;
+  LatteKept kept(streams, call.tokens, call.latents, call.values, parallel.threads, 2 * keys);
+  const int64_t blocks = streams * kept.blocks, all = blocks * kept.segments * kept.room;
+  const int64_t tokens = streams * call.tokens * keys, tiles = streams * kernels::divided(call.tokens, 16) * 2 * keys;
+  const kernels::Shared memory(gradients ? 2 * all + tokens + tiles : all);
+  kept.states = memory.data();
+  if (gradients) {
+    kept.grads = kept.states + all;
+    kept.dalphas = kept.grads + all;
+    kept.scales = kept.dalphas + tokens;
+  }
+  const Jobs columns{&call, gradients, kept.blocks, kept.block, blocks, 0, kept};
+  const Jobs segments{&call, gradients, 1, call.values, streams * kept.segments, 0, kept};
+  share(columns, parallel, &work_sums);
+  if (!gradients) return share(segments, parallel, &work_segments);
+  share(segments, parallel, &work_queries);
+  share(columns, parallel, &work_grads);
+  share(segments, parallel, &work_rest);
+}
 
 void run(const LatteKernel& call, const LatteGradients* gradients, const kernels::Parallel& parallel) {
-  Jobs jobs{&call, gradients, call.rows * call.heads, 0};
-  const int64_t workers = jobs.count < parallel.threads ? jobs.count : parallel.threads;
-  workers > 1 ? parallel.run(workers, work, &jobs) : work(&jobs, 0);
+  const int64_t streams = call.rows * call.heads;
+  if (!call.bounds && kernels::pays_over_time(streams, call.tokens, parallel.threads)) {
+    return run_over_time(call, gradients, parallel);
+  }
+  share(Jobs{&call, gradients, 1, call.values, streams}, parallel, &work);
 }
 
 }  // namespace

@@ -28,10 +28,11 @@ struct Sums {
   float *state = nullptr, *alpha = nullptr, *maximum = nullptr;
 };
 
-// One head of one row, on one thread. The latents are its state's keys.
+// One head of one row, or a block of its columns, on one thread. The latents are its state's keys.
 struct Job : Tiling {
   const LatteKernel& in;
   int64_t row = 0, head = 0, first = 0, length = 0;
+  int64_t column = 0, columns = 0;  // of v
 
   float *x = nullptr, *alphas = nullptr;    // exp(θ - top), α_t
   float *y = nullptr, *entering = nullptr;  // p / α, y ⊙ scale
@@ -50,11 +51,14 @@ struct Job : Tiling {
   }
 };
 
-// Head number i of all rows'.
-inline void place(Job& job, int64_t i) {
+// Block number i of all rows' heads', so many of each.
+inline void place(Job& job, int64_t i, int64_t blocks, int64_t block) {
   const LatteKernel& in = job.in;
-  job.row = i / in.heads;
-  job.head = i % in.heads;
+  const int64_t stream = i / blocks;
+  job.row = stream / in.heads;
+  job.head = stream % in.heads;
+  job.column = i % blocks * block;
+  job.columns = in.values - job.column < block ? in.values - job.column : block;
   job.first = in.bounds ? in.bounds[job.row] : 0;
   job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
 }
@@ -87,9 +91,9 @@ inline void read_latents(const Job& job, const States& from, float missing, floa
 inline void read_state(const Job& job, const States& states, float* to) {
   const int64_t width = job.in.values;
   if (!states.data) return fill(to, job.keys * job.values, 0);
-  const float* from = state_address(job, states, width);
+  const float* from = state_address(job, states, width) + job.column;
   for (int64_t l = 0; l < job.in.latents; ++l) {
-    read_row(from + l * width, 1, width, 1.0f, to + l * job.values, job.values);
+    read_row(from + l * width, 1, job.columns, 1.0f, to + l * job.values, job.values);
   }
   fill(to + job.in.latents * job.values, (job.keys - job.in.latents) * job.values, 0);
 }
@@ -222,21 +226,24 @@ inline void look_ahead(const Job& job, int64_t start, std::initializer_list<cons
   const int64_t left = job.length - start;
   const Stretch at = job.stretch(start, left < kTokens ? left : kTokens);
   for (const Timed* x : wide) job.fetcher->add(*x, at, 0, job.in.latents);
-  for (const Timed* x : tall) job.fetcher->add(*x, at, 0, job.in.values);
+  for (const Timed* x : tall) job.fetcher->add(*x, at, job.column, job.columns);
 }
 
-// Sums of n tokens from `start` on, against their last maximum, or where that rose too far, by halves: with kRead
-// their outputs, and `behind`, which may be `before`.
-template <bool kRead>
+// What of a tile is wanted: its outputs and the sums behind it, the sums, or of them α and the maximum alone.
+enum class Want { kOutputs, kSums, kScales };
+
+// n tokens from `start` on, against their last maximum, or where that rose too far, by halves; `behind` may be `before`.
+template <Want kWant>
 void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, const Sums& behind) {
   const Stretch at = job.stretch(start, n);
   read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.keys);
   if (!find_top(job, n, before)) {
-    run_tile<kRead>(job, start, n / 2, before, behind);
-    return run_tile<kRead>(job, start + n / 2, n - n / 2, behind, behind);
+    run_tile<kWant>(job, start, n / 2, before, behind);
+    return run_tile<kWant>(job, start + n / 2, n - n / 2, behind, behind);
   }
   write_keys(job, n, before, behind);
-  if (kRead) {
+  if (kWant == Want::kScales) return;
+  if (kWant == Want::kOutputs) {
     read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.keys);
     write_queries<false>(job, n);
     look_ahead(job, start + n, {&job.in.theta, &job.in.query}, {&job.in.v, &job.in.o});
@@ -244,8 +251,10 @@ void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, cons
   } else {
     look_ahead(job, start + n, {&job.in.theta}, {&job.in.v});
   }
-  const Rows v = rows_of(job.in.v, at, 0, job.in.values, job.v, job.values);
-  if (kRead) read_tokens(job, job.scores, v, job.entering, before.state, job.in.o, at, 0, job.in.values, job.o);
+  const Rows v = rows_of(job.in.v, at, job.column, job.columns, job.v, job.values);
+  if (kWant == Want::kOutputs) {
+    read_tokens(job, job.scores, v, job.entering, before.state, job.in.o, at, job.column, job.columns, job.o);
+  }
   advance(job, job.x, v, job.scale, before.state, behind.state);
 }
 
