@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests and measures what is in this folder (scripts/gpu_bundle.sh has made it) on the GPU that is here.
 #
-#   run.sh OUT [STEP ...]     tests python operators steps models train cpu sanitize: all of them, or some
+#   run.sh OUT [STEP ...]     tests python operators steps models train cpu cores sanitize: all of them, or some
 set -uo pipefail
 mkdir -p "${1:?a folder for what is found}"
 out=$(cd "$1" && pwd)
@@ -39,6 +39,8 @@ run_cpu() {
   cp /tmp/cpu/metrics.jsonl "$out/metrics-cpu.jsonl"
 }
 
+run_cores() { timed 90 cores "$python" bench/many_cores.py --json "$out/cores.json"; cat "$out/cores.log"; }
+
 # The demo's first 300 steps on the GPU, and there in a group of one, whose sums NCCL makes.
 run_train() {
   timed 60 doctor bin/cortado doctor
@@ -60,7 +62,7 @@ run_sanitize() {
   done
 }
 
-(($#)) || set -- tests python operators steps models train cpu sanitize
+(($#)) || set -- tests python operators steps models train cpu cores sanitize
 for step in "$@"; do
   "run_$step" || status=1
 done
