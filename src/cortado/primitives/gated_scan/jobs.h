@@ -33,8 +33,7 @@ inline Jobs scan_jobs(const ScanKernel& scan, bool independent_columns, int64_t 
 // Whether it pays to share out time of what `whole` does not occupy the threads with.
 inline bool pays_over_time(const Jobs& whole, int64_t threads) {
   const ScanKernel& scan = *whole.scan;
-  return whole.count < threads && !scan.bounds &&
-         kernels::pays_over_time(scan.rows * scan.heads, scan.tokens, threads);
+  return whole.count < threads && !scan.bounds && kernels::pays_over_time(scan.rows * scan.heads, scan.tokens, threads);
 }
 
 // Of one token: a job for each state.
