@@ -141,7 +141,7 @@ struct Segment {
   Segment(Reverse& job, const Jobs& jobs, int64_t i)
       : stream(i / jobs.kept.segments), number(i % jobs.kept.segments), tile(number * kSegment) {
     place(job, stream, 1, job.in.values);
-    job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.keys;
+    if (job.out) job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.keys;
   }
   void gather(const Reverse& job, const Kept& kept, const float* all, float* to) const {
     const int64_t width = round_up(kept.block, kLanes);
