@@ -189,53 +189,42 @@ void find_grads(Tile& tile) {
   }
 }
 
-// A block of a stream's columns in one direction.
 void find_bounds(Tile& tile, const Jobs& jobs, int64_t i) {
   Job& job = tile.stored;
-  const int64_t directions = job.backward() ? 2 : 1, block = i / directions, tiles = tile_count(job.in);
-  place(job, jobs, block);
-  job.segment_states = jobs.kept.of(jobs.kept.states, block);
-  job.segment_grads = jobs.kept.of(jobs.kept.grads, block);
+  const bool forwards = open_block(job, jobs, i);
   if (job.backward()) {
-    tile.all_errors = jobs.errors + block * tiles * kTokens * job.values;
-    tile.all_scores = jobs.scores + block * tiles * kTokens * kTokens;
+    const int64_t before = i / 2 * tile_count(job.in) * kTokens;
+    tile.all_errors = jobs.errors + before * job.values;
+    tile.all_scores = jobs.scores + before * kTokens;
   }
-  i % directions == 0 ? find_errors(tile) : find_grads(tile);
+  forwards ? find_errors(tile) : find_grads(tile);
 }
 
 void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
 
 // A segment's errors from the stream's blocks of columns, and its pairs, which all blocks have.
-void gather_errors(Tile& tile, const Jobs& jobs, int64_t stream, int64_t segment) {
+void gather_errors(Tile& tile, const Jobs& jobs, const Segment& segment) {
   const Kept& kept = jobs.kept;
-  const int64_t tiles = tile_count(tile.in), left = tiles - segment * kSegment, width = round_up(kept.block, kLanes);
-  const int64_t rows = (left < kSegment ? left : kSegment) * kTokens, values = tile.stored.values;
-  tile.first = segment * kSegment;
+  const int64_t tiles = tile_count(tile.in), width = round_up(kept.block, kLanes), values = tile.stored.values;
+  const int64_t rows = (segment.end - segment.begin) * kTokens, first = segment.stream * kept.blocks;
+  tile.first = segment.begin;
   for (int64_t block = 0; block < kept.blocks; ++block) {
-    const float* from = jobs.errors + ((stream * kept.blocks + block) * tiles + tile.first) * kTokens * width;
+    const float* from = jobs.errors + ((first + block) * tiles + tile.first) * kTokens * width;
     const int64_t column = block * kept.block, columns = values - column < width ? values - column : width;
     for (int64_t i = 0; i < rows; ++i) copy(from + i * width, columns, tile.all_errors + i * values + column);
   }
-  tile.all_scores = jobs.scores + (stream * kept.blocks * tiles + tile.first) * kTokens * kTokens;
+  tile.all_scores = jobs.scores + (first * tiles + tile.first) * kTokens * kTokens;
 }
 
 void do_segment(Tile& tile, const Jobs& jobs, int64_t i) {
-  const Kept& kept = jobs.kept;
-  Job& job = tile.stored;
-  const int64_t stream = i / kept.segments, segment = i % kept.segments, width = round_up(kept.block, kLanes);
-  place(job, jobs, stream);
-  if (job.backward()) {
-    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.tile_states);
-    kept.gather(kept.grads, stream, segment, job.keys, width, job.values, job.grad);
-    gather_errors(tile, jobs, stream, segment);
-    differentiate_segment(tile, segment);
-    if (segment == 0) write_state(job, job.grad, job.in.initial_grad);
+  const Segment segment = open_segment(tile.stored, jobs, i);
+  if (tile.stored.backward()) {
+    gather_errors(tile, jobs, segment);
+    differentiate_segment(tile, segment.number);
   } else {
-    const int64_t begin = segment * kSegment, end = begin + kSegment, tiles = job.tiles();
-    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.state);
-    forward(tile, begin, end < tiles ? end : tiles);
-    if (end >= tiles) write_state(job, job.state, job.in.final_state);
+    forward(tile, segment.begin, segment.end);
   }
+  close_segment(tile.stored, segment);
 }
 
 void do_segments(Jobs& jobs) { do_jobs<do_segment>(jobs); }
@@ -270,18 +259,12 @@ void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_segments)(*sta
 void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
 
 void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  const int64_t streams = scan.rows * scan.heads, directions = scan.dx.data ? 2 : 1;
-  kernels::Kept kept(streams, scan.tokens, scan.keys, scan.values, kernels::divided(parallel.threads, directions), 0);
-  const int64_t blocks = streams * kept.blocks, all = blocks * kept.segments * kept.room;
-  const int64_t rows = scan.dx.data ? blocks * tile_count(scan) * 16 : 0;
-  const kernels::Shared memory(directions * all + rows * (kept.block + 16));
-  kept.states = memory.data();
-  kept.grads = memory.data() + (directions - 1) * all;
-  float *errors = memory.data() + directions * all, *scores = errors + rows * kept.block;
-  const Jobs columns{{&scan, kept.blocks, kept.block, directions * blocks, 0, kept}, errors, scores};
-  const Jobs segments{{&scan, 1, scan.values, streams * kept.segments, 0, kept}, errors, scores};
-  share(columns, parallel, &work_bounds);
-  share(segments, parallel, &work_segments);
+  const gated::OverTime plan(scan, parallel.threads);
+  const int64_t rows = scan.dx.data ? plan.streams * plan.kept.blocks * tile_count(scan) * 16 : 0;
+  const kernels::Shared memory(plan.size() + rows * (plan.kept.block + 16));
+  float *errors = memory.data() + plan.size(), *scores = errors + rows * plan.kept.block;
+  share(Jobs{plan.blocks(memory.data()), errors, scores}, parallel, &work_bounds);
+  share(Jobs{plan.segments(memory.data()), errors, scores}, parallel, &work_segments);
 }
 
 }  // namespace

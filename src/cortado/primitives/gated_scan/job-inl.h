@@ -125,6 +125,39 @@ inline void write_state(const Job& job, const float* from, const States& states)
   for (int64_t k = 0; k < job.in.keys; ++k) write_row(from + k * job.values, to + k * job.in.values, 1, job.columns);
 }
 
+// --- Over time (jobs.h). ---
+
+// A block of a stream's columns: where it keeps its states and gradients. Returns whether it is to find the states.
+inline bool open_block(Job& job, const Jobs& jobs, int64_t i) {
+  const int64_t directions = job.backward() ? 2 : 1, block = i / directions;
+  place(job, jobs, block);
+  job.segment_states = jobs.kept.of(jobs.kept.states, block);
+  job.segment_grads = jobs.kept.of(jobs.kept.grads, block);
+  return i % directions == 0;
+}
+
+struct Segment {
+  int64_t stream, number, begin, end;  // tiles
+};
+
+// A stream's segment, with the state at its start and of a backward the gradient behind it.
+inline Segment open_segment(Job& job, const Jobs& jobs, int64_t i) {
+  const Kept& kept = jobs.kept;
+  const int64_t stream = i / kept.segments, number = i % kept.segments, width = round_up(kept.block, kLanes);
+  place(job, jobs, stream);
+  float* state = job.backward() ? job.tile_states : job.state;
+  kept.gather(kept.states, stream, number, job.keys, width, job.values, state);
+  if (job.backward()) kept.gather(kept.grads, stream, number, job.keys, width, job.values, job.grad);
+  const int64_t begin = number * kSegment, end = begin + kSegment;
+  return {stream, number, begin, end < job.tiles() ? end : job.tiles()};
+}
+
+// Writes what the stream ends or, backwards, begins with.
+inline void close_segment(const Job& job, const Segment& segment) {
+  if (job.backward() && segment.number == 0) write_state(job, job.grad, job.in.initial_grad);
+  if (!job.backward() && segment.end == job.tiles()) write_state(job, job.state, job.in.final_state);
+}
+
 // --- A tile's inputs. ---
 
 // decays[t][s] = Π_{s < i <= t} a_i, 0 above the diagonal, of one factor a token.

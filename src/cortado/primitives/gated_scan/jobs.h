@@ -36,6 +36,31 @@ inline bool pays_over_time(const Jobs& whole, int64_t threads) {
   return whole.count < threads && !scan.bounds && kernels::pays_over_time(scan.rows * scan.heads, scan.tokens, threads);
 }
 
+// The two rounds of sharing out time: blocks of columns, of a backward in both directions, and segments.
+struct OverTime {
+  const ScanKernel& scan;
+  int64_t streams, directions;
+  kernels::Kept kept;
+
+  OverTime(const ScanKernel& of, int64_t threads)
+      : scan(of),
+        streams(of.rows * of.heads),
+        directions(of.dx.data ? 2 : 1),
+        kept(streams, of.tokens, of.keys, of.values, kernels::divided(threads, directions), 0) {}
+  int64_t one_way() const { return streams * kept.blocks * kept.segments * kept.room; }
+  int64_t size() const { return directions * one_way(); }  // floats of the memory that both need
+  kernels::Kept in(float* memory) const {
+    kernels::Kept there = kept;
+    there.states = memory;
+    there.grads = memory + (directions - 1) * one_way();
+    return there;
+  }
+  Jobs blocks(float* memory) const {
+    return {&scan, kept.blocks, kept.block, directions * streams * kept.blocks, 0, in(memory)};
+  }
+  Jobs segments(float* memory) const { return {&scan, 1, scan.values, streams * kept.segments, 0, in(memory)}; }
+};
+
 // Of one token: a job for each state.
 inline Jobs step_jobs(const ScanKernel& scan) {
   const int64_t states = scan.rows * scan.final_state.heads;

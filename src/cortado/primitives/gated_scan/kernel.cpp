@@ -163,33 +163,19 @@ void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 
 // --- Shared out over time, too: first what the segments need of one another, then each by itself. ---
 
-// A block of a stream's columns in one direction.
-void find_bounds(Job& job, const Jobs& jobs, int64_t i) {
-  const int64_t directions = job.backward() ? 2 : 1, block = i / directions;
-  place(job, jobs, block);
-  job.segment_states = jobs.kept.of(jobs.kept.states, block);
-  job.segment_grads = jobs.kept.of(jobs.kept.grads, block);
-  i % directions == 0 ? find_states(job) : find_grads(job);
-}
+void find_bounds(Job& job, const Jobs& jobs, int64_t i) { open_block(job, jobs, i) ? find_states(job) : find_grads(job); }
 
 void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
 
 void do_segment(Job& job, const Jobs& jobs, int64_t i) {
-  const Kept& kept = jobs.kept;
-  const int64_t stream = i / kept.segments, segment = i % kept.segments, width = round_up(kept.block, kLanes);
-  place(job, jobs, stream);
+  const Segment segment = open_segment(job, jobs, i);
   if (job.backward()) {
-    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.tile_states);
-    kept.gather(kept.grads, stream, segment, job.keys, width, job.values, job.grad);
     fill(job.dbonus, job.keys, 0);
-    differentiate_segment(job, segment);
-    if (segment == 0) write_state(job, job.grad, job.in.initial_grad);
+    differentiate_segment(job, segment.number);
   } else {
-    const int64_t begin = segment * kSegment, end = begin + kSegment, tiles = job.tiles();
-    kept.gather(kept.states, stream, segment, job.keys, width, job.values, job.state);
-    forward(job, begin, end < tiles ? end : tiles);
-    if (end >= tiles) write_state(job, job.state, job.in.final_state);
+    forward(job, segment.begin, segment.end);
   }
+  close_segment(job, segment);
 }
 
 void do_segments(Jobs& jobs) { do_jobs<do_segment>(jobs); }
@@ -237,14 +223,10 @@ void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_segments)(*sta
 void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
 
 void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  const int64_t streams = scan.rows * scan.heads, directions = scan.dx.data ? 2 : 1;
-  kernels::Kept kept(streams, scan.tokens, scan.keys, scan.values, kernels::divided(parallel.threads, directions), 0);
-  const int64_t blocks = streams * kept.blocks, all = blocks * kept.segments * kept.room;
-  const kernels::Shared memory(directions * all);
-  kept.states = memory.data();
-  kept.grads = memory.data() + (directions - 1) * all;
-  share(Jobs{&scan, kept.blocks, kept.block, directions * blocks, 0, kept}, parallel, &work_bounds);
-  share(Jobs{&scan, 1, scan.values, streams * kept.segments, 0, kept}, parallel, &work_segments);
+  const OverTime plan(scan, parallel.threads);
+  const kernels::Shared memory(plan.size());
+  share(plan.blocks(memory.data()), parallel, &work_bounds);
+  share(plan.segments(memory.data()), parallel, &work_segments);
 }
 
 }  // namespace
