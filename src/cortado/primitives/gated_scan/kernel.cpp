@@ -163,7 +163,9 @@ void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 
 // --- Shared out over time, too: first what the segments need of one another, then each by itself. ---
 
-void find_bounds(Job& job, const Jobs& jobs, int64_t i) { open_block(job, jobs, i) ? find_states(job) : find_grads(job); }
+void find_bounds(Job& job, const Jobs& jobs, int64_t i) {
+  open_block(job, jobs, i) ? find_states(job) : find_grads(job);
+}
 
 void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
 
