@@ -7,7 +7,7 @@
 #   tests     tests/cuda                    python    tests/python on the GPU     operators bench/cuda/operators.py
 #   steps     bench/cuda/steps.py           models    bench/cuda/models.py        train     300 steps, and with NCCL
 #   cpu       the same 300 on the CPU       sanitize  compute-sanitizer on small shapes
-#   cores     bench/many_cores.py
+#   cores     operators of few heads on one CPU core and on all
 #
 # Back here: python bench/cuda/operators.py --from-json OUT/operators.json --page docs/performance-cuda.md
 set -euo pipefail
@@ -35,7 +35,7 @@ ldd "$build"/lib/*.so "$build/bin/cortado" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' 
   grep -v -e "^$site/" -e "/libcortado" -e '/lib\(c\|m\|dl\|rt\|util\|pthread\|stdc++\|gcc_s\)\.so' |
   while read -r library; do cp -L "$library" "$folder/lib/"; done
 cp -r tests/cuda tests/python "$folder/tests/"
-cp -r bench/cuda bench/many_cores.py "$folder/bench/"
+cp -r bench/cuda "$folder/bench/"
 cp -r python/cortado "$folder/python/"
 cp configs/*.json "$folder/configs/"
 cp data/tinyshakespeare.txt "$folder/data/"

@@ -39,7 +39,11 @@ run_cpu() {
   cp /tmp/cpu/metrics.jsonl "$out/metrics-cpu.jsonl"
 }
 
-run_cores() { timed 90 cores "$python" bench/many_cores.py --json "$out/cores.json"; cat "$out/cores.log"; }
+run_cores() {
+  timed 120 cores bin/cortado bench ops --op gated_scan,delta_scan,elementwise_scan,latte,macchiato --heads 4 --tokens 4096,16384 \
+    --threads "1,$(nproc)" --rounds 3 --quiet
+  cat "$out/cores.log"
+}
 
 # The demo's first 300 steps on the GPU, and there in a group of one, whose sums NCCL makes.
 run_train() {

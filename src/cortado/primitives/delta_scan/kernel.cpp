@@ -20,8 +20,6 @@ struct Jobs : gated::Jobs {
   float *errors = nullptr, *scores = nullptr;
 };
 
-inline int64_t tile_count(const gated::ScanKernel& scan) { return (scan.tokens + 15) / 16; }
-
 }  // namespace
 }  // namespace cortado::delta
 #endif
@@ -174,9 +172,7 @@ void find_grads(Tile& tile) {
   held.scores = job.scores + kTokens * kTokens;
   read_final_grad(job);
   for (int64_t i = job.tiles() - 1; i >= 0; --i) {
-    const bool last = i % kSegment == kSegment - 1 || i == job.tiles() - 1;
-    if (last) copy(job.grad, job.state_size(), job.segment_grads + i / kSegment * job.state_size());
-    if (i < kSegment) return;
+    if (!keep_grad(job, i)) return;
     const Stretch at = job.stretch(i);
     read_keys(job, at);
     read_held(tile, at);
@@ -193,7 +189,7 @@ void find_bounds(Tile& tile, const Jobs& jobs, int64_t i) {
   Job& job = tile.stored;
   const bool forwards = open_block(job, jobs, i);
   if (job.backward()) {
-    const int64_t before = i / 2 * tile_count(job.in) * kTokens;
+    const int64_t before = i / 2 * job.tiles() * kTokens;
     tile.all_errors = jobs.errors + before * job.values;
     tile.all_scores = jobs.scores + before * kTokens;
   }
@@ -205,7 +201,7 @@ void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
 // A segment's errors from the stream's blocks of columns, and its pairs, which all blocks have.
 void gather_errors(Tile& tile, const Jobs& jobs, const Segment& segment) {
   const Kept& kept = jobs.kept;
-  const int64_t tiles = tile_count(tile.in), width = round_up(kept.block, kLanes), values = tile.stored.values;
+  const int64_t tiles = tile.stored.tiles(), width = round_up(kept.block, kLanes), values = tile.stored.values;
   const int64_t rows = (segment.end - segment.begin) * kTokens, first = segment.stream * kept.blocks;
   tile.first = segment.begin;
   for (int64_t block = 0; block < kept.blocks; ++block) {
@@ -260,7 +256,7 @@ void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cas
 
 void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const gated::OverTime plan(scan, parallel.threads);
-  const int64_t rows = scan.dx.data ? plan.streams * plan.kept.blocks * tile_count(scan) * 16 : 0;
+  const int64_t rows = scan.dx.data ? plan.streams * plan.kept.blocks * kernels::divided(scan.tokens, 16) * 16 : 0;
   const kernels::Shared memory(plan.size() + rows * (plan.kept.block + 16));
   float *errors = memory.data() + plan.size(), *scores = errors + rows * plan.kept.block;
   share(Jobs{plan.blocks(memory.data()), errors, scores}, parallel, &work_bounds);

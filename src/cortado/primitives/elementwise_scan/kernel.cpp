@@ -172,9 +172,7 @@ Strip strip_at(const ScanKernel& in, int64_t row, int64_t channel) {
 int64_t strips(const ScanKernel& in) { return (in.channels + kStrip - 1) / kStrip; }
 
 // Floats of all chunks' passages.
-int64_t passages_size(const ScanKernel& in) {
-  return in.rows * ((in.tokens + kChunk - 1) / kChunk) * strips(in) * 2 * kStrip;
-}
+int64_t passages_size(const ScanKernel& in) { return in.rows * divided(in.tokens, kChunk) * strips(in) * 2 * kStrip; }
 
 // A row's neighbouring strips over a part of its time, chunk by chunk: as much as possible of a token's channels is read
 // at once, for memory is slow to give a little of many pages.
@@ -205,7 +203,7 @@ struct Task {
   // work(number, its first token, the end) for the chunks of a part.
   template <class Work>
   HWY_INLINE void each_chunk(const Work& work) const {
-    const int64_t length = strip_at(in, row, 0).length, chunks = (length + kChunk - 1) / kChunk;
+    const int64_t length = strip_at(in, row, 0).length, chunks = divided(length, kChunk);
     for (int64_t chunk = part * chunks / in.parts; chunk < (part + 1) * chunks / in.parts; ++chunk) {
       work(chunk, chunk * kChunk, std::min(length, (chunk + 1) * kChunk));
     }
@@ -213,28 +211,36 @@ struct Task {
 
   // What chunk number `chunk` makes of a strip's state that enters it: the first kStrip numbers times it, plus the rest.
   float* passage(int64_t chunk, int64_t strip) const {
-    const int64_t chunks = (in.tokens + kChunk - 1) / kChunk;
+    const int64_t chunks = divided(in.tokens, kChunk);
     return in.passages + ((row * chunks + chunk) * strips(in) + strip) * 2 * kStrip;
   }
 };
 
+// From the state before the first token to that before the task's part, by what the chunks before it make of it.
+template <class Pass>
+void pass_to_part(Task<Pass>& task) {
+  const Floats d;
+  const int64_t chunks = task.part * divided(task.in.tokens, kChunk) / task.in.parts;
+  task.each([&](Pass& one, const Strip& strip, int64_t i) HWY_ATTR {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const float* passed = task.passage(chunk, i);
+      for (int v = 0; v < kVectors; ++v, passed += kLanes) {
+        one.state[v] = hn::MulAdd(hn::Load(d, passed), one.state[v], hn::Load(d, passed + kStrip));
+      }
+    }
+    one.enter(strip, chunks * kChunk);
+  });
+}
+
 template <class Pass>
 void run_strips(const ScanKernel& in, int64_t number) {
-  const Floats d;
   const FlushDenormals guard;
   Task<Pass> task(in, number);
   task.each([](Pass& one, const Strip& strip, int64_t) HWY_ATTR { one.begin(strip); });
-  task.each_chunk([&](int64_t chunk, int64_t first, int64_t end) HWY_ATTR {
-    const bool arrives = task.part > 0 && chunk == task.part * ((in.tokens + kChunk - 1) / kChunk) / in.parts;
-    task.each([&](Pass& one, const Strip& strip, int64_t i) HWY_ATTR {
+  if (task.part > 0) pass_to_part(task);
+  task.each_chunk([&](int64_t, int64_t first, int64_t end) HWY_ATTR {
+    task.each([&](Pass& one, const Strip& strip, int64_t) HWY_ATTR {
       Level level[kVectors];
-      for (int64_t before = 0; arrives && before < chunk; ++before) {
-        const float* passed = task.passage(before, i);
-        for (int v = 0; v < kVectors; ++v, passed += kLanes) {
-          one.state[v] = hn::MulAdd(hn::Load(d, passed), one.state[v], hn::Load(d, passed + kStrip));
-        }
-      }
-      if (arrives) one.enter(strip, first);
       for (int v = 0; v < kVectors; ++v) level[v].start(one.state[v]);
       one.template walk<true>(strip, first, end, level);
       for (int v = 0; v < kVectors; ++v) one.state[v] = level[v].end();
@@ -301,9 +307,10 @@ void run(ScanKernel scan, const kernels::Parallel& parallel, Body find_passages,
     scan.parts = std::clamp<int64_t>(2 * parallel.threads / tasks, 1, std::max<int64_t>(scan.tokens / kLeast, 1));
   }
   const int64_t count = scan.parts * scan.rows * ((strips + scan.together - 1) / scan.together);
-  const kernels::Shared memory(scan.parts > 1 ? HWY_DYNAMIC_DISPATCH(passages_size)(scan) : 0);
+  if (scan.parts == 1) return kernels::run_tasks(scan, count, parallel, body);
+  const kernels::Shared memory(HWY_DYNAMIC_DISPATCH(passages_size)(scan));
   scan.passages = memory.data();
-  if (scan.parts > 1) kernels::run_tasks(scan, count, parallel, find_passages);
+  kernels::run_tasks(scan, count, parallel, find_passages);
   kernels::run_tasks(scan, count, parallel, body);
 }
 

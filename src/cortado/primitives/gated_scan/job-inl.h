@@ -136,6 +136,13 @@ inline bool open_block(Job& job, const Jobs& jobs, int64_t i) {
   return i % directions == 0;
 }
 
+// Keeps the gradient behind tile i where that ends a segment. Returns whether another segment asks for what is before it.
+inline bool keep_grad(const Job& job, int64_t i) {
+  const bool last = i % kSegment == kSegment - 1 || i == job.tiles() - 1;
+  if (last) copy(job.grad, job.state_size(), job.segment_grads + i / kSegment * job.state_size());
+  return i >= kSegment;
+}
+
 struct Segment {
   int64_t stream, number, begin, end;  // tiles
 };

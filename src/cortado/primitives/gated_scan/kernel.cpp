@@ -98,9 +98,7 @@ void find_states(Job& job) {
 void find_grads(Job& job) {
   read_final_grad(job);
   for (int64_t i = job.tiles() - 1; i >= 0; --i) {
-    const bool last = i % kSegment == kSegment - 1 || i == job.tiles() - 1;
-    if (last) copy(job.grad, job.state_size(), job.segment_grads + i / kSegment * job.state_size());
-    if (i < kSegment) return;
+    if (!keep_grad(job, i)) return;
     const Stretch at = job.stretch(i);
     read_keys(job, at);
     read_reads(job, at);

@@ -34,8 +34,8 @@ struct Kept {
   int64_t segments = 1, blocks = 1, block = 0;  // of a stream; columns of a block
   int64_t room = 0;
 
-  // Blocks for so many threads; `beside` numbers a column block has besides its state's.
   Kept() = default;
+  // Blocks for so many threads; each keeps `beside` numbers with its state's.
   Kept(int64_t streams, int64_t tokens, int64_t keys, int64_t values, int64_t threads, int64_t beside)
       : segments(divided(tokens, kSegmentTokens)), block(block_of_columns(values, streams, threads, 16)) {
     blocks = divided(values, block);

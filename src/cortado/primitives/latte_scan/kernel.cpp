@@ -90,15 +90,20 @@ void write_scales(const Job& job) {
   write_latents(job, job.sums.maximum, job.in.last_maximum);
 }
 
+// Tiles from `begin` to `end`, behind job.sums.
+void run_tiles(const Job& job, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    run_tile<Want::kOutputs>(job, i * kTokens, tile_size(job, i), job.sums, job.sums);
+  }
+}
+
 void run_forward(const Job& job) {
   read_sums(job, job.sums);
   if (job.length == 1) {
     step(job);
   } else {
     read_state(job, job.in.state, job.sums.state);
-    for (int64_t t = 0; t < job.length; t += kTokens) {
-      run_tile<Want::kOutputs>(job, t, job.length - t < kTokens ? job.length - t : kTokens, job.sums, job.sums);
-    }
+    run_tiles(job, 0, tiles(job));
     write_state(job, job.sums.state, job.in.last_state);
   }
   write_scales(job);
@@ -134,13 +139,14 @@ void find_block_sums(Reverse& job, const Jobs& jobs, int64_t i) {
 
 void run_sums(Jobs& jobs) { do_jobs<find_block_sums>(jobs); }
 
-// A stream's segment: its number, and the sums [keys, values] at its start, α and the maximum from the first block.
+// A stream's segment: its number and tiles, and the sums [keys, values] at its start, α and the maximum from the first block.
 struct Segment {
-  int64_t stream, number, tile;
+  int64_t stream, number, begin, end;
 
   Segment(Reverse& job, const Jobs& jobs, int64_t i)
-      : stream(i / jobs.kept.segments), number(i % jobs.kept.segments), tile(number * kSegment) {
+      : stream(i / jobs.kept.segments), number(i % jobs.kept.segments), begin(number * kSegment) {
     place(job, stream, 1, job.in.values);
+    end = begin + kSegment < tiles(job) ? begin + kSegment : tiles(job);
     if (job.out) job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.keys;
   }
   void gather(const Reverse& job, const Kept& kept, const float* all, float* to) const {
@@ -154,11 +160,8 @@ struct Segment {
 void run_segment(Reverse& job, const Jobs& jobs, int64_t i) {
   const Segment segment(job, jobs, i);
   segment.gather(job, jobs.kept, jobs.kept.states, job.sums.state);
-  const int64_t end = segment.tile + kSegment < tiles(job) ? segment.tile + kSegment : tiles(job);
-  for (int64_t tile = segment.tile; tile < end; ++tile) {
-    run_tile<Want::kOutputs>(job, tile * kTokens, tile_size(job, tile), job.sums, job.sums);
-  }
-  if (end < tiles(job)) return;
+  run_tiles(job, segment.begin, segment.end);
+  if (segment.end < tiles(job)) return;
   write_state(job, job.sums.state, job.in.last_state);
   write_scales(job);
 }
@@ -167,7 +170,7 @@ void run_segments(Jobs& jobs) { do_jobs<run_segment>(jobs); }
 
 // Where the sums that a stream's tiles start with keep α and the maximum; no state.
 Sums scales_at(const Reverse& job, const Jobs& jobs, int64_t stream, int64_t tile) {
-  float* alpha = jobs.kept.scales + (stream * ((job.in.tokens + kTokens - 1) / kTokens) + tile) * 2 * job.keys;
+  float* alpha = jobs.kept.scales + (stream * tiles(job) + tile) * 2 * job.keys;
   return {nullptr, alpha, alpha + job.keys};
 }
 
@@ -175,8 +178,8 @@ void differentiate_queries_of(Reverse& job, const Jobs& jobs, int64_t i) {
   const Segment segment(job, jobs, i);
   segment.gather(job, jobs.kept, jobs.kept.states, job.tiles);
   differentiate_segment<Step::kQueries>(job, segment.number);
-  for (int64_t tile = segment.tile; tile < tiles(job) && tile < segment.tile + kSegment; ++tile) {
-    const float* kept = job.kept(job.tiles, tile - segment.tile).alpha;
+  for (int64_t tile = segment.begin; tile < segment.end; ++tile) {
+    const float* kept = job.kept(job.tiles, tile - segment.begin).alpha;
     copy(kept, 2 * job.keys, scales_at(job, jobs, segment.stream, tile).alpha);
   }
 }
@@ -207,8 +210,7 @@ void differentiate_rest(Reverse& job, const Jobs& jobs, int64_t i) {
   segment.gather(job, jobs.kept, jobs.kept.grads, job.tiles);
   copy(job.tiles, job.keys * job.values, job.grad);
   copy(job.kept(job.tiles, 0).alpha, job.keys, job.grad_alpha);
-  const int64_t end = segment.tile + kSegment < tiles(job) ? segment.tile + kSegment : tiles(job);
-  for (int64_t tile = end - 1; tile >= segment.tile; --tile) {
+  for (int64_t tile = segment.end - 1; tile >= segment.begin; --tile) {
     const Sums before = scales_at(job, jobs, segment.stream, tile);
     differentiate<Step::kRest>(job, tile * kTokens, tile_size(job, tile), before);
   }
