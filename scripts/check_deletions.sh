@@ -14,12 +14,16 @@ logs=$root/build/deletions
 mkdir -p "$logs"
 
 steps=(delete configure build ctest pytest)
-# One worktree for all names, always at the same place: what compilers keep of the last one is used again.
+# One worktree for all names, always at the same place, and only what differs is written: what was built for the last name
+# from files that are the same is used again.
 copy=$logs/source
+restore() {
+  # Without a .git of its own these would be commands on the checkout around it.
+  [[ -e $copy/.git ]] && git -C "$copy" checkout -q --force --detach "$commit" && git -C "$copy" clean -qffdx && return
+  rm -rf "$copy" && git worktree prune && git worktree add --detach "$copy" "$commit"
+}
 delete() {
-  git worktree remove --force "$copy" 2>/dev/null || rm -rf "$copy"
-  git worktree prune && git worktree add --detach "$copy" "$commit" &&
-    "$python" "$copy/scripts/delete_mechanism.py" "$name" && ln -sfn "$root/.venv" "$copy/.venv"
+  restore && "$python" "$copy/scripts/delete_mechanism.py" "$name" && ln -sfn "$root/.venv" "$copy/.venv"
 }
 configure() {
   # shellcheck disable=SC2086
