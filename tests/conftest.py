@@ -3,8 +3,8 @@
 import json
 import os
 import pathlib
-import subprocess
 
+import preloaded
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -90,15 +90,8 @@ def ops():
 @pytest.fixture(scope="session")
 def cortado():
     """Runs the program: cortado("generate", run, "--n-tokens", 5, input="text") -> CompletedProcess with text streams."""
-
-    def run(*arguments, **options):
-        options.setdefault("timeout", 300)
-        if "input" not in options:
-            options.setdefault("stdin", subprocess.DEVNULL)
-        command = [str(CORTADO), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-
-    return run
+    with preloaded.Preloaded(CORTADO) as program:
+        yield program.run
 
 
 @pytest.fixture(scope="session")

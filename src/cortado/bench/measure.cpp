@@ -41,6 +41,7 @@ struct Ceilings {
 
 constexpr int kTries = 5;
 constexpr double kAtLeast = 0.01;  // seconds a try
+constexpr double kEnough = 0.25;   // seconds of all tries: after these a second one is the last
 constexpr int64_t kStreamFloats = int64_t{16} << 20;
 
 // Amount a second, the best of several tries; `work(n)` does n times `amount`.
@@ -51,11 +52,13 @@ double best_rate(double amount, const std::function<void(int64_t n)>& work) {
     n *= 2;
     seconds = seconds_of([&] { work(n); });
   }
-  double best = 0;
-  for (int i = 0; i < kTries; ++i) {
-    best = std::max(best, amount * static_cast<double>(n) / seconds_of([&] { work(n); }));
+  double least = seconds, all = seconds;
+  for (int i = 1; i < kTries && (i < 2 || all < kEnough); ++i) {
+    const double again = seconds_of([&] { work(n); });
+    least = std::min(least, again);
+    all += again;
   }
-  return best;
+  return amount * static_cast<double>(n) / least;
 }
 
 void measure_matmul(Ceilings& ceilings) {
@@ -76,7 +79,7 @@ void measure_matmul(Ceilings& ceilings) {
   }
 }
 
-// Takes about half a second.
+// Takes one to three seconds.
 Ceilings measure_ceilings() {
   const at::NoGradGuard no_grad;
   const auto parallel = kernels::parallel();

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <sstream>
 
 #include "cortado/base/json.h"
 #include "cortado/cli/common.h"
@@ -111,21 +110,6 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-// Commands come by standard input, a line each, their words between tabs: loading libtorch takes longer than all of them.
-// Each is answered with its exit code behind what it has to say.
-int parse_all() {
-  for (std::string line; std::getline(std::cin, line);) {
-    std::vector<std::string> words{"cortado"};
-    std::istringstream rest(line);
-    for (std::string word; std::getline(rest, word, '\t');) words.push_back(word);
-    std::vector<char*> pointers;
-    for (std::string& word : words) pointers.push_back(word.data());
-    const int code = run(int(pointers.size()), pointers.data());
-    std::cerr << "= " << code << std::endl;
-  }
-  return 0;
-}
-
 // What was written may still lie in a buffer, and a full disk shows only now.
 int check_output(int code) {
   std::cout.flush();
@@ -140,6 +124,5 @@ int check_output(int code) {
 extern "C" __attribute__((visibility("default"))) int cortado_main(int argc, char** argv) {
   // A limit on files' size then is an error of write(), told in one line, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
-  const bool reads_commands = argc < 2 && cortado::parses_only();
-  return cortado::check_output(reads_commands ? cortado::parse_all() : cortado::run(argc, argv));
+  return cortado::check_output(cortado::run(argc, argv));
 }
