@@ -15,6 +15,7 @@ source that changes are drawn from changed, the draw is made anew."""
 
 import argparse
 import concurrent.futures
+import functools
 import hashlib
 import json
 import math
@@ -214,21 +215,47 @@ def run_tests(command, number, seconds):
     return process.returncode == 0, how, used.ru_utime + used.ru_stime
 
 
+@functools.cache
+def targets():
+    """File -> what it is compiled into, as the compilers noted it."""
+    found, target = {}, ""
+    for line in run(["ninja", "-C", BUILD, "-t", "deps"]).stdout.splitlines():
+        if line.startswith(" "):
+            found.setdefault(line.strip(), set()).add(target)
+        elif holds := re.search(r"(\w+)\.dir/", line):
+            target = holds[1]
+    return found
+
+
+def own_filter(layer, folder):
+    """Of the tests in a folder's files, and of those elsewhere that have its name."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src/cortado" / layer / folder).rglob("*_test.cpp")]
+    suites = {suite for text in texts for suite in re.findall(r"^(?:TYPED_)?TEST(?:_\w)?\((\w+)", text, re.M)}
+    camel = "".join(word.capitalize() for word in folder.split("_"))
+    return ":".join([f"*{folder}*", f"*{camel}*", *(f"*{suite}.*" for suite in sorted(suites))])
+
+
 def stages(file, programs):
     """(name, command) of the tests of a file, those that most likely notice first: of its own folder, of the
-    mechanisms that use it, and the others."""
+    mechanisms that use it, and the others. Of what is in test programs alone (a GPU's kernels, which they run on the
+    host) the tests of these."""
     _, _, layer, *rest = file.split("/")
+    inside = targets().get(str(COPY / file), set())
+    tests_alone = bool(inside) and inside <= set(programs)
+    programs = [name for name in programs if name in inside or not tests_alone]
     own, found = f"{layer}_tests", []
     below = ("primitives_tests", "nn_tests") if layer == "mechanisms" else ()
     order = ["mechanisms_tests", own, *programs]
     left = {name: [BUILD / "bin" / name] for name in order if name in programs and name not in below}
     if len(rest) > 1 and rest[0] not in ("kernels", "shared") and own in programs:  # those have no tests of their own
-        camel = "".join(word.capitalize() for word in rest[0].split("_"))
-        found.append((f"{own} {rest[0]}", [*left[own], f"--gtest_filter=*{rest[0]}*:*{camel}*"]))
-        left[own].append(f"--gtest_filter=-*{rest[0]}*:*{camel}*")
+        first = own_filter(layer, rest[0])
+        found.append((f"{own} {rest[0]}", [*left[own], f"--gtest_filter={first}"]))
+        left[own].append(f"--gtest_filter=-{first}")
     elif own in left:
         found.append((own, left.pop(own)))
     found += left.items()
+    if tests_alone:
+        return found
     python = os.environ.get("CORTADO_MUTANTS_PYTHON", str(ROOT / ".venv/bin/python"))
     pytest = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/python"]
     if re.search("kernel|-inl", rest[-1]):  # what torch.compile asks of an operator is not asked of its kernel

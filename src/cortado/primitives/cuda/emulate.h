@@ -40,7 +40,7 @@ struct Dim3 {
 };
 
 struct Order {
-  bool backwards = false;    // the last thread comes first
+  bool backwards = false;    // the last block and the last thread come first
   bool warps_alone = false;  // a warp goes on while it can, before another one does anything
   bool late_copies = true;
 };
@@ -250,13 +250,14 @@ class Block {
   bool advanced_ = false;
 };
 
-// The body for every thread of every block, one block after the other.
+// The body for every thread of every block, one block after the other, the last one first if `backwards`.
 inline void run(Dim3 blocks, int threads, size_t shared, Order order, const std::function<void()>& body) {
   Block block(threads, shared, order);
+  const auto turn_of = [&](int i, int count) { return order.backwards ? count - 1 - i : i; };
   for (int z = 0; z < blocks.z; ++z) {
     for (int y = 0; y < blocks.y; ++y) {
       for (int x = 0; x < blocks.x; ++x) {
-        block.index = {x, y, z};
+        block.index = {turn_of(x, blocks.x), turn_of(y, blocks.y), turn_of(z, blocks.z)};
         block.run(body);
       }
     }

@@ -270,7 +270,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   }
 
   // a_ts = sum of q_t k_s e^(sum of the gates behind s to t) over the keys: a lane has an s, and half of the keys.
-  DEV void steep_pairs(float (*a)[4], int tile, int c) const {
+  DEV void steep_pairs(float (&a)[2][4], int tile, int c) const {
     const int s = lane_ & 15, first = tile * kGpuBlock;
     float sums[16] = {};
     UNROLL_BY(1) for (int i = 0; i < kKeys / 2; ++i) {

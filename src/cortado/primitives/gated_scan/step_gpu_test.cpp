@@ -13,7 +13,7 @@
 namespace cortado::step_gpu_test {
 namespace {
 
-using testing::alone;
+using testing::alone, testing::before_the_end;
 using namespace gated;
 
 struct Case {
@@ -37,7 +37,7 @@ void check(const Case& c) {
   if (c.delta) beta = at::rand({c.batch, 1, c.state_heads});
   if (c.bonus) bonus = at::randn({c.heads, c.keys});
   const OptionalTensor start =
-      c.state ? OptionalTensor(at::randn({c.batch, c.state_heads, c.keys, c.values})) : std::nullopt;
+      c.state ? OptionalTensor(before_the_end(at::randn({c.batch, c.state_heads, c.keys, c.values}))) : std::nullopt;
   const auto wide = [](const Tensor& x) { return x.defined() ? OptionalTensor(x.to(at::kDouble)) : std::nullopt; };
   const OptionalTensor wide_start = start ? wide(*start) : std::nullopt;
   const double factor = 0.3;

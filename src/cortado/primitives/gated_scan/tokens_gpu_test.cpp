@@ -212,6 +212,7 @@ TEST(TokensOnGpu, PartsOfTimeAndPacked) {
     check({.tokens = 130, .decays = Decays::kFactors, .read_values = read_values, .parts = 2});
   }
   check({.tokens = 130, .decays = Decays::kHeads, .reverse = true, .bounds = {0, 3, 3, 70, 130}, .parts = 2});
+  check({.keys = 200, .values = 8, .tokens = 130, .heads = 1, .state_heads = 1, .parts = 2});  // four quads a lane
   check({.tokens = 330, .heads = 1, .state_heads = 1, .bounds = {0, 1, 330}});
   check({.tokens = 330, .heads = 1, .state_heads = 1, .delta = true, .bounds = {0, 1, 1, 330}});
 }

@@ -2,9 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <thread>
 
+#include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/testing/kernels.h"
 
@@ -55,6 +57,22 @@ TEST(KeptMemory, SeveralThreadsShareIt) {
   for (std::thread& thread : threads) thread.join();
   for (const bool one : right) EXPECT_TRUE(one);
 }
+
+// Bytes that malloc has given out.
+int64_t in_use() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+TEST(Scratch, AThreadGivesItBackAtItsEnd) {
+  const auto takes = [] { EXPECT_TRUE(Scratch().take(1 << 20)); };
+  std::thread(takes).join();
+  const int64_t before = in_use();
+  for (int i = 0; i < 16; ++i) std::thread(takes).join();
+  EXPECT_LT(in_use() - before, 16 << 20);  // of 64 MiB
+}
+#endif
 
 TEST(KeptMemory, SmallResultsAndPoisonedOnesAreTorchs) {
   const Tensor small = floats(10);
