@@ -58,13 +58,13 @@ TEST(KeptMemory, SeveralThreadsShareIt) {
   for (const bool one : right) EXPECT_TRUE(one);
 }
 
+#if !defined(__SANITIZE_ADDRESS__)  // which has a malloc of its own
 // Bytes that malloc has given out.
 int64_t in_use() {
   const struct mallinfo2 info = ::mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)
 TEST(Scratch, AThreadGivesItBackAtItsEnd) {
   const auto takes = [] { EXPECT_TRUE(Scratch().take(1 << 20)); };
   std::thread(takes).join();
