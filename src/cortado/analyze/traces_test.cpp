@@ -154,14 +154,14 @@ TEST(SlotTrace, ContentsGiveTheState) {
 TEST(SlotTrace, OfSlotsThatFollowTime) {
   CORTADO_NEEDS("blurry_window");
   for (const bool decay : {true, false}) {
-    const Json settings = {{"slots", 5}, {"period", 8}, {"decay", decay}};
+    const Json settings = {{"slots", 5}, {"period", 8}, {"decay", decay}, {"heads", 2}, {"rotary", true}};
     Json whole = settings;
     whole["mixer"] = "blurry_window";
     const auto trace = slot_trace(calls_of(*mixer(whole), input(11)));
     ASSERT_TRUE(trace);
     const at::Tensor wanted = find_mechanism("blurry_window").slot_contents(settings, 11);
     expect_close(trace->contents(10)[0], wanted, 1e-5);
-    EXPECT_EQ(trace->contents(3).sizes(), (at::IntArrayRef{4, 5, 4}));
+    EXPECT_EQ(trace->contents(3).sizes(), (at::IntArrayRef{2, 5, 4}));
   }
 }
 

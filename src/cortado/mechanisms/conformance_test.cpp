@@ -1,77 +1,29 @@
 // The invariants that every mechanism keeps. The registry is enumerated, so a mechanism is held to them by being in it:
 // its folder's examples.json has the settings that are tried, each causal and, where it has that form, bidirectional.
+// What holds of their states is in states_test.cpp.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-
-#include "cortado/base/error.h"
-#include "cortado/mechanisms/registry.h"
 #include "cortado/nn/autocast.h"
-#include "cortado/nn/weights.h"
-#include "cortado/testing/compare.h"
-#include "cortado/testing/subjects.h"
+#include "cortado/testing/conformance.h"
 
 namespace cortado {
 namespace {
 
+using testing::Conformance;
+using testing::copy_weights;
 using testing::expect_gradients_close;
+using testing::expect_same_with_gradients;
 using testing::gradients;
+using testing::kWidth;
+using testing::leaves;
 using testing::Subject;
 using testing::weights_like;
 
-constexpr int64_t kWidth = 24, kHeads = 4;
-
-std::vector<Tensor> leaves(Mixer& mixer, const Tensor& x) {
-  std::vector<Tensor> all = mixer.parameters();
-  all.push_back(x);
-  return all;
-}
-
-class Conformance : public ::testing::TestWithParam<Subject> {
- protected:
-  void SetUp() override { at::manual_seed(20); }
-
-  std::shared_ptr<Mixer> make(at::ScalarType type = at::kDouble) const {
-    Json settings = parse_json(GetParam().settings, "example");
-    settings["mixer"] = GetParam().mechanism->name;
-    MixerContext context;
-    context.dim = kWidth;
-    context.heads = kHeads;
-    context.layer = 1;
-    context.layers = 3;
-    context.causal = GetParam().causal;
-    auto mixer = make_mixer(settings, context, "example");
-    for (auto& parameter : mixer->parameters()) {  // biases and such start at 0, which would hide them
-      at::NoGradGuard no_grad;
-      parameter.add_(at::randn_like(parameter) * 0.1);
-    }
-    mixer->to(type);
-    return mixer;
-  }
-
-  static Tensor inputs(int64_t batch, int64_t tokens, at::ScalarType type = at::kDouble) {
-    return at::randn({batch, tokens, kWidth}, type).requires_grad_(true);
-  }
-  static SequenceState fresh(Mixer& mixer, int64_t rows, const Tensor& x) {
-    return mixer.zero_state(rows, x.options().requires_grad(false));
-  }
-};
-
-class CausalConformance : public Conformance {};  // what has a state
+class CausalConformance : public Conformance {};
 
 class BidirectionalConformance : public Conformance {};
 
 class Normalized : public Conformance {};
-
-// Outputs and every gradient of two ways of computing y from x.
-void expect_same(Mixer& mixer, const Tensor& x, const Tensor& actual, const Tensor& expected, double tolerance) {
-  EXPECT_CLOSE(actual, expected, tolerance);
-  const auto weights = weights_like({expected});
-  const auto of = leaves(mixer, x);
-  const auto got = gradients({actual}, weights, of), wanted = gradients({expected}, weights, of);
-  expect_gradients_close(got, wanted, tolerance, mixer.named_parameters().keys());
-}
 
 // 1. The fast form equals the definition, outputs and all gradients.
 TEST_P(Conformance, EqualsItsDefinition) {
@@ -79,13 +31,8 @@ TEST_P(Conformance, EqualsItsDefinition) {
   for (const int64_t tokens : {1, 2, 15, 16, 17, 63, 64, 65, 100, 257}) {
     SCOPED_TRACE(concat("T = ", tokens));
     const Tensor x = inputs(tokens > 100 ? 1 : 2, tokens);
-    expect_same(*mixer, x, mixer->forward(x, {}, nullptr), mixer->reference(x), 1e-9);
+    expect_same_with_gradients(*mixer, x, mixer->forward(x, {}, nullptr), mixer->reference(x), 1e-9);
   }
-}
-
-void copy_weights(Mixer& to, const Mixer& from) {
-  at::NoGradGuard no_grad;
-  for (auto& weight : named_weights(to)) weight.value().copy_(named_weights(from)[weight.key()]);
 }
 
 // Over a thousand tokens in float64; in float32 near the definition in float64, gradients included (of a mechanism's
@@ -215,35 +162,6 @@ TEST_P(Conformance, AutocastStaysNear) {
   for (const Tensor& y : {y32, undifferentiated}) EXPECT_LE(distance(y, right, 0), 0.1);
 }
 
-// 2. One token at a time = all at once; any cut point; gradients flow through the state.
-TEST_P(CausalConformance, StepsEqualTheWhole) {
-  auto mixer = make();
-  at::NoGradGuard no_grad;
-  for (const int64_t rows : {1, 2}) {
-    const Tensor x = at::randn({rows, 45, kWidth}, at::kDouble), whole = mixer->forward(x, {}, nullptr);
-    SequenceState state = fresh(*mixer, rows, x);
-    std::vector<Tensor> steps;
-    for (int64_t t = 0; t < x.size(1); ++t) steps.push_back(mixer->forward(x.narrow(1, t, 1), {}, &state));
-    EXPECT_CLOSE(at::cat(steps, 1), whole, 1e-9) << rows << " rows";
-  }
-}
-
-TEST_P(CausalConformance, AnyCutEqualsTheWhole) {
-  auto mixer = make();
-  const Tensor x = inputs(2, 90), whole = mixer->forward(x, {}, nullptr);
-  for (const int64_t cut : {1, 2, 31, 64, 65, 89}) {
-    SCOPED_TRACE(concat("cut at ", cut));
-    SequenceState state = fresh(*mixer, 2, x);
-    const Tensor first = mixer->forward(x.narrow(1, 0, cut), {}, &state);
-    const Tensor second = mixer->forward(x.narrow(1, cut, 90 - cut), {}, &state);
-    expect_same(*mixer, x, at::cat({first, second}, 1), whole, 1e-9);
-    // The second part's loss alone reaches the first part only through the state.
-    const auto weights = weights_like({second});
-    expect_gradients_close(gradients({second}, weights, {x}), gradients({whole.narrow(1, cut, 90 - cut)}, weights, {x}),
-                           1e-9);
-  }
-}
-
 // 3. Nothing after t changes what came out up to t; bit for bit in the step form.
 TEST_P(CausalConformance, IsCausal) {
   auto mixer = make();
@@ -283,170 +201,7 @@ TEST_P(Conformance, PackedEqualsSeparate) {
     const int64_t length = bounds[n + 1] - bounds[n];
     if (length) parts.push_back(mixer->forward(x.narrow(1, bounds[n], length), {}, nullptr));
   }
-  expect_same(*mixer, x, mixer->forward(x, batch, nullptr), at::cat(parts, 1), 1e-9);
-}
-
-TEST_P(CausalConformance, PackedPrefillThenDenseDecoding) {
-  auto mixer = make();
-  const std::vector<int64_t> lengths = {7, 0, 40, 1};
-  const Tensor x = inputs(4, 60);
-  std::vector<Tensor> rows, first, expected;
-  for (int64_t n = 0; n < 4; ++n) rows.push_back(x.narrow(0, n, 1));
-  for (int64_t n = 0; n < 4; ++n) first.push_back(rows[n].narrow(1, 0, lengths[n]));
-  Batch packed;
-  packed.cu_seqlens = at::tensor({0, 7, 7, 47, 48}, at::kLong);
-  SequenceState state = fresh(*mixer, 4, x);
-  mixer->forward(at::cat(first, 1), packed, &state);
-  std::vector<Tensor> next;
-  for (int64_t n = 0; n < 4; ++n) next.push_back(rows[n].narrow(1, lengths[n], 12));
-  const Tensor dense = at::cat(next, 0);
-  Tensor got = at::cat(
-      {mixer->forward(dense.narrow(1, 0, 1), {}, &state), mixer->forward(dense.narrow(1, 1, 8), {}, &state)}, 1);
-  // ... and packed again, going on from the states, three tokens each.
-  packed.cu_seqlens = at::tensor({0, 3, 6, 9, 12}, at::kLong);
-  const Tensor more = mixer->forward(dense.narrow(1, 9, 3).reshape({1, 12, kWidth}), packed, &state);
-  got = at::cat({got, more.reshape({4, 3, kWidth})}, 1);
-  for (int64_t n = 0; n < 4; ++n) {
-    const Tensor whole = mixer->forward(rows[n].narrow(1, 0, lengths[n] + 12), {}, nullptr);
-    expected.push_back(whole.narrow(1, lengths[n], 12));
-  }
-  expect_same(*mixer, x, got, at::cat(expected, 0), 1e-9);
-}
-
-// 5. A state saved, loaded, cloned, taken row by row or moved goes on identically; a fork does not touch its origin.
-TEST_P(CausalConformance, StatesSurviveEverything) {
-  auto mixer = make();
-  at::NoGradGuard no_grad;
-  const Tensor x = at::randn({3, 60, kWidth}, at::kDouble), rest = x.narrow(1, 40, 20);
-  SequenceState state = fresh(*mixer, 3, x);
-  mixer->forward(x.narrow(1, 0, 40), {}, &state);
-  const SequenceState kept = state.clone();
-  SequenceState fork = kept.clone();
-  const Tensor expected = mixer->forward(rest, {}, &fork);
-  EXPECT_CLOSE(expected, mixer->forward(x, {}, nullptr).narrow(1, 40, 20), 1e-9);
-
-  const auto path = std::filesystem::temp_directory_path() / concat("cortado-state-", ::getpid(), ".safetensors");
-  save_states(path.string(), {kept}, "this model");
-  SequenceState loaded = load_states(path.string(), "this model")[0];
-  EXPECT_EQ(loaded.mechanism(), GetParam().mechanism->name);
-  EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &loaded), expected));
-  EXPECT_THROW(load_states(path.string(), "another model"), InputError);
-  std::filesystem::remove(path);
-
-  SequenceState moved = kept.to(x.options());
-  EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &moved), expected));
-  SequenceState picked = kept.index(at::tensor({2, 0, 2}, at::kLong));
-  const Tensor order = at::tensor({2, 0, 2}, at::kLong);
-  EXPECT_CLOSE(mixer->forward(rest.index_select(0, order), {}, &picked), expected.index_select(0, order), 1e-12);
-  SequenceState again = kept.clone();  // nothing above changed it
-  EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &again), expected));
-}
-
-// Rows that read different numbers of tokens become one batch, of which some leave and to which others come, and each
-// goes on as it would alone.
-TEST_P(CausalConformance, RowsJoinAndLeave) {
-  auto mixer = make();
-  const std::vector<int64_t> lengths = {9, 40, 40, 1, 0};
-  const Tensor x = inputs(5, 70);
-  const StateLayout layout = mixer->state_layout();
-  const auto read = [&](int64_t row, int64_t count) {
-    const Tensor part = x.narrow(0, row, count);
-    SequenceState state = fresh(*mixer, count, x);
-    if (lengths[row]) mixer->forward(part.narrow(1, 0, lengths[row]), {}, &state);
-    return state;
-  };
-  std::vector<int64_t> rows = {3, 0, 1, 2}, places = {1, 9, 40, 40};
-  std::vector<Tensor> got(5), expected(5);
-  SequenceState state = layout.join({read(3, 1), read(0, 1), read(1, 2)});
-  const auto go_on = [&](int64_t tokens) {
-    std::vector<Tensor> parts;
-    for (size_t i = 0; i < rows.size(); ++i) parts.push_back(x.narrow(0, rows[i], 1).narrow(1, places[i], tokens));
-    const Tensor y = mixer->forward(at::cat(parts), {}, &state);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      Tensor& all = got[rows[i]];
-      all = all.defined() ? at::cat({all, y.narrow(0, i, 1)}, 1) : y.narrow(0, i, 1);
-      places[i] += tokens;
-    }
-  };
-  go_on(1);
-  go_on(6);
-  state = layout.join({state.index(at::tensor({1, 0}, at::kLong)), read(4, 1)});
-  rows = {0, 3, 4};
-  places = {16, 8, 0};
-  go_on(1);
-  go_on(1);
-  go_on(12);
-  for (int64_t n = 0; n < 5; ++n) {
-    const Tensor whole = mixer->forward(x.narrow(0, n, 1).narrow(1, 0, lengths[n] + got[n].size(1)), {}, nullptr);
-    expected[n] = whole.narrow(1, lengths[n], got[n].size(1));
-  }
-  expect_same(*mixer, x, at::cat(got, 1), at::cat(expected, 1), 1e-9);
-}
-
-// A fork has growing caches in the same memory, in which both go on.
-TEST_P(CausalConformance, AForkAndItsOriginGoOnApart) {
-  auto mixer = make(at::kFloat);
-  const at::NoGradGuard no_grad;
-  const Tensor x = at::randn({3, 30, kWidth});
-  const StateLayout layout = mixer->state_layout();
-  const auto read = [&](int64_t row, int64_t from, int64_t tokens, SequenceState& state) {
-    return mixer->forward(x.narrow(0, row, 1).narrow(1, from, tokens), {}, &state);
-  };
-  SequenceState begun = mixer->zero_state(1, x.options());
-  read(0, 0, 9, begun);
-  std::vector<SequenceState> clones = {begun.clone(), begun.clone(), begun.clone()};
-  std::vector<SequenceState> forks = {layout.join({begun}, 300)};
-  for (const size_t origin : {0, 1}) forks.push_back(layout.fork(forks[origin]));
-  for (int64_t t = 9; t < 29; ++t) {
-    for (const size_t i : {0, 1, 2}) {
-      const auto row = static_cast<int64_t>(i);
-      EXPECT_CLOSE(read(row, t, 1, forks[i]), read(row, t, 1, clones[i]), 1e-4) << i << ", token " << t;
-    }
-  }
-}
-
-// What nobody needs any more goes when rows leave: a batch does not grow by those that were in it.
-TEST_P(CausalConformance, JoiningForgetsWhatNoRowNeeds) {
-  auto mixer = make(at::kFloat);
-  const at::NoGradGuard no_grad;
-  const Tensor x = at::randn({2, 300, kWidth});
-  const StateLayout layout = mixer->state_layout();
-  SequenceState longer = mixer->zero_state(1, x.options()), shorter = longer.clone();
-  mixer->forward(x.narrow(0, 0, 1), {}, &longer);
-  mixer->forward(x.narrow(0, 1, 1).narrow(1, 0, 3), {}, &shorter);
-  SequenceState both = layout.join({longer, shorter});
-  const SequenceState left = layout.join({both.index(at::tensor({1}, at::kLong))});
-  EXPECT_LE(left.bytes(), mixer->state_bytes(3));
-}
-
-// Generating, in float32 and without gradients: the shorter ways that mixers have for it do what float64 does, and what
-// one of them leaves behind goes on through a longer call.
-TEST_P(CausalConformance, SingleTokensInFloat32StayNear) {
-  auto exact = make();
-  auto mixer = make(at::kFloat);
-  copy_weights(*mixer, *exact);
-  at::NoGradGuard no_grad;
-  const Tensor x = inputs(2, 90).detach(), x32 = x.to(at::kFloat);
-  SequenceState state = fresh(*exact, 2, x), state32 = fresh(*mixer, 2, x32);
-  for (int64_t t = 0; t < 90;) {
-    const int64_t tokens = t == 50 ? 20 : 1;
-    EXPECT_CLOSE(mixer->forward(x32.narrow(1, t, tokens), {}, &state32),
-                 exact->forward(x.narrow(1, t, tokens), {}, &state), 1e-4)
-        << "token " << t;
-    t += tokens;
-  }
-}
-
-// What the state occupies is what the formula says (float32 inputs).
-TEST_P(CausalConformance, StateHasTheSizeOfItsFormula) {
-  auto mixer = make(at::kFloat);
-  at::NoGradGuard no_grad;
-  const Tensor x = at::randn({2, 300, kWidth});
-  for (const int64_t tokens : {1, 5, 64, 299, 300}) {
-    SequenceState state = mixer->zero_state(2, x.options());
-    mixer->forward(x.narrow(1, 0, tokens), {}, &state);
-    EXPECT_EQ(state.bytes(), 2 * mixer->state_bytes(tokens)) << tokens << " tokens";
-  }
+  expect_same_with_gradients(*mixer, x, mixer->forward(x, batch, nullptr), at::cat(parts, 1), 1e-9);
 }
 
 // 6. Extremes are finite and right.

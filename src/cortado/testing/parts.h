@@ -16,6 +16,46 @@ class MadeOfStart final : public SequenceParts {
   Tensor maximum_before(const Tensor&, const Tensor& start) const override { return start; }
 };
 
+// All parts of a sequence, one after the other: each makes the same calls, and sees what those before it gave to them.
+class PlayedParts final : public SequenceParts {
+ public:
+  // The part is done; what follows are calls of the one behind it.
+  void next() { ++part_, call_ = 0; }
+
+  Tensor tail_before(const Tensor& tail, const Tensor& start) const override {
+    const auto& given = give({tail});
+    if (part_ == 0) return start;
+    EXPECT_EQ(given[part_ - 1][0].sizes(), tail.sizes());
+    return given[part_ - 1][0];
+  }
+  Tensor state_before(const Tensor& decay, const Tensor& own, const Tensor& start, Decay kind) const override {
+    const auto& given = give({decay, own, start});
+    Tensor state = given[0][2];
+    for (size_t part = 0; part < part_; ++part) state = decayed(kind, given[part][0], state) + given[part][1];
+    return state;
+  }
+  Tensor maximum_before(const Tensor& own, const Tensor& start) const override {
+    const auto& given = give({own.detach(), start.detach()});
+    Tensor largest = given[0][1];
+    for (size_t part = 0; part < part_; ++part) largest = at::maximum(largest, given[part][0]);
+    return largest;
+  }
+
+ private:
+  using Given = std::vector<std::vector<Tensor>>;  // [part]: what it gave to a call
+
+  const Given& give(const std::vector<Tensor>& tensors) const {
+    if (part_ == 0) calls_.emplace_back();
+    calls_.at(call_).push_back(tensors);
+    EXPECT_EQ(calls_[call_].size(), part_ + 1);
+    return calls_[call_++];
+  }
+
+  size_t part_ = 0;
+  mutable size_t call_ = 0;
+  mutable std::vector<Given> calls_;
+};
+
 // Equal, and so are the gradients of their products with the same numbers.
 inline void expect_same(const std::vector<Tensor>& one, const std::vector<Tensor>& other,
                         const std::vector<Tensor>& inputs) {
