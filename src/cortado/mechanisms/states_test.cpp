@@ -208,7 +208,7 @@ TEST_P(States, Bfloat16StaysBfloat16) {
   const at::NoGradGuard no_grad;
   const Tensor x16 = inputs(2, 41, at::kBFloat16).detach(), x = x16.to(at::kDouble);
   SequenceState state = fresh(*exact, 2, x), state16 = fresh(*mixer, 2, x16);
-  for (const auto [from, tokens] : {std::pair<int64_t, int64_t>{0, 40}, {40, 1}}) {
+  for (const auto& [from, tokens] : {std::pair<int64_t, int64_t>{0, 40}, {40, 1}}) {
     const Tensor y16 = mixer->forward(x16.narrow(1, from, tokens), {}, &state16);
     EXPECT_EQ(y16.scalar_type(), at::kBFloat16) << tokens << " tokens";
     EXPECT_CLOSE(y16, exact->forward(x.narrow(1, from, tokens), {}, &state), 0.05) << tokens << " tokens";
