@@ -1,10 +1,11 @@
 // The invariants that every mechanism keeps. The registry is enumerated, so a mechanism is held to them by being in it:
 // its folder's examples.json has the settings that are tried, each causal and, where it has that form, bidirectional.
 // What holds of their states is in states_test.cpp.
+#include "cortado/testing/conformance.h"
+
 #include <gtest/gtest.h>
 
 #include "cortado/nn/autocast.h"
-#include "cortado/testing/conformance.h"
 
 namespace cortado {
 namespace {

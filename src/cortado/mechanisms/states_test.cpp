@@ -260,7 +260,6 @@ TEST_P(States, StateHasTheSizeOfItsFormula) {
   }
 }
 
-
 INSTANTIATE_TEST_SUITE_P(Every, States, ::testing::ValuesIn(testing::subjects(true)), testing::subject_name);
 
 }  // namespace
