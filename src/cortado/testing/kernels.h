@@ -2,6 +2,8 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -26,6 +28,29 @@ class AnyIsa {
  public:
   ~AnyIsa() { select_isa(""); }
 };
+
+// What compute(), a list of tensors, gives on one thread it gives on any number of them, bit for bit, on every
+// instruction set: vectors of another length are added up in another order.
+template <class Compute>
+void expect_any_threads_the_same(const Compute& compute, const std::string& what = "") {
+  const AnyIsa back;
+  const int threads = at::get_num_threads();
+  for (const auto& isa : available_isas()) {
+    if (isa == "aten") continue;
+    select_isa(isa);
+    at::set_num_threads(1);
+    const std::vector<Tensor> one = compute();
+    for (const int n : {2, 4, 7}) {
+      at::set_num_threads(n);
+      const std::vector<Tensor> more = compute();
+      for (size_t i = 0; i < one.size(); ++i) {
+        const bool same = one[i].defined() == more[i].defined() && (!one[i].defined() || at::equal(one[i], more[i]));
+        EXPECT_TRUE(same) << "result " << i << " on " << n << " threads with " << isa << " " << what;
+      }
+    }
+  }
+  at::set_num_threads(threads);
+}
 
 // Memory for so many bytes with a page on either side that may not be touched, filled with NaN of any type; the tensor
 // lies so many bytes behind its first.

@@ -34,6 +34,9 @@ void store(const Job& job, const float* from, float* to) {
   advance(job, job.leaving, {job.v, job.values}, job.through, from, to);
 }
 
+// The second read's pairs alone, rounded as with those of both.
+void score_held(const Job& held) { score_pairs<1, kScoreVecs<2>>(held); }
+
 // Tiles from `begin` to `end`, from the state at the first one's start.
 void forward(Tile& tile, int64_t begin, int64_t end) {
   Job& job = tile.stored;
@@ -76,7 +79,7 @@ void find_errors(Tile& tile) {
     read_held(tile, at);
     look_ahead(job, i + 1, false);
     if (job.backward()) turn_to(tile, i);
-    score_pairs(tile.held);
+    score_held(tile.held);
     float* first = job.segment_states + i / kSegment * size;
     const float* state = i % kSegment == 0 ? first : job.state;
     find_corrections(tile, state);
@@ -179,7 +182,7 @@ void find_grads(Tile& tile) {
     read_reads(job, at);
     look_ahead(job, i - 1, false);
     score_pairs(job);
-    score_pairs(held);
+    score_held(held);
     solve_back(tile);
     advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad, 2 * kTokens);
   }

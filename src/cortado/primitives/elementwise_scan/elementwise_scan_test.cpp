@@ -128,6 +128,17 @@ TEST(ElementwiseScan, LargeResultsEqualSmallOnes) {
   }
 }
 
+TEST(ElementwiseScan, TheNumberOfThreadsChangesNothing) {
+  at::manual_seed(11);
+  const Tensor log_a = -at::rand({1, 2100, 33}), b = at::randn({1, 2100, 33});
+  testing::expect_any_threads_the_same([&] {
+    const Tensor leaf_a = log_a.detach().requires_grad_(), leaf_b = b.detach().requires_grad_();
+    auto [h, last] = elementwise_scan(leaf_a, leaf_b);
+    const auto grads = torch::autograd::grad({h, last}, {leaf_a, leaf_b}, {b, at::ones_like(last)});
+    return std::vector<Tensor>{h, last, grads[0], grads[1]};
+  });
+}
+
 TEST(ElementwiseScan, ForgetsEverythingAtMinusInfinity) {
   const testing::AnyIsa restore;
   at::manual_seed(8);

@@ -67,9 +67,13 @@ HWY_INLINE void score_block(const Job& job, int64_t k) {
   }
 }
 
-template <int kQueries = 1>
+// Vectors of keys that are added up together, as far as there are registers for them. How many decides how sums are
+// rounded.
+template <int kQueries>
+constexpr int kScoreVecs = kQueries == 1 || kTileRows == 8 ? 4 : 2;
+
+template <int kQueries = 1, int kVecs = kScoreVecs<kQueries>>
 HWY_NOINLINE void score_pairs(const Job& job) {
-  constexpr int kVecs = kQueries == 1 || kTileRows == 8 ? 4 : 2;  // what there are registers for
   fill(job.scores, kQueries * kTokens * kTokens, 0);
   int64_t k = 0;
   for (; k + kVecs * kLanes <= job.keys; k += kVecs * kLanes) score_block<kQueries, kVecs>(job, k);

@@ -223,18 +223,9 @@ TEST(WindowAttentionKernel, CachesThatGrow) {
 }
 
 void expect_the_same_on_any_number_of_threads(const Case& c) {
-  const int threads = at::get_num_threads();
   std::vector<Tensor> inputs = random_inputs(c);
   for (Tensor& x : inputs) x = x.to(at::kFloat);
-  std::vector<std::vector<Tensor>> all;
-  for (const int n : {1, 2, 4}) {
-    at::set_num_threads(n);
-    all.push_back(results(window_attention, c, inputs));
-  }
-  for (size_t i = 0; i < all[0].size(); ++i) {
-    EXPECT_TRUE(at::equal(all[0][i], all[1][i]) && at::equal(all[0][i], all[2][i])) << i << " " << c.text();
-  }
-  at::set_num_threads(threads);
+  testing::expect_any_threads_the_same([&] { return results(window_attention, c, inputs); }, c.text());
 }
 
 TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
