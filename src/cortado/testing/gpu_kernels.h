@@ -8,10 +8,10 @@ namespace cortado::testing {
 
 using at::Tensor;
 
-// The norm of the difference over that of `right`, which is in float64.
+// The norm of the difference over that of `right`, which is in float64 and may be zero but for its rounding.
 inline void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
   ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-30);
+  const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-12);
   EXPECT_LT(error, most) << what;
 }
 
