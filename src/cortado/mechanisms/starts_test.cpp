@@ -1,5 +1,6 @@
 // What a configuration means stays: which settings there are, within which limits and with which defaults; the weights
-// that a layer starts with; and what a layer of known weights answers. Held against each folder's starts.json.
+// that a layer starts with; what a layer of known weights answers; and what is said of its costs. Held against each
+// folder's starts.json.
 //
 //   CORTADO_RECORD=1 CORTADO_SOURCE=. build/release/bin/mechanisms_tests --gtest_filter='All/Starts*'
 //
@@ -42,6 +43,15 @@ Json settings_recorded(const Mechanism& mechanism) {
   return all;
 }
 
+// What is said of it: operations and pairs after some tokens, and parts in several processes.
+Json costs_recorded(const Mixer& mixer) {
+  const PairCount pairs = mixer.pairs(1000).value_or(PairCount{});
+  const Joining joining = mixer.joining();
+  return {{"flops", mixer.flops_per_token(1000)},
+          {"pairs", {pairs.softmax, pairs.state}},
+          {"joining", {joining.least, joining.cost}}};
+}
+
 // One example's weights as they start, and its answer when each has moved a little: some start at zero.
 Json start_recorded(const Mechanism& mechanism, const std::string& example, bool causal) {
   const at::NoGradGuard no_grad;
@@ -64,7 +74,8 @@ Json start_recorded(const Mechanism& mechanism, const std::string& example, bool
   return {{"example", parse_json(example, "example")},
           {"causal", causal},
           {"weights", weights},
-          {"answer", numbers_of(mixer->forward(x, {}, nullptr))}};
+          {"answer", numbers_of(mixer->forward(x, {}, nullptr))},
+          {"costs", costs_recorded(*mixer)}};
 }
 
 Json starts_recorded(const Mechanism& mechanism) {

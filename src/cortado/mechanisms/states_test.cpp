@@ -50,31 +50,35 @@ TEST_P(States, AnyCutEqualsTheWhole) {
 }
 
 // Packed, and then a batch.
-TEST_P(States, PackedPrefillThenDenseDecoding) {
-  auto mixer = make();
-  const std::vector<int64_t> lengths = {7, 0, 40, 1};
-  const Tensor x = inputs(4, 60);
-  std::vector<Tensor> rows, first, expected;
+void expect_packed_then_dense(Mixer& mixer, const Tensor& x, const std::vector<int64_t>& lengths) {
+  std::vector<Tensor> rows, first, next, expected;
   for (int64_t n = 0; n < 4; ++n) rows.push_back(x.narrow(0, n, 1));
   for (int64_t n = 0; n < 4; ++n) first.push_back(rows[n].narrow(1, 0, lengths[n]));
   Batch packed;
-  packed.cu_seqlens = at::tensor({0, 7, 7, 47, 48}, at::kLong);
-  SequenceState state = fresh(*mixer, 4, x);
-  mixer->forward(at::cat(first, 1), packed, &state);
-  std::vector<Tensor> next;
+  packed.cu_seqlens = at::cat({at::zeros({1}, at::kLong), at::tensor(lengths, at::kLong).cumsum(0)});
+  SequenceState state = mixer.zero_state(4, x.options().requires_grad(false));
+  mixer.forward(at::cat(first, 1), packed, &state);
   for (int64_t n = 0; n < 4; ++n) next.push_back(rows[n].narrow(1, lengths[n], 12));
   const Tensor dense = at::cat(next, 0);
-  Tensor got = at::cat(
-      {mixer->forward(dense.narrow(1, 0, 1), {}, &state), mixer->forward(dense.narrow(1, 1, 8), {}, &state)}, 1);
+  Tensor got =
+      at::cat({mixer.forward(dense.narrow(1, 0, 1), {}, &state), mixer.forward(dense.narrow(1, 1, 8), {}, &state)}, 1);
   // ... and packed again, going on from the states, three tokens each.
   packed.cu_seqlens = at::tensor({0, 3, 6, 9, 12}, at::kLong);
-  const Tensor more = mixer->forward(dense.narrow(1, 9, 3).reshape({1, 12, kWidth}), packed, &state);
+  const Tensor more = mixer.forward(dense.narrow(1, 9, 3).reshape({1, 12, kWidth}), packed, &state);
   got = at::cat({got, more.reshape({4, 3, kWidth})}, 1);
   for (int64_t n = 0; n < 4; ++n) {
-    const Tensor whole = mixer->forward(rows[n].narrow(1, 0, lengths[n] + 12), {}, nullptr);
+    const Tensor whole = mixer.forward(rows[n].narrow(1, 0, lengths[n] + 12), {}, nullptr);
     expected.push_back(whole.narrow(1, lengths[n], 12));
   }
-  expect_same_with_gradients(*mixer, x, got, at::cat(expected, 0), 1e-9);
+  expect_same_with_gradients(mixer, x, got, at::cat(expected, 0), 1e-9);
+}
+
+TEST_P(States, PackedPrefillThenDenseDecoding) {
+  auto mixer = make();
+  for (const std::vector<int64_t>& lengths : {{7, 0, 40, 1}, {0, 1, 0, 0}, std::vector<int64_t>{0, 0, 0, 0}}) {
+    SCOPED_TRACE(at::tensor(lengths, at::kLong));
+    expect_packed_then_dense(*mixer, inputs(4, 60), lengths);
+  }
 }
 
 // 5. A state saved, loaded, cloned, taken row by row or moved goes on identically; a fork does not touch its origin.
@@ -183,13 +187,13 @@ TEST_P(States, JoiningForgetsWhatNoRowNeeds) {
   EXPECT_LE(left.bytes(), mixer->state_bytes(3));
 }
 
-// Generating, in float32 and without gradients: the shorter ways that mixers have for it do what float64 does, and what
+// Generating, in float32 and in inference mode: the shorter ways that mixers have for it do what float64 does, and what
 // one of them leaves behind goes on through a longer call.
 TEST_P(States, SingleTokensInFloat32StayNear) {
   auto exact = make();
   auto mixer = make(at::kFloat);
   copy_weights(*mixer, *exact);
-  at::NoGradGuard no_grad;
+  const c10::InferenceMode mode;
   const Tensor x = inputs(2, 90).detach(), x32 = x.to(at::kFloat);
   SequenceState state = fresh(*exact, 2, x), state32 = fresh(*mixer, 2, x32);
   for (int64_t t = 0; t < 90;) {
@@ -246,6 +250,20 @@ TEST_P(States, PartsJoinToTheWhole) {
       EXPECT_CLOSE(state.tensors()[i].second, expected.tensors()[i].second, 1e-9) << expected.tensors()[i].first;
     }
   }
+}
+
+// Of a mixer that says where each past token is held: in one of its memories, and in none before it was read.
+TEST_P(States, EveryTokenReadIsHeldSomewhere) {
+  auto mixer = make();
+  const auto memories = static_cast<int64_t>(mixer->memories().size());
+  if (memories == 0) GTEST_SKIP() << "it has no such memories";
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kTokens = 37;
+  const Tensor places = mixer->held(at::randn({1, kTokens, kWidth}, at::kDouble)).places;
+  ASSERT_EQ(places.sizes(), (at::IntArrayRef{places.size(0), kTokens, kTokens}));
+  EXPECT_TRUE(places.triu(1).eq(-at::ones_like(places).triu(1)).all().item<bool>());  // not yet read
+  EXPECT_TRUE(places.diagonal(0, 1, 2).ge(0).all().item<bool>());
+  EXPECT_LT(places.max().item<int64_t>(), memories);
 }
 
 // What the state occupies is what the formula says (float32 inputs).

@@ -18,6 +18,9 @@ TEST(Common, ShapeErrorsNameWhatWasExpected) {
             "[op] expected v of shape [2, 16, 4, *], got [2, 15, 4, 64]");
   EXPECT_NE(error_of([&] { expect_shape("op", "v", x, {2, 15, 4}); }), kNoError);
   EXPECT_EQ(error_of([&] { expect_shape("op", "v", x, {-1, 15, -1, 64}); }), kNoError);
+  EXPECT_EQ(error_of([&] { expect_shape("op", "v", at::zeros({0, 0, 2, 3}), {-1, -1, -1, -1}); }), kNoError);
+  EXPECT_EQ(error_of([&] { expect_shape("op", "v", at::zeros({1, 2, 0, 3}), {-1, -1, -1, -1}); }),
+            "[op] v has a size of 0: [1, 2, 0, 3]; only batch and time may be empty");
 }
 
 TEST(Common, Heads) {

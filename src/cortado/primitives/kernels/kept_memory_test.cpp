@@ -74,6 +74,28 @@ TEST(Scratch, AThreadGivesItBackAtItsEnd) {
 }
 #endif
 
+// In this file's own arena.
+TEST(Scratch, KeepsOneBlockAsLargeAsATaskNeeded) {
+  constexpr int64_t kHalf = Arena::kKept / 2;
+  std::thread([] {
+    {
+      Scratch task;
+      EXPECT_NE(task.take(kHalf) + kHalf, task.take(kHalf));
+    }
+    EXPECT_EQ(arena.count, 0);
+    for (int i = 0; i < 2; ++i) {
+      {
+        Scratch task;
+        const float* half = task.take(kHalf);
+        EXPECT_EQ(task.take(kHalf), half + kHalf);
+      }
+      EXPECT_EQ(arena.count, 1);
+    }
+    EXPECT_TRUE(Scratch().take(Arena::kKept + 16));
+    EXPECT_EQ(arena.count, 0);  // larger than what is kept
+  }).join();
+}
+
 TEST(KeptMemory, SmallResultsAndPoisonedOnesAreTorchs) {
   const Tensor small = floats(10);
   EXPECT_EQ(small.numel(), 10);

@@ -5,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/primitives/window_attention/op.h"
+#include "cortado/primitives/window_attention/operands.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/kernels.h"
 
@@ -234,6 +235,27 @@ TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
   expect_the_same_on_any_number_of_threads(
       {.queries = 300, .keys = 300, .window = 40, .batch = 1, .repeat = 3, .extra = 100, .mask_heads = 2});
   expect_the_same_on_any_number_of_threads({.queries = 2, .keys = 2500, .window = 5000, .batch = 1, .repeat = 3});
+}
+
+// What is done by ATen's products is cut by heads and rows until a block's scores fit the caches.
+TEST(WindowAttentionKernel, SlicesOfProblemsStaySmall) {
+  const Tensor x = at::randn({3, 256, 8, 4});
+  BlockedInputs inputs;
+  inputs.q = inputs.k = inputs.v = x;
+  inputs.visible = visible_keys({0, 256}, {0, 256}, {}, true);
+  const BlockedSizes sizes = blocked_sizes(inputs);
+  const std::vector<Block> blocks = {{.queries = 256, .keys = 256}};
+  int64_t next = 0;
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  for_each_slice(inputs, sizes, blocks, [&](const Operands& operands, Slice slice) {
+    EXPECT_EQ(slice.begin, next);
+    EXPECT_EQ(operands.q.size(0), slice.count);
+    EXPECT_LE(slice.count * 256 * 256, 1 << 17);
+    next += slice.count;
+  });
+  at::set_num_threads(threads);
+  EXPECT_EQ(next, 24);
 }
 
 }  // namespace

@@ -387,6 +387,12 @@ TEST(WindowPlan, MasksTheColumnsThatNotEveryQuerySees) {
   EXPECT_EQ(none.right_begin, 0);
 }
 
+TEST(WindowPlan, HidesWhatAQueryDoesNotSee) {
+  const auto visible = visible_keys({0, 5}, {0, 5}, 2, true);
+  const std::vector<uint8_t> wanted = {0, 1, 1, /**/ 0, 0, 1, /**/ 1, 0, 0};  // queries 1 to 3, keys 1 to 3
+  EXPECT_EQ(hidden_columns(visible, {.query = 1, .queries = 3, .key = 0, .keys = 4}, 1, 3), wanted);
+}
+
 TEST(WindowPlan, MemoryStaysLinear) {
   // Blocks of a causal window never look at more than window + block keys, whatever T.
   const int64_t tokens = 10000;
