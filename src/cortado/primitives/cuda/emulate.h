@@ -116,7 +116,9 @@ class Block {
     return mine;
   }
 
+  // All of it or nothing, as the kernels mean it.
   void copy(uint32_t to, const void* from, int size, int bytes) {
+    if (bytes != 0 && bytes != size) throw_later("a copy of a part");
     const auto make = [=, this] {
       std::memcpy(at(to, size), from, size_t(bytes));
       std::memset(at(to, size) + bytes, 0, size_t(size - bytes));
