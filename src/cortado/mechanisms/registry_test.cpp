@@ -11,6 +11,7 @@
 #include <set>
 
 #include "cortado/primitives/kernels.h"
+#include "cortado/testing/errors.h"
 #include "cortado/testing/examples.h"
 
 namespace cortado {
@@ -113,6 +114,16 @@ TEST(Registry, KernelsOfAMechanismAreThoseOfItsPrimitives) {
   EXPECT_EQ(kernels_of(mechanism, primitives), "Highway: gated_scan");
   mechanism.primitives = {"short_conv"};
   EXPECT_EQ(kernels_of(mechanism, primitives), "ATen");
+}
+
+TEST(Registry, RotaryChannelsAreTurnedInPairs) {
+  const auto with = [](double fraction) {
+    const Json settings = {{"mixer", "sliding_window"}, {"rotary", true}, {"rotary_fraction", fraction}};
+    return testing::error_of([&] { make_mixer(settings, {.dim = 24, .heads = 4}, "example"); });
+  };
+  EXPECT_EQ(with(0.34), testing::kNoError);  // two of six
+  EXPECT_NE(with(0.5), testing::kNoError);
+  EXPECT_NE(with(0.1), testing::kNoError);
 }
 
 // settings_of finds by trying what a reader of the code would: every key that examples have.

@@ -75,12 +75,18 @@ inline Tensor before_the_end(const Tensor& x) {
   return between_pages(x, whole_pages(x.nbytes()), whole_pages(x.nbytes()) - x.nbytes());
 }
 
-// Densely behind such a page, as aligned as memory can be, and with NaN behind the last element.
-inline Tensor alone(const Tensor& x) { return between_pages(x, whole_pages(x.nbytes() + 4096), 0); }
+// Densely behind such a page, as aligned as memory can be, and with NaN behind the last element; or, every other time,
+// before such a page, if it is aligned there as 16 bytes are.
+inline Tensor alone(const Tensor& x) {
+  static int64_t number = 0;
+  if (number++ % 2 == 1 && x.nbytes() % 16 == 0) return before_the_end(x);
+  return between_pages(x, whole_pages(x.nbytes() + 4096), 0);
+}
 
 // The same numbers, lying awkwardly: misaligned with gaps between rows, heads before time, with gaps between elements,
-// at the end of what may be read, or as the first of longer rows, aligned as whole vectors are, the rest of which is NaN.
-inline constexpr int64_t kAwkward = 5;
+// at the end of what may be read, or as the first of longer rows, aligned as whole vectors are or one element behind
+// that, the rest of which is NaN.
+inline constexpr int64_t kAwkward = 6;
 inline Tensor awkward(const Tensor& x, int64_t how) {
   if (x.defined() && how == 3) return before_the_end(x);
   if (!x.defined() || x.dim() < 3) return x;
@@ -96,8 +102,9 @@ inline Tensor awkward(const Tensor& x, int64_t how) {
     sizes.back() *= 2;
     y = at::empty(sizes, x.options()).slice(-1, 0, sizes.back(), 2);
   } else {
-    sizes.back() = (sizes.back() + 15) / 16 * 16;
-    y = at::full(sizes, std::numeric_limits<double>::quiet_NaN(), x.options()).narrow(-1, 0, x.size(-1));
+    const int64_t first = how == 5 ? 1 : 0;
+    sizes.back() = (sizes.back() + first + 15) / 16 * 16;
+    y = at::full(sizes, std::numeric_limits<double>::quiet_NaN(), x.options()).narrow(-1, first, x.size(-1));
   }
   return y.copy_(x);
 }

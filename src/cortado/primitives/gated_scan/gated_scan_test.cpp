@@ -1,3 +1,4 @@
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include "cortado/primitives/common.h"
@@ -31,6 +32,27 @@ TEST(GatedScan, EqualsItsDefinitionAtEveryLength) {
   }
   check({.tokens = 1000, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1});
   check({.gate = "head", .tokens = 1000, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1});
+}
+
+// Calls of ATen within body().
+int64_t calls_within(const std::function<void()>& body) {
+  static thread_local int64_t calls;
+  calls = 0;
+  const auto count = [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return ++calls, nullptr; };
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(count).scopes({at::RecordScope::FUNCTION}));
+  body();
+  at::removeCallback(handle);
+  return calls;
+}
+
+// Segments are there to bound memory: what needs little is one.
+TEST(GatedScan, AShortSequenceIsOneSegment) {
+  const auto calls = [](int64_t tokens) {
+    const Inputs in = random_inputs({.gate = "head", .tokens = tokens, .batch = 1});
+    const at::NoGradGuard no_grad;
+    return calls_within([&] { gated_scan(in.tensors[0], in.tensors[1], in.tensors[2], in.tensors[3]); });
+  };
+  EXPECT_LT(calls(1024), 2 * calls(256));
 }
 
 TEST(GatedScan, ReadsInReverseAndBeforeWriting) {

@@ -237,6 +237,20 @@ TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
   expect_the_same_on_any_number_of_threads({.queries = 2, .keys = 2500, .window = 5000, .batch = 1, .repeat = 3});
 }
 
+// Sequences share a block where that is as right: nothing but an extra set, which each has its own of, keeps them apart.
+TEST(WindowAttentionKernel, SequencesShareBlocks) {
+  BlockedInputs inputs;
+  inputs.q = inputs.k = inputs.v = at::zeros({1, 8, 2, 4});
+  for (const bool packed : {false, true}) {
+    for (const int64_t extra : {0, 3}) {
+      inputs.packed = packed;
+      BlockedSizes sizes = blocked_sizes(inputs);
+      sizes.extra = extra;
+      EXPECT_EQ(plan_limits(inputs, sizes).split_sequences, packed && extra > 0) << packed << extra;
+    }
+  }
+}
+
 // What is done by ATen's products is cut by heads and rows until a block's scores fit the caches.
 TEST(WindowAttentionKernel, SlicesOfProblemsStaySmall) {
   const Tensor x = at::randn({3, 256, 8, 4});
