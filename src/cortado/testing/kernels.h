@@ -40,7 +40,7 @@ void expect_any_threads_the_same(const Compute& compute, const std::string& what
     select_isa(isa);
     at::set_num_threads(1);
     const std::vector<Tensor> one = compute();
-    for (const int n : {2, 4, 7}) {
+    for (const int n : {2, 4, 7, 8}) {
       at::set_num_threads(n);
       const std::vector<Tensor> more = compute();
       for (size_t i = 0; i < one.size(); ++i) {

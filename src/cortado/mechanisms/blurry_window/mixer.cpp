@@ -72,8 +72,7 @@ BlurrySettings read_blurry(JsonReader& settings, const MixerContext& context) {
 // w_s[n], and with decay what (1 - w_u[n]) of every later token u leaves of it.
 Tensor blurry_contents(const Json& settings, int64_t tokens) {
   JsonReader reader(settings, "mixer");
-  const int64_t heads = reader.integer("heads", 1, 65536, 1);  // they have the same contents, of whatever size
-  const BlurrySettings read = read_blurry(reader, {.dim = 2 * heads});
+  const BlurrySettings read = read_blurry(reader, {.dim = 0});  // which any number of heads divides: all have the same
   reader.finish();
   const Tensor w = blurry_weights(at::arange(tokens), read.sizes, at::kDouble).t();  // [N, T]
   if (!read.decay) return w;
