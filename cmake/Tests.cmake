@@ -3,6 +3,9 @@
 enable_testing()
 find_package(GTest REQUIRED)
 
+add_library(guarded_memory OBJECT src/cortado/testing/guarded_memory.cpp)
+target_link_libraries(guarded_memory PRIVATE cortado::torch GTest::gtest)
+
 # The tests of LAYERS in one program, which has the first one's name.
 function(test_program)
   set(name ${ARGV0}_tests)
@@ -17,6 +20,9 @@ function(test_program)
     in_units(${name})  # no torch, so it compiles while the precompiled header is made
   else()
     uses_torch(${name})
+    if(NOT CORTADO_SANITIZE)
+      target_sources(${name} PRIVATE $<TARGET_OBJECTS:guarded_memory>)
+    endif()
   endif()
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # compiles in three quarters of the time
   target_link_libraries(${name} PRIVATE cortado GTest::gtest GTest::gtest_main)

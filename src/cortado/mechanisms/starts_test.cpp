@@ -75,6 +75,7 @@ Json start_recorded(const Mechanism& mechanism, const std::string& example, bool
           {"causal", causal},
           {"weights", weights},
           {"answer", numbers_of(mixer->forward(x, {}, nullptr))},
+          {"loud", numbers_of(mixer->forward(100 * x, {}, nullptr))},  // bounds are reached
           {"costs", costs_recorded(*mixer)}};
 }
 

@@ -63,6 +63,24 @@ TEST(Macchiato, EqualsItsDefinition) {
   }
 }
 
+// A session's few numbers have a softmax of their own: logits that no exponential holds, too.
+TEST(Macchiato, SteepLogitsOfOneTokenAreItsDefinition) {
+  at::manual_seed(9);
+  const Inputs made = make_inputs(2, 1, 2, 5, 6, 3);
+  MacchiatoOptions options;
+  for (const double by : {1.0, 300.0}) {
+    const c10::InferenceMode mode;
+    const Inputs in{by * made.query_logits, by * made.key_logits, made.v.clone(), made.window_q.clone(),
+                    made.window_k.clone()};
+    std::vector<Tensor> few;
+    for (const Tensor& x : in.all()) few.push_back(x.to(at::kFloat));
+    const LatteResult got = run({few[0], few[1], few[2], few[3], few[4]}, options);
+    const Tensor expected =
+        macchiato_reference(in.query_logits, in.key_logits, in.v, in.window_q, in.window_k, options);
+    EXPECT_CLOSE(got.o, expected, 1e-4) << by;
+  }
+}
+
 // Continuing with a right-aligned past, full or with its length given, equals the whole.
 TEST(Macchiato, ContinuesFromItsPast) {
   at::manual_seed(3);

@@ -28,6 +28,9 @@ TEST(KeptMemory, WhatWasFreedIsGivenToTheNextOfItsSize) {
   EXPECT_NE(small.data_ptr(), place);
   EXPECT_NE(larger.data_ptr(), place);
   EXPECT_EQ(floats(kMany - 1000).data_ptr(), place);
+  EXPECT_EQ(floats(kMany / 5 * 4).data_ptr(), place);  // a quarter more than it needs
+  for (int i = 0; i < 2000; ++i)
+    ASSERT_EQ(floats(kMany).data_ptr(), place) << i;  // more than all of them together may be
 }
 #endif
 
