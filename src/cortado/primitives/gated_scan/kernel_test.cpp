@@ -117,6 +117,25 @@ TEST(GatedScanKernel, SixteenBitTypes) {
   }
 }
 
+// What sixteen heads share has the sum of their gradients, which is rounded once.
+TEST(GatedScanKernel, SharedHeadsAreSummedInFloat32) {
+  Case c{.gate = "head", .tokens = 40, .keys = 16, .values = 16};
+  c.q_heads = 16;
+  c.k_heads = c.v_heads = c.g_heads = 1;
+  const Inputs few = converted(random_inputs(c), at::kBFloat16);
+  const auto of = [&](at::ScalarType type) {
+    std::vector<Tensor> in;
+    for (size_t i = 0; i < 4; ++i) in.push_back(few.tensors[i].detach().to(type).requires_grad_());
+    const Tensor o = std::get<0>(gated_scan(in[0], in[1], in[2], in[3]));
+    at::manual_seed(5);
+    return testing::gradients({o}, {at::randn(o.sizes()).to(at::kBFloat16)}, in);
+  };
+  const auto rounded = of(at::kBFloat16), exact = of(at::kFloat);
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    EXPECT_TRUE(at::equal(rounded[i], exact[i].to(rounded[i].scalar_type()))) << "input " << i;
+  }
+}
+
 TEST(GatedScanKernel, ExtremeGates) {
   const AnyIsa restore;
   const std::vector<std::vector<double>> menus{{-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};

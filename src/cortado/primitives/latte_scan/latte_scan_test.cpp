@@ -189,6 +189,23 @@ TEST(LatteScanKernel, SixteenBitTypes) {
   check_everywhere(c, at::kHalf, 3e-3);
 }
 
+// What sixteen heads share has the sum of their gradients, which is rounded once.
+TEST(LatteScanKernel, SharedHeadsAreSummedInFloat32) {
+  Case c{.tokens = 40, .latents = 16, .values = 16, .initial = false};
+  c.q_heads = 16;
+  c.k_heads = c.v_heads = 1;
+  const Inputs few = as(make_inputs(c), at::kBFloat16), many = as(few, at::kFloat);
+  const auto of = [&](const Inputs& in) {
+    const Tensor o = latte_scan(in.leaves[0], in.leaves[1], in.leaves[2], true).o;
+    at::manual_seed(5);
+    return testing::gradients({o}, {at::randn(o.sizes()).to(at::kBFloat16)}, in.leaves);
+  };
+  const auto rounded = of(few), exact = of(many);
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    EXPECT_TRUE(at::equal(rounded[i], exact[i].to(at::kBFloat16))) << kNames[4 + i];
+  }
+}
+
 TEST(LatteScanKernel, ContinuesFromItsStates) {
   const Case c{.tokens = 100, .latents = 30, .values = 40, .initial = false};
   const Inputs in = as(make_inputs(c), at::kFloat);
