@@ -75,6 +75,16 @@ TEST(DeltaScanKernel, HeadsAndPackedSequences) {
   }
 }
 
+// More channels than the kernel's step has room for.
+TEST(DeltaScanKernel, StepsOfAnyWidth) {
+  for (const auto& [keys, values] : {std::pair<int64_t, int64_t>{1024, 8}, {1025, 8}, {8, 1024}, {8, 1025}}) {
+    Case c{.gate = "head", .tokens = 1};
+    c.keys = keys;
+    c.values = values;
+    check_everywhere(c, at::kFloat, 1e-5);
+  }
+}
+
 TEST(DeltaScanKernel, SixteenBitTypes) {
   for (const auto& gate : kGates) {
     for (const int64_t tokens : {1, 70}) {

@@ -117,6 +117,18 @@ TEST(GatedScanKernel, SixteenBitTypes) {
   }
 }
 
+// More channels than the kernel's step has room for.
+TEST(GatedScanKernel, StepsOfAnyWidth) {
+  for (const std::string read : {"key", "value"}) {
+    for (const auto& [keys, values] : {std::pair<int64_t, int64_t>{1024, 8}, {1025, 8}, {8, 1024}, {8, 1025}}) {
+      Case c{.gate = "head", .read = read, .tokens = 1};
+      c.keys = keys;
+      c.values = values;
+      check_everywhere(c, at::kFloat, 1e-5);
+    }
+  }
+}
+
 // What sixteen heads share has the sum of their gradients, which is rounded once.
 TEST(GatedScanKernel, SharedHeadsAreSummedInFloat32) {
   Case c{.gate = "head", .tokens = 40, .keys = 16, .values = 16};
