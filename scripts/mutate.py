@@ -173,7 +173,8 @@ def broken(output, lines):
         if found:
             return found
     named = [file for file in lines if str(COPY / file) in output]
-    print(f"a complaint that names no mutant; all of {named} are dropped:\n{output[:1500]}")
+    errors = "\n".join(re.findall(r".*\berror\b.*", output)[:5])
+    print(f"a complaint that names no mutant; all of {named} are dropped:\n{errors}")
     return {number for file in named for number in lines[file]}
 
 
