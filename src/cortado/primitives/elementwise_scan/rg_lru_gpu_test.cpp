@@ -6,18 +6,13 @@
 #include "cortado/primitives/cuda/emulated_machine.h"
 #include "cortado/primitives/elementwise_scan/kernel_rg_lru.cu"
 #include "cortado/primitives/elementwise_scan/rg_lru_on_gpu.h"
+#include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::rg_lru_gpu_test {
 namespace {
 
-using testing::alone;
-
-void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
-  ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / right.norm().item<double>();
-  EXPECT_LT(error, most) << what;
-}
+using testing::alone, testing::expect_near;
 
 void check(int64_t tokens, int64_t width, at::ScalarType gates, at::ScalarType type) {
   at::manual_seed(7);

@@ -6,6 +6,7 @@
 #include "cortado/primitives/cuda/emulated_machine.h"
 #include "cortado/primitives/latte_scan/kernel_mix.cu"
 #include "cortado/primitives/latte_scan/mix_on_gpu.h"
+#include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
 namespace cortado::mix_gpu_test {
@@ -23,9 +24,7 @@ cuda::EmulatedMachine emulated() {
 }
 
 void expect_near(const Tensor& found, const Tensor& right, const char* what) {
-  ASSERT_EQ(found.sizes(), right.sizes()) << what;
-  const double error = (found.to(at::kDouble) - right).norm().item<double>() / right.norm().item<double>();
-  EXPECT_LT(error, 4e-3) << what;
+  testing::expect_near(found, right, what, 4e-3);
 }
 
 void check(int64_t latents, int64_t values, int64_t tokens) {
