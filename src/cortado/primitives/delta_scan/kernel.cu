@@ -6,6 +6,7 @@
 // Variants: KEYS=64 | KEYS=128 | KEYS=64 CORTADO_HALF | KEYS=128 CORTADO_HALF
 #include "cortado/primitives/delta_scan/delta_gpu-inl.h"
 #include "cortado/primitives/delta_scan/inverse_gpu-inl.h"
+#include "cortado/primitives/delta_scan/parts_gpu-inl.h"
 #include "cortado/primitives/delta_scan/rest_gpu-inl.h"
 
 #ifndef KEYS
@@ -23,6 +24,10 @@ CORTADO_DELTA(delta_gradient_dot, DeltaGradient, kDot)
 
 extern "C" __global__ void __launch_bounds__(128) delta_inverse(const cortado::delta::GpuInverse in) {
   cortado::delta::Inverse<KEYS>(in).run();
+}
+
+extern "C" __global__ void __launch_bounds__(512) delta_join(const cortado::delta::GpuDeltaJoin in) {
+  cortado::delta::join_parts<KEYS>(in);
 }
 
 extern "C" __global__ void __launch_bounds__(256) delta_store(const cortado::delta::GpuStored in) {

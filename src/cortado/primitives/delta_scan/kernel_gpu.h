@@ -25,6 +25,18 @@ struct GpuDelta {
   GpuTimed written;     // 16-bit, as o: e, or dv; data null: not
 };
 
+// Few heads of long rows are cut into parts of time. What a part makes of the state before it, by either walk, is
+// through S + states: what it leaves of nothing, and of each of K unit vectors with v = 0, which are two walks more. The
+// join makes of `states` what the parts begin with, in each walk's own order.
+struct GpuDeltaJoin {
+  float* states;         // [rows, parts, heads, K, V]
+  const float* through;  // [rows, parts, heads, K, K]
+  const float* initial;  // [rows, heads, K, V], or null: 0
+  float* last;           // the same, or null
+  int parts, heads, keys, values;
+  float initial_factor, last_factor;
+};
+
 struct GpuInverse {
   GpuTimed k;        // 16-bit numbers
   GpuTimed g, beta;  // float32; g.data null: no gates
@@ -51,7 +63,7 @@ struct GpuRest {
   int tokens, heads, keys, values;
 };
 
-constexpr int kGpuInverseThreads = 128;
+constexpr int kGpuInverseThreads = 128, kGpuJoinThreads = 512;
 
 // Bytes of shared memory that a block takes. Of the walks: behind the gated scan's the stages of N, what is multiplied by
 // it, dv, and the betas of four chunks.
@@ -60,6 +72,8 @@ constexpr int gpu_scan_bytes(int keys) { return (gated::gpu_shared_bytes(keys) +
 constexpr int gpu_delta_shared_bytes(int keys) {
   return gpu_scan_bytes(keys) + (gated::kGpuStages + 2) * kGpuSquareBytes + 4 * gated::kGpuChunk * 4;
 }
+// Of delta_join: a piece of the state.
+constexpr int gpu_join_shared_bytes(int keys) { return keys * gated::kGpuPiece * 4; }
 // Of delta_inverse: k, which becomes N; what 16 bits leave of N; A diag(beta) as two tiles, and its diagonal in 32 bits;
 // gates, betas and their sums.
 constexpr int gpu_inverse_shared_bytes(int keys) {

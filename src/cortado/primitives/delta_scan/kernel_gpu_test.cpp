@@ -25,6 +25,7 @@ struct Case {
   bool gates = true, cuts = false, states = true;
   std::vector<int64_t> bounds = {};
   double most_beta = 1;
+  int64_t parts = 1;  // of time
   gpu::Order order = {};
 };
 
@@ -33,10 +34,19 @@ void walk(const GpuScan& scan) {
   gated::Scan<kKeys, kReverse, Task::kRead>(scan).run();
 }
 
+template <int kKeys, bool kReverse>
+void states(const GpuScan& scan) {
+  gated::Scan<kKeys, kReverse, Task::kStates>(scan).run();
+}
+
 template <int kKeys>
 void add(cuda::EmulatedMachine::Kernels& to) {
   const std::string variant = kKeys == 64 ? " KEYS=64" : " KEYS=128";
   using In = GpuDelta;
+  to["gated_scan_states" + variant] = cuda::kernel_of<GpuScan>(&states<kKeys, false>);
+  to["gated_scan_states_reverse" + variant] = cuda::kernel_of<GpuScan>(&states<kKeys, true>);
+  to["gated_scan_join" + variant] = cuda::kernel_of<gated::GpuJoin>(&gated::join_parts);
+  to["delta_join" + variant] = cuda::kernel_of<GpuDeltaJoin>(&delta::join_parts<kKeys>);
   to["gated_scan" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, false>);
   to["gated_scan_reverse" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, true>);
   to["gated_scan_gate_gradient" + variant] = cuda::kernel_of<gated::GpuGateGradient>(&gated::add_up_gate_gradient);
@@ -86,7 +96,7 @@ void check(const Case& c) {
   gated::FormOptions options{.heads = c.heads, .type = at::kFloat};
   options.want_w = true;
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
-  const auto read = gated::differentiate_on_gpu(in, options, scale, packed, machine);
+  const auto read = gated::differentiate_on_gpu(in, options, scale, packed, machine, c.parts);
   expect_near(read.w, o, "o", 8e-3);
   expect_near(first_copy(read.final_state, c.state_heads), last, "last state", 8e-3);
 
@@ -97,7 +107,7 @@ void check(const Case& c) {
   options.want_w = false;
   options.want_y = options.want_rest = true;
   options.want_gate = c.gates;
-  const auto out = gated::differentiate_on_gpu(in, options, scale, packed, machine);
+  const auto out = gated::differentiate_on_gpu(in, options, scale, packed, machine, c.parts);
   const auto summed = [&](const Tensor& x, int64_t at) {
     return x.to(at::kFloat).unflatten(at, {c.state_heads, -1}).sum(at + 1);
   };
@@ -135,11 +145,19 @@ TEST(DeltaScanOnGpu, Packed) {
   check({.tokens = 700, .heads = 1, .state_heads = 1, .bounds = {0, 257, 700}});
 }
 
+TEST(DeltaScanOnGpu, PartsOfTime) {
+  check({.tokens = 330, .heads = 1, .state_heads = 1, .parts = 3});
+  check({.keys = 72, .values = 96, .batch = 2, .tokens = 330, .cuts = true, .parts = 2});
+  check({.keys = 128, .values = 32, .tokens = 140, .gates = false, .states = false, .most_beta = 2, .parts = 4});
+  check({.tokens = 300, .bounds = {0, 3, 3, 190, 300}, .parts = 3});
+  check({.tokens = 1100, .heads = 1, .state_heads = 1, .parts = 0});  // as many as fill the machine
+}
+
 TEST(DeltaScanOnGpu, EveryOrderOfThreadsAndCopies) {
   for (const bool backwards : {false, true}) {
     for (const bool alone : {false, true}) {
       for (const bool late : {false, true}) {
-        check({.tokens = 200, .heads = 1, .state_heads = 1, .order = {backwards, alone, late}});
+        check({.tokens = 200, .heads = 1, .state_heads = 1, .parts = 2, .order = {backwards, alone, late}});
       }
     }
   }

@@ -20,8 +20,8 @@ struct Inverses {
 class Calls : public gated::Calls {
  public:
   Calls(const FormInputs& in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds,
-        cuda::Machine& machine)
-      : gated::Calls(in, options, factor, bounds, machine, 1), beta_(in.beta.to(at::kFloat)) {}
+        cuda::Machine& machine, int64_t parts)
+      : gated::Calls(in, options, factor, bounds, machine, parts), beta_(in.beta.to(at::kFloat)) {}
 
   // o and the state behind the last token; `errors`, if wanted, as o. `with`, `crossings`: where the gates' gradient is.
   Result forward(const Inverses& inverses, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial,
@@ -30,7 +30,8 @@ class Calls : public gated::Calls {
     Result out{timed_like(v), at::empty({rows_, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat))};
     if (errors) *errors = timed_like(v);
     GpuDelta walk = described_walk(in, out.o, errors ? *errors : Tensor(), initial, out.last, 0);
-    start(walk, inverses.straight, crossings ? "delta_scan_dot" : "delta_scan", crossings);
+    walk.inverse = cuda::timed(inverses.straight);
+    start(walk, "delta_scan", crossings);
     return out;
   }
 
@@ -43,7 +44,8 @@ class Calls : public gated::Calls {
     GpuDelta walk = described_walk(in, {}, out.o, final_grad, out.last, 1);
     walk.scan.initial_factor = float(1 / factor_);
     walk.scan.last_factor = float(factor_);
-    start(walk, inverses.turned, crossings ? "delta_gradient_dot" : "delta_gradient", crossings);
+    walk.inverse = cuda::timed(inverses.turned);
+    start(walk, "delta_gradient", crossings);
     return out;
   }
 
@@ -101,13 +103,61 @@ class Calls : public gated::Calls {
     return walk;
   }
 
-  void start(GpuDelta& walk, const Tensor& inverses, const char* name, Crossings* crossings) {
-    const int keys = gated::wide(walk.scan.keys);
+  void start(GpuDelta& walk, const std::string& name, Crossings* crossings) {
     const int64_t pieces = gated::divide_up(walk.scan.values, gated::kGpuPiece);
-    if (crossings) add_crossings(walk.scan, *crossings, pieces, keys, inverses.options().dtype(at::kFloat));
-    walk.inverse = cuda::timed(inverses);
-    machine_.launch({kSource, variant(walk.scan.keys), name, gated::kGpuThreads, size_t(gpu_delta_shared_bytes(keys))},
-                    {unsigned(rows_ * heads_ * pieces)}, &walk);
+    const auto floats = beta_.options();
+    // A walk in parts is one over the values, one over the keys, and itself.
+    const int64_t processors = machine_.multiprocessors(), full = blocks(pieces);
+    if (cut(walk.scan, 6 * full > processors ? 1 : processors / full) > 1) join(walk, name, floats);
+    if (crossings) add_crossings(walk.scan, *crossings, pieces, gated::wide(walk.scan.keys), floats);
+    launch(walk, crossings ? name + "_dot" : name);
+  }
+
+  void launch(const GpuDelta& walk, const std::string& name) {
+    const int64_t pieces = gated::divide_up(walk.scan.values, gated::kGpuPiece);
+    machine_.launch({kSource, variant(walk.scan.keys), name.c_str(), gated::kGpuThreads,
+                     size_t(gpu_delta_shared_bytes(gated::wide(walk.scan.keys)))},
+                    {unsigned(rows_ * heads_ * pieces), unsigned(walk.scan.parts)}, &walk);
+  }
+
+  // What the parts begin with, as the walk's `initial`.
+  void join(GpuDelta& walk, const std::string& name, const at::TensorOptions& floats) {
+    const int64_t keys = walk.scan.keys, values = walk.scan.values, parts = walk.scan.parts;
+    const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);
+    const Tensor through = at::eye(keys, floats).expand({rows_, parts, heads_, keys, keys}).contiguous();
+    const auto narrow = floats.dtype(half_ ? at::kHalf : at::kBFloat16);
+    GpuDelta part = walk;
+    part.written = cuda::timed({});
+    part.scan.initial = nullptr;
+    part.scan.last = states.mutable_data_ptr<float>();
+    part.scan.initial_factor = part.scan.last_factor = 1;
+    launch(part, name);
+    const Tensor nothing = at::zeros({1, 1, 1, keys}, narrow).expand({batch_, tokens_, 1, keys});
+    const Tensor unread = walk.scan.o.data ? at::empty({batch_, tokens_, heads_, keys}, narrow) : Tensor();
+    part.scan.v = cuda::timed(nothing);
+    part.scan.o = cuda::timed(unread);
+    part.scan.values = int(keys);
+    part.scan.last = through.mutable_data_ptr<float>();
+    part.scan.initial = part.scan.last;
+    launch(part, name);
+    const GpuDeltaJoin joined{states.mutable_data_ptr<float>(),
+                              through.const_data_ptr<float>(),
+                              walk.scan.initial,
+                              walk.scan.last,
+                              int(parts),
+                              int(heads_),
+                              int(keys),
+                              int(values),
+                              walk.scan.initial_factor,
+                              walk.scan.last_factor};
+    const int wide = gated::wide(keys);
+    machine_.launch(
+        {kSource, variant(keys), "delta_join", unsigned(kGpuJoinThreads), size_t(gpu_join_shared_bytes(wide))},
+        {unsigned(rows_ * heads_ * gated::divide_up(values, gated::kGpuPiece))}, &joined);
+    walk.scan.initial = joined.states;
+    walk.scan.initial_factor = 1;
+    walk.scan.last = nullptr;
+    part_states_ = states;
   }
 
   const Tensor beta_;
@@ -131,8 +181,8 @@ void rest_of_gradients(Calls& calls, const FormInputs& in, const Tensor& y, cons
 }  // namespace
 
 FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,
-                                 const std::vector<int64_t>* bounds, cuda::Machine& machine) {
-  Calls calls(in, options, factor, bounds, machine);
+                                 const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
+  Calls calls(in, options, factor, bounds, machine, parts);
   const auto floats = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
   FormInputs given = in;
   given.initial = floats(in.initial);

@@ -221,9 +221,19 @@ class Calls {
     scan.crossings = second ? to.products.mutable_data_ptr<float>() : nullptr;
   }
 
+  // Those of a walk in one part, of packed rows as if each was alone: so they are computed as when they are.
+  int64_t blocks(int64_t pieces) const { return (bounds_.get() ? 1 : rows_) * heads_ * pieces; }
+
+  // Into how many parts of its time a walk is cut, of `wanted`.
+  int64_t cut(GpuScan& scan, int64_t wanted) const {
+    scan.part_tokens = int(parts_ ? kGpuChunk : kShortestPart);
+    scan.parts = int(std::clamp<int64_t>(parts_ ? parts_ : wanted, 1,
+                                         std::max<int64_t>(1, divide_up(bounds_.longest, scan.part_tokens))));
+    return scan.parts;
+  }
+
   // Where a row's heads do not fill the GPU: two blocks a multiprocessor.
   int64_t parts_for(int64_t blocks) const {
-    if (parts_) return parts_;
     const int64_t processors = machine_.multiprocessors();
     return blocks > processors / 2 ? 1 : 2 * processors / blocks;
   }
@@ -254,11 +264,7 @@ class Calls {
     const int64_t keys = scan.keys, values = scan.values;
     scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
     scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
-    // Packed rows are cut as if each was alone, so that they are computed as when they are.
-    scan.part_tokens = int(parts_ ? kGpuChunk : kShortestPart);
-    const int64_t parts = std::clamp<int64_t>(parts_for((bounds_.get() ? 1 : rows_) * heads_ * pieces), 1,
-                                              std::max<int64_t>(1, divide_up(bounds_.longest, scan.part_tokens)));
-    scan.parts = int(parts);
+    const int64_t parts = cut(scan, parts_for(blocks(pieces)));
     if (parts == 1) return;
     const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);
     const int64_t kept_width = !channels_ ? 1 : across ? values : keys;

@@ -44,7 +44,7 @@ FormOutputs differentiate_on_gpu(const FormInputs& given, const FormOptions& opt
   const c10::DeviceGuard guard(given.x.device());
   const FormInputs in = widened(given, 8);
   const auto compute = [&] {
-    if (in.beta.defined()) return delta::differentiate_on_gpu(in, options, factor, bounds, machine);
+    if (in.beta.defined()) return delta::differentiate_on_gpu(in, options, factor, bounds, machine, parts);
     Calls calls(in, options, factor, bounds, machine, parts);
     return differentiate_by(calls, in, options, bounds);
   };
