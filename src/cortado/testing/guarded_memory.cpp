@@ -46,7 +46,7 @@ class GuardedMemory : public at::Allocator {
     return {data, data, &give_back, c10::DeviceType::CPU};
   }
   at::DeleterFnPtr raw_deleter() const override { return &give_back; }
-  void copy_data(void* to, const void* from, size_t size) const override { std::memcpy(to, from, size); }
+  void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
 };
 
 GuardedMemory memory;

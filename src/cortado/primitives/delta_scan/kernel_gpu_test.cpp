@@ -29,26 +29,21 @@ struct Case {
   gpu::Order order = {};
 };
 
-template <int kKeys, bool kReverse>
+template <int kKeys, bool kReverse, Task kTask>
 void walk(const GpuScan& scan) {
-  gated::Scan<kKeys, kReverse, Task::kRead>(scan).run();
-}
-
-template <int kKeys, bool kReverse>
-void states(const GpuScan& scan) {
-  gated::Scan<kKeys, kReverse, Task::kStates>(scan).run();
+  gated::Scan<kKeys, kReverse, kTask>(scan).run();
 }
 
 template <int kKeys>
 void add(cuda::EmulatedMachine::Kernels& to) {
   const std::string variant = kKeys == 64 ? " KEYS=64" : " KEYS=128";
   using In = GpuDelta;
-  to["gated_scan_states" + variant] = cuda::kernel_of<GpuScan>(&states<kKeys, false>);
-  to["gated_scan_states_reverse" + variant] = cuda::kernel_of<GpuScan>(&states<kKeys, true>);
+  to["gated_scan_states" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, false, Task::kStates>);
+  to["gated_scan_states_reverse" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, true, Task::kStates>);
   to["gated_scan_join" + variant] = cuda::kernel_of<gated::GpuJoin>(&gated::join_parts);
   to["delta_join" + variant] = cuda::kernel_of<GpuDeltaJoin>(&delta::join_parts<kKeys>);
-  to["gated_scan" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, false>);
-  to["gated_scan_reverse" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, true>);
+  to["gated_scan" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, false, Task::kRead>);
+  to["gated_scan_reverse" + variant] = cuda::kernel_of<GpuScan>(&walk<kKeys, true, Task::kRead>);
   to["gated_scan_gate_gradient" + variant] = cuda::kernel_of<gated::GpuGateGradient>(&gated::add_up_gate_gradient);
   to["delta_inverse" + variant] = cuda::kernel_of<GpuInverse>([](const auto& in) { Inverse<kKeys>(in).run(); });
   to["delta_store" + variant] = cuda::kernel_of<GpuStored>(&delta::store);
