@@ -30,7 +30,7 @@ configure() {
   cmake -S "$copy" --preset release -B "$logs/build" -DCORTADO_PYTHON:FILEPATH="$python" ${CMAKE_FLAGS:-}
 }
 build() { cmake --build "$logs/build" -j "$JOBS"; }
-ctest() { command ctest --test-dir "$logs/build" --output-on-failure -j 1; }
+ctest() { OMP_NUM_THREADS=1 command ctest --test-dir "$logs/build" --output-on-failure -j "$JOBS"; }
 pytest() { cd "$copy" && CORTADO_BUILD="$logs/build" OMP_NUM_THREADS=1 "$python" -m pytest -q -n "$JOBS" tests; }
 
 check() { # one name; a line for each step

@@ -274,7 +274,7 @@ def test_a_conversation_of_the_playground(open_page):
     page.get_by_role("button", name="Inspect").click()
     wait_shown(page)
     expect(page.locator("main")).to_contain_text("A conversation of 2 messages")
-    text = "".join(page.locator(".token").all_inner_texts()).replace("⏎", "\n")
+    text = "".join(page.locator(".token").all_inner_texts()).replace("⏎", "\n").replace("␣", " ")
     assert "<|im_start|>user\nName a city." in text and said[:12] in text
     expect(page.locator(".token").first).to_have_text("<|im_start|>")
     page.get_by_role("button", name="A text instead").click()
