@@ -221,7 +221,8 @@ class LatteCase:
 
 
 LATTES = [LatteCase("bfloat16"), LatteCase("float32", torch.float32), LatteCase("float32 extremes", torch.float32, size=100.0),
-          LatteCase("one token", tokens=1, state=True), LatteCase("steep", size=40.0, tokens=300), LatteCase("extremes", size=1e4, tokens=200),
+          LatteCase("one token", tokens=1, state=True),
+          LatteCase("one token in float32", torch.float32, batch=64, tokens=1, state=True), LatteCase("steep", size=40.0, tokens=300), LatteCase("extremes", size=1e4, tokens=200),
           LatteCase("unseen", unseen=0.3), LatteCase("state", state=True), LatteCase("narrow", latents=24, values=40),
           LatteCase("wide", latents=128, values=128), LatteCase("long", batch=1, tokens=20000, heads=1),
           LatteCase("packed", batch=1, state=True, bounds=(0, 3, 3, 260, 700)),
@@ -272,6 +273,24 @@ def test_window_attention_is_float64s(case):
         leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in inputs]
         packed = torch.tensor(bounds, device=device) if bounds else None
         o, lse, row_max = OPS.window_attention(*leaves, cu_seqlens=packed, **case)
+        grad = torch.autograd.grad([o, lse], leaves, [grads[0].to(o), grads[1].to(lse)])
+        return [lse.detach(), row_max.detach(), o.detach(), *grad]
+
+    right, found, again = results("cpu", torch.float64), results("cuda", BF16), results("cuda", BF16)
+    for i, (x, y, z) in enumerate(zip(right, found, again, strict=True)):
+        assert error(y, x) < (1e-5 if i < 2 else 8e-3) and torch.equal(y, z)
+
+
+@pytest.mark.parametrize("case", [{}, {"window": 500}, {"causal": False}], ids=str)
+@pytest.mark.parametrize("queries", [1, 5, 64])
+def test_few_queries_of_many_keys_are_float64s(queries, case):
+    torch.manual_seed(4)
+    inputs = [torch.randn(2, tokens, 2, 64).to(BF16) for tokens in (queries, 2048, 2048)]
+    grads = torch.randn(2, queries, 2, 64).to(BF16), torch.randn(2, queries, 2)
+
+    def results(device, dtype):
+        leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in inputs]
+        o, lse, row_max = OPS.window_attention(*leaves, **case)
         grad = torch.autograd.grad([o, lse], leaves, [grads[0].to(o), grads[1].to(lse)])
         return [lse.detach(), row_max.detach(), o.detach(), *grad]
 

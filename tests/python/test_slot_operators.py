@@ -219,6 +219,16 @@ def test_autocast_keeps_the_types_it_is_given():
     torch.testing.assert_close(wide, ops.abc(q, q, v, s)[0])
 
 
+def test_scores_by_latents_have_shapes_and_no_numbers_without_a_gpu():
+    make = lambda *sizes: torch.empty(sizes, dtype=torch.bfloat16, device="meta")
+    q, s = make(2, 7, 3, 16), make(2, 7, 3, 8)
+    found = torch.ops.cortado._latte_scores(q, s, q)
+    assert [tuple(x.shape) for x in found] == [(2, 7, 3, 8), (2, 3, 8, 16), (2, 3, 8), (2, 3, 8)]
+    assert all(x.dtype == torch.float32 for x in found)
+    with pytest.raises(RuntimeError, match="no kernels for these tensors"):
+        torch.ops.cortado._latte_scores(*(torch.zeros_like(x, device="cpu") for x in (q, s, q)))
+
+
 def test_what_belongs_together_says_so():
     x = torch.zeros(1, 4, 1, 3)
     state = torch.zeros(1, 1, 3, 3)

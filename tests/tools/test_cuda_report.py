@@ -26,8 +26,9 @@ KERNELS = {"gated_scan/kernel.cu": {"gated_scan", "gated_scan_dot_reverse", "gat
            "delta_scan/kernel.cu": {"delta_scan", "delta_gradient_dot", "delta_inverse", "delta_rest"},
            "elementwise_scan/kernel.cu": {"scan_apply", "scan_gradient_summarize", "scan_stream"},
            "latte_scan/kernel.cu": {"latte_read", "latte_weights", "latte_values", "latte_logits", "latte_join"},
+           "latte_scan/kernel_step.cu": {"latte_step"},
            "short_conv/kernel.cu": {"short_conv_backward"}, "time_softmax/kernel.cu": {"time_softmax_join"},
-           "window_attention/kernel.cu": {"attention_forward", "attention_dots"}}  # fmt: skip
+           "window_attention/kernel.cu": {"attention_forward", "attention_forward_part", "attention_dots"}}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/abc/op.h"
 
+#include "cortado/primitives/latte_scan/scores.h"
 #include "cortado/primitives/time_softmax/op.h"
 
 namespace cortado {
@@ -13,6 +14,16 @@ TensorTuple<5> abc_operator(const Tensor& q, const Tensor& k, const Tensor& v, c
                             const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
   const AbcResult result = abc(q, k, v, s, scale, {key_state, value_state, normalizer, maximum}, cu_seqlens);
   return {result.o, result.key_state, result.value_state, result.normalizer, result.maximum};
+}
+
+// By kernels that have the softmax over time within: slots are latents, of keys and then of values.
+AbcResult abc_by_latents(const SlotInputs& in, const Tensor& s, const AbcState& start,
+                         const OptionalTensor& cu_seqlens) {
+  const LatteResult keys = latte_scores(in.q, s, in.k, {start.key_state, start.normalizer, start.maximum}, cu_seqlens);
+  const Tensor p = at::softmax(keys.o * in.scale, -1);
+  const LatteResult values =
+      latte_scan(p, s, in.v, false, {start.value_state, start.normalizer, start.maximum}, cu_seqlens);
+  return {values.o, keys.state, values.state, values.normalizer, values.maximum};
 }
 
 }  // namespace
@@ -33,6 +44,7 @@ AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s
     expect_shape(kAbcOp, "normalizer", *start.normalizer, {sizes.rows, sizes.heads.state, sizes.slots});
     expect_shape(kAbcOp, "maximum", *start.maximum, {sizes.rows, sizes.heads.state, sizes.slots});
   }
+  if (v.sym_size(1) != 1 && latte_scores_take(in.q, s, in.k, in.v)) return abc_by_latents(in, s, start, cu_seqlens);
   const TimeSoftmax p =
       time_softmax(expand_heads(s.to(type), sizes.heads.state), start.normalizer, start.maximum, cu_seqlens);
   in.normalizer = expand_heads(p.normalizer, sizes.heads.out);

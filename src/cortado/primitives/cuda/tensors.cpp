@@ -36,6 +36,19 @@ GpuTimed timed(const Tensor& x) {
   return {x.data_ptr(), batch, x.stride(2), int(x.stride(1)), int(x.size(2))};
 }
 
+Tensor readable(const Tensor& x) {
+  if (!x.defined()) return x;
+  const auto type = x.scalar_type();
+  const Tensor typed = type == at::kFloat || type == at::kBFloat16 ? x : x.to(at::kFloat);
+  return typed.stride(-1) == 1 || typed.size(-1) == 1 ? typed : typed.contiguous();
+}
+
+GpuToken token(const Tensor& x) {
+  if (!x.defined()) return {nullptr, 0, 0, 1, 0};
+  return {x.const_data_ptr(), x.size(0) == 1 ? 0 : x.stride(0), x.stride(2), int(x.size(2)),
+          x.scalar_type() == at::kBFloat16};
+}
+
 Blocks row_blocks(int64_t batch, int64_t rows, int64_t width) {
   const int64_t each = rows_of_block(int(width));
   return {unsigned((rows + each - 1) / each), unsigned(batch)};

@@ -7,6 +7,7 @@
 
 #include "cortado/primitives/cuda/machine.h"
 #include "cortado/primitives/cuda/timed.h"
+#include "cortado/primitives/cuda/token_gpu.h"
 
 namespace cortado::cuda {
 
@@ -35,6 +36,11 @@ Tensor in_pieces(const Tensor& x);
 
 // [B|1,T,h] or [B|1,T,h,width]; undefined: no data. One batch row stands for all.
 GpuTimed timed(const Tensor& x);
+
+// One token [B|1,1,h] or [B|1,1,h,width] in a type that kernels of one token read, the last dimension's numbers side by
+// side; undefined stays undefined. token() is of such a tensor.
+Tensor readable(const Tensor& x);
+GpuToken token(const Tensor& x);
 
 // Of kernels that go through rows of numbers of up to `width` (rows.h).
 Blocks row_blocks(int64_t batch, int64_t rows, int64_t width);

@@ -2,7 +2,7 @@
 // 32 rows, and reads and writes them once.
 #pragma once
 
-#include "cortado/primitives/cuda/device.h"
+#include "cortado/primitives/cuda/token_gpu-inl.h"
 #include "cortado/primitives/gated_scan/step_gpu.h"
 
 namespace cortado::gated {
@@ -106,21 +106,9 @@ class Step {
     }
   }
 
-  // Of the four warps' numbers, to all.
-  DEV float total(float own) const {
-    __syncthreads();
-    sums()[warp_ * 32 + lane_] = own;
-    __syncthreads();
-    float all = 0;
-    UNROLL for (int w = 0; w < 4; ++w) all += sums()[w * 32 + lane_];
-    return all;
-  }
+  DEV float total(float own) const { return total_of_warps(own, sums()); }
 
-  DEV float number(const GpuToken& x, int head, int i, int heads) const {
-    const long long place = row_ * x.batch + head / (heads / x.heads) * x.head + i;
-    if (x.is_short) return unpack_low(static_cast<const u16*>(x.data)[place]);
-    return static_cast<const float*>(x.data)[place];
-  }
+  DEV float number(const GpuToken& x, int head, int i, int heads) const { return number_of(x, row_, head, i, heads); }
   DEV float key(int i) const { return number(in_.k, head_, i, in_.state_heads); }
   DEV float decay(int i) const {
     if (!in_.decay.data) return 1;
@@ -129,9 +117,7 @@ class Step {
   }
   DEV void write(int head, int width, int i, float sum) const {
     const long long place = (static_cast<long long>(row_) * in_.heads + head) * width + i;
-    const float o = sum * in_.factor;
-    if (in_.short_o) static_cast<u16*>(in_.o)[place] = static_cast<u16>(pack(o, 0));
-    if (!in_.short_o) static_cast<float*>(in_.o)[place] = o;
+    write_number(in_.o, in_.short_o, place, sum * in_.factor);
   }
 
   const GpuStep& in_;

@@ -1,15 +1,11 @@
-// One token of a scan on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC: nothing is included.
+// One token of a scan on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
 #pragma once
+
+#include "cortado/primitives/cuda/token_gpu.h"
 
 namespace cortado::gated {
 
-// [B, heads, width] of one token, its last dimension without gaps; float32, or of bfloat16.
-struct GpuToken {
-  const void* data;  // null: not there
-  long long batch, head;
-  int heads;  // divides the state's; of q the output's
-  int is_short;
-};
+using cuda::GpuToken;
 
 // S' = decay S + k u^T, u = v, or with beta beta (v - (decay S)^T k); o = factor S'^T q, or read along the values factor S' q;
 // with a bonus, of each key, o = factor (S + diag(bonus) k v^T)^T q.

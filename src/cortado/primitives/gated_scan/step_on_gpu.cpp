@@ -1,28 +1,10 @@
 #include "cortado/primitives/gated_scan/step_on_gpu.h"
 
 #include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/step_gpu.h"
 
 namespace cortado::gated {
-
-namespace {
-
-// In a type that the kernel reads, the last dimension's numbers side by side; undefined stays undefined.
-Tensor readable(const Tensor& x) {
-  if (!x.defined()) return x;
-  const auto type = x.scalar_type();
-  const Tensor typed = type == at::kFloat || type == at::kBFloat16 ? x : x.to(at::kFloat);
-  return typed.stride(-1) == 1 || typed.size(-1) == 1 ? typed : typed.contiguous();
-}
-
-// [B|1,1,h] or [B|1,1,h,width].
-GpuToken token(const Tensor& x) {
-  if (!x.defined()) return {nullptr, 0, 0, 1, 0};
-  return {x.const_data_ptr(), x.size(0) == 1 ? 0 : x.stride(0), x.stride(2), int(x.size(2)),
-          x.scalar_type() == at::kBFloat16};
-}
-
-}  // namespace
 
 bool gpu_takes_step(const ScanCall& call) {
   const Tensor &x = call.form.x, &v = call.form.v;
@@ -41,6 +23,7 @@ TensorTuple<2> step_on_gpu(const ScanCall& call, cuda::Machine& machine) {
   const c10::DeviceGuard guard(call.form.x.device());
   const FormInputs& form = call.form;
   const int64_t batch = form.x.size(0), keys = form.x.size(3), values = form.v.size(3), heads = call.options.heads;
+  using cuda::readable, cuda::token;
   const Tensor q = readable(call.query), k = readable(form.x), v = readable(form.v), g = readable(form.g);
   const Tensor beta = readable(form.beta),
                bonus = readable(form.bonus.defined() ? form.bonus.unsqueeze(0).unsqueeze(0) : form.bonus);

@@ -13,7 +13,7 @@ using cuda::GpuTimed;
 // as the gated scan does without gates, where S is rescaled by channel when a chunk begins:
 //   task          q        k     v     S            o is then
 //   read          U        W     v     [L, V]       the output
-//   weights       do       v     W     [V, L]       times 1 / N: w, the derivative by p
+//   weights       do       v     W     [V, L]       times 1 / N: w, the derivative by p; of keys in v and queries in do: scores
 //   values        W        U     do    [L, V]       dv                                in reverse, from the last token on
 //   logits        v        do    U     [V, L]       W (o - D), dtheta; D_s = sum of U_t w_t over t >= s      in reverse
 struct GpuLatte {

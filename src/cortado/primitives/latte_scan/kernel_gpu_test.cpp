@@ -6,8 +6,10 @@
 
 #include "cortado/base/error.h"
 #include "cortado/primitives/cuda/emulated_machine.h"
+#include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/latte_scan/kernel.cu"
 #include "cortado/primitives/latte_scan/on_gpu.h"
+#include "cortado/primitives/time_softmax/op.h"
 #include "cortado/testing/gpu_kernels.h"
 #include "cortado/testing/kernels.h"
 
@@ -108,6 +110,72 @@ void check(const Case& c) {
   if (!c.state) return;
   expect_near(out.state, gradients[3], "dstate", c.most);
   expect_near(out.normalizer, gradients[4], "dnormalizer", 1.5 * c.most);
+}
+
+// latte_scores: latte's weights, with the keys in the place of the values.
+void check_scores(const Case& c) {
+  at::manual_seed(5);
+  const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
+  const auto numbers = [&](int64_t width, double size) {
+    return (at::randn({c.batch, c.tokens, c.heads, width}) * size).to(at::kBFloat16);
+  };
+  GpuLatteInputs in;
+  in.query = alone(numbers(c.values, 1));
+  Tensor theta = numbers(c.latents, c.size);
+  if (c.unseen) theta.masked_fill_(at::rand_like(theta, at::kFloat).lt(0.3), -INFINITY);
+  in.theta = alone(theta);
+  in.v = alone(numbers(c.values, 1));
+  in.bounds = c.bounds.empty() ? nullptr : &c.bounds;
+  std::vector<Tensor> leaves;
+  for (const Tensor& x : {in.query, in.theta, in.v}) leaves.push_back(x.to(at::kDouble).requires_grad_());
+  OptionalTensor start, sums, maxima;
+  if (c.state) {
+    in.state = alone(at::randn({rows, c.heads, c.latents, c.values}));
+    in.normalizer = alone(at::rand({rows, c.heads, c.latents}) + 1);
+    in.maximum = alone(at::randn({rows, c.heads, c.latents}));
+    start = in.state.to(at::kDouble).requires_grad_();
+    sums = in.normalizer.to(at::kDouble).requires_grad_();
+    maxima = in.maximum.to(at::kDouble);
+    leaves.insert(leaves.end(), {*start, *sums});
+  }
+  const OptionalTensor bounds = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
+  const TimeSoftmax keys = time_softmax_reference(leaves[1], sums, maxima, bounds);
+  const auto [read, state] =
+      gated_scan_reference(leaves[0], keys.keys, leaves[2], keys.gate, "value", 1.0, {}, start, bounds, false);
+  const Tensor nothing = keys.normalizer == 0;
+  const Tensor right = (read / keys.normalizer.masked_fill(nothing, 1)).masked_fill(nothing, 0);
+  auto machine = emulated(c.order, c.apart);
+  const LatteResult found = scores_on_gpu(in, machine, c.parts);
+  EXPECT_EQ(found.o.scalar_type(), at::kFloat);
+  expect_near(found.o, right, "scores", c.most);
+  expect_near(found.state, state, "state", c.most);
+  expect_near(found.normalizer, keys.last_normalizer, "normalizer", 1e-5);
+  EXPECT_TRUE(at::equal(found.maximum.to(at::kDouble), keys.last_maximum));
+
+  GpuLatteGradients given;
+  given.v = alone(at::randn(right.sizes()));
+  given.state = alone(at::randn(state.sizes()) * 0.1);
+  given.normalizer = alone(at::randn(keys.last_normalizer.sizes()) * 0.1);
+  const auto gradients =
+      torch::autograd::grad({right, state, keys.last_normalizer}, leaves,
+                            {given.v.to(at::kDouble), given.state.to(at::kDouble), given.normalizer.to(at::kDouble)});
+  const GpuLatteGradients out = differentiate_scores_on_gpu(in, given, machine, c.parts);
+  expect_near(out.query, gradients[0], "dq", 1.5 * c.most);
+  expect_near(out.theta, gradients[1], "dtheta", 1.5 * c.most);
+  expect_near(out.v, gradients[2], "dk", 1.5 * c.most);
+  if (!c.state) return;
+  expect_near(out.state, gradients[3], "dstate", c.most);
+  expect_near(out.normalizer, gradients[4], "dnormalizer", 1.5 * c.most);
+}
+
+TEST(LatteOnGpu, ScoresOfSlots) {
+  check_scores({.state = true});
+  check_scores({.state = true, .parts = 3});
+  check_scores({.latents = 16, .values = 96, .batch = 2, .tokens = 70, .heads = 3});
+  check_scores({.latents = 128, .values = 32, .tokens = 140, .unseen = true});
+  check_scores({.tokens = 300, .state = true, .bounds = {0, 3, 3, 190, 300}, .parts = 4});
+  check_scores({.heads = 1, .state = true, .size = 40, .parts = 2, .most = 1e-2});  // logits that rise steeply
+  check_scores({.state = true, .apart = false});
 }
 
 TEST(LatteOnGpu, EveryLength) {

@@ -46,6 +46,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     factors_ = sums_ + kGpuWarps * kWidth;
     steep_ = reinterpret_cast<volatile u32*>(factors_ + kWidth);
     outer_ = factors_ + kWidth + 4;
+    if constexpr (kTask == Task::kWeights) Base::find_output();
     order_ = kReverse ? kGpuWarps - 1 - thread_ / 32 : thread_ / 32;
   }
 
@@ -323,6 +324,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
       add_pairs<true>(o, q, in, tile, tile);
     }
     if constexpr (kAcross) finish(o, stage, tile);
+    if constexpr (kTask == Task::kWeights) return Base::write(o, tile, c);
     Base::write_to(Base::o_, scan_.o.token, o, tile, c);
   }
 

@@ -64,12 +64,22 @@ class Calls {
     return {out.o, last.state, last.sums, last.maxima};
   }
 
+  LatteResult scores(const Tensor& query) {
+    const Tensor o = at::empty({batch_, tokens_, heads_, latents_}, floats());
+    const Tensor carries = at::empty({chunks(), heads_, 2, latents_}, floats());
+    const bool whole = parts_ == 1;  // else the states are left by what joins the parts, which is not turned
+    const Carried last = states(whole);
+    weights_of(cuda::in_pieces(query), o, carries, last);
+    return {o, whole ? turned(last.state) : last.state, last.sums, last.maxima};
+  }
+
   GpuLatteGradients differentiate(const GpuLatteInputs& in, const GpuLatteGradients& given) {
     const Tensor query = cuda::in_pieces(in.query.to(v_.scalar_type()));
     const Tensor grad = given.v.defined() ? cuda::in_pieces(given.v) : at::zeros_like(v_);
     const Tensor carries = at::empty({chunks(), heads_, 2, latents_}, floats());
     const Tensor maxima = at::empty({rows_, heads_, latents_}, floats());
-    const Tensor weights = weights_of(grad, carries, maxima);
+    const Tensor weights = empty(latents_);
+    weights_of(grad, weights, carries, {{}, {}, maxima});
     GpuLatteGradients out;
     Tensor p = query;
     out.query = weights;
@@ -183,16 +193,15 @@ class Calls {
     return states.defined() ? states.transpose(-1, -2).contiguous() : states;
   }
 
-  // The derivative by p, and what is in front of each chunk; `maxima` become the last ones.
-  Tensor weights_of(const Tensor& grad, const Tensor& carries, const Tensor& maxima) {
-    const Tensor weights = empty(latents_);
-    const Carried last{{}, {}, maxima}, begin = parts_ > 1 ? forward_parts(&last) : start_;
+  // The derivative by p, in the type of `weights`, and what is in front of each chunk and behind the last.
+  void weights_of(const Tensor& grad, const Tensor& weights, const Tensor& carries, const Carried& last) {
+    const Carried begin = parts_ > 1 ? forward_parts(&last) : start_;
     const Carried across{turned(begin.state), begin.sums, begin.maxima};
     GpuLatte call = described(grad, v_, theta_, weights, across);
+    call.scan.wide = weights.scalar_type() == at::kFloat;
     call.carries = carries.mutable_data_ptr<float>();
     if (parts_ == 1) leave(call, last);
     launch("latte_weights", call, true, false);
-    return weights;
   }
 
   void query_gradient(const Tensor& query, const Tensor& weights, Tensor& p, Tensor& gradient) {
@@ -281,6 +290,11 @@ LatteResult read_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine, int64_
   return Calls(with_plain_states(in), machine, parts).read(in.query);
 }
 
+LatteResult scores_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine, int64_t parts) {
+  const c10::DeviceGuard guard(in.v.device());
+  return Calls(with_plain_states(in), machine, parts).scores(in.query);
+}
+
 GpuLatteGradients differentiate_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given, cuda::Machine& machine,
                                        int64_t parts) {
   const c10::DeviceGuard guard(in.v.device());
@@ -290,6 +304,18 @@ GpuLatteGradients differentiate_on_gpu(const GpuLatteInputs& in, const GpuLatteG
   }
   if (plain.v.defined()) plain.v = plain.v.to(in.v.scalar_type());
   return Calls(with_plain_states(in), machine, parts).differentiate(in, plain);
+}
+
+// sum over l of dscore_l q . S_l / alpha_l is what latte reads with weights dscore of the keys, times q: so q's derivative
+// is that read, and those of logits and keys are latte's, where q comes from behind.
+GpuLatteGradients differentiate_scores_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given,
+                                              cuda::Machine& machine, int64_t parts) {
+  GpuLatteInputs read = in;
+  read.query = given.v.defined() ? given.v.to(in.v.scalar_type()) : at::zeros_like(in.theta);
+  read.softmax = false;
+  GpuLatteGradients out = differentiate_on_gpu(read, {{}, {}, in.query, given.state, given.normalizer}, machine, parts);
+  out.query = read_on_gpu(read, machine, parts).o;
+  return out;
 }
 
 }  // namespace cortado::latent

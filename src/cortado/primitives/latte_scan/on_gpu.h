@@ -25,8 +25,13 @@ bool gpu_takes(const GpuLatteInputs& in);
 // `parts`: of time; 0: as many as fill the GPU.
 LatteResult read_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine, int64_t parts = 0);
 
+// latte_scores (scores.h): of queries [B,T,H,K] in `query`, of v's type, and keys in `v`. o: float32 [B,T,H,L].
+LatteResult scores_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine, int64_t parts = 0);
+
 // `given`: of o (in `v`), of the last state and of its sums. Derivatives in 16 bits, those of states in float32.
 GpuLatteGradients differentiate_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given, cuda::Machine& machine,
                                        int64_t parts = 0);
+GpuLatteGradients differentiate_scores_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given,
+                                              cuda::Machine& machine, int64_t parts = 0);
 
 }  // namespace cortado::latent

@@ -7,6 +7,7 @@
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/latte_scan/kernel.h"
 #include "cortado/primitives/latte_scan/on_gpu.h"
+#include "cortado/primitives/latte_scan/step_on_gpu.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/time_softmax/op.h"
 
@@ -181,9 +182,10 @@ LatteOutputs forward(const LatteArguments& in) {
   const Sizes sizes = check(in);
   const Bounds bounds(kLatteScan, in.v.is_cuda() ? in.cu_seqlens : std::nullopt, in.v.size(1));
   const auto on_gpu = gpu_inputs(in, bounds);
-  const LatteResult out = latent::gpu_takes(on_gpu) ? latent::read_on_gpu(on_gpu, cuda::machine_of(in.v))
-                          : kernel_takes(in)        ? latte_by_kernel(in, sizes)
-                                                    : latte_by_scans(in, sizes);
+  const LatteResult out = latent::gpu_takes_step(on_gpu) ? latent::step_on_gpu(on_gpu, cuda::machine_of(in.v))
+                          : latent::gpu_takes(on_gpu)    ? latent::read_on_gpu(on_gpu, cuda::machine_of(in.v))
+                          : kernel_takes(in)             ? latte_by_kernel(in, sizes)
+                                                         : latte_by_scans(in, sizes);
   return {out.o, out.state, out.normalizer, out.maximum};
 }
 

@@ -19,7 +19,7 @@ struct Place {
 
 DEV Place place_of(const GpuAttention& in) {
   Place at;
-  at.tile = blockIdx.x;
+  at.tile = in.parts ? 0 : blockIdx.x;
   at.head = blockIdx.y;
   at.row = blockIdx.z;
   at.first_query = in.query_bounds ? in.query_bounds[at.row] : 0;
@@ -35,6 +35,7 @@ struct Span {
 };
 DEV int larger(int a, int b) { return a > b ? a : b; }
 DEV int smaller(int a, int b) { return a < b ? a : b; }
+DEV int tiles_of(int tokens) { return (tokens + kGpuTile - 1) / kGpuTile; }
 
 // The keys that query t sees, and the queries that see key s.
 DEV Span keys_of(const GpuAttention& in, const Place& at, int t) {
@@ -77,28 +78,10 @@ class Attention {
   // o, lse, row_max and denominator of 64 queries.
   DEV void forward() {
     if (begin_ >= at_.queries) return;
-    const Pair pair = keys_and_values();
     const Span all = span_of_queries();
-    fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries,
-          in_.key_size);
-    const int first = all.begin / kGpuTile;
-    fetch_pair(pair, all, first, 1);
-    Span seen[2];
-    for (int half = 0; half < 2; ++half) seen[half] = keys_of(in_, at_, row(half));
     float o[kTiles][4] = {}, most[2] = {-infinity(), -infinity()}, sum[2] = {0, 0};
-    for (int n = first; n * kGpuTile < all.end; ++n) {
-      wait_for_groups<0>();
-      __syncthreads();
-      fetch_pair(pair, all, n + 1, 1);
-      const int stage = 1 + (n & 1) * 2;
-      float s[8][4] = {};
-      products(s, tile(0), warp_ * 16, tile(stage), 0);
-      softmax_step(s, o, most, sum, seen, n * kGpuTile);
-      add_products(o, s, tile(stage + 1), 0);
-    }
-    wait_for_groups<0>();
+    add_keys(o, most, sum, all, all.begin / kGpuTile);
     UNROLL for (int half = 0; half < 2; ++half) {
-      UNROLL for (int d = 1; d < 4; d <<= 1) sum[half] += __shfl_xor_sync(~0u, sum[half], d);
       const float share = sum[half] > 0 ? 1 / sum[half] : 0.0f;
       UNROLL for (int j = 0; j < kTiles; ++j) {
         o[j][2 * half] *= share;
@@ -107,6 +90,31 @@ class Attention {
       write_sums(half, most[half], sum[half]);
     }
     write(o, in_.o, at_.first_query, at_.queries, in_.value_size);
+  }
+
+  // What a part of their keys' tiles gives to the row's queries, of which there are no more than one tile.
+  DEV void forward_part() {
+    const Span all = span_of_queries();
+    const int part = blockIdx.x, first = all.begin / kGpuTile, tiles = larger(tiles_of(all.end) - first, 0);
+    const int begin = first + tiles * part / in_.parts, end = first + tiles * (part + 1) / in_.parts;
+    float o[kTiles][4] = {}, most[2] = {-infinity(), -infinity()}, sum[2] = {0, 0};
+    add_keys(o, most, sum, {all.begin, smaller(all.end, end * kGpuTile)}, begin);
+    const long long before = static_cast<long long>(part) * in_.rows * in_.queries * in_.heads;
+    UNROLL for (int half = 0; half < 2; ++half) {
+      if (row(half) >= at_.queries) continue;
+      const long long place = before + number(row(half));
+      if ((lane_ & 3) == 0) {
+        in_.part_max[place] = most[half];
+        in_.part_sum[place] = sum[half];
+      }
+      UNROLL for (int j = 0; j < kTiles; ++j) {
+        const int column = j * 8 + (lane_ & 3) * 2;  // widths are multiples of 8
+        if (column >= in_.value_size) continue;
+        float* to = in_.part_o + place * in_.value_size + column;
+        to[0] = o[j][2 * half];
+        to[1] = o[j][2 * half + 1];
+      }
+    }
   }
 
   // dq of 64 queries: dS = P (do v^T - delta), dq = scale dS k.
@@ -196,6 +204,30 @@ class Attention {
   }
 
  private:
+  // Tiles of keys from `first` to the span's end, added to o, which is not divided by the sum.
+  DEV void add_keys(float (*o)[4], float* most, float* sum, const Span& all, int first) const {
+    const Pair pair = keys_and_values();
+    fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries,
+          in_.key_size);
+    fetch_pair(pair, all, first, 1);
+    Span seen[2];
+    for (int half = 0; half < 2; ++half) seen[half] = keys_of(in_, at_, row(half));
+    for (int n = first; n * kGpuTile < all.end; ++n) {
+      wait_for_groups<0>();
+      __syncthreads();
+      fetch_pair(pair, all, n + 1, 1);
+      const int stage = 1 + (n & 1) * 2;
+      float s[8][4] = {};
+      products(s, tile(0), warp_ * 16, tile(stage), 0);
+      softmax_step(s, o, most, sum, seen, n * kGpuTile);
+      add_products(o, s, tile(stage + 1), 0);
+    }
+    wait_for_groups<0>();
+    UNROLL for (int half = 0; half < 2; ++half) {
+      UNROLL for (int d = 1; d < 4; d <<= 1) sum[half] += __shfl_xor_sync(~0u, sum[half], d);
+    }
+  }
+
   DEV Rows tile(int i) const { return {base_ + i * kBytes}; }
   DEV float* numbers(int n) const {
     return reinterpret_cast<float*>(shared_memory() + 6 * kBytes) + (n & 1) * 2 * kGpuTile;

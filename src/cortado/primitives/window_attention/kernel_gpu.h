@@ -21,6 +21,18 @@ struct GpuAttention {
   // The gradients:
   GpuTimed grad_o, grad_q, grad_k, grad_v;  // 16-bit; grad_k and grad_v have all heads
   const float* delta;                       // [B, queries, heads]: do . o - dlse
+  // Few queries of many keys, whose tiles are shared out to so many blocks; not packed, and in place of what is above:
+  int parts;
+  float* part_o;               // [parts, B, queries, heads, V], not divided by the sum
+  float *part_max, *part_sum;  // [parts, B, queries, heads]
+};
+
+// The parts' outputs and sums, brought to the largest of their maxima.
+struct GpuAttentionJoin {
+  const float *part_o, *part_max, *part_sum;
+  GpuTimed o;
+  float *lse, *row_max, *denominator;
+  int parts, rows, queries, heads, value_size;
 };
 
 // delta, of [B, queries] dense rows of every head.
@@ -32,6 +44,7 @@ struct GpuDots {
 };
 
 constexpr int kGpuTile = 64, kGpuAttentionThreads = 128;
+constexpr int kGpuJoinThreads = 128;  // of a block: a warp a query's head
 
 constexpr int gpu_tile_bytes(int width) { return kGpuTile * width * 2; }
 // Queries and two stages of keys and values; with gradients queries, do, and the same; keys, values, and two stages of

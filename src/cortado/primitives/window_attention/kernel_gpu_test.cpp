@@ -20,6 +20,7 @@ struct Case {
   bool causal = true;
   std::vector<int64_t> bounds = {}, key_bounds = {}, first_key = {};
   gpu::Order order = {};
+  int64_t parts = 0;  // of the keys
 };
 
 template <int kWidth>
@@ -28,6 +29,8 @@ void add(cuda::EmulatedMachine::Kernels& to) {
   using One = Attention<kWidth>;
   using In = GpuAttention;
   to["attention_forward" + variant] = cuda::kernel_of<In>([](const In& in) { One(in).forward(); });
+  to["attention_forward_part" + variant] = cuda::kernel_of<In>([](const In& in) { One(in).forward_part(); });
+  to["attention_join" + variant] = cuda::kernel_of<GpuAttentionJoin>(&window::join_keys);
   to["attention_gradient_of_queries" + variant] =
       cuda::kernel_of<In>([](const In& in) { One(in).gradient_of_queries(); });
   to["attention_dots" + variant] = cuda::kernel_of<GpuDots>(&window::dots);
@@ -62,7 +65,7 @@ void check(const Case& c) {
   add<64>(kernels);
   add<128>(kernels);
   cuda::EmulatedMachine machine(kernels, c.order);
-  const BlockedOutputs out = forward_on_gpu(q, k, v, options, machine);
+  const BlockedOutputs out = forward_on_gpu(q, k, v, options, machine, c.parts);
   expect_near(out.o, o.detach(), "o", 6e-3);
   expect_near(out.lse, lse.detach(), "lse", 1e-5);
   expect_near(out.row_max, row_max.detach(), "row_max", 1e-5);
@@ -102,6 +105,22 @@ TEST(WindowAttentionOnGpu, QueriesAreAlignedToTheEndOfTheKeys) {
 TEST(WindowAttentionOnGpu, KeysThatAreNotThere) {
   check({.batch = 2, .queries = 1, .keys = 100, .window = 100, .first_key = {70, 0}});
   check({.batch = 2, .queries = 150, .keys = 150, .window = 90, .first_key = {70, 5}});  // some queries see nothing
+}
+
+TEST(WindowAttentionOnGpu, PartsOfTheKeys) {
+  for (const int64_t parts : {0, 2, 3, 7}) {
+    check({.queries = 1, .keys = 400, .parts = parts});
+    check({.batch = 2, .queries = 5, .keys = 333, .heads = 4, .window = 150, .parts = parts});
+  }
+  check({.queries = 64, .keys = 500, .key_size = 128, .value_size = 96, .parts = 3});
+  check({.queries = 20, .keys = 300, .window = 40, .causal = false, .parts = 2});
+  check({.queries = 30, .keys = 10, .parts = 2});  // the first see nothing
+  check({.batch = 2, .queries = 3, .keys = 300, .first_key = {299, 140}, .parts = 4});
+  check({.batch = 2, .queries = 3, .keys = 200, .first_key = {200, 0}, .parts = 3});  // a row sees nothing
+  for (const bool backwards : {false, true}) {
+    for (const bool late : {false, true})
+      check({.queries = 2, .keys = 400, .order = {backwards, true, late}, .parts = 3});
+  }
 }
 
 TEST(WindowAttentionOnGpu, Packed) {

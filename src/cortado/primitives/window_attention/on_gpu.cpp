@@ -59,6 +59,29 @@ struct Call {
                    cuda::row_blocks(q.size(0), q.size(1) * in.heads, in.value_size), &dots);
   }
 
+  // Of its keys: where there is one tile of queries and too few of these to fill the GPU, two tiles of keys at least.
+  int64_t parts(const cuda::Machine& machine) const {
+    if (in.query_bounds || in.queries > kGpuTile) return 1;
+    const int64_t seen = in.window ? std::min<int64_t>(in.keys, int64_t(in.window) + in.queries) : in.keys;
+    const int64_t alone = int64_t(in.rows) * in.heads;
+    return std::clamp<int64_t>(2 * machine.multiprocessors() / alone, 1, std::max<int64_t>(1, seen / (2 * kGpuTile)));
+  }
+
+  void forward_in_parts(cuda::Machine& machine) {
+    const auto floats = q.options().dtype(at::kFloat);
+    const Tensor o = at::empty({in.parts, q.size(0), q.size(1), in.heads, in.value_size}, floats),
+                 row_max = at::empty({in.parts, q.size(0), q.size(1), in.heads}, floats), sum = at::empty_like(row_max);
+    in.part_o = o.mutable_data_ptr<float>();
+    in.part_max = row_max.mutable_data_ptr<float>();
+    in.part_sum = sum.mutable_data_ptr<float>();
+    launch(machine, "attention_forward_part", kGpuTile * in.parts, size_t(gpu_forward_bytes(width)));
+    const GpuAttentionJoin join{in.part_o,      in.part_max, in.part_sum, in.o,       in.lse,   in.row_max,
+                                in.denominator, in.parts,    in.rows,     in.queries, in.heads, in.value_size};
+    const int64_t warps = int64_t(in.rows) * in.queries * in.heads, each = kGpuJoinThreads / 32;
+    machine.launch({"window_attention/kernel", variant(), "attention_join", kGpuJoinThreads},
+                   {unsigned((warps + each - 1) / each)}, &join);
+  }
+
   void launch(cuda::Machine& machine, const char* kernel, int64_t tokens, size_t shared) const {
     const cuda::Blocks blocks{unsigned((tokens + kGpuTile - 1) / kGpuTile), unsigned(in.heads), unsigned(in.rows)};
     if (blocks.x)
@@ -83,7 +106,7 @@ bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAt
 }
 
 BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
-                              cuda::Machine& machine) {
+                              cuda::Machine& machine, int64_t parts) {
   const c10::DeviceGuard guard(q.device());
   Call call(q, k, v, options);
   const BlockedOutputs out{at::empty({q.size(0), q.size(1), call.in.heads, v.size(3)}, v.options()), call.sums(),
@@ -92,7 +115,13 @@ BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
   call.in.lse = out.lse.mutable_data_ptr<float>();
   call.in.row_max = out.row_max.mutable_data_ptr<float>();
   call.in.denominator = out.denominator.mutable_data_ptr<float>();
-  call.launch(machine, "attention_forward", call.query_bounds.longest, size_t(gpu_forward_bytes(call.width)));
+  if (!parts) parts = call.parts(machine);
+  if (parts > 1) {
+    call.in.parts = int(parts);
+    call.forward_in_parts(machine);
+  } else {
+    call.launch(machine, "attention_forward", call.query_bounds.longest, size_t(gpu_forward_bytes(call.width)));
+  }
   return out;
 }
 

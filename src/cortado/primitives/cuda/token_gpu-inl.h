@@ -1,0 +1,34 @@
+// What kernels of one token have in common: numbers of either type, and sums over a block of four warps.
+#pragma once
+
+#include "cortado/primitives/cuda/device.h"
+#include "cortado/primitives/cuda/token_gpu.h"
+
+namespace device {
+
+using cortado::cuda::GpuToken;
+
+constexpr int kTokenThreads = 128;
+
+// Number i of a row's head, of so many heads.
+DEV float number_of(const GpuToken& x, int row, int head, int i, int heads) {
+  const long long place = row * x.batch + head / (heads / x.heads) * x.head + i;
+  if (x.is_short) return unpack_low(static_cast<const u16*>(x.data)[place]);
+  return static_cast<const float*>(x.data)[place];
+}
+
+DEV void write_number(void* to, int is_short, long long place, float x) {
+  if (is_short) static_cast<u16*>(to)[place] = static_cast<u16>(pack(x, 0));
+  if (!is_short) static_cast<float*>(to)[place] = x;
+}
+
+// Lane by lane the sum of the four warps' numbers, to all of them. `room`: 128 numbers in shared memory; since they were read
+// last, all have waited for each other.
+DEV float total_of_warps(float own, float* room) {
+  room[CORTADO_THREAD] = own;
+  __syncthreads();
+  const int lane = CORTADO_THREAD & 31;
+  return room[lane] + room[32 + lane] + room[64 + lane] + room[96 + lane];
+}
+
+}  // namespace device

@@ -1,0 +1,116 @@
+// One token of Latte on a GPU: step_gpu.h says what. A block has 32 values of a state, which it reads and writes once; every
+// fourth latent is a warp's, a value a lane's. What belongs to latents alone each block computes for itself.
+#pragma once
+
+#include "cortado/primitives/cuda/token_gpu-inl.h"
+#include "cortado/primitives/latte_scan/step_gpu.h"
+
+namespace cortado::latent {
+
+using namespace device;
+
+class LatteStep {
+  static constexpr int kOwn = kGpuStepLatents / 4;
+
+ public:
+  DEV explicit LatteStep(const GpuLatteStep& in)
+      : in_(in),
+        thread_(CORTADO_THREAD),
+        warp_(CORTADO_THREAD >> 5),
+        value_(blockIdx.x * kGpuStepValues + (CORTADO_THREAD & 31)),
+        head_(blockIdx.y),
+        row_(blockIdx.z),
+        sums_at_((static_cast<long long>(row_) * in.state_heads + head_) * in.latents) {}
+
+  DEV void run() {
+    add_to_sums();
+    __syncthreads();
+    const bool there = value_ < in_.values;
+    const float v = there ? number_of(in_.v, row_, head_, value_, in_.state_heads) : 0.0f;
+    float s[kOwn];
+    UNROLL for (int j = 0; j < kOwn; ++j) {
+      const long long place = times_values(latent(j)) + value_;
+      s[j] = there && latent(j) < in_.latents && in_.state ? in_.state[place] : 0.0f;
+    }
+    UNROLL for (int j = 0; j < kOwn; ++j) {
+      const long long place = times_values(latent(j)) + value_;
+      s[j] = gates()[latent(j)] * s[j] + weights()[latent(j)] * v;
+      if (there && latent(j) < in_.latents) in_.last_state[place] = s[j];
+    }
+    const int group = in_.heads / in_.state_heads;
+    for (int n = 0; n < group; ++n) read(s, head_ * group + n);
+  }
+
+ private:
+  // Of each latent.
+  DEV float* gates() const { return reinterpret_cast<float*>(shared_memory()); }
+  DEV float* weights() const { return gates() + kGpuStepLatents; }
+  DEV float* shares() const { return gates() + 2 * kGpuStepLatents; }  // 1 / alpha'
+  DEV float* reads() const { return gates() + 3 * kGpuStepLatents; }   // p / alpha'
+  DEV float* room() const { return gates() + 4 * kGpuStepLatents; }
+
+  DEV int latent(int j) const { return j * 4 + warp_; }
+  DEV long long times_values(int latent) const { return (sums_at_ + latent) * in_.values; }
+  DEV bool is_latent() const { return thread_ < in_.latents; }
+
+  // m', alpha', and what S and v are multiplied by; a thread a latent. What was not seen is -inf, and then nothing is.
+  DEV void add_to_sums() const {
+    float gate = 0, weight = 0, sum = 0;
+    if (is_latent()) {
+      const float theta = number_of(in_.theta, row_, head_, thread_, in_.state_heads);
+      const float before = in_.maximum ? in_.maximum[sums_at_ + thread_] : -infinity();
+      const float maximum = theta > before ? theta : before;
+      gate = relative(before, maximum);
+      weight = relative(theta, maximum);
+      sum = (in_.normalizer ? gate * in_.normalizer[sums_at_ + thread_] : 0.0f) + weight;
+      if (blockIdx.x == 0) {
+        in_.last_maximum[sums_at_ + thread_] = maximum;
+        in_.last_normalizer[sums_at_ + thread_] = sum;
+      }
+    }
+    gates()[thread_] = gate;
+    weights()[thread_] = weight;
+    shares()[thread_] = sum == 0 ? 0.0f : 1 / sum;
+  }
+
+  DEV static float relative(float x, float to) { return x == -infinity() ? 0.0f : exponential(x - to); }
+
+  // o of one query head, of 32 values.
+  DEV void read(const float* s, int head) const {
+    float p = is_latent() ? number_of(in_.query, row_, head, thread_, in_.heads) : 0.0f;
+    if (in_.softmax) p = soften(p);
+    reads()[thread_] = p * shares()[thread_];
+    __syncthreads();
+    float sum = 0;
+    UNROLL for (int j = 0; j < kOwn; ++j) sum += reads()[latent(j)] * s[j];
+    sum = total_of_warps(sum, room());
+    const long long place = (static_cast<long long>(row_) * in_.heads + head) * in_.values + value_;
+    if (warp_ == 0 && value_ < in_.values) write_number(in_.o, in_.short_o, place, sum);
+  }
+
+  // The softmax over the latents.
+  DEV float soften(float logit) const {
+    float largest = is_latent() ? logit : -infinity();
+    UNROLL for (int d = 1; d < 32; d <<= 1) {
+      const float other = __shfl_xor_sync(~0u, largest, d);
+      largest = other > largest ? other : largest;
+    }
+    __syncthreads();
+    if ((thread_ & 31) == 0) room()[warp_] = largest;
+    __syncthreads();
+    UNROLL for (int w = 0; w < 4; ++w) largest = room()[w] > largest ? room()[w] : largest;
+    const float p = is_latent() ? exponential(logit - largest) : 0.0f;
+    float sum = p;
+    UNROLL for (int d = 1; d < 32; d <<= 1) sum += __shfl_xor_sync(~0u, sum, d);
+    __syncthreads();
+    if ((thread_ & 31) == 0) room()[warp_] = sum;
+    __syncthreads();
+    return p / (room()[0] + room()[1] + room()[2] + room()[3]);
+  }
+
+  const GpuLatteStep& in_;
+  const int thread_, warp_, value_, head_, row_;
+  const long long sums_at_;  // where this head's sums begin
+};
+
+}  // namespace cortado::latent

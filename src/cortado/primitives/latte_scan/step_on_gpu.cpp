@@ -1,0 +1,57 @@
+#include "cortado/primitives/latte_scan/step_on_gpu.h"
+
+#include <algorithm>
+
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/cuda/tensors.h"
+#include "cortado/primitives/latte_scan/step_gpu.h"
+
+namespace cortado::latent {
+
+bool gpu_takes_step(const GpuLatteInputs& in) {
+  if (!in.v.is_cuda()) return false;
+  for (const Tensor* x : {&in.query, &in.theta, &in.v, &in.state, &in.normalizer, &in.maximum}) {
+    if (x->defined() && (!x->is_cuda() || x->scalar_type() == at::kDouble)) return false;
+  }
+  return !in.bounds && in.v.size(1) == 1 && in.v.numel() > 0 && in.theta.numel() > 0 && in.query.numel() > 0 &&
+         in.theta.size(3) <= kGpuStepLatents && in.v.size(0) < (1 << 16) &&
+         std::max(in.theta.size(2), in.v.size(2)) < (1 << 16) && cuda::usable(in.v.device().index());
+}
+
+LatteResult step_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine) {
+  const c10::DeviceGuard guard(in.v.device());
+  const int64_t batch = in.v.size(0), latents = in.theta.size(3), values = in.v.size(3);
+  const int64_t state_heads = std::max(in.theta.size(2), in.v.size(2)), heads = std::max(in.query.size(2), state_heads);
+  const Tensor query = cuda::readable(in.query), theta = cuda::readable(in.theta), v = cuda::readable(in.v);
+  const auto plain = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
+  const auto data = [](const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; };
+  const Tensor state = plain(in.state), normalizer = plain(in.normalizer), maximum = plain(in.maximum);
+  const auto floats = in.v.options().dtype(at::kFloat);
+  const bool short_o = in.v.scalar_type() == at::kBFloat16;
+  const Tensor o = at::empty({batch, 1, heads, values}, short_o ? in.v.options() : floats);
+  const Tensor last = at::empty({batch, state_heads, latents, values}, floats),
+               last_normalizer = at::empty({batch, state_heads, latents}, floats),
+               last_maximum = at::empty_like(last_normalizer);
+  const GpuLatteStep step{cuda::token(query),
+                          cuda::token(theta),
+                          cuda::token(v),
+                          data(state),
+                          data(normalizer),
+                          data(maximum),
+                          last.mutable_data_ptr<float>(),
+                          last_normalizer.mutable_data_ptr<float>(),
+                          last_maximum.mutable_data_ptr<float>(),
+                          o.mutable_data_ptr(),
+                          int(heads),
+                          int(state_heads),
+                          int(latents),
+                          int(values),
+                          in.softmax,
+                          short_o};
+  const cuda::Blocks blocks{unsigned((values + kGpuStepValues - 1) / kGpuStepValues), unsigned(state_heads),
+                            unsigned(batch)};
+  machine.launch({"latte_scan/kernel_step", "", "latte_step", kGpuStepThreads, kGpuStepBytes}, blocks, &step);
+  return {o.to(in.v.scalar_type()), last, last_normalizer, last_maximum};
+}
+
+}  // namespace cortado::latent
