@@ -45,7 +45,8 @@ TensorTuple<4> scores(const ScoresArguments& in) {
   const NoAutocast as_given;
   check(in);
   const Bounds bounds(kLatteScores, in.cu_seqlens, in.k.size(1));
-  const LatteResult out = latent::scores_on_gpu(taken(in, bounds), cuda::machine_of(in.k));
+  const auto inputs = taken(in, bounds);
+  const LatteResult out = latent::scores_on_gpu(inputs, cuda::machine_of(in.k));
   return {out.o, out.state, out.normalizer, out.maximum};
 }
 
@@ -64,9 +65,10 @@ TensorTuple<5> scores_backward(const OptionalTensor& grad_o, const OptionalTenso
   const ScoresArguments in{q, theta, k, state, normalizer, maximum, cu_seqlens};
   check(in);
   const Bounds bounds(kLatteScores, cu_seqlens, k.size(1));
-  const auto found = latent::differentiate_scores_on_gpu(
-      taken(in, bounds), {{}, {}, grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer},
-      cuda::machine_of(k));
+  const auto inputs = taken(in, bounds);
+  const latent::GpuLatteGradients given{
+      {}, {}, grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
+  const auto found = latent::differentiate_scores_on_gpu(inputs, given, cuda::machine_of(k));
   return {found.query, found.theta, found.v, state ? found.state : no_gradient(q),
           normalizer ? found.normalizer : no_gradient(q)};
 }
