@@ -127,6 +127,9 @@ DEV float infinity() {
   return x;
 }
 
+// e^(x - to), where x may be what nothing has.
+DEV float relative(float x, float to) { return x == -infinity() ? 0.0f : exponential(x - to); }
+
 // What is read and written at once.
 struct alignas(8) Two {
   float x[2];

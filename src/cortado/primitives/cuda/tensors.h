@@ -28,6 +28,10 @@ struct GpuBounds {
 // Whether x has numbers: where a graph is traced tensors are shapes alone.
 inline bool has_numbers(const Tensor& x) { return !x.unsafeGetTensorImpl()->is_python_dispatch(); }
 
+// float32's data; undefined: null.
+inline const float* floats(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
+inline float* mutable_floats(const Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
+
 // int64, as kernels call it.
 const long long* long_numbers(const Tensor& x);
 

@@ -8,8 +8,6 @@ namespace device {
 
 using cortado::cuda::GpuToken;
 
-constexpr int kTokenThreads = 128;
-
 // Number i of a row's head, of so many heads.
 DEV float number_of(const GpuToken& x, int row, int head, int i, int heads) {
   const long long place = row * x.batch + head / (heads / x.heads) * x.head + i;
@@ -20,6 +18,11 @@ DEV float number_of(const GpuToken& x, int row, int head, int i, int heads) {
 DEV void write_number(void* to, int is_short, long long place, float x) {
   if (is_short) static_cast<u16*>(to)[place] = static_cast<u16>(pack(x, 0));
   if (!is_short) static_cast<float*>(to)[place] = x;
+}
+
+DEV float sum_of_warp(float x) {
+  UNROLL for (int d = 1; d < 32; d <<= 1) x += __shfl_xor_sync(~0u, x, d);
+  return x;
 }
 
 // Lane by lane the sum of the four warps' numbers, to all of them. `room`: 128 numbers in shared memory; since they were read

@@ -11,4 +11,6 @@ struct GpuToken {
   int is_short;
 };
 
+constexpr int kGpuStepThreads = 128;  // of a block
+
 }  // namespace cortado::cuda

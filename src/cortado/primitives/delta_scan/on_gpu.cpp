@@ -96,8 +96,8 @@ class Calls : public gated::Calls {
                           const Tensor& last, int shift) const {
     GpuDelta walk{};
     walk.scan = described(in, o, shift);
-    walk.scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
-    walk.scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
+    walk.scan.initial = cuda::floats(initial);
+    walk.scan.last = cuda::mutable_floats(last);
     walk.beta = cuda::timed(beta_);
     walk.written = cuda::timed(written);
     return walk;

@@ -1,6 +1,7 @@
 #include "cortado/primitives/elementwise_scan/on_gpu.h"
 
 #include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/elementwise_scan/kernel_gpu.h"
 
 namespace cortado::timewise {
@@ -83,8 +84,6 @@ void launch_stream(cuda::Machine& machine, const char* name, const GpuTimes& tim
 }
 
 Tensor dense(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
-const float* numbers(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
-
 }  // namespace
 
 std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial,
@@ -94,8 +93,8 @@ std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, c
   const timewise::GpuWalk walk(b, bounds, reverse, machine, parts);
   const Tensor h = at::empty(b.sizes(), adds.options()), last = at::empty({walk.times.rows, b.size(2)}, adds.options());
   using timewise::gpu_channels;
-  const GpuScan in{walk.times,      gpu_channels(logs), gpu_channels(adds),
-                   gpu_channels(h), numbers(start),     last.mutable_data_ptr<float>()};
+  const GpuScan in{walk.times,      gpu_channels(logs),  gpu_channels(adds),
+                   gpu_channels(h), cuda::floats(start), last.mutable_data_ptr<float>()};
   if (!parts && streams({logs, adds}, walk.times, machine)) {
     launch_stream(machine, "scan_stream", walk.times, 2, &in);
   } else {
@@ -115,15 +114,9 @@ TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, co
   const Tensor grad_log_a = room(h.sizes()), grad_b = room(h.sizes()),
                grad_initial = room({walk.times.rows, h.size(2)});
   using timewise::gpu_channels;
-  const GpuScanGradient in{walk.times,
-                           gpu_channels(logs),
-                           gpu_channels(outputs),
-                           gpu_channels(grads),
-                           gpu_channels(grad_log_a),
-                           gpu_channels(grad_b),
-                           numbers(start),
-                           numbers(last),
-                           grad_initial.mutable_data_ptr<float>(),
+  const GpuScanGradient in{walk.times,          gpu_channels(logs),       gpu_channels(outputs),
+                           gpu_channels(grads), gpu_channels(grad_log_a), gpu_channels(grad_b),
+                           cuda::floats(start), cuda::floats(last),       grad_initial.mutable_data_ptr<float>(),
                            reverse ? -1 : 1};
   if (!parts && streams({logs, outputs, grads}, walk.times, machine)) {
     launch_stream(machine, "scan_gradient_stream", walk.times, 3, &in);

@@ -262,8 +262,8 @@ class Calls {
   void in_parts(GpuScan& scan, const Tensor& initial, const Tensor& last, bool across, int64_t pieces,
                 const at::TensorOptions& floats, const cuda::Kernel& join_kernel, const Start& start) {
     const int64_t keys = scan.keys, values = scan.values;
-    scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
-    scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
+    scan.initial = cuda::floats(initial);
+    scan.last = cuda::mutable_floats(last);
     const int64_t parts = cut(scan, parts_for(blocks(pieces)));
     if (parts == 1) return;
     const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);

@@ -100,7 +100,7 @@ class Step {
           const int c = m * 32 + lane_;
           if (c < in_.values) sum += s[m] * number(in_.q, head, c, in_.heads);
         }
-        UNROLL for (int d = 1; d < 32; d <<= 1) sum += __shfl_xor_sync(~0u, sum, d);
+        sum = sum_of_warp(sum);
         if (lane_ == 0) write(head, in_.keys, i, sum);
       }
     }

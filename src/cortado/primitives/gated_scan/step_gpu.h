@@ -19,8 +19,8 @@ struct GpuStep {
   float factor;
 };
 
-constexpr int kGpuStepThreads = 128, kGpuStepPiece = 32;  // of the values, or where these are read along of the keys
-constexpr int kGpuStepBytes = 5 * 128 * 4;                // of shared memory
+constexpr int kGpuStepPiece = 32;                        // of the values, or where these are read along of the keys
+constexpr int kGpuStepBytes = 5 * 128 * 4;               // of shared memory
 constexpr int kGpuStepKeys = 128, kGpuStepValues = 128;  // at most: of keys where they are added up, of values likewise
 
 }  // namespace cortado::gated

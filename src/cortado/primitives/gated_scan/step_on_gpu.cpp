@@ -38,7 +38,7 @@ TensorTuple<2> step_on_gpu(const ScanCall& call, cuda::Machine& machine) {
                    token(g),
                    token(beta),
                    token(bonus),
-                   initial.defined() ? initial.const_data_ptr<float>() : nullptr,
+                   cuda::floats(initial),
                    last.mutable_data_ptr<float>(),
                    o.mutable_data_ptr(),
                    int(heads),
@@ -53,7 +53,7 @@ TensorTuple<2> step_on_gpu(const ScanCall& call, cuda::Machine& machine) {
   const int64_t cut = call.read_keys ? values : keys;
   const cuda::Blocks blocks{unsigned((cut + kGpuStepPiece - 1) / kGpuStepPiece), unsigned(call.state_heads),
                             unsigned(batch)};
-  machine.launch({"gated_scan/kernel_step", "", "scan_step", kGpuStepThreads, kGpuStepBytes}, blocks, &in);
+  machine.launch({"gated_scan/kernel_step", "", "scan_step", cuda::kGpuStepThreads, kGpuStepBytes}, blocks, &in);
   return {o.to(form.v.scalar_type()), last};
 }
 

@@ -112,7 +112,7 @@ class TokenCalls : public Calls {
     walk.scan.last_factor = from_behind ? float(factor_) : 1;
     walk.beta = cuda::timed(beta_);
     walk.written = cuda::timed({});
-    walk.bonus = bonus_.defined() ? bonus_.const_data_ptr<float>() : nullptr;
+    walk.bonus = cuda::floats(bonus_);
     walk.factors = factors_;
     if (crossings) {
       Tensor& states = from_behind ? crossings->products : crossings->states;
@@ -124,8 +124,8 @@ class TokenCalls : public Calls {
   }
 
   void start_delta(GpuTokens& walk, const char* name, const Tensor& initial, const Tensor& last) {
-    walk.scan.initial = initial.defined() ? initial.const_data_ptr<float>() : nullptr;
-    walk.scan.last = last.defined() ? last.mutable_data_ptr<float>() : nullptr;
+    walk.scan.initial = cuda::floats(initial);
+    walk.scan.last = cuda::mutable_floats(last);
     start(walk, name, gates_of(false), 1);
   }
 

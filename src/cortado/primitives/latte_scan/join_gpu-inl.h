@@ -8,9 +8,6 @@ namespace cortado::latent {
 
 using namespace device;
 
-// e^(x - to), where x may be what nothing has.
-DEV float relative(float x, float to) { return x == -infinity() ? 0.0f : exponential(x - to); }
-
 // A thread a number of a row's and head's state, through the parts; those of the first value (or key) have the sums.
 DEV void join_parts(const GpuLatteJoin& join) {
   const int i = blockIdx.x * gated::kGpuThreads + CORTADO_THREAD, numbers = join.keys * join.values;

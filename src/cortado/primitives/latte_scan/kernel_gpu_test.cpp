@@ -59,26 +59,29 @@ cuda::EmulatedMachine emulated(gpu::Order order, bool apart) {
   return cuda::EmulatedMachine(kernels, order, apart ? 227 << 10 : 160 << 10);
 }
 
-void check(const Case& c) {
-  at::manual_seed(3);
-  const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
-  const auto numbers = [&](int64_t width, double size) {
-    return (at::randn({c.batch, c.tokens, c.heads, width}) * size).to(at::kBFloat16);
-  };
+// A case's tensors, as they are given to the kernels and, with gradients, to the definition in float64.
+struct Given {
   GpuLatteInputs in;
-  in.softmax = c.softmax;
-  in.query = numbers(c.latents, 1);
-  if (!c.softmax) in.query = at::softmax(in.query.to(at::kFloat), -1).to(at::kBFloat16);
-  Tensor theta = numbers(c.latents, c.size);
-  if (c.unseen) theta.masked_fill_(at::rand_like(theta, at::kFloat).lt(0.3), -INFINITY);
-  in.query = alone(in.query);
-  in.theta = alone(theta);
-  in.v = alone(numbers(c.values, 1));
-  in.bounds = c.bounds.empty() ? nullptr : &c.bounds;
-  std::vector<Tensor> leaves;
-  for (const Tensor& x : {in.query, in.theta, in.v}) leaves.push_back(x.to(at::kDouble).requires_grad_());
+  std::vector<Tensor> leaves;  // query, theta, v, and of a state that and its sums
   LatteState start;
-  if (c.state) {
+  OptionalTensor bounds;
+
+  // The query has a number for each latent, or so many.
+  explicit Given(const Case& c, std::optional<int64_t> query_width = {}) {
+    at::manual_seed(3);
+    const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
+    in.softmax = c.softmax;
+    in.query = numbers(c, query_width.value_or(c.latents), 1);
+    if (!c.softmax) in.query = at::softmax(in.query.to(at::kFloat), -1).to(at::kBFloat16);
+    Tensor theta = numbers(c, c.latents, c.size);
+    if (c.unseen) theta.masked_fill_(at::rand_like(theta, at::kFloat).lt(0.3), -INFINITY);
+    in.query = alone(in.query);
+    in.theta = alone(theta);
+    in.v = alone(numbers(c, c.values, 1));
+    in.bounds = c.bounds.empty() ? nullptr : &c.bounds;
+    if (!c.bounds.empty()) bounds = at::tensor(c.bounds, at::kLong);
+    for (const Tensor& x : {in.query, in.theta, in.v}) leaves.push_back(x.to(at::kDouble).requires_grad_());
+    if (!c.state) return;
     in.state = alone(at::randn({rows, c.heads, c.latents, c.values}));
     in.normalizer = alone(at::rand({rows, c.heads, c.latents}) + 1);
     in.maximum = alone(at::randn({rows, c.heads, c.latents}));
@@ -87,85 +90,69 @@ void check(const Case& c) {
     start.maximum = in.maximum.to(at::kDouble);
     leaves.insert(leaves.end(), {*start.state, *start.normalizer});
   }
-  const OptionalTensor bounds = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
-  const LatteResult right = latte_scan_reference(leaves[0], leaves[1], leaves[2], c.softmax, start, bounds);
-  auto machine = emulated(c.order, c.apart);
-  const LatteResult found = read_on_gpu(in, machine, c.parts);
-  expect_near(found.o, right.o, "o", c.most);
-  expect_near(found.state, right.state, "state", c.most);
+
+  static Tensor numbers(const Case& c, int64_t width, double size) {
+    return (at::randn({c.batch, c.tokens, c.heads, width}) * size).to(at::kBFloat16);
+  }
+};
+
+void expect_states(const LatteResult& found, const LatteResult& right, double most) {
+  expect_near(found.state, right.state, "state", most);
   expect_near(found.normalizer, right.normalizer, "normalizer", 1e-5);
   EXPECT_TRUE(at::equal(found.maximum.to(at::kDouble), right.maximum));
+}
 
-  GpuLatteGradients given;
-  given.v = alone(numbers(c.values, 1));
-  given.state = alone(at::randn(right.state.sizes()) * 0.1);
-  given.normalizer = alone(at::randn(right.normalizer.sizes()) * 0.1);
-  const auto gradients =
-      torch::autograd::grad({right.o, right.state, right.normalizer}, leaves,
-                            {given.v.to(at::kDouble), given.state.to(at::kDouble), given.normalizer.to(at::kDouble)});
-  const GpuLatteGradients out = differentiate_on_gpu(in, given, machine, c.parts);
-  expect_near(out.query, gradients[0], "dquery", 1.5 * c.most);
-  expect_near(out.theta, gradients[1], "dtheta", 1.5 * c.most);
-  expect_near(out.v, gradients[2], "dv", c.most);
-  if (!c.state) return;
-  expect_near(out.state, gradients[3], "dstate", c.most);
-  expect_near(out.normalizer, gradients[4], "dnormalizer", 1.5 * c.most);
+// Gradients of what comes out, and the definition's by those of them that are wide.
+GpuLatteGradients gradients_of(const LatteResult& right, const Tensor& grad_o) {
+  return {{},
+          {},
+          alone(grad_o),
+          alone(at::randn(right.state.sizes()) * 0.1),
+          alone(at::randn(right.normalizer.sizes()) * 0.1)};
+}
+void expect_gradients(const GpuLatteGradients& out, const LatteResult& right, const Given& given,
+                      const GpuLatteGradients& of, double most, double most_v) {
+  const auto wide = [](const Tensor& x) { return x.to(at::kDouble); };
+  const auto gradients = torch::autograd::grad({right.o, right.state, right.normalizer}, given.leaves,
+                                               {wide(of.v), wide(of.state), wide(of.normalizer)});
+  expect_near(out.query, gradients[0], "dquery", 1.5 * most);
+  expect_near(out.theta, gradients[1], "dtheta", 1.5 * most);
+  expect_near(out.v, gradients[2], "dv", most_v);
+  if (!given.start.state) return;
+  expect_near(out.state, gradients[3], "dstate", most);
+  expect_near(out.normalizer, gradients[4], "dnormalizer", 1.5 * most);
+}
+
+void check(const Case& c) {
+  const Given given(c);
+  const auto& leaves = given.leaves;
+  const LatteResult right = latte_scan_reference(leaves[0], leaves[1], leaves[2], c.softmax, given.start, given.bounds);
+  auto machine = emulated(c.order, c.apart);
+  const LatteResult found = read_on_gpu(given.in, machine, c.parts);
+  expect_near(found.o, right.o, "o", c.most);
+  expect_states(found, right, c.most);
+  const auto of = gradients_of(right, Given::numbers(c, c.values, 1));
+  expect_gradients(differentiate_on_gpu(given.in, of, machine, c.parts), right, given, of, c.most, c.most);
 }
 
 // latte_scores: latte's weights, with the keys in the place of the values.
 void check_scores(const Case& c) {
-  at::manual_seed(5);
-  const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
-  const auto numbers = [&](int64_t width, double size) {
-    return (at::randn({c.batch, c.tokens, c.heads, width}) * size).to(at::kBFloat16);
-  };
-  GpuLatteInputs in;
-  in.query = alone(numbers(c.values, 1));
-  Tensor theta = numbers(c.latents, c.size);
-  if (c.unseen) theta.masked_fill_(at::rand_like(theta, at::kFloat).lt(0.3), -INFINITY);
-  in.theta = alone(theta);
-  in.v = alone(numbers(c.values, 1));
-  in.bounds = c.bounds.empty() ? nullptr : &c.bounds;
-  std::vector<Tensor> leaves;
-  for (const Tensor& x : {in.query, in.theta, in.v}) leaves.push_back(x.to(at::kDouble).requires_grad_());
-  OptionalTensor start, sums, maxima;
-  if (c.state) {
-    in.state = alone(at::randn({rows, c.heads, c.latents, c.values}));
-    in.normalizer = alone(at::rand({rows, c.heads, c.latents}) + 1);
-    in.maximum = alone(at::randn({rows, c.heads, c.latents}));
-    start = in.state.to(at::kDouble).requires_grad_();
-    sums = in.normalizer.to(at::kDouble).requires_grad_();
-    maxima = in.maximum.to(at::kDouble);
-    leaves.insert(leaves.end(), {*start, *sums});
-  }
-  const OptionalTensor bounds = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
-  const TimeSoftmax keys = time_softmax_reference(leaves[1], sums, maxima, bounds);
-  const auto [read, state] =
-      gated_scan_reference(leaves[0], keys.keys, leaves[2], keys.gate, "value", 1.0, {}, start, bounds, false);
+  const Given given(c, c.values);
+  const auto& leaves = given.leaves;
+  const LatteState& start = given.start;
+  const TimeSoftmax keys = time_softmax_reference(leaves[1], start.normalizer, start.maximum, given.bounds);
+  const auto [read, state] = gated_scan_reference(leaves[0], keys.keys, leaves[2], keys.gate, "value", 1.0, {},
+                                                  start.state, given.bounds, false);
   const Tensor nothing = keys.normalizer == 0;
-  const Tensor right = (read / keys.normalizer.masked_fill(nothing, 1)).masked_fill(nothing, 0);
+  const LatteResult right{(read / keys.normalizer.masked_fill(nothing, 1)).masked_fill(nothing, 0), state,
+                          keys.last_normalizer, keys.last_maximum};
   auto machine = emulated(c.order, c.apart);
-  const LatteResult found = scores_on_gpu(in, machine, c.parts);
+  const LatteResult found = scores_on_gpu(given.in, machine, c.parts);
   EXPECT_EQ(found.o.scalar_type(), at::kFloat);
-  expect_near(found.o, right, "scores", c.most);
-  expect_near(found.state, state, "state", c.most);
-  expect_near(found.normalizer, keys.last_normalizer, "normalizer", 1e-5);
-  EXPECT_TRUE(at::equal(found.maximum.to(at::kDouble), keys.last_maximum));
-
-  GpuLatteGradients given;
-  given.v = alone(at::randn(right.sizes()));
-  given.state = alone(at::randn(state.sizes()) * 0.1);
-  given.normalizer = alone(at::randn(keys.last_normalizer.sizes()) * 0.1);
-  const auto gradients =
-      torch::autograd::grad({right, state, keys.last_normalizer}, leaves,
-                            {given.v.to(at::kDouble), given.state.to(at::kDouble), given.normalizer.to(at::kDouble)});
-  const GpuLatteGradients out = differentiate_scores_on_gpu(in, given, machine, c.parts);
-  expect_near(out.query, gradients[0], "dq", 1.5 * c.most);
-  expect_near(out.theta, gradients[1], "dtheta", 1.5 * c.most);
-  expect_near(out.v, gradients[2], "dk", 1.5 * c.most);
-  if (!c.state) return;
-  expect_near(out.state, gradients[3], "dstate", c.most);
-  expect_near(out.normalizer, gradients[4], "dnormalizer", 1.5 * c.most);
+  expect_near(found.o, right.o, "scores", c.most);
+  expect_states(found, right, c.most);
+  const auto of = gradients_of(right, at::randn(right.o.sizes()));
+  expect_gradients(differentiate_scores_on_gpu(given.in, of, machine, c.parts), right, given, of, c.most, 1.5 * c.most);
 }
 
 TEST(LatteOnGpu, ScoresOfSlots) {

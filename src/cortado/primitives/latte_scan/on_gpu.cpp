@@ -22,9 +22,6 @@ struct Carried {
   Tensor state, sums, maxima;
 };
 
-const float* floats_of(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
-float* room_of(const Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
-
 bool is_apart(int keys, const cuda::Machine& machine) {
   return keys == 64 && machine.shared_bytes() >= gpu_latte_shared_bytes(keys, true, true, true);
 }
@@ -121,18 +118,18 @@ class Calls {
     scan.parts = int(parts_);
     scan.part_tokens = int(part_tokens_);
     scan.scale = scan.initial_factor = scan.last_factor = 1;
-    scan.initial = floats_of(begin.state);
-    call.normalizer = floats_of(begin.sums);
-    call.maximum = floats_of(begin.maxima);
+    scan.initial = cuda::floats(begin.state);
+    call.normalizer = cuda::floats(begin.sums);
+    call.maximum = cuda::floats(begin.maxima);
     call.softmax = softmax_;
     call.latents = int(latents_);
     return call;
   }
 
   static void leave(GpuLatte& call, const Carried& last) {
-    call.scan.last = room_of(last.state);
-    call.last_normalizer = room_of(last.sums);
-    call.last_maximum = room_of(last.maxima);
+    call.scan.last = cuda::mutable_floats(last.state);
+    call.last_normalizer = cuda::mutable_floats(last.sums);
+    call.last_maximum = cuda::mutable_floats(last.maxima);
   }
 
   void launch(const char* name, GpuLatte& call, bool turned, bool logits) {
@@ -156,17 +153,17 @@ class Calls {
   // What all parts begin with; `last`: what is there behind the last one.
   Carried join(const Carried& parts, const Carried& before, const Carried* last, bool turned, bool reverse) {
     const Carried begin{parts.state, at::empty_like(parts.sums), at::empty_like(parts.maxima)};
-    const GpuLatteJoin in{room_of(parts.state),
-                          floats_of(parts.sums),
-                          floats_of(parts.maxima),
-                          room_of(begin.sums),
-                          room_of(begin.maxima),
-                          floats_of(before.state),
-                          floats_of(before.sums),
-                          floats_of(before.maxima),
-                          last ? room_of(last->state) : nullptr,
-                          last ? room_of(last->sums) : nullptr,
-                          last ? room_of(last->maxima) : nullptr,
+    const GpuLatteJoin in{cuda::mutable_floats(parts.state),
+                          cuda::floats(parts.sums),
+                          cuda::floats(parts.maxima),
+                          cuda::mutable_floats(begin.sums),
+                          cuda::mutable_floats(begin.maxima),
+                          cuda::floats(before.state),
+                          cuda::floats(before.sums),
+                          cuda::floats(before.maxima),
+                          last ? cuda::mutable_floats(last->state) : nullptr,
+                          last ? cuda::mutable_floats(last->sums) : nullptr,
+                          last ? cuda::mutable_floats(last->maxima) : nullptr,
                           int(rows_),
                           int(parts_),
                           int(heads_),
@@ -263,6 +260,8 @@ class Calls {
   int64_t part_tokens_ = 0, parts_ = 1;
 };
 
+}  // namespace
+
 GpuLatteInputs with_plain_states(const GpuLatteInputs& in) {
   GpuLatteInputs plain = in;
   for (Tensor* x : {&plain.state, &plain.normalizer, &plain.maximum}) {
@@ -270,8 +269,6 @@ GpuLatteInputs with_plain_states(const GpuLatteInputs& in) {
   }
   return plain;
 }
-
-}  // namespace
 
 bool gpu_takes(const GpuLatteInputs& in) {
   const auto good = [&](const Tensor& x) {

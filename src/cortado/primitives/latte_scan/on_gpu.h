@@ -13,6 +13,9 @@ struct GpuLatteInputs {
   const std::vector<int64_t>* bounds = nullptr;  // of packed sequences
 };
 
+// With states in float32, without gaps.
+GpuLatteInputs with_plain_states(const GpuLatteInputs& in);
+
 // Undefined: 0.
 struct GpuLatteGradients {
   Tensor query, theta, v, state, normalizer;

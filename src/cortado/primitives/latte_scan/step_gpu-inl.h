@@ -73,8 +73,6 @@ class LatteStep {
     shares()[thread_] = sum == 0 ? 0.0f : 1 / sum;
   }
 
-  DEV static float relative(float x, float to) { return x == -infinity() ? 0.0f : exponential(x - to); }
-
   // o of one query head, of 32 values.
   DEV void read(const float* s, int head) const {
     float p = is_latent() ? number_of(in_.query, row_, head, thread_, in_.heads) : 0.0f;
@@ -100,8 +98,7 @@ class LatteStep {
     __syncthreads();
     UNROLL for (int w = 0; w < 4; ++w) largest = room()[w] > largest ? room()[w] : largest;
     const float p = is_latent() ? exponential(logit - largest) : 0.0f;
-    float sum = p;
-    UNROLL for (int d = 1; d < 32; d <<= 1) sum += __shfl_xor_sync(~0u, sum, d);
+    const float sum = sum_of_warp(p);
     __syncthreads();
     if ((thread_ & 31) == 0) room()[warp_] = sum;
     __syncthreads();

@@ -19,8 +19,8 @@ struct GpuLatteStep {
   int softmax, short_o;
 };
 
-constexpr int kGpuStepThreads = 128, kGpuStepValues = 32;  // of a block
-constexpr int kGpuStepLatents = 128;                       // at most
-constexpr int kGpuStepBytes = 5 * 128 * 4;                 // of shared memory
+constexpr int kGpuStepValues = 32;          // of a block
+constexpr int kGpuStepLatents = 128;        // at most
+constexpr int kGpuStepBytes = 5 * 128 * 4;  // of shared memory
 
 }  // namespace cortado::latent

@@ -18,14 +18,12 @@ bool gpu_takes_step(const GpuLatteInputs& in) {
          std::max(in.theta.size(2), in.v.size(2)) < (1 << 16) && cuda::usable(in.v.device().index());
 }
 
-LatteResult step_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine) {
-  const c10::DeviceGuard guard(in.v.device());
+LatteResult step_on_gpu(const GpuLatteInputs& given, cuda::Machine& machine) {
+  const c10::DeviceGuard guard(given.v.device());
+  const GpuLatteInputs in = with_plain_states(given);
   const int64_t batch = in.v.size(0), latents = in.theta.size(3), values = in.v.size(3);
   const int64_t state_heads = std::max(in.theta.size(2), in.v.size(2)), heads = std::max(in.query.size(2), state_heads);
   const Tensor query = cuda::readable(in.query), theta = cuda::readable(in.theta), v = cuda::readable(in.v);
-  const auto plain = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
-  const auto data = [](const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; };
-  const Tensor state = plain(in.state), normalizer = plain(in.normalizer), maximum = plain(in.maximum);
   const auto floats = in.v.options().dtype(at::kFloat);
   const bool short_o = in.v.scalar_type() == at::kBFloat16;
   const Tensor o = at::empty({batch, 1, heads, values}, short_o ? in.v.options() : floats);
@@ -35,9 +33,9 @@ LatteResult step_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine) {
   const GpuLatteStep step{cuda::token(query),
                           cuda::token(theta),
                           cuda::token(v),
-                          data(state),
-                          data(normalizer),
-                          data(maximum),
+                          cuda::floats(in.state),
+                          cuda::floats(in.normalizer),
+                          cuda::floats(in.maximum),
                           last.mutable_data_ptr<float>(),
                           last_normalizer.mutable_data_ptr<float>(),
                           last_maximum.mutable_data_ptr<float>(),
@@ -50,7 +48,7 @@ LatteResult step_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine) {
                           short_o};
   const cuda::Blocks blocks{unsigned((values + kGpuStepValues - 1) / kGpuStepValues), unsigned(state_heads),
                             unsigned(batch)};
-  machine.launch({"latte_scan/kernel_step", "", "latte_step", kGpuStepThreads, kGpuStepBytes}, blocks, &step);
+  machine.launch({"latte_scan/kernel_step", "", "latte_step", cuda::kGpuStepThreads, kGpuStepBytes}, blocks, &step);
   return {o.to(in.v.scalar_type()), last, last_normalizer, last_maximum};
 }
 

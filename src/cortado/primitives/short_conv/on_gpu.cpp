@@ -14,8 +14,6 @@ Tensor in_rows(const Tensor& x) {
 }
 GpuRows rows_of(const Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1)}; }
 Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
-const float* numbers(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
-
 struct Call {
   Tensor x, weight, bias, initial;
   cuda::GpuBounds bounds;
@@ -30,9 +28,9 @@ struct Call {
         bounds(rows.get(), x.size(1), x.device()) {
     in.bounds = bounds.get();
     in.x = rows_of(x);
-    in.weight = numbers(weight);
-    in.bias = numbers(bias);
-    in.initial = numbers(initial);
+    in.weight = cuda::floats(weight);
+    in.bias = cuda::floats(bias);
+    in.initial = cuda::floats(initial);
     in.rows = int(rows.rows(x.size(0)));
     in.tokens = int(x.size(1));
     in.channels = int(x.size(2));
@@ -84,7 +82,7 @@ TensorTuple<4> backward_on_gpu(const GpuInputs& given, const Bounds& bounds, con
   if (call.in.bounds) sums.zero_();  // of parts that short rows do not have
   call.in.grad_y = rows_of(grads);
   call.in.grad_x = rows_of(grad_x);
-  call.in.grad_final = numbers(last);
+  call.in.grad_final = cuda::floats(last);
   call.in.grad_initial = first.mutable_data_ptr<float>();
   call.in.sums = sums.mutable_data_ptr<float>();
   call.launch(machine, "short_conv_backward");

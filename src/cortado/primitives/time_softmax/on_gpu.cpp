@@ -27,8 +27,8 @@ TimeSoftmax on_gpu(const Tensor& theta, const Tensor& normalizer, const Tensor& 
                       channels(out.gate),
                       channels(out.maximum),
                       channels(out.normalizer),
-                      peak.defined() ? peak.const_data_ptr<float>() : nullptr,
-                      start.defined() ? start.const_data_ptr<float>() : nullptr,
+                      cuda::floats(peak),
+                      cuda::floats(start),
                       out.last_maximum.mutable_data_ptr<float>(),
                       out.last_normalizer.mutable_data_ptr<float>()};
   walk.launch(machine, "time_softmax/kernel", "time_softmax", &in);
