@@ -96,13 +96,14 @@ experiments-paper: build ## ten steps of every model at the papers' sizes, an ho
 cuda-report: $(VENV)/test.stamp ## the kernels for GPUs compiled for every architecture: registers, shared memory, spills
 	$(PYTHON) scripts/cuda_report.py
 
-test-cuda: configure $(VENV)/test.stamp ## the operators on a GPU; PYTHON_TORCH names a Python whose torch has CUDA
-	cmake --build $(BUILD) -j $(JOBS) --target cortado_ops
+test-cuda: configure $(VENV)/test.stamp ## operators and models on a GPU; PYTHON_TORCH names a Python whose torch has CUDA
+	cmake --build $(BUILD) -j $(JOBS) --target cortado_ops cortado
 	$(PYTHON) -m pytest -q tests/cuda
 
-bench-cuda: configure ## measure the operators on a GPU, and write docs/performance-cuda.md
-	cmake --build $(BUILD) -j $(JOBS) --target cortado_ops
+bench-cuda: configure ## measure operators and decoding on a GPU, and write docs/performance-cuda.md
+	cmake --build $(BUILD) -j $(JOBS) --target cortado_ops cortado
 	$(PYTHON) bench/cuda/operators.py --json build/bench-cuda.json --page docs/performance-cuda.md
+	$(PYTHON) bench/cuda/decode.py --json build/bench-cuda-decode.json
 
 neon: setup ## the kernels compiled for 64-bit ARM
 	@JOBS=$(JOBS) scripts/neon.sh

@@ -5,8 +5,8 @@
 #   FOLDER/run.sh OUT [STEP ...]            there: all steps, or some of those below; what they find is left in OUT
 #
 #   tests     tests/cuda                    python    tests/python on the GPU     operators bench/cuda/operators.py
-#   steps     bench/cuda/steps.py           models    bench/cuda/models.py        train     300 steps, and with NCCL
-#   cpu       the same 300 on the CPU       sanitize  compute-sanitizer on small shapes
+#   steps     bench/cuda/steps.py           models    bench/cuda/models.py        decode    bench/cuda/decode.py
+#   train     300 steps, and with NCCL      cpu       the same 300 on the CPU     sanitize  compute-sanitizer on small shapes
 #   cores     operators of few heads on one CPU core and on all
 #
 # Back here: python bench/cuda/operators.py --from-json OUT/operators.json --page docs/performance-cuda.md

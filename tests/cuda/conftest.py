@@ -1,12 +1,14 @@
-"""The operators on a GPU (`make test-cuda`); without one every test here is skipped. CORTADO_OPS names the library."""
+"""Operators and models on a GPU (`make test-cuda`); without one every test here is skipped. CORTADO_OPS names the library."""
 
 import os
 import pathlib
+import sys
 
 import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
 BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build/release"))
 torch.ops.load_library(str(os.environ.get("CORTADO_OPS", BUILD / "lib/libcortado_ops.so")))
 

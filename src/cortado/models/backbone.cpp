@@ -10,6 +10,7 @@
 #include "cortado/models/relay.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/rotary.h"
+#include "cortado/primitives/cuda/runtime.h"
 
 namespace cortado {
 namespace {
@@ -188,8 +189,9 @@ void Backbone::check_inputs(const Tensor& inputs, const Batch& batch, const Mode
   fail_input_if(batch.cu_seqlens && inputs.size(0) != 1, "[model] packed tokens need a batch of one, got ",
                 inputs.size(0));
   if (state) check_state(inputs, batch, *state);
-  // On another device the look would make every training step wait for the one before.
-  if (input_ || inputs.numel() == 0 || (batch.training && !inputs.is_cpu())) return;
+  // On another device the look would make every training step wait for the one before, and no graph can be captured.
+  const bool unseen = inputs.is_cuda() && cuda::capturing(inputs.device().index());
+  if (input_ || inputs.numel() == 0 || (batch.training && !inputs.is_cpu()) || unseen) return;
   const auto [low, high] = at::aminmax(inputs);
   const int64_t worst = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
   fail_input_if(worst < 0 || worst >= config_.vocabulary, "[model] token ", worst, " is outside the vocabulary 0..",

@@ -34,7 +34,9 @@ inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tens
     before("values", v);
   }
   const Tensor& keys = state.at("keys");
-  const PastKeys past = drop_full_lengths({keys, state.at("values"), state.at("position").clamp_max(keys.size(1))});
+  PastKeys past{keys, state.at("values"), state.at("position").clamp_max(keys.size(1))};
+  // On a GPU the look would cost more than the mask does, and no token could be captured in a graph.
+  if (!keys.is_cuda() || keys.size(1) == 0) past = drop_full_lengths(past);
   JoinedKeys joined;
   if (appends(state, k, v, batch)) {
     joined.k = state.room().append("keys", *past.k, k, kRingRoom);

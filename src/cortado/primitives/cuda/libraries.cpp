@@ -59,6 +59,7 @@ Driver open_driver() {
   find(library, "cuModuleLoadData", d.load);
   find(library, "cuModuleGetFunction", d.function);
   find(library, "cuFuncSetAttribute", d.set_attribute);
+  find(library, "cuStreamIsCapturing", d.is_capturing);
   find(library, "cuLaunchKernel", d.launch);
   d.check(d.init(0), "cuInit");
   return d;

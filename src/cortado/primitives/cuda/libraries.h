@@ -25,6 +25,7 @@ struct Driver {
   int (*load)(Module* module, const void* image);
   int (*function)(Function* function, Module module, const char* name);
   int (*set_attribute)(Function function, int which, int value);
+  int (*is_capturing)(void* stream, int* status);  // status 0: no
   int (*launch)(Function function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                 unsigned threads_z, unsigned shared, void* stream, void** parameters, void** extra);
 

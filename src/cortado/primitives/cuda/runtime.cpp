@@ -114,6 +114,12 @@ class GpuMachine : public Machine {
     return {name, architecture_, multiprocessors_, driver_version_};
   }
 
+  bool capturing() const {
+    int status = 0;
+    driver().check(driver().is_capturing(stream_now(), &status), "cuStreamIsCapturing");
+    return status != 0;
+  }
+
   void launch(const Kernel& kernel, Blocks blocks, const void* parameters) override {
     const Driver& d = driver();
     Context context = nullptr;
@@ -123,8 +129,7 @@ class GpuMachine : public Machine {
       d.check(d.set_current(context), "cuCtxSetCurrent");
     }
     const Function function = function_of(kernel);
-    void* stream = nullptr;
-    if (stream_of_(device_, &stream)) throw Failure("[cuda] torch does not say its stream");
+    void* stream = stream_now();
     void* arguments[] = {const_cast<void*>(parameters)};
     d.check(d.launch(function, blocks.x, blocks.y, blocks.z, kernel.threads, 1, 1, unsigned(kernel.shared), stream,
                      arguments, nullptr),
@@ -132,6 +137,12 @@ class GpuMachine : public Machine {
   }
 
  private:
+  void* stream_now() const {
+    void* stream = nullptr;
+    if (stream_of_(device_, &stream)) throw Failure("[cuda] torch does not say its stream");
+    return stream;
+  }
+
   Function function_of(const Kernel& kernel) {
     const std::lock_guard lock(mutex_);
     ++launched;
@@ -210,6 +221,11 @@ Machine& machine(int device) {
   const Slot& slot = slot_of(device);
   if (!slot.machine) throw Failure(slot.why_not);
   return *slot.machine;
+}
+
+bool capturing(int device) {
+  const Slot& slot = slot_of(device);
+  return slot.machine && slot.machine->capturing();
 }
 
 std::string compile(const std::string& source, const std::string& variant, const std::string& architecture) {

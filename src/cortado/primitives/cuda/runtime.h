@@ -21,6 +21,9 @@ std::string why_not(int device);
 // Throws Failure (one line) where a kernel can't be compiled or launched. Launches go on torch's current stream.
 Machine& machine(int device);
 
+// Whether what goes on torch's current stream there is recorded for a graph: then no number on the GPU can be looked at.
+bool capturing(int device);
+
 // The kernels of this build: the name of each .cu file under primitives ("gated_scan/kernel"), and its text with all includes in place.
 struct Source {
   const char *name, *text;

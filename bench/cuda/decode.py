@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Decoding on the GPU that is here: milliseconds a token, called from Python and replayed as one CUDA graph.
+
+    python bench/cuda/decode.py [--json FILE] [--mixers NAME,...] [--tokens N,...] [--rows N,...]
+
+Models of (12, 768, 12) with a vocabulary of 50,304 in bfloat16, behind so many tokens. The bound is reading every weight and reading
+and writing every state once, at the bandwidth of a large copy. CORTADO_BUILD names the folder with lib/, else build/release."""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import torch
+from models import MIXERS, ROOT, VOCABULARY, config
+from operators import bandwidth
+
+sys.path.insert(0, str(ROOT / "python"))
+LAYERS, PREFILL = 12, 65536  # tokens of all rows that are read at once
+
+
+def tensors(state):
+    return [x for part in state for x in part.values()]
+
+
+def bound_ms(model, state, copy):
+    looked_up = model.embedding.weight.numel() if not model.config["embedding"]["tied"] else 0
+    weights = sum(x.numel() * x.element_size() for x in model.parameters()) - looked_up * 2
+    return (weights + 2 * sum(x.numel() * x.element_size() for x in tensors(state))) / copy * 1e3
+
+
+def prefilled(model, rows, tokens):
+    state, each = model.state(rows), max(1, PREFILL // rows)
+    for begin in range(0, tokens, each):
+        text = torch.randint(VOCABULARY, (rows, min(each, tokens - begin)), device="cuda")
+        _, state = model.hidden(text, state)
+    return state
+
+
+def median_ms(work, turns=20):
+    found = []
+    for _ in range(turns):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        found.append((time.perf_counter() - begin) * 1e3)
+    return sorted(found)[turns // 2]
+
+
+def replayed(step, token, state):
+    """The next token and the state after it are copied to where the graph reads them."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):  # what is made at first use is made now
+        step(token, state)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chosen, after = step(token, state)
+        token.copy_(chosen)
+        for x, y in zip(tensors(state), tensors(after), strict=True):
+            x.copy_(y)
+    return graph.replay
+
+
+@torch.no_grad()
+def measure(model, name, rows, tokens, copy):
+    state, token = prefilled(model, rows, tokens), torch.zeros(rows, 1, dtype=torch.int64, device="cuda")
+
+    def step(token, state):
+        logits, state = model(token, state)
+        return logits[:, -1].argmax(-1, keepdim=True), state
+
+    row = {"mixer": name, "rows": rows, "tokens": tokens, "bound_ms": bound_ms(model, state, copy)}
+    row["called_ms"] = median_ms(lambda: step(token, state))
+    try:
+        row["replayed_ms"] = median_ms(replayed(step, token, state))
+        row["of_bound"] = row["bound_ms"] / row["replayed_ms"]
+    except Exception as problem:
+        row["not_captured"] = str(problem).splitlines()[0][:300]
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--mixers", type=lambda text: text.split(","), default=["macchiato", "latte", "gla", "sliding_window"])
+    parser.add_argument("--tokens", type=lambda text: [int(x) for x in text.split(",")], default=[100, 10_000, 1_000_000])
+    parser.add_argument("--rows", type=lambda text: [int(x) for x in text.split(",")], default=[1, 64])
+    chosen = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("[bench-cuda] there is no GPU here")
+    from cortado.models import LanguageModel
+
+    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy": bandwidth(), "rows": []}
+    for name in chosen.mixers:
+        assert name in MIXERS, name
+        torch.manual_seed(1)
+        model = LanguageModel(config(name, 768, LAYERS, 12, 4096), device="cuda", dtype=torch.bfloat16).eval()
+        for rows in chosen.rows:
+            for tokens in chosen.tokens if rows == 1 else chosen.tokens[:1]:
+                found["rows"].append(measure(model, name, rows, tokens, found["copy"]))
+                print({key: round(x, 3) if isinstance(x, float) else x for key, x in found["rows"][-1].items()}, flush=True)
+                if chosen.json:
+                    chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Whole models on a GPU: a token recorded as a graph, and what a bad token says where nothing is recorded."""
+
+import pytest
+import torch
+
+MIXERS = [{"mixer": "macchiato", "latents": 64, "source": "rg_lru", "window": 17}, {"mixer": "macchiato", "latents": 64, "source": "conv"},
+          {"mixer": "latte", "latents": 64}, {"mixer": "gla"}, {"mixer": "sliding_window", "window": 16}, {"mixer": "mamba2"},
+          {"mixer": "gated_delta_net"}, {"mixer": "kda"}, {"mixer": "blurry_window", "slots": 7, "period": 14}]  # fmt: skip
+
+
+def tensors(state):
+    return [x for part in state for x in part.values()]
+
+
+def model_of(settings, dtype):
+    models = pytest.importorskip("cortado.models")
+    torch.manual_seed(3)
+    config = {"name": "small", "dim": 64, "heads": 2, "layers": 2, "context": 128, "vocabulary": 50, "norm": "rms", **settings}
+    return models.LanguageModel(config, device="cuda", dtype=dtype).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("settings", MIXERS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_a_token_is_captured_in_a_graph(settings, dtype):
+    model = model_of(settings, dtype)
+    text = torch.randint(50, (3, 40), device="cuda")
+    _, start = model(text, model.state(3))
+    token = torch.randint(50, (3, 1), device="cuda")
+    state = [{name: x.clone() for name, x in part.items()} for part in start]
+    model(token, state)  # what is made at first use
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits, after = model(token, state)
+        for x, y in zip(tensors(state), tensors(after), strict=True):
+            x.copy_(y)
+    for _ in range(3):
+        token.copy_(torch.randint(50, (3, 1), device="cuda"))
+        right, start = model(token.clone(), start)
+        graph.replay()
+        assert torch.equal(logits, right)
+        assert all(map(torch.equal, tensors(state), tensors(start)))
+
+
+def test_a_bad_token_is_refused():
+    model = model_of(MIXERS[2], torch.bfloat16)
+    with pytest.raises(RuntimeError, match="token 50 is outside the vocabulary"):
+        model(torch.full((1, 2), 50, device="cuda"))
