@@ -86,7 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--mixers", type=lambda text: text.split(","), default=["macchiato", "latte", "gla", "sliding_window"])
-    parser.add_argument("--tokens", type=lambda text: [int(x) for x in text.split(",")], default=[100, 10_000, 1_000_000])
+    parser.add_argument("--tokens", type=lambda text: [int(x) for x in text.split(",")], default=[200, 10_000, 1_000_000])
     parser.add_argument("--rows", type=lambda text: [int(x) for x in text.split(",")], default=[1, 64])
     chosen = parser.parse_args()
     if not torch.cuda.is_available():

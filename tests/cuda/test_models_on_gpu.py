@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-MIXERS = [{"mixer": "macchiato", "latents": 64, "source": "rg_lru", "window": 17}, {"mixer": "macchiato", "latents": 64, "source": "conv"},
+MIXERS = [{"mixer": "macchiato", "latents": 64, "source": "rg_lru", "window": 17}, {"mixer": "macchiato", "latents": 64, "source": "conv", "window": 17},
           {"mixer": "latte", "latents": 64}, {"mixer": "gla"}, {"mixer": "sliding_window", "window": 16}, {"mixer": "mamba2"},
           {"mixer": "gated_delta_net"}, {"mixer": "kda"}, {"mixer": "blurry_window", "slots": 7, "period": 14}]  # fmt: skip
 
@@ -15,7 +15,7 @@ def tensors(state):
 def model_of(settings, dtype):
     models = pytest.importorskip("cortado.models")
     torch.manual_seed(3)
-    config = {"name": "small", "dim": 64, "heads": 2, "layers": 2, "context": 128, "vocabulary": 50, "norm": "rms", **settings}
+    config = {"name": "small", "dim": 64, "heads": 2, "layers": 2, "context": 128, "vocabulary": 50, "norm": "rms", "mixer": settings}
     return models.LanguageModel(config, device="cuda", dtype=dtype).eval()
 
 
