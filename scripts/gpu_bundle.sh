@@ -24,7 +24,7 @@ version=$("$python" -c 'import torch; print(torch.__version__)')
 build=${CORTADO_GPU_BUILD:-build/gpu-bundle-$version}
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCORTADO_TESTS=OFF "-DCORTADO_PYTHON=$python" >/dev/null
 cmake --build "$build" -j "${JOBS:-$(nproc)}" >&2
-for part in lib bin tests bench python configs data; do rm -rf "${folder:?}/$part"; done
+for part in lib bin src tests bench python configs data; do rm -rf "${folder:?}/$part"; done
 mkdir -p "$folder"/{lib,bin,tests,bench,python,configs,data}
 for file in "$build"/lib/*.so "$build/bin/cortado"; do
   strip -o "$folder/$(basename "$(dirname "$file")")/$(basename "$file")" "$file"
@@ -34,7 +34,8 @@ site=$("$python" -c 'import os, torch; print(os.path.dirname(os.path.dirname(tor
 ldd "$build"/lib/*.so "$build/bin/cortado" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u |
   grep -v -e "^$site/" -e "/libcortado" -e '/lib\(c\|m\|dl\|rt\|util\|pthread\|stdc++\|gcc_s\)\.so' |
   while read -r library; do cp -L "$library" "$folder/lib/"; done
-cp -r tests/cuda tests/python "$folder/tests/"
+cp -r tests/cuda tests/python tests/conftest.py tests/preloaded.py "$folder/tests/"
+cp --parents src/cortado/mechanisms/*/examples.json "$folder/" # which mechanisms there are
 cp -r bench/cuda "$folder/bench/"
 cp -r python/cortado "$folder/python/"
 cp configs/*.json "$folder/configs/"

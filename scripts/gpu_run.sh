@@ -22,9 +22,12 @@ timed() { # SECONDS NAME COMMAND...
   echo "   $((SECONDS - begin)) s"
 }
 
-run_tests() { timed 300 tests "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/cuda; tail -n 3 "$out/tests.log"; }
+run_tests() {
+  timed "${TESTS_SECONDS:-300}" tests env OMP_NUM_THREADS=2 "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short -o faulthandler_timeout=60 tests/cuda
+  tail -n 3 "$out/tests.log"
+}
 run_python() {
-  timed "${PYTHON_SECONDS:-240}" python env CORTADO_DEVICE=cuda "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/python
+  timed "${PYTHON_SECONDS:-240}" python env CORTADO_DEVICE=cuda OMP_NUM_THREADS=2 "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short tests/python
   tail -n 3 "$out/python.log"
 }
 run_operators() { timed 240 operators "$python" bench/cuda/operators.py --json "$out/operators.json" --seconds 0.1 --profile; }

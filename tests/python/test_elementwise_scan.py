@@ -75,7 +75,7 @@ def test_compiles_whole():
 
 def test_autocast_mixes_types():
     log_a, b, _ = inputs(2, 40, 3, torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         h, last = scan(log_a, b.bfloat16())
     assert h.dtype == torch.bfloat16 and last.dtype == torch.float32
     (d_log_a,) = torch.autograd.grad(h.float().sum(), log_a)

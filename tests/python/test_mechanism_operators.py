@@ -59,7 +59,7 @@ def test_differentiating_twice_is_an_error(name, causal, bounds):
 
 def test_autocast_keeps_the_types_it_is_given():
     q, theta, v = (randn(1, 40, 2, 4, dtype=torch.float32) for _ in range(3))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         o, state, *_ = ops.latte(q.bfloat16(), theta.bfloat16(), v.bfloat16())
         wide, *_ = ops.latte(q, theta, v)
     assert o.dtype == torch.bfloat16 and state.dtype == torch.float32 and wide.dtype == torch.float32

@@ -110,7 +110,7 @@ def test_compiles_whole():
 
 def test_autocast_mixes_types():
     x, weight, bias, state = inputs(tokens=40, dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         y, last = call(x.bfloat16(), weight, bias, state)
     assert y.dtype == torch.bfloat16 and last.dtype == torch.float32
     expected, _ = formula(x.bfloat16(), weight, bias, state)

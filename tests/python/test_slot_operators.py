@@ -212,7 +212,7 @@ def test_opcheck(name):
 
 def test_autocast_keeps_the_types_it_is_given():
     q, v, s = randn(1, 40, 2, 4, dtype=torch.float32), randn(1, 40, 2, 3, dtype=torch.float32), randn(1, 40, 2, 5, dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         wide = ops.abc(q, q, v, s)[0]
         short, keys, *_ = ops.abc(q.bfloat16(), q.bfloat16(), v.bfloat16(), s.bfloat16())
     assert wide.dtype == keys.dtype == torch.float32 and short.dtype == torch.bfloat16

@@ -12,8 +12,9 @@ Tensor with_zeros(const Tensor& x, int64_t dimension, int64_t piece) {
   return at::cat({x, at::zeros(sizes, x.options())}, dimension);
 }
 
+// In memory of its own: what lies otherwise than the meta form says is read wrongly in compiled graphs.
 void cut(Tensor& x, int64_t dimension, int64_t width) {
-  if (x.defined() && x.size(dimension) > width) x = x.narrow(dimension, 0, width);
+  if (x.defined() && x.size(dimension) > width) x = x.narrow(dimension, 0, width).contiguous();
 }
 
 }  // namespace
