@@ -17,8 +17,8 @@ torch.ops.load_library(str(LIBRARY))
 
 def move_to(device):
     class Generator(torch.Generator):
-        def __new__(cls, where=device):
-            return super().__new__(cls, where)
+        def __new__(cls, where=None):
+            return super().__new__(cls, where or torch.get_default_device())
 
     numpy = torch.Tensor.numpy
     torch.set_default_device(device)
