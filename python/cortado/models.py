@@ -10,9 +10,8 @@ import typing
 
 import torch
 
+from cortado._decoder import Decoder, ModelState
 from cortado._parts import Embedding, Part, State, checked, one_line
-
-ModelState = list[State]  # the position's, and one a layer
 
 
 class Block(Part):
@@ -118,14 +117,15 @@ class LanguageModel(Part):
         generator.manual_seed(torch.seed() if seed is None else seed)
         was_training = self.training
         self.eval()
-        state: ModelState | None = self.state(prompt.shape[0])
+        state = self.state(prompt.shape[0])
         found = []
         for part in prompt.split(512, dim=1):
-            x, state = self.hidden(part, state)
+            x, after = self.hidden(part, state)
+            state = typing.cast(ModelState, after)
+        logits, decoder = self.logits(x[:, -1:])[:, 0], Decoder(self, state)
         for _ in range(tokens):
-            token = sample(self.logits(x[:, -1:])[:, 0], temperature, top_k, top_p, generator)
-            found.append(token)
-            x, state = self.hidden(token, state)
+            found.append(sample(logits, temperature, top_k, top_p, generator))
+            logits = decoder(found[-1])
         self.train(was_training)
         return torch.cat(found, 1) if found else prompt[:, :0]
 

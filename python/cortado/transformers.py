@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from cortado import models
+from cortado._decoder import ModelState
 from cortado._parts import Linear, checked
 
 _OURS = ("model_type", "architectures", "transformers")  # keys of config.json beside the program's
@@ -74,7 +75,7 @@ class CortadoConfig(transformers.PreTrainedConfig):
 class CortadoCache(Cache):
     """The state of a model after the tokens it has read: it has a row for every sequence, and does not grow with them."""
 
-    def __init__(self, state: models.ModelState | None = None, length: int = 0) -> None:
+    def __init__(self, state: ModelState | None = None, length: int = 0) -> None:
         super().__init__(layers=[])
         self.state, self.length = state, length
 

@@ -42,6 +42,20 @@ def test_a_token_is_captured_in_a_graph(settings, dtype):
         assert all(map(torch.equal, tensors(state), tensors(start)))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("settings", [*MIXERS, {"mixer": "softmax"}], ids=lambda settings: "-".join(map(str, settings.values())))
+@pytest.mark.parametrize("read", [3, 40])  # a window that is filled on the way, and one that is full
+def test_generated_tokens_are_those_of_calls(settings, read):
+    model = model_of(settings, torch.bfloat16)
+    text = torch.randint(50, (3, read), device="cuda")
+    found = model.generate(text, 30)
+    logits, state = model(text, model.state(3))
+    for n in range(30):
+        token = logits[:, -1:].argmax(-1)
+        assert torch.equal(token, found[:, n : n + 1]), n
+        logits, state = model(token, state)
+
+
 def test_a_bad_token_is_refused():
     model = model_of(MIXERS[2], torch.bfloat16)
     with pytest.raises(RuntimeError, match="token 50 is outside the vocabulary"):

@@ -8,6 +8,7 @@ import torch
 
 import cortado.models
 import cortado.nn
+from cortado._decoder import TOKEN_LOOKS, Looks
 from cortado.models import load
 
 TEXT = "The king shall live, and all his men with him. " * 3
@@ -115,6 +116,18 @@ def test_random_models_are_those_of_the_program():
     assert len(model.layers) == 3 and model.config["layers"][0]["repeat"] == 2
     y, state = model(torch.randint(50, (2, 9)), model.state(2))
     assert y.shape == (2, 9, 50) and len(state) == 4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixer", [{"mixer": "macchiato", "window": 5}, {"mixer": "latte"}, {"mixer": "gla"}, {"mixer": "kda"},
+                                   {"mixer": "sliding_window", "window": 5}, {"mixer": "softmax"}], ids=str)  # fmt: skip
+def test_a_token_of_what_does_not_grow_is_read_nowhere_on_the_host(mixer):
+    model = cortado.models.LanguageModel({"vocabulary": 50, "dim": 24, "heads": 4, "layers": 2, "mixer": mixer}).eval()
+    token = torch.randint(50, (2, 1))
+    _, state = model(torch.randint(50, (2, 9)), model.state(2))
+    with Looks() as looks:
+        model(token, state)
+    assert (looks.count <= TOKEN_LOOKS) == (mixer["mixer"] != "softmax")
 
 
 def test_generation(run):
