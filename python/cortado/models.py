@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -122,7 +123,8 @@ class LanguageModel(Part):
         for part in prompt.split(512, dim=1):
             x, after = self.hidden(part, state)
             state = typing.cast(ModelState, after)
-        logits, decoder = self.logits(x[:, -1:])[:, 0], Decoder(self, state)
+        logits = self.logits(x[:, -1:])[:, 0]
+        decoder = Decoder(functools.partial(LanguageModel.forward, self), state)  # a subclass's forward may be another
         for _ in range(tokens):
             found.append(sample(logits, temperature, top_k, top_p, generator))
             logits = decoder(found[-1])
