@@ -47,6 +47,8 @@ TEST(CudaRuntime, CompilesKeepsAndLaunches) {
   EXPECT_EQ(machine.shared_bytes(), 232448);
   EXPECT_EQ(cuda::describe(0).name, "Pretended GPU");
   EXPECT_EQ(cuda::describe(0).architecture, "sm_90a");
+  EXPECT_FALSE(cuda::capturing(0));
+  EXPECT_TRUE(cuda::capturing(0));
   struct {
     int number = 7;
     float other = 0.5f;
