@@ -10,11 +10,11 @@ import argparse
 import json
 import pathlib
 import sys
-import time
 
 import torch
 from models import MIXERS, ROOT, VOCABULARY, config
 from operators import bandwidth
+from steps import microseconds
 
 sys.path.insert(0, str(ROOT / "python"))
 LAYERS, PREFILL = 12, 65536  # tokens of all rows that are read at once
@@ -38,15 +38,8 @@ def prefilled(model, rows, tokens):
     return state
 
 
-def median_ms(work, turns=20):
-    found = []
-    for _ in range(turns):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        found.append((time.perf_counter() - begin) * 1e3)
-    return sorted(found)[turns // 2]
+def median_ms(work):
+    return microseconds(work, 1, turns=20) / 1e3
 
 
 def replayed(step, token, state):

@@ -119,15 +119,16 @@ class LanguageModel(Part):
         was_training = self.training
         self.eval()
         state = self.state(prompt.shape[0])
-        found = []
+        found: list[torch.Tensor] = []
         for part in prompt.split(512, dim=1):
             x, after = self.hidden(part, state)
             state = typing.cast(ModelState, after)
         logits = self.logits(x[:, -1:])[:, 0]
         decoder = Decoder(functools.partial(LanguageModel.forward, self), state)  # a subclass's forward may be another
         for _ in range(tokens):
+            if found:
+                logits = decoder(found[-1])
             found.append(sample(logits, temperature, top_k, top_p, generator))
-            logits = decoder(found[-1])
         self.train(was_training)
         return torch.cat(found, 1) if found else prompt[:, :0]
 
