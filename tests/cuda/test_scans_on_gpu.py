@@ -132,11 +132,13 @@ def test_decays_of_both_signs_are_float64s(read):
 
 
 @pytest.mark.mechanism("blurry_window")
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (BF16, 2e-2)])
+@pytest.mark.parametrize(("slots", "period"), [(33, 66), (33, 33), (63, 200)])
 @pytest.mark.parametrize("decay", [True, False])
-def test_blurry_window_is_float64s(decay):
+def test_blurry_window_is_float64s(decay, slots, period, dtype, close):
     torch.manual_seed(3)
-    given = {name: torch.randn(2, 333, 2, 64) for name in "qkv"}
-    same_as_float64(lambda **of: OPS.blurry_window(**of, slots=33, period=66, decay=decay), given, 1e-4, torch.float32)
+    given = {name: torch.randn(2, 333, 2, 64).to(dtype) for name in "qkv"}
+    same_as_float64(lambda **of: OPS.blurry_window(**of, slots=slots, period=period, decay=decay), given, close, dtype)
 
 
 @pytest.mark.parametrize(("gate", "delta"), [("head", False), ("channel", False), ("head", True), ("channel", True)])

@@ -74,13 +74,18 @@ constexpr double kLargestFactor = 1e9;
 // A dense batch from zero has the same positions in every row: one row of a table serves all. float64.
 Tensor different_rows(const Tensor& positions) {
   const bool same = positions.size(0) > 1 && positions.stride(0) == 0;
-  return (same ? positions.narrow(0, 0, 1) : positions).to(at::kDouble);
+  return same ? positions.narrow(0, 0, 1) : positions;
 }
 
 RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
   const Tensor rows = different_rows(positions);
-  const Tensor angles = rows.unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, rotary, rows.options());
-  return {angles.cos().to(type), angles.sin().to(type)};
+  const auto wide = rows.options().dtype(at::kDouble);
+  const Tensor angles = rows.unsqueeze(-1).unsqueeze(-1) * frequencies(head_dim, rotary, wide);
+  const auto narrowed = [&](Tensor& (*function)(Tensor&, const Tensor&)) {  // in one kernel
+    Tensor result = at::empty(angles.sizes(), wide.dtype(type));
+    return function(result, angles);
+  };
+  return {narrowed(at::cos_out), narrowed(at::sin_out)};
 }
 
 // All layers of a model turn by the same angles: a thread keeps its last table. On other devices a look at the
@@ -207,7 +212,7 @@ void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, cons
 }
 
 Tensor sinusoidal_positions(const Tensor& positions, int64_t dim, at::ScalarType type) {
-  const Tensor rows = different_rows(positions);
+  const Tensor rows = different_rows(positions).to(at::kDouble);
   const Tensor exponent = at::arange(0, dim, 2, rows.options()).mul_(-std::log(1e4) / static_cast<double>(dim));
   const Tensor angles = rows.unsqueeze(-1) * exponent.exp_();
   const Tensor pairs = at::stack({angles.sin(), angles.cos()}, -1).flatten(-2);

@@ -24,6 +24,18 @@ Tensor token_times(const Tensor& x, const OptionalTensor& position, const Option
 // [T,N] -> [1,T,1,N], [B,T,N] -> [B,T,1,N]
 Tensor every_head(const Tensor& x) { return (x.dim() == 2 ? x.unsqueeze(0) : x).unsqueeze(2); }
 
+// What is left of a slot that is overwritten whole, as a log: nothing that 16 bits would show, and no -inf, which tensor
+// cores take one pair of tokens at a time.
+constexpr double kNothing = -20.8;  // 2^-30
+
+// The scan with decay as one with gates, whose logs are above 0 where w is below. weights as w, in the operands' type.
+SlotPass decaying_pass_by_logs(const Tensor& w, const Tensor& weights, const Tensor& like,
+                               const OptionalTensor& cu_seqlens) {
+  const std::vector<c10::SymInt> sizes = {like.sym_size(0), like.sym_size(1), 1, w.sym_size(-1)};
+  const auto spread = [&](const Tensor& x) { return every_head(x).expand_symint(sizes); };
+  return gated_slot_pass(spread(weights), spread((-w).log1p().clamp_min(kNothing)), cu_seqlens);
+}
+
 // The scan with decay. w [T,N] or [B,T,N].
 SlotPass decaying_pass(const Tensor& w, const OptionalTensor& cu_seqlens) {
   const Tensor writes = w.dim() == 2 ? w : w.unsqueeze(2), keeps = 1 - writes;
@@ -79,7 +91,9 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   check_blurry(sizes);
   given_together(kBlurryWindowOp, {&options.key_state, &options.value_state}, "key_state and value_state");
   const auto type = accumulation_type({q, k, v, options.key_state, options.value_state});
-  SlotInputs in{q.to(type),        k.to(type),         v.to(type), slot_scale(options.scale, q),
+  // A GPU's tensor cores take slots in eights.
+  const auto operands = slot_operands(q, v, (sizes.slots + 7) / 8 * 8, type);
+  SlotInputs in{q.to(operands),    k.to(operands),     v.to(operands), slot_scale(options.scale, q),
                 options.key_state, options.value_state};
   const SlotSizes found = check_slot_inputs(kBlurryWindowOp, in, {}, sizes.slots, options.cu_seqlens);
   in.k = expand_heads(in.k, found.heads.state);
@@ -92,10 +106,12 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const Tensor reached = at::arange(sizes.slots, times.options()) * sizes.period;
   in.hidden = every_head(reached > times.unsqueeze(-1) * sizes.slots);
   SlotResult result;
-  if (options.decay) {
+  if (options.decay && operands != type) {
+    result = attend_slots(in, decaying_pass_by_logs(w, w.to(operands), k, options.cu_seqlens));
+  } else if (options.decay) {
     result = attend_slots(in, decaying_pass(w, options.cu_seqlens));
   } else {
-    const Tensor writes = every_head(w).expand_symint({k.sym_size(0), k.sym_size(1), 1, sizes.slots});
+    const Tensor writes = every_head(w.to(operands)).expand_symint({k.sym_size(0), k.sym_size(1), 1, sizes.slots});
     result = attend_slots(in, gated_slot_pass(writes, {}, options.cu_seqlens));
   }
   result.o = result.o.to(v.scalar_type());

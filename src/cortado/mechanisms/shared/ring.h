@@ -41,7 +41,7 @@ inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tens
   if (appends(state, k, v, batch)) {
     joined.k = state.room().append("keys", *past.k, k, kRingRoom);
     joined.v = state.room().append("values", *past.v, v, kRingRoom);
-    if (past.length) joined.first_key = past.k->size(1) - *past.length;
+    if (past.length) joined.first_key = at::rsub(*past.length, past.k->size(1));
   } else {
     joined = join_past(past, k, v, batch.cu_seqlens);
   }

@@ -153,10 +153,13 @@ class GpuMachine : public Machine {
     const Driver& d = driver();
     Function function = nullptr;
     d.check(d.function(&function, module_of(kernel), kernel.name), "cuModuleGetFunction");
-    constexpr int kDynamicSharedBytes = 8;
-    if (kernel.shared > (48 << 10)) {
-      d.check(d.set_attribute(function, kDynamicSharedBytes, int(kernel.shared)), "cuFuncSetAttribute");
-    }
+    constexpr int kDynamicSharedBytes = 8, kSharedPercent = 9;
+    const auto set = [&](int attribute, int value) {
+      d.check(d.set_attribute(function, attribute, value), "cuFuncSetAttribute");
+    };
+    if (kernel.shared > (48 << 10)) set(kDynamicSharedBytes, int(kernel.shared));
+    // Of what a multiprocessor has: left to itself the driver keeps so much for the cache that fewer blocks fit.
+    if (kernel.shared > (32 << 10)) set(kSharedPercent, 100);
     functions_.emplace(std::make_tuple(std::string(kernel.source), kernel.variant, std::string(kernel.name)), function);
     return function;
   }

@@ -7,9 +7,8 @@
 // operand is the sum of two 16-bit numbers: errors are float32's but for a few bits.
 #pragma once
 
-#include "cortado/primitives/delta_scan/kernel_gpu.h"
+#include "cortado/primitives/delta_scan/channel_keys_gpu-inl.h"
 #include "cortado/primitives/gated_scan/gates_gpu-inl.h"
-#include "cortado/primitives/gated_scan/walk_gpu-inl.h"
 
 namespace cortado::delta {
 
@@ -26,8 +25,9 @@ DEV Halves halves(float a, float b) {
   return {high, pack(a - unpack_low(high), b - unpack_high(high))};
 }
 
-template <int kKeys>
-class Inverse {
+// kChannels: a gate for each channel of the keys; or one for each head, or none.
+template <int kKeys, bool kChannels>
+class Inverse : InverseChunk {
   static constexpr int kRows = 16, kBlocks = kGpuChunk / kRows;
   using Square = Tile<kGpuChunk * 2>;
   struct Squares {
@@ -39,33 +39,24 @@ class Inverse {
   };
 
  public:
-  DEV explicit Inverse(const GpuInverse& in)
-      : in_(in),
-        head_(blockIdx.x % in.heads),
-        row_(blockIdx.x / in.heads),
-        chunk_(blockIdx.y),
-        thread_(CORTADO_THREAD) {
-    first_ = in.bounds ? in.bounds[row_] : 0;
-    tokens_ = in.bounds ? static_cast<int>(in.bounds[row_ + 1] - first_) : in.tokens;
-    batch_ = in.bounds ? 0 : row_;
-    unsigned char* shared = shared_memory();
-    base_ = shared_address(shared);
+  DEV explicit Inverse(const GpuInverse& in) : InverseChunk(in) {
     keys_ = {base_};
-    const u32 squares = base_ + kGpuChunk * kKeys * 2;
-    inverse_ = {{base_}, {squares}};
-    system_ = {{squares + kGpuSquareBytes}, {squares + 2 * kGpuSquareBytes}};
-    diagonal_ = reinterpret_cast<float*>(shared + (squares - base_) + 3 * kGpuSquareBytes);
-    gates_ = diagonal_ + kGpuChunk * kRows;
-    betas_ = gates_ + kGpuChunk;
+    const u32 rest = base_ + kGpuChunk * kKeys * 2, squares = rest + gpu_inverse_gate_bytes(kKeys, kChannels);
+    inverse_ = {{base_}, {rest}};
+    system_ = {{squares}, {squares + kGpuSquareBytes}};
+    diagonal_ = at<float>(squares + 2 * kGpuSquareBytes);
+    betas_ = diagonal_ + kGpuChunk * kRows;
+    gates_ = kChannels ? betas_ + kGpuChunk : at<float>(rest);
   }
 
   DEV void run() {
     if (chunk_ * kGpuChunk >= tokens_) return;
-    fetch();
-    const gated::Sums sums(betas_ + kGpuChunk);
-    if (thread_ < 32) gated::sum_gates(gates_, sums, thread_);
-    __syncthreads();
-    multiply_keys(sums);
+    fetch_keys<kKeys>(keys_);
+    if constexpr (kChannels) {
+      multiply_channels();
+    } else {
+      multiply_keys();
+    }
     __syncwarp();
     float x[kRows];
     substitute(x);
@@ -78,30 +69,18 @@ class Inverse {
   }
 
  private:
-  template <typename T>
-  DEV T* token(const GpuTimed& x, int t) const {
-    return static_cast<T*>(x.data) + batch_ * x.batch + head_ / (in_.heads / x.heads) * x.head +
-           (first_ + chunk_ * kGpuChunk + t) * static_cast<long long>(x.token);
+  DEV void fetch_betas() const {
+    if (thread_ < kGpuChunk) betas_[thread_] = there(thread_) ? *of<const float>(in_.beta, thread_) : 0.0f;
   }
-  DEV bool there(int t) const { return chunk_ * kGpuChunk + t < tokens_; }
 
-  DEV void fetch() const {
-    constexpr int kPieces = kKeys / 8;
-    for (int i = thread_; i < kGpuChunk * kPieces; i += kGpuInverseThreads) {
-      const int t = i / kPieces, piece = i % kPieces;
-      const bool has = there(t) && piece * 8 < in_.keys;
-      copy16(keys_.at(t, piece), has ? token<const u16>(in_.k, t) + piece * 8 : in_.k.data, has ? 16 : 0);
-    }
-    end_group();
-    if (thread_ < kGpuChunk) {
-      gates_[thread_] = in_.g.data && there(thread_) ? *token<const float>(in_.g, thread_) : 0.0f;
-      betas_[thread_] = there(thread_) ? *token<const float>(in_.beta, thread_) : 0.0f;
-    }
+  // A with a gate for each head: k k^T, and the gates between.
+  DEV void multiply_keys() const {
+    fetch_betas();
+    if (thread_ < kGpuChunk) gates_[thread_] = in_.g.data && there(thread_) ? *of<const float>(in_.g, thread_) : 0.0f;
     wait_for_groups<0>();
     __syncthreads();
-  }
-
-  DEV void multiply_keys(const gated::Sums& sums) const {
+    const gated::Sums sums(gates_ + kGpuChunk);
+    if (thread_ < 32) gated::sum_gates(gates_, sums, thread_);
     float a[2 * kBlocks][4] = {};
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
       u32 rows[4];
@@ -114,26 +93,49 @@ class Inverse {
         multiply(a[2 * j + 1], rows, columns[2], columns[3]);
       }
     }
+    __syncthreads();
+    if (*sums.any) {
+      put_system(
+          a, [&](int t, int s) { return sums.cuts[s] == sums.cuts[t] ? power(sums.sums[t] - sums.sums[s]) : 0.0f; });
+    } else {
+      put_system(a, [&](int t, int s) { return power(sums.sums[t] - sums.sums[s]); });
+    }
+  }
+
+  // A with a gate for each channel: the gates are in what is multiplied.
+  DEV void multiply_channels() const {
+    fetch_betas();
+    const ChannelKeys<kKeys> keys(*this, keys_, inverse_.low.base, gates_);
+    keys.apply_gates();
+    __syncthreads();
+    float a[2 * kBlocks][4] = {};
+    keys.multiply(a);
+    put_system(a, [](int, int) { return 1.0f; });
+    __syncwarp();
+    if (keys.steep(warp())) keys.multiply_pairs(diagonal_ + warp() * kRows * kRows, betas_ + warp() * kRows);
+  }
+
+  // M of products and of what the gates leave between; above the diagonal of its own 16 x 16 are numbers of no meaning.
+  template <typename Gates>
+  DEV void put_system(const float (*a)[4], const Gates& gates) const {
+    const int row = warp() * kRows + (lane() >> 2);
     UNROLL for (int j = 0; j < 2 * kBlocks; ++j) {
       if (j / 2 > warp()) continue;
+      const int s = j * 8 + (lane() & 3) * 2;
+      const Two beta = *reinterpret_cast<const Two*>(betas_ + s);
+      float m[4];
+      UNROLL for (int x = 0; x < 4; ++x) m[x] = a[j][x] * gates(row + x / 2 * 8, s + x % 2) * beta.x[x % 2];
       UNROLL for (int half = 0; half < 2; ++half) {
-        const int t = warp() * kRows + (lane() >> 2) + 8 * half, s = j * 8 + (lane() & 3) * 2;
-        const float first = entry(a[j][2 * half], t, s, sums), second = entry(a[j][2 * half + 1], t, s + 1, sums);
+        const int t = row + 8 * half;
         if (j / 2 == warp()) {
-          *reinterpret_cast<Two*>(diagonal_ + t * kRows + s % kRows) = {first, second};
+          *reinterpret_cast<Two*>(diagonal_ + t * kRows + s % kRows) = {m[2 * half], m[2 * half + 1]};
         } else {
-          const Halves both = halves(first, second);
+          const Halves both = halves(m[2 * half], m[2 * half + 1]);
           *at<u32>(system_.high.at(t, j) + (lane() & 3) * 4) = both.high;
           *at<u32>(system_.low.at(t, j) + (lane() & 3) * 4) = both.low;
         }
       }
     }
-  }
-
-  // M_ts, of k_t . k_s.
-  DEV float entry(float product, int t, int s, const gated::Sums& sums) const {
-    const bool reached = s < t && (*sums.any == 0 || sums.cuts[s] == sums.cuts[t]);
-    return reached ? product * power(sums.sums[t] - sums.sums[s]) * betas_[s] : 0.0f;
   }
 
   // Column lane % 16 of this warp's N_ii: x_t = (t is the column) - sum of M_ts x_s over s < t.
@@ -150,14 +152,21 @@ class Inverse {
     }
   }
 
-  // Half of the lanes have what 16 bits hold of it, the others what is left.
+  // In 32 bits where M was, and from there two a lane: what 16 bits hold of them, and what is left.
   DEV void put_diagonal(const float* x) const {
-    const int column = warp() * kRows + (lane() & 15);
-    const bool high = lane() < 16;
-    const Square to = {high ? inverse_.high.base : inverse_.low.base};
-    UNROLL for (int t = 0; t < kRows; ++t) {
-      const Halves both = halves(x[t], 0);
-      *at<u16>(to.at(warp() * kRows + t, column / 8) + column % 8 * 2) = static_cast<u16>(high ? both.high : both.low);
+    float* numbers = diagonal_ + warp() * kRows * kRows;
+    UNROLL for (int t = 0; t < kRows / 2; ++t) {
+      const int row = lane() < 16 ? t : t + kRows / 2;
+      numbers[row * kRows + (lane() & 15)] = lane() < 16 ? x[t] : x[t + kRows / 2];
+    }
+    __syncwarp();
+    UNROLL for (int i = 0; i < 4; ++i) {
+      const int row = i * 4 + (lane() >> 3), column = (lane() & 7) * 2;
+      const Two two = *reinterpret_cast<const Two*>(numbers + row * kRows + column);
+      const Halves both = halves(two.x[0], two.x[1]);
+      const u32 place = inverse_.high.at(warp() * kRows + row, warp() * 2 + column / 8) + column % 8 * 2;
+      *at<u32>(place) = both.high;
+      *at<u32>(place - inverse_.high.base + inverse_.low.base) = both.low;
     }
   }
 
@@ -210,34 +219,25 @@ class Inverse {
 
   DEV void write() const {
     constexpr int kPieces = kGpuChunk / 8;
-    for (int i = thread_; i < kGpuChunk * kPieces; i += kGpuInverseThreads) {
-      const int t = i / kPieces, piece = i % kPieces;
+    const int piece = thread_ % kPieces;
+    u16* to = of<u16>(in_.inverse, 0) + piece * 8;
+    u16* turned_to = in_.turned.data ? of<u16>(in_.turned, 0) + (kPieces - 1 - piece) * 8 : nullptr;
+    UNROLL for (int i = 0; i < kGpuChunk * kPieces / kGpuInverseThreads; ++i) {
+      const int t = i * (kGpuInverseThreads / kPieces) + thread_ / kPieces;
       if (!there(t)) continue;
       Four numbers = {};
       if (piece / 2 <= t / kRows) numbers = *at<Four>(inverse_.high.at(t, piece));
-      *reinterpret_cast<Four*>(token<u16>(in_.inverse, t) + piece * 8) = numbers;
-      if (!in_.turned.data) continue;
+      *reinterpret_cast<Four*>(to + times(t, in_.inverse.token)) = numbers;
+      if (!turned_to) continue;
       Four turned;
       UNROLL for (int j = 0; j < 4; ++j) turned.x[j] = numbers.x[3 - j] >> 16 | numbers.x[3 - j] << 16;
-      *reinterpret_cast<Four*>(token<u16>(in_.turned, t) + (kPieces - 1 - piece) * 8) = turned;
+      *reinterpret_cast<Four*>(turned_to + times(t, in_.turned.token)) = turned;
     }
   }
 
-  DEV int lane() const { return thread_ & 31; }
-  DEV int warp() const { return thread_ >> 5; }
-  template <typename T>
-  DEV T* at(u32 address) const {
-    return reinterpret_cast<T*>(shared_memory() + (address - base_));
-  }
-
-  const GpuInverse& in_;
-  const int head_, row_, chunk_, thread_;
-  long long first_, batch_;
-  int tokens_;
-  u32 base_;
   Tile<kKeys * 2> keys_;
   Squares inverse_, system_;           // N, high in the place of the keys, low on the diagonal alone; M below it
-  float *diagonal_, *gates_, *betas_;  // diagonal_: [64, 16], of M
+  float *diagonal_, *betas_, *gates_;  // diagonal_: [64, 16], of M; gates_: and their sums, or ChannelKeys' own
 };
 
 }  // namespace cortado::delta

@@ -1,9 +1,10 @@
-// The delta scan with a gate for each head, or none, on tensor cores: kernel_gpu.h says what it computes.
+// The delta scan on tensor cores: kernel_gpu.h says what it computes.
 //
 // A chunk's system of 64 unknown rows is inverted by a block of its own, before the walk, and kept in 16 bits: 64 numbers
 // a token and head. The walk is the gated scan's (gated_scan/kernel.cu), one block for a head and 64 of its values.
 //
 // Variants: KEYS=64 | KEYS=128 | KEYS=64 CORTADO_HALF | KEYS=128 CORTADO_HALF
+#include "cortado/primitives/delta_scan/channels_gpu-inl.h"
 #include "cortado/primitives/delta_scan/delta_gpu-inl.h"
 #include "cortado/primitives/delta_scan/inverse_gpu-inl.h"
 #include "cortado/primitives/delta_scan/parts_gpu-inl.h"
@@ -22,9 +23,19 @@ CORTADO_DELTA(delta_scan_dot, DeltaScan, kDot)
 CORTADO_DELTA(delta_gradient, DeltaGradient, kRead)
 CORTADO_DELTA(delta_gradient_dot, DeltaGradient, kDot)
 
-extern "C" __global__ void __launch_bounds__(128) delta_inverse(const cortado::delta::GpuInverse in) {
-  cortado::delta::Inverse<KEYS>(in).run();
-}
+#define CORTADO_DELTA_CHANNELS(name, reverse)                                                       \
+  extern "C" __global__ void __launch_bounds__(256, 1) name(const cortado::delta::GpuDelta delta) { \
+    cortado::delta::ChannelDelta<KEYS, reverse>(delta).run();                                       \
+  }
+CORTADO_DELTA_CHANNELS(delta_channels, false)
+CORTADO_DELTA_CHANNELS(delta_channels_gradient, true)
+
+#define CORTADO_INVERSE(name, channels, blocks)                                                         \
+  extern "C" __global__ void __launch_bounds__(128, blocks) name(const cortado::delta::GpuInverse in) { \
+    cortado::delta::Inverse<KEYS, channels>(in).run();                                                  \
+  }
+CORTADO_INVERSE(delta_inverse, false, KEYS == 64 ? 6 : 4)
+CORTADO_INVERSE(delta_inverse_channels, true, KEYS == 64 ? 3 : 2)
 
 extern "C" __global__ void __launch_bounds__(512) delta_join(const cortado::delta::GpuDeltaJoin in) {
   cortado::delta::join_parts<KEYS>(in);

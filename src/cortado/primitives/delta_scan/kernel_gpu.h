@@ -1,5 +1,4 @@
-// The delta scan's kernels on a GPU, with a gate for each head or none: sizes, strides and pointers. Read by C++ and by
-// NVRTC.
+// The delta scan's kernels on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
 #pragma once
 
 #include "cortado/primitives/gated_scan/kernel_gpu.h"
@@ -18,11 +17,26 @@ using cuda::GpuTimed;
 // R / scale, and the gates' gradient is, of a segment that ends with token e,
 //   dg_t = Y + sum of (o_u do_u - v_u dv_u) over u from t to e,
 // of which delta_scan's `dots` are o do and delta_gradient's v dv.
+//
+// With a gate for each channel of the keys, P_t is one for each and
+//   A_ts = (k_t e^{P_t - P_s}) . k_s.
+// The walk then has no gates: delta_channels is given a = k e^P and s = k e^{P_end - P} and computes e alone,
+//   e = N (v - a S),     S <- e^{P_end} S + s^T (beta e),
+// of which u = beta e, and o and S are the gated scan's. From behind a and s are exchanged:
+//   dv = N^T (beta (y + scale s R)),     R <- e^{P_end} R + e^{g of its first token} added - a^T dv / scale,
+// y and added being what the gated scan makes of a chunk of (k, q, do) alone: its dv, and the state it leaves.
 struct GpuDelta {
-  gated::GpuScan scan;  // of delta_gradient: q is k, k is q, v is do, with is v, and o is not written
-  GpuTimed inverse;     // 16-bit [B, T, heads, 64]: row t of its chunk's N; of delta_gradient with the columns reversed
-  GpuTimed beta;        // float32 [B, T, h]
-  GpuTimed written;     // 16-bit, as o: e, or dv; data null: not
+  gated::GpuScan
+      scan;           // of delta_gradient: q is k, k is q, v is do, with is v, and o is not written; of delta_channels:
+                      // q is a, k is s (from behind: s, a), v (or y), and no gates
+  GpuTimed inverse;   // 16-bit [B, T, heads, 64]: row t of its chunk's N; of delta_gradient with the columns reversed
+  GpuTimed beta;      // float32 [B, T, h]
+  GpuTimed written;   // 16-bit, as o: e, or dv; data null: not
+  const float* kept;  // of delta_channels: e^{P_end} [chunks, heads, K]
+  int writes_stored;  // of delta_channels: what is written is u in place of e
+  const float* added;  // of delta_channels_gradient: [rows, chunks, heads, K, V], chunks in its own order; null: 0
+  int chunks;          // of the longest row
+  GpuTimed gates;      // float32 [B, T, heads, K]
 };
 
 // Few heads of long rows are cut into parts of time. What a part makes of the state before it, by either walk, is
@@ -42,6 +56,9 @@ struct GpuInverse {
   GpuTimed g, beta;  // float32; g.data null: no gates
   GpuTimed inverse;  // as above, to be written
   GpuTimed turned;   // the same with the columns reversed; data null: not
+  // With a gate for each channel: g is [B, T, heads, K], and what delta_channels is given is written as well.
+  GpuTimed answers, stored;  // 16-bit [B, T, heads, K]: a and s
+  float* kept;               // [chunks, heads, K]
   const long long* bounds;
   int tokens, heads, keys;
 };
@@ -53,12 +70,13 @@ struct GpuStored {
 };
 
 // The gradients that are left, of values that are known: with r = gained - lost / scale + (dv . e) k
-//   dk = beta r - held / scale + beta (dv . e) k        dbeta = k . r
+//   dk = beta r - (held / scale - beta (dv . e) k)      dbeta = k . r
 struct GpuRest {
   GpuTimed k, e, dv, beta;      // beta as above
   GpuTimed held, lost, gained;  // 16-bit [B, T, heads, K]: S dv, R's answer to dv, and to do
   GpuTimed dk;                  // 16-bit
-  float* dbeta;                 // [B, T, heads]
+  GpuTimed dk_gates;  // with a gate for each channel: dk with `held` added, of which the gates' gradient is made
+  float* dbeta;       // [B, T, heads]
   float inverse_scale;
   int tokens, heads, keys, values;
 };
@@ -74,11 +92,21 @@ constexpr int gpu_delta_shared_bytes(int keys) {
 }
 // Of delta_join: a piece of the state.
 constexpr int gpu_join_shared_bytes(int keys) { return keys * gated::kGpuPiece * 4; }
-// Of delta_inverse: k, which becomes N; what 16 bits leave of N; A diag(beta) as two tiles, and its diagonal in 32 bits;
-// gates, betas and their sums.
-constexpr int gpu_inverse_shared_bytes(int keys) {
-  return gated::kGpuChunk * keys * 2 + 3 * kGpuSquareBytes + gated::kGpuChunk * 16 * 4 +
-         (2 * gated::kGpuChunk + gated::kGpuSums) * 4;
+// Of delta_inverse: k, which becomes N; what 16 bits leave of N, where the gates were; A diag(beta) as two tiles, and its
+// diagonal in 32 bits; betas; of gates of channels the sums.
+constexpr int gpu_inverse_gate_bytes(int keys, bool channels) {
+  return channels ? gated::kGpuChunk * keys * 4 : kGpuSquareBytes;
+}
+constexpr int gpu_inverse_shared_bytes(int keys, bool channels) {
+  const int blocks = gated::kGpuChunk / gated::kGpuBlock;
+  const int sums = channels ? blocks * (keys * 6 + 4) : 0;
+  return gated::kGpuChunk * keys * 2 + gpu_inverse_gate_bytes(keys, channels) + 2 * kGpuSquareBytes +
+         gated::kGpuChunk * (16 + 1) * 4 + sums;
+}
+
+// Where the chunks of a row begin in `kept`, and how many there are at most.
+constexpr long long gpu_first_chunk(long long row, long long first_token, int tokens, bool packed) {
+  return packed ? first_token / gated::kGpuChunk + row : row * ((tokens + gated::kGpuChunk - 1) / gated::kGpuChunk);
 }
 
 }  // namespace cortado::delta

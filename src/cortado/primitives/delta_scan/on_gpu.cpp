@@ -11,9 +11,10 @@ using gated::Crossings, gated::FormInputs, gated::FormOptions, gated::FormOutput
 
 constexpr const char* kSource = "delta_scan/kernel";
 
-// N of every chunk, and with the columns reversed.
+// N of every chunk, and with the columns reversed; with a gate for each channel, what the walk is given instead of keys.
 struct Inverses {
   Tensor straight, turned;
+  Tensor answers, stored, kept;
 };
 
 // The gated scan's calls, and the walks whose values are not known.
@@ -49,16 +50,60 @@ class Calls : public gated::Calls {
     return out;
   }
 
+  // With a gate for each channel: e, or what of it is stored.
+  Tensor channel_errors(const Inverses& inverses, const Tensor& v, const Tensor& initial, bool stored) {
+    const Pieces in(inverses.answers, inverses.stored, v, {});
+    const Tensor errors = timed_like(v);
+    GpuDelta walk = described_channels(in, inverses, inverses.straight, errors, initial, {});
+    walk.writes_stored = stored;
+    start(walk, "delta_channels", nullptr);
+    return errors;
+  }
+
+  // The same from behind: dv as o, and if wanted dL/dS_0.
+  Result channels_behind(const Inverses& inverses, const Tensor& k, const Tensor& q, const Tensor& grad_o,
+                         const Tensor& final_grad, bool want_last) {
+    const Alone chunks = each_chunk_alone(k, q, grad_o);
+    const Pieces in(inverses.stored, inverses.answers, chunks.o, {});
+    Result out{timed_like(grad_o),
+               want_last ? at::empty({rows_, heads_, k.size(3), grad_o.size(3)}, beta_.options()) : Tensor()};
+    GpuDelta walk = described_channels(in, inverses, inverses.turned, out.o, final_grad, out.last);
+    walk.scan.initial_factor = float(1 / factor_);
+    walk.scan.last_factor = float(factor_);
+    walk.added = cuda::floats(chunks.left);
+    walk.chunks = int(chunks.left.size(1));
+    walk.gates = cuda::timed(g_);
+    start(walk, "delta_channels_gradient", nullptr);
+    return out;
+  }
+  bool channels() const { return channels_; }
+
   Inverses inverses(const Tensor& keys, bool turned) {
     const Tensor k = cuda::in_pieces(keys);
-    const auto room = [&] { return at::empty({batch_, tokens_, heads_, gated::kGpuChunk}, k.options()); };
-    const Inverses out{room(), turned ? room() : Tensor()};
-    const GpuInverse in{cuda::timed(k),          cuda::timed(g_), cuda::timed(beta_), cuda::timed(out.straight),
-                        cuda::timed(out.turned), bounds_.get(),   int(tokens_),       int(heads_),
-                        int(k.size(3))};
-    machine_.launch({kSource, variant(k.size(3)), "delta_inverse", unsigned(kGpuInverseThreads),
-                     size_t(gpu_inverse_shared_bytes(gated::wide(k.size(3))))},
-                    {unsigned(rows_ * heads_), unsigned(gated::divide_up(bounds_.longest, gated::kGpuChunk))}, &in);
+    const int64_t width = k.size(3), chunks = gated::divide_up(bounds_.longest, gated::kGpuChunk);
+    const auto room = [&](int64_t numbers) { return at::empty({batch_, tokens_, heads_, numbers}, k.options()); };
+    Inverses out{room(gated::kGpuChunk), turned ? room(gated::kGpuChunk) : Tensor(), {}, {}, {}};
+    if (channels_) {
+      const int64_t all = bounds_.get() ? tokens_ / gated::kGpuChunk + rows_ + 1 : rows_ * chunks;
+      out.answers = room(width);
+      out.stored = room(width);
+      out.kept = at::empty({all, heads_, width}, beta_.options());
+    }
+    const GpuInverse in{cuda::timed(k),
+                        cuda::timed(g_),
+                        cuda::timed(beta_),
+                        cuda::timed(out.straight),
+                        cuda::timed(out.turned),
+                        cuda::timed(out.answers),
+                        cuda::timed(out.stored),
+                        cuda::mutable_floats(out.kept),
+                        bounds_.get(),
+                        int(tokens_),
+                        int(heads_),
+                        int(width)};
+    machine_.launch({kSource, variant(width), channels_ ? "delta_inverse_channels" : "delta_inverse",
+                     unsigned(kGpuInverseThreads), size_t(gpu_inverse_shared_bytes(gated::wide(width), channels_))},
+                    {unsigned(rows_ * heads_), unsigned(chunks)}, &in);
     return out;
   }
 
@@ -75,18 +120,30 @@ class Calls : public gated::Calls {
   struct Rest {
     Tensor held, lost, gained;
   };
-  // dk and dbeta.
-  void rest(const Tensor& keys, const Tensor& errors, const Tensor& dv, const Rest& of, FormOutputs& out) {
+  // dk and dbeta; returned, with a gate for each channel, what the gates' gradient is made of in place of dk.
+  Tensor rest(const Tensor& keys, const Tensor& errors, const Tensor& dv, const Rest& of, FormOutputs& out) {
     const Tensor k = cuda::in_pieces(keys);
     out.x = timed_like(of.held);
     out.beta = at::empty({batch_, tokens_, heads_}, k.options().dtype(at::kFloat));
-    const GpuRest in{cuda::timed(k),         cuda::timed(errors),  cuda::timed(dv),
-                     cuda::timed(beta_),     cuda::timed(of.held), cuda::timed(of.lost),
-                     cuda::timed(of.gained), cuda::timed(out.x),   out.beta.mutable_data_ptr<float>(),
-                     float(1 / factor_),     int(tokens_),         int(heads_),
-                     int(k.size(3)),         int(errors.size(3))};
+    const Tensor of_gates = channels_ ? timed_like(of.held) : Tensor();
+    const GpuRest in{cuda::timed(k),
+                     cuda::timed(errors),
+                     cuda::timed(dv),
+                     cuda::timed(beta_),
+                     cuda::timed(of.held),
+                     cuda::timed(of.lost),
+                     cuda::timed(of.gained),
+                     cuda::timed(out.x),
+                     cuda::timed(of_gates),
+                     out.beta.mutable_data_ptr<float>(),
+                     float(1 / factor_),
+                     int(tokens_),
+                     int(heads_),
+                     int(k.size(3)),
+                     int(errors.size(3))};
     machine_.launch({kSource, variant(64), "delta_rest", gated::kGpuThreads},
                     cuda::row_blocks(batch_, tokens_ * heads_, std::max(k.size(3), errors.size(3))), &in);
+    return of_gates;
   }
 
  private:
@@ -100,6 +157,16 @@ class Calls : public gated::Calls {
     walk.scan.last = cuda::mutable_floats(last);
     walk.beta = cuda::timed(beta_);
     walk.written = cuda::timed(written);
+    return walk;
+  }
+
+  GpuDelta described_channels(const Pieces& in, const Inverses& inverses, const Tensor& inverse, const Tensor& written,
+                              const Tensor& initial, const Tensor& last) const {
+    GpuDelta walk = described_walk(in, {}, written, initial, last, 0);
+    walk.scan.g = cuda::timed({});
+    walk.kept = cuda::floats(inverses.kept);
+    walk.inverse = cuda::timed(inverse);
+    walk.gates = cuda::timed({});
     return walk;
   }
 
@@ -136,6 +203,7 @@ class Calls : public gated::Calls {
     const Tensor unread = walk.scan.o.data ? at::empty({batch_, tokens_, heads_, keys}, narrow) : Tensor();
     part.scan.v = cuda::timed(nothing);
     part.scan.o = cuda::timed(unread);
+    part.added = nullptr;
     part.scan.values = int(keys);
     part.scan.last = through.mutable_data_ptr<float>();
     part.scan.initial = part.scan.last;
@@ -165,17 +233,50 @@ class Calls : public gated::Calls {
 
 // What remains when u = beta e and dv are known: gated scans of known values. R, which is dL/dS, stores do by q and loses
 // dv by k; both are read by e, and the state by do and by dv.
-void rest_of_gradients(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
-                       const Tensor& final_grad, FormOutputs& out) {
-  const Tensor u = calls.stored(errors);
-  const auto of_state = [&](const Tensor& by) {
-    return calls.run(by, u, in.x, gated::across(in.initial), false, 0, true, false, false).o;
+class KnownValues {
+ public:
+  KnownValues(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
+              const Tensor& final_grad)
+      : calls_(calls), in_(in), y_(y), w_(w), errors_(errors), final_grad_(final_grad), u_(calls.stored(errors)) {}
+
+  // dq, dk and dbeta; with a gate for each channel and if wanted, its gradient.
+  void gradients(FormOutputs& out, bool channel_gates) const {
+    Crossings gained, lost;
+    out.y = of_state(w_, channel_gates ? &gained : nullptr);
+    lost.states = gained.states;
+    const Calls::Rest rest{of_state(out.v, nullptr), of_gradient(out.v, in_.x, {}, channel_gates ? &lost : nullptr),
+                           of_gradient(w_, y_, final_grad_, channel_gates ? &gained : nullptr)};
+    const Tensor dk = calls_.rest(in_.x, errors_, out.v, rest, out);
+    if (!channel_gates) return;
+    gained.products.sub_(lost.products, 1 / calls_.factor());
+    out.g = calls_.gradient_of_gates(gained, y_, out.y, in_.x, dk, false);
+  }
+
+ private:
+  Tensor of_state(const Tensor& by, Crossings* crossings) const {
+    return calls_.run(by, u_, in_.x, gated::across(in_.initial), false, 0, true, false, false, {}, crossings).o;
+  }
+  Tensor of_gradient(const Tensor& values, const Tensor& keys, const Tensor& start, Crossings* crossings) const {
+    return calls_.run(errors_, values, keys, gated::across(start), true, 1, true, false, true, {}, crossings).o;
+  }
+
+  Calls& calls_;
+  const FormInputs& in_;
+  const Tensor &y_, &w_, &errors_, &final_grad_;
+  const Tensor u_;
+};
+
+FormOutputs read(Calls& calls, const FormInputs& in) {
+  const Inverses inverses = calls.inverses(in.x, false);
+  const auto known = [&](const Tensor& u) {
+    return calls.run(in.y, in.x, u, in.initial, false, 0, false, true, false);
   };
-  const auto of_gradient = [&](const Tensor& values, const Tensor& keys, const Tensor& start) {
-    return calls.run(errors, values, keys, gated::across(start), true, 1, true, false, true).o;
-  };
-  out.y = of_state(w);
-  calls.rest(in.x, errors, out.v, {of_state(out.v), of_gradient(out.v, in.x, {}), of_gradient(w, y, final_grad)}, out);
+  const auto result = calls.channels() ? known(calls.channel_errors(inverses, in.v, in.initial, true))
+                                       : calls.forward(inverses, in.y, in.x, in.v, in.initial, nullptr, {}, nullptr);
+  FormOutputs out;
+  out.w = result.o;
+  out.final_state = result.last;
+  return out;
 }
 
 }  // namespace
@@ -186,25 +287,27 @@ FormOutputs differentiate_on_gpu(const FormInputs& in, const FormOptions& option
   const auto floats = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
   FormInputs given = in;
   given.initial = floats(in.initial);
-  FormOutputs out;
-  if (!options.want_rest) {
-    const auto read = calls.forward(calls.inverses(in.x, false), in.y, in.x, in.v, given.initial, nullptr, {}, nullptr);
-    out.w = read.o;
-    out.final_state = read.last;
-    return out;
-  }
+  if (!options.want_rest) return read(calls, given);
   const Tensor y = gated::or_zeros(in.y, in.x), w = gated::or_zeros(in.w, in.v), final_grad = floats(in.final_grad);
+  FormOutputs out;
   Crossings crossings;
-  const bool gate = options.want_gate && in.g.defined();
+  const bool gate = options.want_gate && in.g.defined(), states = in.initial.defined();
   Tensor errors;
   const Inverses inverses = calls.inverses(in.x, true);
-  calls.forward(inverses, y, in.x, in.v, given.initial, &errors, gate ? w : Tensor(), gate ? &crossings : nullptr);
-  const auto behind =
-      calls.behind(inverses, in.x, y, w, in.v, final_grad, in.initial.defined(), gate ? &crossings : nullptr);
-  out.v = behind.o;
-  if (in.initial.defined()) out.initial = calls.before_first_gates(behind.last, false, bounds);
-  rest_of_gradients(calls, given, y, w, errors, final_grad, out);
-  if (gate) out.g = calls.gate_gradient(crossings, false);
+  if (calls.channels()) {
+    errors = calls.channel_errors(inverses, in.v, given.initial, false);
+    const auto behind = calls.channels_behind(inverses, in.x, y, w, final_grad, states);
+    out.v = behind.o;
+    out.initial = behind.last;
+  } else {
+    const auto dots = gate ? &crossings : nullptr;
+    calls.forward(inverses, y, in.x, in.v, given.initial, &errors, gate ? w : Tensor(), dots);
+    const auto behind = calls.behind(inverses, in.x, y, w, in.v, final_grad, states, dots);
+    out.v = behind.o;
+    if (states) out.initial = calls.before_first_gates(behind.last, false, bounds);
+  }
+  KnownValues(calls, given, y, w, errors, final_grad).gradients(out, gate && calls.channels());
+  if (gate && !calls.channels()) out.g = calls.gate_gradient(crossings, false);
   return out;
 }
 

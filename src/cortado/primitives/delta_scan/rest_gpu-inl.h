@@ -28,11 +28,17 @@ DEV void rest(const GpuRest& in) {
   row.read(lost, in.lost, in.keys);
   row.read(gained, in.gained, in.keys);
   const float beta = row.there ? *row.of<const float>(in.beta) : 0.0f, dot = row.sum(dot8(e, dv));
+  float dk[8];
   UNROLL for (int i = 0; i < 8; ++i) {
     gained[i] += dot * k[i] - lost[i] * in.inverse_scale;
-    held[i] = beta * (gained[i] + dot * k[i]) - held[i] * in.inverse_scale;
+    held[i] = held[i] * in.inverse_scale - beta * dot * k[i];
+    dk[i] = beta * gained[i] - held[i];
   }
-  row.write(in.dk, in.keys, held);
+  row.write(in.dk, in.keys, dk);
+  if (in.dk_gates.data) {
+    UNROLL for (int i = 0; i < 8; ++i) dk[i] += 2 * held[i];
+    row.write(in.dk_gates, in.keys, dk);
+  }
   const float dbeta = row.sum(dot8(k, gained));
   if (row.there && row.piece == 0) in.dbeta[row.place] = dbeta;
 }

@@ -81,6 +81,23 @@ class Calls {
     return out;
   }
 
+  // From behind, with a gate for each channel of the keys: what each chunk makes of nothing, and what it leaves, [rows,
+  // chunks, heads, K, V], chunks in the walk's order.
+  struct Alone {
+    Tensor o, left;
+  };
+  Alone each_chunk_alone(const Tensor& q, const Tensor& k, const Tensor& v) {
+    const Pieces in(q, k, v, {});
+    const int64_t chunks = divide_up(bounds_.longest, kGpuChunk);
+    const Alone out{at::empty({batch_, tokens_, heads_, v.size(3)}, v.options()),
+                    at::empty({rows_, chunks, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat))};
+    GpuScan scan = described(in, out.o, 1);
+    scan.parts = int(chunks);
+    scan.last = out.left.mutable_data_ptr<float>();
+    start_walk(scan, "on_keys_reverse", gpu_channel_shared_bytes(wide(k.size(3)), true), chunks);
+    return out;
+  }
+
   Tensor gate_gradient(const Crossings& from, bool reverse) {
     const Tensor gradient = at::empty({batch_, tokens_, heads_}, from.dots[0].options());
     const GpuGateGradient in{from.dots[0].const_data_ptr<float>(),
@@ -247,13 +264,16 @@ class Calls {
     const int wide_keys = wide(keys);
     const int shared = channels_ ? gpu_channel_shared_bytes(wide_keys, !across) : gpu_shared_bytes(wide_keys);
     const auto start = [&](const std::string& kind, int64_t parts) {
-      const cuda::Blocks grid{unsigned(rows_ * heads_ * pieces), unsigned(parts)};
-      machine_.launch({source(), variant(keys), (base + kind + behind).c_str(), kGpuThreads, size_t(shared)}, grid,
-                      &scan);
+      start_walk(scan, base + kind + behind, shared, parts);
     };
     const cuda::Kernel join{source(), variant(keys), channels_ ? "join" : "gated_scan_join", kGpuThreads};
     in_parts(scan, initial, last, across, pieces, floats, join, start);
     start(dot && !channels_ ? "_dot" : "", scan.parts);
+  }
+
+  void start_walk(const GpuScan& scan, const std::string& name, int shared, int64_t parts) {
+    const cuda::Blocks grid{unsigned(rows_ * heads_ * divide_up(scan.values, kGpuPiece)), unsigned(parts)};
+    machine_.launch({source(), variant(scan.keys), name.c_str(), kGpuThreads, size_t(shared)}, grid, &scan);
   }
 
   // Settles in how many parts of its time a walk goes, and where there are several, what each begins with: by

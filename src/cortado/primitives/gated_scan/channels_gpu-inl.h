@@ -2,16 +2,10 @@
 // computes, kernel_channels.cu how.
 #pragma once
 
+#include "cortado/primitives/gated_scan/gates_gpu-inl.h"
 #include "cortado/primitives/gated_scan/walk_gpu-inl.h"
 
 namespace cortado::gated {
-
-// What a block's gates may add up to, as powers of two: q e^F and k e^-F must be numbers of their type.
-#ifdef CORTADO_HALF
-constexpr float kSteep = -8.0f;
-#else
-constexpr float kSteep = -80.0f;
-#endif
 
 // A gate tile: rows of kWidth floats, in pieces of 16 bytes that are exchanged as those of Tile are.
 template <int kWidth>

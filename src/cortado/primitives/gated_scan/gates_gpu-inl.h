@@ -11,6 +11,13 @@ namespace cortado::gated {
 
 using namespace device;
 
+// With a gate for each channel: what a block's gates may add up to, as powers of two: q e^F and k e^-F must be numbers of their type.
+#ifdef CORTADO_HALF
+constexpr float kSteep = -8.0f;
+#else
+constexpr float kSteep = -80.0f;
+#endif
+
 // In shared memory.
 struct Sums {
   float *sums, *cuts;  // P_t log2(e) since the stretch began; how many cuts there were before

@@ -72,7 +72,7 @@ Tensor attend_joined(const Tensor& q, const JoinedKeys& keys, WindowAttentionOpt
 PastKeys keep_last(const JoinedKeys& keys, int64_t keep) {
   if (!keys.cu_seqlens_k) {
     const int64_t total = keys.k.size(1), kept = std::min(total, keep);
-    const Tensor length = keys.first_key ? (total - *keys.first_key).clamp_max(kept)
+    const Tensor length = keys.first_key ? at::rsub(*keys.first_key, total).clamp_max(kept)
                                          : at::full({keys.k.size(0)}, kept, keys.k.options().dtype(at::kLong));
     return {keys.k.narrow(1, total - kept, kept), keys.v.narrow(1, total - kept, kept), length};
   }
