@@ -36,12 +36,14 @@ DEV unsigned char* shared_memory() {
 #define UNPACK_LOW "{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }"
 #define UNPACK_HIGH "{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }"
 #define MULTIPLY2 "mul.rn.f16x2 %0, %1, %2;"
+#define LARGER2 "max.f16x2 %0, %1, %2;"
 #else
 #define MMA_TYPES "bf16.bf16"
 #define PACK "cvt.rn.bf16x2.f32 %0, %1, %2;"
 #define UNPACK_LOW "shl.b32 %0, %1, 16;"
 #define UNPACK_HIGH "and.b32 %0, %1, 0xffff0000;"
 #define MULTIPLY2 "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 %0, %1, %2, z; }"  // sm_80 has no mul
+#define LARGER2 "max.bf16x2 %0, %1, %2;"
 #endif
 
 // Addresses in shared memory are 32 bits.
@@ -74,6 +76,13 @@ DEV u32 multiply2(u32 a, u32 b) {
   u32 product;
   CORTADO_ASM(asm(MULTIPLY2 : "=r"(product) : "r"(a), "r"(b)), product = gpu::multiply2(a, b));
   return product;
+}
+
+// The larger ones of two and two.
+DEV u32 larger2(u32 a, u32 b) {
+  u32 larger;
+  CORTADO_ASM(asm(LARGER2 : "=r"(larger) : "r"(a), "r"(b)), larger = gpu::larger2(a, b));
+  return larger;
 }
 
 // 2^x, to about 2 ulp of float32; 0 below -126.

@@ -272,6 +272,10 @@ inline uint32_t pack(float low, float high) { return narrow(low) | uint32_t(narr
 inline uint32_t multiply2(uint32_t a, uint32_t b) {
   return pack(wide(uint16_t(a)) * wide(uint16_t(b)), wide(uint16_t(a >> 16)) * wide(uint16_t(b >> 16)));
 }
+inline uint32_t larger2(uint32_t a, uint32_t b) {
+  const auto larger = [](uint16_t x, uint16_t y) { return wide(x) > wide(y) ? x : y; };
+  return larger(uint16_t(a), uint16_t(b)) | uint32_t(larger(uint16_t(a >> 16), uint16_t(b >> 16))) << 16;
+}
 inline float power(float x) { return std::exp2(x); }
 inline float square_root(float x) { return std::sqrt(x); }
 inline float logarithm(float x) { return std::log2(x); }

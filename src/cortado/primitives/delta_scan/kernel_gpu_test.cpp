@@ -84,6 +84,15 @@ void add(cuda::EmulatedMachine::Kernels& to) {
       cuda::kernel_of<In>([](const In& in) { DeltaGradient<kKeys, Task::kDot>(in).run(); });
 }
 
+Tensor gates_of(const Case& c) {
+  if (!c.gates) return {};
+  std::vector<int64_t> sizes = {c.batch, c.tokens, c.state_heads};
+  if (c.channels) sizes.push_back(c.keys);
+  const Tensor g = at::rand(sizes).log() * c.steepness;
+  if (c.cuts) g.masked_fill_(at::rand_like(g).lt(0.05), -INFINITY);
+  return alone(g);
+}
+
 void check(const Case& c) {
   at::manual_seed(3);
   const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
@@ -92,12 +101,7 @@ void check(const Case& c) {
   const Tensor q = narrow(numbers(c.heads, c.keys)), v = narrow(numbers(c.state_heads, c.values));
   const Tensor raw = numbers(c.state_heads, c.keys), k = narrow(raw / raw.norm(2, -1, true));
   const Tensor beta = alone(at::rand({c.batch, c.tokens, c.state_heads}) * c.most_beta);
-  Tensor g;
-  std::vector<int64_t> sizes = {c.batch, c.tokens, c.state_heads};
-  if (c.channels) sizes.push_back(c.keys);
-  if (c.gates) g = at::rand(sizes).log() * c.steepness;
-  if (c.cuts) g.masked_fill_(at::rand_like(g).lt(0.05), -INFINITY);
-  if (c.gates) g = alone(g);
+  const Tensor g = gates_of(c);
   const Tensor initial = alone(at::randn({rows, c.state_heads, c.keys, c.values}));
   const double scale = 0.125;
   std::vector<Tensor> leaves;
@@ -182,7 +186,7 @@ TEST(DeltaScanOnGpu, PartsOfTime) {
 }
 
 TEST(DeltaScanOnGpu, AGateForEachChannel) {
-  for (const int64_t tokens : {2, 63, 64, 65, 333}) {
+  for (const int64_t tokens : {1, 3, 17, 63, 64, 65, 333}) {
     check({.tokens = tokens, .heads = 1, .state_heads = 1, .channels = true});
   }
   check({.batch = 2, .tokens = 70, .heads = 4, .state_heads = 2, .channels = true});

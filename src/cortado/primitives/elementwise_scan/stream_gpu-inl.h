@@ -26,6 +26,9 @@ class Stream {
 
   const Place& at() const { return at_; }
   DEV int token(int p) const { return times_.reverse ? at_.tokens - 1 - p : p; }
+  // Where token p is written, and how far it is to the next: numbers are written one behind the other.
+  DEV float* place(const GpuChannels& x, int p) const { return at_.at(x, 0) + token(p) * x.token; }
+  DEV long long next(const GpuChannels& x) const { return times_.reverse ? -x.token : x.token; }
 
   // work(numbers, p) of every token, by the threads that have a channel.
   template <typename Work>
@@ -40,9 +43,11 @@ class Stream {
       const float* from = stage(s) + thread_;
       const int first = s * kGpuStreamTokens, count = at_.tokens - first;
       if (count >= kGpuStreamTokens) {
-        UNROLL for (int i = 0; i < kGpuStreamTokens; ++i) step(work, from, i, first);
+        Numbers numbers[kGpuStreamTokens];  // all are read before anything is written, behind which each would wait
+        UNROLL for (int i = 0; i < kGpuStreamTokens; ++i) numbers[i] = read(from, i);
+        UNROLL for (int i = 0; i < kGpuStreamTokens; ++i) work(numbers[i].x, first + i);
       } else {
-        for (int i = 0; i < count; ++i) step(work, from, i, first);
+        for (int i = 0; i < count; ++i) work(read(from, i).x, first + i);
       }
     }
     wait_for_groups<0>();
@@ -55,11 +60,13 @@ class Stream {
     return reinterpret_cast<float*>(shared_memory()) + s % kGpuStreamStages * kStreams * kNumbers;
   }
 
-  template <typename Work>
-  DEV static void step(const Work& work, const float* from, int i, int first) {
-    float numbers[kStreams];
-    UNROLL for (int j = 0; j < kStreams; ++j) numbers[j] = from[j * kNumbers + i * kGpuStreamChannels];
-    work(numbers, first + i);
+  struct Numbers {
+    float x[kStreams];
+  };
+  DEV static Numbers read(const float* from, int i) {
+    Numbers numbers;
+    UNROLL for (int j = 0; j < kStreams; ++j) numbers.x[j] = from[j * kNumbers + i * kGpuStreamChannels];
+    return numbers;
   }
 
   DEV void fetch(int s) const {
@@ -91,11 +98,12 @@ DEV void stream_scan(const GpuScan& in) {
   const Place at = stream.at();
   const ScanOp op{in};
   ScanCarry carry = at.there ? op.initial_of(at) : op.nothing();
-  float* h = at.at(in.h, 0);
-  const long long token = in.h.token;
-  stream.run([&](const float* x, int p) {
+  float* h = stream.place(in.h, 0);
+  const long long next = stream.next(in.h);
+  stream.run([&](const float* x, int) {
     carry.h = exponential(x[0]) * carry.h + x[1];
-    h[stream.token(p) * token] = carry.h;
+    *h = carry.h;
+    h += next;
   });
   if (at.there) op.finish(at, carry);
 }
@@ -107,17 +115,20 @@ DEV void stream_scan_gradient(const GpuScanGradient& in) {
   const Place at = stream.at();
   const ScanGradientOp op{in};
   ScanCarry carry = at.there ? op.initial_of(at) : op.nothing();
-  float *grad_b = at.at(in.grad_b, 0), *grad_log_a = at.at(in.grad_log_a, 0), decay = 1;
+  float *grad_b = stream.place(in.grad_b, 0), *grad_log_a = stream.place(in.grad_log_a, -1), decay = 1;
+  const long long next_b = stream.next(in.grad_b), next_log_a = stream.next(in.grad_log_a);
   stream.run([&](const float* x, int p) {
-    if (p > 0) grad_log_a[stream.token(p - 1) * in.grad_log_a.token] = carry.h * decay * x[1];
+    if (p > 0) *grad_log_a = carry.h * decay * x[1];
+    grad_log_a += next_log_a;
     carry.h = decay * carry.h + x[2];
-    grad_b[stream.token(p) * in.grad_b.token] = carry.h;
+    *grad_b = carry.h;
+    grad_b += next_b;
     decay = exponential(x[0]);
   });
   if (!at.there) return;
   if (at.tokens > 0) {
     const float start = in.initial ? in.initial[static_cast<long long>(at.row) * in.times.channels + at.channel] : 0.0f;
-    grad_log_a[stream.token(at.tokens - 1) * in.grad_log_a.token] = carry.h * decay * start;
+    *grad_log_a = carry.h * decay * start;
   }
   op.finish(at, carry);
 }

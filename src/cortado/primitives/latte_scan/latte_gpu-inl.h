@@ -266,15 +266,21 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   DEV void sum_chunk(float (*sums)[kColumns], Columns& columns, int stage, int c) const;
   DEV void end_chunk(float (*sums)[kColumns], const Columns& columns, int stage, int c);
   DEV void before(Columns& columns, int c) const;
-  // Of each warp's eight tokens. kFull: all of the chunk's are there.
+  // Of each warp's eight tokens. full: all of the chunk's are there.
+  DEV void find_maxima(const Latents& theta, int c, bool full) const;
+  // And the first of each column that is a number.
   template <bool kFull>
-  DEV void find_maxima(const Latents& theta, int c) const;
+  DEV void find_firsts(const Latents& theta, int c) const;
+  // work(w, x, number) with what warp w has left of this lane's columns in [warps, latents].
+  template <typename Work>
+  DEV void each_warp(const float* numbers, const Work& work) const;
   DEV void choose(Columns& columns, int c) const;
   // Theta becomes W.
   template <bool kFull>
   DEV void sum_up(float (*sums)[kColumns], const Columns& columns, const Latents& theta, int c) const;
   // N, and what is divided by it.
-  DEV void divide(float (*sums)[kColumns], const Columns& columns, int stage);
+  DEV void add_up(float* front, float* all, const Columns& columns) const;
+  DEV void divide(float (*sums)[kColumns], const float* front, const Columns& columns, int stage);
   DEV void multiply_p(const float (*by)[kColumns], const Latents& tile) const;
 
   DEV static void multiply_word(u32* at, const float* by) {
@@ -291,7 +297,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   template <bool kSteep>
   DEV void sum_weights(const Columns& columns, int stage);
   // The sums and maxima behind this chunk; of D sum_weights has them.
-  DEV void carry_on(const Columns& columns);
+  DEV void carry_on(const Columns& columns, const float* all);
 
   // S, which is multiplied by the chunk's factors, in 16 bits: so, or where logits are steep as it was.
   DEV void write_state(int c) {

@@ -8,10 +8,18 @@ template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::begin_chunk(Columns& columns, int stage, int c) const {
   before(columns, c);
   if (thread_ == 0) steep_[c & 1] = 0;
-  if ((chunk(c) + 1) * kGpuChunk <= at_.tokens) {
-    find_maxima<true>(theta_of(stage), c);
+  bool begins = false;
+  UNROLL for (int x = 0; x < kColumns; ++x) begins = begins || columns.maximum[x] == -infinity();
+  begins = __any_sync(~0u, begins);  // of some latents this chunk's first logits are the first
+  const bool full = (chunk(c) + 1) * kGpuChunk <= at_.tokens;
+  if (kAcross || begins) {  // kAcross: two at once would take registers that are not there
+    if (full) {
+      find_firsts<true>(theta_of(stage), c);
+    } else {
+      find_firsts<false>(theta_of(stage), c);
+    }
   } else {
-    find_maxima<false>(theta_of(stage), c);
+    find_maxima(theta_of(stage), c, full);
   }
 }
 
@@ -27,19 +35,23 @@ DEV void Latte<kKeys, kTask, kApart>::sum_chunk(float (*sums)[kColumns], Columns
 
 template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::end_chunk(float (*sums)[kColumns], const Columns& columns, int stage, int c) {
+  float front[kColumns], all[kColumns];  // before this warp's tokens, and behind the chunk
   if (steep_[c & 1]) {
     spell_out(columns, stage, c);
+    add_up(front, all, columns);
   } else {
-    divide(sums, columns, stage);
+    add_up(front, all, columns);
+    divide(sums, front, columns, stage);
   }
-  carry_on(columns);
+  carry_on(columns, all);
 }
 
 template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::before(Columns& columns, int c) const {
   UNROLL for (int x = 0; x < kColumns; ++x) {
     columns.sum[x] = kReverse ? 0 : sum_[x];
-    columns.maximum[x] = kReverse ? -infinity() : maximum_[x];
+    const bool none = kReverse && latent_of(column_of(x)) >= in_.latents;
+    columns.maximum[x] = none ? 0 : kReverse ? -infinity() : maximum_[x];
   }
   if constexpr (kReverse || kTask == Task::kWeights) {
     float* carry = carry_of(c);
@@ -58,8 +70,20 @@ DEV void Latte<kKeys, kTask, kApart>::before(Columns& columns, int c) const {
 }
 
 template <int kKeys, Task kTask, bool kApart>
+DEV void Latte<kKeys, kTask, kApart>::find_maxima(const Latents& theta, int c, bool full) const {
+  UNROLL for (int p = 0; p < kPairs; ++p) {
+    u32 top = pack(-infinity(), -infinity());
+    UNROLL for (int i = 0; i < kRowsEach; ++i) {
+      const int r = row_of(i);
+      if (full || there(c, r)) top = larger2(top, *word(theta, r, pair_of(p)));
+    }
+    *reinterpret_cast<Two*>(maxima_ + order_ * kWidth + 2 * pair_of(p)) = {unpack_low(top), unpack_high(top)};
+  }
+}
+
+template <int kKeys, Task kTask, bool kApart>
 template <bool kFull>
-DEV void Latte<kKeys, kTask, kApart>::find_maxima(const Latents& theta, int c) const {
+DEV void Latte<kKeys, kTask, kApart>::find_firsts(const Latents& theta, int c) const {
   UNROLL for (int p = 0; p < kPairs; ++p) {
     float top[2] = {-infinity(), -infinity()}, first[2] = {-infinity(), -infinity()};
     UNROLL for (int i = 0; i < kRowsEach; ++i) {
@@ -80,14 +104,13 @@ DEV void Latte<kKeys, kTask, kApart>::find_maxima(const Latents& theta, int c) c
 
 template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::choose(Columns& columns, int c) const {
+  float tops[kColumns];
+  UNROLL for (int x = 0; x < kColumns; ++x) tops[x] = columns.maximum[x];
+  each_warp(maxima_, [&](int, int x, float own) { tops[x] = own > tops[x] ? own : tops[x]; });
   UNROLL for (int x = 0; x < kColumns; ++x) {
     const int column = column_of(x);
-    const float maximum = columns.maximum[x];
-    float top = maximum, base = maximum;  // the running maximum rises from there on
-    UNROLL for (int w = 0; w < kGpuWarps; ++w) {
-      const float own = maxima_[w * kWidth + column];
-      top = own > top ? own : top;
-    }
+    const float maximum = columns.maximum[x], top = tops[x];
+    float base = maximum;  // the running maximum rises from there on
     if (base == -infinity()) {
       for (int w = 0; w < kGpuWarps && base == -infinity(); ++w) base = firsts_[w * kWidth + column];
     }
@@ -127,12 +150,30 @@ DEV void Latte<kKeys, kTask, kApart>::sum_up(float (*sums)[kColumns], const Colu
 }
 
 template <int kKeys, Task kTask, bool kApart>
-DEV void Latte<kKeys, kTask, kApart>::divide(float (*sums)[kColumns], const Columns& columns, int stage) {
-  float front[kColumns];
-  UNROLL for (int x = 0; x < kColumns; ++x) {
-    front[x] = columns.sum[x] * relative(columns.maximum[x], columns.to[x]);
-    for (int w = 0; w < order_; ++w) front[x] += sums_[w * kWidth + column_of(x)];
+template <typename Work>
+DEV void Latte<kKeys, kTask, kApart>::each_warp(const float* numbers, const Work& work) const {
+  UNROLL_BY(4) for (int w = 0; w < kGpuWarps; ++w) {
+    UNROLL for (int p = 0; p < kPairs; ++p) {
+      const Two own = *reinterpret_cast<const Two*>(numbers + w * kWidth + 2 * pair_of(p));
+      UNROLL for (int y = 0; y < 2; ++y) work(w, 2 * p + y, own.x[y]);
+    }
   }
+}
+
+template <int kKeys, Task kTask, bool kApart>
+DEV void Latte<kKeys, kTask, kApart>::add_up(float* front, float* all, const Columns& columns) const {
+  UNROLL for (int x = 0; x < kColumns; ++x) {
+    front[x] = all[x] = columns.sum[x] * (kReverse ? relative(columns.maximum[x], columns.to[x]) : columns.factor[x]);
+  }
+  each_warp(sums_, [&](int w, int x, float own) {
+    if (w < order_) front[x] += own;
+    all[x] += own;
+  });
+}
+
+template <int kKeys, Task kTask, bool kApart>
+DEV void Latte<kKeys, kTask, kApart>::divide(float (*sums)[kColumns], const float* front, const Columns& columns,
+                                             int stage) {
   UNROLL for (int i = 0; i < kRowsEach; ++i) {
     UNROLL for (int x = 0; x < kColumns; ++x) {
       const float n = front[x] + sums[i][x];
@@ -217,15 +258,15 @@ DEV void Latte<kKeys, kTask, kApart>::sum_weights(const Columns& columns, int st
   }
   *reinterpret_cast<Two*>(maxima_ + order_ * kWidth + 2 * lane_) = {total[0], total[1]};
   __syncthreads();
+  float behind[2], all[2];
+  UNROLL for (int y = 0; y < 2; ++y) behind[y] = all[y] = sum_[y] * columns.factor[y];
+  each_warp(maxima_, [&](int w, int y, float own) {
+    all[y] += own;
+    if (w > order_) behind[y] += own;
+  });
   UNROLL for (int y = 0; y < 2; ++y) {
-    float behind = sum_[y] * columns.factor[y], all = behind;
-    for (int w = 0; w < kGpuWarps; ++w) {
-      const float own = maxima_[w * kWidth + 2 * lane_ + y];
-      all += own;
-      if (w > order_) behind += own;
-    }
-    UNROLL for (int i = 0; i < kRowsEach; ++i) sums[i][y] = kSteep ? sum_[y] : sums[i][y] + behind;
-    sum_[y] = all;
+    UNROLL for (int i = 0; i < kRowsEach; ++i) sums[i][y] = kSteep ? sum_[y] : sums[i][y] + behind[y];
+    sum_[y] = all[y];
   }
   if constexpr (kOut) {
     UNROLL for (int i = 0; i < kRowsEach; ++i) {
@@ -235,14 +276,12 @@ DEV void Latte<kKeys, kTask, kApart>::sum_weights(const Columns& columns, int st
 }
 
 template <int kKeys, Task kTask, bool kApart>
-DEV void Latte<kKeys, kTask, kApart>::carry_on(const Columns& columns) {
+DEV void Latte<kKeys, kTask, kApart>::carry_on(const Columns& columns, const float* all) {
   UNROLL for (int x = 0; x < kColumns; ++x) {
     if constexpr (kReverse) {
       if (columns.base[x] != -infinity()) maximum_[x] = columns.base[x];
     } else {
-      float all = columns.sum[x] * columns.factor[x];
-      for (int w = 0; w < kGpuWarps; ++w) all += sums_[w * kWidth + column_of(x)];
-      sum_[x] = all;
+      sum_[x] = all[x];
       maximum_[x] = columns.top[x];
     }
   }
