@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests and measures what is in this folder (scripts/gpu_bundle.sh has made it) on the GPU that is here.
 #
-#   run.sh OUT [STEP ...]     tests python operators steps decode models train cpu cores sanitize: all of them, or some
+#   run.sh OUT [STEP ...]     tests python operators steps decode models train cpu cores sanitize profile: all of them, or some
 set -uo pipefail
 mkdir -p "${1:?a folder for what is found}"
 out=$(cd "$1" && pwd)
@@ -31,8 +31,15 @@ run_python() {
   tail -n 3 "$out/python.log"
 }
 run_operators() { timed 240 operators "$python" bench/cuda/operators.py --json "$out/operators.json" --seconds 0.1 --profile; }
+run_profile() { # the counters of each kernel of a call, as Nsight Compute reads them
+  local ncu
+  ncu=$(command -v ncu || ls -d /opt/nvidia/nsight-compute/*/ncu | tail -n 1)
+  timed 120 profile "$ncu" --clock-control none --set full -f -o "$out/profile" "$python" bench/cuda/operators.py --once \
+    --only "${PROFILE:-delta_scan,latte,elementwise_scan,blurry_window}"
+  "$ncu" -i "$out/profile.ncu-rep" --page raw --csv >"$out/profile.csv"
+}
 run_steps() { timed 60 steps "$python" bench/cuda/steps.py --json "$out/steps.json"; }
-run_decode() { timed "${DECODE_SECONDS:-90}" decode "$python" bench/cuda/decode.py --json "$out/decode.json"; }
+run_decode() { timed "${DECODE_SECONDS:-90}" decode "$python" bench/cuda/decode.py --json "$out/decode.json" --profile; }
 run_models() { timed "${MODELS_SECONDS:-180}" models "$python" bench/cuda/models.py --json "$out/models.json" --profile; }
 
 demo=(train configs/macchiato-demo.json --data data/tinyshakespeare.txt --stop-at 300 --quiet --overwrite
@@ -70,7 +77,7 @@ run_sanitize() {
   done
 }
 
-(($#)) || set -- tests python operators steps decode models train cpu cores sanitize
+(($#)) || set -- tests python operators steps decode models train cpu cores sanitize profile
 for step in "$@"; do
   "run_$step" || status=1
 done

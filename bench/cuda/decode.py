@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Decoding on the GPU that is here: milliseconds a token, called from Python and replayed as one CUDA graph.
 
-    python bench/cuda/decode.py [--json FILE] [--mixers NAME,...] [--tokens N,...] [--rows N,...]
+    python bench/cuda/decode.py [--json FILE] [--mixers NAME,...] [--tokens N,...] [--rows N,...] [--profile]
 
 Models of (12, 768, 12) with a vocabulary of 50,304 in bfloat16, behind so many tokens. The bound is reading every weight and reading
-and writing every state once, at the bandwidth of a large copy. CORTADO_BUILD names the folder with lib/, else build/release."""
+and writing every state once, at the bandwidth of a large copy. CORTADO_BUILD names the folder with lib/, else build/release. --profile
+says which kernels a token takes."""
 
 import argparse
 import json
@@ -12,7 +13,7 @@ import pathlib
 import sys
 
 import torch
-from models import MIXERS, ROOT, VOCABULARY, config
+from models import MIXERS, ROOT, VOCABULARY, config, kernels_of
 from operators import bandwidth
 from steps import microseconds
 
@@ -58,7 +59,7 @@ def replayed(step, token, state):
 
 
 @torch.no_grad()
-def measure(model, name, rows, tokens, copy):
+def measure(model, name, rows, tokens, copy, profile):
     state, token = prefilled(model, rows, tokens), torch.zeros(rows, 1, dtype=torch.int64, device="cuda")
 
     def step(token, state):
@@ -67,6 +68,8 @@ def measure(model, name, rows, tokens, copy):
 
     row = {"mixer": name, "rows": rows, "tokens": tokens, "bound_ms": bound_ms(model, state, copy)}
     row["called_ms"] = median_ms(lambda: step(token, state))
+    if profile:
+        row["kernels"] = kernels_of(lambda: step(token, state), most=None)
     try:
         row["replayed_ms"] = median_ms(replayed(step, token, state))
         row["of_bound"] = row["bound_ms"] / row["replayed_ms"]
@@ -81,6 +84,7 @@ def main():
     parser.add_argument("--mixers", type=lambda text: text.split(","), default=["macchiato", "latte", "gla", "sliding_window"])
     parser.add_argument("--tokens", type=lambda text: [int(x) for x in text.split(",")], default=[200, 10_000, 1_000_000])
     parser.add_argument("--rows", type=lambda text: [int(x) for x in text.split(",")], default=[1, 64])
+    parser.add_argument("--profile", action="store_true")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("[bench-cuda] there is no GPU here")
@@ -93,8 +97,11 @@ def main():
         model = LanguageModel(config(name, 768, LAYERS, 12, 4096), device="cuda", dtype=torch.bfloat16).eval()
         for rows in chosen.rows:
             for tokens in chosen.tokens if rows == 1 else chosen.tokens[:1]:
-                found["rows"].append(measure(model, name, rows, tokens, found["copy"]))
-                print({key: round(x, 3) if isinstance(x, float) else x for key, x in found["rows"][-1].items()}, flush=True)
+                found["rows"].append(measure(model, name, rows, tokens, found["copy"], chosen.profile))
+                kernels = found["rows"][-1].get("kernels", [])
+                print({key: round(x, 3) if isinstance(x, float) else x for key, x in found["rows"][-1].items() if key != "kernels"}, flush=True)
+                if kernels:
+                    print("   ", sum(count for _, _, count in kernels), "kernels,", round(sum(ms for _, ms, _ in kernels), 3), "ms", flush=True)
                 if chosen.json:
                     chosen.json.write_text(json.dumps(found, indent=1) + "\n")
 

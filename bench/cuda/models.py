@@ -97,7 +97,7 @@ def median_ms(step, least=4, seconds=1.0):
 
 
 def kernels_of(step, most=25):
-    """(name, ms) of what the GPU does in a step, the longest first."""
+    """(name, ms, how often) of what the GPU does in a step, the longest first."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize()

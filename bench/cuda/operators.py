@@ -2,6 +2,7 @@
 """The operators on the GPU that is here: medians of CUDA events over rotating inputs, forward and with backward, beside the floor.
 
     python bench/cuda/operators.py [--json FILE] [--page docs/performance-cuda.md] [--only NAME,...] [--seconds S]
+    ncu --set full python bench/cuda/operators.py --once --only delta_scan
 
 The floor is the bytes in and out once, forward and backward together 15/4 of the forward's, over the bandwidth of a large copy, which is measured
 first. Where flash-linear-attention is installed its operator is timed too (forward alone: its gated backward refuses some versions
@@ -183,6 +184,15 @@ def kernels_of(name, shape):
     return sorted((entry for entry in found if entry[1] > 0), key=lambda entry: -entry[1])[:20]
 
 
+def once(name):
+    """A call with its backward, for a profiler: kernels are compiled before."""
+    make, operator, _ = OPERATORS[name]
+    for shape in ((1, 128, *SHAPES[1][2:]), SHAPES[1]):
+        leaves = [x.requires_grad_() for x in make(*shape)]
+        torch.autograd.grad(operator(*leaves).float().sum(), leaves)
+    torch.cuda.synchronize()
+
+
 def table(found):
     lines = ["| operator | B, T, H, K | forward, ms | over its floor | with backward, ms | over its floor | fla forward, ms |",
              "|---|---|--:|--:|--:|--:|--:|"]  # fmt: skip
@@ -211,6 +221,7 @@ def main():
     parser.add_argument("--page", type=pathlib.Path)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(OPERATORS))
     parser.add_argument("--profile", action="store_true", help="the kernels of each operator and their times, into the JSON")
+    parser.add_argument("--once", action="store_true", help="one call of each, nothing is measured")
     parser.add_argument("--from-json", type=pathlib.Path, help="write --page from an earlier run")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a measurement, at most")
     chosen = parser.parse_args()
@@ -220,8 +231,11 @@ def main():
         if not torch.cuda.is_available():
             sys.exit("[bench-cuda] there is no GPU here")
         torch.ops.load_library(os.environ.get("CORTADO_OPS", str(ROOT / "build/release/lib/libcortado_ops.so")))
+        names = [name for name in OPERATORS if any(name.startswith(each) for each in chosen.only)]
+        if chosen.once:
+            return [once(name) for name in names]
         found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy": bandwidth(), "rows": []}
-        for name in [name for name in OPERATORS if any(name.startswith(each) for each in chosen.only)]:
+        for name in names:
             for shape in SHAPES:
                 found["rows"].append(measured(name, shape, found["copy"], chosen.seconds, chosen.profile))
                 torch.cuda.empty_cache()
@@ -232,6 +246,7 @@ def main():
     print(text)
     if chosen.page:
         write_page(chosen.page, text)
+    return None
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ KERNELS = {"gated_scan/kernel.cu": {"gated_scan", "gated_scan_dot_reverse", "gat
            "gated_scan/kernel_channels.cu": {"on_keys", "on_values_reverse", "channel_gradient"},
            "gated_scan/kernel_step.cu": {"scan_step"},
            "gated_scan/kernel_tokens.cu": {"tokens", "tokens_bonus_reverse", "tokens_delta_gradient", "token_gates"},
-           "delta_scan/kernel.cu": {"delta_scan", "delta_gradient_dot", "delta_inverse", "delta_rest"},
+           "delta_scan/kernel.cu": {"delta_scan", "delta_gradient_dot", "delta_inverse_channels", "delta_channels_gradient", "delta_rest"},
            "elementwise_scan/kernel.cu": {"scan_apply", "scan_gradient_summarize", "scan_stream"},
            "latte_scan/kernel.cu": {"latte_read", "latte_weights", "latte_values", "latte_logits", "latte_join"},
            "latte_scan/kernel_step.cu": {"latte_step"},

@@ -44,7 +44,7 @@ Tensor RmsNorm::forward(const Tensor& x) const {
   const Tensor same = groups_ == 1 ? x : x.unflatten(-1, {groups_, x.size(-1) / groups_});
   if (x.is_cuda() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf)) {
     const Tensor y = at::rms_norm(same, same.sizes().slice(same.dim() - 1), {}, eps_);  // summed in float32
-    return (groups_ == 1 ? y : y.flatten(-2)) * weight;
+    return (groups_ == 1 ? y : y.flatten(-2)).to(x.scalar_type()) * weight;
   }
   const Tensor wide = same.scalar_type() == at::kDouble ? same : same.to(at::kFloat);
   const bool differentiate = at::GradMode::is_enabled() && wide.requires_grad();

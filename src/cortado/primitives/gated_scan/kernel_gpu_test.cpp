@@ -23,7 +23,7 @@ using namespace gated;
 struct Case {
   int64_t keys = 64, values = 64, batch = 1, tokens = 150, heads = 2, state_heads = 2;
   bool reverse = false, gates = true, cuts = false, read_values = false;
-  bool channels = false, steep = false, wide = false;
+  bool channels = false, steep = false, slots = false, wide = false;
   std::vector<int64_t> bounds = {};
   int64_t parts = 1;  // of time
   gpu::Order order = {};
@@ -74,6 +74,16 @@ void expect_near(const Tensor& found, const Tensor& right, const char* what, dou
   testing::expect_near(found, right, what, most);
 }
 
+Tensor gates_of(const Case& c) {
+  if (!c.gates) return {};
+  std::vector<int64_t> sizes{c.batch, c.tokens, c.state_heads};
+  if (c.channels) sizes.push_back(c.keys);
+  Tensor g = at::rand(sizes).log() * (c.steep ? 6 : 0.3);
+  if (c.slots) g = at::where(at::rand_like(g).lt(0.05), -20.8, at::rand_like(g) * 0.05);
+  if (c.cuts) g.masked_fill_(at::rand_like(g).lt(0.05), -INFINITY);
+  return alone(g);
+}
+
 void check(const Case& c) {
   at::manual_seed(3);
   const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
@@ -82,12 +92,7 @@ void check(const Case& c) {
   };
   const int64_t asked = c.read_values ? c.values : c.keys, told = c.read_values ? c.keys : c.values;
   const Tensor q = numbers(c.heads, asked), k = numbers(c.state_heads, c.keys), v = numbers(c.state_heads, c.values);
-  Tensor g;
-  std::vector<int64_t> gate_sizes{c.batch, c.tokens, c.state_heads};
-  if (c.channels) gate_sizes.push_back(c.keys);
-  if (c.gates) g = at::rand(gate_sizes).log() * (c.steep ? 6 : 0.3);
-  if (c.cuts) g.masked_fill_(at::rand_like(g).lt(0.05), -INFINITY);
-  if (c.gates) g = alone(g);
+  const Tensor g = gates_of(c);
   const Tensor initial = alone(at::randn({rows, c.state_heads, c.keys, c.values}));
   const double scale = 0.125;
   std::vector<Tensor> leaves;
@@ -205,6 +210,12 @@ TEST(GatedScanOnGpu, ChannelsWhoseGatesAreSteepOrCut) {
   check({.heads = 1, .state_heads = 1, .channels = true, .steep = true});
   check({.cuts = true, .channels = true});
   check({.keys = 128, .reverse = true, .cuts = true, .read_values = true, .channels = true});
+}
+
+// As Blurry Window Attention's slots have them: above 0, and what is left of a slot that is overwritten.
+TEST(GatedScanOnGpu, ChannelsWhoseGatesRise) {
+  check({.tokens = 200, .channels = true, .slots = true});
+  check({.tokens = 200, .read_values = true, .channels = true, .slots = true, .wide = true});
 }
 
 TEST(GatedScanOnGpu, ChannelsInPartsAndPacked) {
