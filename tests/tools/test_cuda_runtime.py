@@ -47,7 +47,7 @@ def test_a_kernel_is_compiled_once_and_launched(run, tmp_path):
     assert counted == ("1", "0")
     assert asked == ["retain 0", "load ELF", "launch time_softmax_join 3 2 1, 128 1 1, 0 on 0x5: 7",
                      "launch time_softmax_join 4 5 6, 128 1 1, 0 on 0x5: 8", "attribute time_softmax_apply 8 100000",
-                     "launch time_softmax_apply 1 1 1, 64 1 1, 100000 on 0x5: 8"]  # fmt: skip
+                     "attribute time_softmax_apply 9 100", "launch time_softmax_apply 1 1 1, 64 1 1, 100000 on 0x5: 8"]  # fmt: skip
     (kept,) = cache.iterdir()
     assert re.fullmatch(r"time_softmax-kernel-[0-9a-f]{16}\.cubin", kept.name)
     assert run(cache) == (("0", "1"), asked)
