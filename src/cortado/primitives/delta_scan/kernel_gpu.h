@@ -26,14 +26,14 @@ using cuda::GpuTimed;
 //   dv = N^T (beta (y + scale s R)),     R <- e^{P_end} R + e^{g of its first token} added - a^T dv / scale,
 // y and added being what the gated scan makes of a chunk of (k, q, do) alone: its dv, and the state it leaves.
 struct GpuDelta {
-  gated::GpuScan
-      scan;           // of delta_gradient: q is k, k is q, v is do, with is v, and o is not written; of delta_channels:
-                      // q is a, k is s (from behind: s, a), v (or y), and no gates
-  GpuTimed inverse;   // 16-bit [B, T, heads, 64]: row t of its chunk's N; of delta_gradient with the columns reversed
-  GpuTimed beta;      // float32 [B, T, h]
-  GpuTimed written;   // 16-bit, as o: e, or dv; data null: not
-  const float* kept;  // of delta_channels: e^{P_end} [chunks, heads, K]
-  int writes_stored;  // of delta_channels: what is written is u in place of e
+  // Of delta_gradient q is k, k is q, v is do, with is v, and o is not written. Of delta_channels q is a and k is s, from
+  // behind s and a, v is v or y, and there are no gates and no o.
+  gated::GpuScan scan;
+  GpuTimed inverse;    // 16-bit [B, T, heads, 64]: row t of its chunk's N; of delta_gradient with the columns reversed
+  GpuTimed beta;       // float32 [B, T, h]
+  GpuTimed written;    // 16-bit, as o: e, or dv; data null: not
+  const float* kept;   // of delta_channels: e^{P_end} [chunks, heads, K]
+  int writes_stored;   // of delta_channels: what is written is u in place of e
   const float* added;  // of delta_channels_gradient: [rows, chunks, heads, K, V], chunks in its own order; null: 0
   int chunks;          // of the longest row
   GpuTimed gates;      // float32 [B, T, heads, K]
