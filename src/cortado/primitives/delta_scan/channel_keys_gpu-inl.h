@@ -74,7 +74,7 @@ class ChannelKeys {
   using Keys = Tile<kKeys * 2>;
 
  public:
-  // keys: on their way. gates: room for 64 x K numbers in 32 bits. sums: the same for kGpuChannelSums.
+  // keys: on their way. gates: room for 64 x K numbers in 32 bits. sums: for the 6 K + 4 bytes of each block of 16 tokens.
   DEV ChannelKeys(const InverseChunk& chunk, Keys keys, u32 gates, float* sums)
       : chunk_(chunk), in_(chunk.in_), keys_(keys), raised_{gates}, rest_{gates + kGpuChunk * kKeys * 2} {
     gates_ = chunk.at<float>(gates);
@@ -233,7 +233,7 @@ class ChannelKeys {
   DEV void write_kept(const Two& own, const Two& behind, int set) const {
     if (channel(set) >= in_.keys) return;
     const long long number =
-        gpu_first_chunk(chunk_.row_, chunk_.first_, in_.tokens, in_.bounds != nullptr) + chunk_.chunk_;
+        gated::gpu_first_chunk(chunk_.row_, chunk_.first_, in_.tokens, in_.bounds != nullptr) + chunk_.chunk_;
     *reinterpret_cast<Two*>(in_.kept + (number * in_.heads + chunk_.head_) * in_.keys + channel(set)) = {
         power(own.x[0] + behind.x[0]), power(own.x[1] + behind.x[1])};
   }

@@ -15,7 +15,7 @@ class ChannelDelta : DeltaWalk<kKeys, kReverse, gated::Task::kRead> {
 
  public:
   DEV explicit ChannelDelta(const GpuDelta& delta) : Walk(delta) {
-    const long long first = gpu_first_chunk(at_.row, at_.first, scan_.tokens, scan_.bounds != nullptr);
+    const long long first = gated::gpu_first_chunk(at_.row, at_.first, scan_.tokens, scan_.bounds != nullptr);
     kept_ = delta.kept + (first * scan_.heads + at_.head) * scan_.keys;
     if constexpr (kReverse) gates_ = gated::head_of<const float>(delta.gates, scan_, at_, 0);
   }

@@ -104,9 +104,4 @@ constexpr int gpu_inverse_shared_bytes(int keys, bool channels) {
          gated::kGpuChunk * (16 + 1) * 4 + sums;
 }
 
-// Where the chunks of a row begin in `kept`, and how many there are at most.
-constexpr long long gpu_first_chunk(long long row, long long first_token, int tokens, bool packed) {
-  return packed ? first_token / gated::kGpuChunk + row : row * ((tokens + gated::kGpuChunk - 1) / gated::kGpuChunk);
-}
-
 }  // namespace cortado::delta

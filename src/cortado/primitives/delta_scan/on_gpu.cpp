@@ -84,10 +84,9 @@ class Calls : public gated::Calls {
     const auto room = [&](int64_t numbers) { return at::empty({batch_, tokens_, heads_, numbers}, k.options()); };
     Inverses out{room(gated::kGpuChunk), turned ? room(gated::kGpuChunk) : Tensor(), {}, {}, {}};
     if (channels_) {
-      const int64_t all = bounds_.get() ? tokens_ / gated::kGpuChunk + rows_ + 1 : rows_ * chunks;
       out.answers = room(width);
       out.stored = room(width);
-      out.kept = at::empty({all, heads_, width}, beta_.options());
+      out.kept = at::empty({stretches(gated::kGpuChunk), heads_, width}, beta_.options());
     }
     const GpuInverse in{cuda::timed(k),
                         cuda::timed(g_),

@@ -218,9 +218,11 @@ class Calls {
     return scan;
   }
 
-  int64_t segments() const {
-    return bounds_.get() ? tokens_ / kGpuSegment + rows_ + 1 : rows_ * divide_up(tokens_, kGpuSegment);
+  // How many of them there are at most, of `each` tokens (gpu_first_stretch).
+  int64_t stretches(int64_t each) const {
+    return bounds_.get() ? tokens_ / each + rows_ + 1 : rows_ * divide_up(tokens_, each);
   }
+  int64_t segments() const { return stretches(kGpuSegment); }
 
   // The first call leaves states where segments end, the second multiplies them by its own.
   void add_crossings(GpuScan& scan, Crossings& to, int64_t pieces, int64_t keys, const at::TensorOptions& floats) {

@@ -102,9 +102,16 @@ constexpr int gpu_channel_shared_bytes(int keys, bool on_keys) {
          blocks * width * 6 + blocks * 4;
 }
 
-// Where the segments of a row begin in crossing_states and crossings, and how many there are at most.
+// Where of stretches of `each` tokens, of all rows, a row's begin.
+constexpr long long gpu_first_stretch(int each, long long row, long long first_token, int tokens, bool packed) {
+  return packed ? first_token / each + row : row * ((tokens + each - 1) / each);
+}
+// In crossing_states and crossings; and in what is kept of each chunk.
 constexpr long long gpu_first_segment(long long row, long long first_token, int tokens, bool packed) {
-  return packed ? first_token / kGpuSegment + row : row * ((tokens + kGpuSegment - 1) / kGpuSegment);
+  return gpu_first_stretch(kGpuSegment, row, first_token, tokens, packed);
+}
+constexpr long long gpu_first_chunk(long long row, long long first_token, int tokens, bool packed) {
+  return gpu_first_stretch(kGpuChunk, row, first_token, tokens, packed);
 }
 
 }  // namespace cortado::gated

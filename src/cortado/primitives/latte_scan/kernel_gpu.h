@@ -71,9 +71,4 @@ constexpr int gpu_latte_shared_bytes(int keys, bool apart, bool across, bool log
          (3 * kGpuWarps + 1) * width * 4 + 16 + (across ? outer : 0);
 }
 
-// Which of `carries` a row's first chunk has.
-constexpr long long gpu_first_carry(long long row, long long first_token, int tokens, bool packed) {
-  return packed ? first_token / gated::kGpuChunk + row : row * ((tokens + gated::kGpuChunk - 1) / gated::kGpuChunk);
-}
-
 }  // namespace cortado::latent

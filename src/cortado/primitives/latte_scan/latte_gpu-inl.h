@@ -224,7 +224,8 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // [chunks, heads, 2, L]
   DEV float* carry_of(int c) const {
-    const long long number = gpu_first_carry(at_.row, at_.first, scan_.tokens, scan_.bounds != nullptr) + chunk(c);
+    const long long number =
+        gated::gpu_first_chunk(at_.row, at_.first, scan_.tokens, scan_.bounds != nullptr) + chunk(c);
     return in_.carries + (number * scan_.heads + at_.head) * 2 * in_.latents;
   }
 
