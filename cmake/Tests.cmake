@@ -44,7 +44,7 @@ test_program(serve cli)
 # These run a GPU's kernels on the host, where an index beyond an array ends the program instead of reaching what lies behind.
 # Sanitizers say more.
 if(NOT CORTADO_SANITIZE)
-  foreach(name primitives_tests mechanisms_tests)
+  foreach(name primitives_tests mechanisms_tests nn_tests)
     target_compile_options(${name} PRIVATE
       $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-fsanitize=bounds;-fsanitize-undefined-trap-on-error>)
   endforeach()

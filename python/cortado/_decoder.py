@@ -55,6 +55,10 @@ class Decoder:
             self._record(token)
         return logits
 
+    @property
+    def recorded(self) -> bool:
+        return self._graph is not None
+
     def _call(self, token: torch.Tensor) -> torch.Tensor:
         logits, after = self._model(token, self._state)
         self._state = typing.cast(ModelState, after)
@@ -66,9 +70,22 @@ class Decoder:
         self._token, self._state, self._graph = token.clone(), held, torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._logits = self._call(self._token)
-            for x, after in zip(tensors(held), tensors(self._state), strict=True):
-                x.copy_(after)
+            copy_all(tensors(held), tensors(self._state))
         self._state = held  # which the graph reads
+
+
+def copy_all(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Those of a type in one launch, as far as they lie without gaps."""
+    kinds: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for x, y in zip(to, values, strict=True):
+        if x.is_contiguous() and y.is_contiguous() and x.dtype == y.dtype:
+            pair = kinds.setdefault(x.dtype, ([], []))
+            pair[0].append(x.view(-1))
+            pair[1].append(y.view(-1))
+        else:
+            x.copy_(y)
+    for pair in kinds.values():
+        torch._foreach_copy_(*pair)
 
 
 def tensors(state: ModelState) -> list[torch.Tensor]:

@@ -56,6 +56,23 @@ def test_generated_tokens_are_those_of_calls(settings, read):
         logits, state = model(token, state)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 3, 16, 20])  # of one token: a kernel for few rows, up to sixteen
+@pytest.mark.parametrize("settings", MIXERS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_tokens_are_those_of_the_cpu(settings, rows):
+    """In float32, there from whole sequences: what a token's few kernels make of a state, and leave of it."""
+    model = model_of(settings, torch.bfloat16)
+    right = type(model)(model.config).eval()
+    right.load_state_dict({name: x.float().cpu() for name, x in model.state_dict().items()})
+    text = torch.randint(50, (rows, 46))
+    _, state = model(text[:, :40].cuda(), model.state(rows))
+    wanted = right(text)[0]
+    for n in range(40, 46):
+        logits, state = model(text[:, n : n + 1].cuda(), state)
+        off = (logits[:, 0].float().cpu() - wanted[:, n]).norm() / wanted[:, n].norm()
+        assert off < 0.05, (n, off)
+
+
 def test_a_bad_token_is_refused():
     model = model_of(MIXERS[2], torch.bfloat16)
     with pytest.raises(RuntimeError, match="token 50 is outside the vocabulary"):

@@ -108,15 +108,15 @@ Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state)
 }
 
 Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const {
-  const auto add = [&](const Tensor& stream, Tensor branch, const std::shared_ptr<Norm>& post) {
+  const auto ready = [&](Tensor branch, const std::shared_ptr<Norm>& post) {
     if (post) branch = post->forward(branch);
-    return stream + at::dropout(branch, dropout_, batch.training);
+    return at::dropout(branch, dropout_, batch.training);
   };
   const Tensor branch = mix(mixer_norm_->forward(x));
   if (!branch.defined()) return {};
-  const Tensor mixed = add(x, branch, mixer_post_norm_);
-  if (!feed_forward_) return mixed;
-  return add(mixed, feed_forward_->forward(feed_forward_norm_->forward(mixed)), feed_forward_post_norm_);
+  if (!feed_forward_) return x + ready(branch, mixer_post_norm_);
+  const auto [mixed, y] = feed_forward_norm_->forward_of_sum(x, ready(branch, mixer_post_norm_));
+  return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
 }
 
 double Block::flops_per_token(int64_t depth) const {

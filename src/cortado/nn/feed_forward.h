@@ -7,6 +7,7 @@
 
 #include "cortado/nn/fused/ops.h"
 #include "cortado/nn/linear.h"
+#include "cortado/nn/token/on_gpu.h"
 
 namespace cortado {
 
@@ -63,10 +64,15 @@ class FeedForward : public TokenMap {
 
   Tensor forward_rows(const Tensor& x) const {
     if (!gate_) return down_->forward(activate(up_->forward(x), activation_));
+    const bool silu = activation_ == Activation::kSilu;
+    if (silu && x.is_cuda() && !gate_->lora() && !up_->lora()) {
+      const token::Map gate = {gate_->weight, gate_->bias}, up = {up_->weight, up_->bias};
+      if (token::gpu_multiplies(x, {gate, up})) return down_->forward(token::gated_silu(x, gate, up));
+    }
     const auto both = forward_all(x, {gate_.get(), up_.get()});
     const Tensor &gate = both[0], &up = both[1];
-    const bool silu = activation_ == Activation::kSilu && fused::takes({gate, up});
-    return down_->forward(silu ? fused::gated_silu(gate, up) : activate(gate, activation_) * up);
+    const bool fused = silu && fused::takes({gate, up});
+    return down_->forward(fused ? fused::gated_silu(gate, up) : activate(gate, activation_) * up);
   }
 
   Activation activation_;

@@ -12,6 +12,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/stopwatch.h"
 #include "cortado/nn/narrow/weight.h"
+#include "cortado/nn/token/on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -126,6 +127,10 @@ at::ScalarType fast_training_type() {
 }
 
 Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
+  if (x.is_cuda()) {
+    const std::vector<token::Map> map = {{weight, bias}};
+    if (token::gpu_multiplies(x, map)) return token::linear(x, map)[0];
+  }
   const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
   if (narrow && x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(x.device().type())) {
     return short_linear(x, weight, bias);

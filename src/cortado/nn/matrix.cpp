@@ -1,8 +1,11 @@
 #include "cortado/nn/matrix.h"
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 #include "cortado/nn/linear.h"
 #include "cortado/nn/matmul.h"
+#include "cortado/nn/token/on_gpu.h"
 
 namespace cortado {
 
@@ -38,15 +41,22 @@ Tensor MatrixModule::multiply(const Tensor& x, const OptionalTensor& bias) const
 }
 
 std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps) {
-  std::vector<Tensor> results;
-  std::vector<const Int8Weight*> narrow;
-  std::vector<OptionalTensor> biases;
-  for (const Linear* map : maps) {
-    if (!map->int8() || map->lora()) break;
-    narrow.push_back(map->int8().get());
-    biases.push_back(map->bias);
+  const bool plain = std::none_of(maps.begin(), maps.end(), [](const Linear* map) { return map->lora(); });
+  if (plain && x.is_cuda()) {
+    std::vector<token::Map> few;
+    for (const Linear* map : maps) few.push_back({map->weight, map->bias});
+    if (token::gpu_multiplies(x, few)) return token::linear(x, few);
   }
-  if (narrow.size() == maps.size()) return Int8Weight::multiply(x, narrow, biases);
+  if (plain && std::all_of(maps.begin(), maps.end(), [](const Linear* map) { return map->int8(); })) {
+    std::vector<const Int8Weight*> narrow;
+    std::vector<OptionalTensor> biases;
+    for (const Linear* map : maps) {
+      narrow.push_back(map->int8().get());
+      biases.push_back(map->bias);
+    }
+    return Int8Weight::multiply(x, narrow, biases);
+  }
+  std::vector<Tensor> results;
   for (const Linear* map : maps) results.push_back(map->forward(x));
   return results;
 }

@@ -4,6 +4,7 @@
 
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/fused/ops.h"
+#include "cortado/nn/token/on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -41,6 +42,7 @@ Tensor RmsNorm::forward(const Tensor& x) const {
   if (x.scalar_type() == at::kFloat && fused::takes({x, weight})) return fused::rms_norm(x, weight, eps_, groups_);
   const bool plain = groups_ == 1 && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
   if (plain && x.is_cuda()) return for_products(at::rms_norm(x, weight.sizes(), weight, eps_));  // torch's has kernels
+  if (x.is_cuda() && token::gpu_norms(x, weight, groups_)) return token::rms_norm(x, {}, weight, eps_, groups_).y;
   const Tensor same = groups_ == 1 ? x : x.unflatten(-1, {groups_, x.size(-1) / groups_});
   if (x.is_cuda() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf)) {
     const Tensor y = at::rms_norm(same, same.sizes().slice(same.dim() - 1), {}, eps_);  // summed in float32
@@ -50,6 +52,14 @@ Tensor RmsNorm::forward(const Tensor& x) const {
   const bool differentiate = at::GradMode::is_enabled() && wide.requires_grad();
   const Tensor y = differentiate ? NormalizeRms::apply(wide, eps_) : wide * inverse_rms(wide, eps_);
   return (groups_ == 1 ? y : y.flatten(-2)).to(x.scalar_type()) * weight;
+}
+
+Norm::OfSum RmsNorm::forward_of_sum(const Tensor& x, const Tensor& branch) const {
+  const bool few = x.is_cuda() && x.scalar_type() == branch.scalar_type() &&
+                   token::gpu_norms(branch, weight, groups_) && token::gpu_norms(x, weight, groups_);
+  if (!few) return Norm::forward_of_sum(x, branch);
+  const auto [sum, y] = token::rms_norm(x, branch, weight, eps_, groups_);
+  return {sum, y};
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps, bool with_bias) : Norm("LayerNorm"), eps_(eps) {

@@ -12,6 +12,15 @@ class Norm : public Module {
   using Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
 
+  // Of a residual stream and what is added to it: x + branch, and the norm of that.
+  struct OfSum {
+    Tensor sum, y;
+  };
+  virtual OfSum forward_of_sum(const Tensor& x, const Tensor& branch) const {
+    const Tensor sum = x + branch;
+    return {sum, forward(sum)};
+  }
+
   Tensor weight;
 };
 
@@ -21,6 +30,7 @@ class RmsNorm : public Norm {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-6, int64_t groups = 1);
   Tensor forward(const Tensor& x) const override;
+  OfSum forward_of_sum(const Tensor& x, const Tensor& branch) const override;
 
  private:
   double eps_;

@@ -56,8 +56,9 @@ RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
   return {log_a, keep.masked_fill(first.unsqueeze(2), 1.0) * i * widen(x)};
 }
 
-Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const {
+RgLru::Token RgLru::one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const {
   if (x.size(1) != 1 || batch.cu_seqlens || batch.parts || at::GradMode::is_enabled()) return {};
+  if (x.is_cuda()) return one_token_on_gpu(x, position, start);
   const fused::RgLruWeights weights{recurrence_gate->weight, recurrence_gate->bias, input_gate->weight,
                                     input_gate->bias, lambda};
   const auto all = {weights.recurrence, weights.recurrence_bias, weights.input, weights.input_bias, lambda, start};
@@ -65,7 +66,23 @@ Tensor RgLru::one_token(const Tensor& x, const Batch& batch, const Tensor& posit
     if (w.scalar_type() != at::kFloat || !w.is_contiguous()) return {};
   }
   if (!fused::takes({x}) || !fused::takes(all)) return {};
-  return fused::rg_lru_step(x, weights, kSharpness, position, start);
+  const Tensor h = fused::rg_lru_step(x, weights, kSharpness, position, start);
+  return {h, h.unsqueeze(1).to(x.scalar_type())};
+}
+
+RgLru::Token RgLru::one_token_on_gpu(const Tensor& x, const Tensor& position, const Tensor& start) const {
+  const elementwise::RgLruStepInputs in{x,
+                                        recurrence_gate->weight,
+                                        recurrence_gate->bias,
+                                        input_gate->weight,
+                                        input_gate->bias,
+                                        lambda,
+                                        position,
+                                        start,
+                                        kSharpness};
+  if (!elementwise::gpu_takes_step(in)) return {};
+  const auto [h, y] = elementwise::rg_lru_step(in);
+  return {h, y};
 }
 
 // A part makes exp(Σ_t log a_t) h + Σ_t exp(Σ_{s>t} log a_s) b_t of what it begins with.
@@ -79,9 +96,9 @@ Tensor RgLru::before(const Step& now, const Tensor& start, const SequenceParts& 
 
 Tensor RgLru::forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {
   const OptionalTensor position = start_of(state, StateLayout::kPosition), start = start_of(state, name);
-  if (const Tensor h = state ? one_token(x, batch, *position, *start) : Tensor(); h.defined()) {
-    state->at(name) = h;
-    return h.unsqueeze(1).to(x.scalar_type());
+  if (const Token token = state ? one_token(x, batch, *position, *start) : Token(); token.h.defined()) {
+    state->at(name) = token.h;
+    return token.y;
   }
   const Step now = step(x, batch.positions(x, position).eq(0));
   auto [h, last] =

@@ -71,8 +71,12 @@ class RgLru : public Module {
   Step step(const Tensor& x, const Tensor& first) const;
   // What the processes before leave, `start` being the first part's.
   static Tensor before(const Step& now, const Tensor& start, const SequenceParts& parts);
-  // One token a row in one call, h [rows,D]; undefined where it is not for that.
-  Tensor one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const;
+  struct Token {
+    Tensor h, y;  // [rows,D], and [rows,1,D] of x's type
+  };
+  // One token a row in one call; undefined where it is not for that.
+  Token one_token(const Tensor& x, const Batch& batch, const Tensor& position, const Tensor& start) const;
+  Token one_token_on_gpu(const Tensor& x, const Tensor& position, const Tensor& start) const;
 };
 
 }  // namespace cortado

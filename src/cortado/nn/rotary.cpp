@@ -43,19 +43,10 @@ class Rotate : public torch::autograd::Function<Rotate> {
 constexpr size_t kMostFrequencies = 64;                // kinds of frequencies that a thread keeps
 constexpr int64_t kMostKeptAngles = int64_t{1} << 22;  // in the table that it keeps: 32 MiB in float32
 
-// theta^(-2i/channels), float64. A model asks for the same ones once a layer and token: kept.
-Tensor plain_frequencies(int64_t channels, double theta, const at::TensorOptions& options) {
-  thread_local std::map<std::tuple<int64_t, double, std::string>, Tensor> known;
-  const std::tuple key(channels, theta, options.device().str());
-  if (const auto found = known.find(key); found != known.end()) return found->second;
-  if (known.size() >= kMostFrequencies) known.clear();
-  const c10::InferenceMode ordinary(false);  // kept for callers in any mode
-  return known[key] = at::arange(0, channels, 2, options).mul_(-std::log(theta) / static_cast<double>(channels)).exp_();
-}
-
-// Of K/2 pairs of channels, float64.
-Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
-  const Tensor plain = plain_frequencies(channels, rotary.theta, options);
+// theta^(-2i/channels), scaled, float64.
+Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
+  const Tensor plain =
+      at::arange(0, channels, 2, options).mul_(-std::log(rotary.theta) / static_cast<double>(channels)).exp_();
   const RotaryScaling& scaling = rotary.scaling;
   if (scaling.type == RotaryScaling::Type::kNone) return plain;
   if (scaling.type == RotaryScaling::Type::kLinear) return plain / scaling.factor;
@@ -67,6 +58,17 @@ Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptio
   const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // in the old context
   const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
   return plain * (kept + (1 - kept) / scaling.factor);
+}
+
+// Of K/2 pairs of channels, float64. A model asks for the same ones once a layer and token: kept.
+Tensor frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
+  thread_local std::map<std::tuple<int64_t, double, std::string, std::string>, Tensor> known;
+  const bool scaled = rotary.scaling.type != RotaryScaling::Type::kNone;
+  const std::tuple key(channels, rotary.theta, options.device().str(), scaled ? rotary.scaling.to_json().dump() : "");
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  if (known.size() >= kMostFrequencies) known.clear();
+  const c10::InferenceMode ordinary(false);  // kept for callers in any mode
+  return known[key] = make_frequencies(channels, rotary, options);
 }
 
 constexpr double kLargestFactor = 1e9;
@@ -206,7 +208,15 @@ Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rota
 void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary,
                              std::optional<int64_t> channels) {
   if (!rotary) return;
-  const RotaryTable table = rotary_table(positions, channels.value_or(q.size(-1)), *rotary, wide_type(q));
+  const int64_t turned = channels.value_or(q.size(-1));
+  if (q.is_cuda() && turned % 2 == 0 && window::gpu_turns_token(q, k, turned / 2)) {
+    const auto both =
+        window::turn_token(q, k, positions, frequencies(turned, *rotary, positions.options().dtype(at::kDouble)));
+    q = both.q;
+    k = both.k;
+    return;
+  }
+  const RotaryTable table = rotary_table(positions, turned, *rotary, wide_type(q));
   q = rotate(q, table);
   k = rotate(k, table);
 }

@@ -228,8 +228,9 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   Projected project_latents(const Tensor& y) const {
     Projected p;
     if (latents_ == 0) return p;
-    p.query_logits = split_heads(latent_q_->forward(y), settings_.heads);
-    p.key_logits = split_heads(latent_k_->forward(y), settings_.heads);
+    const auto logits = forward_all(y, {latent_q_.get(), latent_k_.get()});
+    p.query_logits = split_heads(logits[0], settings_.heads);
+    p.key_logits = split_heads(logits[1], settings_.heads);
     if (window_logit_.defined()) {
       const Tensor raised = p.query_logits.narrow(3, 0, 1) + kLogitUnit * window_logit_.unsqueeze(1);
       p.query_logits = at::cat({raised, p.query_logits.narrow(3, 1, latents_)}, 3);
@@ -239,10 +240,15 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
 
   // The window's q and k are made of `from`.
   void project_window(Projected& p, const Tensor& x, const Tensor& from, const Tensor& positions) const {
-    p.v = split_heads(v_->forward(x), settings_.kv_heads);
+    std::vector<const Linear*> maps;
+    if (settings_.window) maps = {window_q_.get(), window_k_.get()};
+    const bool same = from.is_same(x);
+    if (same) maps.push_back(v_.get());
+    const auto all = forward_all(from, maps);
+    p.v = split_heads(same ? all.back() : v_->forward(x), settings_.kv_heads);
     if (!settings_.window) return;
-    p.window_q = split_heads(window_q_->forward(from), settings_.heads);
-    p.window_k = split_heads(window_k_->forward(from), settings_.kv_heads);
+    p.window_q = split_heads(all[0], settings_.heads);
+    p.window_k = split_heads(all[1], settings_.kv_heads);
     rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
   }
 

@@ -1,10 +1,13 @@
 // The ring of a sliding window inside a SequenceState, shared by `sliding_window` and `macchiato`.
 #pragma once
 
+#include <algorithm>
+
 #include "cortado/nn/batch.h"
 #include "cortado/nn/state.h"
 #include "cortado/parallel/sequence_parts.h"
-#include "cortado/primitives/window_attention/past.h"
+#include "cortado/primitives/cuda/runtime.h"
+#include "cortado/primitives/window_attention/ring_on_gpu.h"
 
 namespace cortado {
 
@@ -22,6 +25,31 @@ inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v
 // The least tokens of a part in another process that are all the ring which its neighbour begins with.
 inline int64_t least_for_ring(int64_t window) { return std::max<int64_t>(1, window - 1); }
 
+// Whether a ring is copied whole, with a token's keys behind it, by one kernel of a GPU: where a graph is recorded, which
+// has no spare room, and where it is so small that two copies into spare room and a mask take longer.
+inline bool copies(const window::Ring& ring, const Tensor& k, const Tensor& v) {
+  constexpr int64_t kSmall = 1 << 20;
+  const bool few = k.is_cuda() && (ring.k.numel() < kSmall || cuda::capturing(k.device().index()));
+  return few && window::gpu_joins(ring, k, v);
+}
+
+// The ring and k, v behind it.
+inline JoinedKeys join_with_ring(SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch) {
+  const Tensor &keys = state.at("keys"), &values = state.at("values"), &position = state.at("position");
+  const bool in_place = appends(state, k, v, batch);
+  if (const window::Ring ring{keys, values, position}; in_place && copies(ring, k, v))
+    return window::join_ring(ring, k, v);
+  PastKeys past{keys, values, position.clamp_max(keys.size(1))};
+  // On a GPU the look would cost more than the mask does, and no token could be captured in a graph.
+  if (!keys.is_cuda() || keys.size(1) == 0) past = drop_full_lengths(past);
+  if (!in_place) return join_past(past, k, v, batch.cu_seqlens);
+  JoinedKeys joined;
+  joined.k = state.room().append("keys", *past.k, k, kRingRoom);
+  joined.v = state.room().append("values", *past.v, v, kRingRoom);
+  if (past.length) joined.first_key = at::rsub(*past.length, past.k->size(1));
+  return joined;
+}
+
 // Joins the ring, the state's "keys" and "values", and k, v, and leaves the last w - 1 of them in the ring. The position
 // is the caller's to move.
 inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tensor& v, int64_t window,
@@ -33,21 +61,16 @@ inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tens
     before("keys", k);
     before("values", v);
   }
-  const Tensor& keys = state.at("keys");
-  PastKeys past{keys, state.at("values"), state.at("position").clamp_max(keys.size(1))};
-  // On a GPU the look would cost more than the mask does, and no token could be captured in a graph.
-  if (!keys.is_cuda() || keys.size(1) == 0) past = drop_full_lengths(past);
-  JoinedKeys joined;
-  if (appends(state, k, v, batch)) {
-    joined.k = state.room().append("keys", *past.k, k, kRingRoom);
-    joined.v = state.room().append("values", *past.v, v, kRingRoom);
-    if (past.length) joined.first_key = at::rsub(*past.length, past.k->size(1));
-  } else {
-    joined = join_past(past, k, v, batch.cu_seqlens);
+  const JoinedKeys joined = join_with_ring(state, k, v, batch);
+  if (joined.cu_seqlens_k) {
+    const PastKeys kept = keep_last(joined, window - 1);
+    state.at("keys") = *kept.k;
+    state.at("values") = *kept.v;
+    return joined;
   }
-  const PastKeys kept = keep_last(joined, window - 1);
-  state.at("keys") = *kept.k;
-  state.at("values") = *kept.v;
+  const int64_t total = joined.k.size(1), kept = std::min(total, window - 1);
+  state.at("keys") = joined.k.narrow(1, total - kept, kept);
+  state.at("values") = joined.v.narrow(1, total - kept, kept);
   return joined;
 }
 

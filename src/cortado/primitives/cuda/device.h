@@ -150,6 +150,15 @@ struct alignas(16) FourFloats {
   float x[4];
 };
 
+// Eight 16-bit numbers as they lie, and as floats.
+DEV void unpack8(float* x, Four both) {
+  UNROLL for (int i = 0; i < 4; ++i) {
+    x[2 * i] = unpack_low(both.x[i]);
+    x[2 * i + 1] = unpack_high(both.x[i]);
+  }
+}
+DEV Four pack8(const float* x) { return {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])}; }
+
 // Of four lanes that stand together, each with four numbers: the i-th lane gets the i-th of all. Twice: as before.
 DEV void exchange(u32* x, int lane) {
   for (int far = 1; far < 4; far *= 2) {

@@ -36,15 +36,11 @@ struct Row {
   DEV void read(float* x, const cortado::cuda::GpuTimed& from, int width) const {
     Four both = {0, 0, 0, 0};
     if (there && piece * 8 < width) both = *reinterpret_cast<const Four*>(of<const u16>(from) + piece * 8);
-    UNROLL for (int i = 0; i < 4; ++i) {
-      x[2 * i] = unpack_low(both.x[i]);
-      x[2 * i + 1] = unpack_high(both.x[i]);
-    }
+    unpack8(x, both);
   }
   DEV void write(const cortado::cuda::GpuTimed& to, int width, const float* x) const {
     if (!there || piece * 8 >= width) return;
-    *reinterpret_cast<Four*>(of<u16>(to) + piece * 8) = {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
-                                                         pack(x[6], x[7])};
+    *reinterpret_cast<Four*>(of<u16>(to) + piece * 8) = pack8(x);
   }
 
   // Over the row's lanes.

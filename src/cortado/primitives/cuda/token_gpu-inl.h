@@ -8,10 +8,14 @@ namespace device {
 
 using cortado::cuda::GpuToken;
 
+// A 16-bit number, and what is left of one in 16 bits.
+DEV float short_number(const void* from, long long at) { return unpack_low(static_cast<const u16*>(from)[at]); }
+DEV float rounded(float x) { return unpack_low(pack(x, 0)); }
+
 // Number i of a row's head, of so many heads.
 DEV float number_of(const GpuToken& x, int row, int head, int i, int heads) {
   const long long place = row * x.batch + head / (heads / x.heads) * x.head + i;
-  if (x.is_short) return unpack_low(static_cast<const u16*>(x.data)[place]);
+  if (x.is_short) return short_number(x.data, place);
   return static_cast<const float*>(x.data)[place];
 }
 

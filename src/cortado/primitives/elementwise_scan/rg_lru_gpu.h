@@ -23,6 +23,25 @@ struct GpuRgLru {
   float largest_slope;
 };
 
+// One token of the whole RG-LRU (nn/rg_lru.h) in bfloat16: the gates' block-diagonal products, rounded as matrices'
+// products are, then h = a start + b as above, in float32, and y = h in bfloat16. slope = -sharpness softplus(lambda);
+// position 0: the token is the first.
+struct GpuRgLruStep {
+  const void *x, *r_weight, *r_bias, *i_weight, *i_bias;  // x [rows, width]; weights [heads, size, size] (in, out)
+  const void* lambda;                                     // [width]
+  const long long* position;                              // [rows]
+  const float* start;                                     // [rows, width]
+  float* h;
+  void* y;
+  int heads, size;  // width = heads size; size is even
+  float sharpness;
+};
+
+constexpr int kRgLruStepThreads =
+    256;  // of a block, which has 64 channels of a head of a row: (64 channels, heads, rows)
+constexpr int kRgLruStepChannels = 64;
+constexpr int kRgLruStepBytes = 2 * kRgLruStepThreads * 2 * 4;
+
 constexpr int kRgLruThreads = 128, kRgLruRows = 32;  // of a block, whose threads have two channels each
 
 }  // namespace cortado::elementwise

@@ -42,6 +42,46 @@ void check(int64_t tokens, int64_t width, at::ScalarType gates, at::ScalarType t
   expect_near(found.slope, right[3], "dslope", 2e-5);
 }
 
+void check_step(int64_t rows, int64_t heads, int64_t size, gpu::Order order) {
+  at::manual_seed(9);
+  cuda::EmulatedMachine machine({{"rg_lru_step", cuda::kernel_of<elementwise::GpuRgLruStep>(
+                                                     [](const auto& in) { elementwise::rg_lru_step(in); })}},
+                                order);
+  const auto numbers = [](at::IntArrayRef sizes, double by) {
+    return alone((at::randn(sizes) * by).to(at::kBFloat16));
+  };
+  const int64_t width = heads * size;
+  const double scale = 1 / std::sqrt(double(size));
+  const elementwise::RgLruStepInputs in{numbers({rows, 1, width}, 1),
+                                        numbers({heads, size, size}, scale),
+                                        numbers({width}, 0.5),
+                                        numbers({heads, size, size}, scale),
+                                        numbers({width}, 0.5),
+                                        numbers({width}, 4),
+                                        alone(at::arange(rows, at::kLong)),
+                                        alone(at::randn({rows, width})),
+                                        8.0};
+  const auto wide = [](const Tensor& x) { return x.to(at::kDouble); };
+  const auto gate = [&](const Tensor& weight, const Tensor& bias) {
+    const Tensor blocks = wide(in.x).view({rows, heads, 1, size});
+    return (at::matmul(blocks, wide(weight)).reshape({rows, width}) + wide(bias)).sigmoid();
+  };
+  const Tensor log_a = -8 * gate(in.r_weight, in.r_bias) * at::softplus(wide(in.lambda));
+  const Tensor keep = (-at::expm1(2 * log_a)).sqrt().masked_fill(in.position.eq(0).unsqueeze(1), 1.0);
+  const Tensor h = log_a.exp() * wide(in.start) + keep * gate(in.i_weight, in.i_bias) * wide(in.x).squeeze(1);
+  const auto made = elementwise::rg_lru_step_on_gpu(in, machine);
+  expect_near(made.h, h, "h", 3e-3);  // the products are rounded
+  EXPECT_TRUE(at::equal(made.y.squeeze(1), made.h.to(at::kBFloat16)));
+}
+
+TEST(RgLruOnGpu, AStepIsTheDefinition) {
+  for (const gpu::Order order : {gpu::Order{}, gpu::Order{.backwards = true}, gpu::Order{.warps_alone = true}}) {
+    check_step(3, 2, 64, order);
+    check_step(1, 3, 10, order);
+    check_step(2, 1, 130, order);
+  }
+}
+
 TEST(RgLruOnGpu, IsTheDefinition) {
   check(70, 34, at::kFloat, at::kFloat);
   check(1, 300, at::kFloat, at::kBFloat16);

@@ -112,4 +112,40 @@ RgLruWrites rg_lru_gates(const Tensor& r, const Tensor& i, const Tensor& x, cons
   return {made[0], made[1]};
 }
 
+bool gpu_takes_step(const RgLruStepInputs& in) {
+  if (!in.x.is_cuda() || !cuda::has_numbers(in.x) || at::GradMode::is_enabled() || in.x.numel() == 0) return false;
+  for (const Tensor* x : {&in.x, &in.r_weight, &in.r_bias, &in.i_weight, &in.i_bias, &in.lambda}) {
+    if (!x->is_cuda() || x->scalar_type() != at::kBFloat16) return false;
+  }
+  return in.x.size(1) == 1 && in.r_weight.size(1) % 2 == 0 && in.start.scalar_type() == at::kFloat &&
+         in.x.size(0) < (1 << 16) && in.r_weight.size(0) < (1 << 16) && cuda::usable(in.x.device().index());
+}
+
+RgLruStepMade rg_lru_step_on_gpu(const RgLruStepInputs& in, cuda::Machine& machine) {
+  const c10::DeviceGuard guard(in.x.device());
+  const Tensor x = in.x.contiguous(), r = in.r_weight.contiguous(), i = in.i_weight.contiguous(),
+               position = in.position.contiguous(), start = in.start.contiguous(), r_bias = in.r_bias.contiguous(),
+               i_bias = in.i_bias.contiguous(), lambda = in.lambda.contiguous();
+  const RgLruStepMade made{at::empty(start.sizes(), start.options()), at::empty(x.sizes(), x.options())};
+  const GpuRgLruStep call{x.const_data_ptr(),
+                          r.const_data_ptr(),
+                          r_bias.const_data_ptr(),
+                          i.const_data_ptr(),
+                          i_bias.const_data_ptr(),
+                          lambda.const_data_ptr(),
+                          cuda::long_numbers(position),
+                          start.const_data_ptr<float>(),
+                          made.h.mutable_data_ptr<float>(),
+                          made.y.mutable_data_ptr(),
+                          int(r.size(0)),
+                          int(r.size(1)),
+                          float(in.sharpness)};
+  const unsigned channels = unsigned((call.size + kRgLruStepChannels - 1) / kRgLruStepChannels);
+  machine.launch({"elementwise_scan/kernel_rg_lru", "", "rg_lru_step", kRgLruStepThreads, kRgLruStepBytes},
+                 {channels, unsigned(call.heads), unsigned(x.size(0))}, &call);
+  return made;
+}
+
+RgLruStepMade rg_lru_step(const RgLruStepInputs& in) { return rg_lru_step_on_gpu(in, cuda::machine_of(in.x)); }
+
 }  // namespace cortado::elementwise

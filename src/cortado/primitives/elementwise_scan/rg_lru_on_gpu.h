@@ -28,4 +28,18 @@ RgLruDerivatives rg_lru_gradient_on_gpu(const Tensor& r, const Tensor& i, const 
 RgLruWrites rg_lru_gates(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope, const Tensor& first,
                          double largest_slope);
 
+// One token, without derivatives: x [B,1,D], start [B,D] float32, position int64 [B]. All else in bfloat16: weights
+// [H,D/H,D/H] (in, out), D/H even, biases and lambda [D].
+struct RgLruStepInputs {
+  Tensor x, r_weight, r_bias, i_weight, i_bias, lambda, position, start;
+  double sharpness;
+};
+struct RgLruStepMade {
+  Tensor h;  // float32 [B,D]
+  Tensor y;  // [B,1,D], of x's type
+};
+bool gpu_takes_step(const RgLruStepInputs& in);
+RgLruStepMade rg_lru_step_on_gpu(const RgLruStepInputs& in, cuda::Machine& machine);
+RgLruStepMade rg_lru_step(const RgLruStepInputs& in);
+
 }  // namespace cortado::elementwise

@@ -4,3 +4,7 @@
 extern "C" __global__ void __launch_bounds__(256) rotary(const cortado::window::GpuRotary in) {
   cortado::window::turn(in);
 }
+
+extern "C" __global__ void __launch_bounds__(256) rotary_token(const cortado::window::GpuTokenRotary in) {
+  cortado::window::turn_token(in);
+}

@@ -15,4 +15,12 @@ struct GpuRotary {
   float direction;
 };
 
+// The same of one token's queries and keys, by angles that are made here: position times frequency, in float64.
+struct GpuTokenRotary {
+  cuda::GpuTimed q, k, turned_q, turned_k;  // 16-bit [B,1,heads,width]
+  const double* frequencies;                // [half]
+  const long long* positions;               // [B]
+  int width, half;
+};
+
 }  // namespace cortado::window

@@ -26,12 +26,15 @@ class TurnFunction : public torch::autograd::Function<TurnFunction> {
   }
 };
 
+bool reads(const Tensor& x) {
+  return cuda::has_numbers(x) && x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.dim() == 4 &&
+         x.size(3) % 8 == 0 && x.size(3) <= 128 && x.numel() > 0 && cuda::usable(x.device().index());
+}
+
 }  // namespace
 
 bool gpu_turns(const Tensor& x, const Tensor& cos) {
-  return cuda::has_numbers(x) && x.is_cuda() && x.scalar_type() == at::kBFloat16 && cos.scalar_type() == at::kFloat &&
-         x.dim() == 4 && x.size(3) % 8 == 0 && x.size(3) <= 128 && cos.size(3) % 8 == 0 && cos.size(2) == 1 &&
-         x.numel() > 0 && cuda::usable(x.device().index());
+  return reads(x) && cos.scalar_type() == at::kFloat && cos.size(3) % 8 == 0 && cos.size(2) == 1;
 }
 
 Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction, cuda::Machine& machine) {
@@ -54,5 +57,27 @@ Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float 
 }
 
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin) { return TurnFunction::apply(x, cos, sin); }
+
+bool gpu_turns_token(const Tensor& q, const Tensor& k, int64_t half) {
+  return reads(q) && reads(k) && q.size(1) == 1 && q.size(3) == k.size(3) && half % 8 == 0 && 2 * half <= q.size(3) &&
+         !(at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad()));
+}
+
+Turned turn_token_on_gpu(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies,
+                         cuda::Machine& machine) {
+  const c10::DeviceGuard guard(q.device());
+  const Tensor queries = cuda::in_pieces(q), keys = cuda::in_pieces(k), at = positions.contiguous(),
+               by = frequencies.contiguous();
+  const Turned made{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options())};
+  const GpuTokenRotary in{cuda::timed(queries),        cuda::timed(keys),      cuda::timed(made.q), cuda::timed(made.k),
+                          by.const_data_ptr<double>(), cuda::long_numbers(at), int(q.size(3)),      int(by.size(0))};
+  machine.launch({"window_attention/kernel_rotary", "", "rotary_token", cuda::kRowThreads},
+                 cuda::row_blocks(q.size(0), q.size(2) + k.size(2), q.size(3)), &in);
+  return made;
+}
+
+Turned turn_token(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies) {
+  return turn_token_on_gpu(q, k, positions, frequencies, cuda::machine_of(q));
+}
 
 }  // namespace cortado::window

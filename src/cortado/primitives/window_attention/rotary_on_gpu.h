@@ -16,4 +16,14 @@ Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float 
 // The same, differentiable, where x is.
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
+// One token's queries and keys [B,1,·,K], in bfloat16, by angles of position (int64 [B]) times frequency (float64 [half]),
+// without derivatives.
+struct Turned {
+  Tensor q, k;
+};
+bool gpu_turns_token(const Tensor& q, const Tensor& k, int64_t half);
+Turned turn_token_on_gpu(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies,
+                         cuda::Machine& machine);
+Turned turn_token(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies);
+
 }  // namespace cortado::window

@@ -1,0 +1,117 @@
+// Linear maps of a few rows on a GPU: linear_gpu.h says what. What such a map takes is to read its weights, so a block has
+// sixteen of their rows whole, its warps every eighth piece of them each, and four pieces are always on their way. A
+// product's sum may go in any order, as long as it is one for both operands: a lane takes eight neighbours of a row,
+// which are read at once, for what two products of 16 have in its place. They come by way of shared memory, where nobody
+// else reads them, because the compiler, which saves registers, lets loads into these wait for each other.
+#pragma once
+
+#include "cortado/nn/token/linear_gpu.h"
+#include "cortado/primitives/cuda/token_gpu-inl.h"
+
+namespace cortado::token {
+
+constexpr int kLinearPiece = 32, kLinearWarps = kGpuLinearThreads / 32;
+
+template <int kTiles>
+struct LinearOfFewRows {
+  const GpuLinear& in;
+  const int lane, warp;
+  GpuMap map;         // this block's
+  const void* other;  // the weights of rows 8 to 15 of the block's
+  int first, second;  // the output of the lanes' first rows, and of those eight behind
+
+  DEV explicit LinearOfFewRows(const GpuLinear& given)
+      : in(given), lane(CORTADO_THREAD & 31), warp(CORTADO_THREAD >> 5), map(given.maps[0]) {
+    UNROLL for (int i = 1; i < kGpuMaps; ++i) {
+      if (static_cast<int>(blockIdx.y) == i) map = given.maps[i];
+    }
+    const int begin = blockIdx.x * (in.gated ? kGpuLinearOut / 2 : kGpuLinearOut);
+    other = in.gated ? in.maps[1].weight : map.weight;
+    first = begin + (lane >> 2);
+    second = in.gated ? first : first + 8;
+  }
+
+  DEV const u16* row_of(const void* matrix, int row, int rows) const {
+    return row < rows ? static_cast<const u16*>(matrix) + device::times(row, in.in) : nullptr;
+  }
+
+  DEV void run() {
+    float sums[kTiles][4] = {};
+    add_up(sums);
+    float* const room = reinterpret_cast<float*>(device::shared_memory() + gpu_linear_stages_bytes(kTiles));
+    UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+      UNROLL for (int i = 0; i < 4; ++i) room[((warp * kTiles + tile) * 4 + i) * 32 + lane] = sums[tile][i];
+    }
+    __syncthreads();
+    // A warp writes of a tile what a lane has in one of its four places, gated in two.
+    if (warp >= 4 * kTiles) return;
+    const int tile = warp >> 2, place = warp & 3, out = place < 2 ? first : second;
+    const int row = tile * kGpuLinearRows + (lane & 3) * 2 + (place & 1);
+    if (row >= in.rows || out >= map.out) return;
+    if (!in.gated) {
+      write(row, out, with_bias(map.bias, out, total(room, tile, place)));
+    } else if (place < 2) {
+      const float gate = device::rounded(with_bias(map.bias, out, total(room, tile, place)));
+      const float up = device::rounded(with_bias(in.maps[1].bias, out, total(room, tile, place + 2)));
+      write(row, out, device::rounded(gate * device::reciprocal(1 + device::exponential(-gate))) * up);
+    }
+  }
+
+ private:
+  // Where a lane has eight numbers of operand `i` of a piece: the weights' rows, and behind them the tiles of x.
+  DEV unsigned char* place_of(int piece, int i) const {
+    const int stage = piece % kGpuLinearAhead * (2 + kTiles) + i;
+    return device::shared_memory() + (stage * kGpuLinearThreads + CORTADO_THREAD) * 16;
+  }
+
+  // Of a row that is not there, and behind its end, zeros.
+  DEV void fetch(int piece, int i, const u16* row) const {
+    const int at = (piece * kLinearWarps + warp) * kLinearPiece + (lane & 3) * 8;
+    const bool there = row && at < in.in;
+    device::copy16(device::shared_address(place_of(piece, i)), there ? row + at : in.x, there ? 16 : 0);
+  }
+
+  DEV void add_up(float (*sums)[4]) const {
+    const u16* rows[2 + kTiles] = {row_of(map.weight, first, map.out), row_of(other, second, map.out)};
+    UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+      rows[2 + tile] = row_of(in.x, tile * kGpuLinearRows + (lane >> 2), in.rows);
+    }
+    const int pieces = (in.in + kLinearWarps * kLinearPiece - 1) / (kLinearWarps * kLinearPiece);
+    const auto fetch_all = [&](int piece) {
+      UNROLL for (int i = 0; i < 2 + kTiles; ++i) {
+        if (piece < pieces) fetch(piece, i, rows[i]);
+      }
+      device::end_group();
+    };
+    UNROLL for (int piece = 0; piece < kGpuLinearAhead; ++piece) fetch_all(piece);
+    UNROLL_BY(1) for (int piece = 0; piece < pieces; ++piece) {
+      device::wait_for_groups<kGpuLinearAhead - 1>();
+      device::Four x[2 + kTiles];
+      UNROLL for (int i = 0; i < 2 + kTiles; ++i) x[i] = *reinterpret_cast<const device::Four*>(place_of(piece, i));
+      UNROLL for (int half = 0; half < 4; half += 2) {
+        const u32 a[4] = {x[0].x[half], x[1].x[half], x[0].x[half + 1], x[1].x[half + 1]};
+        UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          device::multiply(sums[tile], a, x[2 + tile].x[half], x[2 + tile].x[half + 1]);
+        }
+      }
+      fetch_all(piece + kGpuLinearAhead);
+    }
+    device::wait_for_groups<0>();
+  }
+
+  DEV float total(const float* room, int tile, int place) const {
+    float sum = 0;
+    UNROLL for (int i = 0; i < kLinearWarps; ++i) sum += room[((i * kTiles + tile) * 4 + place) * 32 + lane];
+    return sum;
+  }
+
+  DEV float with_bias(const void* bias, int out, float x) const {
+    return bias ? x + device::short_number(bias, out) : x;
+  }
+
+  DEV void write(int row, int out, float x) const {
+    static_cast<u16*>(map.y)[device::times(row, map.out) + out] = static_cast<u16>(device::pack(x, 0));
+  }
+};
+
+}  // namespace cortado::token
