@@ -116,7 +116,10 @@ Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) 
   if (!branch.defined()) return {};
   if (!feed_forward_) return x + ready(branch, mixer_post_norm_);
   const auto [mixed, y] = feed_forward_norm_->forward_of_sum(x, ready(branch, mixer_post_norm_));
-  return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
+  if (feed_forward_post_norm_ || (batch.training && dropout_ > 0)) {
+    return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
+  }
+  return feed_forward_->forward_onto(mixed, y);
 }
 
 double Block::flops_per_token(int64_t depth) const {

@@ -31,6 +31,8 @@ class TokenMap : public Module {
  public:
   using Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
+  // What it makes of x, added to the residual stream.
+  virtual Tensor forward_onto(const Tensor& stream, const Tensor& x) const { return stream + forward(x); }
   virtual double flops_per_token() const = 0;  // 2 per multiply-add
 };
 
@@ -52,6 +54,15 @@ class FeedForward : public TokenMap {
     return at::cat(parts).view(x.sizes());
   }
 
+  // On a GPU the last map adds a few rows itself.
+  Tensor forward_onto(const Tensor& stream, const Tensor& x) const override {
+    if (!x.is_cuda()) return TokenMap::forward_onto(stream, x);
+    const Tensor inner = hidden(x);
+    const std::vector<token::Map> last = {{down_->weight, down_->bias, stream}};
+    if (!down_->lora() && token::gpu_multiplies(inner, last)) return token::linear(inner, last)[0];
+    return stream + down_->forward(inner);
+  }
+
   double flops_per_token() const override {
     const double matrix = 2.0 * static_cast<double>(up_->weight.numel());
     return matrix * (gate_ ? 3.0 : 2.0);
@@ -62,17 +73,19 @@ class FeedForward : public TokenMap {
   // them: so many rows at a time keep that in the second-level cache.
   static constexpr int64_t kRowsAtOnce = 288;
 
-  Tensor forward_rows(const Tensor& x) const {
-    if (!gate_) return down_->forward(activate(up_->forward(x), activation_));
+  Tensor forward_rows(const Tensor& x) const { return down_->forward(hidden(x)); }
+
+  // What the last map takes.
+  Tensor hidden(const Tensor& x) const {
+    if (!gate_) return activate(up_->forward(x), activation_);
     const bool silu = activation_ == Activation::kSilu;
     if (silu && x.is_cuda() && !gate_->lora() && !up_->lora()) {
       const token::Map gate = {gate_->weight, gate_->bias}, up = {up_->weight, up_->bias};
-      if (token::gpu_multiplies(x, {gate, up})) return down_->forward(token::gated_silu(x, gate, up));
+      if (token::gpu_multiplies(x, {gate, up})) return token::gated_silu(x, gate, up);
     }
     const auto both = forward_all(x, {gate_.get(), up_.get()});
     const Tensor &gate = both[0], &up = both[1];
-    const bool fused = silu && fused::takes({gate, up});
-    return down_->forward(fused ? fused::gated_silu(gate, up) : activate(gate, activation_) * up);
+    return silu && fused::takes({gate, up}) ? fused::gated_silu(gate, up) : activate(gate, activation_) * up;
   }
 
   Activation activation_;

@@ -4,8 +4,10 @@
 #include <cmath>
 
 #include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/latte_scan/mix_on_gpu.h"
+#include "cortado/primitives/latte_scan/step_on_gpu.h"
 
 namespace cortado {
 namespace {
@@ -75,6 +77,18 @@ TensorTuple<4> macchiato_operator(const Tensor& query_logits, const Tensor& key_
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 
+// One token of each row on a GPU, without derivatives: the window's part, and all else in a kernel. Undefined where it is
+// not for that.
+LatteResult one_token_on_gpu(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
+                             const Tensor& window_q, const JoinedKeys& window, const MacchiatoOptions& options) {
+  if (at::GradMode::is_enabled() || !options.causal || options.cu_seqlens) return {};
+  const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
+  const auto& [state, normalizer, maximum] = options.start;
+  const latent::GpuLatteInputs in{query_logits, key_logits, v, given(state), given(normalizer), given(maximum)};
+  if (!cuda::has_numbers(v) || !latent::gpu_takes_step(in)) return {};
+  return latent::mixed_step_on_gpu(in, attend_joined(window_q, window, options), cuda::machine_of(v));
+}
+
 // The same in 16 bits between the kernels.
 LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
                          const JoinedKeys& window, const MacchiatoOptions& options) {
@@ -93,6 +107,10 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
                       const JoinedKeys& window, const MacchiatoOptions& options) {
   const NoAutocast as_given;
   check(query_logits, key_logits, v);
+  if (v.is_cuda() && v.sym_size(1) == 1) {
+    const LatteResult token = one_token_on_gpu(query_logits, key_logits, v, window_q, window, options);
+    if (token.o.defined()) return token;
+  }
   if (latent::gpu_mixes(query_logits, v)) return mixed_on_gpu(query_logits, key_logits, v, window_q, window, options);
   const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
                                        options.start.normalizer, options.start.maximum});

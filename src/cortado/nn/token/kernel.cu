@@ -11,6 +11,14 @@ extern "C" __global__ void __launch_bounds__(256) linear_of_16_rows(const cortad
   cortado::token::LinearOfFewRows<2>(in).run();
 }
 
+extern "C" __global__ void __launch_bounds__(256) linear_of_32_rows(const cortado::token::GpuLinear in) {
+  cortado::token::LinearOfFewRows<4>(in).run();
+}
+
+extern "C" __global__ void __launch_bounds__(256) linear_of_64_rows(const cortado::token::GpuLinear in) {
+  cortado::token::LinearOfFewRows<8>(in).run();
+}
+
 extern "C" __global__ void __launch_bounds__(128) rms_norm(const cortado::token::GpuNorm in) {
   cortado::token::rms_norm(in);
 }

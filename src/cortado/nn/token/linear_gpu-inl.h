@@ -1,5 +1,5 @@
 // Linear maps of a few rows on a GPU: linear_gpu.h says what. What such a map takes is to read its weights, so a block has
-// sixteen of their rows whole, its warps every eighth piece of them each, and four pieces are always on their way. A
+// sixteen of their rows whole, its warps every eighth piece of them each, and some pieces are always on their way. A
 // product's sum may go in any order, as long as it is one for both operands: a lane takes eight neighbours of a row,
 // which are read at once, for what two products of 16 have in its place. They come by way of shared memory, where nobody
 // else reads them, because the compiler, which saves registers, lets loads into these wait for each other.
@@ -14,6 +14,7 @@ constexpr int kLinearPiece = 32, kLinearWarps = kGpuLinearThreads / 32;
 
 template <int kTiles>
 struct LinearOfFewRows {
+  static constexpr int kAhead = gpu_linear_ahead(kTiles);
   const GpuLinear& in;
   const int lane, warp;
   GpuMap map;         // this block's
@@ -38,29 +39,25 @@ struct LinearOfFewRows {
   DEV void run() {
     float sums[kTiles][4] = {};
     add_up(sums);
-    float* const room = reinterpret_cast<float*>(device::shared_memory() + gpu_linear_stages_bytes(kTiles));
+    __syncthreads();  // nobody reads what came any more
+    auto* const room = reinterpret_cast<float*>(device::shared_memory());
     UNROLL for (int tile = 0; tile < kTiles; ++tile) {
       UNROLL for (int i = 0; i < 4; ++i) room[((warp * kTiles + tile) * 4 + i) * 32 + lane] = sums[tile][i];
     }
     __syncthreads();
-    // A warp writes of a tile what a lane has in one of its four places, gated in two.
-    if (warp >= 4 * kTiles) return;
-    const int tile = warp >> 2, place = warp & 3, out = place < 2 ? first : second;
-    const int row = tile * kGpuLinearRows + (lane & 3) * 2 + (place & 1);
-    if (row >= in.rows || out >= map.out) return;
-    if (!in.gated) {
-      write(row, out, with_bias(map.bias, out, total(room, tile, place)));
-    } else if (place < 2) {
-      const float gate = device::rounded(with_bias(map.bias, out, total(room, tile, place)));
-      const float up = device::rounded(with_bias(in.maps[1].bias, out, total(room, tile, place + 2)));
-      write(row, out, device::rounded(gate * device::reciprocal(1 + device::exponential(-gate))) * up);
+    // Of a tile a lane has four places, gated two that it makes of four; a warp writes one after the other.
+    const int places = in.gated ? 2 : 4;
+    UNROLL_BY(1) for (int n = warp; n < places * kTiles; n += kLinearWarps) {
+      const int tile = n / places, place = n - tile * places, out = place < 2 ? first : second;
+      const int row = tile * kGpuLinearRows + (lane & 3) * 2 + (place & 1);
+      if (row < in.rows && out < map.out) write(row, out, result(room, tile, place, out));
     }
   }
 
  private:
   // Where a lane has eight numbers of operand `i` of a piece: the weights' rows, and behind them the tiles of x.
   DEV unsigned char* place_of(int piece, int i) const {
-    const int stage = piece % kGpuLinearAhead * (2 + kTiles) + i;
+    const int stage = piece % kAhead * (2 + kTiles) + i;
     return device::shared_memory() + (stage * kGpuLinearThreads + CORTADO_THREAD) * 16;
   }
 
@@ -83,9 +80,9 @@ struct LinearOfFewRows {
       }
       device::end_group();
     };
-    UNROLL for (int piece = 0; piece < kGpuLinearAhead; ++piece) fetch_all(piece);
+    UNROLL for (int piece = 0; piece < kAhead; ++piece) fetch_all(piece);
     UNROLL_BY(1) for (int piece = 0; piece < pieces; ++piece) {
-      device::wait_for_groups<kGpuLinearAhead - 1>();
+      device::wait_for_groups<kAhead - 1>();
       device::Four x[2 + kTiles];
       UNROLL for (int i = 0; i < 2 + kTiles; ++i) x[i] = *reinterpret_cast<const device::Four*>(place_of(piece, i));
       UNROLL for (int half = 0; half < 4; half += 2) {
@@ -94,7 +91,7 @@ struct LinearOfFewRows {
           device::multiply(sums[tile], a, x[2 + tile].x[half], x[2 + tile].x[half + 1]);
         }
       }
-      fetch_all(piece + kGpuLinearAhead);
+      fetch_all(piece + kAhead);
     }
     device::wait_for_groups<0>();
   }
@@ -105,12 +102,21 @@ struct LinearOfFewRows {
     return sum;
   }
 
-  DEV float with_bias(const void* bias, int out, float x) const {
+  DEV static float with_bias(const void* bias, int out, float x) {
     return bias ? x + device::short_number(bias, out) : x;
   }
 
+  DEV float result(const float* room, int tile, int place, int out) const {
+    const float y = device::rounded(with_bias(map.bias, out, total(room, tile, place)));
+    if (!in.gated) return y;
+    const float up = device::rounded(with_bias(in.maps[1].bias, out, total(room, tile, place + 2)));
+    return device::rounded(y * device::reciprocal(1 + device::exponential(-y))) * up;
+  }
+
   DEV void write(int row, int out, float x) const {
-    static_cast<u16*>(map.y)[device::times(row, map.out) + out] = static_cast<u16>(device::pack(x, 0));
+    const long long at = device::times(row, map.out) + out;
+    if (map.onto) x += device::short_number(map.onto, at);
+    static_cast<u16*>(map.y)[at] = static_cast<u16>(device::pack(x, 0));
   }
 };
 

@@ -11,7 +11,7 @@ namespace cortado::token {
 namespace {
 
 constexpr const char* kSource = "token/kernel";
-constexpr int64_t kMostRows = 2 * kGpuLinearRows, kMostNumbers = int64_t{1} << 30;
+constexpr int64_t kMostRows = kGpuLinearTiles * kGpuLinearRows, kMostNumbers = int64_t{1} << 30;
 
 bool is_short(const Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
@@ -40,7 +40,8 @@ Tensor room_for(const Tensor& x, int64_t out) {
 
 GpuMap map_of(const Map& map, const Tensor& y) {
   return {map.weight.const_data_ptr(), map.bias ? map.bias->const_data_ptr() : nullptr,
-          y.defined() ? y.mutable_data_ptr() : nullptr, int(map.weight.size(0))};
+          map.onto ? map.onto->const_data_ptr() : nullptr, y.defined() ? y.mutable_data_ptr() : nullptr,
+          int(map.weight.size(0))};
 }
 
 GpuLinear sized(const Tensor& x) {
@@ -52,9 +53,10 @@ GpuLinear sized(const Tensor& x) {
 }
 
 void launch(cuda::Machine& machine, const Tensor& x, const GpuLinear& in, int64_t blocks) {
-  const int tiles = (in.rows + kGpuLinearRows - 1) / kGpuLinearRows;
-  machine.launch({kSource, variant(x), tiles == 1 ? "linear_of_8_rows" : "linear_of_16_rows", kGpuLinearThreads,
-                  size_t(gpu_linear_bytes(tiles))},
+  int tiles = 1;
+  while (tiles * kGpuLinearRows < in.rows) tiles *= 2;
+  const std::string name = "linear_of_" + std::to_string(tiles * kGpuLinearRows) + "_rows";
+  machine.launch({kSource, variant(x), name.c_str(), kGpuLinearThreads, size_t(gpu_linear_bytes(tiles))},
                  {unsigned(blocks), in.gated ? 1u : unsigned(in.count)}, &in);
 }
 
@@ -68,7 +70,9 @@ bool gpu_multiplies(const Tensor& x, const std::vector<Map>& maps) {
   if (in % 8 != 0 || x.numel() > kMostRows * in) return false;
   return std::all_of(maps.begin(), maps.end(), [&](const Map& map) {
     const auto same = [&](const Tensor& w) { return reads(w) && w.scalar_type() == x.scalar_type() && is_plain(w); };
-    return same(map.weight) && map.weight.size(1) == in && (!map.bias || same(*map.bias));
+    const int64_t out = map.weight.size(0), rows = x.numel() / in;
+    return same(map.weight) && map.weight.size(1) == in && (!map.bias || same(*map.bias)) &&
+           (!map.onto || (same(*map.onto) && map.onto->numel() == rows * out));
   });
 }
 

@@ -12,13 +12,14 @@ namespace cortado::token {
 struct Map {
   Tensor weight;  // [out, in]
   OptionalTensor bias;
+  OptionalTensor onto = {};  // [..., out]: what is added to
 };
 
-// x [..., in] of up to 16 rows and one to four maps, in bfloat16 or all in float16, on a GPU that has kernels; `in` a
+// x [..., in] of up to 64 rows and one to four maps, in bfloat16 or all in float16, on a GPU that has kernels; `in` a
 // multiple of 8; nothing is to be differentiated.
 bool gpu_multiplies(const Tensor& x, const std::vector<Map>& maps);
 
-// x Wᵀ + b of each map.
+// onto + x Wᵀ + b of each map, rounded before it is added.
 std::vector<Tensor> linear(const Tensor& x, const std::vector<Map>& maps);
 std::vector<Tensor> linear_on_gpu(const Tensor& x, const std::vector<Map>& maps, cuda::Machine& machine);
 

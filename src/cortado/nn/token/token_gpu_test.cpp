@@ -20,6 +20,10 @@ cuda::EmulatedMachine machine_in(gpu::Order order) {
         cuda::kernel_of<token::GpuLinear>([](const auto& in) { token::LinearOfFewRows<1>(in).run(); })},
        {"linear_of_16_rows",
         cuda::kernel_of<token::GpuLinear>([](const auto& in) { token::LinearOfFewRows<2>(in).run(); })},
+       {"linear_of_32_rows",
+        cuda::kernel_of<token::GpuLinear>([](const auto& in) { token::LinearOfFewRows<4>(in).run(); })},
+       {"linear_of_64_rows",
+        cuda::kernel_of<token::GpuLinear>([](const auto& in) { token::LinearOfFewRows<8>(in).run(); })},
        {"rms_norm", cuda::kernel_of<token::GpuNorm>([](const auto& in) { token::rms_norm(in); })}},
       order);
 }
@@ -54,18 +58,29 @@ TEST(TokenOnGpu, LinearMapsAreTheDefinition) {
     check_linear(8, 40, {7}, order);
     check_linear(9, 1032, {16, 1, 50, 17}, order);
     check_linear(16, 8, {20, 24}, order);
+    check_linear(27, 520, {18}, order);
+    check_linear(64, 1032, {31, 9}, order);
   }
 }
 
 TEST(TokenOnGpu, GatedMapsAreTheDefinition) {
   for (const gpu::Order order : kOrders) {
-    for (const auto& [rows, in, out] : {std::tuple{1, 320, 20}, {3, 2048, 8}, {13, 24, 3}}) {
+    for (const auto& [rows, in, out] : {std::tuple{1, 320, 20}, {3, 2048, 8}, {13, 24, 3}, {64, 272, 11}}) {
       auto machine = machine_in(order);
       const Tensor x = numbers({rows, in}) * 0.3;
       const Map gate = map_of(out, in, true), up = map_of(out, in, rows > 1);
       expect_near(token::gated_silu_on_gpu(x, gate, up, machine), at::silu(right(x, gate)) * right(x, up), "y", 8e-3);
     }
   }
+}
+
+TEST(TokenOnGpu, AMapIsAddedToTheStreamThatItBelongsTo) {
+  auto machine = machine_in({});
+  const Tensor x = numbers({5, 1, 72}), stream = numbers({5, 1, 24});
+  Map map = map_of(24, 72, true);
+  const Tensor y = token::linear_on_gpu(x, {map}, machine)[0];
+  map.onto = stream;
+  EXPECT_TRUE(at::equal(token::linear_on_gpu(x, {map}, machine)[0], stream + y));
 }
 
 // What a row gets does not depend on the rows beside it.

@@ -75,19 +75,23 @@ class LatteStep {
 
   // o of one query head, of 32 values.
   DEV void read(const float* s, int head) const {
-    float p = is_latent() ? number_of(in_.query, row_, head, thread_, in_.heads) : 0.0f;
-    if (in_.softmax) p = soften(p);
+    const bool mixes = in_.near.data;
+    float p = is_latent() ? number_of(in_.query, row_, head, thread_ + mixes, in_.heads) : 0.0f, first = 0;
+    if (mixes) first = number_of(in_.query, row_, head, 0, in_.heads);
+    if (in_.softmax) soften(p, first, mixes);
     reads()[thread_] = p * shares()[thread_];
     __syncthreads();
     float sum = 0;
     UNROLL for (int j = 0; j < kOwn; ++j) sum += reads()[latent(j)] * s[j];
     sum = total_of_warps(sum, room());
+    if (warp_ != 0 || value_ >= in_.values) return;
+    if (mixes) sum += first * number_of(in_.near, row_, head, value_, in_.heads);
     const long long place = (static_cast<long long>(row_) * in_.heads + head) * in_.values + value_;
-    if (warp_ == 0 && value_ < in_.values) write_number(in_.o, in_.short_o, place, sum);
+    write_number(in_.o, in_.short_o, place, sum);
   }
 
-  // The softmax over the latents.
-  DEV float soften(float logit) const {
+  // The softmax over the latents, and over the first state beside them if it `mixes`: of this thread's logit and the first.
+  DEV void soften(float& logit, float& first, bool mixes) const {
     float largest = is_latent() ? logit : -infinity();
     UNROLL for (int d = 1; d < 32; d <<= 1) {
       const float other = __shfl_xor_sync(~0u, largest, d);
@@ -97,12 +101,16 @@ class LatteStep {
     if ((thread_ & 31) == 0) room()[warp_] = largest;
     __syncthreads();
     UNROLL for (int w = 0; w < 4; ++w) largest = room()[w] > largest ? room()[w] : largest;
-    const float p = is_latent() ? exponential(logit - largest) : 0.0f;
+    if (mixes && first > largest) largest = first;
+    const float p = is_latent() ? exponential(logit - largest) : 0.0f,
+                other = mixes ? exponential(first - largest) : 0.0f;
     const float sum = sum_of_warp(p);
     __syncthreads();
     if ((thread_ & 31) == 0) room()[warp_] = sum;
     __syncthreads();
-    return p / (room()[0] + room()[1] + room()[2] + room()[3]);
+    const float all = room()[0] + room()[1] + room()[2] + room()[3] + other;
+    logit = p / all;
+    first = other / all;
   }
 
   const GpuLatteStep& in_;

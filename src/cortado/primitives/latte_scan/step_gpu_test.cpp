@@ -74,6 +74,31 @@ TEST(LatteStepOnGpu, IsTheDefinition) {
   }
 }
 
+// Macchiato's: a softmax over one state more, whose values are given.
+void check_mixed(Case c) {
+  at::manual_seed(14);
+  GpuLatteInputs in = inputs(c);
+  const int64_t heads = std::max(c.heads, in.theta.size(2));
+  in.query = alone((at::randn({c.batch, 1, heads, c.latents + 1}) * c.size).to(c.type));
+  const Tensor near = alone(at::randn({c.batch, 1, heads, c.values}).to(c.type));
+  const auto wide = [](const Tensor& x) { return x.defined() ? OptionalTensor(x.to(at::kDouble)) : std::nullopt; };
+  const Tensor p = at::softmax(*wide(in.query), -1);
+  const LatteResult right = latte_scan_reference(p.narrow(3, 1, c.latents), *wide(in.theta), *wide(in.v), false,
+                                                 {wide(in.state), wide(in.normalizer), wide(in.maximum)});
+  const auto run = cuda::kernel_of<GpuLatteStep>([](const GpuLatteStep& step) { LatteStep(step).run(); });
+  cuda::EmulatedMachine machine({{"latte_step", run}}, c.order);
+  const LatteResult found = mixed_step_on_gpu(in, near, machine);
+  expect_near(found.o, right.o + p.narrow(3, 0, 1) * *wide(near), "o", c.type == at::kFloat ? 1e-5 : 4e-3);
+  expect_near(found.state, right.state, "state", 1e-5);
+}
+
+TEST(LatteStepOnGpu, AStateMoreIsMixed) {
+  check_mixed({});
+  check_mixed({.heads = 4, .theta_heads = 2, .value_heads = 2, .latents = 128, .values = 40, .type = at::kBFloat16});
+  check_mixed({.latents = 7, .unseen = true, .size = 1e4});
+  check_mixed({.batch = 1, .latents = 33, .order = {true, true, false}});
+}
+
 TEST(LatteStepOnGpu, SizesAndTypes) {
   check({.latents = 128, .values = 200});
   check({.latents = 1, .values = 1});

@@ -18,12 +18,15 @@ bool gpu_takes_step(const GpuLatteInputs& in) {
          std::max(in.theta.size(2), in.v.size(2)) < (1 << 16) && cuda::usable(in.v.device().index());
 }
 
-LatteResult step_on_gpu(const GpuLatteInputs& given, cuda::Machine& machine) {
+LatteResult step_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine) { return mixed_step_on_gpu(in, {}, machine); }
+
+LatteResult mixed_step_on_gpu(const GpuLatteInputs& given, const Tensor& near_given, cuda::Machine& machine) {
   const c10::DeviceGuard guard(given.v.device());
   const GpuLatteInputs in = with_plain_states(given);
   const int64_t batch = in.v.size(0), latents = in.theta.size(3), values = in.v.size(3);
   const int64_t state_heads = std::max(in.theta.size(2), in.v.size(2)), heads = std::max(in.query.size(2), state_heads);
-  const Tensor query = cuda::readable(in.query), theta = cuda::readable(in.theta), v = cuda::readable(in.v);
+  const Tensor query = cuda::readable(in.query), theta = cuda::readable(in.theta), v = cuda::readable(in.v),
+               near = cuda::readable(near_given);
   const auto floats = in.v.options().dtype(at::kFloat);
   const bool short_o = in.v.scalar_type() == at::kBFloat16;
   const Tensor o = at::empty({batch, 1, heads, values}, short_o ? in.v.options() : floats);
@@ -33,6 +36,7 @@ LatteResult step_on_gpu(const GpuLatteInputs& given, cuda::Machine& machine) {
   const GpuLatteStep step{cuda::token(query),
                           cuda::token(theta),
                           cuda::token(v),
+                          near.defined() ? cuda::token(near) : cuda::GpuToken{},
                           cuda::floats(in.state),
                           cuda::floats(in.normalizer),
                           cuda::floats(in.maximum),
