@@ -76,6 +76,7 @@ TEST(ElementwiseScanOnGpu, PartsOfTime) {
   check({.parts = 3});
   check({.parts = 7, .reverse = true, .cuts = true});
   check({.tokens = 400, .channels = 3, .parts = 0});
+  check({.tokens = 320, .channels = 35, .parts = 300});  // more than a warp joins at once
 }
 
 // Rows and channels that fill the machine.

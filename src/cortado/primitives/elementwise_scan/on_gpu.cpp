@@ -43,15 +43,16 @@ GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Mac
 }
 
 void GpuWalk::launch(cuda::Machine& machine, const char* source, const std::string& name, const void* in) const {
-  const unsigned groups = unsigned((times.channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads);
+  const auto groups = [&](int channels) { return unsigned((times.channels + channels - 1) / channels); };
   const auto run = [&](const char* which, unsigned y, unsigned z) {
     const std::string kernel = name + which;
-    machine.launch({source, "", kernel.c_str(), kGpuTimewiseThreads}, {groups, y, z}, in);
+    machine.launch({source, "", kernel.c_str(), kGpuTimewiseThreads}, {groups(kGpuTimewiseThreads), y, z}, in);
   };
   const unsigned parts = unsigned(times.parts), rows = unsigned(times.rows);
   if (times.parts > 1) {
     run("_summarize", parts, rows);
-    run("_join", rows, 1);
+    const std::string join = name + "_join";
+    machine.launch({source, "", join.c_str(), kGpuJoinThreads, kGpuJoinBytes}, {groups(32), rows}, in);
   }
   run("_apply", parts, rows);
 }

@@ -25,10 +25,10 @@ struct Place {
   }
 };
 
-DEV Place place_of(const GpuTimes& times, int row) {
+DEV Place place_of(const GpuTimes& times, int row, int channel) {
   Place place;
   place.row = row;
-  place.channel = blockIdx.x * kGpuTimewiseThreads + CORTADO_THREAD;
+  place.channel = channel;
   place.there = place.channel < times.channels;
   place.batch = times.bounds ? 0 : row;
   place.first = times.bounds ? times.bounds[row] : 0;
@@ -36,10 +36,17 @@ DEV Place place_of(const GpuTimes& times, int row) {
   return place;
 }
 
+DEV int channel_of_thread() { return blockIdx.x * kGpuTimewiseThreads + CORTADO_THREAD; }
+
+// Of a row's time: no more than it fills, whatever the rows beside it have.
+DEV int parts_of(const GpuTimes& times, const Place& at) {
+  const int wanted = (at.tokens + times.part_tokens - 1) / times.part_tokens;
+  return wanted < times.parts ? (wanted > 1 ? wanted : 1) : times.parts;
+}
+
 template <typename Op, typename Each>
 DEV void each_token(const Op& op, const GpuTimes& times, const Place& at, int part, const Each& work) {
-  const int wanted = (at.tokens + times.part_tokens - 1) / times.part_tokens;
-  const int parts = wanted < times.parts ? (wanted > 1 ? wanted : 1) : times.parts;
+  const int parts = parts_of(times, at);
   const int each = (at.tokens + parts - 1) / parts, begin = part * each, behind = begin + each;
   const int end = behind < at.tokens ? behind : at.tokens;
   for (int p = begin; p < end; p += Op::kAhead) {
@@ -62,30 +69,57 @@ DEV Carry* carry_of(const GpuTimes& times, const Place& at, int part) {
 
 template <typename Op>
 DEV void summarize(const Op& op, const GpuTimes& times) {
-  const Place at = place_of(times, blockIdx.z);
+  const Place at = place_of(times, blockIdx.z, channel_of_thread());
   if (!at.there) return;
   auto carry = op.nothing();
   each_token(op, times, at, blockIdx.y, [&](const typename Op::Input& input, int) { op.absorb(carry, input); });
   *carry_of<typename Op::Carry>(times, at, blockIdx.y) = carry;
 }
 
+// work(summary, place) of the parts begin .. end, of which some are fetched before the first is worked on: what is written
+// to a place might otherwise be what is read next.
+template <typename Carry, typename Each>
+DEV void each_part(const GpuTimes& times, const Place& at, int begin, int end, const Each& work) {
+  constexpr int kAhead = 8;
+  for (int part = begin; part < end; part += kAhead) {
+    Carry summaries[kAhead];
+    UNROLL for (int i = 0; i < kAhead; ++i) {
+      summaries[i] = *carry_of<Carry>(times, at, part + i < end ? part + i : end - 1);
+    }
+    UNROLL for (int i = 0; i < kAhead; ++i) {
+      if (part + i < end) work(summaries[i], carry_of<Carry>(times, at, part + i));
+    }
+  }
+}
+
+// A lane has a channel, and a warp some of its parts: joined for themselves, and again behind what the warps before have.
 template <typename Op>
 DEV void join(const Op& op, const GpuTimes& times) {
-  const Place at = place_of(times, blockIdx.y);
+  using Carry = typename Op::Carry;
+  const int lane = CORTADO_THREAD & 31, warp = CORTADO_THREAD >> 5;
+  const Place at = place_of(times, blockIdx.y, blockIdx.x * 32 + lane);
+  const int parts = parts_of(times, at), each = (parts + kGpuJoinWarps - 1) / kGpuJoinWarps;
+  const int begin = warp * each, behind = begin + each, end = behind < parts ? behind : parts;
+  auto* const sums = reinterpret_cast<Carry*>(shared_memory());
+  auto carry = op.nothing();
+  if (at.there) {
+    each_part<Carry>(times, at, begin, end, [&](Carry summary, Carry*) { carry = op.join(carry, summary); });
+  }
+  sums[CORTADO_THREAD] = carry;
+  __syncthreads();
   if (!at.there) return;
-  auto carry = op.initial_of(at);
-  for (int part = 0; part < times.parts; ++part) {
-    auto* there = carry_of<typename Op::Carry>(times, at, part);
-    const auto summary = *there;
+  carry = op.initial_of(at);
+  for (int before = 0; before < warp; ++before) carry = op.join(carry, sums[before * 32 + lane]);
+  each_part<Carry>(times, at, begin, end, [&](Carry summary, Carry* there) {
     *there = carry;
     carry = op.join(carry, summary);
-  }
-  op.finish(at, carry);
+  });
+  if (warp == kGpuJoinWarps - 1) op.finish(at, carry);
 }
 
 template <typename Op>
 DEV void apply(const Op& op, const GpuTimes& times) {
-  const Place at = place_of(times, blockIdx.z);
+  const Place at = place_of(times, blockIdx.z, channel_of_thread());
   if (!at.there) return;
   auto carry = times.parts > 1 ? *carry_of<typename Op::Carry>(times, at, blockIdx.y) : op.initial_of(at);
   each_token(op, times, at, blockIdx.y, [&](const typename Op::Input& input, int t) { op.step(carry, input, at, t); });
@@ -99,7 +133,7 @@ DEV void apply(const Op& op, const GpuTimes& times) {
   extern "C" __global__ void __launch_bounds__(128) name##_summarize(const In in) { \
     cortado::timewise::summarize(Op{in}, in.times);                                 \
   }                                                                                 \
-  extern "C" __global__ void __launch_bounds__(128) name##_join(const In in) {      \
+  extern "C" __global__ void __launch_bounds__(512) name##_join(const In in) {      \
     cortado::timewise::join(Op{in}, in.times);                                      \
   }                                                                                 \
   extern "C" __global__ void __launch_bounds__(128) name##_apply(const In in) {     \

@@ -19,5 +19,7 @@ struct GpuTimes {
 };
 
 constexpr int kGpuTimewiseThreads = 128;
+constexpr int kGpuJoinWarps = 16;  // of a block that joins the parts of 32 channels of a row
+constexpr int kGpuJoinThreads = 32 * kGpuJoinWarps, kGpuJoinBytes = kGpuJoinThreads * 8;
 
 }  // namespace cortado::timewise

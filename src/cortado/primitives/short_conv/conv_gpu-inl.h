@@ -22,9 +22,8 @@ class Conv {
     const int behind = begin_ + kGpuConvTokens;
     end_ = behind < length_ ? behind : length_;
     if (channel_ >= in.channels) return;
-    UNROLL for (int i = 0; i < kTaps; ++i) weight_[i] =
-        two(in.weight + static_cast<long long>(i) * in.channels + channel_);
-    bias_ = in.bias ? two(in.bias + channel_) : Two{0, 0};
+    UNROLL for (int i = 0; i < kTaps; ++i) weight_[i] = two(in.weight, i);
+    bias_ = in.bias.data ? two(in.bias, 0) : Two{0, 0};
   }
 
   DEV void forward() {
@@ -89,6 +88,15 @@ class Conv {
   static constexpr int kAhead = 8;  // tokens that the gradient fetches at once
 
   DEV static Two two(const float* numbers) { return *reinterpret_cast<const Two*>(numbers); }
+  DEV Two two(const GpuTaps& from, int tap) const {
+    Two both;
+    UNROLL for (int c = 0; c < 2; ++c) {
+      const long long at = (channel_ + c) * from.channel + tap * from.tap;
+      both.x[c] =
+          from.is_short ? unpack_low(static_cast<const u16*>(from.data)[at]) : static_cast<const float*>(from.data)[at];
+    }
+    return both;
+  }
   DEV static float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
   DEV void write_next(Two* seen, Two x, int t) const {
     push(seen, x);

@@ -9,17 +9,24 @@ struct GpuRows {
   long long batch, token;
 };
 
+// [D] or [D, taps] as they lie: float32, or of x's type of 16 bits; strides in numbers.
+struct GpuTaps {
+  const void* data;
+  long long channel, tap;
+  int is_short;
+};
+
 // Of y_t = act(sum of weight[i] x_{t - taps + 1 + i} + bias); what stands before a row's first token is its initial
-// state. x, y and their gradients are of one type, float32 or (KIND) of 16 bits; the others float32. D is even.
+// state. x, y and their gradients are of one type, float32 or of 16 bits; states and sums float32. D is even.
 struct GpuConv {
   GpuRows x, y, grad_y, grad_x;
-  const float *weight, *bias;  // [taps, D], [D] or null
-  const float* initial;        // [rows, taps - 1, D] or null
-  float* final_state;          // the same
-  const float* grad_final;     // the same, or null
-  float* grad_initial;         // the same
-  float* sums;                 // [rows, parts, taps + 1, D]: of the gradients of weight and bias, of each part
-  const long long* bounds;     // packed, or null
+  GpuTaps weight, bias;     // bias: or no data
+  const float* initial;     // [rows, taps - 1, D] or null
+  float* final_state;       // the same
+  const float* grad_final;  // the same, or null
+  float* grad_initial;      // the same
+  float* sums;              // [rows, parts, taps + 1, D]: of the gradients of weight and bias, of each part
+  const long long* bounds;  // packed, or null
   int rows, tokens, channels, parts, silu;
 };
 

@@ -17,7 +17,8 @@ using namespace convolution;
 
 struct Case {
   int64_t batch = 2, tokens = 150, channels = 300, taps = 4;
-  bool silu = true, bias = true, state = true, short_numbers = false;
+  bool silu = true, bias = true, state = true, short_numbers = false,
+       wide_weight = false;  // wide_weight: in float32, and transposed
   std::vector<int64_t> bounds = {};
 };
 
@@ -35,7 +36,8 @@ void check(const Case& c) {
   const auto rows = c.bounds.empty() ? c.batch : int64_t(c.bounds.size()) - 1;
   const auto type = c.short_numbers ? at::kBFloat16 : at::kFloat;
   const Tensor x = alone(at::randn({c.batch, c.tokens, c.channels}).to(type)),
-               weight = alone(at::randn({c.channels, c.taps}).to(type));
+               weight = c.wide_weight ? at::randn({c.taps, c.channels}).t()
+                                      : alone(at::randn({c.channels, c.taps}).to(type));
   const Tensor bias = c.bias ? at::randn({c.channels}).to(type) : Tensor();
   const Tensor initial = c.state ? alone(at::randn({rows, c.taps - 1, c.channels})) : Tensor();
   const OptionalTensor cu = c.bounds.empty() ? OptionalTensor() : OptionalTensor(at::tensor(c.bounds, at::kLong));
@@ -81,6 +83,8 @@ TEST(ShortConvOnGpu, IsTheDefinition) {
   check({});
   check({.silu = false, .bias = false, .state = false});
   check({.short_numbers = true});
+  check({.short_numbers = true, .wide_weight = true});
+  check({.wide_weight = true});
   check({.taps = 7});
   check({.taps = 1, .state = false});
   for (const int64_t tokens : {1, 2, 3, 64, 65}) check({.tokens = tokens, .channels = 10});

@@ -14,6 +14,14 @@ Tensor in_rows(const Tensor& x) {
 }
 GpuRows rows_of(const Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1)}; }
 Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
+// A weight or bias as the kernels read it beside such an x.
+Tensor readable(const Tensor& weight, const Tensor& x) {
+  return weight.defined() && weight.scalar_type() != x.scalar_type() ? weight.to(at::kFloat) : weight;
+}
+GpuTaps taps_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  return {x.const_data_ptr(), x.stride(0), x.dim() == 2 ? x.stride(1) : 0, x.scalar_type() != at::kFloat};
+}
 struct Call {
   Tensor x, weight, bias, initial;
   cuda::GpuBounds bounds;
@@ -22,26 +30,27 @@ struct Call {
 
   Call(const GpuInputs& given, const Bounds& rows)
       : x(in_rows(given.x)),
-        weight(plain(given.weight.t())),
-        bias(plain(given.bias)),
+        weight(readable(given.weight, x)),
+        bias(readable(given.bias, x)),
         initial(plain(given.initial)),
         bounds(rows.get(), x.size(1), x.device()) {
     in.bounds = bounds.get();
     in.x = rows_of(x);
-    in.weight = cuda::floats(weight);
-    in.bias = cuda::floats(bias);
+    in.weight = taps_of(weight);
+    in.bias = taps_of(bias);
     in.initial = cuda::floats(initial);
     in.rows = int(rows.rows(x.size(0)));
     in.tokens = int(x.size(1));
     in.channels = int(x.size(2));
     in.parts = int(std::max<int64_t>(1, (bounds.longest + kGpuConvTokens - 1) / kGpuConvTokens));
     in.silu = given.silu;
-    variant = "TAPS=" + std::to_string(weight.size(0));
+    variant = "TAPS=" + std::to_string(weight.size(1));
     if (x.scalar_type() != at::kFloat) variant += " SHORT";
     if (x.scalar_type() == at::kHalf) variant += " CORTADO_HALF";
   }
 
-  Tensor states() const { return at::empty({in.rows, weight.size(0) - 1, x.size(2)}, weight.options()); }
+  Tensor states() const { return at::empty({in.rows, weight.size(1) - 1, x.size(2)}, floats()); }
+  at::TensorOptions floats() const { return x.options().dtype(at::kFloat); }
 
   void launch(cuda::Machine& machine, const char* kernel) const {
     const unsigned groups = unsigned((in.channels / 2 + kGpuConvThreads - 1) / kGpuConvThreads);
@@ -75,10 +84,10 @@ TensorTuple<4> backward_on_gpu(const GpuInputs& given, const Bounds& bounds, con
                                const Tensor& grad_final, cuda::Machine& machine) {
   const c10::DeviceGuard guard(given.x.device());
   Call call(given, bounds);
-  const int64_t taps = call.weight.size(0);
+  const int64_t taps = call.weight.size(1);
   const Tensor grads = in_rows(grad_y.to(call.x.scalar_type())), last = plain(grad_final);
   const Tensor grad_x = at::empty(given.x.sizes(), given.x.options()), first = call.states();
-  const Tensor sums = at::empty({call.in.rows * call.in.parts, taps + 1, call.in.channels}, call.weight.options());
+  const Tensor sums = at::empty({call.in.rows * call.in.parts, taps + 1, call.in.channels}, call.floats());
   if (call.in.bounds) sums.zero_();  // of parts that short rows do not have
   call.in.grad_y = rows_of(grads);
   call.in.grad_x = rows_of(grad_x);
