@@ -1,4 +1,4 @@
-#include "cortado/nn/linear_cross_entropy.h"
+#include "cortado/nn/cross_entropy/linear_cross_entropy.h"
 
 #include <gtest/gtest.h>
 

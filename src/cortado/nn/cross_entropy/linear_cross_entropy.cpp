@@ -1,10 +1,12 @@
-#include "cortado/nn/linear_cross_entropy.h"
+#include "cortado/nn/cross_entropy/linear_cross_entropy.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/cross_entropy/on_gpu.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/wide.h"
 
@@ -25,10 +27,29 @@ struct Gradients {
   Tensor hidden, weight, bias;
 };
 
+// Whether the softmax is a GPU's kernel, which leaves the gradient in the logits' place, rounded to 16 bits: as autocast
+// would round it for the products behind.
+bool by_kernel(const Head& head, const Tensor& logits) {
+  return logits.is_cuda() && !head.softcap && !head.bias && at::autocast::is_autocast_enabled(at::kCUDA) &&
+         entropy::gpu_takes(logits);
+}
+
+void add_rows_by_kernel(const Head& head, const Tensor& logits, const Tensor& hidden, const Tensor& targets,
+                        Tensor& total, Gradients* gradients, int64_t begin) {
+  total.add_(entropy::losses(logits, targets, gradients != nullptr).sum());
+  if (!gradients) return;
+  const Tensor& slope = logits;
+  gradients->hidden.narrow(0, begin, hidden.size(0)).copy_(at::matmul(slope, head.weight));
+  gradients->weight.add_(at::matmul(slope.t(), hidden));
+}
+
 // Adds the loss of some rows to `total`, and their gradients (of the sum of losses) where `gradients` is given.
 void add_rows(const Head& head, const Tensor& hidden, const Tensor& targets, Tensor& total, Gradients* gradients,
               int64_t begin) {
   Tensor logits = linear_map(hidden, head.weight, head.bias);
+  if (by_kernel(head, logits)) {
+    return add_rows_by_kernel(head, logits, hidden, targets, total, gradients, begin);
+  }
   Tensor bend;  // tanh(z/c)
   if (head.softcap) {
     bend = at::tanh(logits.to(head.type) / *head.softcap);
@@ -46,6 +67,14 @@ void add_rows(const Head& head, const Tensor& hidden, const Tensor& targets, Ten
   gradients->weight.add_(at::matmul(slope.t(), hidden.to(head.type)));
 }
 
+// Half a gibibyte of them on a GPU: 16 bits a logit where a kernel has all else in their place, else up to 16 bytes.
+int64_t logits_at_once(const Head& head, const Tensor& hidden) {
+  if (!hidden.is_cuda()) return int64_t{1} << 24;
+  const bool few_bytes =
+      !head.softcap && !head.bias && head.weight.size(0) % 8 == 0 && at::autocast::is_autocast_enabled(at::kCUDA);
+  return int64_t{1} << (few_bytes ? 28 : 26);
+}
+
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
@@ -60,8 +89,8 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       if (bias) gradients.bias = at::zeros(bias->sizes(), weight.options().dtype(type));
     }
     Tensor total = at::zeros({}, hidden.options().dtype(type));
-    const int64_t most = chunk ? chunk : int64_t{1} << (hidden.is_cuda() ? 26 : 24);
-    const int64_t rows = std::max<int64_t>(1, most / std::max<int64_t>(1, weight.size(0)));
+    const int64_t rows =
+        std::max<int64_t>(1, (chunk ? chunk : logits_at_once(head, hidden)) / std::max<int64_t>(1, weight.size(0)));
     for (int64_t begin = 0; begin < hidden.size(0); begin += rows) {
       const int64_t count = std::min(rows, hidden.size(0) - begin);
       add_rows(head, hidden.narrow(0, begin, count), targets.narrow(0, begin, count), total,
