@@ -112,10 +112,11 @@ Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) 
     if (post) branch = post->forward(branch);
     return at::dropout(branch, dropout_, batch.training);
   };
-  const Tensor branch = mix(mixer_norm_->forward(x));
+  const auto [stream, normed] = mixer_norm_->forward_of_sum(x, {});
+  const Tensor branch = mix(normed);
   if (!branch.defined()) return {};
-  if (!feed_forward_) return x + ready(branch, mixer_post_norm_);
-  const auto [mixed, y] = feed_forward_norm_->forward_of_sum(x, ready(branch, mixer_post_norm_));
+  if (!feed_forward_) return stream + ready(branch, mixer_post_norm_);
+  const auto [mixed, y] = feed_forward_norm_->forward_of_sum(stream, ready(branch, mixer_post_norm_));
   if (feed_forward_post_norm_ || (batch.training && dropout_ > 0)) {
     return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
   }

@@ -15,7 +15,7 @@
 #include "cortado/nn/experts.h"
 #include "cortado/nn/linear.h"
 #include "cortado/nn/module.h"
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 #include "cortado/nn/state.h"
 
 namespace cortado {

@@ -11,7 +11,7 @@
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/linear.h"
 #include "cortado/nn/matmul.h"
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 #include "cortado/nn/rg_lru.h"
 #include "cortado/nn/rotary.h"
 #include "cortado/testing/compare.h"

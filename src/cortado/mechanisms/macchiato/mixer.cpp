@@ -9,7 +9,7 @@
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/mechanisms/shared/student.h"
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 #include "cortado/nn/rg_lru.h"
 #include "cortado/nn/rotary.h"
 #include "cortado/nn/short_convolution.h"

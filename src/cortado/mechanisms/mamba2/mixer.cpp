@@ -4,7 +4,7 @@
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/diagonal_ssm.h"
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {

@@ -3,7 +3,7 @@
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/latents.h"
 #include "cortado/nn/feed_forward.h"
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 
 namespace cortado {
 namespace {

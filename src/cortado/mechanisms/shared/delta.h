@@ -7,7 +7,7 @@
 #include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/diagonal_ssm.h"
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 #include "cortado/primitives/delta_scan/op.h"
 
 namespace cortado {

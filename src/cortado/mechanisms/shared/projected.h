@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cortado/mechanisms/shared/heads.h"
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 
 namespace cortado {
 

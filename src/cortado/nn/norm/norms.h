@@ -12,12 +12,12 @@ class Norm : public Module {
   using Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
 
-  // Of a residual stream and what is added to it: x + branch, and the norm of that.
+  // Of a residual stream: x + branch (undefined: x), and the norm of that.
   struct OfSum {
     Tensor sum, y;
   };
   virtual OfSum forward_of_sum(const Tensor& x, const Tensor& branch) const {
-    const Tensor sum = x + branch;
+    const Tensor sum = branch.defined() ? x + branch : x;
     return {sum, forward(sum)};
   }
 

@@ -1,9 +1,10 @@
-#include "cortado/nn/norms.h"
+#include "cortado/nn/norm/norms.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/fused/ops.h"
+#include "cortado/nn/norm/on_gpu.h"
 #include "cortado/nn/token/on_gpu.h"
 
 namespace cortado {
@@ -40,6 +41,7 @@ RmsNorm::RmsNorm(int64_t dim, double eps, int64_t groups) : Norm("RmsNorm"), eps
 Tensor RmsNorm::forward(const Tensor& x) const {
   // Shorter types are rounded before they meet the weight, as in the Llamas.
   if (x.scalar_type() == at::kFloat && fused::takes({x, weight})) return fused::rms_norm(x, weight, eps_, groups_);
+  if (groups_ == 1 && norm::gpu_takes(x, {}, weight)) return norm::norm_of_sum(x, {}, weight, eps_).y;
   const bool plain = groups_ == 1 && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
   if (plain && x.is_cuda()) return for_products(at::rms_norm(x, weight.sizes(), weight, eps_));  // torch's has kernels
   if (x.is_cuda() && token::gpu_norms(x, weight, groups_)) return token::rms_norm(x, {}, weight, eps_, groups_).y;
@@ -55,7 +57,11 @@ Tensor RmsNorm::forward(const Tensor& x) const {
 }
 
 Norm::OfSum RmsNorm::forward_of_sum(const Tensor& x, const Tensor& branch) const {
-  const bool few = x.is_cuda() && x.scalar_type() == branch.scalar_type() &&
+  if (groups_ == 1 && norm::gpu_takes(x, branch, weight)) {
+    const auto [sum, y] = norm::norm_of_sum(x, branch, weight, eps_);
+    return {sum, y};
+  }
+  const bool few = x.is_cuda() && branch.defined() && x.scalar_type() == branch.scalar_type() &&
                    token::gpu_norms(branch, weight, groups_) && token::gpu_norms(x, weight, groups_);
   if (!few) return Norm::forward_of_sum(x, branch);
   const auto [sum, y] = token::rms_norm(x, branch, weight, eps_, groups_);
