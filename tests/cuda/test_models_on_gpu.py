@@ -12,10 +12,11 @@ def tensors(state):
     return [x for part in state for x in part.values()]
 
 
-def model_of(settings, dtype):
+def model_of(settings, dtype, vocabulary=50):
     models = pytest.importorskip("cortado.models")
     torch.manual_seed(3)
-    config = {"name": "small", "dim": 64, "heads": 2, "layers": 2, "context": 128, "vocabulary": 50, "norm": "rms", "mixer": settings}
+    config = {"name": "small", "dim": 64, "heads": 2, "layers": 2, "context": 128, "vocabulary": vocabulary, "norm": "rms",
+              "mixer": settings, "feed_forward": {"type": "swiglu", "dim": 128}}  # fmt: skip
     return models.LanguageModel(config, device="cuda", dtype=dtype).eval()
 
 
@@ -71,6 +72,27 @@ def test_tokens_are_those_of_the_cpu(settings, rows):
         logits, state = model(text[:, n : n + 1].cuda(), state)
         off = (logits[:, 0].float().cpu() - wanted[:, n]).norm() / wanted[:, n].norm()
         assert off < 0.05, (n, off)
+
+
+@pytest.mark.parametrize("settings", MIXERS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_a_training_step_is_that_of_the_cpu(settings):
+    """Under autocast, where the loss and the norms are kernels, against float32."""
+    model = model_of(settings, torch.float32, vocabulary=56)
+    right = type(model)(model.config)
+    right.load_state_dict({name: x.cpu() for name, x in model.state_dict().items()})
+    model.train(), right.train()
+    text = torch.randint(56, (3, 71))
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = model.loss(text[:, :-1].cuda(), text[:, 1:].cuda())
+    wanted = right.loss(text[:, :-1], text[:, 1:])
+    assert abs(loss.item() - wanted.item()) < 0.01
+    loss.backward()
+    wanted.backward()
+    parts = dict(right.named_parameters())
+    total = sum(x.grad.square().sum() for x in parts.values()).sqrt()
+    for name, x in model.named_parameters():
+        off = (x.grad.cpu() - parts[name].grad).norm()
+        assert off < 0.05 * parts[name].grad.norm() + 0.003 * total, (name, off / parts[name].grad.norm())
 
 
 def test_a_bad_token_is_refused():

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "cortado/nn/fused/on_gpu.h"
 #include "cortado/nn/fused/ops.h"
 #include "cortado/nn/linear.h"
 #include "cortado/nn/token/on_gpu.h"
@@ -85,7 +86,8 @@ class FeedForward : public TokenMap {
     }
     const auto both = forward_all(x, {gate_.get(), up_.get()});
     const Tensor &gate = both[0], &up = both[1];
-    return silu && fused::takes({gate, up}) ? fused::gated_silu(gate, up) : activate(gate, activation_) * up;
+    if (silu && fused::takes({gate, up})) return fused::gated_silu(gate, up);
+    return silu && fused::gpu_takes(gate, up) ? fused::gpu_gated_silu(gate, up) : activate(gate, activation_) * up;
   }
 
   Activation activation_;

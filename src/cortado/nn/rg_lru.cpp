@@ -40,15 +40,19 @@ RgLru::RgLru(int64_t dim, int64_t heads) : Module("RgLru") {
 }
 
 RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {
-  const Tensor recurrence = recurrence_gate->forward(x), input = input_gate->forward(x);
   const Tensor slope = -kSharpness * at::softplus(widen(lambda));
+  if (elementwise::gpu_gates(x, recurrence_gate->weight.size(0))) {
+    const auto readable = [](const Tensor& y) { return y.scalar_type() == at::kBFloat16 ? y : y.to(at::kFloat); };
+    const auto made =
+        elementwise::rg_lru_gates({readable(recurrence_gate->products(x)), readable(input_gate->products(x)), x, slope,
+                                   recurrence_gate->bias, input_gate->bias, first},
+                                  kLargestSlope);
+    return {made.log_a, made.b};
+  }
+  const Tensor recurrence = recurrence_gate->forward(x), input = input_gate->forward(x);
   if (fused::takes({recurrence, input, x, slope})) {
     auto [log_a, b] = fused::rg_lru_gates(recurrence, input, x, slope, first, kLargestSlope);
     return {log_a, b};
-  }
-  if (elementwise::gpu_gates({recurrence, input, x}, slope)) {
-    const auto made = elementwise::rg_lru_gates(recurrence, input, x, slope, first, kLargestSlope);
-    return {made.log_a, made.b};
   }
   const Tensor r = widen(recurrence).sigmoid(), i = widen(input).sigmoid();
   const Tensor log_a = r * slope;

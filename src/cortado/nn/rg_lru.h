@@ -25,11 +25,11 @@ class BlockDiagonal : public Module {
     register_parameter(bias, "bias", at::zeros({dim}));
   }
 
-  Tensor forward(const Tensor& x) const {
-    const int64_t block = weight.size(1);
-    const Tensor blocks = x.reshape({-1, heads_, block}).transpose(0, 1);
-    const Tensor y = at::bmm(blocks, weight).transpose(0, 1).reshape(x.sizes());
-    return y + bias;
+  Tensor forward(const Tensor& x) const { return products(x).transpose(0, 1).reshape(x.sizes()) + bias; }
+
+  // x_h W_h of all tokens, [H, B T, D/H].
+  Tensor products(const Tensor& x) const {
+    return at::bmm(x.reshape({-1, heads_, weight.size(1)}).transpose(0, 1), weight);
   }
 
   Tensor weight;

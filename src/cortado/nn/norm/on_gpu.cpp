@@ -16,13 +16,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Without gaps, its rows being pieces of 16 bytes.
-Tensor plain(const Tensor& x) {
-  if (!x.defined()) return x;
-  const Tensor dense = x.contiguous();
-  return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % 16 == 0 ? dense : dense.clone();
-}
-
 GpuRow row_of(const Tensor& x) { return {x.data_ptr(), x.scalar_type() != at::kFloat}; }
 void* data_of(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
 
@@ -87,7 +80,7 @@ bool gpu_takes(const Tensor& x, const Tensor& branch, const Tensor& weight) {
 Normed norm_on_gpu(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, at::ScalarType type,
                    cuda::Machine& machine) {
   const c10::DeviceGuard guard(x.device());
-  const Tensor from = plain(x), more = plain(branch), by = plain(weight);
+  const Tensor from = cuda::dense(x), more = cuda::dense(branch), by = cuda::dense(weight);
   const Normed made{branch.defined() ? at::empty(x.sizes(), x.options()) : x,
                     at::empty(x.sizes(), x.options().dtype(type)),
                     at::empty({x.numel() / x.size(-1)}, x.options().dtype(at::kFloat))};
@@ -104,7 +97,8 @@ Normed norm_on_gpu(const Tensor& x, const Tensor& branch, const Tensor& weight, 
 Gradients norm_gradient_on_gpu(const Tensor& sum, const Tensor& scale, const Tensor& weight, const Tensor& grad_y,
                                const Tensor& grad_sum, bool has_branch, cuda::Machine& machine) {
   const c10::DeviceGuard guard(sum.device());
-  const Tensor from = plain(sum), by = plain(weight), dy = plain(grad_y), dsum = plain(grad_sum);
+  const Tensor from = cuda::dense(sum), by = cuda::dense(weight), dy = cuda::dense(grad_y),
+               dsum = cuda::dense(grad_sum);
   GpuNorm in = sized(from, by);
   in.blocks = int(std::min<int64_t>(steps_of(in), 2 * machine.multiprocessors()));
   const auto room = [&](at::ScalarType type) { return at::empty(sum.sizes(), sum.options().dtype(type)); };

@@ -23,11 +23,6 @@ bool reads(const Tensor& x) {
 
 std::string variant(const Tensor& x) { return x.scalar_type() == at::kHalf ? "CORTADO_HALF" : ""; }
 
-// Without gaps, its rows being pieces of 16 bytes.
-Tensor plain(const Tensor& x) {
-  const Tensor dense = x.contiguous();
-  return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % 16 == 0 ? dense : dense.clone();
-}
 bool is_plain(const Tensor& x) {
   return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
 }
@@ -78,7 +73,7 @@ bool gpu_multiplies(const Tensor& x, const std::vector<Map>& maps) {
 
 std::vector<Tensor> linear_on_gpu(const Tensor& x, const std::vector<Map>& maps, cuda::Machine& machine) {
   const c10::DeviceGuard guard(x.device());
-  const Tensor from = plain(x);
+  const Tensor from = cuda::dense(x);
   GpuLinear in = sized(from);
   std::vector<Tensor> made;
   int64_t blocks = 0;
@@ -93,7 +88,7 @@ std::vector<Tensor> linear_on_gpu(const Tensor& x, const std::vector<Map>& maps,
 
 Tensor gated_silu_on_gpu(const Tensor& x, const Map& gate, const Map& up, cuda::Machine& machine) {
   const c10::DeviceGuard guard(x.device());
-  const Tensor from = plain(x), made = room_for(x, gate.weight.size(0));
+  const Tensor from = cuda::dense(x), made = room_for(x, gate.weight.size(0));
   GpuLinear in = sized(from);
   in.count = 2;
   in.gated = 1;
@@ -119,7 +114,7 @@ bool gpu_norms(const Tensor& x, const Tensor& weight, int64_t groups) {
 Normed rms_norm_on_gpu(const Tensor& x, const OptionalTensor& branch, const Tensor& weight, double eps, int64_t groups,
                        cuda::Machine& machine) {
   const c10::DeviceGuard guard(x.device());
-  const Tensor from = plain(x), more = branch ? plain(*branch) : Tensor(), by = plain(weight);
+  const Tensor from = cuda::dense(x), more = branch ? cuda::dense(*branch) : Tensor(), by = cuda::dense(weight);
   const Normed made{branch ? at::empty(x.sizes(), x.options()) : x, at::empty(x.sizes(), x.options())};
   GpuNorm in{};
   in.x = from.const_data_ptr();

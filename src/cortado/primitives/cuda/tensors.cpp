@@ -22,6 +22,12 @@ const long long* long_numbers(const Tensor& x) {
   return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>());
 }
 
+Tensor dense(const Tensor& x) {
+  if (!x.defined()) return x;
+  const Tensor whole = x.contiguous();
+  return reinterpret_cast<uintptr_t>(whole.const_data_ptr()) % 16 == 0 ? whole : whole.clone();
+}
+
 Tensor in_pieces(const Tensor& x) {
   const int64_t numbers = 16 / x.element_size();
   const auto whole = [numbers](int64_t stride) { return stride % numbers == 0; };

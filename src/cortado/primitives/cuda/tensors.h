@@ -35,6 +35,9 @@ inline float* mutable_floats(const Tensor& x) { return x.defined() ? x.mutable_d
 // int64, as kernels call it.
 const long long* long_numbers(const Tensor& x);
 
+// x, or a copy, without gaps and from a multiple of 16 bytes on; undefined stays undefined.
+Tensor dense(const Tensor& x);
+
 // [B,T,h,width], or a copy, whose rows are pieces of 16 bytes.
 Tensor in_pieces(const Tensor& x);
 

@@ -3,23 +3,26 @@
 
 namespace cortado::elementwise {
 
-// Rows of numbers without gaps: bfloat16 or float32.
+// Numbers [rows, width], bfloat16 or float32, in blocks of channels: number c of a row lies in block c / size, blocks `far`
+// numbers apart, whose rows have `size` numbers. A matrix without gaps is one block.
 struct GpuNumbers {
   void* data;
-  int is_short;
+  int is_short, size;
+  long long far;
 };
 
-// log_a = sigma(r) slope and b = sqrt(1 - a^2) sigma(i) x; rows that are `first` keep all: b = sigma(i) x. In the backward
-// the square root's derivative is held at `largest_slope`; dslope comes as sums of kRgLruRows rows each.
+// With r and i with their biases: log_a = sigma(r) slope and b = sqrt(1 - a^2) sigma(i) x; rows that are `first` keep all:
+// b = sigma(i) x. In the backward the square root's derivative is held at `largest_slope`; dslope and the biases' come as
+// sums of kRgLruRows rows each.
 struct GpuRgLru {
-  GpuNumbers r, i, x;          // [rows, width]
-  const float* slope;          // [width]
-  const unsigned char* first;  // [rows]
-  float *log_a, *b;            // [rows, width]
+  GpuNumbers r, i, x;
+  const float *slope, *r_bias, *i_bias;  // [width]
+  const unsigned char* first;            // [rows]
+  float *log_a, *b;                      // [rows, width]
   const float *dlog_a, *db;
-  GpuNumbers dr, di, dx;  // of the types of r, i and x
-  float* dslope;          // [blocks of rows, width]
-  int rows, width;        // width is even
+  GpuNumbers dr, di, dx;              // as r, i and x
+  float *dslope, *dr_bias, *di_bias;  // [blocks of rows, width]
+  int rows, width;                    // width and the blocks' size are even
   float largest_slope;
 };
 

@@ -14,32 +14,47 @@ namespace {
 
 using testing::alone, testing::expect_near;
 
-void check(int64_t tokens, int64_t width, at::ScalarType gates, at::ScalarType type) {
+void check(int64_t tokens, int64_t heads, int64_t size, at::ScalarType gates, at::ScalarType type) {
   at::manual_seed(7);
   cuda::EmulatedMachine machine(
       {{"rg_lru_gates", cuda::kernel_of<elementwise::GpuRgLru>([](const auto& in) { elementwise::rg_lru_gates(in); })},
        {"rg_lru_gates_gradient",
         cuda::kernel_of<elementwise::GpuRgLru>([](const auto& in) { elementwise::rg_lru_gates_gradient(in); })}});
-  const auto numbers = [&](at::ScalarType of) { return alone((at::randn({2, tokens, width}) * 2).to(of)); };
-  const Tensor r = numbers(gates), i = numbers(gates), x = numbers(type);
-  const Tensor slope = alone(-8 * at::rand({width}).square()), first = at::zeros({2, tokens}, at::kBool);
+  const int64_t width = heads * size;
+  const auto numbers = [&](at::IntArrayRef sizes, at::ScalarType of) { return alone((at::randn(sizes) * 2).to(of)); };
+  const Tensor first = at::zeros({2, tokens}, at::kBool);
   first.select(1, 0).fill_(true);
+  const elementwise::RgLruInputs in{numbers({heads, 2 * tokens, size}, gates),
+                                    numbers({heads, 2 * tokens, size}, gates),
+                                    numbers({2, tokens, width}, type),
+                                    alone(-8 * at::rand({width}).square()),
+                                    numbers({width}, at::kFloat),
+                                    numbers({width}, at::kFloat),
+                                    first};
   std::vector<Tensor> leaves;
-  for (const Tensor& leaf : {r, i, x, slope}) leaves.push_back(leaf.to(at::kDouble).requires_grad_());
-  const Tensor log_a = leaves[0].sigmoid() * leaves[3];
+  for (const Tensor& leaf : {in.r, in.i, in.x, in.slope, in.r_bias, in.i_bias}) {
+    leaves.push_back(leaf.to(at::kDouble).requires_grad_());
+  }
+  const auto gate = [&](const Tensor& y, const Tensor& bias) {
+    return (y.transpose(0, 1).reshape({2, tokens, width}) + bias).sigmoid();
+  };
+  const Tensor log_a = gate(leaves[0], leaves[4]) * leaves[3];
   const Tensor keep = (-at::expm1(2 * log_a)).sqrt().masked_fill(first.unsqueeze(2), 1.0);
-  const Tensor b = keep * leaves[1].sigmoid() * leaves[2];
-  const auto made = elementwise::rg_lru_on_gpu(r, i, x, slope, first, machine);
+  const Tensor b = keep * gate(leaves[1], leaves[5]) * leaves[2];
+  const auto made = elementwise::rg_lru_on_gpu(in, machine);
   expect_near(made.log_a, log_a, "log_a", 1e-6);
   expect_near(made.b, b, "b", 1e-6);
-  const Tensor dlog_a = alone(at::randn(x.sizes())), db = alone(at::randn(x.sizes()));
-  const auto right = torch::autograd::grad({log_a, b}, leaves, {dlog_a.to(at::kDouble), db.to(at::kDouble)});
-  const auto found = elementwise::rg_lru_gradient_on_gpu(r, i, x, slope, first, dlog_a, db, 1000, machine);
+  const Tensor dlog_a = alone(at::randn(in.x.sizes())), db = alone(at::randn(in.x.sizes()));
+  const std::vector<Tensor> results = {log_a, b};
+  const auto right = torch::autograd::grad(results, leaves, {dlog_a.to(at::kDouble), db.to(at::kDouble)});
+  const auto found = elementwise::rg_lru_gradient_on_gpu(in, dlog_a, db, 1000, machine);
   const auto most = [](at::ScalarType of) { return of == at::kFloat ? 2e-5 : 4e-3; };
   expect_near(found.r, right[0], "dr", most(gates));
   expect_near(found.i, right[1], "di", most(gates));
   expect_near(found.x, right[2], "dx", most(type));
   expect_near(found.slope, right[3], "dslope", 2e-5);
+  expect_near(found.r_bias, right[4], "dr_bias", 2e-5);
+  expect_near(found.i_bias, right[5], "di_bias", 2e-5);
 }
 
 void check_step(int64_t rows, int64_t heads, int64_t size, gpu::Order order) {
@@ -83,9 +98,9 @@ TEST(RgLruOnGpu, AStepIsTheDefinition) {
 }
 
 TEST(RgLruOnGpu, IsTheDefinition) {
-  check(70, 34, at::kFloat, at::kFloat);
-  check(1, 300, at::kFloat, at::kBFloat16);
-  check(33, 64, at::kBFloat16, at::kBFloat16);
+  check(70, 1, 34, at::kFloat, at::kFloat);
+  check(1, 3, 100, at::kFloat, at::kBFloat16);
+  check(33, 4, 16, at::kBFloat16, at::kBFloat16);
 }
 
 }  // namespace

@@ -13,27 +13,34 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-GpuNumbers numbers_of(const Tensor& x) { return {x.data_ptr(), x.scalar_type() == at::kBFloat16}; }
+// [blocks,N,size], or of one block [B,T,D].
+GpuNumbers numbers_of(const Tensor& x) {
+  return {x.data_ptr(), x.scalar_type() == at::kBFloat16, int(x.size(2)), x.stride(0)};
+}
+Tensor floats(const Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
 // A call's inputs, without gaps.
 struct Call {
-  Tensor r, i, x, slope, first;
+  RgLruInputs given;
   GpuRgLru in{};
 
-  Call(const Tensor& r_given, const Tensor& i_given, const Tensor& x_given, const Tensor& slope_given,
-       const Tensor& first_given)
-      : r(r_given.contiguous()),
-        i(i_given.contiguous()),
-        x(x_given.contiguous()),
-        slope(slope_given.contiguous()),
-        first(first_given.expand({x.size(0), x.size(1)}).contiguous()) {
-    in.r = numbers_of(r);
-    in.i = numbers_of(i);
-    in.x = numbers_of(x);
-    in.slope = slope.const_data_ptr<float>();
-    in.first = static_cast<const unsigned char*>(first.const_data_ptr());
-    in.rows = int(x.size(0) * x.size(1));
-    in.width = int(x.size(2));
+  explicit Call(const RgLruInputs& inputs)
+      : given{inputs.r.contiguous(),
+              inputs.i.contiguous(),
+              inputs.x.contiguous(),
+              floats(inputs.slope),
+              floats(inputs.r_bias),
+              floats(inputs.i_bias),
+              inputs.first.expand({inputs.x.size(0), inputs.x.size(1)}).contiguous()} {
+    in.r = numbers_of(given.r);
+    in.i = numbers_of(given.i);
+    in.x = numbers_of(given.x);
+    in.slope = given.slope.const_data_ptr<float>();
+    in.r_bias = given.r_bias.const_data_ptr<float>();
+    in.i_bias = given.i_bias.const_data_ptr<float>();
+    in.first = static_cast<const unsigned char*>(given.first.const_data_ptr());
+    in.rows = int(given.x.size(0) * given.x.size(1));
+    in.width = int(given.x.size(2));
   }
 
   int64_t row_blocks() const { return (in.rows + kRgLruRows - 1) / kRgLruRows; }
@@ -47,68 +54,78 @@ struct Call {
 class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& r, const Tensor& i, const Tensor& x,
-                               const Tensor& slope, const Tensor& first, double largest_slope) {
-    context->save_for_backward({r, i, x, slope, first});
+                               const Tensor& slope, const Tensor& r_bias, const Tensor& i_bias, const Tensor& first,
+                               double largest_slope) {
+    context->save_for_backward({r, i, x, slope, r_bias, i_bias, first});
     context->saved_data["largest_slope"] = largest_slope;
-    const RgLruWrites made = rg_lru_on_gpu(r, i, x, slope, first, cuda::machine_of(x));
+    const RgLruWrites made = rg_lru_on_gpu({r, i, x, slope, r_bias, i_bias, first}, cuda::machine_of(x));
     return {made.log_a, made.b};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
+    const RgLruInputs in{saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6]};
     const auto given = [&](size_t n) {
-      return gradients[n].defined() ? gradients[n] : at::zeros(saved[2].sizes(), saved[3].options());
+      return gradients[n].defined() ? gradients[n] : at::zeros(in.x.sizes(), in.x.options().dtype(at::kFloat));
     };
-    const auto found =
-        rg_lru_gradient_on_gpu(saved[0], saved[1], saved[2], saved[3], saved[4], given(0), given(1),
-                               context->saved_data["largest_slope"].toDouble(), cuda::machine_of(saved[2]));
-    return {found.r, found.i, found.x, found.slope, Variable(), Variable()};
+    const auto found = rg_lru_gradient_on_gpu(in, given(0), given(1), context->saved_data["largest_slope"].toDouble(),
+                                              cuda::machine_of(in.x));
+    const auto of = [](const Tensor& gradient, const Tensor& like) { return gradient.to(like.scalar_type()); };
+    return {found.r,
+            found.i,
+            found.x,
+            of(found.slope, in.slope),
+            of(found.r_bias, in.r_bias),
+            of(found.i_bias, in.i_bias),
+            Variable(),
+            Variable()};
   }
 };
 
 }  // namespace
 
-bool gpu_gates(std::initializer_list<Tensor> timed, const Tensor& slope) {
-  for (const Tensor& x : timed) {
-    const auto type = x.scalar_type();
-    if (!cuda::has_numbers(x) || !x.is_cuda() || (type != at::kFloat && type != at::kBFloat16) || x.size(2) % 2 ||
-        x.numel() == 0) {
-      return false;
-    }
-  }
-  return slope.is_cuda() && slope.scalar_type() == at::kFloat && cuda::usable(slope.device().index());
+bool gpu_gates(const Tensor& x, int64_t heads) {
+  const auto type = x.scalar_type();
+  return x.is_cuda() && cuda::has_numbers(x) && (type == at::kFloat || type == at::kBFloat16) &&
+         x.size(2) / heads % 2 == 0 && x.numel() > 0 && x.size(0) * x.size(1) < kRgLruRows * (int64_t{1} << 16) &&
+         cuda::usable(x.device().index());
 }
 
-RgLruWrites rg_lru_on_gpu(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope, const Tensor& first,
-                          cuda::Machine& machine) {
-  Call call(r, i, x, slope, first);
-  const RgLruWrites made{at::empty(x.sizes(), slope.options()), at::empty(x.sizes(), slope.options())};
+RgLruWrites rg_lru_on_gpu(const RgLruInputs& inputs, cuda::Machine& machine) {
+  const c10::DeviceGuard guard(inputs.x.device());
+  Call call(inputs);
+  const auto options = call.given.slope.options();
+  const RgLruWrites made{at::empty(inputs.x.sizes(), options), at::empty(inputs.x.sizes(), options)};
   call.in.log_a = made.log_a.mutable_data_ptr<float>();
   call.in.b = made.b.mutable_data_ptr<float>();
   call.launch(machine, "rg_lru_gates");
   return made;
 }
 
-RgLruDerivatives rg_lru_gradient_on_gpu(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope,
-                                        const Tensor& first, const Tensor& dlog_a, const Tensor& db,
+RgLruDerivatives rg_lru_gradient_on_gpu(const RgLruInputs& inputs, const Tensor& dlog_a, const Tensor& db,
                                         double largest_slope, cuda::Machine& machine) {
-  Call call(r, i, x, slope, first);
-  const Tensor decays = dlog_a.to(at::kFloat).contiguous(), adds = db.to(at::kFloat).contiguous();
-  const RgLruDerivatives out{at::empty_like(call.r), at::empty_like(call.i), at::empty_like(call.x),
-                             at::empty({call.row_blocks(), x.size(2)}, slope.options())};
+  const c10::DeviceGuard guard(inputs.x.device());
+  Call call(inputs);
+  const Tensor decays = floats(dlog_a), adds = floats(db);
+  const auto like = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
+  const Tensor sums = at::empty({3, call.row_blocks(), inputs.x.size(2)}, call.given.slope.options());
+  const RgLruDerivatives out{like(call.given.r), like(call.given.i), like(call.given.x), {}, {}, {}};
+  const auto part = [&](int64_t n) { return sums.select(0, n).mutable_data_ptr<float>(); };
   call.in.dlog_a = decays.const_data_ptr<float>();
   call.in.db = adds.const_data_ptr<float>();
   call.in.dr = numbers_of(out.r);
   call.in.di = numbers_of(out.i);
   call.in.dx = numbers_of(out.x);
-  call.in.dslope = out.slope.mutable_data_ptr<float>();
+  call.in.dslope = part(0);
+  call.in.dr_bias = part(1);
+  call.in.di_bias = part(2);
   call.in.largest_slope = float(largest_slope);
   call.launch(machine, "rg_lru_gates_gradient");
-  return {out.r, out.i, out.x, out.slope.sum(0)};
+  const Tensor all = sums.sum(1);
+  return {out.r, out.i, out.x, all.select(0, 0), all.select(0, 1), all.select(0, 2)};
 }
 
-RgLruWrites rg_lru_gates(const Tensor& r, const Tensor& i, const Tensor& x, const Tensor& slope, const Tensor& first,
-                         double largest_slope) {
-  const auto made = RgLruFunction::apply(r, i, x, slope, first, largest_slope);
+RgLruWrites rg_lru_gates(const RgLruInputs& in, double largest_slope) {
+  const auto made = RgLruFunction::apply(in.r, in.i, in.x, in.slope, in.r_bias, in.i_bias, in.first, largest_slope);
   return {made[0], made[1]};
 }
 

@@ -23,11 +23,6 @@ void launch(cuda::Machine& machine, const char* name, const Tensor& rows, int64_
 
 // All rows of the batch as those of one.
 Tensor as_one(const Tensor& x) { return x.flatten(0, 1).unsqueeze(0); }
-// Where a block's rows begin at a multiple of 16 bytes.
-Tensor plain(const Tensor& x) {
-  const Tensor dense = x.contiguous();
-  return reinterpret_cast<uintptr_t>(dense.data_ptr()) % 16 == 0 ? dense : dense.clone();
-}
 size_t row_bytes(int64_t latents) { return size_t(cuda::rows_of_block(int(latents))) * size_t(latents + 1) * 2; }
 
 template <typename In>
@@ -80,7 +75,7 @@ bool gpu_mixes(const Tensor& logits, const Tensor& v) {
 }
 
 MixWeights mix_weights_on_gpu(const Tensor& logits, cuda::Machine& machine) {
-  const Tensor rows = as_one(plain(logits));
+  const Tensor rows = as_one(cuda::dense(logits));
   const int64_t latents = rows.size(3) - 1;
   const MixWeights made{sums_of(logits), with_width(logits, latents)};
   auto in = sized<GpuMixWeights>(rows);
@@ -94,7 +89,7 @@ MixWeights mix_weights_on_gpu(const Tensor& logits, cuda::Machine& machine) {
 
 Tensor mix_weights_gradient_on_gpu(const MixWeights& weights, const Tensor& grad_first, const Tensor& grad_p,
                                    cuda::Machine& machine) {
-  const Tensor first = grad_first.to(at::kFloat).contiguous(), rest = plain(grad_p.to(weights.p.scalar_type()));
+  const Tensor first = grad_first.to(at::kFloat).contiguous(), rest = cuda::dense(grad_p.to(weights.p.scalar_type()));
   const Tensor p = as_one(weights.p), gradient = with_width(weights.p, weights.p.size(3) + 1);
   const int64_t latents = p.size(3);
   auto in = sized<GpuMixWeights>(p);
