@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "cortado/base/error.h"
 #include "cortado/nn/fused/gated_silu_gpu.h"
 #include "cortado/primitives/cuda/runtime.h"
 #include "cortado/primitives/cuda/tensors.h"
@@ -27,6 +28,7 @@ class GpuGatedSiluFunction : public torch::autograd::Function<GpuGatedSiluFuncti
     return gated_silu_on_gpu(gate, up, cuda::machine_of(gate));
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    fail_input_if(at::GradMode::is_enabled(), "[gated_silu] can be differentiated once only");
     const auto saved = context->get_saved_variables();
     const auto found = gated_silu_gradient_on_gpu(saved[0], saved[1], gradients[0], cuda::machine_of(saved[0]));
     return {found.gate, found.up};

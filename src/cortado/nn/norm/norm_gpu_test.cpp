@@ -50,7 +50,7 @@ void check(const Case& c) {
   const auto made = norm::norm_on_gpu(x, branch, weight, 1e-3, at::kBFloat16, machine);
   expect_near(made.sum, sum, "sum", c.short_x ? 1e-12 : 1e-6);
   expect_near(made.y, y, "y", 3e-3);
-  const Tensor grad_y = numbers(at::kBFloat16), grad_sum = c.stream ? numbers(at::kFloat) : Tensor();
+  const Tensor grad_y = numbers(at::kBFloat16), grad_sum = c.stream ? numbers(x.scalar_type()) : Tensor();
   std::vector<Tensor> results = {y}, given = {grad_y.to(at::kDouble)};
   if (c.stream) {
     results.push_back(sum);
@@ -69,6 +69,7 @@ TEST(NormOnGpu, IsTheDefinition) {
   check({.branch = false});
   check({.stream = false});
   check({.branch = false, .stream = false, .short_x = true});
+  check({.branch = false, .short_x = true});
   check({.rows = 1, .width = 4});
   check({.rows = 100, .width = 124});
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cortado/base/error.h"
 #include "cortado/nn/norm/norm_gpu.h"
 #include "cortado/primitives/cuda/runtime.h"
 #include "cortado/primitives/cuda/tensors.h"
@@ -53,6 +54,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    fail_input_if(at::GradMode::is_enabled(), "[rms_norm] can be differentiated once only");
     const auto saved = context->get_saved_variables();
     const Tensor& sum = saved[0];
     const bool branch = context->saved_data["branch"].toBool();
@@ -98,7 +100,7 @@ Gradients norm_gradient_on_gpu(const Tensor& sum, const Tensor& scale, const Ten
                                const Tensor& grad_sum, bool has_branch, cuda::Machine& machine) {
   const c10::DeviceGuard guard(sum.device());
   const Tensor from = cuda::dense(sum), by = cuda::dense(weight), dy = cuda::dense(grad_y),
-               dsum = cuda::dense(grad_sum);
+               dsum = grad_sum.defined() ? cuda::dense(grad_sum.to(at::kFloat)) : grad_sum;
   GpuNorm in = sized(from, by);
   in.blocks = int(std::min<int64_t>(steps_of(in), 2 * machine.multiprocessors()));
   const auto room = [&](at::ScalarType type) { return at::empty(sum.sizes(), sum.options().dtype(type)); };

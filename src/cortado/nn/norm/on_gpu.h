@@ -21,7 +21,7 @@ bool gpu_takes(const Tensor& x, const Tensor& branch, const Tensor& weight);
 
 Normed norm_on_gpu(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, at::ScalarType type,
                    cuda::Machine& machine);
-// Of what was normed. grad_sum float32, or undefined.
+// Of what was normed. grad_sum of its type, or undefined.
 Gradients norm_gradient_on_gpu(const Tensor& sum, const Tensor& scale, const Tensor& weight, const Tensor& grad_y,
                                const Tensor& grad_sum, bool has_branch, cuda::Machine& machine);
 

@@ -83,6 +83,7 @@ struct LinearOfFewRows {
     UNROLL for (int piece = 0; piece < kAhead; ++piece) fetch_all(piece);
     UNROLL_BY(1) for (int piece = 0; piece < pieces; ++piece) {
       device::wait_for_groups<kAhead - 1>();
+      device::keep_order();  // no barrier does, as nobody else reads what this thread has copied
       device::Four x[2 + kTiles];
       UNROLL for (int i = 0; i < 2 + kTiles; ++i) x[i] = *reinterpret_cast<const device::Four*>(place_of(piece, i));
       UNROLL for (int half = 0; half < 4; half += 2) {
@@ -91,6 +92,7 @@ struct LinearOfFewRows {
           device::multiply(sums[tile], a, x[2 + tile].x[half], x[2 + tile].x[half + 1]);
         }
       }
+      device::keep_order();
       fetch_all(piece + kAhead);
     }
     device::wait_for_groups<0>();

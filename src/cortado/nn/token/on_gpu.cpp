@@ -12,6 +12,8 @@ namespace {
 
 constexpr const char* kSource = "token/kernel";
 constexpr int64_t kMostRows = kGpuLinearTiles * kGpuLinearRows, kMostNumbers = int64_t{1} << 30;
+// Every block reads x: of more rows than these that is more than its weights, and many blocks wait for it.
+constexpr int64_t kReadOnce = kGpuLinearOut, kFewOutputs = 8192;
 
 bool is_short(const Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
@@ -61,13 +63,15 @@ int64_t blocks_of(int64_t out, int64_t each) { return (out + each - 1) / each; }
 
 bool gpu_multiplies(const Tensor& x, const std::vector<Map>& maps) {
   if (maps.empty() || maps.size() > size_t(kGpuMaps) || !reads(x)) return false;
-  const int64_t in = x.size(-1);
-  if (in % 8 != 0 || x.numel() > kMostRows * in) return false;
+  const int64_t in = x.size(-1), rows = x.numel() / in;
+  if (in % 8 != 0 || rows > kMostRows) return false;
+  int64_t all = 0;
+  for (const Map& map : maps) all += map.weight.size(0);
+  if (rows > kReadOnce && all > kFewOutputs) return false;
   return std::all_of(maps.begin(), maps.end(), [&](const Map& map) {
     const auto same = [&](const Tensor& w) { return reads(w) && w.scalar_type() == x.scalar_type() && is_plain(w); };
-    const int64_t out = map.weight.size(0), rows = x.numel() / in;
     return same(map.weight) && map.weight.size(1) == in && (!map.bias || same(*map.bias)) &&
-           (!map.onto || (same(*map.onto) && map.onto->numel() == rows * out));
+           (!map.onto || (same(*map.onto) && map.onto->numel() == rows * map.weight.size(0)));
   });
 }
 
@@ -107,7 +111,8 @@ Tensor gated_silu(const Tensor& x, const Map& gate, const Map& up) {
 }
 
 bool gpu_norms(const Tensor& x, const Tensor& weight, int64_t groups) {
-  return reads(x) && reads(weight) && weight.scalar_type() == x.scalar_type() && x.size(-1) % (8 * groups) == 0 &&
+  return reads(x) && reads(weight) && weight.scalar_type() == x.scalar_type() && x.size(-1) == weight.numel() &&
+         x.size(-1) % (8 * groups) == 0 &&
          x.numel() / x.size(-1) < (1 << 16);
 }
 

@@ -16,7 +16,7 @@ struct Map {
 };
 
 // x [..., in] of up to 64 rows and one to four maps, in bfloat16 or all in float16, on a GPU that has kernels; `in` a
-// multiple of 8; nothing is to be differentiated.
+// multiple of 8, and of more than 16 rows up to 8,192 outputs in all; nothing is to be differentiated.
 bool gpu_multiplies(const Tensor& x, const std::vector<Map>& maps);
 
 // onto + x Wᵀ + b of each map, rounded before it is added.

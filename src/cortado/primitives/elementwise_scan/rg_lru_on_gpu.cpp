@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "cortado/base/error.h"
 #include "cortado/primitives/cuda/runtime.h"
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/elementwise_scan/rg_lru_gpu.h"
@@ -62,6 +63,7 @@ class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
     return {made.log_a, made.b};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    fail_input_if(at::GradMode::is_enabled(), "[rg_lru_gates] can be differentiated once only");
     const auto saved = context->get_saved_variables();
     const RgLruInputs in{saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6]};
     const auto given = [&](size_t n) {
