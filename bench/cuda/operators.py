@@ -107,6 +107,7 @@ OPERATORS = {
     "short_conv": (conv_inputs, lambda x, w: OPS.short_conv(x, w)[0], None),
 }
 SHAPES = [(8, 2048, 16, 64), (8, 16384, 16, 64), (8, 16384, 16, 128), (1, 65536, 4, 64)]
+BESIDE_SOFTMAX = ("latte", "macchiato", "blurry_window", "softmax, cuDNN")  # from how many tokens on are they faster than it?
 OPS = torch.ops.cortado
 
 
@@ -140,6 +141,10 @@ def peer(path):
         return getattr(__import__(f"fla.ops.{module}", fromlist=[name]), name)
     except Exception:
         return None
+
+
+def shapes_of(name):
+    return [*SHAPES, *([(8, 4096, 16, 64)] if name.startswith(BESIDE_SOFTMAX) else [])]
 
 
 def measure(name, shape, copy, seconds):
@@ -206,13 +211,23 @@ def table(found):
     return head + "\n\n" + "\n".join(lines)
 
 
+def merged(old, new):
+    """The table of a run of some operators, with the lines of an earlier one on such a card for the others."""
+    if not old.strip() or old.split(",")[0] != new.split(",")[0]:
+        return new
+    key = lambda line: tuple(line.split(" | ")[:2])
+    lines = {key(line): line for text in (old, new) for line in text.splitlines() if line.startswith("| ")}
+    head = new[: new.index("| operator")]
+    return head + "\n".join([*list(lines.values())[:1], new[new.index("|---") :].splitlines()[0], *list(lines.values())[1:]])
+
+
 def write_page(path, text):
     page = path.read_text()
     before, begin, rest = page.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
+    old, end, after = rest.partition(MARKS[1])
     if not begin or not end:
         sys.exit(f"[bench-cuda] {path} has no marks for the table")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+    path.write_text(f"{before}{begin}\n{merged(old.strip(), text)}\n{end}{after}")
 
 
 def main():
@@ -236,7 +251,7 @@ def main():
             return [once(name) for name in names]
         found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy": bandwidth(), "rows": []}
         for name in names:
-            for shape in SHAPES:
+            for shape in shapes_of(name):
                 found["rows"].append(measured(name, shape, found["copy"], chosen.seconds, chosen.profile))
                 torch.cuda.empty_cache()
                 if chosen.json:  # a GPU may be there for minutes

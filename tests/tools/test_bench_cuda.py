@@ -34,6 +34,24 @@ def test_an_earlier_run_becomes_a_table(bench, tmp_path):
     assert bench("--from-json", found, "--page", page).returncode == 0 and page.read_text() == again
 
 
+def test_a_run_of_some_operators_leaves_the_others_lines(bench, tmp_path):
+    found, page = tmp_path / "bench.json", tmp_path / "page.md"
+    page.write_text("<!-- table: bench/cuda/operators.py -->\n<!-- end of the table -->\n")
+
+    def lines(device, rows):
+        found.write_text(json.dumps({"device": device, "torch": "2.11", "copy": 3.0e12, "rows": rows}))
+        assert bench("--from-json", found, "--page", page).returncode == 0
+        return page.read_text().splitlines()
+
+    slot = {**ROW, "operator": "gated_slot"}
+    before = lines("a GPU", [ROW, slot])
+    after = lines("a GPU", [{**slot, "forward_ms": 0.05}, {**slot, "shape": [1, 2, 3, 4]}])
+    assert after[:6] == before[:6] and after[6].startswith("| gated_slot | 8, 2048, 16, 64 | 0.050 |")
+    assert after[7].startswith("| gated_slot | 1, 2, 3, 4 |") and len(after) == len(before) + 1
+    other = lines("another", [slot])
+    assert len(other) == len(before) - 1 and other[1].startswith("another, torch 2.11")
+
+
 def test_what_is_missing_is_said_in_a_line(bench, tmp_path):
     found, page = tmp_path / "bench.json", tmp_path / "page.md"
     found.write_text(json.dumps({"device": "a GPU", "torch": "2.11", "copy": 3.0e12, "rows": [ROW]}))

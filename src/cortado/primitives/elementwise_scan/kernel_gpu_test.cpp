@@ -77,6 +77,7 @@ TEST(ElementwiseScanOnGpu, PartsOfTime) {
   check({.parts = 7, .reverse = true, .cuts = true});
   check({.tokens = 400, .channels = 3, .parts = 0});
   check({.tokens = 320, .channels = 35, .parts = 300});  // more than a warp joins at once
+  check({.tokens = 40, .channels = 3, .parts = 40, .order = {.backwards = true}});
 }
 
 // Rows and channels that fill the machine.
