@@ -6,7 +6,6 @@
 #include "cortado/nn/batch.h"
 #include "cortado/nn/state.h"
 #include "cortado/parallel/sequence_parts.h"
-#include "cortado/primitives/cuda/runtime.h"
 #include "cortado/primitives/window_attention/ring_on_gpu.h"
 
 namespace cortado {
@@ -25,12 +24,12 @@ inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v
 // The least tokens of a part in another process that are all the ring which its neighbour begins with.
 inline int64_t least_for_ring(int64_t window) { return std::max<int64_t>(1, window - 1); }
 
-// Whether a ring is copied whole, with a token's keys behind it, by one kernel of a GPU: where a graph is recorded, which
-// has no spare room, and where it is so small that two copies into spare room and a mask take longer.
+// Whether a ring is copied whole, with a token's keys behind it, by one kernel of a GPU: up to 32 MiB that takes less than
+// a dozen small ones, two copies into spare room and a mask. Not asked: whether a graph is recorded, which would have no
+// spare room; a kernel must have run before, as none can be loaded then.
 inline bool copies(const window::Ring& ring, const Tensor& k, const Tensor& v) {
-  constexpr int64_t kSmall = 1 << 20;
-  const bool few = k.is_cuda() && (ring.k.numel() < kSmall || cuda::capturing(k.device().index()));
-  return few && window::gpu_joins(ring, k, v);
+  constexpr int64_t kSmall = 1 << 24;
+  return k.is_cuda() && ring.k.numel() < kSmall && window::gpu_joins(ring, k, v);
 }
 
 // The ring and k, v behind it.
