@@ -20,6 +20,8 @@ template <int kKeys, Gates kGates, bool kReverse, Rule kRule>
 class Tokens {
   static constexpr int kOwn = kKeys / 64;  // quads of keys of a lane
   static constexpr int kGateWidth = token_gate_width(kKeys, kGates);
+  // Tokens whose sums go through the lanes side by side, as far as 128 registers suffice (256 with 256 keys).
+  static constexpr int kTogether = kOwn == 1 ? 4 : kOwn == 2 && kGates == Gates::kValues ? 1 : 2;
   static constexpr bool kReads = kRule != Rule::kStates;
   static constexpr bool kHasBeta = kRule == Rule::kDelta || kRule == Rule::kDeltaGradient;
 
@@ -57,7 +59,13 @@ class Tokens {
       make_decays(stage, p);
       __syncthreads();
       const int count = end_ - p < kTokenStage ? end_ - p : kTokenStage;
-      UNROLL_BY(1) for (int r = 0; r < count; ++r) {
+      int r = 0;
+      if constexpr (kRule == Rule::kRead) {
+        UNROLL_BY(1) for (; r + kTogether <= count && !keeps_within(p + r); r += kTogether) {
+          read_together(stage, r, p + r);
+        }
+      }
+      UNROLL_BY(1) for (; r < count; ++r) {
         step(stage, r, token(p + r));
         if constexpr (!kReads) keep(kept, stage, r);
       }
@@ -169,6 +177,31 @@ class Tokens {
     if (kReads && in_.segments && !in_.meets && last_of_segment(t)) keep_segment(t);
   }
 
+  // Some tokens at once: their sums go through the lanes side by side, where each alone would wait for every exchange, and
+  // what they read is not held up by what the token before has written. The same bits as one after the other.
+  DEV void read_together(int stage, int r, int p) {
+    float o[4 * kTogether];
+    UNROLL for (int n = 0; n < kTogether; ++n) {
+      decay(stage, r + n);
+      add(k_of(stage) + (r + n) * kKeys, quad(v_of(stage) + (r + n) * kTokenPiece + group_ * 4));
+      multiply_state(o + 4 * n, q_of(stage) + (r + n) * kKeys);
+    }
+    sum_up<8, 4 * kTogether>(o);
+    constexpr int kShare = 4 / kTogether;  // lanes that are left with the same sum
+    const int own = part_ / kShare, value = own & 3;
+    float* const to = o_ + (value_of(value) - own_value());
+    if (part_ % kShare || value_of(value) >= scan_.values) return;
+    to[times(token(p + (own >> 2)), scan_.o.token)] = o[0] * scan_.scale;
+  }
+  // Whether the state is kept at one of these tokens.
+  DEV bool keeps_within(int p) const {
+    bool any = false;
+    UNROLL for (int n = 0; n < kTogether; ++n) {
+      any |= in_.segments && (in_.meets ? first_of_segment(token(p + n)) : last_of_segment(token(p + n)));
+    }
+    return any;
+  }
+
   DEV void step_with_bonus(int stage, int r, int t, const FourFloats& v) {
     const float* q = q_of(stage) + r * kKeys;
     const float* k = k_of(stage) + r * kKeys;
@@ -227,17 +260,16 @@ class Tokens {
       UNROLL for (int x = 0; x < 4; ++x) { UNROLL for (int y = 0; y < 4; ++y) sums[y] += k.x[x] * state_[i][x][y]; }
     }
   }
-  // Over the sixteen lanes that have these values: each keeps half of what it has, twice.
+  // Over the sixteen lanes that have these values: as long as there are several sums, each lane keeps half of them.
+  template <int kFar = 8, int kSums = 4>
   DEV void sum_up(float* sums) const {
-    const bool second = part_ & 8, odd = part_ & 4;
-    UNROLL for (int y = 0; y < 2; ++y) {
-      const float other = __shfl_xor_sync(~0u, second ? sums[y] : sums[y + 2], 8);
-      sums[y] = (second ? sums[y + 2] : sums[y]) + other;
+    const bool second = part_ & kFar;
+    if constexpr (kSums == 1) sums[0] += __shfl_xor_sync(~0u, sums[0], kFar);
+    UNROLL for (int i = 0; i < kSums / 2; ++i) {
+      const float other = __shfl_xor_sync(~0u, second ? sums[i] : sums[i + kSums / 2], kFar);
+      sums[i] = (second ? sums[i + kSums / 2] : sums[i]) + other;
     }
-    const float other = __shfl_xor_sync(~0u, odd ? sums[0] : sums[1], 4);
-    sums[0] = (odd ? sums[1] : sums[0]) + other;
-    sums[0] += __shfl_xor_sync(~0u, sums[0], 2);
-    sums[0] += __shfl_xor_sync(~0u, sums[0], 1);
+    if constexpr (kFar > 1) sum_up<kFar / 2, kSums == 1 ? 1 : kSums / 2>(sums);
   }
   // Of what sum_up() has left, the sum of value y, in all lanes.
   DEV float everywhere(const float* sums, int y) const { return __shfl_sync(~0u, sums[0], (lane_ & 16) + y * 4); }
