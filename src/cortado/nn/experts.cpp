@@ -21,7 +21,9 @@ Experts::Experts(const FeedForwardOptions& each, const ExpertChoice& choice) : T
 Tensor Experts::forward(const Tensor& x) const {
   const Tensor tokens = x.reshape({-1, x.size(-1)});
   auto [weights, chosen] = at::softmax(widen(router_->forward(tokens)), -1).topk(choice_.per_token, -1);
-  if (choice_.normalized) weights = weights / weights.sum(-1, true);
+  // A weight over itself is 1, but the gradient of that would be what rounding leaves of 0, of which an optimiser that
+  // divides by its size makes steps as large as any.
+  if (choice_.normalized) weights = choice_.per_token == 1 ? weights * 0 + 1 : weights / weights.sum(-1, true);
   Tensor y = shared_ ? at::sigmoid(shared_gate_->forward(tokens)) * shared_->forward(tokens) : at::zeros_like(tokens);
   // Pairs of a token and one of its experts, by experts: what one of them has to do lies together.
   const Tensor order = std::get<1>(chosen.flatten().sort(/*stable=*/true, 0, false));

@@ -15,8 +15,8 @@ struct ExpertChoice {
 };
 
 // x [..., D]: p = softmax(W_r x) over E experts (float32 at least), the k largest p_i: y = Σ p_i expert_i(x), with
-// `normalized` divided by their sum; with a shared one + σ(w_s x) shared(x). Qwen3-Next's. Nothing is added to the loss
-// for a balance between the experts.
+// `normalized` divided by their sum (so of one expert 1, and the router's gradient is 0); with a shared one + σ(w_s x)
+// shared(x). Qwen3-Next's. Nothing is added to the loss for a balance between the experts.
 // Parameters "router.weight" [E, D], "experts.I.{gate,up,down}.weight", "shared.{gate,up,down}.weight",
 // "shared_gate.weight" [1, D].
 class Experts : public TokenMap {

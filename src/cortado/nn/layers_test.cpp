@@ -183,6 +183,17 @@ TEST(Experts, EachTokenGoesThroughItsLikeliest) {
   }
 }
 
+// Rounding, too, leaves nothing for the router to learn from.
+TEST(Experts, OneWholeExpertSaysNothingToTheRouter) {
+  at::manual_seed(8);
+  for (const bool normalized : {true, false}) {
+    Experts layer({6, 4, true, Activation::kSilu, false}, {.count = 5, .per_token = 1, .normalized = normalized});
+    layer.forward(at::randn({3, 7, 6})).sum().backward();
+    const Tensor gradient = layer.named_parameters()["router.weight"].grad();
+    EXPECT_EQ(gradient.abs().max().item<float>() > 0, !normalized);
+  }
+}
+
 TEST(Experts, ComputeUnderAutocast) {
   for (const int64_t shared : {0, 5}) {
     Experts layer({6, 4, true, Activation::kSilu, false}, {.count = 5, .per_token = 2, .shared = shared});

@@ -34,9 +34,9 @@ class LatteMixer : public Mixer {
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    const auto all = forward_all(x, {q_.get(), k_.get(), v_.get()});
-    const Tensor query_logits = split_heads(all[0], heads_), key_logits = split_heads(all[1], heads_),
-                 v = split_heads(all[2], heads_);
+    const auto all = forward_all(x, {k_.get(), v_.get(), q_.get()});
+    const Tensor key_logits = split_heads(all[0], heads_), v = split_heads(all[1], heads_),
+                 query_logits = split_heads(all[2], heads_);
     const LatteResult result =
         latte(query_logits, key_logits, v, causal_, latte_start(state, key_logits, v, batch), batch.cu_seqlens);
     keep_latte(state, result);

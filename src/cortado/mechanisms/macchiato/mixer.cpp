@@ -240,15 +240,14 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
 
   // The window's q and k are made of `from`.
   void project_window(Projected& p, const Tensor& x, const Tensor& from, const Tensor& positions) const {
-    std::vector<const Linear*> maps;
-    if (settings_.window) maps = {window_q_.get(), window_k_.get()};
-    const bool same = from.is_same(x);
-    if (same) maps.push_back(v_.get());
-    const auto all = forward_all(from, maps);
-    p.v = split_heads(same ? all.back() : v_->forward(x), settings_.kv_heads);
+    const bool together = settings_.window && from.is_same(x);
+    std::vector<Tensor> all;
+    if (together) all = forward_all(x, {v_.get(), window_q_.get(), window_k_.get()});
+    p.v = split_heads(together ? all[0] : v_->forward(x), settings_.kv_heads);
     if (!settings_.window) return;
-    p.window_q = split_heads(all[0], settings_.heads);
-    p.window_k = split_heads(all[1], settings_.kv_heads);
+    if (!together) all = forward_all(from, {window_q_.get(), window_k_.get()});
+    p.window_q = split_heads(all[all.size() - 2], settings_.heads);
+    p.window_k = split_heads(all.back(), settings_.kv_heads);
     rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
   }
 
