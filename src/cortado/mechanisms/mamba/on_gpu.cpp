@@ -57,10 +57,9 @@ struct Call {
 
 bool gpu_takes(const SelectiveScan& in, const Tensor& start) {
   for (const Tensor* x : {&in.x, &in.step, &in.a, &in.b, &in.c, &start}) {
-    if (!x->is_cuda() || x->scalar_type() != at::kFloat || !cuda::has_numbers(*x)) return false;
+    if (!cuda::is_there(*x) || x->scalar_type() != at::kFloat) return false;
   }
-  return in.a.size(1) <= kGpuMostStates && in.x.numel() > 0 && start.size(0) < (1 << 16) &&
-         cuda::usable(in.x.device().index());
+  return in.a.size(1) <= kGpuMostStates && start.size(0) < (1 << 16);
 }
 
 TensorTuple<2> scan_on_gpu(const SelectiveScan& in, const Tensor& start, const std::vector<int64_t>* bounds,

@@ -42,13 +42,12 @@ DEV void cross_entropy(const GpuCrossEntropy& in) {
   const long long row = blockIdx.x;
   auto* const logits = static_cast<u16*>(in.logits) + row * in.classes;
   const long long target = in.targets[row];
-  const auto piece = [&](int at) -> device::Four& { return *reinterpret_cast<device::Four*>(logits + at); };
   const float right =
       target >= 0 && target < in.classes ? device::short_number(logits, target) : device::infinity() * 0;
   Sum own = {-device::infinity(), 0};
   UNROLL_BY(2) for (int at = CORTADO_THREAD * 8; at < in.classes; at += kGpuEntropyThreads * 8) {
     float x[8];
-    device::unpack8(x, piece(at));
+    device::read8(x, logits, at);
     own.add(sum_of_eight(x));
   }
   const Sum all = sum_of_block(own);  // behind which everybody has read the target's logit
@@ -57,11 +56,11 @@ DEV void cross_entropy(const GpuCrossEntropy& in) {
   const float share = 1 / all.sum;
   UNROLL_BY(2) for (int at = CORTADO_THREAD * 8; at < in.classes; at += kGpuEntropyThreads * 8) {
     float x[8];
-    device::unpack8(x, piece(at));
+    device::read8(x, logits, at);
     UNROLL for (int i = 0; i < 8; ++i) {
       x[i] = device::relative(x[i], all.maximum) * share - (at + i == target ? 1.0f : 0.0f);
     }
-    piece(at) = device::pack8(x);
+    device::write8(logits, at, x);
   }
 }
 

@@ -7,11 +7,8 @@
 namespace cortado::entropy {
 
 bool gpu_takes(const Tensor& logits) {
-  const auto type = logits.scalar_type();
-  return logits.is_cuda() && (type == at::kBFloat16 || type == at::kHalf) && cuda::has_numbers(logits) &&
-         logits.dim() == 2 && logits.size(1) % 8 == 0 && logits.size(1) < (1 << 30) && logits.numel() > 0 &&
-         logits.is_contiguous() && reinterpret_cast<uintptr_t>(logits.const_data_ptr()) % 16 == 0 &&
-         cuda::usable(logits.device().index());
+  return cuda::is_there(logits) && cuda::is_short(logits.scalar_type()) && logits.dim() == 2 &&
+         logits.size(1) % 8 == 0 && logits.size(1) < (1 << 30) && cuda::is_dense(logits);
 }
 
 Tensor losses_on_gpu(const Tensor& logits, const Tensor& targets, bool differentiate, cuda::Machine& machine) {
@@ -20,10 +17,9 @@ Tensor losses_on_gpu(const Tensor& logits, const Tensor& targets, bool different
   const Tensor made = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const GpuCrossEntropy in{logits.mutable_data_ptr(), cuda::long_numbers(wanted), made.mutable_data_ptr<float>(),
                            int(logits.size(1)), differentiate};
-  const bool half = logits.scalar_type() == at::kHalf;
-  machine.launch(
-      {"cross_entropy/kernel", half ? "CORTADO_HALF" : "", "cross_entropy", kGpuEntropyThreads, kGpuEntropyBytes},
-      {unsigned(logits.size(0))}, &in);
+  machine.launch({"cross_entropy/kernel", cuda::variant_of(logits.scalar_type()), "cross_entropy", kGpuEntropyThreads,
+                  kGpuEntropyBytes},
+                 {unsigned(logits.size(0))}, &in);
   return made;
 }
 

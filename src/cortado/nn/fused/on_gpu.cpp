@@ -16,9 +16,8 @@ using torch::autograd::variable_list;
 constexpr int64_t kPerBlock = kGpuSiluThreads * 8;
 
 void launch(cuda::Machine& machine, const char* name, const GpuGatedSilu& in, const Tensor& like) {
-  const char* variant = like.scalar_type() == at::kHalf ? "CORTADO_HALF" : "";
-  machine.launch({"fused/kernel", variant, name, kGpuSiluThreads}, {unsigned((in.count + kPerBlock - 1) / kPerBlock)},
-                 &in);
+  machine.launch({"fused/kernel", cuda::variant_of(like.scalar_type()), name, kGpuSiluThreads},
+                 {unsigned((in.count + kPerBlock - 1) / kPerBlock)}, &in);
 }
 
 class GpuGatedSiluFunction : public torch::autograd::Function<GpuGatedSiluFunction> {
@@ -39,9 +38,8 @@ class GpuGatedSiluFunction : public torch::autograd::Function<GpuGatedSiluFuncti
 
 bool gpu_takes(const Tensor& gate, const Tensor& up) {
   const auto type = gate.scalar_type();
-  return gate.is_cuda() && up.is_cuda() && (type == at::kBFloat16 || type == at::kHalf) && up.scalar_type() == type &&
-         cuda::has_numbers(gate) && gate.sizes() == up.sizes() && gate.numel() > 0 && gate.numel() % 8 == 0 &&
-         gate.numel() / kPerBlock < (int64_t{1} << 31) - 1 && cuda::usable(gate.device().index());
+  return cuda::is_there(gate) && cuda::is_there(up) && cuda::is_short(type) && up.scalar_type() == type &&
+         gate.sizes() == up.sizes() && gate.numel() % 8 == 0 && gate.numel() / kPerBlock < (int64_t{1} << 31) - 1;
 }
 
 Tensor gated_silu_on_gpu(const Tensor& gate, const Tensor& up, cuda::Machine& machine) {

@@ -30,10 +30,10 @@ GpuNorm sized(const Tensor& x, const Tensor& weight) {
 }
 
 void launch(cuda::Machine& machine, const char* name, const GpuNorm& in, at::ScalarType type, int64_t blocks) {
-  std::string variant =
+  const std::string sizes =
       "PIECES=" + std::to_string(gpu_norm_pieces(in.width)) + " WARPS=" + std::to_string(gpu_norm_warps(in.width));
-  if (type == at::kHalf) variant += " CORTADO_HALF";
-  machine.launch({"norm/kernel", variant, name, kGpuNormWarps * 32, kGpuNormBytes}, {unsigned(blocks)}, &in);
+  machine.launch({"norm/kernel", cuda::variant_of(type, sizes), name, kGpuNormWarps * 32, kGpuNormBytes},
+                 {unsigned(blocks)}, &in);
 }
 
 // Rows that a block has at once, and how often that are all of them.
@@ -69,14 +69,13 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
 }  // namespace
 
 bool gpu_takes(const Tensor& x, const Tensor& branch, const Tensor& weight) {
-  if (!x.is_cuda() || !at::autocast::is_autocast_enabled(at::kCUDA) || !cuda::has_numbers(x)) return false;
+  if (!cuda::is_there(x) || !at::autocast::is_autocast_enabled(at::kCUDA)) return false;
   const auto type = at::autocast::get_autocast_dtype(at::kCUDA);
-  const bool shorts = type == at::kBFloat16 || type == at::kHalf;
   const bool good_x = x.scalar_type() == at::kFloat || (x.scalar_type() == type && !branch.defined());
-  return shorts && good_x && (!branch.defined() || (branch.scalar_type() == type && branch.sizes() == x.sizes())) &&
+  return cuda::is_short(type) && good_x &&
+         (!branch.defined() || (branch.scalar_type() == type && branch.sizes() == x.sizes())) &&
          weight.scalar_type() == at::kFloat && weight.is_cuda() && x.size(-1) == weight.size(0) &&
-         x.size(-1) % 4 == 0 && x.size(-1) <= kGpuNormWidest && x.numel() > 0 &&
-         x.numel() / x.size(-1) < (int64_t{1} << 31) && cuda::usable(x.device().index());
+         x.size(-1) % 4 == 0 && x.size(-1) <= kGpuNormWidest && x.numel() / x.size(-1) < (int64_t{1} << 31);
 }
 
 Normed norm_on_gpu(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, at::ScalarType type,

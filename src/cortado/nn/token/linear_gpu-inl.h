@@ -112,7 +112,7 @@ struct LinearOfFewRows {
     const float y = device::rounded(with_bias(map.bias, out, total(room, tile, place)));
     if (!in.gated) return y;
     const float up = device::rounded(with_bias(in.maps[1].bias, out, total(room, tile, place + 2)));
-    return device::rounded(y * device::reciprocal(1 + device::exponential(-y))) * up;
+    return device::rounded(y * device::sigmoid(y)) * up;
   }
 
   DEV void write(int row, int out, float x) const {

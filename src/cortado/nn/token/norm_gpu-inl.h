@@ -6,27 +6,18 @@
 
 namespace cortado::token {
 
-DEV device::Four& piece_of(void* x, long long at) {
-  return *reinterpret_cast<device::Four*>(static_cast<u16*>(x) + at);
-}
-DEV void read(float* x, const void* from, long long at) {
-  device::unpack8(x, *reinterpret_cast<const device::Four*>(static_cast<const u16*>(from) + at));
-}
-
 DEV void rms_norm(const GpuNorm& in) {
   const long long group = device::times(blockIdx.x, in.width);
   const long long place = (device::times(blockIdx.y, in.groups) + blockIdx.x) * in.width;
   float squares = 0;
   for (int at = CORTADO_THREAD * 8; at < in.width; at += kGpuNormThreads * 8) {
     float x[8];
-    read(x, in.x, place + at);
+    device::read8(x, in.x, place + at);
     if (in.branch) {
       float more[8];
-      read(more, in.branch, place + at);
-      UNROLL for (int i = 0; i < 8; ++i) x[i] += more[i];
-      const device::Four sum = device::pack8(x);
-      piece_of(in.sum, place + at) = sum;
-      device::unpack8(x, sum);
+      device::read8(more, in.branch, place + at);
+      UNROLL for (int i = 0; i < 8; ++i) x[i] = device::rounded(x[i] + more[i]);
+      device::write8(in.sum, place + at, x);
     }
     UNROLL for (int i = 0; i < 8; ++i) squares += x[i] * x[i];
   }
@@ -36,10 +27,10 @@ DEV void rms_norm(const GpuNorm& in) {
   const void* const whole = in.branch ? in.sum : in.x;  // what a thread has written it reads itself
   for (int at = CORTADO_THREAD * 8; at < in.width; at += kGpuNormThreads * 8) {
     float x[8], weight[8];
-    read(x, whole, place + at);
-    read(weight, in.weight, group + at);
+    device::read8(x, whole, place + at);
+    device::read8(weight, in.weight, group + at);
     UNROLL for (int i = 0; i < 8; ++i) x[i] = device::rounded(x[i] * scale) * weight[i];
-    piece_of(in.y, place + at) = device::pack8(x);
+    device::write8(in.y, place + at, x);
   }
 }
 

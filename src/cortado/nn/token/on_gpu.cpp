@@ -15,19 +15,13 @@ constexpr int64_t kMostRows = kGpuLinearTiles * kGpuLinearRows, kMostNumbers = i
 // Every block reads x: of more rows than these that is more than its weights, and many blocks wait for it.
 constexpr int64_t kReadOnce = kGpuLinearOut, kFewOutputs = 8192;
 
-bool is_short(const Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
-
-// On a GPU that has kernels, and nothing of it to be differentiated.
+// Not of what is to be differentiated.
 bool reads(const Tensor& x) {
-  return x.is_cuda() && is_short(x) && cuda::has_numbers(x) && x.numel() > 0 && x.numel() < kMostNumbers &&
-         !(at::GradMode::is_enabled() && x.requires_grad()) && cuda::usable(x.device().index());
+  return cuda::is_there(x) && cuda::is_short(x.scalar_type()) && x.numel() < kMostNumbers &&
+         !cuda::is_differentiated(x);
 }
 
-std::string variant(const Tensor& x) { return x.scalar_type() == at::kHalf ? "CORTADO_HALF" : ""; }
-
-bool is_plain(const Tensor& x) {
-  return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
-}
+std::string variant(const Tensor& x) { return cuda::variant_of(x.scalar_type()); }
 
 Tensor room_for(const Tensor& x, int64_t out) {
   auto sizes = x.sizes().vec();
@@ -69,7 +63,9 @@ bool gpu_multiplies(const Tensor& x, const std::vector<Map>& maps) {
   for (const Map& map : maps) all += map.weight.size(0);
   if (rows > kReadOnce && all > kFewOutputs) return false;
   return std::all_of(maps.begin(), maps.end(), [&](const Map& map) {
-    const auto same = [&](const Tensor& w) { return reads(w) && w.scalar_type() == x.scalar_type() && is_plain(w); };
+    const auto same = [&](const Tensor& w) {
+      return reads(w) && w.scalar_type() == x.scalar_type() && cuda::is_dense(w);
+    };
     return same(map.weight) && map.weight.size(1) == in && (!map.bias || same(*map.bias)) &&
            (!map.onto || (same(*map.onto) && map.onto->numel() == rows * map.weight.size(0)));
   });

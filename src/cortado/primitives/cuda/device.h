@@ -127,6 +127,20 @@ DEV float reciprocal(float x) {
   return y;
 }
 
+DEV float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
+
+// Of angles of up to half a turn, to 2^-20.
+DEV float sine(float x) {
+  float y;
+  CORTADO_ASM(asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = std::sin(x));
+  return y;
+}
+DEV float cosine(float x) {
+  float y;
+  CORTADO_ASM(asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = std::cos(x));
+  return y;
+}
+
 // In one instruction.
 DEV long long times(int a, int b) { return static_cast<long long>(a) * b; }
 
@@ -158,6 +172,13 @@ DEV void unpack8(float* x, Four both) {
   }
 }
 DEV Four pack8(const float* x) { return {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])}; }
+// Those from number `at` on, which lies at a multiple of 16 bytes.
+DEV void read8(float* x, const void* from, long long at) {
+  unpack8(x, *reinterpret_cast<const Four*>(static_cast<const u16*>(from) + at));
+}
+DEV void write8(void* to, long long at, const float* x) {
+  *reinterpret_cast<Four*>(static_cast<u16*>(to) + at) = pack8(x);
+}
 
 // Of four lanes that stand together, each with four numbers: the i-th lane gets the i-th of all. Twice: as before.
 DEV void exchange(u32* x, int lane) {

@@ -40,7 +40,7 @@ struct Row {
   }
   DEV void write(const cortado::cuda::GpuTimed& to, int width, const float* x) const {
     if (!there || piece * 8 >= width) return;
-    *reinterpret_cast<Four*>(of<u16>(to) + piece * 8) = pack8(x);
+    write8(of<u16>(to), piece * 8, x);
   }
 
   // Over the row's lanes.

@@ -22,10 +22,16 @@ const long long* long_numbers(const Tensor& x) {
   return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>());
 }
 
+bool is_there(const Tensor& x) { return x.is_cuda() && has_numbers(x) && x.numel() > 0 && usable(x.device().index()); }
+
+bool is_dense(const Tensor& x) {
+  return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
+}
+
 Tensor dense(const Tensor& x) {
   if (!x.defined()) return x;
   const Tensor whole = x.contiguous();
-  return reinterpret_cast<uintptr_t>(whole.const_data_ptr()) % 16 == 0 ? whole : whole.clone();
+  return is_dense(whole) ? whole : whole.clone();
 }
 
 Tensor in_pieces(const Tensor& x) {

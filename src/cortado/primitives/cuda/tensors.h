@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
 #include <vector>
 
 #include "cortado/primitives/cuda/machine.h"
@@ -28,6 +29,18 @@ struct GpuBounds {
 // Whether x has numbers: where a graph is traced tensors are shapes alone.
 inline bool has_numbers(const Tensor& x) { return !x.unsafeGetTensorImpl()->is_python_dispatch(); }
 
+// Whether kernels can read it: numbers, and some of them, on a GPU that has kernels.
+bool is_there(const Tensor& x);
+
+// A type of 16 bits; and what a kernel is compiled with for it (device.h) beside other macros.
+inline bool is_short(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
+inline std::string variant_of(at::ScalarType type, std::string macros = {}) {
+  if (type == at::kHalf) macros += macros.empty() ? "CORTADO_HALF" : " CORTADO_HALF";
+  return macros;
+}
+
+inline bool is_differentiated(const Tensor& x) { return at::GradMode::is_enabled() && x.requires_grad(); }
+
 // float32's data; undefined: null.
 inline const float* floats(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
 inline float* mutable_floats(const Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
@@ -35,7 +48,8 @@ inline float* mutable_floats(const Tensor& x) { return x.defined() ? x.mutable_d
 // int64, as kernels call it.
 const long long* long_numbers(const Tensor& x);
 
-// x, or a copy, without gaps and from a multiple of 16 bytes on; undefined stays undefined.
+// Without gaps, from a multiple of 16 bytes on; x, or a copy that is so (undefined stays undefined).
+bool is_dense(const Tensor& x);
 Tensor dense(const Tensor& x);
 
 // [B,T,h,width], or a copy, whose rows are pieces of 16 bytes.

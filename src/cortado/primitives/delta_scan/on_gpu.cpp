@@ -191,7 +191,7 @@ class Calls : public gated::Calls {
     const int64_t keys = walk.scan.keys, values = walk.scan.values, parts = walk.scan.parts;
     const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);
     const Tensor through = at::eye(keys, floats).expand({rows_, parts, heads_, keys, keys}).contiguous();
-    const auto narrow = floats.dtype(half_ ? at::kHalf : at::kBFloat16);
+    const auto narrow = floats.dtype(short_);
     GpuDelta part = walk;
     part.written = cuda::timed({});
     part.scan.initial = nullptr;

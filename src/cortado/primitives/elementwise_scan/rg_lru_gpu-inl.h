@@ -8,9 +8,8 @@ namespace cortado::elementwise {
 
 using device::exponential;
 using device::reciprocal;
+using device::sigmoid;
 using device::Two;
-
-DEV float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
 
 // 1 - e^x for x <= 0: near 0 by its series.
 DEV float one_minus_exp(float x) {

@@ -87,9 +87,8 @@ class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
 
 bool gpu_gates(const Tensor& x, int64_t heads) {
   const auto type = x.scalar_type();
-  return x.is_cuda() && cuda::has_numbers(x) && (type == at::kFloat || type == at::kBFloat16) &&
-         x.size(2) / heads % 2 == 0 && x.numel() > 0 && x.size(0) * x.size(1) < kRgLruRows * (int64_t{1} << 16) &&
-         cuda::usable(x.device().index());
+  return cuda::is_there(x) && (type == at::kFloat || type == at::kBFloat16) && x.size(2) / heads % 2 == 0 &&
+         x.size(0) * x.size(1) < kRgLruRows * (int64_t{1} << 16);
 }
 
 RgLruWrites rg_lru_on_gpu(const RgLruInputs& inputs, cuda::Machine& machine) {
@@ -132,12 +131,12 @@ RgLruWrites rg_lru_gates(const RgLruInputs& in, double largest_slope) {
 }
 
 bool gpu_takes_step(const RgLruStepInputs& in) {
-  if (!in.x.is_cuda() || !cuda::has_numbers(in.x) || at::GradMode::is_enabled() || in.x.numel() == 0) return false;
+  if (!cuda::is_there(in.x) || at::GradMode::is_enabled()) return false;
   for (const Tensor* x : {&in.x, &in.r_weight, &in.r_bias, &in.i_weight, &in.i_bias, &in.lambda}) {
     if (!x->is_cuda() || x->scalar_type() != at::kBFloat16) return false;
   }
   return in.x.size(1) == 1 && in.r_weight.size(1) % 2 == 0 && in.start.scalar_type() == at::kFloat &&
-         in.x.size(0) < (1 << 16) && in.r_weight.size(0) < (1 << 16) && cuda::usable(in.x.device().index());
+         in.x.size(0) < (1 << 16) && in.r_weight.size(0) < (1 << 16);
 }
 
 RgLruStepMade rg_lru_step_on_gpu(const RgLruStepInputs& in, cuda::Machine& machine) {

@@ -42,7 +42,7 @@ class Calls {
         heads_(options.heads),
         rows_(bounds ? int64_t(bounds->size()) - 1 : batch_),
         parts_(parts),
-        half_(in.x.scalar_type() == at::kHalf),
+        short_(in.x.scalar_type() == at::kHalf ? at::kHalf : at::kBFloat16),
         wide_(options.wide_read && !options.want_rest),
         factors_(options.decay == DecayKind::kFactors),
         factor_(factor),
@@ -191,9 +191,7 @@ class Calls {
   }
   // A gate for each head, or none; or for each channel.
   const char* source() const { return channels_ ? "gated_scan/kernel_channels" : "gated_scan/kernel"; }
-  std::string variant(int64_t keys) const {
-    return "KEYS=" + std::to_string(wide(keys)) + (half_ ? " CORTADO_HALF" : "");
-  }
+  std::string variant(int64_t keys) const { return cuda::variant_of(short_, "KEYS=" + std::to_string(wide(keys))); }
 
   GpuScan described(const Pieces& in, const Tensor& o, int shift) const {
     GpuScan scan{};
@@ -320,7 +318,8 @@ class Calls {
  protected:
   cuda::Machine& machine_;
   const int64_t batch_, tokens_, heads_, rows_, parts_;
-  const bool half_, wide_, factors_;  // wide_: what is read comes in float32; factors_: gates are no logs
+  const at::ScalarType short_;  // of operands
+  const bool wide_, factors_;   // wide_: what is read comes in float32; factors_: gates are no logs
   const double factor_;
   const Tensor g_;
   const bool channels_;

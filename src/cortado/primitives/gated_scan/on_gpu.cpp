@@ -26,10 +26,9 @@ bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor) 
   const auto good = [&](const Tensor& x) {
     return !x.defined() || (x.is_cuda() && x.scalar_type() == type && x.size(3) <= kWidest);
   };
-  return in.x.is_cuda() && (type == at::kBFloat16 || type == at::kHalf) && options.type == at::kFloat &&
+  return cuda::is_there(in.x) && cuda::is_short(type) && options.type == at::kFloat &&
          !(options.want_y && options.want_w) && options.decay == DecayKind::kLogs && !in.bonus.defined() &&
-         good(in.x) && good(in.v) && good(in.y) && good(in.w) && factor != 0 && in.x.numel() > 0 && in.v.numel() > 0 &&
-         cuda::usable(in.x.device().index()) && fits(in);
+         good(in.x) && good(in.v) && good(in.y) && good(in.w) && factor != 0 && in.v.numel() > 0 && fits(in);
 }
 
 at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widths, at::ScalarType other) {

@@ -97,7 +97,6 @@ class Conv {
     }
     return both;
   }
-  DEV static float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
   DEV void write_next(Two* seen, Two x, int t) const {
     push(seen, x);
     const Two z = sum(seen);

@@ -45,8 +45,8 @@ struct Call {
     in.parts = int(std::max<int64_t>(1, (bounds.longest + kGpuConvTokens - 1) / kGpuConvTokens));
     in.silu = given.silu;
     variant = "TAPS=" + std::to_string(weight.size(1));
-    if (x.scalar_type() != at::kFloat) variant += " SHORT";
-    if (x.scalar_type() == at::kHalf) variant += " CORTADO_HALF";
+    if (cuda::is_short(x.scalar_type())) variant += " SHORT";
+    variant = cuda::variant_of(x.scalar_type(), variant);
   }
 
   Tensor states() const { return at::empty({in.rows, weight.size(1) - 1, x.size(2)}, floats()); }
@@ -64,10 +64,10 @@ struct Call {
 bool gpu_takes(const GpuInputs& in, const Bounds& bounds) {
   const auto type = in.x.scalar_type();
   const int64_t rows = bounds.rows(in.x.size(0));
-  return in.x.is_cuda() && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf) && in.x.numel() > 0 &&
+  return cuda::is_there(in.x) && (type == at::kFloat || cuda::is_short(type)) &&
          in.weight.scalar_type() != at::kDouble && (!in.initial.defined() || in.initial.scalar_type() != at::kDouble) &&
          in.x.size(2) % 2 == 0 && in.weight.size(1) <= kGpuMostTaps && rows > 0 && rows < (1 << 16) &&
-         in.x.size(1) / kGpuConvTokens < (1 << 16) - 1 && cuda::usable(in.x.device().index());
+         in.x.size(1) / kGpuConvTokens < (1 << 16) - 1;
 }
 
 TensorTuple<2> forward_on_gpu(const GpuInputs& given, const Bounds& bounds, cuda::Machine& machine) {

@@ -20,7 +20,6 @@ struct Call {
   cuda::GpuBounds query_bounds, key_bounds;
   GpuAttention in{};
   int width;
-  bool half;
 
   Call(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, const WindowAttentionOptions& options)
       : q(cuda::in_pieces(q_given)),
@@ -29,8 +28,7 @@ struct Call {
         query_bounds(Bounds(kOp, options.cu_seqlens, q.size(1)).get(), q.size(1), q.device()),
         key_bounds(Bounds(kOp, options.cu_seqlens_k ? options.cu_seqlens_k : options.cu_seqlens, k.size(1)).get(),
                    k.size(1), q.device()),
-        width(width_of(k, v)),
-        half(q.scalar_type() == at::kHalf) {
+        width(width_of(k, v)) {
     in.q = cuda::timed(q);
     in.k = cuda::timed(k);
     in.v = cuda::timed(v);
@@ -51,7 +49,7 @@ struct Call {
 
   Tensor sums() const { return at::empty({q.size(0), q.size(1), in.heads}, q.options().dtype(at::kFloat)); }
 
-  std::string variant() const { return "WIDTH=" + std::to_string(width) + (half ? " CORTADO_HALF" : ""); }
+  std::string variant() const { return cuda::variant_of(q.scalar_type(), "WIDTH=" + std::to_string(width)); }
 
   void launch_dots(cuda::Machine& machine, const GpuDots& dots) const {
     if (q.numel() == 0) return;
@@ -93,15 +91,14 @@ struct Call {
 
 bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options) {
   const auto type = q.scalar_type();
-  if (!q.is_cuda() || (type != at::kBFloat16 && type != at::kHalf)) return false;
+  if (!cuda::is_there(q) || !cuda::is_short(type)) return false;
   for (const Tensor* x : {&q, &k, &v}) {
     if (!x->is_cuda() || x->scalar_type() != type || x->size(3) % 8 != 0 || x->size(3) > kWidest || x->numel() == 0)
       return false;
   }
   const int64_t rows = options.cu_seqlens ? options.cu_seqlens->numel() : q.size(0);
-  const int device = q.device().index();
   return !options.extra_k && !options.softcap && (!options.first_key || options.first_key->is_cuda()) &&
-         rows < (1 << 16) && q.size(2) < (1 << 16) && cuda::usable(device) &&
+         rows < (1 << 16) && q.size(2) < (1 << 16) &&
          cuda::machine_of(q).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
 }
 

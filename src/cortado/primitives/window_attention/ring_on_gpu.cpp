@@ -26,14 +26,13 @@ struct Part {
 
 bool gpu_joins(const Ring& past, const Tensor& k, const Tensor& v) {
   const auto type = k.scalar_type();
-  if (!k.is_cuda() || (type != at::kBFloat16 && type != at::kHalf) || !cuda::has_numbers(k)) return false;
+  if (!cuda::is_there(k) || !cuda::is_short(type)) return false;
   for (const Tensor* x : {&past.k, &past.v, &k, &v}) {
-    const bool good = x->is_cuda() && x->scalar_type() == type && x->size(3) % 8 == 0 &&
-                      !(at::GradMode::is_enabled() && x->requires_grad());
-    if (!good) return false;
+    const bool good = x->is_cuda() && x->scalar_type() == type && x->size(3) % 8 == 0;
+    if (!good || cuda::is_differentiated(*x)) return false;
   }
-  return k.numel() > 0 && v.numel() > 0 && (past.k.size(1) + k.size(1)) * k.size(2) * k.size(3) < kMostNumbers &&
-         past.v.size(2) == k.size(2) && k.size(0) < (1 << 16) && cuda::usable(k.device().index());
+  return v.numel() > 0 && (past.k.size(1) + k.size(1)) * k.size(2) * k.size(3) < kMostNumbers &&
+         past.v.size(2) == k.size(2) && k.size(0) < (1 << 16);
 }
 
 JoinedKeys join_ring_on_gpu(const Ring& past, const Tensor& k, const Tensor& v, cuda::Machine& machine) {

@@ -14,9 +14,8 @@ struct TurnedPiece {
 
   DEV TurnedPiece(const u16* row, int channel, int half) : turns(channel < 2 * half), is_first(channel < half) {
     angle = is_first ? channel : channel - half;
-    device::unpack8(x, *reinterpret_cast<const device::Four*>(row + channel));
-    const u16* far = row + channel + (is_first ? half : -half);
-    if (turns) device::unpack8(other, *reinterpret_cast<const device::Four*>(far));
+    device::read8(x, row, channel);
+    if (turns) device::read8(other, row, channel + (is_first ? half : -half));
   }
   // `sine`: with the direction's sign.
   DEV void turn(int i, float cosine, float sine) { x[i] = cosine * x[i] + (is_first ? -sine : sine) * other[i]; }
@@ -36,18 +35,6 @@ DEV void turn(const GpuRotary& in) {
     }
   }
   row.write(in.y, in.width, piece.x);
-}
-
-// Of angles of up to half a turn, to 2^-20.
-DEV float sine(float x) {
-  float y;
-  CORTADO_ASM(asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = std::sin(x));
-  return y;
-}
-DEV float cosine(float x) {
-  float y;
-  CORTADO_ASM(asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = std::cos(x));
-  return y;
 }
 
 // What is left of an angle that is not negative without its whole turns.
@@ -72,10 +59,10 @@ DEV void turn_token(const GpuTokenRotary& in) {
     const auto position = static_cast<double>(in.positions[row.batch]);
     UNROLL for (int i = 0; i < 8; ++i) {
       const float angle = part_of_turn(position * in.frequencies[piece.angle + i]);
-      piece.turn(i, cosine(angle), sine(angle));
+      piece.turn(i, device::cosine(angle), device::sine(angle));
     }
   }
-  *reinterpret_cast<device::Four*>(place(to) + channel) = device::pack8(piece.x);
+  device::write8(place(to), channel, piece.x);
 }
 
 }  // namespace cortado::window
