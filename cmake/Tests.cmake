@@ -40,7 +40,7 @@ test_program(tasks data evaluate)
 test_program(generate)
 test_program(train compare sweep)
 test_program(convert analyze)
-test_program(serve cli)
+test_program(serve cli bench)
 # These run a GPU's kernels on the host, where an index beyond an array ends the program instead of reaching what lies behind.
 # Sanitizers say more.
 if(NOT CORTADO_SANITIZE)

@@ -4,6 +4,7 @@
 #   scripts/gpu_bundle.sh FOLDER PYTHON     PYTHON has the torch of that machine, of the same version
 #   FOLDER/run.sh OUT [STEP ...]            there: all steps, or some of those below; what they find is left in OUT
 #
+#   doctor    what the program says of the GPU, every operator and mixer tried
 #   tests     tests/cuda                    python    tests/python on the GPU     operators bench/cuda/operators.py
 #   steps     bench/cuda/steps.py           models    bench/cuda/models.py        decode    bench/cuda/decode.py
 #   train     300 steps, and with NCCL      cpu       the same 300 on the CPU     sanitize  compute-sanitizer on small shapes
@@ -12,7 +13,7 @@
 # Back here: python bench/cuda/operators.py --from-json OUT/operators.json --page docs/performance-cuda.md
 set -euo pipefail
 if (($# != 2)); then
-  sed -n '2,12p' "$0" | cut -c3-
+  sed -n '2,13p' "$0" | cut -c3-
   exit 2
 fi
 mkdir -p "$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests and measures what is in this folder (scripts/gpu_bundle.sh has made it) on the GPU that is here.
 #
-#   run.sh OUT [STEP ...]     tests python operators steps decode models train cpu cores sanitize profile: all of them, or some
+#   run.sh OUT [STEP ...]     doctor tests python operators steps decode models train cpu cores sanitize profile: all of them, or some
 set -uo pipefail
 mkdir -p "${1:?a folder for what is found}"
 out=$(cd "$1" && pwd)
@@ -22,6 +22,7 @@ timed() { # SECONDS NAME COMMAND...
   echo "   $((SECONDS - begin)) s"
 }
 
+run_doctor() { timed 150 doctor bin/cortado doctor --json; }
 run_tests() {
   timed "${TESTS_SECONDS:-300}" tests env OMP_NUM_THREADS=2 "$python" -m pytest -q -n 8 -p no:cacheprovider --tb=short -o faulthandler_timeout=60 tests/cuda
   tail -n 3 "$out/tests.log"
@@ -58,7 +59,6 @@ run_cores() {
 
 # The demo's first 300 steps on the GPU, and there in a group of one, whose sums NCCL makes.
 run_train() {
-  timed 60 doctor bin/cortado doctor
   timed 120 train-gpu bin/cortado "${demo[@]}" --out /tmp/gpu --device cuda
   timed 120 train-nccl "$python" -m torch.distributed.run --nproc-per-node 1 -m cortado "${demo[@]}" --out /tmp/nccl --device cuda
   timed 120 train-nccl-parts env CORTADO_PARTS=join "$python" -m torch.distributed.run --nproc-per-node 1 -m cortado "${demo[@]}" \
@@ -77,7 +77,7 @@ run_sanitize() {
   done
 }
 
-(($#)) || set -- tests python operators steps decode models train cpu cores sanitize profile
+(($#)) || set -- doctor tests python operators steps decode models train cpu cores sanitize profile
 for step in "$@"; do
   "run_$step" || status=1
 done

@@ -12,11 +12,13 @@
 #include "cortado/base/human.h"
 #include "cortado/base/isa.h"
 #include "cortado/base/machine.h"
+#include "cortado/base/progress.h"
 #include "cortado/base/table.h"
+#include "cortado/bench/model_check.h"
 #include "cortado/bench/operators.h"
 #include "cortado/cli/common.h"
+#include "cortado/compare/compare.h"
 #include "cortado/primitives/cuda/runtime.h"
-#include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/kernels.h"
 #include "cortado/tokenizers/sentencepiece/bridge.h"
 
@@ -93,48 +95,67 @@ void look_at_torch(Findings& findings) {
   if (!at::hasOpenMP()) findings.problems.push_back("[torch] this build has no OpenMP: it computes with one thread");
 }
 
-// One scan on the GPU, in bfloat16, against the definition in float64; the largest relative error of outputs and states.
-double try_gpu(int device, bool channels) {
-  const auto numbers = [] { return at::randn({1, 200, 2, 64}).to(at::kBFloat16); };
-  const Tensor q = numbers(), k = numbers(), v = numbers();
-  const Tensor g = channels ? at::rand({1, 200, 2, 64}).log() * 0.1 : at::rand({1, 200, 2}).log() * 0.1;
-  const auto wide = [](const Tensor& x) { return x.to(at::kDouble); };
-  const auto [o, last] = gated_scan_reference(wide(q), wide(k), wide(v), wide(g));
-  const auto there = [device](const Tensor& x) {
-    return x.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
-  };
-  const auto [found, found_last] = gated_scan(there(q), there(k), there(v), there(g));
-  const auto error = [](const Tensor& x, const Tensor& y) {
-    return ((x.to(at::kCPU).to(at::kDouble) - y).norm() / y.norm()).item<double>();
-  };
-  return std::max(error(found, o), error(found_last, last));
+// Something that is compared with what it should be.
+struct Trial {
+  std::string name;
+  std::function<OperatorCheck()> check;
+};
+
+// The errors by name; `off`: what turns the kernels off that are tried.
+Json errors_of(Findings& findings, const std::vector<Trial>& trials, const std::string& where, const char* off,
+               bool quiet) {
+  Json errors;
+  ProgressBar bar({.label = "doctor", .total = std::ssize(trials), .units_per_count = 0, .quiet = quiet});
+  int64_t done = 0;
+  for (const Trial& trial : trials) {
+    bar.update(done++, trial.name + where);
+    errors[trial.name] = found(findings, [&]() -> Json {
+      const OperatorCheck check = trial.check();
+      if (check.passed()) return check.error;
+      throw Failure(concat("[", trial.name, "]", where, " differs from its definition by ", check.error,
+                           " (allowed: ", check.tolerance, "): set ", off, " and report it"));
+    });
+  }
+  return errors;
 }
 
-void look_at_gpus(Findings& findings) {
+// Every operator in the types that have kernels of their own, and small models. Compiles the kernels that have not been
+// needed before.
+std::vector<Trial> trials_on_gpu(at::Device device) {
+  std::vector<Trial> trials;
+  for (const auto& [type, name] : {std::pair(at::kBFloat16, "bfloat16"), std::pair(at::kFloat, "float32")}) {
+    for (const OperatorCase& which : operator_cases()) {
+      trials.push_back({concat(which.name, " ", name), [&which, device, type = type] {
+                          return check_operator(which, {.tokens = 150, .heads = 2, .size = 64}, type, device);
+                        }});
+    }
+  }
+  for (const std::string& mixer : comparable_mixers()) {
+    trials.push_back({"tokens of " + mixer, [mixer, device] { return check_tokens(mixer, device); }});
+    trials.push_back({"a training step of " + mixer, [mixer, device] { return check_training_step(mixer, device); }});
+  }
+  return trials;
+}
+
+void look_at_gpus(Findings& findings, bool quiet) {
   Json& gpu = findings.facts["gpu"];
   const auto count = static_cast<int>(at::getNumGPUs());
   gpu["number"] = count;
   const std::string folder = cuda::cache_folder();
   gpu["CORTADO_CUDA_CACHE"] = folder.empty() ? "off" : folder;
-  for (const auto& [name, kept] : cuda::kept_binaries()) gpu["binaries"][name] = kept;
   for (int i = 0; i < count; ++i) {
-    Json& one = gpu[concat("gpu_", i)];
-    one = found(findings, [i]() -> Json {
+    const std::string name = concat("gpu_", i);
+    gpu[name] = found(findings, [i]() -> Json {
       const auto it = cuda::describe(i);
       return concat(it.name, ", ", it.architecture, ", ", it.multiprocessors, " multiprocessors, driver for CUDA ",
                     it.driver / 1000, ".", it.driver % 1000 / 10);
     });
-    if (one.is_null()) continue;
-    for (const bool channels : {false, true}) {
-      const char* name = channels ? "a_gate_a_channel" : "a_gate_a_head";
-      gpu[concat("gpu_", i, "_", name)] = found(findings, [&]() -> Json {
-        const double error = try_gpu(i, channels);
-        if (error < 1e-2) return error;
-        throw Failure(concat("[gated_scan] on GPU ", i, " differs from its definition by ", error,
-                             ": set CORTADO_CUDA=off and report it"));
-      });
-    }
+    if (gpu[name].is_null()) continue;
+    const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(i));
+    findings.facts["gpu_checks"][name] =
+        errors_of(findings, trials_on_gpu(device), concat(" on GPU ", i), "CORTADO_CUDA=off", quiet);
   }
+  for (const auto& [name, kept] : cuda::kept_binaries()) gpu["binaries"][name] = kept;
 }
 
 // The file that the code at `address` was loaded from.
@@ -159,17 +180,14 @@ void look_for_files(Findings& findings) {
   files["data"] = found(findings, [] { return shipped_file("data"); });
 }
 
-// Every operator against its definition, on little input: outputs and gradients.
-void try_operators(Findings& findings) {
-  Json& checks = findings.facts["checks"];
+// Every operator on little input: outputs and gradients.
+void try_operators(Findings& findings, bool quiet) {
+  std::vector<Trial> trials;
   for (const OperatorCase& which : operator_cases()) {
-    checks[which.name] = found(findings, [&]() -> Json {
-      const OperatorCheck check = check_operator(which, {.tokens = 150, .heads = 2, .size = 16}, at::kFloat);
-      if (check.passed()) return check.error;
-      throw Failure(concat("[", which.name, "] differs from its definition by ", check.error,
-                           " (allowed: ", check.tolerance, "): set CORTADO_ISA=aten and report it"));
-    });
+    trials.push_back(
+        {which.name, [&which] { return check_operator(which, {.tokens = 150, .heads = 2, .size = 16}, at::kFloat); }});
   }
+  findings.facts["checks"] = errors_of(findings, trials, "", "CORTADO_ISA=aten", quiet);
 }
 
 // --- Text. ---
@@ -193,10 +211,16 @@ std::string label_of(std::string key) {
   return key;
 }
 
+// "25 of 26"
+std::string right_ones(const Json& errors) {
+  const auto right = std::count_if(errors.begin(), errors.end(), [](const Json& error) { return error.is_number(); });
+  return concat(right, " of ", errors.size());
+}
+
 void print_text(const Findings& findings) {
   Table table({"", "", ""});
   for (const auto& [section, facts] : findings.facts.items()) {
-    if (section == "checks") continue;
+    if (section == "checks" || section == "gpu_checks") continue;
     std::string first = section;
     for (const auto& [key, value] : facts.items()) {
       if (key == "primitives" || key == "binaries") continue;
@@ -212,12 +236,11 @@ void print_text(const Findings& findings) {
   Table binaries({"kernels for GPUs", "binaries kept"});
   for (const auto& [name, kept] : findings.facts["gpu"]["binaries"].items()) binaries.add_row({name, kept.dump()});
   std::cout << binaries.text() << "\n";
-  int64_t right = 0, tried = 0;
-  for (const auto& [name, error] : findings.facts["checks"].items()) {
-    ++tried;
-    right += error.is_number();
+  std::cout << right_ones(findings.facts["checks"]) << " operators agree with their definitions\n";
+  const Json by_gpu = findings.facts.value("gpu_checks", Json::object());
+  for (const auto& [name, errors] : by_gpu.items()) {
+    std::cout << right_ones(errors) << " checks of kernels passed on " << label_of(name) << "\n";
   }
-  std::cout << right << " of " << tried << " operators agree with their definitions\n";
 }
 
 void examine(bool json) {
@@ -226,8 +249,8 @@ void examine(bool json) {
   look_at_kernels(findings);
   look_at_torch(findings);
   look_for_files(findings);
-  look_at_gpus(findings);
-  if (!findings.facts["kernels"]["chosen"].is_null()) try_operators(findings);
+  look_at_gpus(findings, json);
+  if (!findings.facts["kernels"]["chosen"].is_null()) try_operators(findings, json);
   if (json) {
     findings.facts["problems"] = findings.problems;
     std::cout << findings.facts.dump(2) << std::endl;
