@@ -83,7 +83,8 @@ class S5Mixer : public Mixer {
     const Tensor skew = lower - lower.t();
     // S = V iω V*: -iS is Hermitian, its eigenvalues ω come in ascending order.
     auto [omega, vectors] = at::linalg_eigh(at::complex(at::zeros_like(skew), -skew));
-    const Tensor basis = vectors.narrow(1, states_, states_);
+    // A vector's phase is free, and LAPACK's choice differs between machines: the first entry, never 0, is positive.
+    const Tensor basis = vectors.narrow(1, states_, states_) * at::sgn(vectors[0].narrow(0, states_, states_)).conj();
     frequency_.copy_(omega.narrow(0, states_, states_));
     Tensor b = at::empty({size, dim_}, at::kDouble), c = at::empty({dim_, size}, at::kDouble);
     lecun_normal(b, dim_);
