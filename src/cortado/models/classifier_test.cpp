@@ -121,7 +121,10 @@ TEST(Classifier, PairsAreTwoTowersOfTheSameWeights) {
   const Tensor tokens = inputs_of(*model, 2, 6), swapped = tokens.flip(0);
   EXPECT_EQ(model->forward(tokens).sizes(), (std::vector<int64_t>{1, 2}));
   EXPECT_FALSE(at::allclose(model->forward(tokens), model->forward(swapped)));  // the classes see which is which
-  EXPECT_TRUE(at::equal(model->forward(at::cat({tokens, swapped}))[1], model->forward(swapped)[0]));
+  // What stands beside a pair changes no bit; one pair alone is multiplied in another way by some machines.
+  const Tensor second = model->forward(at::cat({tokens, swapped}))[1];
+  EXPECT_TRUE(at::equal(second, model->forward(at::cat({swapped, swapped}))[1]));
+  EXPECT_TRUE(at::allclose(second, model->forward(swapped)[0], 1e-6, 1e-7));
   EXPECT_NE(testing::error_of([&] { model->forward(tokens.narrow(0, 0, 1)); }).find("pairs"), std::string::npos);
 }
 
