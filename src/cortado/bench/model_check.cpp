@@ -23,6 +23,11 @@ ModelConfig config_of(const std::string& mixer) {
 
 Tensor on_cpu(const Tensor& x) { return x.detach().to(at::kCPU, at::kDouble); }
 double length(const Tensor& x) { return x.norm().item<double>(); }
+// Infinite where not finite.
+double distance(const Tensor& x, const Tensor& y) {
+  const double found = length(x - y);
+  return std::isfinite(found) ? found : INFINITY;
+}
 
 // The same model, there.
 std::unique_ptr<LanguageModel> copy_of(const LanguageModel& model, at::Device device, at::ScalarType type) {
@@ -48,7 +53,7 @@ double error_of_tokens(const LanguageModel& model, const Tensor& tokens, const T
   double worst = 0;
   for (int64_t n = kRead; n < kTokens; ++n) {
     const Tensor logits = on_cpu(there->forward(moved.narrow(1, n, 1), {}, &state)), right = wanted.narrow(1, n, 1);
-    worst = std::max(worst, length(logits - right) / length(right));
+    worst = std::max(worst, distance(logits, right) / length(right));
   }
   return worst;
 }
@@ -66,7 +71,7 @@ double error_of_gradients(const std::map<std::string, Tensor>& found, const std:
   double squares = 0, worst = 0;
   for (const auto& [_, right] : wanted) squares += std::pow(length(right), 2);
   for (const auto& [name, right] : wanted) {
-    worst = std::max(worst, length(found.at(name) - right) / (length(right) + kFarSmaller * std::sqrt(squares)));
+    worst = std::max(worst, distance(found.at(name), right) / (length(right) + kFarSmaller * std::sqrt(squares)));
   }
   return worst;
 }
