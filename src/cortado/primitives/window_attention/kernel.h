@@ -5,6 +5,10 @@
 
 namespace cortado::window {
 
+// Queries of a block, keys of a tile: both on fixed grids, so that a query's sums are taken in the same order whatever the
+// tasks and threads.
+inline constexpr int64_t kTile = 64;
+
 // q [B,Tq,H,K], k [B,Tk,G,K], v [B,Tk,G,V]; G divides H, query heads r·H/G .. share key head r. Query t sees the keys
 // begin[t] .. end[t]-1 of its batch row, but none before first_key[b].
 struct AttentionKernel {
@@ -14,7 +18,7 @@ struct AttentionKernel {
   const int64_t* first_key = nullptr;  // [B], or null: 0
   float scale = 1;
   float softcap = 0;         // 0: none
-  int64_t task_queries = 0;  // queries of a task; run_forward chooses them
+  int64_t task_queries = 0;  // queries of a task; run_forward and run_backward choose them
   float* parts = nullptr;    // run_few's: what was gathered of every part of the keys
 
   // Given to the backward, results of the forward. o like grad_o [B,Tq,H,V], the others [B,Tq,H], contiguous.
@@ -22,6 +26,11 @@ struct AttentionKernel {
   float *row_max = nullptr, *denominator = nullptr;
   float* lse = nullptr;  // forward only
 };
+
+// Tasks of a group; where there are no queries, one.
+inline int64_t task_parts(const AttentionKernel& p) {
+  return p.queries > 0 ? (p.queries + p.task_queries - 1) / p.task_queries : 1;
+}
 
 // Writes o, lse, row_max, denominator.
 void run_forward(const AttentionKernel& attention, const kernels::Parallel& parallel);

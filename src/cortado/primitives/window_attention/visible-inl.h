@@ -32,11 +32,14 @@ struct Range {
   int64_t begin, end;
   bool empty() const { return begin >= end; }
   int64_t size() const { return end - begin; }
+  bool has(int64_t i) const { return begin <= i && i < end; }
   void add(Range other) {
     if (other.empty()) return;
     *this = empty() ? other : Range{smaller(begin, other.begin), larger(end, other.end)};
   }
 };
+
+Range common(Range a, Range b) { return {larger(a.begin, b.begin), smaller(a.end, b.end)}; }
 
 Range visible(const AttentionKernel& p, int64_t b, int64_t query) {
   return {p.first_key ? larger(p.begin[query], p.first_key[b]) : p.begin[query], p.end[query]};
