@@ -14,10 +14,10 @@
 namespace cortado::delta {
 namespace {
 
-// Over time the errors and pairs of all tiles of every stream's blocks of columns are kept for the segments:
-// [streams][blocks][tiles][16, block] and [16, 16].
+// What is kept over time of all tiles: of every stream the second read's pairs, in a backward the first read's, too,
+// [streams][tiles][16, 16]; and there of its blocks of columns the errors, [streams][blocks][tiles][16, block].
 struct Jobs : gated::Jobs {
-  float *errors = nullptr, *scores = nullptr;
+  float *scores = nullptr, *pairs = nullptr, *errors = nullptr;
 };
 
 }  // namespace
@@ -34,8 +34,16 @@ void store(const Job& job, const float* from, float* to) {
   advance(job, job.leaving, {job.v, job.values}, job.through, from, to);
 }
 
-// The second read's pairs alone, rounded as with those of both.
-void score_held(const Job& held) { score_pairs<1, kScoreVecs<2>>(held); }
+// A read's pairs alone, rounded as with those of both.
+void score_one(const Job& read) { score_pairs<1, kScoreVecs<2>>(read); }
+
+// The errors and pairs of tile i in their place.
+void turn_to(Tile& tile, int64_t i) {
+  const int64_t number = i - tile.first;
+  if (tile.all_errors) tile.errors = tile.all_errors + number * kTokens * tile.stored.values;
+  tile.held.scores = tile.all_scores + number * kTokens * kTokens;
+  if (tile.all_pairs) tile.stored.scores = tile.all_pairs + number * kTokens * kTokens;
+}
 
 // Tiles from `begin` to `end`, from the state at the first one's start.
 void forward(Tile& tile, int64_t begin, int64_t end) {
@@ -46,7 +54,8 @@ void forward(Tile& tile, int64_t begin, int64_t end) {
     read_held(tile, at);
     read_reads(job, at);
     look_ahead(job, i + 1, true);
-    score_pairs<2>(job);
+    if (tile.all_scores) turn_to(tile, i);
+    tile.all_scores ? score_one(job) : score_pairs<2>(job);
     find_corrections(tile, job.state);
     job.v_rows = {job.v, job.values};
     read_by_scores(job, at);
@@ -61,25 +70,19 @@ void forward(Tile& tile) {
   write_state(job, job.state, job.in.final_state);
 }
 
-// The errors and pairs of tile i in their place.
-void turn_to(Tile& tile, int64_t i) {
-  tile.errors = tile.all_errors + (i - tile.first) * kTokens * tile.stored.values;
-  tile.held.scores = tile.all_scores + (i - tile.first) * kTokens * kTokens;
-}
-
-// The states at the segments' starts and, of a backward, all tiles' errors.
-void find_errors(Tile& tile) {
+// The states at the segments' starts and, of a backward, all tiles' errors. `scored`: the pairs are known.
+void find_errors(Tile& tile, bool scored) {
   Job& job = tile.stored;
   const int64_t size = job.state_size(), all = job.tiles();
   const int64_t tiles = job.backward() ? all : (job.segments() - 1) * kSegment;
   read_state(job, job.in.initial, job.segment_states);
   for (int64_t i = 0; i < tiles; ++i) {
     const Stretch at = job.stretch(i);
+    turn_to(tile, i);
     read_writes(job, at);
     read_held(tile, at);
     look_ahead(job, i + 1, false);
-    if (job.backward()) turn_to(tile, i);
-    score_held(tile.held);
+    if (!scored) score_one(tile.held);
     float* first = job.segment_states + i / kSegment * size;
     const float* state = i % kSegment == 0 ? first : job.state;
     find_corrections(tile, state);
@@ -99,7 +102,7 @@ void differentiate(Tile& tile, int64_t i, const float* state) {
   look_ahead(job, i - 1, true);
   turn_to(tile, i);
   times_rows(tile.errors, tile.beta, job.values, job.v);
-  score_pairs(job);
+  if (!tile.all_pairs) score_pairs(job);
   solve_back(tile);
   weigh_both(tile);
   read_decayed(job, job.grad, job.v_lanes, job.leave, job.dx);
@@ -141,7 +144,7 @@ void differentiate_segment(Tile& tile, int64_t segment) {
 
 void backward(Tile& tile) {
   Job& job = tile.stored;
-  find_errors(tile);
+  find_errors(tile, false);
   read_final_grad(job);
   for (int64_t segment = job.segments() - 1; segment >= 0; --segment) {
     copy(job.segment_states + segment * job.state_size(), job.state_size(), job.tile_states);
@@ -156,7 +159,8 @@ void do_jobs(Jobs& jobs) {
   const FlushDenormals guard;
   Fetcher fetcher;
   Scratch scratch;
-  Tile tile(static_cast<const ScanKernel&>(*jobs.scan), round_up(jobs.block, kLanes), fetcher, scratch);
+  fetcher.pace *= jobs.blocks.count();
+  Tile tile(static_cast<const ScanKernel&>(*jobs.scan), round_up(jobs.blocks.values, kLanes), fetcher, scratch);
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) kDo(tile, jobs, i);
 }
 
@@ -169,10 +173,34 @@ void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 
 // --- Over time. ---
 
+void place_pairs(Tile& tile, const Jobs& jobs, int64_t stream) {
+  const int64_t before = stream * tile.stored.tiles() * kTokens * kTokens;
+  tile.all_scores = jobs.scores + before;
+  if (tile.stored.backward()) tile.all_pairs = jobs.pairs + before;
+}
+
+// The pairs of a segment's tiles, which the states' blocks of columns all need.
+void find_pairs(Tile& tile, const Jobs& jobs, int64_t i) {
+  Job& job = tile.stored;
+  const Segment segment = place_segment(job, jobs, i);
+  place_pairs(tile, jobs, segment.stream);
+  for (int64_t n = segment.begin; n < segment.end; ++n) {
+    const Stretch at = job.stretch(n);
+    turn_to(tile, n);
+    read_keys(job, at);
+    read_held(tile, at);
+    if (job.backward()) read_reads(job, at);
+    look_ahead(job, n + 1, job.backward());
+    score_one(tile.held);
+    if (job.backward()) score_pairs(job);
+  }
+}
+
+void do_pairs(Jobs& jobs) { do_jobs<find_pairs>(jobs); }
+
 // The gradients behind the segments, as `differentiate` passes them on.
 void find_grads(Tile& tile) {
-  Job &job = tile.stored, &held = tile.held;
-  held.scores = job.scores + kTokens * kTokens;
+  Job& job = tile.stored;
   read_final_grad(job);
   for (int64_t i = job.tiles() - 1; i >= 0; --i) {
     if (!keep_grad(job, i)) return;
@@ -181,8 +209,7 @@ void find_grads(Tile& tile) {
     read_held(tile, at);
     read_reads(job, at);
     look_ahead(job, i - 1, false);
-    score_pairs(job);
-    score_held(held);
+    turn_to(tile, i);
     solve_back(tile);
     advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad, 2 * kTokens);
   }
@@ -191,33 +218,35 @@ void find_grads(Tile& tile) {
 void find_bounds(Tile& tile, const Jobs& jobs, int64_t i) {
   Job& job = tile.stored;
   const bool forwards = open_block(job, jobs, i);
-  if (job.backward()) {
-    const int64_t before = i / 2 * job.tiles() * kTokens;
-    tile.all_errors = jobs.errors + before * job.values;
-    tile.all_scores = jobs.scores + before * kTokens;
-  }
-  forwards ? find_errors(tile) : find_grads(tile);
+  const int64_t block = job.backward() ? i / 2 : i;
+  if (job.backward()) tile.all_errors = jobs.errors + block * job.tiles() * kTokens * job.values;
+  place_pairs(tile, jobs, block / jobs.blocks.count());
+  forwards ? find_errors(tile, true) : find_grads(tile);
 }
 
 void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
 
-// A segment's errors from the stream's blocks of columns, and its pairs, which all blocks have.
+// A segment's errors from the stream's blocks of columns.
 void gather_errors(Tile& tile, const Jobs& jobs, const Segment& segment) {
   const Kept& kept = jobs.kept;
-  const int64_t tiles = tile.stored.tiles(), width = round_up(kept.block, kLanes), values = tile.stored.values;
-  const int64_t rows = (segment.end - segment.begin) * kTokens, first = segment.stream * kept.blocks;
-  tile.first = segment.begin;
-  for (int64_t block = 0; block < kept.blocks; ++block) {
-    const float* from = jobs.errors + ((first + block) * tiles + tile.first) * kTokens * width;
-    const int64_t column = block * kept.block, columns = values - column < width ? values - column : width;
+  const int64_t tiles = tile.stored.tiles(), width = round_up(kept.blocks.values, kLanes), values = tile.stored.values;
+  const int64_t rows = (segment.end - segment.begin) * kTokens, first = segment.stream * kept.blocks.count();
+  for (int64_t block = 0; block < kept.blocks.count(); ++block) {
+    const float* from = jobs.errors + ((first + block) * tiles + segment.begin) * kTokens * width;
+    const int64_t column = kept.blocks.value(block), columns = values - column < width ? values - column : width;
     for (int64_t i = 0; i < rows; ++i) copy(from + i * width, columns, tile.all_errors + i * values + column);
   }
-  tile.all_scores = jobs.scores + (first * tiles + tile.first) * kTokens * kTokens;
 }
 
 void do_segment(Tile& tile, const Jobs& jobs, int64_t i) {
   const Segment segment = open_segment(tile.stored, jobs, i);
+  place_pairs(tile, jobs, segment.stream);
   if (tile.stored.backward()) {
+    // Only this segment's errors are here.
+    const int64_t pairs = segment.begin * kTokens * kTokens;
+    tile.first = segment.begin;
+    tile.all_scores += pairs;
+    tile.all_pairs += pairs;
     gather_errors(tile, jobs, segment);
     differentiate_segment(tile, segment.number);
   } else {
@@ -248,29 +277,37 @@ namespace {
 using kernels::share;
 
 HWY_EXPORT(do_scan);
+HWY_EXPORT(do_pairs);
 HWY_EXPORT(do_bounds);
 HWY_EXPORT(do_segments);
 HWY_EXPORT(do_steps);
 
 void work(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_scan)(*static_cast<Jobs*>(jobs)); }
+void work_pairs(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_pairs)(*static_cast<Jobs*>(jobs)); }
 void work_bounds(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_bounds)(*static_cast<Jobs*>(jobs)); }
 void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_segments)(*static_cast<Jobs*>(jobs)); }
 void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
 
 void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  const gated::OverTime plan(scan, parallel.threads);
-  const int64_t rows = scan.dx.data ? plan.streams * plan.kept.blocks * kernels::divided(scan.tokens, 16) * 16 : 0;
-  const kernels::Shared memory(plan.size() + rows * (plan.kept.block + 16));
-  float *errors = memory.data() + plan.size(), *scores = errors + rows * plan.kept.block;
-  share(Jobs{plan.blocks(memory.data()), errors, scores}, parallel, &work_bounds);
-  share(Jobs{plan.segments(memory.data()), errors, scores}, parallel, &work_segments);
+  const gated::OverTime plan(scan, parallel.threads, /*by_rows=*/false);
+  const kernels::Blocks& blocks = plan.kept.blocks;
+  const int64_t rows = plan.streams * kernels::divided(scan.tokens, 16) * 16, pairs = rows * 16;
+  const int64_t errors = scan.dx.data ? rows * blocks.count() * blocks.values : 0;
+  const kernels::Shared memory(plan.size() + plan.directions * pairs + errors);
+  float *const kept = memory.data(), *const scores = kept + plan.size(),
+               *const first_reads = scores + (plan.directions - 1) * pairs;
+  const auto jobs = [&](const gated::Jobs& of) { return Jobs{of, scores, first_reads, first_reads + pairs}; };
+  share(jobs(plan.segments(kept)), parallel, &work_pairs);
+  share(jobs(plan.blocks(kept)), parallel, &work_bounds);
+  share(jobs(plan.segments(kept)), parallel, &work_segments);
 }
 
 }  // namespace
 
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const Jobs whole{gated::scan_jobs(scan, !scan.dx.data, parallel.threads)};
-  gated::pays_over_time(whole, parallel.threads) ? run_over_time(scan, parallel) : share(whole, parallel, &work);
+  const bool pays = gated::pays_over_time(whole, parallel.threads, scan.dx.data ? 2 : 2.8);
+  pays ? run_over_time(scan, parallel) : share(whole, parallel, &work);
 }
 
 void run_step(const ScanKernel& scan, const kernels::Parallel& parallel) {

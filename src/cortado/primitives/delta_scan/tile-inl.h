@@ -39,8 +39,9 @@ struct Tile {
   Job held;       // the second read: its y, entering, w and scores lie behind the first's, m and dy are its own
   float* beta;    // [16]
   float* errors;  // v - S'ᵀk, which u is beta times
-  float* all_errors = nullptr;  // backward: [tiles, 16, values] and
-  float* all_scores = nullptr;  // [tiles, 16, 16], held.scores, of all tiles from number `first` on
+  // Of all tiles from number `first` on: in a backward errors, [tiles, 16, values], and held.scores, [tiles, 16, 16]; over
+  // time these in a forward, too, and in a backward the first read's.
+  float *all_errors = nullptr, *all_scores = nullptr, *all_pairs = nullptr;
   int64_t first = 0;
 
   Tile(const ScanKernel& scan, int64_t values, Fetcher& fetcher, Scratch& scratch)

@@ -20,10 +20,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// One head of one row, or a block of its columns, on one thread.
+// One head of one row, or a block of its state, on one thread.
 struct Job : Tiling {
   const ScanKernel& in;
   int64_t row = 0, head = 0, first = 0, length = 0;  // length tokens from `first` on
+  int64_t key = 0, key_count = 0;                    // of x, y and the gates, from number `key` on
   int64_t column = 0, columns = 0;                   // of v and w
 
   float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates), and a row of ones
@@ -65,13 +66,16 @@ struct Job : Tiling {
 // Where job number i of a worker's works.
 inline void place(Job& job, const Jobs& jobs, int64_t i) {
   const ScanKernel& in = job.in;
-  const int64_t stream = i / jobs.value_blocks;
+  const Blocks& blocks = jobs.blocks;
+  const int64_t stream = i / blocks.count();
   job.row = stream / in.heads;
   job.head = stream % in.heads;
   job.first = in.bounds ? in.bounds[job.row] : 0;
   job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
-  job.column = i % jobs.value_blocks * jobs.block;
-  job.columns = in.values - job.column < jobs.block ? in.values - job.column : jobs.block;
+  job.key = blocks.key(i);
+  job.key_count = in.keys - job.key < blocks.keys ? in.keys - job.key : blocks.keys;
+  job.column = blocks.value(i);
+  job.columns = in.values - job.column < blocks.values ? in.values - job.column : blocks.values;
 }
 
 inline void lay_out(Job& job, Scratch& scratch) {
@@ -101,16 +105,17 @@ inline void lay_out(Job& job, Scratch& scratch) {
 // --- States: [h,K,V] outside, padded inside. ---
 
 inline float* state_address(const Job& job, const States& states) {
-  return states.data + (job.row * states.heads + job.head / states.repeat) * job.in.keys * job.in.values + job.column;
+  const int64_t state = job.row * states.heads + job.head / states.repeat;
+  return states.data + (state * job.in.keys + job.key) * job.in.values + job.column;
 }
 
 inline void read_state(const Job& job, const States& states, float* to) {
   if (!states.data) return fill(to, job.state_size(), 0);
   const float* from = state_address(job, states);
-  for (int64_t k = 0; k < job.in.keys; ++k) {
+  for (int64_t k = 0; k < job.key_count; ++k) {
     read_row(from + k * job.in.values, 1, job.columns, 1.0f, to + k * job.values, job.values);
   }
-  fill(to + job.in.keys * job.values, (job.keys - job.in.keys) * job.values, 0);
+  fill(to + job.key_count * job.values, (job.keys - job.key_count) * job.values, 0);
 }
 
 // The gradient behind the last tile. Several heads may share a state: the first of them has it and writes it.
@@ -122,12 +127,12 @@ inline void read_final_grad(const Job& job) {
 inline void write_state(const Job& job, const float* from, const States& states) {
   if (!states.data || job.head % states.repeat != 0) return;
   float* to = state_address(job, states);
-  for (int64_t k = 0; k < job.in.keys; ++k) write_row(from + k * job.values, to + k * job.in.values, 1, job.columns);
+  for (int64_t k = 0; k < job.key_count; ++k) write_row(from + k * job.values, to + k * job.in.values, 1, job.columns);
 }
 
 // --- Over time (jobs.h). ---
 
-// A block of a stream's columns: where it keeps its states and gradients. Returns whether it is to find the states.
+// A block of a stream's state: where it keeps its states and gradients. Returns whether it is to find the states.
 inline bool open_block(Job& job, const Jobs& jobs, int64_t i) {
   const int64_t directions = job.backward() ? 2 : 1, block = i / directions;
   place(job, jobs, block);
@@ -147,16 +152,22 @@ struct Segment {
   int64_t stream, number, begin, end;  // tiles
 };
 
+inline Segment place_segment(Job& job, const Jobs& jobs, int64_t i) {
+  const int64_t stream = i / jobs.kept.segments, number = i % jobs.kept.segments;
+  place(job, jobs, stream);
+  const int64_t begin = number * kSegment, end = begin + kSegment;
+  return {stream, number, begin, end < job.tiles() ? end : job.tiles()};
+}
+
 // A stream's segment, with the state at its start and of a backward the gradient behind it.
 inline Segment open_segment(Job& job, const Jobs& jobs, int64_t i) {
   const Kept& kept = jobs.kept;
-  const int64_t stream = i / kept.segments, number = i % kept.segments, width = round_up(kept.block, kLanes);
-  place(job, jobs, stream);
+  const Segment segment = place_segment(job, jobs, i);
+  const int64_t width = round_up(kept.blocks.values, kLanes);
   float* state = job.backward() ? job.tile_states : job.state;
-  kept.gather(kept.states, stream, number, job.keys, width, job.values, state);
-  if (job.backward()) kept.gather(kept.grads, stream, number, job.keys, width, job.values, job.grad);
-  const int64_t begin = number * kSegment, end = begin + kSegment;
-  return {stream, number, begin, end < job.tiles() ? end : job.tiles()};
+  kept.gather(kept.states, segment.stream, segment.number, job.keys, width, job.values, state);
+  if (job.backward()) kept.gather(kept.grads, segment.stream, segment.number, job.keys, width, job.values, job.grad);
+  return segment;
 }
 
 // Writes what the stream ends or, backwards, begins with.
@@ -186,7 +197,7 @@ inline void pair_decays(const Job& job, const float* a) {
 inline void read_channel_gates(const Job& job, const Stretch& at) {
   const Floats d;
   const bool factors = job.in.gates_are_factors;
-  read_tile(job.in.g, at, 0, job.in.keys, 1, job.a, job.keys);
+  read_tile(job.in.g, at, job.key, job.key_count, 1, job.a, job.keys);
   if (factors) fill(job.a + at.tokens * job.keys, (kTokens - at.tokens) * job.keys, 1);
   for (int64_t k = 0; k < job.keys; k += kLanes) {
     Vec all = factors ? hn::Set(d, 1.0f) : hn::Zero(d);
@@ -235,7 +246,7 @@ inline void read_values(Job& job, const Stretch& at) {
 // x, the gates, and x's decays to the tile's end.
 inline void read_keys(Job& job, const Stretch& at) {
   const Floats d;
-  read_tile(job.in.x, at, 0, job.in.keys, 1, job.x, job.keys);
+  read_tile(job.in.x, at, job.key, job.key_count, 1, job.x, job.keys);
   if (!job.gated()) return;
   job.in.gate_per_channel ? read_channel_gates(job, at) : read_head_gates(job, at);
   if (!job.by_channel()) return times_rows(job.x, job.leave, job.keys, job.leaving);
@@ -258,7 +269,7 @@ inline void read_writes(Job& job, const Stretch& at) {
 // y and w, and y's decays from the tile's start: what reads the state.
 inline void read_reads(const Job& job, const Stretch& at) {
   const Floats d;
-  if (job.in.y.data) read_tile(job.in.y, at, 0, job.in.keys, job.in.y_factor, job.y, job.keys);
+  if (job.in.y.data) read_tile(job.in.y, at, job.key, job.key_count, job.in.y_factor, job.y, job.keys);
   if (job.in.w.data) read_tile(job.in.w, at, job.column, job.columns, job.in.w_factor, job.w, job.values);
   for (int64_t k = 0; job.before() && k < job.keys; k += kLanes) {
     for (int64_t i = k; i < kTokens * job.keys; i += job.keys) {
@@ -296,11 +307,11 @@ inline void look_ahead(const Job& job, int64_t i, bool all) {
   if (i < 0 || i >= job.tiles()) return;
   const Stretch at = job.stretch(i);
   const ScanKernel& in = job.in;
-  job.fetcher->add(in.x, at, 0, in.keys);
+  job.fetcher->add(in.x, at, job.key, job.key_count);
   job.fetcher->add(in.v, at, job.column, job.columns);
-  job.fetcher->add(in.g, at, 0, in.gate_per_channel ? in.keys : 1);
+  in.gate_per_channel ? job.fetcher->add(in.g, at, job.key, job.key_count) : job.fetcher->add(in.g, at, 0, 1);
   if (!all) return;
-  for (const Timed* x : {&in.y, &in.dy, &in.dx, &in.dg}) job.fetcher->add(*x, at, 0, in.keys);
+  for (const Timed* x : {&in.y, &in.dy, &in.dx, &in.dg}) job.fetcher->add(*x, at, job.key, job.key_count);
   for (const Timed* x : {&in.w, &in.dw, &in.dv}) job.fetcher->add(*x, at, job.column, job.columns);
 }
 

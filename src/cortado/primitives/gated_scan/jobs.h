@@ -10,7 +10,7 @@ namespace {  // internal linkage: included by units compiled for other instructi
 // The work of all threads: jobs are taken one after the other.
 struct Jobs {
   const ScanKernel* scan;
-  int64_t value_blocks, block;  // blocks of columns, each computed on its own
+  kernels::Blocks blocks;  // of each state, computed on their own
   int64_t count, next;
   kernels::Kept kept = {};
 
@@ -21,33 +21,35 @@ struct Jobs {
 // another, for blocks of columns.
 inline Jobs scan_jobs(const ScanKernel& scan, bool independent_columns, int64_t threads) {
   const int64_t streams = scan.rows * scan.heads;
-  Jobs jobs{.scan = &scan, .value_blocks = 1, .block = scan.values, .count = 0, .next = 0};
-  if (independent_columns && streams > 0 && streams < threads) {
-    jobs.block = kernels::block_of_columns(scan.values, streams, threads, 32);
-    jobs.value_blocks = kernels::divided(scan.values, jobs.block);
-  }
-  jobs.count = streams * jobs.value_blocks;
-  return jobs;
+  const bool cut = independent_columns && streams > 0 && streams < threads;
+  const kernels::Blocks blocks = cut ? kernels::column_blocks(scan.keys, scan.values, streams, threads, 32)
+                                     : kernels::whole_state(scan.keys, scan.values);
+  return {.scan = &scan, .blocks = blocks, .count = streams * blocks.count(), .next = 0};
 }
 
 // Whether it pays to share out time of what `whole` does not occupy the threads with.
-inline bool pays_over_time(const Jobs& whole, int64_t threads) {
+inline bool pays_over_time(const Jobs& whole, int64_t threads, double work) {
   const ScanKernel& scan = *whole.scan;
-  return whole.count < threads && !scan.bounds && kernels::pays_over_time(scan.rows * scan.heads, scan.tokens, threads);
+  return whole.count < threads && !scan.bounds &&
+         kernels::pays_over_time(scan.rows * scan.heads, scan.tokens, threads, work);
 }
 
-// The two rounds of sharing out time: blocks of columns, of a backward in both directions, and segments.
+// The two rounds of sharing out time: blocks, of a backward in both directions, and segments.
 struct OverTime {
   const ScanKernel& scan;
   int64_t streams, directions;
   kernels::Kept kept;
 
-  OverTime(const ScanKernel& of, int64_t threads)
-      : scan(of),
-        streams(of.rows * of.heads),
-        directions(of.dx.data ? 2 : 1),
-        kept(streams, of.tokens, of.keys, of.values, kernels::divided(threads, directions), 0) {}
-  int64_t one_way() const { return streams * kept.blocks * kept.segments * kept.room; }
+  // `by_rows`: the state's rows do not need one another, either.
+  OverTime(const ScanKernel& of, int64_t threads, bool by_rows)
+      : scan(of), streams(of.rows * of.heads), directions(of.dx.data ? 2 : 1) {
+    const int64_t of_each = kernels::divided(threads, directions);
+    kept = {of.tokens,
+            by_rows ? kernels::row_blocks(of.keys, of.values, streams, of_each)
+                    : kernels::column_blocks(of.keys, of.values, streams, of_each, 16),
+            0};
+  }
+  int64_t one_way() const { return streams * kept.blocks.count() * kept.segments * kept.room; }
   int64_t size() const { return directions * one_way(); }  // floats of the memory that both need
   kernels::Kept in(float* memory) const {
     kernels::Kept there = kept;
@@ -56,15 +58,17 @@ struct OverTime {
     return there;
   }
   Jobs blocks(float* memory) const {
-    return {&scan, kept.blocks, kept.block, directions * streams * kept.blocks, 0, in(memory)};
+    return {&scan, kept.blocks, directions * streams * kept.blocks.count(), 0, in(memory)};
   }
-  Jobs segments(float* memory) const { return {&scan, 1, scan.values, streams * kept.segments, 0, in(memory)}; }
+  Jobs segments(float* memory) const {
+    return {&scan, kernels::whole_state(scan.keys, scan.values), streams * kept.segments, 0, in(memory)};
+  }
 };
 
 // Of one token: a job for each state.
 inline Jobs step_jobs(const ScanKernel& scan) {
   const int64_t states = scan.rows * scan.final_state.heads;
-  return {.scan = &scan, .value_blocks = 1, .block = scan.values, .count = states, .next = 0};
+  return {.scan = &scan, .blocks = kernels::whole_state(scan.keys, scan.values), .count = states, .next = 0};
 }
 
 }  // namespace

@@ -144,13 +144,15 @@ void do_jobs(Jobs& jobs) {
   const FlushDenormals guard;
   Fetcher fetcher;
   Scratch scratch;
-  Job job{{.keys = round_up(in.keys, 16), .values = round_up(jobs.block, kLanes), .fetcher = &fetcher}, in};
+  Job job{{.keys = round_up(jobs.blocks.keys, 16), .values = round_up(jobs.blocks.values, kLanes), .fetcher = &fetcher},
+          in};
+  fetcher.pace *= jobs.blocks.count();
   lay_out(job, scratch);
   set_constants(job);
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) kDo(job, jobs, i);
 }
 
-// A stream, or a block of its columns.
+// A stream, or a block of its state.
 void do_stream(Job& job, const Jobs& jobs, int64_t i) {
   place(job, jobs, i);
   if (job.in.bonus) read_row(job.in.bonus + job.head * job.in.keys, 1, job.in.keys, 1.0f, job.bonus, job.keys);
@@ -223,7 +225,7 @@ void work_segments(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_segments)(*sta
 void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cast<Jobs*>(jobs)); }
 
 void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
-  const OverTime plan(scan, parallel.threads);
+  const OverTime plan(scan, parallel.threads, /*by_rows=*/true);
   const kernels::Shared memory(plan.size());
   share(plan.blocks(memory.data()), parallel, &work_bounds);
   share(plan.segments(memory.data()), parallel, &work_segments);
@@ -235,7 +237,8 @@ void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const bool independent_columns = scan.dw.data && !scan.dy.data && !scan.dx.data;
   const Jobs whole = scan_jobs(scan, independent_columns, parallel.threads);
   // A bonus' gradient adds up over the whole of time.
-  if (!scan.bonus && pays_over_time(whole, parallel.threads)) return run_over_time(scan, parallel);
+  const bool pays = !scan.bonus && pays_over_time(whole, parallel.threads, scan.dx.data ? 1.7 : 2.5);
+  if (pays) return run_over_time(scan, parallel);
   share(whole, parallel, &work);
 }
 

@@ -1,14 +1,15 @@
 // How a scan shares out its time among threads where it has fewer streams (heads of rows) than these.
 //
 // First, what segments of a stream's time need of one another: the state at their starts and, of a backward, the
-// gradient behind them, each in blocks of the state's columns, which do not need one another. With them every segment
-// is computed on its own. All by the same operations in the same order as one thread's, so that no bit depends on it.
+// gradient behind them, each in blocks of the state's rows or columns, which do not need one another. With them every
+// segment is computed on its own. All by the same operations in the same order as one thread's, so that no bit depends
+// on it.
 #pragma once
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "cortado/primitives/kernels/kernel.h"
+#include "cortado/primitives/kernels/scratch.h"
 
 namespace cortado::kernels {
 namespace {  // internal linkage: included by units compiled for other instruction sets
@@ -23,37 +24,69 @@ inline int64_t block_of_columns(int64_t values, int64_t streams, int64_t threads
   return divided(divided(values, divided(threads, streams)), unit) * unit;
 }
 
-// Finding the bounds takes a third to a half of one thread's time more.
-inline bool pays_over_time(int64_t streams, int64_t tokens, int64_t threads) {
-  return streams > 0 && 4 * streams <= 3 * threads && tokens > kSegmentTokens;
+// `work`: of all threads together, over one thread's where it finds no bounds, and a quarter for what twice the threads are
+// less than twice as fast. Streams alone take as long as one of them.
+inline bool pays_over_time(int64_t streams, int64_t tokens, int64_t threads, double work) {
+  return streams > 0 && static_cast<double>(streams) * work <= static_cast<double>(threads) && tokens > kSegmentTokens;
+}
+
+// A state [keys, values] in blocks.
+struct Blocks {
+  int64_t keys = 0, values = 0;  // rows and columns of a block
+  int64_t down = 1, across = 1;  // so many of them
+
+  int64_t count() const { return down * across; }
+  // Where block number i begins.
+  int64_t key(int64_t i) const { return i % count() / across * keys; }
+  int64_t value(int64_t i) const { return i % across * values; }
+};
+
+inline Blocks whole_state(int64_t keys, int64_t values) { return {.keys = keys, .values = values}; }
+
+// Of columns: for states whose rows need one another.
+inline Blocks column_blocks(int64_t keys, int64_t values, int64_t streams, int64_t threads, int64_t unit) {
+  const int64_t block = block_of_columns(values, streams, threads, unit);
+  return {.keys = keys, .values = block, .across = divided(values, block)};
+}
+
+// Of rows, which leave every gate to one block; and of columns where that does not suffice.
+inline Blocks row_blocks(int64_t keys, int64_t values, int64_t streams, int64_t threads) {
+  const int64_t block = block_of_columns(keys, streams, threads, 16), down = divided(keys, block);
+  Blocks blocks = column_blocks(block, values, streams * down, threads, 16);
+  blocks.down = down;
+  return blocks;
 }
 
 // What is kept at the segments' bounds: all[streams][blocks][segments][room].
 struct Kept {
   float *states = nullptr, *grads = nullptr;
-  int64_t segments = 1, blocks = 1, block = 0;  // of a stream; columns of a block
+  int64_t segments = 1;  // of a stream
+  Blocks blocks = {};
   int64_t room = 0;
 
   Kept() = default;
-  // Blocks for so many threads; each keeps `beside` numbers with its state's.
-  Kept(int64_t streams, int64_t tokens, int64_t keys, int64_t values, int64_t threads, int64_t beside)
-      : segments(divided(tokens, kSegmentTokens)), block(block_of_columns(values, streams, threads, 16)) {
-    blocks = divided(values, block);
-    room = divided(keys, 16) * 16 * block + beside;
-  }
+  // Each block keeps `beside` numbers with its state's.
+  Kept(int64_t tokens, const Blocks& of, int64_t beside)
+      : segments(divided(tokens, kSegmentTokens)),
+        blocks(of),
+        room(divided(of.keys, 16) * 16 * (divided(of.values, 16) * 16) + beside) {}
 
   // Where number i of all streams' blocks keeps its segments.
-  float* of(float* all, int64_t i) const { return all + i * segments * room; }
+  template <class T>
+  T* of(T* all, int64_t i) const {
+    return all + i * segments * room;
+  }
 
   // The state [keys, values] at one of a stream's bounds, from its blocks, whose rows are `width` apart.
   void gather(const float* all, int64_t stream, int64_t segment, int64_t keys, int64_t width, int64_t values,
               float* to) const {
-    for (int64_t i = 0; i < blocks; ++i) {
-      const float* from = all + ((stream * blocks + i) * segments + segment) * room;
-      const int64_t left = values - i * block, columns = left < width ? left : width;
-      for (int64_t k = 0; k < keys; ++k) {
-        memcpy(to + k * values + i * block, from + k * width, static_cast<size_t>(columns) * sizeof(float));
-      }
+    const auto least = [](int64_t a, int64_t b) { return a < b ? a : b; };
+    for (int64_t i = 0; i < blocks.count(); ++i) {
+      const float* from = of(all, stream * blocks.count() + i) + segment * room;
+      const int64_t key = blocks.key(i), value = blocks.value(i),
+                    rows = least(keys - key, divided(blocks.keys, 16) * 16);
+      const size_t bytes = static_cast<size_t>(least(values - value, width)) * sizeof(float);
+      for (int64_t k = 0; k < rows; ++k) memcpy(to + (key + k) * values + value, from + k * width, bytes);
     }
   }
 };
@@ -65,16 +98,16 @@ void share(Jobs jobs, const Parallel& parallel, void (*work)(void* jobs, int64_t
   workers > 1 ? parallel.run(workers, work, &jobs) : work(&jobs, 0);
 }
 
-// Memory for all threads' use, given back at the end.
+thread_local Arena shared_arena;
+
+// Memory for all threads' use, given back at the end and kept by this one for the next time. One Shared a thread at a
+// time.
 class Shared {
  public:
-  explicit Shared(int64_t floats)
-      : data_(static_cast<float*>(aligned_alloc(64, static_cast<size_t>((floats + 15) / 16 * 64)))) {
-    if (!data_) abort();
-  }
+  explicit Shared(int64_t floats) : data_(shared_arena.take(divided(floats, 16) * 16)) {}
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
-  ~Shared() { free(data_); }
+  ~Shared() { shared_arena.reset(); }
   float* data() const { return data_; }
 
  private:

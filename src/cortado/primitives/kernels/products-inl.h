@@ -103,7 +103,7 @@ HWY_INLINE int64_t multiply_columns(const Product& p, int64_t from) {
     const int64_t end = kTerms == Terms::kUpToRow ? i + kRows : p.depth;
     for (int64_t j = 0; j < count; ++j) {
       product_tile<kStart, kRows, kVecs>(p, i, from + j * kVecs * kLanes, begin, end);
-      if (p.fetcher) p.fetcher->fetch(3);
+      if (p.fetcher) p.fetcher->fetch(p.fetcher->pace);
     }
   }
   return from + count * kVecs * kLanes;

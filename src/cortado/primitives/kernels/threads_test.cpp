@@ -31,8 +31,20 @@ struct Inputs {
   kernels::Timed value(Floats& x) const { return timed(x, kTime, kHeads, kValues); }
 };
 
-gated::ScanKernel gated_call(Inputs& in, int64_t heads) {
-  gated::ScanKernel call{.rows = kBatch, .tokens = kTime, .heads = heads, .keys = kKeys, .values = kValues};
+// Streams enough for themselves, fewer than threads, and one, whose state is cut into several blocks.
+struct Streams {
+  int64_t batch, heads;
+
+  Floats of(int64_t width) const { return Floats(static_cast<size_t>(batch * kTime * heads * width)); }
+  Floats states() const { return Floats(static_cast<size_t>(batch * heads * kKeys * kValues)); }
+  kernels::Timed key(Floats& x) const { return timed(x, kTime, heads, kKeys); }
+  kernels::Timed value(Floats& x) const { return timed(x, kTime, heads, kValues); }
+};
+constexpr Streams kStreams[] = {{kBatch, kHeads}, {1, kHeads}, {1, 1}};
+
+gated::ScanKernel gated_call(Inputs& in, const Streams& streams) {
+  gated::ScanKernel call{
+      .rows = streams.batch, .tokens = kTime, .heads = streams.heads, .keys = kKeys, .values = kValues};
   call.y = in.key(in.q);
   call.x = in.key(in.k);
   call.v = in.value(in.v);
@@ -42,61 +54,63 @@ gated::ScanKernel gated_call(Inputs& in, int64_t heads) {
   return call;
 }
 
+// Read along the keys, and along the values.
 TEST(KernelThreads, GatedScanForward) {
-  for (const int64_t batch : {kBatch, int64_t{1}}) {
+  for (const Streams& streams : kStreams) {
     Inputs in;
-    Floats o(in.v.size() / kBatch * batch), last(in.state.size() / kBatch * batch);
-    auto call = gated_call(in, kHeads);
-    call.rows = batch;
-    call.dw = in.value(o);
-    call.final_state = {last.data(), kHeads, 1};
+    Floats o = streams.of(kValues), dy = streams.of(kKeys), last = streams.states();
+    auto call = gated_call(in, streams);
+    call.dw = streams.value(o);
+    call.final_state = {last.data(), streams.heads, 1};
     expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); }, {&o, &last});
+    call.dw = {};
+    call.w = in.value(in.w);
+    call.dy = streams.key(dy);
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); }, {&dy, &last});
   }
 }
 
 TEST(KernelThreads, GatedScanBackward) {
-  for (const int64_t batch : {kBatch, int64_t{1}}) {
+  for (const Streams& streams : kStreams) {
     Inputs in;
-    const auto part = [&](const Floats& whole) { return Floats(whole.size() / kBatch * batch); };
-    Floats dy = part(in.k), dx = part(in.k), dv = part(in.v), dg = part(in.g), dstate = part(in.state);
-    auto call = gated_call(in, kHeads);
-    call.rows = batch;
+    Floats dy = streams.of(kKeys), dx = dy, dv = streams.of(kValues), dg = dy, dstate = streams.states();
+    auto call = gated_call(in, streams);
     call.w = in.value(in.w);
-    call.dy = in.key(dy);
-    call.dx = in.key(dx);
-    call.dv = in.value(dv);
-    call.dg = in.key(dg);
-    call.initial_grad = {dstate.data(), kHeads, 1};
+    call.dy = streams.key(dy);
+    call.dx = streams.key(dx);
+    call.dv = streams.value(dv);
+    call.dg = streams.key(dg);
+    call.final_grad = {in.state.data(), kHeads, 1};
+    call.initial_grad = {dstate.data(), streams.heads, 1};
     expect_same_on_any_number_of_threads([&](const Parallel& p) { gated::run_scan(call, p); },
                                          {&dy, &dx, &dv, &dg, &dstate});
   }
 }
 
 TEST(KernelThreads, DeltaScan) {
-  for (const int64_t batch : {kBatch, int64_t{1}}) {
+  for (const Streams& streams : kStreams) {
     Inputs in;
     for (float& k : in.k) k *= 0.2f;  // of length about 1
-    const auto part = [&](const Floats& whole) { return Floats(whole.size() / kBatch * batch); };
-    Floats beta = random_floats(kBatch * kTime * kHeads, 0, 1), o = part(in.v), last = part(in.state);
+    Floats beta = random_floats(kBatch * kTime * kHeads, 0, 1), o = streams.of(kValues), last = streams.states();
     delta::ScanKernel call;
-    static_cast<gated::ScanKernel&>(call) = gated_call(in, kHeads);
-    call.rows = batch;
+    static_cast<gated::ScanKernel&>(call) = gated_call(in, streams);
     call.beta = timed(beta, kTime, kHeads, 1);
-    call.dw = in.value(o);
-    call.final_state = {last.data(), kHeads, 1};
+    call.dw = streams.value(o);
+    call.final_state = {last.data(), streams.heads, 1};
     expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); }, {&o, &last});
 
-    Floats dy = part(in.k), dx = part(in.k), dv = part(in.v), dg = part(in.g), dbeta = part(beta);
-    Floats dstate = part(in.state);
+    Floats dy = streams.of(kKeys), dx = dy, dv = streams.of(kValues), dg = dy, dbeta = streams.of(1);
+    Floats dstate = streams.states();
     call.dw = {};
     call.final_state = {};
     call.w = in.value(in.w);
-    call.dy = in.key(dy);
-    call.dx = in.key(dx);
-    call.dv = in.value(dv);
-    call.dg = in.key(dg);
-    call.dbeta = timed(dbeta, kTime, kHeads, 1);
-    call.initial_grad = {dstate.data(), kHeads, 1};
+    call.dy = streams.key(dy);
+    call.dx = streams.key(dx);
+    call.dv = streams.value(dv);
+    call.dg = streams.key(dg);
+    call.dbeta = timed(dbeta, kTime, streams.heads, 1);
+    call.final_grad = {in.state.data(), kHeads, 1};
+    call.initial_grad = {dstate.data(), streams.heads, 1};
     expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); },
                                          {&dy, &dx, &dv, &dg, &dbeta, &dstate});
   }
@@ -108,7 +122,7 @@ TEST(KernelThreads, GatedAndDeltaSteps) {
   Floats beta = random_floats(kBatch * kTime * kHeads, 0, 1);
   Floats o(kBatch * kHeads * kValues), last(in.state.size());
   delta::ScanKernel call;
-  static_cast<gated::ScanKernel&>(call) = gated_call(in, kHeads);
+  static_cast<gated::ScanKernel&>(call) = gated_call(in, kStreams[0]);
   call.tokens = 1;
   call.beta = timed(beta, kTime, kHeads, 1);
   call.dw = timed(o, 1, kHeads, kValues);
@@ -118,40 +132,46 @@ TEST(KernelThreads, GatedAndDeltaSteps) {
 }
 
 // Logits that rise by more than a tile's maximum may have it halved.
-void check_latte(int64_t batch, float steepness) {
+void check_latte(const Streams& streams, float steepness, bool softmax) {
   Inputs in;
   for (float& theta : in.k) theta *= steepness;
-  const auto part = [&](int64_t whole) { return Floats(static_cast<size_t>(whole / kBatch * batch)); };
-  const auto keys = static_cast<int64_t>(in.k.size()), values = static_cast<int64_t>(in.v.size());
-  const int64_t states = kBatch * kHeads * kKeys * kValues, latents = kBatch * kHeads * kKeys;
-  Floats o = part(values), last = part(states), normalizer = part(latents), maximum = part(latents);
-  latent::LatteKernel call{.rows = batch, .tokens = kTime, .heads = kHeads, .latents = kKeys, .values = kValues};
+  const auto latents = [&] { return Floats(static_cast<size_t>(streams.batch * streams.heads * kKeys)); };
+  Floats o = streams.of(kValues), last = streams.states(), normalizer = latents(), maximum = latents();
+  Floats before = random_floats(kBatch * kHeads * kKeys, 1, 2), top = random_floats(kBatch * kHeads * kKeys);
+  latent::LatteKernel call{
+      .rows = streams.batch, .tokens = kTime, .heads = streams.heads, .latents = kKeys, .values = kValues};
+  call.softmax = softmax;
   call.query = in.key(in.q);
   call.theta = in.key(in.k);
   call.v = in.value(in.v);
-  call.o = in.value(o);
-  call.last_state = {last.data(), kHeads, 1};
-  call.last_normalizer = {normalizer.data(), kHeads, 1};
-  call.last_maximum = {maximum.data(), kHeads, 1};
+  call.o = streams.value(o);
+  call.state = {in.state.data(), kHeads, 1};
+  call.normalizer = {before.data(), kHeads, 1};
+  call.maximum = {top.data(), kHeads, 1};
+  call.last_state = {last.data(), streams.heads, 1};
+  call.last_normalizer = {normalizer.data(), streams.heads, 1};
+  call.last_maximum = {maximum.data(), streams.heads, 1};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { latent::run_latte(call, p); },
                                        {&o, &last, &normalizer, &maximum});
 
-  Floats dq = part(keys), dk = part(keys), dv = part(values), dstate = part(states), dnormalizer = part(latents);
+  Floats dq = streams.of(kKeys), dk = dq, dv = streams.of(kValues), dstate = streams.states(), dnormalizer = latents();
   const latent::LatteGradients gradients{.o = in.value(in.w),
                                          .state = {in.state.data(), kHeads, 1},
-                                         .normalizer = {normalizer.data(), kHeads, 1},
-                                         .query = in.key(dq),
-                                         .theta = in.key(dk),
-                                         .v = in.value(dv),
-                                         .initial_state = {dstate.data(), kHeads, 1},
-                                         .initial_normalizer = {dnormalizer.data(), kHeads, 1}};
+                                         .normalizer = {before.data(), kHeads, 1},
+                                         .query = streams.key(dq),
+                                         .theta = streams.key(dk),
+                                         .v = streams.value(dv),
+                                         .initial_state = {dstate.data(), streams.heads, 1},
+                                         .initial_normalizer = {dnormalizer.data(), streams.heads, 1}};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { latent::run_latte_backward(call, gradients, p); },
                                        {&dq, &dk, &dv, &dstate, &dnormalizer});
 }
 
 TEST(KernelThreads, LatteScan) {
-  for (const int64_t batch : {kBatch, int64_t{1}}) {
-    for (const float steepness : {1.0f, 40.0f}) check_latte(batch, steepness);
+  for (const Streams& streams : kStreams) {
+    for (const float steepness : {1.0f, 40.0f}) {
+      for (const bool softmax : {true, false}) check_latte(streams, steepness, softmax);
+    }
   }
 }
 
@@ -250,6 +270,43 @@ TEST(KernelThreads, WindowAttention) {
   const window::AttentionGradients gradients{in.value(in.w), nullptr, nullptr, in.key(dq), in.key(dk), in.value(dv)};
   expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_backward(call, gradients, p); },
                                        {&dq, &dk, &dv});
+}
+
+// So few groups that the gradients' tasks are parts of one: three of the queries, the last of them short, or two.
+TEST(KernelThreads, WindowAttentionGradientsInParts) {
+  struct Case {
+    int64_t queries, heads, window, past, ahead;  // ahead: keys behind the own one that a query sees
+  };
+  for (const auto& [queries, heads, window, past, ahead] :
+       {Case{600, 1, 20, 0, 0}, Case{600, 2, 300, 83, 0}, Case{512, 1, 1000, 83, 0}, Case{600, 1, 40, 0, 30},
+        Case{600, 2, 1000, 83, 1000}}) {
+    const int64_t keys = queries + past;
+    Floats q = random_floats(queries * heads * kKeys), k = random_floats(keys * kKeys);
+    Floats v = random_floats(keys * kValues), w = random_floats(queries * heads * kValues);
+    std::vector<int64_t> begin, end;
+    for (int64_t t = past; t < keys; ++t) {
+      begin.push_back(std::max<int64_t>(0, t - window));
+      end.push_back(std::min(keys, t + 1 + ahead));
+    }
+    Attended out(queries);
+    window::AttentionKernel call = out.call(q, k, v, keys, begin, end);
+    call.batch = call.groups = 1;
+    call.heads = heads;
+    call.q = timed(q, queries, heads, kKeys);
+    call.k = timed(k, keys, 1, kKeys);
+    call.v = timed(v, keys, 1, kValues);
+    call.o = timed(out.o, queries, heads, kValues);
+    window::run_forward(call, testing::std_threads<1>());
+    Floats dq(q.size()), dk(k.size()), dv(v.size());
+    const window::AttentionGradients gradients{timed(w, queries, heads, kValues),
+                                               nullptr,
+                                               nullptr,
+                                               timed(dq, queries, heads, kKeys),
+                                               timed(dk, keys, 1, kKeys),
+                                               timed(dv, keys, 1, kValues)};
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { window::run_backward(call, gradients, p); },
+                                         {&dq, &dk, &dv});
+  }
 }
 
 // A few queries against keys in parts: as many as two parts and a ragged third.

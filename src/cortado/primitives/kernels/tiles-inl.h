@@ -261,6 +261,8 @@ HWY_INLINE void times_rows(const float* from, const float* factors, int64_t widt
 // other loads.
 class Fetcher {
  public:
+  int64_t pace = 3;  // rows with every product: more where a tile has few of them
+
   void clear() { count_ = current_ = 0; }
 
   void add(const Timed& x, const Stretch& at, int64_t column, int64_t n) {

@@ -27,7 +27,9 @@ struct Reverse : Job {
   // Sums at the starts of a segment's tiles, and of segments: the backward's memory.
   float *tiles = nullptr, *segments = nullptr;
   float *halves = nullptr, *unused = nullptr;  // sums in the middle of a tile; what nobody reads
-  float* dalphas = nullptr;                    // over time: ∂L/∂α of all the stream's tokens, [length, keys]
+  // Over time, of all the stream's tokens: ∂L/∂α, [length, all], and the queries' softmaxes.
+  float* dalphas = nullptr;
+  Softmax* softmaxes = nullptr;
   Sums kept(float* all, int64_t i) const { return sums_at(all + i * sums_size()); }
 };
 
@@ -100,7 +102,7 @@ inline void pass_alphas(const Reverse& job, const float* dalphas, int64_t n) {
   const Floats d;
   for (int64_t l = 0; l < job.keys; l += kLanes) {
     Vec sum = hn::Zero(d);
-    for (int64_t i = (n - 1) * job.keys + l; i >= 0; i -= job.keys) sum = hn::Add(sum, hn::Load(d, dalphas + i));
+    for (int64_t t = n - 1; t >= 0; --t) sum = hn::Add(sum, hn::Load(d, dalphas + t * job.all + job.key + l));
     const Vec behind = hn::Load(d, job.grad_alpha + l);
     hn::Store(hn::Mul(hn::Load(d, job.scale + l), hn::Add(behind, sum)), d, job.grad_alpha + l);
   }
@@ -124,7 +126,7 @@ void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& bef
   constexpr bool kRest = kStep == Step::kAll || kStep == Step::kRest;
   const Stretch at = job.stretch(start, n);
   const LatteGradients& out = *job.out;
-  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.keys);
+  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.theta, job.all);
   if (!find_top(job, n, before)) {
     const Sums middle = job.kept(job.halves, halving);
     run_tile<kQueries ? Want::kSums : Want::kScales>(job, start, n / 2, before, middle);
@@ -132,10 +134,10 @@ void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& bef
     return differentiate<kStep>(job, start, n / 2, before, halving + 1);
   }
   write_keys(job, n, before, job.sums_at(job.unused));
-  read_tile(job.in.query, at, 0, job.in.latents, 1, job.y, job.keys);
-  write_queries<kQueries>(job, n);
+  read_tile(job.in.query, at, job.key, job.key_count, 1, job.y, job.keys);
+  write_queries<kQueries>(job, n, {job.softmaxes ? job.softmaxes + start : nullptr, !kQueries});
   if (out.o.data) read_tile(out.o, at, job.column, job.columns, 1, job.w, job.values);
-  float* dalphas = kStep == Step::kAll ? nullptr : job.dalphas + start * job.keys;
+  float* dalphas = kStep == Step::kAll ? nullptr : job.dalphas + start * job.all;
   if (kStep == Step::kBounds) {
     look_ahead(job, start - kTokens, {&job.in.theta, &job.in.query}, {&out.o});
     pass_alphas(job, dalphas, n);

@@ -17,18 +17,18 @@ namespace cortado::latent {
 namespace {
 
 // What is kept over time: the sums at the segments' starts, the gradients behind them, and of a backward of every
-// token ∂L/∂α and of every tile α and the maximum at its start, [streams][tokens, keys] and [streams][tiles][2, keys].
+// token ∂L/∂α and the query's softmax, and of every tile α and the maximum at its start, [streams][tokens, keys],
+// [streams][tokens][2] and [streams][tiles][2, keys].
 struct LatteKept : kernels::Kept {
-  float *dalphas = nullptr, *scales = nullptr;
+  float *dalphas = nullptr, *scales = nullptr, *softmaxes = nullptr;
   using Kept::Kept;
 };
 
-// The work of all threads: heads of rows, or blocks of their columns or segments of their time, taken one after the
-// other.
+// The work of all threads: heads of rows, or blocks of their states or segments of their time, taken one after the other.
 struct Jobs {
   const LatteKernel* call;
   const LatteGradients* gradients;  // of the backward
-  int64_t blocks, block;            // of columns
+  kernels::Blocks blocks;
   int64_t count, next = 0;
   LatteKept kept = {};
 
@@ -70,7 +70,7 @@ HWY_INLINE void step_columns(const Job& job, const float* from, float* to, int64
 void step(const Job& job) {
   const LatteKernel& in = job.in;
   const Stretch at = job.stretch(0, 1);
-  read_tile(in.theta, at, 0, in.latents, 1, job.x, job.keys);
+  read_tile(in.theta, at, 0, in.latents, 1, job.theta, job.all);
   read_tile(in.query, at, 0, in.latents, 1, job.y, job.keys);
   read_tile(in.v, at, 0, in.values, 1, job.v, job.values);
   find_top(job, 1, job.sums);
@@ -116,14 +116,17 @@ void do_jobs(Jobs& jobs) {
   const FlushDenormals guard;
   Fetcher fetcher;
   Scratch scratch;
-  Reverse job{{{.keys = round_up(in.latents, 16), .values = round_up(jobs.block, kLanes), .fetcher = &fetcher}, in}};
+  fetcher.pace *= jobs.blocks.count();
+  const int64_t keys = round_up(jobs.blocks.keys, 16), values = round_up(jobs.blocks.values, kLanes);
+  Reverse job{{{.keys = keys, .values = values, .fetcher = &fetcher}, in}};
+  job.all = round_up(in.latents, 16);
   job.out = jobs.gradients;
   job.out || jobs.kept.states ? lay_out_reverse(job, scratch) : lay_out(job, scratch);
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) kDo(job, jobs, i);
 }
 
-void do_stream(Reverse& job, const Jobs&, int64_t i) {
-  place(job, i, 1, job.in.values);
+void do_stream(Reverse& job, const Jobs& jobs, int64_t i) {
+  place(job, jobs.blocks, i);
   job.out ? run_backward(job) : run_forward(job);
 }
 
@@ -132,28 +135,40 @@ void run_jobs(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 // --- Over time. ---
 
 void find_block_sums(Reverse& job, const Jobs& jobs, int64_t i) {
-  place(job, i, jobs.blocks, jobs.block);
+  place(job, jobs.blocks, i);
   job.segments = jobs.kept.of(jobs.kept.states, i);
   find_sums(job);
 }
 
 void run_sums(Jobs& jobs) { do_jobs<find_block_sums>(jobs); }
 
-// A stream's segment: its number and tiles, and the sums [keys, values] at its start, α and the maximum from the first block.
+// Of a stream of all tokens.
+void open_stream(Reverse& job, const Jobs& jobs, int64_t stream) {
+  job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.all;
+  job.softmaxes = reinterpret_cast<Softmax*>(jobs.kept.softmaxes) + stream * job.in.tokens;
+}
+
+// A stream's segment: its number and tiles, and the sums at its start from the stream's blocks.
 struct Segment {
   int64_t stream, number, begin, end;
 
   Segment(Reverse& job, const Jobs& jobs, int64_t i)
       : stream(i / jobs.kept.segments), number(i % jobs.kept.segments), begin(number * kSegment) {
-    place(job, stream, 1, job.in.values);
+    place(job, jobs.blocks, stream);
     end = begin + kSegment < tiles(job) ? begin + kSegment : tiles(job);
-    if (job.out) job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.keys;
+    if (job.out) open_stream(job, jobs, stream);
   }
   void gather(const Reverse& job, const Kept& kept, const float* all, float* to) const {
-    const int64_t width = round_up(kept.block, kLanes);
+    const Blocks& blocks = kept.blocks;
+    const int64_t width = round_up(blocks.values, kLanes), rows = round_up(blocks.keys, 16);
+    const Sums sums = job.sums_at(to);
     kept.gather(all, stream, number, job.keys, width, job.values, to);
-    const float* first = all + (stream * kept.blocks * kept.segments + number) * kept.room;
-    copy(first + job.keys * width, 2 * job.keys, to + job.keys * job.values);
+    for (int64_t i = 0; i < blocks.count(); i += blocks.across) {
+      const float* alpha = kept.of(all, stream * blocks.count() + i) + number * kept.room + rows * width;
+      const int64_t key = blocks.key(i), left = job.keys - key;
+      copy(alpha, left < rows ? left : rows, sums.alpha + key);
+      if (i == 0) copy(alpha + rows, job.all, sums.maximum);
+    }
   }
 };
 
@@ -168,10 +183,10 @@ void run_segment(Reverse& job, const Jobs& jobs, int64_t i) {
 
 void run_segments(Jobs& jobs) { do_jobs<run_segment>(jobs); }
 
-// Where the sums that a stream's tiles start with keep α and the maximum; no state.
+// Where the sums that a stream's tiles start with keep α, here its own, and the maximum; no state.
 Sums scales_at(const Reverse& job, const Jobs& jobs, int64_t stream, int64_t tile) {
-  float* alpha = jobs.kept.scales + (stream * tiles(job) + tile) * 2 * job.keys;
-  return {nullptr, alpha, alpha + job.keys};
+  float* alpha = jobs.kept.scales + (stream * tiles(job) + tile) * 2 * job.all;
+  return {nullptr, alpha + job.key, alpha + job.all};
 }
 
 void differentiate_queries_of(Reverse& job, const Jobs& jobs, int64_t i) {
@@ -188,9 +203,9 @@ void run_queries(Jobs& jobs) { do_jobs<differentiate_queries_of>(jobs); }
 
 // The gradients behind the segments, in the place that the sums have in theirs.
 void find_block_grads(Reverse& job, const Jobs& jobs, int64_t i) {
-  const int64_t stream = i / jobs.blocks;
-  place(job, i, jobs.blocks, jobs.block);
-  job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.keys;
+  const int64_t stream = i / jobs.blocks.count();
+  place(job, jobs.blocks, i);
+  open_stream(job, jobs, stream);
   read_last_grads(job);
   for (int64_t tile = tiles(job) - 1; tile >= 0; --tile) {
     if (tile % kSegment == kSegment - 1 || tile == tiles(job) - 1) {
@@ -247,31 +262,34 @@ void work_rest(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_rest)(*static_cas
 
 void run_over_time(const LatteKernel& call, const LatteGradients* gradients, const kernels::Parallel& parallel) {
   const int64_t streams = call.rows * call.heads, keys = kernels::divided(call.latents, 16) * 16;
-  LatteKept kept(streams, call.tokens, call.latents, call.values, parallel.threads, 2 * keys);
-  const int64_t blocks = streams * kept.blocks, all = blocks * kept.segments * kept.room;
-  const int64_t tokens = streams * call.tokens * keys, tiles = streams * kernels::divided(call.tokens, 16) * 2 * keys;
-  const kernels::Shared memory(gradients ? 2 * all + tokens + tiles : all);
+  const kernels::Blocks rows = kernels::row_blocks(call.latents, call.values, streams, parallel.threads),
+                        whole = kernels::whole_state(call.latents, call.values);
+  LatteKept kept(call.tokens, rows, kernels::divided(rows.keys, 16) * 16 + keys);
+  const int64_t blocks = streams * rows.count(), all = blocks * kept.segments * kept.room;
+  const int64_t tokens = streams * call.tokens, tiles = streams * kernels::divided(call.tokens, 16);
+  const kernels::Shared memory(gradients ? 2 * all + tokens * (keys + 2) + tiles * 2 * keys : all);
   kept.states = memory.data();
   if (gradients) {
     kept.grads = kept.states + all;
     kept.dalphas = kept.grads + all;
-    kept.scales = kept.dalphas + tokens;
+    kept.scales = kept.dalphas + tokens * keys;
+    kept.softmaxes = kept.scales + tiles * 2 * keys;
   }
-  const Jobs columns{&call, gradients, kept.blocks, kept.block, blocks, 0, kept};
-  const Jobs segments{&call, gradients, 1, call.values, streams * kept.segments, 0, kept};
-  share(columns, parallel, &work_sums);
+  const Jobs parts{&call, gradients, rows, blocks, 0, kept};
+  const Jobs segments{&call, gradients, whole, streams * kept.segments, 0, kept};
+  share(parts, parallel, &work_sums);
   if (!gradients) return share(segments, parallel, &work_segments);
   share(segments, parallel, &work_queries);
-  share(columns, parallel, &work_grads);
+  share(parts, parallel, &work_grads);
   share(segments, parallel, &work_rest);
 }
 
 void run(const LatteKernel& call, const LatteGradients* gradients, const kernels::Parallel& parallel) {
   const int64_t streams = call.rows * call.heads;
-  if (!call.bounds && kernels::pays_over_time(streams, call.tokens, parallel.threads)) {
+  if (!call.bounds && kernels::pays_over_time(streams, call.tokens, parallel.threads, 2.5)) {
     return run_over_time(call, gradients, parallel);
   }
-  share(Jobs{&call, gradients, 1, call.values, streams}, parallel, &work);
+  share(Jobs{&call, gradients, kernels::whole_state(call.latents, call.values), streams}, parallel, &work);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #define CORTADO_LATTE_SCAN_TILE_INL_H
 #endif
 
+#include "cortado/primitives/kernels/over_time.h"
 #include "cortado/primitives/kernels/products-inl.h"
 #include "cortado/primitives/kernels/scratch.h"
 #include "cortado/primitives/latte_scan/kernel.h"
@@ -23,17 +24,21 @@ using namespace kernels::HWY_NAMESPACE;
 // By how much a tile's last maximum may exceed the one at its first token: exp of it is what the sums lose in range.
 constexpr float kRise = 20;
 
-// What was seen, measured against its maximum: S [keys, values], α and m [keys], padded and side by side.
+// What was seen, measured against its maximum: S [keys, values], α [keys] and m of all latents, padded and side by side.
 struct Sums {
   float *state = nullptr, *alpha = nullptr, *maximum = nullptr;
 };
 
-// One head of one row, or a block of its columns, on one thread. The latents are its state's keys.
+// One head of one row, or a block of its state, on one thread. The latents are its state's keys; of a block's tiles all
+// latents' maxima say whether they are halved.
 struct Job : Tiling {
   const LatteKernel& in;
+  int64_t all = 0;  // latents of the head, padded
   int64_t row = 0, head = 0, first = 0, length = 0;
+  int64_t key = 0, key_count = 0;   // its own latents
   int64_t column = 0, columns = 0;  // of v
 
+  float* theta = nullptr;                   // of all latents; x's place, where these are its own
   float *x = nullptr, *alphas = nullptr;    // exp(θ - top), α_t
   float *y = nullptr, *entering = nullptr;  // p / α, y ⊙ scale
   float* x_lanes = nullptr;                 // x transposed
@@ -44,21 +49,23 @@ struct Job : Tiling {
   Sums sums = {};                                             // so far
 
   Stretch stretch(int64_t start, int64_t tokens) const { return {in.bounds ? 0 : row, head, first + start, 1, tokens}; }
-  int64_t sums_size() const { return keys * (values + 2); }
+  int64_t sums_size() const { return keys * (values + 1) + all; }
   Sums sums_at(float* memory) const {
     float* alpha = memory + keys * values;
     return {memory, alpha, alpha + keys};
   }
 };
 
-// Block number i of all rows' heads', so many of each.
-inline void place(Job& job, int64_t i, int64_t blocks, int64_t block) {
+// Block number i of all rows' heads'.
+inline void place(Job& job, const Blocks& blocks, int64_t i) {
   const LatteKernel& in = job.in;
-  const int64_t stream = i / blocks;
+  const int64_t stream = i / blocks.count();
   job.row = stream / in.heads;
   job.head = stream % in.heads;
-  job.column = i % blocks * block;
-  job.columns = in.values - job.column < block ? in.values - job.column : block;
+  job.key = blocks.key(i);
+  job.key_count = in.latents - job.key < blocks.keys ? in.latents - job.key : blocks.keys;
+  job.column = blocks.value(i);
+  job.columns = in.values - job.column < blocks.values ? in.values - job.column : blocks.values;
   job.first = in.bounds ? in.bounds[job.row] : 0;
   job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
 }
@@ -66,14 +73,16 @@ inline void place(Job& job, int64_t i, int64_t blocks, int64_t block) {
 inline void lay_out(Job& job, Scratch& scratch) {
   const int64_t wide = kTokens * job.keys, tile = kTokens * job.values;
   for (float** part : {&job.x, &job.alphas, &job.y, &job.entering, &job.x_lanes}) *part = scratch.take(wide);
+  job.theta = job.all == job.keys ? job.x : scratch.take(kTokens * job.all);
   job.spare = scratch.take(wide > tile ? wide : tile);
   for (float** part : {&job.v, &job.o}) *part = scratch.take(tile);
-  for (float** part : {&job.top, &job.scale, &job.beyond}) *part = scratch.take(job.keys);
+  for (float** part : {&job.top, &job.beyond}) *part = scratch.take(job.all);
+  job.scale = scratch.take(job.keys);
   job.scores = scratch.take(kTokens * kTokens);
   job.sums = job.sums_at(scratch.take(job.sums_size()));
   const Floats d;
-  fill(job.beyond, job.keys, 0);
-  for (int64_t l = job.in.latents; l < job.keys; ++l) job.beyond[l] = -hn::GetLane(hn::Inf(d));
+  fill(job.beyond, job.all, 0);
+  for (int64_t l = job.in.latents; l < job.all; ++l) job.beyond[l] = -hn::GetLane(hn::Inf(d));
 }
 
 // --- States: [h,L,width] outside, padded inside. ---
@@ -82,20 +91,20 @@ inline float* state_address(const Job& job, const States& states, int64_t width)
   return states.data + (job.row * states.heads + job.head / states.repeat) * job.in.latents * width;
 }
 
-// [L]; where there is none, `missing`
+// Its own of [L]; where there is none, `missing`
 inline void read_latents(const Job& job, const States& from, float missing, float* to) {
   if (!from.data) return fill(to, job.keys, missing);
-  read_row(state_address(job, from, 1), 1, job.in.latents, 1.0f, to, job.keys);
+  read_row(state_address(job, from, 1) + job.key, 1, job.key_count, 1.0f, to, job.keys);
 }
 
 inline void read_state(const Job& job, const States& states, float* to) {
   const int64_t width = job.in.values;
   if (!states.data) return fill(to, job.keys * job.values, 0);
-  const float* from = state_address(job, states, width) + job.column;
-  for (int64_t l = 0; l < job.in.latents; ++l) {
+  const float* from = state_address(job, states, width) + job.key * width + job.column;
+  for (int64_t l = 0; l < job.key_count; ++l) {
     read_row(from + l * width, 1, job.columns, 1.0f, to + l * job.values, job.values);
   }
-  fill(to + job.in.latents * job.values, (job.keys - job.in.latents) * job.values, 0);
+  fill(to + job.key_count * job.values, (job.keys - job.key_count) * job.values, 0);
 }
 
 // Of heads that share a state the first writes it.
@@ -115,7 +124,8 @@ inline void write_state(const Job& job, const float* from, const States& states)
 inline void read_sums(const Job& job, const Sums& to) {
   const Floats d;
   read_latents(job, job.in.normalizer, 0, to.alpha);
-  read_latents(job, job.in.maximum, -hn::GetLane(hn::Inf(d)), to.maximum);
+  if (!job.in.maximum.data) return fill(to.maximum, job.all, -hn::GetLane(hn::Inf(d)));
+  read_row(state_address(job, job.in.maximum, 1), 1, job.in.latents, 1.0f, to.maximum, job.all);
 }
 
 // --- A tile of n tokens behind the sums `before`. ---
@@ -132,10 +142,10 @@ HWY_INLINE Vec reciprocal(Floats d, Vec x) {
 inline bool find_top(const Job& job, int64_t n, const Sums& before) {
   const Floats d;
   bool fits = true;
-  for (int64_t l = 0; l < job.keys; l += kLanes) {
-    const Vec first = hn::Max(hn::Load(d, before.maximum + l), hn::Load(d, job.x + l));
+  for (int64_t l = 0; l < job.all; l += kLanes) {
+    const Vec first = hn::Max(hn::Load(d, before.maximum + l), hn::Load(d, job.theta + l));
     Vec top = first;
-    for (int64_t t = 1; t < n; ++t) top = hn::Max(top, hn::Load(d, job.x + t * job.keys + l));
+    for (int64_t t = 1; t < n; ++t) top = hn::Max(top, hn::Load(d, job.theta + t * job.all + l));
     hn::Store(top, d, job.top + l);
     const Vec rise = hn::IfThenZeroElse(hn::Eq(top, first), hn::Sub(top, first));  // both may be -inf
     fits = hn::AllTrue(d, hn::Le(rise, hn::Set(d, kRise))) && fits;
@@ -143,53 +153,84 @@ inline bool find_top(const Job& job, int64_t n, const Sums& before) {
   return n == 1 || fits;
 }
 
-// θ becomes x, and every token's α against the same maximum; `behind`, which may be `before`, gets α and the maximum
-// behind the tile.
+// Of θ x, and every token's α against the same maximum; `behind`, which may be `before`, gets α and the maximum behind
+// the tile.
 inline void write_keys(const Job& job, int64_t n, const Sums& before, const Sums& behind) {
   const Floats d;
   const Vec minus = hn::Neg(hn::Inf(d));
   for (int64_t l = 0; l < job.keys; l += kLanes) {
-    const Vec top = hn::Load(d, job.top + l), seen = hn::IfThenZeroElse(hn::Eq(top, minus), top);
-    const Vec scale = exp_of(d, hn::Sub(hn::Load(d, before.maximum + l), seen));
+    const Vec top = hn::Load(d, job.top + job.key + l), seen = hn::IfThenZeroElse(hn::Eq(top, minus), top);
+    const Vec scale = exp_of(d, hn::Sub(hn::Load(d, before.maximum + job.key + l), seen));
     const Vec entered = hn::Mul(scale, hn::Load(d, before.alpha + l));
     Vec sum = hn::Zero(d);  // of its own, as the state's is: α is then rounded once a tile, not once a token
     hn::Store(scale, d, job.scale + l);
-    for (int64_t i = l; i < n * job.keys; i += job.keys) {
-      const Vec x = exp_of(d, hn::Sub(hn::Load(d, job.x + i), seen));
+    const float* theta = job.theta + job.key + l;
+    for (int64_t i = l; i < n * job.keys; i += job.keys, theta += job.all) {
+      const Vec x = exp_of(d, hn::Sub(hn::Load(d, theta), seen));
       sum = hn::Add(sum, x);
       hn::Store(x, d, job.x + i);
       hn::Store(hn::Add(entered, sum), d, job.alphas + i);
     }
     hn::Store(hn::Add(entered, sum), d, behind.alpha + l);
-    hn::Store(top, d, behind.maximum + l);
   }
+  copy(job.top, job.all, behind.maximum);
   fill(job.x + n * job.keys, (kTokens - n) * job.keys, 0);
 }
 
-// Row t's factor of the exponentials: 1 / Σ exp(y - peak), which it puts in y's place.
-inline float softmax_row(const Job& job, float* y) {
+// Of a query's softmax: the largest logit, and 1 / Σ exp(y - peak).
+struct Softmax {
+  float peak = 0, factor = 1;
+};
+
+// The largest of all latents.
+inline float peak_of(const Job& job, const float* y) {
   const Floats d;
-  Vec most = hn::Neg(hn::Inf(d)), sum = hn::Zero(d);
+  Vec most = hn::Neg(hn::Inf(d));
   for (int64_t l = 0; l < job.keys; l += kLanes) {
     most = hn::Max(most, hn::Add(hn::Load(d, y + l), hn::Load(d, job.beyond + l)));
   }
-  const Vec peak = hn::MaxOfLanes(d, most);
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+// exp(y - peak) of its own latents in y's place. Returns their sum.
+inline float write_exponentials(const Job& job, float peak, float* y) {
+  const Floats d;
+  Vec sum = hn::Zero(d);
   for (int64_t l = 0; l < job.keys; l += kLanes) {
-    const Vec e = exp_of(d, hn::Sub(hn::Add(hn::Load(d, y + l), hn::Load(d, job.beyond + l)), peak));
+    const Vec logit = hn::Add(hn::Load(d, y + l), hn::Load(d, job.beyond + job.key + l));
+    const Vec e = exp_of(d, hn::Sub(logit, hn::Set(d, peak)));
     sum = hn::Add(sum, e);
     hn::Store(e, d, y + l);
   }
-  return 1 / hn::GetLane(hn::SumOfLanes(d, sum));
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// What is to be done with the softmaxes of a tile's queries: kept, or known from before.
+struct Softmaxes {
+  Softmax* all = nullptr;
+  bool known = false;
+};
+
+// Row t's factor of the exponentials, which it puts in y's place.
+inline float softmax_row(const Job& job, float* y, const Softmaxes& softmaxes, int64_t t) {
+  if (softmaxes.known) {
+    write_exponentials(job, softmaxes.all[t].peak, y);
+    return softmaxes.all[t].factor;
+  }
+  const float peak = peak_of(job, y);
+  const Softmax found{peak, 1 / write_exponentials(job, peak, y)};
+  if (softmaxes.all) softmaxes.all[t] = found;
+  return found.factor;
 }
 
 // The queries as what the state is read with: p / α, 0 where nothing was seen. With kKeep p stays, and of α its
 // inverse.
 template <bool kKeep>
-void write_queries(const Job& job, int64_t n) {
+void write_queries(const Job& job, int64_t n, const Softmaxes& softmaxes = {}) {
   const Floats d;
   for (int64_t t = 0; t < n; ++t) {
     float* y = job.y + t * job.keys;
-    const Vec factor = hn::Set(d, job.in.softmax ? softmax_row(job, y) : 1.0f);
+    const Vec factor = hn::Set(d, job.in.softmax ? softmax_row(job, y, softmaxes, t) : 1.0f);
     for (int64_t l = 0; l < job.keys; l += kLanes) {
       const int64_t i = t * job.keys + l;
       const Vec alpha = hn::Load(d, job.alphas + i), p = hn::Mul(hn::Load(d, y + l), factor);
@@ -225,7 +266,9 @@ inline void look_ahead(const Job& job, int64_t start, std::initializer_list<cons
   if (start < 0 || start >= job.length) return;
   const int64_t left = job.length - start;
   const Stretch at = job.stretch(start, left < kTokens ? left : kTokens);
-  for (const Timed* x : wide) job.fetcher->add(*x, at, 0, job.in.latents);
+  for (const Timed* x : wide) {
+    x == &job.in.theta ? job.fetcher->add(*x, at, 0, job.in.latents) : job.fetcher->add(*x, at, job.key, job.key_count);
+  }
   for (const Timed* x : tall) job.fetcher->add(*x, at, job.column, job.columns);
 }
 
@@ -236,7 +279,7 @@ enum class Want { kOutputs, kSums, kScales };
 template <Want kWant>
 void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, const Sums& behind) {
   const Stretch at = job.stretch(start, n);
-  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.x, job.keys);
+  read_tile(job.in.theta, at, 0, job.in.latents, 1, job.theta, job.all);
   if (!find_top(job, n, before)) {
     run_tile<kWant>(job, start, n / 2, before, behind);
     return run_tile<kWant>(job, start + n / 2, n - n / 2, behind, behind);
