@@ -190,9 +190,11 @@ def test_gradients(name):
     assert torch.autograd.gradcheck(function, tensors)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)  # float32 has kernels
 @pytest.mark.parametrize("name", NAMES)
-def test_compiles_whole(name):
+def test_compiles_whole(name, dtype):
     function, tensors = small(name)
+    tensors = [x.detach().to(dtype).requires_grad_() for x in tensors]
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*tensors), function(*tensors))
 

@@ -32,18 +32,29 @@ Tensor run(const Inputs& in, const LolcatsRule& rule) {
   return lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, in.factor, rule);
 }
 
+// The same rows as packed sequences.
+Tensor run_packed(const Inputs& in, const LolcatsRule& rule) {
+  const int64_t rows = in.q.size(0), tokens = in.q.size(1);
+  const auto packed = [](const Tensor& x) { return x.flatten(0, 1).unsqueeze(0); };
+  const Tensor bounds = at::arange(rows + 1, at::kLong) * tokens;
+  return lolcats(packed(in.q), packed(in.k), packed(in.v), packed(in.phi_q), packed(in.phi_k), in.factor, rule, bounds)
+      .view({rows, tokens, in.factor.size(0), in.v.size(3)});
+}
+
 TEST(Lolcats, EveryMixtureAndLayoutEqualsItsDefinition) {
   for (const LolcatsLayout layout : kLayouts) {
     for (const LolcatsMixture mixture : kMixtures) {
       for (const auto& [tokens, window] : {std::pair{1, 1}, {9, 4}, {16, 4}, {17, 1}, {65, 16}, {30, 64}}) {
         const LolcatsRule rule{window, layout, mixture, tokens % 2 ? std::optional<double>(0.3) : std::nullopt};
         const Inputs in = random_inputs(tokens);
-        const Tensor got = run(in, rule);
         const Tensor right = lolcats_reference(in.q, in.k, in.v, in.phi_q, in.phi_k, in.factor, rule);
-        EXPECT_CLOSE(got, right, 1e-10) << tokens << " " << window;
         const auto weights = testing::weights_like({right});
-        testing::expect_gradients_close(testing::gradients({got}, weights, in.all()),
-                                        testing::gradients({right}, weights, in.all()), 1e-9);
+        for (const auto form : {run, run_packed}) {
+          const Tensor got = form(in, rule);
+          EXPECT_CLOSE(got, right, 1e-10) << tokens << " " << window;
+          testing::expect_gradients_close(testing::gradients({got}, weights, in.all()),
+                                          testing::gradients({right}, weights, in.all()), 1e-9);
+        }
       }
     }
   }

@@ -128,7 +128,7 @@ Tensor sliding_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1) 
 }
 
 // Query i of these sees the keys of its own block of w and all before: the blocks' sums, added up.
-Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, int64_t w) {
+Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, int64_t w, bool fused) {
   const int64_t queries = phi_q.size(1), padding = phi_k.size(1) - queries;
   const int64_t heads = std::max({phi_q.size(2), phi_k.size(2), v1.size(2)});
   const auto blocks = [&](const Tensor& x) {  // [B,H,n,w,·]
@@ -136,7 +136,7 @@ Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, 
   };
   const Tensor padded = padding == 0 ? phi_q : at::constant_pad_nd(phi_q, {0, 0, 0, 0, 0, padding});
   const Tensor q = blocks(padded), k = blocks(phi_k), values = blocks(v1);
-  const Tensor sums = lolcats_fused::takes({q, k, values})
+  const Tensor sums = fused && lolcats_fused::takes({q, k, values})
                           ? lolcats_fused::block_sums(q, k, values)
                           : at::matmul(q, at::matmul(k.transpose(3, 4), values).cumsum(2));
   return sums.flatten(2, 3).narrow(2, 0, queries).transpose(1, 2);
@@ -238,33 +238,17 @@ LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_facto
   return {join_linear(near, far, window_factor.to(type), rule.mixture), state};
 }
 
-Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
-  const NoAutocast as_given;
-  const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
-  const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule);
-  LolcatsCall call = call_from_zero(q, k, v, rule, cu_seqlens);
-  const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
-  const Tensor row = sequence_numbers(call.key_bounds, call.k);
-  const Tensor position =
-      at::arange(call.k.sym_size(1), row.options()) - call.key_bounds.slice(0, 0, -1).index_select(0, row);
-  call.phi_q = pack(phi_q);
-  call.past_phi = pack(phi_k);
-  call.past_v = call.v;
-  call.past_bounds = call.key_bounds;
-  call.past_time = lolcats_leaves_at(position, rule);
-  const LolcatsResult result = lolcats_packed(call, window_factor, rule);
-  return result.o.view_symint({q.sym_size(0), q.sym_size(1), heads, v.sym_size(3)}).to(v.scalar_type());
-}
-
 LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule) {
   const int64_t w = rule.window;
   if (rule.layout == LolcatsLayout::kSliding) return {std::min(tokens, w), std::max<int64_t>(tokens - w, 0)};
   return {std::min(tokens, 2 * w), std::max<int64_t>((tokens + w - 1) / w - 2, 0) * w};
 }
 
-Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                     const Tensor& window_factor, const LolcatsRule& rule) {
+namespace {
+
+// `fused`: by kernels of its own where they take it, which are no operators.
+Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                  const Tensor& window_factor, const LolcatsRule& rule, bool fused) {
   const NoAutocast as_given;
   const int64_t batch = q.size(0), tokens = q.size(1);
   const int64_t heads =
@@ -279,14 +263,49 @@ Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   if (keys == 0) return near.o;
   const Tensor v1 = with_ones(v.narrow(1, 0, keys), type);
   const Tensor far = expand_heads(sliding ? sliding_sums(phi_q.to(type), phi_k.to(type), v1)
-                                          : terrace_sums(phi_q.to(type), phi_k.to(type), v1, rule.window),
+                                          : terrace_sums(phi_q.to(type), phi_k.to(type), v1, rule.window, fused),
                                   heads);
   const auto later = [first = first](const Tensor& x) { return x.slice(1, first); };
   const SoftmaxPart rest{later(near.o), later(near.lse), later(near.row_max)};
-  const bool fused = lolcats_fused::takes({rest.o, rest.lse, rest.row_max, far, window_factor});
+  fused = fused && lolcats_fused::takes({rest.o, rest.lse, rest.row_max, far, window_factor});
   const Tensor joined = fused ? lolcats_fused::join(rest, far, window_factor, rule.mixture)
                               : join_linear(rest, far, window_factor.to(type), rule.mixture);
   return at::cat({near.o.narrow(1, 0, first), joined}, 1);
+}
+
+}  // namespace
+
+Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
+  const NoAutocast as_given;
+  const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
+  const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule);
+  // Whole sequences of known sizes need no list of what comes when. By operators alone: this is one itself, which others
+  // trace.
+  const auto known = [](const Tensor& x) { return !x.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };
+  const bool dense = !cu_seqlens && known(q) && known(k) && known(v) && known(phi_q) && known(phi_k);
+  const LolcatsFar parts = dense ? lolcats_far(q.size(1), rule) : LolcatsFar{};
+  if (parts.keys > 0 && q.size(0) > 0) {
+    const Tensor queries = phi_q.slice(1, parts.first_query), keys = phi_k.slice(1, 0, parts.keys);
+    return dense_form(q, k, v, queries, keys, window_factor, rule, /*fused=*/false).to(v.scalar_type());
+  }
+  LolcatsCall call = call_from_zero(q, k, v, rule, cu_seqlens);
+  const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
+  const Tensor row = sequence_numbers(call.key_bounds, call.k);
+  const Tensor position =
+      at::arange(call.k.sym_size(1), row.options()) - call.key_bounds.slice(0, 0, -1).index_select(0, row);
+  call.phi_q = pack(phi_q);
+  call.past_phi = pack(phi_k);
+  call.past_v = call.v;
+  call.past_bounds = call.key_bounds;
+  call.past_time = lolcats_leaves_at(position, rule);
+  const LolcatsResult result = lolcats_packed(call, window_factor, rule);
+  return result.o.view_symint({q.sym_size(0), q.sym_size(1), heads, v.sym_size(3)}).to(v.scalar_type());
+}
+
+Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
+                     const Tensor& window_factor, const LolcatsRule& rule) {
+  return dense_form(q, k, v, phi_q, phi_k, window_factor, rule, /*fused=*/true);
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {

@@ -73,7 +73,7 @@ Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
 // Dense sequences of T tokens from zero: only the queries from `first_query` on have a linear part, which only the
 // first `keys` keys reach.
 struct LolcatsFar {
-  int64_t first_query, keys;
+  int64_t first_query = 0, keys = 0;
 };
 LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule);
 // The same result as lolcats, faster, of features of these queries [B,T-first_query,h,F] and keys [B,keys,h,F] alone;
