@@ -295,17 +295,27 @@ HWY_EXPORT(backward_strips);
 HWY_EXPORT(forward_passages);
 HWY_EXPORT(backward_passages);
 
-// As many strips a task as leave every thread one. Where there are fewer strips than half the threads, time is shared
-// out, too: every chunk is then walked over twice. No bit depends on it.
+// Tasks of neighbouring strips over a part of the time, so that memory is read row by row: of as many strips as leave every
+// thread one. Where there are fewer strips than half the threads, time is shared out, too: every chunk is then walked over
+// twice. No bit depends on it.
+void share_out(ScanKernel& scan, int64_t strips, int64_t threads) {
+  constexpr int64_t kShortest = 1024, kLeast = 128, kTasksAThread = 2;  // tokens of what is cut, and of a part
+  const int64_t tasks = scan.rows * strips, parts = scan.tokens < kShortest ? 1 : scan.tokens / kLeast;
+  const auto groups = [&] { return scan.rows * ((strips + scan.together - 1) / scan.together); };
+  if (tasks == 0 || 2 * tasks > threads || scan.bounds) {
+    scan.together = std::clamp<int64_t>(tasks / threads, 1, std::min(strips, kMostTogether));
+    return;
+  }
+  scan.together = std::min(strips, kMostTogether);
+  while (scan.together > 1 && groups() * parts < kTasksAThread * threads) scan.together = (scan.together + 1) / 2;
+  scan.parts = std::clamp<int64_t>(kTasksAThread * threads / groups(), 1, parts);
+}
+
 template <class Body>
 void run(ScanKernel scan, const kernels::Parallel& parallel, Body find_passages, Body body) {
-  constexpr int64_t kLeast = 512;  // tokens of a part
-  const int64_t strips = HWY_DYNAMIC_DISPATCH(strips)(scan), tasks = scan.rows * strips;
-  scan.together = std::clamp<int64_t>(tasks / parallel.threads, 1, std::min(strips, kMostTogether));
+  const int64_t strips = HWY_DYNAMIC_DISPATCH(strips)(scan);
   scan.past_caches = kernels::goes_past_caches(scan.rows * scan.tokens * scan.channels, scan.channels);
-  if (tasks > 0 && 2 * tasks <= parallel.threads && !scan.bounds) {
-    scan.parts = std::clamp<int64_t>(2 * parallel.threads / tasks, 1, std::max<int64_t>(scan.tokens / kLeast, 1));
-  }
+  share_out(scan, strips, parallel.threads);
   const int64_t count = scan.parts * scan.rows * ((strips + scan.together - 1) / scan.together);
   if (scan.parts == 1) return kernels::run_tasks(scan, count, parallel, body);
   const kernels::Shared memory(HWY_DYNAMIC_DISPATCH(passages_size)(scan));

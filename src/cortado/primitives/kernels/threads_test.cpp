@@ -349,7 +349,9 @@ void check_elementwise(int64_t batch, int64_t time, int64_t channels, bool rever
 TEST(KernelThreads, ElementwiseScan) { check_elementwise(kBatch, kTime, 200, false); }
 
 TEST(KernelThreads, ElementwiseScanOfFewChannels) {
-  for (const bool reverse : {false, true}) check_elementwise(1, 1999, 40, reverse);
+  for (const int64_t channels : {40, 100}) {  // one strip or two, which a task of part of the time has together
+    for (const bool reverse : {false, true}) check_elementwise(1, 1999, channels, reverse);
+  }
 }
 
 }  // namespace
