@@ -3,6 +3,7 @@
 #include "cortado/compare/compare.h"
 #include "cortado/models/language_model.h"
 #include "cortado/nn/autocast.h"
+#include "cortado/nn/weights.h"
 
 namespace cortado {
 namespace {
@@ -33,9 +34,8 @@ double distance(const Tensor& x, const Tensor& y) {
 std::unique_ptr<LanguageModel> copy_of(const LanguageModel& model, at::Device device, at::ScalarType type) {
   const at::NoGradGuard unrecorded;
   auto there = std::make_unique<LanguageModel>(model.config());
-  const auto weights = model.named_parameters(), drawn = model.named_buffers();
-  for (const auto& entry : there->named_parameters()) entry.value().copy_(weights[entry.key()]);
-  for (const auto& entry : there->named_buffers()) entry.value().copy_(drawn[entry.key()]);
+  const auto weights = named_weights(model);
+  for (const auto& entry : named_weights(*there)) entry.value().copy_(weights[entry.key()]);
   there->to(device, type);
   return there;
 }

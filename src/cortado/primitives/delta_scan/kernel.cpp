@@ -54,8 +54,12 @@ void forward(Tile& tile, int64_t begin, int64_t end) {
     read_held(tile, at);
     read_reads(job, at);
     look_ahead(job, i + 1, true);
-    if (tile.all_scores) turn_to(tile, i);
-    tile.all_scores ? score_one(job) : score_pairs<2>(job);
+    if (tile.all_scores) {  // over time: the second read's are known
+      turn_to(tile, i);
+      score_one(job);
+    } else {
+      score_pairs<2>(job);
+    }
     find_corrections(tile, job.state);
     job.v_rows = {job.v, job.values};
     read_by_scores(job, at);
@@ -291,7 +295,7 @@ void work_step(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(do_steps)(*static_cas
 void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const gated::OverTime plan(scan, parallel.threads, /*by_rows=*/false);
   const kernels::Blocks& blocks = plan.kept.blocks;
-  const int64_t rows = plan.streams * kernels::divided(scan.tokens, 16) * 16, pairs = rows * 16;
+  const int64_t rows = plan.streams * kernels::padded(scan.tokens), pairs = rows * 16;
   const int64_t errors = scan.dx.data ? rows * blocks.count() * blocks.values : 0;
   const kernels::Shared memory(plan.size() + plan.directions * pairs + errors);
   float *const kept = memory.data(), *const scores = kept + plan.size(),

@@ -73,9 +73,9 @@ inline void place(Job& job, const Jobs& jobs, int64_t i) {
   job.first = in.bounds ? in.bounds[job.row] : 0;
   job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
   job.key = blocks.key(i);
-  job.key_count = in.keys - job.key < blocks.keys ? in.keys - job.key : blocks.keys;
+  job.key_count = blocks.keys_of(i, in.keys);
   job.column = blocks.value(i);
-  job.columns = in.values - job.column < blocks.values ? in.values - job.column : blocks.values;
+  job.columns = blocks.values_of(i, in.values);
 }
 
 inline void lay_out(Job& job, Scratch& scratch) {

@@ -214,10 +214,10 @@ void add_bonus(const FormInputs& in, const FormOptions& options, double factor, 
 bool tokens_take(const FormInputs& in, const FormOptions& options, double factor) {
   const bool factors = options.decay == DecayKind::kFactors;
   const int64_t widest = std::max(in.x.size(3), in.v.size(3));
-  return in.x.is_cuda() && options.type == at::kFloat && widest <= kTokenWidest &&
+  return cuda::is_there(in.x) && options.type == at::kFloat && widest <= kTokenWidest &&
          !(options.want_y && options.want_w) &&
          !(factors && (options.want_gate || in.beta.defined() || in.bonus.defined())) && factor != 0 &&
-         in.x.numel() > 0 && in.v.numel() > 0 && cuda::usable(in.x.device().index()) &&
+         in.v.numel() > 0 &&
          cuda::machine_of(in.x).shared_bytes() >= gpu_token_shared_bytes(walk_keys(widest), Gates::kKeys);
 }
 

@@ -18,9 +18,11 @@ namespace {  // internal linkage: included by units compiled for other instructi
 constexpr int64_t kSegment = 8, kSegmentTokens = 16 * kSegment;
 
 inline int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
+inline int64_t padded(int64_t n) { return divided(n, 16) * 16; }
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Columns of a block, a multiple of `unit`, where there are `threads` for so many streams.
-inline int64_t block_of_columns(int64_t values, int64_t streams, int64_t threads, int64_t unit) {
+// Rows or columns of a block, a multiple of `unit`, where there are `threads` for so many streams.
+inline int64_t block_size(int64_t values, int64_t streams, int64_t threads, int64_t unit) {
   return divided(divided(values, divided(threads, streams)), unit) * unit;
 }
 
@@ -39,19 +41,22 @@ struct Blocks {
   // Where block number i begins.
   int64_t key(int64_t i) const { return i % count() / across * keys; }
   int64_t value(int64_t i) const { return i % across * values; }
+  // How many of a state's rows and columns it has; the last ones have what is left.
+  int64_t keys_of(int64_t i, int64_t all) const { return least(all - key(i), keys); }
+  int64_t values_of(int64_t i, int64_t all) const { return least(all - value(i), values); }
 };
 
 inline Blocks whole_state(int64_t keys, int64_t values) { return {.keys = keys, .values = values}; }
 
 // Of columns: for states whose rows need one another.
 inline Blocks column_blocks(int64_t keys, int64_t values, int64_t streams, int64_t threads, int64_t unit) {
-  const int64_t block = block_of_columns(values, streams, threads, unit);
+  const int64_t block = block_size(values, streams, threads, unit);
   return {.keys = keys, .values = block, .across = divided(values, block)};
 }
 
 // Of rows, which leave every gate to one block; and of columns where that does not suffice.
 inline Blocks row_blocks(int64_t keys, int64_t values, int64_t streams, int64_t threads) {
-  const int64_t block = block_of_columns(keys, streams, threads, 16), down = divided(keys, block);
+  const int64_t block = block_size(keys, streams, threads, 16), down = divided(keys, block);
   Blocks blocks = column_blocks(block, values, streams * down, threads, 16);
   blocks.down = down;
   return blocks;
@@ -67,9 +72,7 @@ struct Kept {
   Kept() = default;
   // Each block keeps `beside` numbers with its state's.
   Kept(int64_t tokens, const Blocks& of, int64_t beside)
-      : segments(divided(tokens, kSegmentTokens)),
-        blocks(of),
-        room(divided(of.keys, 16) * 16 * (divided(of.values, 16) * 16) + beside) {}
+      : segments(divided(tokens, kSegmentTokens)), blocks(of), room(padded(of.keys) * padded(of.values) + beside) {}
 
   // Where number i of all streams' blocks keeps its segments.
   template <class T>
@@ -80,11 +83,9 @@ struct Kept {
   // The state [keys, values] at one of a stream's bounds, from its blocks, whose rows are `width` apart.
   void gather(const float* all, int64_t stream, int64_t segment, int64_t keys, int64_t width, int64_t values,
               float* to) const {
-    const auto least = [](int64_t a, int64_t b) { return a < b ? a : b; };
     for (int64_t i = 0; i < blocks.count(); ++i) {
       const float* from = of(all, stream * blocks.count() + i) + segment * room;
-      const int64_t key = blocks.key(i), value = blocks.value(i),
-                    rows = least(keys - key, divided(blocks.keys, 16) * 16);
+      const int64_t key = blocks.key(i), value = blocks.value(i), rows = least(keys - key, padded(blocks.keys));
       const size_t bytes = static_cast<size_t>(least(values - value, width)) * sizeof(float);
       for (int64_t k = 0; k < rows; ++k) memcpy(to + (key + k) * values + value, from + k * width, bytes);
     }
@@ -104,7 +105,7 @@ thread_local Arena shared_arena;
 // time.
 class Shared {
  public:
-  explicit Shared(int64_t floats) : data_(shared_arena.take(divided(floats, 16) * 16)) {}
+  explicit Shared(int64_t floats) : data_(shared_arena.take(padded(floats))) {}
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
   ~Shared() { shared_arena.reset(); }

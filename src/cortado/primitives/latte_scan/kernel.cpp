@@ -165,8 +165,8 @@ struct Segment {
     kept.gather(all, stream, number, job.keys, width, job.values, to);
     for (int64_t i = 0; i < blocks.count(); i += blocks.across) {
       const float* alpha = kept.of(all, stream * blocks.count() + i) + number * kept.room + rows * width;
-      const int64_t key = blocks.key(i), left = job.keys - key;
-      copy(alpha, left < rows ? left : rows, sums.alpha + key);
+      const int64_t key = blocks.key(i);
+      copy(alpha, least(job.keys - key, rows), sums.alpha + key);
       if (i == 0) copy(alpha + rows, job.all, sums.maximum);
     }
   }
@@ -261,10 +261,10 @@ void work_grads(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_grads)(*static_c
 void work_rest(void* jobs, int64_t) { HWY_DYNAMIC_DISPATCH(run_rest)(*static_cast<Jobs*>(jobs)); }
 
 void run_over_time(const LatteKernel& call, const LatteGradients* gradients, const kernels::Parallel& parallel) {
-  const int64_t streams = call.rows * call.heads, keys = kernels::divided(call.latents, 16) * 16;
+  const int64_t streams = call.rows * call.heads, keys = kernels::padded(call.latents);
   const kernels::Blocks rows = kernels::row_blocks(call.latents, call.values, streams, parallel.threads),
                         whole = kernels::whole_state(call.latents, call.values);
-  LatteKept kept(call.tokens, rows, kernels::divided(rows.keys, 16) * 16 + keys);
+  LatteKept kept(call.tokens, rows, kernels::padded(rows.keys) + keys);
   const int64_t blocks = streams * rows.count(), all = blocks * kept.segments * kept.room;
   const int64_t tokens = streams * call.tokens, tiles = streams * kernels::divided(call.tokens, 16);
   const kernels::Shared memory(gradients ? 2 * all + tokens * (keys + 2) + tiles * 2 * keys : all);

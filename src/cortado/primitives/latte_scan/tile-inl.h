@@ -63,9 +63,9 @@ inline void place(Job& job, const Blocks& blocks, int64_t i) {
   job.row = stream / in.heads;
   job.head = stream % in.heads;
   job.key = blocks.key(i);
-  job.key_count = in.latents - job.key < blocks.keys ? in.latents - job.key : blocks.keys;
+  job.key_count = blocks.keys_of(i, in.latents);
   job.column = blocks.value(i);
-  job.columns = in.values - job.column < blocks.values ? in.values - job.column : blocks.values;
+  job.columns = blocks.values_of(i, in.values);
   job.first = in.bounds ? in.bounds[job.row] : 0;
   job.length = in.bounds ? in.bounds[job.row + 1] - job.first : in.tokens;
 }

@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "cortado/primitives/window_attention/kernel.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include "cortado/primitives/kernels/over_time.h"
 #include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/window_attention/few-inl.h"
 #include "cortado/primitives/window_attention/gradient-inl.h"
@@ -167,11 +168,12 @@ int64_t mean_visible(const AttentionKernel& call) {
 // two tasks see of each other is computed by both. All, where there are groups enough without, or where what one task leaves
 // of a row is the next one's: who has taken the maximum's gradient.
 int64_t queries_of_a_gradient_task(const AttentionKernel& call, const AttentionGradients& gradients, int64_t threads) {
-  const auto over = [](int64_t n, int64_t by) { return (n + by - 1) / by; };
-  const int64_t tiles = std::max<int64_t>(1, over(call.queries, kTile)), streams = streams_of(call);
-  if (gradients.grad_row_max || streams == 0 || 7 * streams > 4 * threads) return tiles * kTile;
-  const auto queries_of = [&](int64_t tasks) { return over(tiles, over(tasks, streams)) * kTile; };
-  const int64_t seen = over(mean_visible(call), kTile) * kTile;
+  using kernels::divided;
+  const int64_t tiles = std::max<int64_t>(1, divided(call.queries, kTile)), streams = streams_of(call);
+  const bool pays = kernels::pays_over_time(streams, call.queries, threads, 1.75);
+  if (gradients.grad_row_max || !pays) return tiles * kTile;
+  const auto queries_of = [&](int64_t tasks) { return divided(tiles, divided(tasks, streams)) * kTile; };
+  const int64_t seen = divided(mean_visible(call), kTile) * kTile;
   return std::max({queries_of(kTasksAThread * threads), kFewestQueries, std::min(seen, queries_of(threads))});
 }
 
