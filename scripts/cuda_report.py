@@ -27,6 +27,8 @@ def nvrtc():
     """The library of the wheel, or of a CUDA build of torch beside it; else the system's."""
     for place in map(pathlib.Path, sys.path):
         for found in sorted(place.glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True):
+            for beside in found.parent.glob("libnvrtc-builtins.so.*"):  # which older ones look for where the loader does
+                ctypes.CDLL(str(beside))
             return ctypes.CDLL(str(found))
     try:
         return ctypes.CDLL("libnvrtc.so")

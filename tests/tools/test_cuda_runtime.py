@@ -9,22 +9,32 @@ import pytest
 pytest.importorskip("nvidia", reason="pip install nvidia-cuda-nvrtc")
 
 
-@pytest.fixture(name="run", scope="module")
-def fixture_run(root, build, tmp_path_factory):
-    """run(cache) -> (what the test says it compiled, what the driver was asked)."""
+@pytest.fixture(name="say", scope="module")
+def fixture_say(root, build, tmp_path_factory):
+    """say(tests, more environment) -> (what the tests say, what the driver was asked)."""
     folder = tmp_path_factory.mktemp("driver")
     library = folder / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, root / "tests/tools/pretended_cuda.c"], check=True)
 
-    def run(cache):
+    def say(tests, **more):
         asked = folder / "asked"
         asked.unlink(missing_ok=True)
-        env = {**os.environ, "LD_PRELOAD": str(library), "CORTADO_PRETENDED_CUDA": str(asked), "CORTADO_CUDA_CACHE": str(cache),
-               "LD_LIBRARY_PATH": nvrtc_folder()}  # fmt: skip
-        command = [build / "bin/primitives_tests", "--gtest_filter=CudaRuntime.*"]
+        env = {**os.environ, "LD_PRELOAD": str(library), "CORTADO_PRETENDED_CUDA": str(asked), "LD_LIBRARY_PATH": nvrtc_folder(), **more}
+        command = [build / "bin/primitives_tests", f"--gtest_filter=CudaRuntime.{tests}"]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        return re.search(r"compiled (\d) from disk (\d)", done.stdout).groups(), asked.read_text().splitlines()
+        return done.stdout, asked.read_text().splitlines() if asked.exists() else []
+
+    return say
+
+
+@pytest.fixture(name="run", scope="module")
+def fixture_run(say):
+    """run(cache) -> (what the test says it compiled, what the driver was asked)."""
+
+    def run(cache):
+        said, asked = say("*", CORTADO_CUDA_CACHE=str(cache))
+        return re.search(r"compiled (\d) from disk (\d)", said).groups(), asked
 
     return run
 
@@ -39,6 +49,15 @@ def nvrtc_folder():
                 return folder
     pytest.skip("no libnvrtc")
     return None
+
+
+@pytest.mark.parametrize("capability, chosen", [
+    ("80", "sm_80"), ("89", "sm_89"), ("90", "sm_90a"), ("120", "sm_120"), ("129", r"sm_12\d"),  # that the compiler knows
+    ("75", r"\[cuda\] the kernels need compute capability 8.0, this GPU has 7.5"),
+    ("990", r"\[cuda\] NVRTC 1\d\.\d+ is too old for this GPU's compute capability 99.0")])  # fmt: skip
+def test_the_architecture_is_one_that_the_gpu_runs_and_the_compiler_knows(say, capability, chosen):
+    said, _ = say("ChoosesTheArchitecture", CORTADO_PRETENDED_CAPABILITY=capability)
+    assert re.search(rf"^chosen: {chosen}$", said, re.MULTILINE), said
 
 
 def test_a_kernel_is_compiled_once_and_launched(run, tmp_path):

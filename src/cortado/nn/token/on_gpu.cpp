@@ -108,7 +108,7 @@ Tensor gated_silu(const Tensor& x, const Map& gate, const Map& up) {
 
 bool gpu_norms(const Tensor& x, const Tensor& weight, int64_t groups) {
   return reads(x) && reads(weight) && weight.scalar_type() == x.scalar_type() && x.size(-1) == weight.numel() &&
-         x.size(-1) % (8 * groups) == 0 && x.numel() / x.size(-1) < (1 << 16);
+         x.size(-1) % (8 * groups) == 0 && x.numel() / x.size(-1) <= cuda::kMostRows;
 }
 
 Normed rms_norm_on_gpu(const Tensor& x, const OptionalTensor& branch, const Tensor& weight, double eps, int64_t groups,

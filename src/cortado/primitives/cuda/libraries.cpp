@@ -85,6 +85,8 @@ Compiler open_compiler() {
   if (!library) throw Failure("[cuda] there is no libnvrtc: pip install nvidia-cuda-nvrtc");
   Compiler c{};
   find(library, "nvrtcVersion", c.version);
+  find(library, "nvrtcGetNumSupportedArchs", c.count_architectures);
+  find(library, "nvrtcGetSupportedArchs", c.architectures);
   find(library, "nvrtcCreateProgram", c.create);
   find(library, "nvrtcCompileProgram", c.compile);
   find(library, "nvrtcGetProgramLogSize", c.log_size);

@@ -38,6 +38,8 @@ const Driver& driver();
 
 struct Compiler {
   int (*version)(int* major, int* minor);
+  int (*count_architectures)(int* count);
+  int (*architectures)(int* numbers);  // 90: sm_90
   int (*create)(Program* program, const char* text, const char* name, int headers, const char* const* texts,
                 const char* const* names);
   int (*compile)(Program program, int count, const char* const* options);

@@ -81,6 +81,29 @@ void keep_binary(const std::string& path, const std::string& binary) {
   }
 }
 
+// NVRTC's, and what it compiles for: a GPU runs binaries of those of its generation that came no later.
+std::string compiler_version() {
+  int major = 0, minor = 0;
+  compiler().version(&major, &minor);
+  return concat(major, ".", minor);
+}
+
+std::string architecture_of(int major, int minor) {
+  if (major < 8) throw Failure(concat("[cuda] the kernels need compute capability 8.0, this GPU has ", major, ".", minor));
+  int count = 0, best = 0;
+  compiler().count_architectures(&count);
+  std::vector<int> known(static_cast<size_t>(count));
+  compiler().architectures(known.data());
+  for (int number : known) {
+    if (number / 10 == major && number % 10 <= minor) best = std::max(best, number);
+  }
+  if (!best) {
+    throw Failure(concat("[cuda] NVRTC ", compiler_version(), " is too old for this GPU's compute capability ", major, ".",
+                         minor));
+  }
+  return concat("sm_", best, best == 90 && minor == 0 ? "a" : "");
+}
+
 class GpuMachine : public Machine {
  public:
   explicit GpuMachine(int device) : device_(device) {
@@ -92,9 +115,7 @@ class GpuMachine : public Machine {
     d.check(d.attribute(&major, 75, ordinal_), "cuDeviceGetAttribute");
     d.check(d.attribute(&minor, 76, ordinal_), "cuDeviceGetAttribute");
     d.check(d.version(&driver_version_), "cuDriverGetVersion");
-    if (major < 8)
-      throw Failure(concat("[cuda] the kernels need compute capability 8.0, this GPU has ", major, ".", minor));
-    architecture_ = concat("sm_", major, minor, major == 9 && minor == 0 ? "a" : "");
+    architecture_ = architecture_of(major, minor);
     stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
     if (!stream_of_) {  // torch is loaded, but its names are not for everybody
       void* torch = ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
@@ -102,7 +123,6 @@ class GpuMachine : public Machine {
         stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(torch, "aoti_torch_get_current_cuda_stream"));
     }
     if (!stream_of_) throw Failure("[cuda] this torch has no aoti_torch_get_current_cuda_stream");
-    compiler();
   }
 
   int multiprocessors() const override { return multiprocessors_; }
@@ -167,11 +187,9 @@ class GpuMachine : public Machine {
   Module module_of(const Kernel& kernel) {
     Module& module = modules_[{kernel.source, kernel.variant}];
     if (module) return module;
-    int major = 0, minor = 0;
-    compiler().version(&major, &minor);
     const std::string folder = cache_folder();
     const std::string what =
-        concat(text_of(kernel.source), kernel.variant, architecture_, major, ".", minor, driver_version_);
+        concat(text_of(kernel.source), kernel.variant, architecture_, compiler_version(), driver_version_);
     const std::string path = concat(folder, "/", in_file_name(kernel.source), "-", hash_text(what), ".cubin");
     std::string binary = folder.empty() ? "" : kept_binary(path);
     if (binary.empty()) {

@@ -39,6 +39,11 @@ TEST(CudaRuntime, SaysWhatDoesNotCompile) {
   }
 }
 
+TEST(CudaRuntime, ChoosesTheArchitecture) {
+  if (!std::getenv("CORTADO_PRETENDED_CAPABILITY")) GTEST_SKIP() << "tests/tools/test_cuda_runtime.py runs this";
+  std::cout << "chosen: " << (cuda::usable(0) ? cuda::describe(0).architecture : cuda::why_not(0)) << std::endl;
+}
+
 // Two launches of one kernel, one of another of the same file.
 TEST(CudaRuntime, CompilesKeepsAndLaunches) {
   if (!pretended()) GTEST_SKIP() << "tests/tools/test_cuda_runtime.py runs this";

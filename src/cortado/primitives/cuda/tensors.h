@@ -29,7 +29,10 @@ struct GpuBounds {
 // Whether x has numbers: where a graph is traced tensors are shapes alone.
 inline bool has_numbers(const Tensor& x) { return !x.unsafeGetTensorImpl()->is_python_dispatch(); }
 
-// Whether kernels can read it: numbers, and some of them, on a GPU that has kernels.
+// What a grid has at most along y and z, where kernels have the batch's rows.
+constexpr int64_t kMostRows = (1 << 16) - 1;
+
+// Whether kernels can read it: numbers, and some of them, of [B,T,...] no more rows than a grid has, on a GPU that has kernels.
 bool is_there(const Tensor& x);
 
 // A type of 16 bits; and what a kernel is compiled with for it (device.h) beside other macros.

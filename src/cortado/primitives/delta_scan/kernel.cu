@@ -37,7 +37,7 @@ CORTADO_DELTA_CHANNELS(delta_channels_gradient, true)
 CORTADO_INVERSE(delta_inverse, false, KEYS == 64 ? 6 : 4)
 CORTADO_INVERSE(delta_inverse_channels, true, KEYS == 64 ? 3 : 2)
 
-extern "C" __global__ void __launch_bounds__(512) delta_join(const cortado::delta::GpuDeltaJoin in) {
+extern "C" __global__ void __launch_bounds__(512, 1) delta_join(const cortado::delta::GpuDeltaJoin in) {
   cortado::delta::join_parts<KEYS>(in);
 }
 

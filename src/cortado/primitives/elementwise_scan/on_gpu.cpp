@@ -13,7 +13,7 @@ bool gpu_takes(std::initializer_list<Tensor> tensors, int64_t rows) {
     if (!x.is_cuda() || x.scalar_type() != at::kFloat || x.numel() == 0) return false;
     device = x.device().index();
   }
-  return device >= 0 && rows > 0 && rows < (1 << 16) && cuda::usable(device);
+  return device >= 0 && rows > 0 && rows <= cuda::kMostRows && cuda::usable(device);
 }
 
 GpuChannels gpu_channels(const Tensor& x) {

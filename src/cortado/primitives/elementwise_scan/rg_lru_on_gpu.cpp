@@ -136,7 +136,7 @@ bool gpu_takes_step(const RgLruStepInputs& in) {
     if (!x->is_cuda() || x->scalar_type() != at::kBFloat16) return false;
   }
   return in.x.size(1) == 1 && in.r_weight.size(1) % 2 == 0 && in.start.scalar_type() == at::kFloat &&
-         in.x.size(0) < (1 << 16) && in.r_weight.size(0) < (1 << 16);
+         in.x.size(0) <= cuda::kMostRows && in.r_weight.size(0) <= cuda::kMostRows;
 }
 
 RgLruStepMade rg_lru_step_on_gpu(const RgLruStepInputs& in, cuda::Machine& machine) {

@@ -172,16 +172,12 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   // o of 16 tokens of the chunk and 32 values.
   DEV void read(const Stage<kKeys>& in, int tile, int c) const {
     const bool steep = steep_[tile] == c;
-    float o[4][4] = {};
+    float o[4][4] = {}, a[2][4] = {};
+    if (kOnKeys && steep) steep_pairs(a, tile, c);  // before q takes registers
     u32 q[kKeys / 16][4];
     UNROLL for (int i = 0; i < kKeys / 16; ++i) left(q[i], in.q, lane_, tile * kGpuBlock, i);
     if constexpr (kOnKeys) {
-      float a[2][4] = {};
-      if (steep) {
-        steep_pairs(a, tile, c);
-      } else {
-        Base::multiply_keys(a, q, raised(), tile);
-      }
+      if (!steep) Base::multiply_keys(a, q, raised(), tile);
       add_values(o, a, in.v, tile, true);
       UNROLL_BY(1) for (int b = tile - 1; b >= 0; --b) {
         float far[2][4] = {};
@@ -198,7 +194,6 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
         Base::multiply_keys(far, q, in.k, b);
         add_values(o, far, in.v, b, false);
       }
-      float a[2][4] = {};
       Base::multiply_keys(a, q, in.k, tile);
       if (!steep) add_values(o, a, raised(), tile, true);
       lower(o, tile, c);

@@ -14,8 +14,8 @@ bool gpu_takes_step(const ScanCall& call) {
   for (const Tensor* y : {&in.x, &in.v, &in.g, &in.beta, &in.bonus, &call.query}) {
     if (!there(*y)) return false;
   }
-  return call.options.type == at::kFloat && x.numel() > 0 && v.numel() > 0 && x.size(0) < (1 << 16) &&
-         call.state_heads < (1 << 16) && (call.read_keys ? x.size(3) <= kGpuStepKeys : v.size(3) <= kGpuStepValues) &&
+  return call.options.type == at::kFloat && x.numel() > 0 && v.numel() > 0 && x.size(0) <= cuda::kMostRows &&
+         call.state_heads <= cuda::kMostRows && (call.read_keys ? x.size(3) <= kGpuStepKeys : v.size(3) <= kGpuStepValues) &&
          cuda::usable(x.device().index());
 }
 

@@ -74,7 +74,7 @@ DEV void Latte<kKeys, kTask, kApart>::find_dots(int stage) const {
   const int r = thread_ / 4;
   UNROLL_BY(1) for (int s = thread_ % 4; s <= r; s += 4) {
     float sum = 0;
-    UNROLL_BY(4) for (int pair = 0; pair < kKeys / 2; ++pair) {
+    UNROLL_BY(1) for (int pair = 0; pair < kKeys / 2; ++pair) {  // registers are few
       const u32 q = at(in.q, r, pair), k = at(in.k, s, pair);
       sum += unpack_low(q) * unpack_low(k) + unpack_high(q) * unpack_high(k);
     }

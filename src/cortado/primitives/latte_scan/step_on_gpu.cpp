@@ -14,8 +14,8 @@ bool gpu_takes_step(const GpuLatteInputs& in) {
     if (x->defined() && (!x->is_cuda() || x->scalar_type() == at::kDouble)) return false;
   }
   return !in.bounds && in.v.size(1) == 1 && in.v.numel() > 0 && in.theta.numel() > 0 && in.query.numel() > 0 &&
-         in.theta.size(3) <= kGpuStepLatents && in.v.size(0) < (1 << 16) &&
-         std::max(in.theta.size(2), in.v.size(2)) < (1 << 16) && cuda::usable(in.v.device().index());
+         in.theta.size(3) <= kGpuStepLatents && in.v.size(0) <= cuda::kMostRows &&
+         std::max(in.theta.size(2), in.v.size(2)) <= cuda::kMostRows && cuda::usable(in.v.device().index());
 }
 
 LatteResult step_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine) { return mixed_step_on_gpu(in, {}, machine); }

@@ -66,8 +66,8 @@ bool gpu_takes(const GpuInputs& in, const Bounds& bounds) {
   const int64_t rows = bounds.rows(in.x.size(0));
   return cuda::is_there(in.x) && (type == at::kFloat || cuda::is_short(type)) &&
          in.weight.scalar_type() != at::kDouble && (!in.initial.defined() || in.initial.scalar_type() != at::kDouble) &&
-         in.x.size(2) % 2 == 0 && in.weight.size(1) <= kGpuMostTaps && rows > 0 && rows < (1 << 16) &&
-         in.x.size(1) / kGpuConvTokens < (1 << 16) - 1;
+         in.x.size(2) % 2 == 0 && in.weight.size(1) <= kGpuMostTaps && rows > 0 && rows <= cuda::kMostRows &&
+         in.x.size(1) / kGpuConvTokens < cuda::kMostRows;
 }
 
 TensorTuple<2> forward_on_gpu(const GpuInputs& given, const Bounds& bounds, cuda::Machine& machine) {

@@ -98,7 +98,7 @@ bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAt
   }
   const int64_t rows = options.cu_seqlens ? options.cu_seqlens->numel() : q.size(0);
   return !options.extra_k && !options.softcap && (!options.first_key || options.first_key->is_cuda()) &&
-         rows < (1 << 16) && q.size(2) < (1 << 16) &&
+         rows <= cuda::kMostRows && q.size(2) <= cuda::kMostRows &&
          cuda::machine_of(q).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
 }
 

@@ -32,7 +32,7 @@ bool gpu_joins(const Ring& past, const Tensor& k, const Tensor& v) {
     if (!good || cuda::is_differentiated(*x)) return false;
   }
   return v.numel() > 0 && (past.k.size(1) + k.size(1)) * k.size(2) * k.size(3) < kMostNumbers &&
-         past.v.size(2) == k.size(2) && k.size(0) < (1 << 16);
+         past.v.size(2) == k.size(2) && k.size(0) <= cuda::kMostRows;
 }
 
 JoinedKeys join_ring_on_gpu(const Ring& past, const Tensor& k, const Tensor& v, cuda::Machine& machine) {
