@@ -315,9 +315,10 @@ def test_smollm2_goes_back_whole(smollm2, cortado, tmp_path):
     assert tokenizer.decode(written, skip_special_tokens=True).strip() == ours.stdout.strip() != ""
 
 
-def test_int8_smollm2_is_nearly_the_same_model(smollm2, language_model):
+@pytest.mark.parametrize("weights", ["int8", "int4"])  # its file's own matrices have 4 bits
+def test_narrow_smollm2_is_nearly_the_same_model(weights, smollm2, language_model):
     """The likeliest token and the logits, on what the model itself writes."""
-    wide, narrow = language_model(smollm2, "float32"), language_model(smollm2, "int8")
+    wide, narrow = language_model(smollm2, "float32"), language_model(smollm2, weights)
     with torch.no_grad():
         written = greedy(wide, torch.randint(0, 49152, (1, 8)), 200)
         expected, found = wide.forward(written), narrow.forward(written)
@@ -334,8 +335,8 @@ def evaluate(cortado, root, run, *options):
     return json.loads(done.stdout)[0]["perplexity"]
 
 
-def test_int8_smollm2_keeps_its_perplexity(cortado, root, smollm2):
+def test_narrow_smollm2_keeps_its_perplexity(cortado, root, smollm2):
     right = evaluate(cortado, root, smollm2)
-    for weights, most in (("int8", 0.03), ("bfloat16", 0.01), ("float16", 0.002)):
+    for weights, most in (("int8", 0.03), ("int4", 0.03), ("bfloat16", 0.01), ("float16", 0.002)):
         found = evaluate(cortado, root, smollm2, "--weights", weights)
         assert abs(found / right - 1) <= most, (weights, right, found)

@@ -90,7 +90,7 @@ std::shared_ptr<Mixer> plain_mixer(const LanguageModel& model, int64_t layer) {
   std::map<std::string, Tensor> unpacked;
   for (const auto& module : own->named_modules("", /*include_self=*/false)) {
     const auto* matrix = dynamic_cast<const MatrixModule*>(module.value().get());
-    if (matrix && matrix->int8()) unpacked[module.key() + ".weight"] = matrix->int8()->unpacked();
+    if (matrix && matrix->packed()) unpacked[module.key() + ".weight"] = matrix->packed()->unpacked();
   }
   std::shared_ptr<Mixer> copy;
   {

@@ -13,7 +13,7 @@
 namespace cortado {
 
 // A layer's mixer as its derivatives can be had, and for float32: the model's own, or where its weights are narrower
-// (int8, bfloat16, float16) a copy of them.
+// (int8, int4, bfloat16, float16) a copy of them.
 std::shared_ptr<Mixer> plain_mixer(const LanguageModel& model, int64_t layer);
 
 // The operators that the mixer calls for x [1, T, D], without derivatives.

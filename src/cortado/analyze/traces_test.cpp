@@ -240,7 +240,7 @@ TEST(PlainMixer, OfNarrowWeights) {
     };
     EXPECT_EQ(plain_mixer(*plain, 1), plain->mixers()[1]);
     const at::Tensor right = weights(*plain);
-    for (const auto format : {WeightFormat::kInt8, WeightFormat::kBFloat16}) {
+    for (const auto format : {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kBFloat16}) {
       const auto narrow = byte_model(settings);
       narrow->set_weight_format(format);
       EXPECT_NE(plain_mixer(*narrow, 1), narrow->mixers()[1]);

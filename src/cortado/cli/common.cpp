@@ -57,7 +57,7 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
 void add_weights_option(CLI::App& command, std::optional<std::string>& weights) {
   const HelpGroup group(command, "Common");
   option(command, "--weights", weights,
-         "keep the weights' matrices as int8, bfloat16 or float16, whatever --dtype calculates in",
+         "keep the weights' matrices as int4, int8, bfloat16 or float16, whatever --dtype calculates in",
          CLI::IsMember(weight_format_names()));
 }
 

@@ -161,7 +161,11 @@ std::map<std::string, MatrixModule*> Backbone::matrices() const {
 }
 
 void Backbone::set_weight_format(WeightFormat format, bool keep_values) {
-  for (const auto& [name, matrix] : matrices()) matrix->set_format(format, keep_values);
+  for (const auto& [name, matrix] : matrices()) {
+    // 4 bits of what words come in and go out by would cost more than they save.
+    const bool of_words = name == "embedding.weight" || name == "head.weight";
+    matrix->set_format(of_words && format == WeightFormat::kInt4 ? WeightFormat::kInt8 : format, keep_values);
+  }
   weight_format_ = format;
 }
 
@@ -169,7 +173,7 @@ int64_t Backbone::weight_bytes() const {
   int64_t bytes = 0;
   for (const Tensor& parameter : parameters())
     bytes += parameter.is_meta() ? 0 : static_cast<int64_t>(parameter.nbytes());
-  for (const auto& [name, matrix] : matrices()) bytes += matrix->int8() ? matrix->weight_bytes() : 0;
+  for (const auto& [name, matrix] : matrices()) bytes += matrix->packed() ? matrix->weight_bytes() : 0;
   return bytes;
 }
 

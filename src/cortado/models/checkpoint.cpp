@@ -129,7 +129,7 @@ std::map<std::string, std::string> load_weights(const ModelConfig& config, Backb
   auto parameters = named_weights(model);
   for (const auto& [name, tensor] : tensors) {
     const auto matrix = matrices.find(name);
-    if (matrix != matrices.end() && matrix->second->int8()) {
+    if (matrix != matrices.end() && matrix->second->packed()) {
       matrix->second->assign(tensor);
       file.map->release(tensor.const_data_ptr(), tensor.nbytes());
     } else if (const Tensor* parameter = parameters.find(name)) {

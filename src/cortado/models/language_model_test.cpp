@@ -298,7 +298,7 @@ TEST(Weights, NarrowOnesGiveNearlyTheSameModel) {
     save_weights(*model, run + "/last.safetensors");
     const Tensor tokens = at::randint(0, 300, {2, 21}, at::kLong), right = model->forward(tokens);
     const double loss = model->loss(tokens, tokens.roll(1, 1)).item<double>();
-    for (const auto& [name, most] : {std::pair{"bfloat16", 0.02}, {"float16", 0.003}, {"int8", 0.05}}) {
+    for (const auto& [name, most] : {std::pair{"bfloat16", 0.02}, {"float16", 0.003}, {"int8", 0.05}, {"int4", 0.5}}) {
       const auto narrow = open_model(run, {.weights = weight_format_of(name)});
       EXPECT_LE(relative_error(narrow->forward(tokens), right), most) << name;
       EXPECT_NEAR(narrow->loss(tokens, tokens.roll(1, 1)).item<double>(), loss, most) << name;

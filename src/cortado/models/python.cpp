@@ -17,12 +17,12 @@ namespace {
 class PythonLanguageModel : public torch::CustomClassHolder {
  public:
   // A run's folder; or the JSON text of a config with a vocabulary: random weights, from torch's generator. dtype
-  // "int8": such weights (for inference) and float32. `memory`: "", or the JSON text of Memory.
+  // "int8", "int4": such weights (for inference) and float32. `memory`: "", or the JSON text of Memory.
   PythonLanguageModel(const std::string& model, const std::string& dtype, const std::string& memory) {
     OpenOptions options;
     if (!memory.empty()) options.memory = Memory::from_json(parse_json(memory, "memory"), "memory");
-    if (dtype == "int8") {
-      options.weights = WeightFormat::kInt8;
+    if (dtype == "int8" || dtype == "int4") {
+      options.weights = weight_format_of(dtype);
     } else {
       options.dtype = dtype_of(dtype);
     }

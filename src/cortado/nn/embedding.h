@@ -13,7 +13,7 @@ class Embedding : public MatrixModule {
 
   // Of type `type`, that of the model's activations.
   Tensor forward(const Tensor& indices, at::ScalarType type) const {
-    const Tensor x = int8() ? int8()->rows(indices, type) : at::embedding(weight, indices).to(type);
+    const Tensor x = packed() ? packed()->rows(indices, type) : at::embedding(weight, indices).to(type);
     return scale_ == 1.0 ? x : x * at::scalar_tensor(scale_, x.options());
   }
 

@@ -49,7 +49,7 @@ class FeedForward : public TokenMap {
   }
 
   Tensor forward(const Tensor& x) const override {
-    if (!up_->int8() || x.numel() <= kRowsAtOnce * x.size(-1)) return forward_rows(x);
+    if (!up_->packed() || x.numel() <= kRowsAtOnce * x.size(-1)) return forward_rows(x);
     std::vector<Tensor> parts = x.reshape({-1, x.size(-1)}).split(kRowsAtOnce);
     for (Tensor& part : parts) part = forward_rows(part);
     return at::cat(parts).view(x.sizes());
@@ -70,8 +70,8 @@ class FeedForward : public TokenMap {
   }
 
  private:
-  // With int8 weights a row's numbers do not depend on the rows beside it, and fast products wait for what lies between
-  // them: so many rows at a time keep that in the second-level cache.
+  // With weights of 8 or 4 bits a row's numbers do not depend on the rows beside it, and fast products wait for what lies
+  // between them: so many rows at a time keep that in the second-level cache.
   static constexpr int64_t kRowsAtOnce = 288;
 
   Tensor forward_rows(const Tensor& x) const { return down_->forward(hidden(x)); }

@@ -126,18 +126,20 @@ TEST(LayerNorm, IsTheFormula) {
 }
 
 // Which are taken a few hundred at a time.
-TEST(FeedForward, WithInt8WeightsRowsStandAlone) {
+TEST(FeedForward, WithNarrowWeightsRowsStandAlone) {
   const at::NoGradGuard no_grad;
-  FeedForward layer({64, 96, true, Activation::kSilu, true});
-  const Tensor x = at::randn({2, 450, 64}), right = layer.forward(x);
-  for (const auto& module : layer.named_children()) {
-    dynamic_cast<MatrixModule&>(*module.value()).set_format(WeightFormat::kInt8, true);
-  }
-  const Tensor all = layer.forward(x);
-  EXPECT_LT(relative_error(all, right), 0.05);
-  for (const int64_t first : {0, 280, 449}) {
-    const Tensor row = x.narrow(0, 1, 1).narrow(1, first, 1);
-    EXPECT_TRUE(layer.forward(row).equal(all.narrow(0, 1, 1).narrow(1, first, 1))) << first;
+  for (const auto& [format, most] : {std::pair{WeightFormat::kInt8, 0.05}, {WeightFormat::kInt4, 0.3}}) {
+    FeedForward layer({64, 96, true, Activation::kSilu, true});
+    const Tensor x = at::randn({2, 450, 64}), right = layer.forward(x);
+    for (const auto& module : layer.named_children()) {
+      dynamic_cast<MatrixModule&>(*module.value()).set_format(format, true);
+    }
+    const Tensor all = layer.forward(x);
+    EXPECT_LT(relative_error(all, right), most);
+    for (const int64_t first : {0, 280, 449}) {
+      const Tensor row = x.narrow(0, 1, 1).narrow(1, first, 1);
+      EXPECT_TRUE(layer.forward(row).equal(all.narrow(0, 1, 1).narrow(1, first, 1))) << first;
+    }
   }
 }
 

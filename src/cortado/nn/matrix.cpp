@@ -15,14 +15,15 @@ MatrixModule::MatrixModule(std::string name, int64_t out, int64_t in) : Module(s
 }
 
 void MatrixModule::set_format(WeightFormat format, bool keep_values) {
-  fail_input_if(int8_ != nullptr, "[weights] int8 weights cannot be changed any more");
+  fail_input_if(packed_ != nullptr, "[weights] weights of 8 or 4 bits cannot be changed any more");
   if (format == WeightFormat::kPlain) return;
   const at::NoGradGuard no_grad;
-  if (format == WeightFormat::kInt8) {
-    fail_input_if(!weight.is_cpu(), "[weights] int8 weights are for the CPU, the model is on ", weight.device());
-    auto narrow = std::make_shared<Int8Weight>(weight.size(0), weight.size(1));
-    if (keep_values) narrow->pack(weight);
-    int8_ = std::move(narrow);
+  if (format == WeightFormat::kInt8 || format == WeightFormat::kInt4) {
+    const std::string name = weight_format_name(format);
+    fail_input_if(!weight.is_cpu(), "[weights] ", name, " weights are for the CPU, the model is on ", weight.device());
+    auto packed = std::make_shared<NarrowWeight>(format == WeightFormat::kInt8 ? 8 : 4, weight.size(0), weight.size(1));
+    if (keep_values) packed->pack(weight);
+    packed_ = std::move(packed);
     weight = at::empty(weight.sizes(), weight.options().device(at::kMeta));
   } else {
     const auto type = format == WeightFormat::kBFloat16 ? at::kBFloat16 : at::kHalf;
@@ -32,12 +33,12 @@ void MatrixModule::set_format(WeightFormat format, bool keep_values) {
 }
 
 void MatrixModule::assign(const Tensor& values) {
-  if (int8_) return int8_->pack(values);
+  if (packed_) return packed_->pack(values);
   weight.copy_(values);
 }
 
 Tensor MatrixModule::multiply(const Tensor& x, const OptionalTensor& bias) const {
-  return int8_ ? int8_->multiply(x, bias) : linear_map(x, weight, bias);
+  return packed_ ? packed_->multiply(x, bias) : linear_map(x, weight, bias);
 }
 
 std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps) {
@@ -47,14 +48,14 @@ std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*
     for (const Linear* map : maps) few.push_back({map->weight, map->bias});
     if (token::gpu_multiplies(x, few)) return token::linear(x, few);
   }
-  if (plain && std::all_of(maps.begin(), maps.end(), [](const Linear* map) { return map->int8(); })) {
-    std::vector<const Int8Weight*> narrow;
+  if (plain && std::all_of(maps.begin(), maps.end(), [](const Linear* map) { return map->packed(); })) {
+    std::vector<const NarrowWeight*> packed;
     std::vector<OptionalTensor> biases;
     for (const Linear* map : maps) {
-      narrow.push_back(map->int8().get());
+      packed.push_back(map->packed().get());
       biases.push_back(map->bias);
     }
-    return Int8Weight::multiply(x, narrow, biases);
+    return NarrowWeight::multiply(x, packed, biases);
   }
   std::vector<Tensor> results;
   for (const Linear* map : maps) results.push_back(map->forward(x));

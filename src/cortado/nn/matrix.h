@@ -16,15 +16,15 @@ class MatrixModule : public Module {
   MatrixModule(std::string name, int64_t out, int64_t in);
 
   // For inference, once there is nothing left to train. The values are converted, or, if they are still to be read,
-  // only room is made for them: what they had before is then never touched. Of int8 `weight` is only a shape
-  // afterwards, a meta tensor.
+  // only room is made for them: what they had before is then never touched. Of 8 or 4 bits `weight` is only a
+  // shape afterwards, a meta tensor.
   void set_format(WeightFormat format, bool keep_values);
 
   // The matrix as it is now kept, from one of its shape and any floating type.
   void assign(const Tensor& values);
 
-  const std::shared_ptr<Int8Weight>& int8() const { return int8_; }
-  int64_t weight_bytes() const { return int8_ ? int8_->bytes() : static_cast<int64_t>(weight.nbytes()); }
+  const std::shared_ptr<NarrowWeight>& packed() const { return packed_; }
+  int64_t weight_bytes() const { return packed_ ? packed_->bytes() : static_cast<int64_t>(weight.nbytes()); }
 
   Tensor weight;
 
@@ -33,7 +33,7 @@ class MatrixModule : public Module {
   Tensor multiply(const Tensor& x, const OptionalTensor& bias) const;
 
  private:
-  std::shared_ptr<Int8Weight> int8_;
+  std::shared_ptr<NarrowWeight> packed_;
 };
 
 }  // namespace cortado

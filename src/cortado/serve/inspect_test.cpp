@@ -115,14 +115,16 @@ TEST(Inspect, WhatEachPartHas) {
 }
 
 // Narrow weights have no derivatives themselves.
-TEST(Inspect, Int8Weights) {
-  const auto model = testing::byte_model(R"({"mixer": "softmax"})");
-  model->set_weight_format(WeightFormat::kInt8);
-  Engine engine({{.name = "it", .model = model, .tokenizer = std::make_shared<testing::ChattyBytes>()}}, {});
-  Inspector inspector(engine, {});
-  const Json answer = inspected(inspector, R"({"messages": [{"role": "user", "content": "hi"}], "layers": [1]})");
-  EXPECT_TRUE(answer.at("layers").at(0).at("heads").at(0).contains("weights"));
-  EXPECT_TRUE(answer.at("layers").at(0).at("same_for_channels").get<bool>());
+TEST(Inspect, NarrowWeights) {
+  for (const auto format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    const auto model = testing::byte_model(R"({"mixer": "softmax"})");
+    model->set_weight_format(format);
+    Engine engine({{.name = "it", .model = model, .tokenizer = std::make_shared<testing::ChattyBytes>()}}, {});
+    Inspector inspector(engine, {});
+    const Json answer = inspected(inspector, R"({"messages": [{"role": "user", "content": "hi"}], "layers": [1]})");
+    EXPECT_TRUE(answer.at("layers").at(0).at("heads").at(0).contains("weights"));
+    EXPECT_TRUE(answer.at("layers").at(0).at("same_for_channels").get<bool>());
+  }
 }
 
 // One at a time; what is written beside it is the same as without it.

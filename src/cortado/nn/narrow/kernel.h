@@ -1,5 +1,5 @@
-// Products with matrices kept in fewer bits than the numbers they meet: int8 with a scale for every 64 inputs, or
-// 16-bit floating point. What a model's decoding waits for is its weights' bytes. No torch here.
+// Products with matrices kept in fewer bits than the numbers they meet: integers of 8 or 4 bits with a scale for a group
+// of inputs, or 16-bit floating point. What a model's decoding waits for is its weights' bytes. No torch here.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
@@ -9,52 +9,57 @@ namespace cortado::narrow {
 using kernels::Element;
 using kernels::Parallel;
 
-inline constexpr int64_t kGroup = 64;    // inputs that share a scale
+inline constexpr int64_t kGroup = 64;    // inputs of x that share a scale
 inline constexpr int64_t kColumns = 32;  // outputs that lie together
 // A task's rows and outputs, whatever the number of threads.
 inline constexpr int64_t kRoundedRows = 16, kTaskRows = 96, kShortOutputs = 16;
 
-// W [out, in] ≈ scale ⊙ value, values in [-127, 127]. Blocks of kColumns outputs; within one, four consecutive inputs
-// of an output lie side by side, then the next output's: what an instruction multiplies four at a time. Groups and
-// blocks are filled up with zeros.
-struct Int8Matrix {
+// W [out, in] ≈ scale ⊙ value of 8 bits, values in [-127, 127]; of 4 bits scale ⊙ value + least, values in [0, 15]. A
+// scale is of 64 inputs of an output, or of 32. Blocks of kColumns outputs; within one, four consecutive inputs of an
+// output lie side by side, then the next output's: what an instruction multiplies four at a time. Of 4 bits the four
+// inputs behind these are in the bytes' upper halves. Inputs and blocks are filled up to whole ones.
+struct Matrix {
+  int bits = 8;
   int64_t out = 0, in = 0;
-  int8_t* values = nullptr;    // [blocks, groups · 16, kColumns, 4]
-  uint16_t* scales = nullptr;  // bfloat16 [blocks, groups, kColumns]
-  int16_t* sums = nullptr;     // of a group's values, likewise
+  uint8_t* values = nullptr;    // [blocks, inputs / (32 / bits), kColumns, 4]; of 8 bits signed
+  uint16_t* scales = nullptr;   // [blocks, groups, kColumns] bfloat16, of 4 bits float16
+  uint16_t* besides = nullptr;  // likewise: int16, the sum of a group's values; of 4 bits float16, the least number
 
   int64_t blocks() const { return (out + kColumns - 1) / kColumns; }
-  int64_t groups() const { return (in + kGroup - 1) / kGroup; }
+  int64_t inputs() const { return (in + kGroup - 1) / kGroup * kGroup; }
+  int64_t group() const { return kGroup * bits / 8; }  // inputs
+  int64_t groups() const { return inputs() / group(); }
+  int64_t block_bytes() const { return inputs() * kColumns * bits / 8; }
 };
 
-// Fills a block of `to`; `rows` points to its first output's row, rows `stride` apart, as many as the block has.
-void pack_int8(const float* rows, int64_t stride, const Int8Matrix& to, int64_t block);
+// Of 8 bits: fills a block of `to`; `rows` points to its first output's row, rows `stride` apart, as many as the block has.
+void pack_int8(const float* rows, int64_t stride, const Matrix& to, int64_t block);
 
-// Row `row` of the matrix, `in` numbers.
-void unpack_int8(const Int8Matrix& from, int64_t row, float* to);
+// Of 8 bits: row `row` of the matrix, `in` numbers.
+void unpack_int8(const Matrix& from, int64_t row, float* to);
 
 // One matrix that x is multiplied with: y = x Wᵀ + bias. bias: null for none.
-struct Int8Map {
-  Int8Matrix matrix;
+struct Map {
+  Matrix matrix;
   const float* bias = nullptr;
   float* y = nullptr;
   int64_t y_row = 0;
 };
 
 // x [rows, in], rounded to int8 with a scale for each row and group: the same numbers for a row whatever the others.
-struct Int8Product {
+struct Product {
   int64_t rows = 0, in = 0;
   const float* x = nullptr;
   int64_t x_row = 0;
-  const Int8Map* maps = nullptr;  // all of `in` inputs
+  const Map* maps = nullptr;  // all of `in` inputs
   int64_t count = 0;
-  float* room = nullptr;  // int8_room(rows, in) floats, aligned to 64 bytes
+  float* room = nullptr;  // room_for(rows, in) floats, aligned to 64 bytes
 };
-inline int64_t int8_room(int64_t rows, int64_t in) {
+inline int64_t room_for(int64_t rows, int64_t in) {
   const int64_t groups = (in + kGroup - 1) / kGroup;
-  return rows * groups * kGroup + (rows * groups + 15) / 16 * 16;
+  return rows * groups * kGroup + (3 * rows * groups + 15) / 16 * 16;
 }
-void multiply_int8(const Int8Product& call, const Parallel& parallel);
+void multiply(const Product& call, const Parallel& parallel);
 
 // y [rows, out] = x Wᵀ + bias for a few rows; W [out, in] of 16- or 32-bit floating point, `w_row` elements between
 // rows.

@@ -51,12 +51,22 @@ const std::vector<Sizes> kSizes = {{1, 64, 32},   {1, 1, 1},    {2, 63, 33},   {
                                    {4, 200, 100}, {5, 128, 70}, {6, 130, 64},  {7, 64, 1},
                                    {13, 576, 96}, {96, 64, 40}, {97, 190, 65}, {200, 70, 100}};
 
-TEST(Int8Weight, MultipliesOnEveryInstructionSet) {
+class NarrowWeights : public ::testing::TestWithParam<int> {
+ protected:
+  NarrowWeight make(int64_t out, int64_t in) const { return {GetParam(), out, in}; }
+  NarrowWeight packed(const Tensor& w) const {
+    NarrowWeight weight = make(w.size(0), w.size(1));
+    weight.pack(w);
+    return weight;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Bits, NarrowWeights, ::testing::Values(8, 4));
+
+TEST_P(NarrowWeights, MultiplyOnEveryInstructionSet) {
   const Poisoned poisoned;
   for (const auto& [rows, in, out] : kSizes) {
     const Tensor w = at::randn({out, in}), x = at::randn({rows, in}) * 3, bias = at::randn({out});
-    Int8Weight weight(out, in);
-    weight.pack(w);
+    const NarrowWeight weight = packed(w);
     const Tensor right = at::linear(rounded(x), weight.unpacked().to(at::kDouble), bias.to(at::kDouble));
     on_every_isa([&](const std::string& isa) {
       const Tensor y = weight.multiply(x, bias);
@@ -68,7 +78,7 @@ TEST(Int8Weight, MultipliesOnEveryInstructionSet) {
 
 TEST(Int8Weight, RoundsToATwoHundredFiftyFourthOfAGroupsLargest) {
   const Tensor w = at::randn({70, 200}) * at::logspace(-20, 20, 70).unsqueeze(1);
-  Int8Weight weight(70, 200);
+  NarrowWeight weight(8, 70, 200);
   weight.pack(w);
   for (const auto& [got, right] : {std::pair{weight.unpacked().split(64, 1), w.split(64, 1)}}) {
     for (size_t g = 0; g < got.size(); ++g) {
@@ -78,9 +88,40 @@ TEST(Int8Weight, RoundsToATwoHundredFiftyFourthOfAGroupsLargest) {
   }
 }
 
-TEST(Int8Weight, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
-  Int8Weight weight(100, 150);
-  weight.pack(at::randn({100, 150}));
+// To half a step of a group's 15, and what float16 rounds of the step and of the least number.
+TEST(Int4Weight, RoundsToAThirtiethOfAGroupsRange) {
+  const Tensor w = (at::randn({70, 200}) + at::randn({70, 1})) * at::logspace(-2, 4, 70).unsqueeze(1);
+  NarrowWeight weight(4, 70, 200);
+  weight.pack(w);
+  const auto got = weight.unpacked().split(32, 1), right = w.split(32, 1);
+  for (size_t g = 0; g < got.size(); ++g) {
+    const auto [least, largest] = right[g].aminmax(1, true);
+    const Tensor half = (largest - least) / 30, bound = half * (1 + 30.0 / 2048) + least.abs() / 2048;
+    EXPECT_TRUE(((got[g] - right[g]).abs() <= bound).all().item<bool>()) << g;
+  }
+}
+
+// 32 numbers d q + m, d and m in float16: ggml's Q4_1 has the first and the last q in each, Q4_0 (m = -8 d) need not.
+TEST(Int4Weight, KeepsWhatIsOfFourBits) {
+  const Tensor d = (at::rand({40, 6, 1}) * 0.01 + 1e-3).to(at::kHalf).to(at::kFloat);
+  for (const bool all : {true, false}) {
+    Tensor q = at::randint(0, all ? 16 : 13, {40, 6, 32}, at::kFloat), m = -8 * d;
+    if (all) {
+      q.select(2, 3).fill_(0);
+      q.select(2, 17).fill_(15);
+      m = (at::randn({40, 6, 1}) * 0.1).to(at::kHalf).to(at::kFloat);
+    }
+    const Tensor w = (d * q + m).flatten(1);
+    NarrowWeight weight(4, 40, 192);
+    weight.pack(w);
+    EXPECT_TRUE(!all || weight.unpacked().equal(w));
+    const Tensor error = (weight.unpacked() - w).unflatten(1, {6, 32}).abs() / d;
+    EXPECT_LT(error.amax().item<double>(), 8.0 / 2048) << "of a step: what float16 rounds of the least number";
+  }
+}
+
+TEST_P(NarrowWeights, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
+  const NarrowWeight weight = packed(at::randn({100, 150}));
   const Tensor x = at::randn({233, 150});
   const int threads = at::get_num_threads();
   const Tensor all = weight.multiply(x, {});
@@ -94,21 +135,19 @@ TEST(Int8Weight, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
   }
 }
 
-TEST(Int8Weight, SeveralAtOnceAreEachByItself) {
+TEST_P(NarrowWeights, SeveralAtOnceAreEachByItself) {
   const Tensor x = at::randn({2, 9, 96}), bias = at::randn({40});
-  Int8Weight a(40, 96), b(7, 96), c(65, 96);
-  for (Int8Weight* weight : {&a, &b, &c}) weight->pack(at::randn(weight->unpacked().sizes()));
+  const NarrowWeight a = packed(at::randn({40, 96})), b = packed(at::randn({7, 96})), c = packed(at::randn({65, 96}));
   on_every_isa([&](const std::string& isa) {
-    const auto all = Int8Weight::multiply(x, {&a, &b, &c}, {bias, std::nullopt, std::nullopt});
+    const auto all = NarrowWeight::multiply(x, {&a, &b, &c}, {bias, std::nullopt, std::nullopt});
     EXPECT_TRUE(all[0].equal(a.multiply(x, bias))) << isa;
     EXPECT_TRUE(all[1].equal(b.multiply(x, {}))) << isa;
     EXPECT_TRUE(all[2].equal(c.multiply(x, {}))) << isa;
   });
 }
 
-TEST(Int8Weight, ZerosAndWhatIsNotFinite) {
-  Int8Weight weight(33, 130);
-  weight.pack(at::zeros({33, 130}));
+TEST_P(NarrowWeights, ZerosAndWhatIsNotFinite) {
+  const NarrowWeight weight = packed(at::zeros({33, 130}));
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   on_every_isa([&](const std::string& isa) {
     EXPECT_TRUE(weight.multiply(at::randn({3, 130}), {}).eq(0).all().item<bool>()) << isa;
@@ -122,11 +161,9 @@ TEST(Int8Weight, ZerosAndWhatIsNotFinite) {
   });
 }
 
-TEST(Int8Weight, TakesOtherTypesAndLayouts) {
+TEST_P(NarrowWeights, TakeOtherTypesAndLayouts) {
   const Tensor w = at::randn({50, 96});
-  Int8Weight weight(50, 96), turned(50, 96);
-  weight.pack(w);
-  turned.pack(w.t().contiguous().t());
+  const NarrowWeight weight = packed(w), turned = packed(w.t().contiguous().t());
   EXPECT_TRUE(turned.unpacked().equal(weight.unpacked()));
   const Tensor x = at::randn({2, 3, 96}).to(at::kBFloat16), y = weight.multiply(x, {});
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
@@ -137,12 +174,20 @@ TEST(Int8Weight, TakesOtherTypesAndLayouts) {
   EXPECT_TRUE(weight.rows(indices, at::kFloat).equal(weight.unpacked().index_select(0, indices)));
 }
 
-TEST(Int8Weight, Refuses) {
-  Int8Weight weight(8, 16);
+TEST_P(NarrowWeights, Refuse) {
+  NarrowWeight weight = make(8, 16);
   expect_refused([&] { weight.pack(at::zeros({16, 8})); }, "[8, 16]");
   expect_refused([&] { weight.multiply(at::zeros({1, 17}), {}); }, "16");
   expect_refused([&] { weight.multiply(at::zeros({1, 16}).requires_grad_(), {}); }, "inference");
-  expect_refused([&] { weight_format_of("int4"); }, "int8");
+  expect_refused([&] { weight.rows(at::full({1}, 8, at::kLong), at::kFloat); }, "no row 8 of 8");
+  expect_refused([&] { weight_format_of("int5"); }, "int8");
+}
+
+TEST(Int4Weight, RefusesWhatFloat16CannotHold) {
+  NarrowWeight weight(4, 8, 16);
+  for (const double bad : {7e4, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    expect_refused([&] { weight.pack(at::full({8, 16}, bad)); }, "finite numbers up to 65504");
+  }
 }
 
 TEST(ShortLinear, OnEveryInstructionSet) {
@@ -199,13 +244,16 @@ TEST(ShortLinear, ThreadsChangeNothing) {
 
 TEST(MatrixModule, ChangesItsFormat) {
   const Tensor x = at::randn({4, 80});
-  for (const auto format : {WeightFormat::kBFloat16, WeightFormat::kFloat16, WeightFormat::kInt8}) {
+  for (const auto& [format, most] : {std::pair{WeightFormat::kBFloat16, 0.02},
+                                     {WeightFormat::kFloat16, 0.02},
+                                     {WeightFormat::kInt8, 0.02},
+                                     {WeightFormat::kInt4, 0.1}}) {
     Linear linear(80, 48, true);
     const at::NoGradGuard no_grad;
     const Tensor right = linear.forward(x), values = linear.weight.clone();
     const int64_t bytes = linear.weight_bytes();
     linear.set_format(format, true);
-    EXPECT_LE(relative_error(linear.forward(x), right.to(at::kDouble)).item<double>(), 0.02);
+    EXPECT_LE(relative_error(linear.forward(x), right.to(at::kDouble)).item<double>(), most);
     EXPECT_LT(linear.weight_bytes(), 0.6 * static_cast<double>(bytes));
     EXPECT_EQ(linear.parameters()[0].sizes(), values.sizes());
     const Tensor before = linear.forward(x);

@@ -13,24 +13,23 @@ using testing::random_floats;
 
 constexpr int64_t kRows = 230, kIn = 150, kOut = 100;
 
-TEST(NarrowThreads, Int8) {
-  Floats x = random_floats(kRows * kIn), weight = random_floats(kOut * kIn), y(kRows * kOut);
-  narrow::Int8Matrix matrix{.out = kOut, .in = kIn};
-  const auto numbers = static_cast<size_t>(matrix.blocks() * matrix.groups() * narrow::kColumns);
-  std::vector<int8_t> values(numbers * narrow::kGroup);
-  std::vector<uint16_t> scales(numbers);
-  std::vector<int16_t> sums(numbers);
-  matrix.values = values.data();
-  matrix.scales = scales.data();
-  matrix.sums = sums.data();
-  for (int64_t block = 0; block < matrix.blocks(); ++block) {
-    narrow::pack_int8(weight.data() + block * narrow::kColumns * kIn, kIn, matrix, block);
+TEST(NarrowThreads, Integers) {
+  for (const int bits : {8, 4}) {
+    Floats x = random_floats(kRows * kIn), y(kRows * kOut);
+    narrow::Matrix matrix{.bits = bits, .out = kOut, .in = kIn};
+    const auto numbers = static_cast<size_t>(matrix.blocks() * matrix.groups() * narrow::kColumns);
+    std::vector<uint8_t> values(static_cast<size_t>(matrix.blocks() * matrix.block_bytes()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint8_t>(i * 37);
+    std::vector<uint16_t> scales(numbers, 0x3C01), besides(numbers, 0x3802);
+    matrix.values = values.data();
+    matrix.scales = scales.data();
+    matrix.besides = besides.data();
+    const narrow::Map map{.matrix = matrix, .y = y.data(), .y_row = kOut};
+    Floats room(static_cast<size_t>(narrow::room_for(kRows, kIn)));
+    const narrow::Product call{
+        .rows = kRows, .in = kIn, .x = x.data(), .x_row = kIn, .maps = &map, .count = 1, .room = room.data()};
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { narrow::multiply(call, p); }, {&y});
   }
-  const narrow::Int8Map map{.matrix = matrix, .y = y.data(), .y_row = kOut};
-  Floats room(static_cast<size_t>(narrow::int8_room(kRows, kIn)));
-  const narrow::Int8Product call{
-      .rows = kRows, .in = kIn, .x = x.data(), .x_row = kIn, .maps = &map, .count = 1, .room = room.data()};
-  expect_same_on_any_number_of_threads([&](const Parallel& p) { narrow::multiply_int8(call, p); }, {&y});
 }
 
 TEST(NarrowThreads, Short) {

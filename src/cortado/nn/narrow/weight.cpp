@@ -3,6 +3,10 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
 #include "cortado/base/error.h"
 #include "cortado/base/words.h"
 #include "cortado/nn/matmul.h"
@@ -12,22 +16,48 @@
 namespace cortado {
 namespace {
 
-using narrow::Int8Map;
-using narrow::Int8Matrix;
 using narrow::kColumns;
 using narrow::kGroup;
 
-const Words<WeightFormat> kFormats = {
-    {"bfloat16", WeightFormat::kBFloat16}, {"float16", WeightFormat::kFloat16}, {"int8", WeightFormat::kInt8}};
-
-Int8Matrix matrix_of(int64_t out, int64_t in, const Tensor& values, const Tensor& scales, const Tensor& sums) {
-  return {out, in, values.data_ptr<int8_t>(), static_cast<uint16_t*>(scales.data_ptr()), sums.data_ptr<int16_t>()};
-}
+const Words<WeightFormat> kFormats = {{"bfloat16", WeightFormat::kBFloat16},
+                                      {"float16", WeightFormat::kFloat16},
+                                      {"int8", WeightFormat::kInt8},
+                                      {"int4", WeightFormat::kInt4}};
+constexpr double kMostHalf = 65504;  // float16's largest
 
 void refuse_derivatives(const Tensor& x) {
   fail_input_if(at::GradMode::is_enabled() && x.requires_grad(),
-                "[weights] int8 weights are for inference: they have no derivative");
+                "[weights] weights of 8 and 4 bits are for inference: they have no derivative");
 }
+
+// Up to 16 evenly spaced numbers that a group of n lies on, from its least to its largest: those that it lies on already
+// if it came out of four bits, not all of which need be there; else 16.
+struct Spaced {
+  c10::Half step = 0, least = 0;
+
+  Spaced(const float* x, int64_t n) {
+    if (n == 0) return;
+    const auto [low, high] = std::minmax_element(x, x + n);
+    const float from = *low, range = *high - from;
+    int steps = kMost;
+    while (steps > kMost / 2 && !lie_on(x, n, from, range / static_cast<float>(steps))) --steps;
+    step = range / static_cast<float>(steps > kMost / 2 ? steps : kMost);
+    least = from;
+  }
+  int value(float x) const {
+    const float wide = step;
+    return wide > 0 ? static_cast<int>(std::clamp(std::nearbyint((x - least) / wide), 0.0f, float(kMost))) : 0;
+  }
+
+ private:
+  static constexpr int kMost = 15;
+  static bool lie_on(const float* x, int64_t n, float from, float step) {
+    return std::all_of(x, x + n, [&](float number) {
+      const float steps = (number - from) / step;
+      return std::abs(steps - std::nearbyint(steps)) < 1e-3f;
+    });
+  }
+};
 
 // Memory for rounded inputs, kept by each thread that calls: fresh pages would cost more than the rounding.
 float* room_for(int64_t floats) {
@@ -103,34 +133,71 @@ std::string weight_format_name(WeightFormat format) {
   return format == WeightFormat::kPlain ? "plain" : name_of(kFormats, format);
 }
 
-Int8Weight::Int8Weight(int64_t out, int64_t in) : out_(out), in_(in) {
-  const Int8Matrix size{.out = out, .in = in};
+NarrowWeight::NarrowWeight(int bits, int64_t out, int64_t in) : bits_(bits), out_(out), in_(in) {
+  const narrow::Matrix size{.bits = bits, .out = out, .in = in};
   const int64_t blocks = size.blocks(), groups = size.groups();
-  values_ = at::empty({blocks, groups * kGroup * kColumns}, at::kChar);
-  scales_ = at::empty({blocks, groups, kColumns}, at::kBFloat16);
-  sums_ = at::empty({blocks, groups, kColumns}, at::kShort);
+  values_ = at::empty({blocks, size.block_bytes()}, at::kByte);
+  scales_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kBFloat16 : at::kHalf);
+  besides_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kShort : at::kHalf);
 }
 
-void Int8Weight::pack(const Tensor& weight) {
+narrow::Matrix NarrowWeight::matrix() const {
+  return {bits_,
+          out_,
+          in_,
+          values_.data_ptr<uint8_t>(),
+          static_cast<uint16_t*>(scales_.data_ptr()),
+          static_cast<uint16_t*>(besides_.data_ptr())};
+}
+
+void NarrowWeight::pack(const Tensor& weight) {
   fail_input_if(weight.sizes() != at::IntArrayRef({out_, in_}) || !at::isFloatingType(weight.scalar_type()),
                 "[weights] expected floating-point numbers ", at::IntArrayRef({out_, in_}), ", got ",
                 weight.scalar_type(), " ", weight.sizes());
-  const Int8Matrix to = matrix_of(out_, in_, values_, scales_, sums_);
+  if (bits_ == 4 && weight.numel() > 0) {
+    const auto [least, largest] = weight.aminmax();
+    const bool held = least.item<double>() >= -kMostHalf && largest.item<double>() <= kMostHalf;  // not of a NaN
+    fail_input_if(!held, "[weights] int4 weights are of finite numbers up to ", kMostHalf);
+  }
+  const narrow::Matrix to = matrix();
   at::parallel_for(0, to.blocks(), 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad;
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kColumns, count = std::min(kColumns, out_ - first);
       const Tensor rows = weight.narrow(0, first, count).to(at::kCPU, at::kFloat).contiguous();
-      narrow::pack_int8(rows.const_data_ptr<float>(), in_, to, block);
+      bits_ == 8 ? narrow::pack_int8(rows.const_data_ptr<float>(), in_, to, block) : pack_int4(rows, block);
     }
   });
 }
 
-std::vector<Tensor> Int8Weight::multiply(const Tensor& x, const std::vector<const Int8Weight*>& weights,
-                                         const std::vector<OptionalTensor>& biases) {
+void NarrowWeight::pack_int4(const Tensor& rows, int64_t block) {
+  const narrow::Matrix to = matrix();
+  const int64_t groups = to.groups(), group = to.group();
+  const auto* x = rows.const_data_ptr<float>();
+  uint8_t* bytes = to.values + block * to.block_bytes();
+  std::memset(bytes, 0, static_cast<size_t>(to.block_bytes()));
+  for (int64_t c = 0; c < kColumns; ++c) {
+    const bool there = c < rows.size(0);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t first = g * group, count = there ? std::clamp<int64_t>(in_ - first, 0, group) : 0;
+      const Spaced spaced(x + c * in_ + first, count);
+      const int64_t at = (block * groups + g) * kColumns + c;
+      to.scales[at] = spaced.step.x;
+      to.besides[at] = spaced.least.x;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t input = first + i;
+        const int value = spaced.value(x[c * in_ + input]) << (input % 8 < 4 ? 0 : 4);
+        bytes[input / 8 * 4 * kColumns + 4 * c + input % 4] |= static_cast<uint8_t>(value);
+      }
+    }
+  }
+}
+
+std::vector<Tensor> NarrowWeight::multiply(const Tensor& x, const std::vector<const NarrowWeight*>& weights,
+                                           const std::vector<OptionalTensor>& biases) {
   refuse_derivatives(x);
   std::vector<Tensor> results;
-  for (const Int8Weight* weight : weights) {
+  for (const NarrowWeight* weight : weights) {
     fail_input_if(x.dim() < 1 || x.size(-1) != weight->in_, "[weights] expected [..., ", weight->in_, "], got ",
                   x.sizes());
   }
@@ -141,33 +208,32 @@ std::vector<Tensor> Int8Weight::multiply(const Tensor& x, const std::vector<cons
   const Tensor rows = plain_rows(x);
   const int64_t in = x.size(-1), count = x.numel() / in;
   std::vector<OptionalTensor> wide;
-  std::vector<Int8Map> maps;
+  std::vector<narrow::Map> maps;
   for (size_t i = 0; i < weights.size(); ++i) {
-    const Int8Weight& weight = *weights[i];
+    const NarrowWeight& weight = *weights[i];
     wide.push_back(plain(biases[i]));
     results.push_back(at::empty(with_last(x, weight.out_), at::kFloat));
-    maps.push_back({matrix_of(weight.out_, weight.in_, weight.values_, weight.scales_, weight.sums_), data(wide.back()),
-                    results.back().data_ptr<float>(), weight.out_});
+    maps.push_back({weight.matrix(), data(wide.back()), results.back().data_ptr<float>(), weight.out_});
   }
-  narrow::multiply_int8({.rows = count,
-                         .in = in,
-                         .x = rows.const_data_ptr<float>(),
-                         .x_row = rows.is_contiguous() ? in : rows.stride(0),
-                         .maps = maps.data(),
-                         .count = static_cast<int64_t>(maps.size()),
-                         .room = room_for(narrow::int8_room(count, in))},
-                        kernels::parallel());
+  narrow::multiply({.rows = count,
+                    .in = in,
+                    .x = rows.const_data_ptr<float>(),
+                    .x_row = rows.is_contiguous() ? in : rows.stride(0),
+                    .maps = maps.data(),
+                    .count = static_cast<int64_t>(maps.size()),
+                    .room = room_for(narrow::room_for(count, in))},
+                   kernels::parallel());
   if (x.scalar_type() != at::kFloat) {
     for (Tensor& y : results) y = y.to(x.scalar_type());
   }
   return results;
 }
 
-Tensor Int8Weight::multiply(const Tensor& x, const OptionalTensor& bias) const {
+Tensor NarrowWeight::multiply(const Tensor& x, const OptionalTensor& bias) const {
   return multiply(x, {this}, {bias})[0];
 }
 
-Tensor Int8Weight::multiply_by_definition(const Tensor& x, const OptionalTensor& bias) const {
+Tensor NarrowWeight::multiply_by_definition(const Tensor& x, const OptionalTensor& bias) const {
   const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const int64_t groups = (in_ + kGroup - 1) / kGroup;
   const Tensor filled = at::constant_pad_nd(x.to(type), {0, groups * kGroup - in_}).unflatten(-1, {groups, kGroup});
@@ -178,22 +244,39 @@ Tensor Int8Weight::multiply_by_definition(const Tensor& x, const OptionalTensor&
   return at::linear(rounded, unpacked().to(x.device(), type), wide).to(x.scalar_type());
 }
 
-Tensor Int8Weight::rows(const Tensor& indices, at::ScalarType type) const {
+Tensor NarrowWeight::rows(const Tensor& indices, at::ScalarType type) const {
   const Tensor flat = indices.to(at::kCPU).flatten().contiguous();
-  const Tensor result = at::empty({flat.size(0), in_}, at::kFloat);
-  const Int8Matrix from = matrix_of(out_, in_, values_, scales_, sums_);
   const auto* index = flat.const_data_ptr<int64_t>();
-  auto* to = result.data_ptr<float>();
   for (int64_t i = 0; i < flat.size(0); ++i) {
     fail_input_if(index[i] < 0 || index[i] >= out_, "[weights] there is no row ", index[i], " of ", out_);
-    narrow::unpack_int8(from, index[i], to + i * in_);
+  }
+  Tensor result;
+  if (bits_ == 8) {
+    result = at::empty({flat.size(0), in_}, at::kFloat);
+    for (int64_t i = 0; i < flat.size(0); ++i) {
+      narrow::unpack_int8(matrix(), index[i], result.data_ptr<float>() + i * in_);
+    }
+  } else {
+    result = unpack_int4(flat);
   }
   std::vector<int64_t> sizes = indices.sizes().vec();
   sizes.push_back(in_);
   return result.view(sizes).to(indices.device(), type);
 }
 
-Tensor Int8Weight::unpacked() const { return rows(at::arange(out_), at::kFloat); }
+Tensor NarrowWeight::unpack_int4(const Tensor& indices) const {
+  const auto of_rows = [&](const Tensor& kept) {  // of [blocks, ..., kColumns, n]
+    return kept.transpose(1, 2).flatten(0, 1).index_select(0, indices);
+  };
+  const Tensor bytes = of_rows(values_.unflatten(1, {-1, kColumns, 4}));
+  const Tensor values = at::stack({bytes.bitwise_and(15), bytes.bitwise_right_shift(4)}, 2).to(at::kFloat);
+  const Tensor scales = of_rows(scales_.unsqueeze(3)).to(at::kFloat),
+               leasts = of_rows(besides_.unsqueeze(3)).to(at::kFloat);
+  const Tensor groups = values.reshape({indices.size(0), -1, matrix().group()});
+  return (groups * scales + leasts).flatten(1).narrow(1, 0, in_).contiguous();
+}
+
+Tensor NarrowWeight::unpacked() const { return rows(at::arange(out_), at::kFloat); }
 
 RowsApart::RowsApart() : before_(std::exchange(rows_apart, true)) {}
 RowsApart::~RowsApart() { rows_apart = before_; }

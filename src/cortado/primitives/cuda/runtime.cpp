@@ -89,7 +89,8 @@ std::string compiler_version() {
 }
 
 std::string architecture_of(int major, int minor) {
-  if (major < 8) throw Failure(concat("[cuda] the kernels need compute capability 8.0, this GPU has ", major, ".", minor));
+  if (major < 8)
+    throw Failure(concat("[cuda] the kernels need compute capability 8.0, this GPU has ", major, ".", minor));
   int count = 0, best = 0;
   compiler().count_architectures(&count);
   std::vector<int> known(static_cast<size_t>(count));
@@ -98,8 +99,8 @@ std::string architecture_of(int major, int minor) {
     if (number / 10 == major && number % 10 <= minor) best = std::max(best, number);
   }
   if (!best) {
-    throw Failure(concat("[cuda] NVRTC ", compiler_version(), " is too old for this GPU's compute capability ", major, ".",
-                         minor));
+    throw Failure(concat("[cuda] NVRTC ", compiler_version(), " is too old for this GPU's compute capability ", major,
+                         ".", minor));
   }
   return concat("sm_", best, best == 90 && minor == 0 ? "a" : "");
 }

@@ -15,8 +15,8 @@ bool gpu_takes_step(const ScanCall& call) {
     if (!there(*y)) return false;
   }
   return call.options.type == at::kFloat && x.numel() > 0 && v.numel() > 0 && x.size(0) <= cuda::kMostRows &&
-         call.state_heads <= cuda::kMostRows && (call.read_keys ? x.size(3) <= kGpuStepKeys : v.size(3) <= kGpuStepValues) &&
-         cuda::usable(x.device().index());
+         call.state_heads <= cuda::kMostRows &&
+         (call.read_keys ? x.size(3) <= kGpuStepKeys : v.size(3) <= kGpuStepValues) && cuda::usable(x.device().index());
 }
 
 TensorTuple<2> step_on_gpu(const ScanCall& call, cuda::Machine& machine) {

@@ -1,0 +1,333 @@
+// Products of rounded rows with matrices of 8 and 4 bits. Sums within a group are exact and below 2^24: the same numbers on
+// every instruction set.
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_NARROW_INTEGERS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_NARROW_INTEGERS_INL_H
+#undef CORTADO_NARROW_INTEGERS_INL_H
+#else
+#define CORTADO_NARROW_INTEGERS_INL_H
+#endif
+
+#include <hwy/cache_control.h>
+
+#include "cortado/nn/narrow/rounding-inl.h"
+#include "cortado/primitives/kernels/scratch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::narrow {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Of a matrix of kBits: the inputs that share a scale, their steps, and the groups of x's.
+template <int kBits>
+struct Group {
+  static constexpr int64_t kInputs = kGroup * kBits / 8, kOfSteps = kInputs / kStep, kInOne = 8 / kBits;
+};
+
+// A part of a call: rows [row, row + rows) with a block of a map's outputs.
+struct Part {
+  const Map* map;
+  int64_t block, row, rows;
+};
+
+// Adds the bias to `rows` rows of totals [rows, kColumns] and writes them.
+HWY_INLINE void write_totals(const Part& part, int64_t first, int64_t rows, const float* totals) {
+  const Map& map = *part.map;
+  const int64_t column = part.block * kColumns, left = map.matrix.out - column;
+  const int64_t n = left < kColumns ? left : kColumns;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* y = map.y + (part.row + first + r) * map.y_row + column;
+    if (!map.bias) {
+      write_row(totals + r * kColumns, y, 1, n);
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i] = totals[r * kColumns + i] + map.bias[column + i];
+    }
+  }
+}
+
+template <int kBits>
+HWY_INLINE Vec scales_of(const Matrix& matrix, int64_t at) {
+  if constexpr (kBits == 8) return load_vector(Floats(), reinterpret_cast<const BFloat16*>(matrix.scales) + at);
+  return load_vector(Floats(), reinterpret_cast<const hwy::float16_t*>(matrix.scales) + at);
+}
+HWY_INLINE Vec leasts_of(const Matrix& matrix, int64_t at) {
+  return load_vector(Floats(), reinterpret_cast<const hwy::float16_t*>(matrix.besides) + at);
+}
+
+#if CORTADO_STEP == 4
+
+HWY_PUSH_ATTRIBUTES("avx512vnni")  // which every AVX3_DL machine has, though this Highway does not say it
+
+constexpr int kVecs = kColumns / kLanes;
+
+// What a group of 8 bits begins with, for x that is 128 higher.
+HWY_INLINE hn::Vec<Ints> first_sum(const Matrix& matrix, int64_t at) {
+  const hn::Rebind<int16_t, Ints> halves;
+  const auto* sums = reinterpret_cast<const int16_t*>(matrix.besides) + at;
+  return hn::Neg(hn::ShiftLeft<7>(hn::PromoteTo(Ints(), hn::LoadU(halves, sums))));
+}
+
+// A group's Σ x w of kRows rows, whose values are `row` apart.
+template <int kBits, int kRows>
+HWY_INLINE void add_group(const Lane* inputs, int64_t row, const uint8_t* values, hn::Vec<Ints> (*sum)[kVecs]) {
+  const Ints di;
+  const auto low_halves = hn::Set(di, 0x0F0F0F0F);
+  for (int64_t i = 0; i < Group<kBits>::kOfSteps; i += 8 / kBits, values += kStep * kColumns) {
+    hn::Vec<Ints> weight[kVecs], next[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      weight[v].raw = _mm512_loadu_si512(values + v * kLanes * 4);
+      if (kRows == 1) hwy::Prefetch(values + v * kLanes * 4 + 4096);
+      if constexpr (kBits == 4) {
+        next[v] = hn::And(hn::ShiftRight<4>(weight[v]), low_halves);
+        weight[v] = hn::And(weight[v], low_halves);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const Lane* own = inputs + r * row + i;
+      for (int v = 0; v < kVecs; ++v) {
+        if constexpr (kBits == 8) {
+          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, hn::Set(di, own[0]).raw, weight[v].raw);
+        } else {  // the weights have no sign, and x has its own again
+          const auto given = hn::Set(di, own[0] ^ Lane(0x80808080)), behind = hn::Set(di, own[1] ^ Lane(0x80808080));
+          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, weight[v].raw, given.raw);
+          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, next[v].raw, behind.raw);
+        }
+      }
+    }
+  }
+}
+
+// kRows rows with a block, all groups: of 8 bits Σ_g s_w s_x (Σ (x + 128) w - 128 Σ w), of 4 Σ_g s_x (s_w Σ x w + m Σ x).
+template <int kBits, int kRows>
+HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first) {
+  using Of = Group<kBits>;
+  const Floats d;
+  const Matrix& matrix = part.map->matrix;
+  const int64_t groups = matrix.groups(), row = part.row + first;
+  const uint8_t* values = matrix.values + part.block * matrix.block_bytes();
+  Vec total[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) total[r][v] = hn::Zero(d);
+  }
+  for (int64_t g = 0; g < groups; ++g, values += Of::kInputs * kColumns * kBits / 8) {
+    const int64_t at = (part.block * groups + g) * kColumns;
+    hn::Vec<Ints> sum[kRows][kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const auto begin = kBits == 8 ? first_sum(matrix, at + v * kLanes) : hn::Zero(Ints());
+      for (int r = 0; r < kRows; ++r) sum[r][v] = begin;
+    }
+    add_group<kBits, kRows>(x.values + row * x.groups * kSteps + g * Of::kOfSteps, x.groups * kSteps, values, sum);
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec scale = scales_of<kBits>(matrix, at + v * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec factor = hn::Set(d, x.scales[(row + r) * x.groups + g / Of::kInOne]);
+        total[r][v] = hn::MulAdd(hn::Mul(hn::ConvertTo(d, sum[r][v]), scale), factor, total[r][v]);
+        if constexpr (kBits == 4) {
+          const Vec all = hn::Set(d, x.sums[(row + r) * groups + g]);
+          total[r][v] = hn::MulAdd(leasts_of(matrix, at + v * kLanes), all, total[r][v]);
+        }
+      }
+    }
+  }
+  HWY_ALIGN float totals[kRows * kColumns];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) hn::Store(total[r][v], d, totals + r * kColumns + v * kLanes);
+  }
+  write_totals(part, first, kRows, totals);
+}
+
+HWY_POP_ATTRIBUTES
+
+template <int kBits>
+void multiply_part(const Part& part, const Rounded& x) {
+  int64_t row = 0;
+  for (; row + 6 <= part.rows; row += 6) integer_tile<kBits, 6>(part, x, row);
+  switch (part.rows - row) {
+    case 5:
+      return integer_tile<kBits, 5>(part, x, row);
+    case 4:
+      return integer_tile<kBits, 4>(part, x, row);
+    case 3:
+      return integer_tile<kBits, 3>(part, x, row);
+    case 2:
+      return integer_tile<kBits, 2>(part, x, row);
+    case 1:
+      return integer_tile<kBits, 1>(part, x, row);
+  }
+}
+
+#else
+
+#if CORTADO_STEP == 2
+
+using Sum = hn::Vec<Ints>;
+HWY_INLINE Sum no_sum() { return hn::Zero(Ints()); }
+HWY_INLINE Vec value_of(Sum sum) { return hn::ConvertTo(Floats(), sum); }
+HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Ints(), from); }
+
+HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) {
+  const hn::Repartition<int16_t, Ints> halves;
+  Sum none = no_sum();  // only other architectures put anything there
+  const auto pair = hn::BitCast(halves, hn::Set(Ints(), input));
+  return hn::ReorderWidenMulAccumulate(Ints(), pair, hn::BitCast(halves, weight), sum, none);
+}
+
+// The inputs of a vector of columns, four or eight in their bytes, as steps, kColumns apart.
+template <int kBits>
+HWY_INLINE void widen(hn::Vec<Ints> four, Lane* to) {
+  using Bytes = std::conditional_t<kBits == 8, int16_t, uint16_t>;
+  const hn::Repartition<Bytes, Ints> halves;
+  const auto bytes = hn::BitCast(halves, four);
+  const auto put = [&](auto steps, int64_t i)
+                       HWY_ATTR { hn::Store(hn::BitCast(Ints(), steps), Ints(), to + i * kColumns); };
+  if constexpr (kBits == 8) {
+    put(hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)), 0);
+    put(hn::ShiftRight<8>(bytes), 1);
+  } else {
+    const auto low = hn::Set(halves, 0x0F);
+    put(hn::And(bytes, low), 0);
+    put(hn::And(hn::ShiftRight<8>(bytes), low), 1);
+    put(hn::And(hn::ShiftRight<4>(bytes), low), 2);
+    put(hn::ShiftRight<12>(bytes), 3);
+  }
+}
+
+#else
+
+using Sum = Vec;
+HWY_INLINE Sum no_sum() { return hn::Zero(Floats()); }
+HWY_INLINE Vec value_of(Sum sum) { return sum; }
+HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Floats(), from); }
+HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) { return hn::MulAdd(hn::Set(Floats(), input), weight, sum); }
+
+template <int kBits>
+HWY_INLINE void widen(hn::Vec<Ints> four, Lane* to) {
+  const auto put = [&](hn::Vec<Ints> step, int64_t i)
+                       HWY_ATTR { hn::Store(hn::ConvertTo(Floats(), step), Floats(), to + i * kColumns); };
+  if constexpr (kBits == 8) {
+    put(hn::ShiftRight<24>(hn::ShiftLeft<24>(four)), 0);
+    put(hn::ShiftRight<24>(hn::ShiftLeft<16>(four)), 1);
+    put(hn::ShiftRight<24>(hn::ShiftLeft<8>(four)), 2);
+    put(hn::ShiftRight<24>(four), 3);
+  } else {
+    const auto low = hn::Set(Ints(), 0x0F);
+    put(hn::And(four, low), 0);
+    put(hn::And(hn::ShiftRight<8>(four), low), 1);
+    put(hn::And(hn::ShiftRight<16>(four), low), 2);
+    put(hn::And(hn::ShiftRight<24>(four), low), 3);
+    put(hn::And(hn::ShiftRight<4>(four), low), 4);
+    put(hn::And(hn::ShiftRight<12>(four), low), 5);
+    put(hn::And(hn::ShiftRight<20>(four), low), 6);
+    put(hn::And(hn::ShiftRight<28>(four), low), 7);
+  }
+}
+
+#endif
+
+// A group's values as [steps, kColumns].
+template <int kBits>
+HWY_INLINE void widen_group(const uint8_t* values, Lane* to) {
+  constexpr int64_t kAtOnce = 32 / kBits;  // inputs
+  for (int64_t i = 0; i < Group<kBits>::kInputs;
+       i += kAtOnce, values += 4 * kColumns, to += kAtOnce / kStep * kColumns) {
+    for (int64_t c = 0; c < kColumns; c += kLanes) {
+      widen<kBits>(hn::LoadU(Ints(), reinterpret_cast<const int32_t*>(values + 4 * c)), to + c);
+    }
+  }
+}
+
+// A group of a block: its values as [steps, kColumns], scales and least numbers [kColumns].
+struct WideGroup {
+  Lane* values;
+  float *scales, *leasts;
+};
+
+// totals [kRows, kColumns] += s_x (s_w Σ x w + m Σ x) over group g; kVecs vectors of columns at a time.
+template <int kBits, int kRows, int kVecs>
+HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGroup& wide, float* totals) {
+  using Of = Group<kBits>;
+  const Floats d;
+  const Lane* inputs = x.values + row * x.groups * kSteps + g * Of::kOfSteps;
+  for (int64_t c = 0; c < kColumns; c += kVecs * kLanes) {
+    Sum sum[kRows][kVecs];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = no_sum();
+    }
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < Of::kOfSteps; ++i) {
+      Sum weight[kVecs];
+      for (int v = 0; v < kVecs; ++v) weight[v] = load_weights(wide.values + i * kColumns + c + v * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const Lane input = inputs[r * x.groups * kSteps + i];
+        for (int v = 0; v < kVecs; ++v) sum[r][v] = add_step(input, weight[v], sum[r][v]);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const Vec factor = hn::Set(d, x.scales[(row + r) * x.groups + g / Of::kInOne]);
+      for (int v = 0; v < kVecs; ++v) {
+        const int64_t at = c + v * kLanes;
+        float* to = totals + r * kColumns + at;
+        const Vec scaled = hn::Mul(value_of(sum[r][v]), hn::Load(d, wide.scales + at));
+        Vec total = hn::MulAdd(scaled, factor, hn::Load(d, to));
+        if constexpr (kBits == 4) {
+          const Vec all = hn::Set(d, x.sums[(row + r) * x.groups * Of::kInOne + g]);
+          total = hn::MulAdd(hn::Load(d, wide.leasts + at), all, total);
+        }
+        hn::Store(total, d, to);
+      }
+    }
+  }
+}
+
+template <int kBits>
+void multiply_part(const Part& part, const Rounded& x) {
+  constexpr int kVecs = 2;
+  constexpr int64_t kBytes = Group<kBits>::kInputs * kColumns * kBits / 8;
+  const Floats d;
+  Scratch scratch;
+  const WideGroup wide{reinterpret_cast<Lane*>(scratch.take(kSteps * kColumns)), scratch.take(kColumns),
+                       scratch.take(kColumns)};
+  float* totals = scratch.take(part.rows * kColumns);
+  fill(totals, part.rows * kColumns, 0);
+  const Matrix& matrix = part.map->matrix;
+  const int64_t groups = matrix.groups();
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t number = part.block * groups + g, at = number * kColumns;
+    widen_group<kBits>(matrix.values + number * kBytes, wide.values);
+    for (int64_t c = 0; c < kColumns; c += kLanes) {
+      hn::Store(scales_of<kBits>(matrix, at + c), d, wide.scales + c);
+      if (kBits == 4) hn::Store(leasts_of(matrix, at + c), d, wide.leasts + c);
+    }
+    int64_t row = 0;
+    for (; row + 4 <= part.rows; row += 4) {
+      wide_tile<kBits, 4, kVecs>(x, part.row + row, g, wide, totals + row * kColumns);
+    }
+    for (; row < part.rows; ++row) {
+      wide_tile<kBits, 1, kVecs>(x, part.row + row, g, wide, totals + row * kColumns);
+    }
+  }
+  write_totals(part, 0, part.rows, totals);
+}
+
+#endif
+
+#undef CORTADO_STEP
+
+// Tasks are blocks of all maps, each with its chunks of rows one after the other.
+void multiply_task(const Product& call, int64_t task) {
+  const int64_t chunks = (call.rows + kTaskRows - 1) / kTaskRows, first = task % chunks * kTaskRows;
+  int64_t block = task / chunks;
+  const Map* map = call.maps;
+  for (; block >= map->matrix.blocks(); ++map) block -= map->matrix.blocks();
+  const int64_t rows = call.rows - first < kTaskRows ? call.rows - first : kTaskRows;
+  const Part part{map, block, first, rows};
+  const Rounded x(call);
+  map->matrix.bits == 8 ? multiply_part<8>(part, x) : multiply_part<4>(part, x);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::narrow
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,131 @@
+// The rows of x that narrow matrices are multiplied with, rounded to int8.
+// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+#if defined(CORTADO_NARROW_ROUNDING_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CORTADO_NARROW_ROUNDING_INL_H
+#undef CORTADO_NARROW_ROUNDING_INL_H
+#else
+#define CORTADO_NARROW_ROUNDING_INL_H
+#endif
+
+#include "cortado/nn/narrow/kernel.h"
+#include "cortado/primitives/kernels/tiles-inl.h"
+
+// The inputs of a step: as many as an instruction multiplies and adds in a 32-bit lane.
+#undef CORTADO_STEP
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+#define CORTADO_STEP 4
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4
+#define CORTADO_STEP 2
+#else
+#define CORTADO_STEP 1
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace cortado::narrow {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace kernels;
+using namespace kernels::HWY_NAMESPACE;
+using Ints = hn::RebindToSigned<Floats>;
+
+constexpr int64_t kStep = CORTADO_STEP;
+#if CORTADO_STEP == 1
+using Lane = float;
+#else
+using Lane = int32_t;  // of four, each is 128 higher
+#endif
+constexpr int64_t kSteps = kGroup / kStep;  // of a group
+
+// What a call's tasks share: the rounded rows, their scales, and for matrices of 4 bits the sum of each half a group.
+struct Rounded {
+  Lane* values;   // [rows, groups · kSteps]
+  float* scales;  // [rows, groups]
+  float* sums;    // [rows, groups, 2], or null
+  int64_t groups;
+  Rounded(const Product& call) : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
+    scales = call.room + call.rows * groups * kGroup;
+    sums = nullptr;
+    for (int64_t i = 0; i < call.count; ++i) {
+      if (call.maps[i].matrix.bits == 4) sums = scales + call.rows * groups;
+    }
+  }
+};
+
+// Two vectors of inputs, as steps. Of every four inputs, pairs are the even and the odd ones: so they come apart from a
+// weight's four bytes.
+HWY_INLINE void store_rounded(hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
+#if CORTADO_STEP == 4
+  const Ints d;
+  const hn::Rebind<uint8_t, Floats> bytes;
+  auto* places = reinterpret_cast<uint8_t*>(to);
+  hn::StoreU(hn::DemoteTo(bytes, hn::Add(first, hn::Set(d, 128))), bytes, places);
+  hn::StoreU(hn::DemoteTo(bytes, hn::Add(second, hn::Set(d, 128))), bytes, places + kLanes);
+#elif CORTADO_STEP == 2
+  const Ints d;
+  const hn::Repartition<uint64_t, Ints> twos;
+  const auto pairs = [&](hn::Vec<Ints> q) HWY_ATTR {
+    const auto low = hn::And(q, hn::Set(d, 0xFFFF)), high = hn::ShiftLeft<16>(hn::Shuffle1032(q));
+    return hn::BitCast(twos, hn::Or(low, high));  // in the first half of every four lanes
+  };
+  hn::StoreU(hn::BitCast(d, hn::ConcatEven(twos, pairs(second), pairs(first))), d, to);
+#else
+  hn::StoreU(hn::ConvertTo(Floats(), first), Floats(), to);
+  hn::StoreU(hn::ConvertTo(Floats(), second), Floats(), to + kLanes);
+#endif
+}
+
+// One group, zeros behind its end; number `at` of all. What is not finite gives a scale that is not.
+HWY_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
+  const Floats d;
+  const Ints di;
+  Vec largest = hn::Zero(d), poison = hn::Zero(d);
+  for (int64_t i = 0; i < kGroup; i += kLanes) {
+    const Vec part = hn::LoadU(d, x + i);
+    largest = hn::Max(largest, hn::Abs(part));
+    poison = hn::MulAdd(part, hn::Zero(d), poison);
+  }
+  const float most = hn::GetLane(hn::MaxOfLanes(d, largest)), nan = hn::GetLane(hn::SumOfLanes(d, poison));
+  const float scale = to.scales[at] = most / 127 + nan;
+  const Vec inverse = hn::Set(d, nan == 0 && most > 1e-30f ? 127 / most : 0);
+  const auto rounded = [&](int64_t i) HWY_ATTR {
+    const Vec part = nan == 0 ? hn::LoadU(d, x + i) : hn::Zero(d);
+    return hn::NearestInt(hn::Mul(part, inverse));
+  };
+  for (int64_t half = 0; half < 2; ++half) {
+    auto sum = hn::Zero(di);
+    for (int64_t i = half * kGroup / 2; i < (half + 1) * kGroup / 2; i += 2 * kLanes) {
+      const auto first = rounded(i), second = rounded(i + kLanes);
+      store_rounded(first, second, to.values + at * kSteps + i / kStep);
+      sum = hn::Add(sum, hn::Add(first, second));
+    }
+    if (to.sums) {
+      to.sums[2 * at + half] = scale * static_cast<float>(hn::GetLane(hn::SumOfLanes(di, sum)));
+    }
+  }
+}
+
+void round_rows(const Product& call, int64_t block) {
+  const Rounded to(call);
+  HWY_ALIGN float part[kGroup];
+  const int64_t last = (block + 1) * kRoundedRows < call.rows ? (block + 1) * kRoundedRows : call.rows;
+  for (int64_t row = block * kRoundedRows; row < last; ++row) {
+    const float* x = call.x + row * call.x_row;
+    for (int64_t g = 0; g < to.groups; ++g) {
+      const int64_t n = call.in - g * kGroup;
+      if (n < kGroup) {
+        memset(part, 0, sizeof part);
+        memcpy(part, x + g * kGroup, static_cast<size_t>(n) * sizeof(float));
+      }
+      round_group(n < kGroup ? part : x + g * kGroup, to, row * to.groups + g);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace cortado::narrow
+HWY_AFTER_NAMESPACE();
+
+#endif
