@@ -3,7 +3,7 @@
     build/bench-venv/bin/python bench/peers/llama_cpp.py [--tokens 512 4096 7900] [--threads 2] [--rounds 5]
 
 Prompts of so many tokens of tinyshakespeare, and 32 tokens written behind each of them, in turns. Ours are the file's weights as int8 in
-groups of 64 with float32 caches; and the same converted, its feature maps hardly trained (speed does not depend on what they learned), with LoLA's
+groups of 64 with float32 caches, and as int4, which keeps its 4-bit blocks as they are; and the same converted, its feature maps hardly trained (speed does not depend on what they learned), with LoLA's
 memory of C = λ = 256, which also writes at depth 32,768. llama.cpp multiplies the file's 4-bit blocks with activations in int8 and keeps
 16-bit caches, as it does unless told otherwise. Softmax's logits behind a prompt must agree to 10 % of the largest, which is what 4-bit products
 in one and the other rounding leave; LoLA's, with a cache that holds the whole prompt, with ours of
@@ -116,7 +116,7 @@ path = model_file()
 theirs = Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8))
 text = (ROOT / "data/tinyshakespeare.txt").read_bytes()
 tokens = theirs.model.tokenize(text[: 8 * max(bench.tokens)], add_bos=False)[: max(bench.tokens)]
-softmax, small = Ours(imported(path)), lola(CACHED)
+softmax, four, small = Ours(imported(path)), Ours(imported(path), weights="int4"), lola(CACHED)
 checked = lola_is_right(1024)
 
 for count in bench.tokens:
@@ -124,6 +124,7 @@ for count in bench.tokens:
         checked and measure("LoLA 256, 256, int8", small, count)
     elif bench.expect(f"softmax, T {count}", relative_error(softmax.read(tokens[:count]), theirs.read(tokens[:count])), 0.1):
         measure("softmax, int8", softmax, count)
+        measure("softmax, int4", four, count)
 if checked:
     compare_depths([lola(CACHED) for _ in range(3)], [1024, 7900, 32768])
 bench.finish()

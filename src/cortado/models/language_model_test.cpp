@@ -321,6 +321,20 @@ TEST(Weights, NarrowOnesGiveNearlyTheSameModel) {
   }
 }
 
+// The vocabulary's matrices, which next words are chosen by.
+TEST(Weights, OfFourBitsLeaveTheVocabularyEight) {
+  for (const bool tied : {true, false}) {
+    const auto four = make(wide_model(tied)), eight = make(wide_model(tied));
+    four->set_weight_format(WeightFormat::kInt4);
+    eight->set_weight_format(WeightFormat::kInt8);
+    const auto wide = eight->matrices();
+    for (const auto& [name, matrix] : four->matrices()) {
+      const bool of_words = name == "embedding.weight" || name == "head.weight";
+      EXPECT_EQ(matrix->weight_bytes() == wide.at(name)->weight_bytes(), of_words) << name;
+    }
+  }
+}
+
 TEST(ModelState, CachesOfAShorterType) {
   const auto model = make(kMixed);
   model->to(at::kFloat);

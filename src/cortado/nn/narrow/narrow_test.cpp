@@ -185,7 +185,7 @@ TEST_P(NarrowWeights, Refuse) {
 
 TEST(Int4Weight, RefusesWhatFloat16CannotHold) {
   NarrowWeight weight(4, 8, 16);
-  for (const double bad : {7e4, std::nan(""), std::numeric_limits<double>::infinity()}) {
+  for (const double bad : {7e4, -7e4, std::nan(""), std::numeric_limits<double>::infinity()}) {
     expect_refused([&] { weight.pack(at::full({8, 16}, bad)); }, "finite numbers up to 65504");
   }
 }
