@@ -18,10 +18,12 @@ namespace cortado::narrow {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Of a matrix of kBits: the inputs that share a scale, their steps, and the groups of x's.
+// Of a matrix of kBits: the inputs that share a scale, their steps, those that lie in a vector's four bytes, and how many
+// such groups one of x's is.
 template <int kBits>
 struct Group {
-  static constexpr int64_t kInputs = kGroup * kBits / 8, kOfSteps = kInputs / kStep, kInOne = 8 / kBits;
+  static constexpr int64_t kInputs = kGroup * kBits / 8, kOfSteps = kInputs / kStep, kAtOnce = 32 / kBits / kStep,
+                           kInOne = 8 / kBits;
 };
 
 // A part of a call: rows [row, row + rows) with a block of a map's outputs.
@@ -72,7 +74,7 @@ template <int kBits, int kRows>
 HWY_INLINE void add_group(const Lane* inputs, int64_t row, const uint8_t* values, hn::Vec<Ints> (*sum)[kVecs]) {
   const Ints di;
   const auto low_halves = hn::Set(di, 0x0F0F0F0F);
-  for (int64_t i = 0; i < Group<kBits>::kOfSteps; i += 8 / kBits, values += kStep * kColumns) {
+  for (int64_t i = 0; i < Group<kBits>::kOfSteps; i += Group<kBits>::kAtOnce, values += kStep * kColumns) {
     hn::Vec<Ints> weight[kVecs], next[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       weight[v].raw = _mm512_loadu_si512(values + v * kLanes * 4);
@@ -87,10 +89,9 @@ HWY_INLINE void add_group(const Lane* inputs, int64_t row, const uint8_t* values
       for (int v = 0; v < kVecs; ++v) {
         if constexpr (kBits == 8) {
           sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, hn::Set(di, own[0]).raw, weight[v].raw);
-        } else {  // the weights have no sign, and x has its own again
-          const auto given = hn::Set(di, own[0] ^ Lane(0x80808080)), behind = hn::Set(di, own[1] ^ Lane(0x80808080));
-          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, weight[v].raw, given.raw);
-          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, next[v].raw, behind.raw);
+        } else {
+          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, weight[v].raw, hn::Set(di, own[0]).raw);
+          sum[r][v].raw = _mm512_dpbusd_epi32(sum[r][v].raw, next[v].raw, hn::Set(di, own[1]).raw);
         }
       }
     }
@@ -164,6 +165,7 @@ using Sum = hn::Vec<Ints>;
 HWY_INLINE Sum no_sum() { return hn::Zero(Ints()); }
 HWY_INLINE Vec value_of(Sum sum) { return hn::ConvertTo(Floats(), sum); }
 HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Ints(), from); }
+HWY_INLINE void store_weights(Sum step, Lane* to) { hn::Store(step, Ints(), to); }
 
 HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) {
   const hn::Repartition<int16_t, Ints> halves;
@@ -172,23 +174,22 @@ HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) {
   return hn::ReorderWidenMulAccumulate(Ints(), pair, hn::BitCast(halves, weight), sum, none);
 }
 
-// The inputs of a vector of columns, four or eight in their bytes, as steps, kColumns apart.
-template <int kBits>
-HWY_INLINE void widen(hn::Vec<Ints> four, Lane* to) {
+// put(step, number) for the inputs of a vector of columns, four or eight in their bytes.
+template <int kBits, class Put>
+HWY_INLINE void widen(hn::Vec<Ints> four, const Put& put) {
   using Bytes = std::conditional_t<kBits == 8, int16_t, uint16_t>;
   const hn::Repartition<Bytes, Ints> halves;
+  const Ints d;
   const auto bytes = hn::BitCast(halves, four);
-  const auto put = [&](auto steps, int64_t i)
-                       HWY_ATTR { hn::Store(hn::BitCast(Ints(), steps), Ints(), to + i * kColumns); };
   if constexpr (kBits == 8) {
-    put(hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)), 0);
-    put(hn::ShiftRight<8>(bytes), 1);
+    put(hn::BitCast(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes))), 0);
+    put(hn::BitCast(d, hn::ShiftRight<8>(bytes)), 1);
   } else {
     const auto low = hn::Set(halves, 0x0F);
-    put(hn::And(bytes, low), 0);
-    put(hn::And(hn::ShiftRight<8>(bytes), low), 1);
-    put(hn::And(hn::ShiftRight<4>(bytes), low), 2);
-    put(hn::ShiftRight<12>(bytes), 3);
+    put(hn::BitCast(d, hn::And(bytes, low)), 0);
+    put(hn::BitCast(d, hn::And(hn::ShiftRight<8>(bytes), low)), 1);
+    put(hn::BitCast(d, hn::And(hn::ShiftRight<4>(bytes), low)), 2);
+    put(hn::BitCast(d, hn::ShiftRight<12>(bytes)), 3);
   }
 }
 
@@ -198,42 +199,81 @@ using Sum = Vec;
 HWY_INLINE Sum no_sum() { return hn::Zero(Floats()); }
 HWY_INLINE Vec value_of(Sum sum) { return sum; }
 HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Floats(), from); }
+HWY_INLINE void store_weights(Sum step, Lane* to) { hn::Store(step, Floats(), to); }
 HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) { return hn::MulAdd(hn::Set(Floats(), input), weight, sum); }
 
-template <int kBits>
-HWY_INLINE void widen(hn::Vec<Ints> four, Lane* to) {
-  const auto put = [&](hn::Vec<Ints> step, int64_t i)
-                       HWY_ATTR { hn::Store(hn::ConvertTo(Floats(), step), Floats(), to + i * kColumns); };
+template <int kBits, class Put>
+HWY_INLINE void widen(hn::Vec<Ints> four, const Put& put) {
+  const Floats d;
   if constexpr (kBits == 8) {
-    put(hn::ShiftRight<24>(hn::ShiftLeft<24>(four)), 0);
-    put(hn::ShiftRight<24>(hn::ShiftLeft<16>(four)), 1);
-    put(hn::ShiftRight<24>(hn::ShiftLeft<8>(four)), 2);
-    put(hn::ShiftRight<24>(four), 3);
+    put(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<24>(four))), 0);
+    put(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<16>(four))), 1);
+    put(hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<8>(four))), 2);
+    put(hn::ConvertTo(d, hn::ShiftRight<24>(four)), 3);
   } else {
     const auto low = hn::Set(Ints(), 0x0F);
-    put(hn::And(four, low), 0);
-    put(hn::And(hn::ShiftRight<8>(four), low), 1);
-    put(hn::And(hn::ShiftRight<16>(four), low), 2);
-    put(hn::And(hn::ShiftRight<24>(four), low), 3);
-    put(hn::And(hn::ShiftRight<4>(four), low), 4);
-    put(hn::And(hn::ShiftRight<12>(four), low), 5);
-    put(hn::And(hn::ShiftRight<20>(four), low), 6);
-    put(hn::And(hn::ShiftRight<28>(four), low), 7);
+    put(hn::ConvertTo(d, hn::And(four, low)), 0);
+    put(hn::ConvertTo(d, hn::And(hn::ShiftRight<8>(four), low)), 1);
+    put(hn::ConvertTo(d, hn::And(hn::ShiftRight<16>(four), low)), 2);
+    put(hn::ConvertTo(d, hn::And(hn::ShiftRight<24>(four), low)), 3);
+    put(hn::ConvertTo(d, hn::And(hn::ShiftRight<4>(four), low)), 4);
+    put(hn::ConvertTo(d, hn::And(hn::ShiftRight<12>(four), low)), 5);
+    put(hn::ConvertTo(d, hn::And(hn::ShiftRight<20>(four), low)), 6);
+    put(hn::ConvertTo(d, hn::And(hn::ShiftRight<28>(four), low)), 7);
   }
 }
 
 #endif
 
+HWY_INLINE hn::Vec<Ints> load_bytes(const uint8_t* values) {
+  return hn::LoadU(Ints(), reinterpret_cast<const int32_t*>(values));
+}
+
 // A group's values as [steps, kColumns].
 template <int kBits>
 HWY_INLINE void widen_group(const uint8_t* values, Lane* to) {
-  constexpr int64_t kAtOnce = 32 / kBits;  // inputs
-  for (int64_t i = 0; i < Group<kBits>::kInputs;
-       i += kAtOnce, values += 4 * kColumns, to += kAtOnce / kStep * kColumns) {
+  constexpr int64_t kAtOnce = Group<kBits>::kAtOnce;
+  for (int64_t i = 0; i < Group<kBits>::kOfSteps; i += kAtOnce, values += 4 * kColumns, to += kAtOnce * kColumns) {
     for (int64_t c = 0; c < kColumns; c += kLanes) {
-      widen<kBits>(hn::LoadU(Ints(), reinterpret_cast<const int32_t*>(values + 4 * c)), to + c);
+      widen<kBits>(load_bytes(values + 4 * c),
+                   [&](Sum step, int64_t n) HWY_ATTR { store_weights(step, to + n * kColumns + c); });
     }
   }
+}
+
+// One row with a block: values need not be kept.
+template <int kBits>
+void multiply_row(const Part& part, const Rounded& x) {
+  using Of = Group<kBits>;
+  constexpr int64_t kVecs = kColumns / kLanes;
+  const Floats d;
+  const Matrix& matrix = part.map->matrix;
+  const uint8_t* values = matrix.values + part.block * matrix.block_bytes();
+  const Lane* inputs = x.values + part.row * x.groups * kSteps;
+  Vec total[kVecs];
+  for (Vec& one : total) one = hn::Zero(d);
+  for (int64_t g = 0, groups = matrix.groups(); g < groups; ++g) {
+    Sum sum[kVecs];
+    for (Sum& one : sum) one = no_sum();
+    for (int64_t i = 0; i < Of::kOfSteps; i += Of::kAtOnce, values += 4 * kColumns, inputs += Of::kAtOnce) {
+#pragma GCC unroll 8
+      for (int64_t v = 0; v < kVecs; ++v) {
+        widen<kBits>(load_bytes(values + 4 * v * kLanes),
+                     [&](Sum step, int64_t n) HWY_ATTR { sum[v] = add_step(inputs[n], step, sum[v]); });
+      }
+    }
+    const Vec factor = hn::Set(d, x.scales[part.row * x.groups + g / Of::kInOne]);
+    for (int64_t v = 0; v < kVecs; ++v) {
+      const int64_t at = (part.block * groups + g) * kColumns + v * kLanes;
+      total[v] = hn::MulAdd(hn::Mul(value_of(sum[v]), scales_of<kBits>(matrix, at)), factor, total[v]);
+      if constexpr (kBits == 4) {
+        total[v] = hn::MulAdd(leasts_of(matrix, at), hn::Set(d, x.sums[part.row * groups + g]), total[v]);
+      }
+    }
+  }
+  HWY_ALIGN float totals[kColumns];
+  for (int64_t v = 0; v < kVecs; ++v) hn::Store(total[v], d, totals + v * kLanes);
+  write_totals(part, 0, 1, totals);
 }
 
 // A group of a block: its values as [steps, kColumns], scales and least numbers [kColumns].
@@ -281,6 +321,7 @@ HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGr
 
 template <int kBits>
 void multiply_part(const Part& part, const Rounded& x) {
+  if (part.rows == 1) return multiply_row<kBits>(part, x);
   constexpr int kVecs = 2;
   constexpr int64_t kBytes = Group<kBits>::kInputs * kColumns * kBits / 8;
   const Floats d;

@@ -51,7 +51,7 @@ struct Product {
   int64_t rows = 0, in = 0;
   const float* x = nullptr;
   int64_t x_row = 0;
-  const Map* maps = nullptr;  // all of `in` inputs
+  const Map* maps = nullptr;  // all of `in` inputs and as many bits
   int64_t count = 0;
   float* room = nullptr;  // room_for(rows, in) floats, aligned to 64 bytes
 };

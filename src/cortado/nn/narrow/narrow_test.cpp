@@ -183,6 +183,20 @@ TEST_P(NarrowWeights, Refuse) {
   expect_refused([&] { weight_format_of("int5"); }, "int8");
 }
 
+TEST(Int4Weight, NotAtOnceWithEight) {
+  NarrowWeight four(4, 8, 16), eight(8, 8, 16);
+  expect_refused([&] { NarrowWeight::multiply(at::zeros({1, 16}), {&four, &eight}, {{}, {}}); }, "8 and of 4 bits");
+}
+
+TEST(Int4Weight, AGroupOfOneNumberKeepsIt) {
+  for (const double number : {0.0, 0.5, -3.0, 1e-38}) {
+    const Tensor w = at::full({3, 40}, number, at::kFloat);
+    NarrowWeight weight(4, 3, 40);
+    weight.pack(w);
+    EXPECT_LT((weight.unpacked() - w).abs().amax().item<double>(), 1e-30) << number;
+  }
+}
+
 TEST(Int4Weight, RefusesWhatFloat16CannotHold) {
   NarrowWeight weight(4, 8, 16);
   for (const double bad : {7e4, -7e4, std::nan(""), std::numeric_limits<double>::infinity()}) {

@@ -34,11 +34,12 @@ constexpr int64_t kStep = CORTADO_STEP;
 #if CORTADO_STEP == 1
 using Lane = float;
 #else
-using Lane = int32_t;  // of four, each is 128 higher
+using Lane = int32_t;
 #endif
 constexpr int64_t kSteps = kGroup / kStep;  // of a group
 
 // What a call's tasks share: the rounded rows, their scales, and for matrices of 4 bits the sum of each half a group.
+// Where a step is of four bytes, one factor has no sign: a matrix of 4 bits, or for one of 8 the rows, 128 higher.
 struct Rounded {
   Lane* values;   // [rows, groups · kSteps]
   float* scales;  // [rows, groups]
@@ -46,22 +47,23 @@ struct Rounded {
   int64_t groups;
   Rounded(const Product& call) : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
     scales = call.room + call.rows * groups * kGroup;
-    sums = nullptr;
-    for (int64_t i = 0; i < call.count; ++i) {
-      if (call.maps[i].matrix.bits == 4) sums = scales + call.rows * groups;
-    }
+    sums = call.maps->matrix.bits == 4 ? scales + call.rows * groups : nullptr;
   }
 };
 
 // Two vectors of inputs, as steps. Of every four inputs, pairs are the even and the odd ones: so they come apart from a
 // weight's four bytes.
-HWY_INLINE void store_rounded(hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
+HWY_INLINE void store_rounded(hn::Vec<Ints> first, hn::Vec<Ints> second, [[maybe_unused]] bool higher, Lane* to) {
 #if CORTADO_STEP == 4
-  const Ints d;
   const hn::Rebind<uint8_t, Floats> bytes;
-  auto* places = reinterpret_cast<uint8_t*>(to);
-  hn::StoreU(hn::DemoteTo(bytes, hn::Add(first, hn::Set(d, 128))), bytes, places);
-  hn::StoreU(hn::DemoteTo(bytes, hn::Add(second, hn::Set(d, 128))), bytes, places + kLanes);
+  const hn::Rebind<int8_t, Floats> with_signs;
+  const auto put = [&](hn::Vec<Ints> q, int64_t at) HWY_ATTR {
+    auto* place = reinterpret_cast<uint8_t*>(to) + at;
+    if (higher) return hn::StoreU(hn::DemoteTo(bytes, hn::Add(q, hn::Set(Ints(), 128))), bytes, place);
+    hn::StoreU(hn::DemoteTo(with_signs, q), with_signs, reinterpret_cast<int8_t*>(place));
+  };
+  put(first, 0);
+  put(second, kLanes);
 #elif CORTADO_STEP == 2
   const Ints d;
   const hn::Repartition<uint64_t, Ints> twos;
@@ -97,7 +99,7 @@ HWY_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
     auto sum = hn::Zero(di);
     for (int64_t i = half * kGroup / 2; i < (half + 1) * kGroup / 2; i += 2 * kLanes) {
       const auto first = rounded(i), second = rounded(i + kLanes);
-      store_rounded(first, second, to.values + at * kSteps + i / kStep);
+      store_rounded(first, second, /*higher=*/!to.sums, to.values + at * kSteps + i / kStep);
       sum = hn::Add(sum, hn::Add(first, second));
     }
     if (to.sums) {

@@ -39,22 +39,26 @@ struct Spaced {
     if (n == 0) return;
     const auto [low, high] = std::minmax_element(x, x + n);
     const float from = *low, range = *high - from;
+    least = from;
+    if (range < 1e-30f) return;  // all the same
     int steps = kMost;
     while (steps > kMost / 2 && !lie_on(x, n, from, range / static_cast<float>(steps))) --steps;
     step = range / static_cast<float>(steps > kMost / 2 ? steps : kMost);
-    least = from;
   }
+  // The number of the one that x is nearest to.
   int value(float x) const {
-    const float wide = step;
-    return wide > 0 ? static_cast<int>(std::clamp(std::nearbyint((x - least) / wide), 0.0f, float(kMost))) : 0;
+    const float wide = step, at = wide > 0 ? (x - least) / wide : 0;
+    return at > 0 ? std::min(nearest(at), kMost) : 0;
   }
 
  private:
   static constexpr int kMost = 15;
+  static int nearest(float x) { return static_cast<int>(x + 0.5f); }  // without a call
   static bool lie_on(const float* x, int64_t n, float from, float step) {
+    const float inverse = 1 / step;
     return std::all_of(x, x + n, [&](float number) {
-      const float steps = (number - from) / step;
-      return std::abs(steps - std::nearbyint(steps)) < 1e-3f;
+      const float at = (number - from) * inverse;
+      return std::abs(at - static_cast<float>(nearest(at))) < 1e-3f;
     });
   }
 };
@@ -200,6 +204,8 @@ std::vector<Tensor> NarrowWeight::multiply(const Tensor& x, const std::vector<co
   for (const NarrowWeight* weight : weights) {
     fail_input_if(x.dim() < 1 || x.size(-1) != weight->in_, "[weights] expected [..., ", weight->in_, "], got ",
                   x.sizes());
+    fail_input_if(weight->bits_ != weights[0]->bits_,
+                  "[weights] matrices of 8 and of 4 bits are not multiplied at once");
   }
   if (!kernels::usable({x})) {
     for (size_t i = 0; i < weights.size(); ++i) results.push_back(weights[i]->multiply_by_definition(x, biases[i]));
