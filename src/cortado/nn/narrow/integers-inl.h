@@ -22,8 +22,8 @@ namespace {
 // such groups one of x's is.
 template <int kBits>
 struct Group {
-  static constexpr int64_t kInputs = kGroup * kBits / 8, kOfSteps = kInputs / kStep, kAtOnce = 32 / kBits / kStep,
-                           kInOne = 8 / kBits;
+  static constexpr int64_t kInputs = kGroup * kBits / 8, kOfSteps = kInputs / step_of(kBits),
+                           kAtOnce = 32 / kBits / step_of(kBits), kInOne = 8 / kBits;
 };
 
 // A part of a call: rows [row, row + rows) with a block of a map's outputs.
@@ -74,7 +74,7 @@ template <int kBits, int kRows>
 HWY_INLINE void add_group(const Lane* inputs, int64_t row, const uint8_t* values, hn::Vec<Ints> (*sum)[kVecs]) {
   const Ints di;
   const auto low_halves = hn::Set(di, 0x0F0F0F0F);
-  for (int64_t i = 0; i < Group<kBits>::kOfSteps; i += Group<kBits>::kAtOnce, values += kStep * kColumns) {
+  for (int64_t i = 0; i < Group<kBits>::kOfSteps; i += Group<kBits>::kAtOnce, values += 4 * kColumns) {
     hn::Vec<Ints> weight[kVecs], next[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       weight[v].raw = _mm512_loadu_si512(values + v * kLanes * 4);
@@ -117,7 +117,7 @@ HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first
       const auto begin = kBits == 8 ? first_sum(matrix, at + v * kLanes) : hn::Zero(Ints());
       for (int r = 0; r < kRows; ++r) sum[r][v] = begin;
     }
-    add_group<kBits, kRows>(x.values + row * x.groups * kSteps + g * Of::kOfSteps, x.groups * kSteps, values, sum);
+    add_group<kBits, kRows>(x.values + row * x.groups * x.steps + g * Of::kOfSteps, x.groups * x.steps, values, sum);
     for (int v = 0; v < kVecs; ++v) {
       const Vec scale = scales_of<kBits>(matrix, at + v * kLanes);
       for (int r = 0; r < kRows; ++r) {
@@ -161,46 +161,82 @@ void multiply_part(const Part& part, const Rounded& x) {
 
 #if CORTADO_STEP == 2
 
-using Sum = hn::Vec<Ints>;
-HWY_INLINE Sum no_sum() { return hn::Zero(Ints()); }
-HWY_INLINE Vec value_of(Sum sum) { return hn::ConvertTo(Floats(), sum); }
-HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Ints(), from); }
-HWY_INLINE void store_weights(Sum step, Lane* to) { hn::Store(step, Ints(), to); }
+using Step = hn::Vec<Ints>;
+using Halves = hn::Repartition<int16_t, Ints>;
 
-HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) {
-  const hn::Repartition<int16_t, Ints> halves;
-  Sum none = no_sum();  // only other architectures put anything there
-  const auto pair = hn::BitCast(halves, hn::Set(Ints(), input));
-  return hn::ReorderWidenMulAccumulate(Ints(), pair, hn::BitCast(halves, weight), sum, none);
+HWY_INLINE Step load_step(const Lane* from) { return hn::Load(Ints(), from); }
+HWY_INLINE void store_step(Step step, Lane* to) { hn::Store(step, Ints(), to); }
+
+HWY_INLINE Step add_pairs(hn::Vec<Halves> x, hn::Vec<Halves> y, Step sum) {
+  Step none = hn::Zero(Ints());  // only other architectures put anything there
+  return hn::ReorderWidenMulAccumulate(Ints(), x, y, sum, none);
 }
+
+// Pairs of bytes, the first factor's without signs. (This Highway has no name for it.)
+HWY_INLINE hn::Vec<Halves> multiply_bytes(Step weight, Step x) {
+  hn::Vec<Halves> products;
+#if HWY_TARGET == HWY_AVX3
+  products.raw = _mm512_maddubs_epi16(weight.raw, x.raw);
+#elif HWY_TARGET == HWY_AVX2
+  products.raw = _mm256_maddubs_epi16(weight.raw, x.raw);
+#else
+  products.raw = _mm_maddubs_epi16(weight.raw, x.raw);
+#endif
+  return products;
+}
+
+// A group's sum: of 8 bits in 32, of 4 bits as two of 16, which hold eight products of four.
+template <int kBits>
+struct Sum {
+  std::conditional_t<kBits == 8, Step, hn::Vec<Halves>> all;
+
+  HWY_INLINE void clear() { all = hn::Zero(hn::DFromV<decltype(all)>()); }
+  HWY_INLINE void add(Lane input, Step weight) {
+    const Step x = hn::Set(Ints(), input);
+    if constexpr (kBits == 8) {
+      all = add_pairs(hn::BitCast(Halves(), x), hn::BitCast(Halves(), weight), all);
+    } else {
+      all = hn::Add(all, multiply_bytes(weight, x));
+    }
+  }
+  HWY_INLINE Vec value() const {
+    if constexpr (kBits == 8)
+      return hn::ConvertTo(Floats(), all);
+    else
+      return hn::ConvertTo(Floats(), add_pairs(all, hn::Set(Halves(), int16_t{1}), hn::Zero(Ints())));
+  }
+};
 
 // put(step, number) for the inputs of a vector of columns, four or eight in their bytes.
 template <int kBits, class Put>
-HWY_INLINE void widen(hn::Vec<Ints> four, const Put& put) {
-  using Bytes = std::conditional_t<kBits == 8, int16_t, uint16_t>;
-  const hn::Repartition<Bytes, Ints> halves;
+HWY_INLINE void widen(Step four, const Put& put) {
   const Ints d;
-  const auto bytes = hn::BitCast(halves, four);
   if constexpr (kBits == 8) {
+    const auto bytes = hn::BitCast(Halves(), four);
     put(hn::BitCast(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes))), 0);
     put(hn::BitCast(d, hn::ShiftRight<8>(bytes)), 1);
   } else {
-    const auto low = hn::Set(halves, 0x0F);
-    put(hn::BitCast(d, hn::And(bytes, low)), 0);
-    put(hn::BitCast(d, hn::And(hn::ShiftRight<8>(bytes), low)), 1);
-    put(hn::BitCast(d, hn::And(hn::ShiftRight<4>(bytes), low)), 2);
-    put(hn::BitCast(d, hn::ShiftRight<12>(bytes)), 3);
+    const auto low = hn::Set(d, 0x0F0F0F0F);
+    put(hn::And(four, low), 0);
+    put(hn::And(hn::ShiftRight<4>(four), low), 1);
   }
 }
 
 #else
 
-using Sum = Vec;
-HWY_INLINE Sum no_sum() { return hn::Zero(Floats()); }
-HWY_INLINE Vec value_of(Sum sum) { return sum; }
-HWY_INLINE Sum load_weights(const Lane* from) { return hn::Load(Floats(), from); }
-HWY_INLINE void store_weights(Sum step, Lane* to) { hn::Store(step, Floats(), to); }
-HWY_INLINE Sum add_step(Lane input, Sum weight, Sum sum) { return hn::MulAdd(hn::Set(Floats(), input), weight, sum); }
+using Step = Vec;
+
+HWY_INLINE Step load_step(const Lane* from) { return hn::Load(Floats(), from); }
+HWY_INLINE void store_step(Step step, Lane* to) { hn::Store(step, Floats(), to); }
+
+template <int>
+struct Sum {
+  Vec all;
+
+  HWY_INLINE void clear() { all = hn::Zero(Floats()); }
+  HWY_INLINE void add(Lane input, Step weight) { all = hn::MulAdd(hn::Set(Floats(), input), weight, all); }
+  HWY_INLINE Vec value() const { return all; }
+};
 
 template <int kBits, class Put>
 HWY_INLINE void widen(hn::Vec<Ints> four, const Put& put) {
@@ -236,7 +272,7 @@ HWY_INLINE void widen_group(const uint8_t* values, Lane* to) {
   for (int64_t i = 0; i < Group<kBits>::kOfSteps; i += kAtOnce, values += 4 * kColumns, to += kAtOnce * kColumns) {
     for (int64_t c = 0; c < kColumns; c += kLanes) {
       widen<kBits>(load_bytes(values + 4 * c),
-                   [&](Sum step, int64_t n) HWY_ATTR { store_weights(step, to + n * kColumns + c); });
+                   [&](Step step, int64_t n) HWY_ATTR { store_step(step, to + n * kColumns + c); });
     }
   }
 }
@@ -249,23 +285,23 @@ void multiply_row(const Part& part, const Rounded& x) {
   const Floats d;
   const Matrix& matrix = part.map->matrix;
   const uint8_t* values = matrix.values + part.block * matrix.block_bytes();
-  const Lane* inputs = x.values + part.row * x.groups * kSteps;
+  const Lane* inputs = x.values + part.row * x.groups * x.steps;
   Vec total[kVecs];
   for (Vec& one : total) one = hn::Zero(d);
   for (int64_t g = 0, groups = matrix.groups(); g < groups; ++g) {
-    Sum sum[kVecs];
-    for (Sum& one : sum) one = no_sum();
+    Sum<kBits> sum[kVecs];
+    for (auto& one : sum) one.clear();
     for (int64_t i = 0; i < Of::kOfSteps; i += Of::kAtOnce, values += 4 * kColumns, inputs += Of::kAtOnce) {
 #pragma GCC unroll 8
       for (int64_t v = 0; v < kVecs; ++v) {
         widen<kBits>(load_bytes(values + 4 * v * kLanes),
-                     [&](Sum step, int64_t n) HWY_ATTR { sum[v] = add_step(inputs[n], step, sum[v]); });
+                     [&](Step step, int64_t n) HWY_ATTR { sum[v].add(inputs[n], step); });
       }
     }
     const Vec factor = hn::Set(d, x.scales[part.row * x.groups + g / Of::kInOne]);
     for (int64_t v = 0; v < kVecs; ++v) {
       const int64_t at = (part.block * groups + g) * kColumns + v * kLanes;
-      total[v] = hn::MulAdd(hn::Mul(value_of(sum[v]), scales_of<kBits>(matrix, at)), factor, total[v]);
+      total[v] = hn::MulAdd(hn::Mul(sum[v].value(), scales_of<kBits>(matrix, at)), factor, total[v]);
       if constexpr (kBits == 4) {
         total[v] = hn::MulAdd(leasts_of(matrix, at), hn::Set(d, x.sums[part.row * groups + g]), total[v]);
       }
@@ -287,19 +323,19 @@ template <int kBits, int kRows, int kVecs>
 HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGroup& wide, float* totals) {
   using Of = Group<kBits>;
   const Floats d;
-  const Lane* inputs = x.values + row * x.groups * kSteps + g * Of::kOfSteps;
+  const Lane* inputs = x.values + row * x.groups * x.steps + g * Of::kOfSteps;
   for (int64_t c = 0; c < kColumns; c += kVecs * kLanes) {
-    Sum sum[kRows][kVecs];
+    Sum<kBits> sum[kRows][kVecs];
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = no_sum();
+      for (int v = 0; v < kVecs; ++v) sum[r][v].clear();
     }
 #pragma GCC unroll 4
     for (int64_t i = 0; i < Of::kOfSteps; ++i) {
-      Sum weight[kVecs];
-      for (int v = 0; v < kVecs; ++v) weight[v] = load_weights(wide.values + i * kColumns + c + v * kLanes);
+      Step weight[kVecs];
+      for (int v = 0; v < kVecs; ++v) weight[v] = load_step(wide.values + i * kColumns + c + v * kLanes);
       for (int r = 0; r < kRows; ++r) {
-        const Lane input = inputs[r * x.groups * kSteps + i];
-        for (int v = 0; v < kVecs; ++v) sum[r][v] = add_step(input, weight[v], sum[r][v]);
+        const Lane input = inputs[r * x.groups * x.steps + i];
+        for (int v = 0; v < kVecs; ++v) sum[r][v].add(input, weight[v]);
       }
     }
     for (int r = 0; r < kRows; ++r) {
@@ -307,7 +343,7 @@ HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGr
       for (int v = 0; v < kVecs; ++v) {
         const int64_t at = c + v * kLanes;
         float* to = totals + r * kColumns + at;
-        const Vec scaled = hn::Mul(value_of(sum[r][v]), hn::Load(d, wide.scales + at));
+        const Vec scaled = hn::Mul(sum[r][v].value(), hn::Load(d, wide.scales + at));
         Vec total = hn::MulAdd(scaled, factor, hn::Load(d, to));
         if constexpr (kBits == 4) {
           const Vec all = hn::Set(d, x.sums[(row + r) * x.groups * Of::kInOne + g]);
@@ -326,7 +362,7 @@ void multiply_part(const Part& part, const Rounded& x) {
   constexpr int64_t kBytes = Group<kBits>::kInputs * kColumns * kBits / 8;
   const Floats d;
   Scratch scratch;
-  const WideGroup wide{reinterpret_cast<Lane*>(scratch.take(kSteps * kColumns)), scratch.take(kColumns),
+  const WideGroup wide{reinterpret_cast<Lane*>(scratch.take(kGroup * kColumns)), scratch.take(kColumns),
                        scratch.take(kColumns)};
   float* totals = scratch.take(part.rows * kColumns);
   fill(totals, part.rows * kColumns, 0);

@@ -76,6 +76,22 @@ TEST_P(NarrowWeights, MultiplyOnEveryInstructionSet) {
   }
 }
 
+// The largest sums within a group.
+TEST_P(NarrowWeights, HoldTheLargestSums) {
+  for (const double sign : {1.0, -1.0}) {
+    Tensor w = at::full({33, 128}, sign);
+    w.select(1, 5).fill_(-sign);  // so that all others are the largest value, or the least
+    w.select(1, 77).fill_(-sign);
+    const NarrowWeight weight = packed(w);
+    const Tensor x = at::cat({at::ones({3, 128}), at::full({3, 128}, -1)});
+    const Tensor right = at::linear(rounded(x), weight.unpacked().to(at::kDouble));
+    on_every_isa([&](const std::string& isa) {
+      EXPECT_LE(relative_error(weight.multiply(x, {}), right).item<double>(), 3e-6) << isa;
+      EXPECT_TRUE(weight.multiply(x[0], {}).equal(weight.multiply(x, {})[0])) << isa;
+    });
+  }
+}
+
 TEST(Int8Weight, RoundsToATwoHundredFiftyFourthOfAGroupsLargest) {
   const Tensor w = at::randn({70, 200}) * at::logspace(-20, 20, 70).unsqueeze(1);
   NarrowWeight weight(8, 70, 200);

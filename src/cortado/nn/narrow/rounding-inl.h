@@ -10,7 +10,8 @@
 #include "cortado/nn/narrow/kernel.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
-// The inputs of a step: as many as an instruction multiplies and adds in a 32-bit lane.
+// The inputs of a step with a matrix of 8 bits: as many as an instruction multiplies and adds in a 32-bit lane. With one
+// of 4 bits they are four on every x86: of eight such sums 16 bits are enough.
 #undef CORTADO_STEP
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
 #define CORTADO_STEP 4
@@ -30,41 +31,47 @@ using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 using Ints = hn::RebindToSigned<Floats>;
 
-constexpr int64_t kStep = CORTADO_STEP;
+constexpr int64_t step_of(int bits) { return CORTADO_STEP == 1 || bits == 8 ? CORTADO_STEP : 4; }
 #if CORTADO_STEP == 1
 using Lane = float;
 #else
 using Lane = int32_t;
 #endif
-constexpr int64_t kSteps = kGroup / kStep;  // of a group
 
 // What a call's tasks share: the rounded rows, their scales, and for matrices of 4 bits the sum of each half a group.
 // Where a step is of four bytes, one factor has no sign: a matrix of 4 bits, or for one of 8 the rows, 128 higher.
 struct Rounded {
-  Lane* values;   // [rows, groups · kSteps]
+  Lane* values;   // [rows, groups · steps]
   float* scales;  // [rows, groups]
   float* sums;    // [rows, groups, 2], or null
-  int64_t groups;
+  int64_t groups, steps;
   Rounded(const Product& call) : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
+    const int bits = call.maps->matrix.bits;
     scales = call.room + call.rows * groups * kGroup;
-    sums = call.maps->matrix.bits == 4 ? scales + call.rows * groups : nullptr;
+    sums = bits == 4 ? scales + call.rows * groups : nullptr;
+    steps = kGroup / step_of(bits);
   }
 };
 
-// Two vectors of inputs, as steps. Of every four inputs, pairs are the even and the odd ones: so they come apart from a
-// weight's four bytes.
-HWY_INLINE void store_rounded(hn::Vec<Ints> first, hn::Vec<Ints> second, [[maybe_unused]] bool higher, Lane* to) {
-#if CORTADO_STEP == 4
+#if CORTADO_STEP == 1
+
+// Two vectors of inputs, as steps.
+HWY_INLINE void store_rounded(const Rounded&, hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
+  hn::StoreU(hn::ConvertTo(Floats(), first), Floats(), to);
+  hn::StoreU(hn::ConvertTo(Floats(), second), Floats(), to + kLanes);
+}
+
+#else
+
+HWY_INLINE void store_bytes(hn::Vec<Ints> q, bool higher, uint8_t* to) {
   const hn::Rebind<uint8_t, Floats> bytes;
   const hn::Rebind<int8_t, Floats> with_signs;
-  const auto put = [&](hn::Vec<Ints> q, int64_t at) HWY_ATTR {
-    auto* place = reinterpret_cast<uint8_t*>(to) + at;
-    if (higher) return hn::StoreU(hn::DemoteTo(bytes, hn::Add(q, hn::Set(Ints(), 128))), bytes, place);
-    hn::StoreU(hn::DemoteTo(with_signs, q), with_signs, reinterpret_cast<int8_t*>(place));
-  };
-  put(first, 0);
-  put(second, kLanes);
-#elif CORTADO_STEP == 2
+  if (higher) return hn::StoreU(hn::DemoteTo(bytes, hn::Add(q, hn::Set(Ints(), 128))), bytes, to);
+  hn::StoreU(hn::DemoteTo(with_signs, q), with_signs, reinterpret_cast<int8_t*>(to));
+}
+
+// Of every four inputs, pairs are the even and the odd ones: so they come apart from a weight's four bytes.
+HWY_INLINE void store_pairs(hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
   const Ints d;
   const hn::Repartition<uint64_t, Ints> twos;
   const auto pairs = [&](hn::Vec<Ints> q) HWY_ATTR {
@@ -72,11 +79,18 @@ HWY_INLINE void store_rounded(hn::Vec<Ints> first, hn::Vec<Ints> second, [[maybe
     return hn::BitCast(twos, hn::Or(low, high));  // in the first half of every four lanes
   };
   hn::StoreU(hn::BitCast(d, hn::ConcatEven(twos, pairs(second), pairs(first))), d, to);
-#else
-  hn::StoreU(hn::ConvertTo(Floats(), first), Floats(), to);
-  hn::StoreU(hn::ConvertTo(Floats(), second), Floats(), to + kLanes);
-#endif
 }
+
+// Two vectors of inputs, as steps.
+HWY_INLINE void store_rounded(const Rounded& x, hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
+  const bool of_eight = !x.sums;
+  if (of_eight && step_of(8) == 2) return store_pairs(first, second, to);
+  auto* bytes = reinterpret_cast<uint8_t*>(to);
+  store_bytes(first, of_eight, bytes);
+  store_bytes(second, of_eight, bytes + kLanes);
+}
+
+#endif
 
 // One group, zeros behind its end; number `at` of all. What is not finite gives a scale that is not.
 HWY_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
@@ -99,7 +113,7 @@ HWY_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
     auto sum = hn::Zero(di);
     for (int64_t i = half * kGroup / 2; i < (half + 1) * kGroup / 2; i += 2 * kLanes) {
       const auto first = rounded(i), second = rounded(i + kLanes);
-      store_rounded(first, second, /*higher=*/!to.sums, to.values + at * kSteps + i / kStep);
+      store_rounded(to, first, second, to.values + at * to.steps + i * to.steps / kGroup);
       sum = hn::Add(sum, hn::Add(first, second));
     }
     if (to.sums) {
