@@ -47,13 +47,30 @@ HWY_INLINE void write_totals(const Part& part, int64_t first, int64_t rows, cons
   }
 }
 
+// Scales, and least numbers, of a vector of a block's columns in a group.
+struct Weights {
+  Vec scale, least;
+};
 template <int kBits>
-HWY_INLINE Vec scales_of(const Matrix& matrix, int64_t at) {
-  if constexpr (kBits == 8) return load_vector(Floats(), reinterpret_cast<const BFloat16*>(matrix.scales) + at);
-  return load_vector(Floats(), reinterpret_cast<const hwy::float16_t*>(matrix.scales) + at);
+HWY_INLINE Weights weights_of(const Matrix& matrix, int64_t at) {
+  const Floats d;
+  if constexpr (kBits == 8) {
+    return {load_vector(d, reinterpret_cast<const BFloat16*>(matrix.scales) + at), hn::Zero(d)};
+  } else {
+    return {load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.scales) + at),
+            load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.besides) + at)};
+  }
 }
-HWY_INLINE Vec leasts_of(const Matrix& matrix, int64_t at) {
-  return load_vector(Floats(), reinterpret_cast<const hwy::float16_t*>(matrix.besides) + at);
+
+// total + s_x (s_w Σ x w + m Σ x) of a row's group.
+template <int kBits>
+HWY_INLINE Vec add_scaled(const Rounded& x, int64_t row, int64_t g, Vec sum, const Weights& w, Vec total) {
+  using Of = Group<kBits>;
+  const Floats d;
+  const Vec factor = hn::Set(d, x.scales[row * x.groups + g / Of::kInOne]);
+  total = hn::MulAdd(hn::Mul(sum, w.scale), factor, total);
+  if constexpr (kBits == 8) return total;
+  return hn::MulAdd(w.least, hn::Set(d, x.sums[row * x.groups * Of::kInOne + g]), total);
 }
 
 #if CORTADO_STEP == 4
@@ -119,14 +136,9 @@ HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first
     }
     add_group<kBits, kRows>(x.values + row * x.groups * x.steps + g * Of::kOfSteps, x.groups * x.steps, values, sum);
     for (int v = 0; v < kVecs; ++v) {
-      const Vec scale = scales_of<kBits>(matrix, at + v * kLanes);
+      const Weights w = weights_of<kBits>(matrix, at + v * kLanes);
       for (int r = 0; r < kRows; ++r) {
-        const Vec factor = hn::Set(d, x.scales[(row + r) * x.groups + g / Of::kInOne]);
-        total[r][v] = hn::MulAdd(hn::Mul(hn::ConvertTo(d, sum[r][v]), scale), factor, total[r][v]);
-        if constexpr (kBits == 4) {
-          const Vec all = hn::Set(d, x.sums[(row + r) * groups + g]);
-          total[r][v] = hn::MulAdd(leasts_of(matrix, at + v * kLanes), all, total[r][v]);
-        }
+        total[r][v] = add_scaled<kBits>(x, row + r, g, hn::ConvertTo(d, sum[r][v]), w, total[r][v]);
       }
     }
   }
@@ -298,13 +310,9 @@ void multiply_row(const Part& part, const Rounded& x) {
                      [&](Step step, int64_t n) HWY_ATTR { sum[v].add(inputs[n], step); });
       }
     }
-    const Vec factor = hn::Set(d, x.scales[part.row * x.groups + g / Of::kInOne]);
     for (int64_t v = 0; v < kVecs; ++v) {
       const int64_t at = (part.block * groups + g) * kColumns + v * kLanes;
-      total[v] = hn::MulAdd(hn::Mul(sum[v].value(), scales_of<kBits>(matrix, at)), factor, total[v]);
-      if constexpr (kBits == 4) {
-        total[v] = hn::MulAdd(leasts_of(matrix, at), hn::Set(d, x.sums[part.row * groups + g]), total[v]);
-      }
+      total[v] = add_scaled<kBits>(x, part.row, g, sum[v].value(), weights_of<kBits>(matrix, at), total[v]);
     }
   }
   HWY_ALIGN float totals[kColumns];
@@ -339,17 +347,11 @@ HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGr
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      const Vec factor = hn::Set(d, x.scales[(row + r) * x.groups + g / Of::kInOne]);
       for (int v = 0; v < kVecs; ++v) {
         const int64_t at = c + v * kLanes;
         float* to = totals + r * kColumns + at;
-        const Vec scaled = hn::Mul(sum[r][v].value(), hn::Load(d, wide.scales + at));
-        Vec total = hn::MulAdd(scaled, factor, hn::Load(d, to));
-        if constexpr (kBits == 4) {
-          const Vec all = hn::Set(d, x.sums[(row + r) * x.groups * Of::kInOne + g]);
-          total = hn::MulAdd(hn::Load(d, wide.leasts + at), all, total);
-        }
-        hn::Store(total, d, to);
+        const Weights w{hn::Load(d, wide.scales + at), hn::Load(d, wide.leasts + at)};
+        hn::Store(add_scaled<kBits>(x, row + r, g, sum[r][v].value(), w, hn::Load(d, to)), d, to);
       }
     }
   }
@@ -372,8 +374,9 @@ void multiply_part(const Part& part, const Rounded& x) {
     const int64_t number = part.block * groups + g, at = number * kColumns;
     widen_group<kBits>(matrix.values + number * kBytes, wide.values);
     for (int64_t c = 0; c < kColumns; c += kLanes) {
-      hn::Store(scales_of<kBits>(matrix, at + c), d, wide.scales + c);
-      if (kBits == 4) hn::Store(leasts_of(matrix, at + c), d, wide.leasts + c);
+      const Weights w = weights_of<kBits>(matrix, at + c);
+      hn::Store(w.scale, d, wide.scales + c);
+      hn::Store(w.least, d, wide.leasts + c);
     }
     int64_t row = 0;
     for (; row + 4 <= part.rows; row += 4) {
