@@ -364,3 +364,30 @@ def test_two_passes_over_slots_are_float64s(name, state):
 
     for i, (x, y) in enumerate(zip(results("cpu", True), results("cuda", False), strict=True)):
         assert error(y, x) < (6e-2 if name == "gated_slot" and i == 7 else 2.5e-2), i  # the last: the gates, small differences
+
+
+def of_many_rows():
+    """What takes a batch's rows along the grid's y or z: (the operator, widths of its inputs, of which type they are)."""
+    window = lambda q, k, v: OPS.window_attention(q, k, v, window=2)
+    delta = lambda q, k, v, beta: OPS.delta_scan(q, k, v, beta[..., 0].float().sigmoid().to(q.device))
+    return {"gated_scan": (OPS.gated_scan, (8, 8, 8), BF16), "delta_scan": (delta, (8, 8, 8, 1), BF16), "latte": (OPS.latte, (8, 8, 8), BF16),
+            "window_attention": (window, (8, 8, 8), BF16), "float32": (OPS.gated_scan, (8, 8, 8), torch.float32),
+            "elementwise_scan": (lambda a, b: OPS.elementwise_scan(-a[:, :, 0].square(), b[:, :, 0]), (8, 8), torch.float32)}  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.mechanism(name)) if name == "latte" else name for name in of_many_rows()])
+def test_more_rows_than_a_grid_has(name, tokens):
+    operator, widths, dtype = of_many_rows()[name]
+    torch.manual_seed(9)
+    inputs = [torch.randn(66000, tokens, 1, width).to(dtype) for width in widths]
+
+    def results(device, dtype):
+        leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in inputs]
+        out = operator(*leaves)
+        out = out[0] if isinstance(out, (list, tuple)) else out
+        return [out, *torch.autograd.grad(out.sum(), leaves)]
+
+    most = 1e-5 if dtype == torch.float32 else 2e-2
+    for x, y in zip(results("cpu", torch.float64), results("cuda", dtype), strict=True):
+        assert (y.detach().double().cpu() - x.detach()).norm() < most * x.norm() + 1e-4  # of one token some gradients are 0
