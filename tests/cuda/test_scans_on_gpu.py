@@ -369,14 +369,15 @@ def test_two_passes_over_slots_are_float64s(name, state):
 def of_many_rows():
     """What takes a batch's rows along the grid's y or z: (the operator, widths of its inputs, of which type they are)."""
     window = lambda q, k, v: OPS.window_attention(q, k, v, window=2)
+    macchiato = lambda *inputs: OPS.macchiato(*inputs, window=2)
     delta = lambda q, k, v, beta: OPS.delta_scan(q, k, v, beta[..., 0].float().sigmoid().to(q.device))
     return {"gated_scan": (OPS.gated_scan, (8, 8, 8), BF16), "delta_scan": (delta, (8, 8, 8, 1), BF16), "latte": (OPS.latte, (8, 8, 8), BF16),
-            "window_attention": (window, (8, 8, 8), BF16), "float32": (OPS.gated_scan, (8, 8, 8), torch.float32),
+            "window_attention": (window, (8, 8, 8), BF16), "macchiato": (macchiato, (9, 8, 8, 8, 8), BF16), "float32": (OPS.gated_scan, (8, 8, 8), torch.float32),
             "elementwise_scan": (lambda a, b: OPS.elementwise_scan(-a[:, :, 0].square(), b[:, :, 0]), (8, 8), torch.float32)}  # fmt: skip
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.mechanism(name)) if name == "latte" else name for name in of_many_rows()])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.mechanism(name)) if name in ("latte", "macchiato") else name for name in of_many_rows()])
 def test_more_rows_than_a_grid_has(name, tokens):
     operator, widths, dtype = of_many_rows()[name]
     torch.manual_seed(9)

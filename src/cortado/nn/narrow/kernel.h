@@ -53,9 +53,9 @@ struct Product {
   int64_t x_row = 0;
   const Map* maps = nullptr;  // all of `in` inputs and as many bits
   int64_t count = 0;
-  float* room = nullptr;  // room_for(rows, in) floats, aligned to 64 bytes
+  float* room = nullptr;  // room_of(rows, in) floats, aligned to 64 bytes
 };
-inline int64_t room_for(int64_t rows, int64_t in) {
+inline int64_t room_of(int64_t rows, int64_t in) {
   const int64_t groups = (in + kGroup - 1) / kGroup;
   return rows * groups * kGroup + (3 * rows * groups + 15) / 16 * 16;
 }

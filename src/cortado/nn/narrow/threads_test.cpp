@@ -25,7 +25,7 @@ TEST(NarrowThreads, Integers) {
     matrix.scales = scales.data();
     matrix.besides = besides.data();
     const narrow::Map map{.matrix = matrix, .y = y.data(), .y_row = kOut};
-    Floats room(static_cast<size_t>(narrow::room_for(kRows, kIn)));
+    Floats room(static_cast<size_t>(narrow::room_of(kRows, kIn)));
     const narrow::Product call{
         .rows = kRows, .in = kIn, .x = x.data(), .x_row = kIn, .maps = &map, .count = 1, .room = room.data()};
     expect_same_on_any_number_of_threads([&](const Parallel& p) { narrow::multiply(call, p); }, {&y});

@@ -227,7 +227,7 @@ std::vector<Tensor> NarrowWeight::multiply(const Tensor& x, const std::vector<co
                     .x_row = rows.is_contiguous() ? in : rows.stride(0),
                     .maps = maps.data(),
                     .count = static_cast<int64_t>(maps.size()),
-                    .room = room_for(narrow::room_for(count, in))},
+                    .room = room_for(narrow::room_of(count, in))},
                    kernels::parallel());
   if (x.scalar_type() != at::kFloat) {
     for (Tensor& y : results) y = y.to(x.scalar_type());
@@ -259,9 +259,9 @@ Tensor NarrowWeight::rows(const Tensor& indices, at::ScalarType type) const {
   Tensor result;
   if (bits_ == 8) {
     result = at::empty({flat.size(0), in_}, at::kFloat);
-    for (int64_t i = 0; i < flat.size(0); ++i) {
-      narrow::unpack_int8(matrix(), index[i], result.data_ptr<float>() + i * in_);
-    }
+    const narrow::Matrix from = matrix();
+    auto* to = result.data_ptr<float>();
+    for (int64_t i = 0; i < flat.size(0); ++i) narrow::unpack_int8(from, index[i], to + i * in_);
   } else {
     result = unpack_int4(flat);
   }

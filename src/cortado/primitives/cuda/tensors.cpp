@@ -22,10 +22,7 @@ const long long* long_numbers(const Tensor& x) {
   return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>());
 }
 
-bool is_there(const Tensor& x) {
-  const bool in_grid = x.dim() < 3 || x.size(0) <= kMostRows;
-  return x.is_cuda() && has_numbers(x) && x.numel() > 0 && in_grid && usable(x.device().index());
-}
+bool is_there(const Tensor& x) { return x.is_cuda() && has_numbers(x) && x.numel() > 0 && usable(x.device().index()); }
 
 bool is_dense(const Tensor& x) {
   return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;

@@ -29,10 +29,7 @@ struct GpuBounds {
 // Whether x has numbers: where a graph is traced tensors are shapes alone.
 inline bool has_numbers(const Tensor& x) { return !x.unsafeGetTensorImpl()->is_python_dispatch(); }
 
-// What a grid has at most along y and z, where kernels have the batch's rows.
-constexpr int64_t kMostRows = (1 << 16) - 1;
-
-// Whether kernels can read it: numbers, and some of them, of [B,T,...] no more rows than a grid has, on a GPU that has kernels.
+// Whether kernels can read it: numbers, and some of them, on a GPU that has kernels.
 bool is_there(const Tensor& x);
 
 // A type of 16 bits; and what a kernel is compiled with for it (device.h) beside other macros.
@@ -66,7 +63,10 @@ GpuTimed timed(const Tensor& x);
 Tensor readable(const Tensor& x);
 GpuToken token(const Tensor& x);
 
-// Of kernels that go through rows of numbers of up to `width` (rows.h).
+// What a grid has at most along y and z, where many kernels have the batch's rows.
+constexpr int64_t kMostRows = (1 << 16) - 1;
+
+// Of kernels that go through rows of numbers of up to `width` (rows.h), in a batch of up to kMostRows.
 Blocks row_blocks(int64_t batch, int64_t rows, int64_t width);
 
 }  // namespace cortado::cuda

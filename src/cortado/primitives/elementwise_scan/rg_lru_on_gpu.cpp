@@ -88,7 +88,7 @@ class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
 bool gpu_gates(const Tensor& x, int64_t heads) {
   const auto type = x.scalar_type();
   return cuda::is_there(x) && (type == at::kFloat || type == at::kBFloat16) && x.size(2) / heads % 2 == 0 &&
-         x.size(0) * x.size(1) < kRgLruRows * (int64_t{1} << 16);
+         x.size(0) * x.size(1) <= kRgLruRows * cuda::kMostRows;
 }
 
 RgLruWrites rg_lru_on_gpu(const RgLruInputs& inputs, cuda::Machine& machine) {

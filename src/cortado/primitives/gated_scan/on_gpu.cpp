@@ -10,11 +10,13 @@ namespace cortado::gated {
 
 namespace {
 
-// Whether a block's shared memory suffices, and the grid for what is done chunk by chunk.
+// Whether a block's shared memory suffices, and for the delta rule the grid, which has its chunks or rows along y.
 bool fits(const FormInputs& in) {
   const int most = cuda::machine_of(in.x).shared_bytes();
-  if (in.beta.defined() && most < delta::gpu_delta_shared_bytes(wide(in.x.size(3)))) return false;
-  if (in.x.size(1) / kGpuChunk >= cuda::kMostRows) return false;
+  if (in.beta.defined()) {
+    const bool in_grid = in.x.size(0) <= cuda::kMostRows && in.x.size(1) / kGpuChunk < cuda::kMostRows;
+    if (!in_grid || most < delta::gpu_delta_shared_bytes(wide(in.x.size(3)))) return false;
+  }
   if (!in.g.defined() || in.g.dim() == 3) return most >= gpu_shared_bytes(wide(std::max(in.x.size(3), in.v.size(3))));
   return most >= std::max(gpu_channel_shared_bytes(wide(in.x.size(3)), true),
                           gpu_channel_shared_bytes(wide(in.v.size(3)), false));

@@ -71,7 +71,7 @@ bool gpu_mixes(const Tensor& logits, const Tensor& v) {
   const auto good = [](const Tensor& x) { return x.is_cuda() && x.scalar_type() == at::kBFloat16; };
   return cuda::has_numbers(logits) && good(logits) && good(v) && logits.size(2) == v.size(2) &&
          logits.size(3) % 8 == 1 && logits.size(3) <= kWidest + 1 && v.size(3) % 8 == 0 && v.size(3) <= kWidest &&
-         cuda::usable(v.device().index());
+         v.size(0) <= cuda::kMostRows && cuda::usable(v.device().index());
 }
 
 MixWeights mix_weights_on_gpu(const Tensor& logits, cuda::Machine& machine) {

@@ -278,7 +278,7 @@ bool gpu_takes(const GpuLatteInputs& in) {
   if (!good(in.query) || !good(in.theta) || !good(in.v) || !short_float(in.theta) || !short_float(in.v)) return false;
   if (in.softmax && !short_float(in.query)) return false;  // of logits, 16 bits are too few where there were more
   const int wide = gated::wide(std::max(in.theta.size(3), in.v.size(3)));
-  return cuda::is_there(in.v) && in.theta.numel() > 0 &&
+  return cuda::is_there(in.v) && in.theta.numel() > 0 && in.v.size(0) <= cuda::kMostRows &&
          cuda::machine_of(in.v).shared_bytes() >= gpu_latte_shared_bytes(wide, false, true, true);
 }
 

@@ -28,7 +28,7 @@ class TurnFunction : public torch::autograd::Function<TurnFunction> {
 
 bool reads(const Tensor& x) {
   return cuda::is_there(x) && x.scalar_type() == at::kBFloat16 && x.dim() == 4 && x.size(3) % 8 == 0 &&
-         x.size(3) <= 128;
+         x.size(3) <= 128 && x.size(0) <= cuda::kMostRows;
 }
 
 }  // namespace
