@@ -15,7 +15,7 @@ struct Candidates {
 };
 
 // Of the candidates the `kept` (fewer than there are) that the sums [B,H,F,V+1], contiguous, answer worst,
-// ‖φ(k)ᵀH / φ(k)ᵀs - v‖ (eq. 8; of equals the older), stay: new_keys, new_values [B,kept,H,·], oldest first. The others
+// ‖φ(k)ᵀH / φ(k)ᵀs - v‖ (eq. 9; of equals the older), stay: new_keys, new_values [B,kept,H,·], oldest first. The others
 // are added: new_sums = sums + Σ φ(k) ⊗ [v, 1].
 struct Evict {
   int64_t batch, heads, cached, leaving, kept;

@@ -22,7 +22,7 @@ struct LolaCache {
 using LolaFeatures = std::function<Tensor(const Tensor& k)>;  // φ_k of [B,T,H,K]: [B,T,H,F]
 
 // Of the cached and the younger leaving pairs rule.cache stay (all, if they are no more); the others' φ(k) ⊗ [v, 1] are
-// added to the sums. By scores against the sums before that (eq. 8).
+// added to the sums. By scores against the sums before that (eq. 9).
 LolaCache evict(const LolaCache& cache, const LolaPairs& leaving, const LolaRule& rule, const LolaFeatures& phi_k);
 
 // Of `rows` sequences, whose windows and caches may be filled differently. Hkv key heads, H query heads.

@@ -134,7 +134,7 @@ void share_evenly(Json& settings) {
 extern const Mechanism kLola = {
     .name = "lola",
     .family = "linear attention + window + sparse cache",
-    .paper = "LoLA (2025) §3, eq. 8, 13",
+    .paper = "LoLA (2025) §3, eq. 9, 13",
     .equation = "o_t = [sum_(G, W) e^s v_j + phi(q_t)^T H] / [the same without v]",
     .state = "2 C Hkv 2d + lambda H 2d + H F (d+1)",
     .primitives = {"window_attention"},

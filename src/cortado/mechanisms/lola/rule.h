@@ -10,7 +10,7 @@ namespace cortado {
 
 // By what a pair's place in the sparse cache is decided: the pairs with the highest score stay (LoLA §3 and Table 4).
 enum class LolaScore {
-  kError,     // ‖φ(k)ᵀH / φ(k)ᵀs - v‖: what the linear state would answer wrongly (eq. 8)
+  kError,     // ‖φ(k)ᵀH / φ(k)ᵀs - v‖: what the linear state would answer wrongly (eq. 9)
   kSquared,   // Σ_t (e^{s_t} - φ(q_t)·φ(k))² over the queries that saw the pair in the window (eq. 19)
   kAbsolute,  // the same with |.|
   kRatio,     // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
