@@ -109,10 +109,9 @@ def test_fields_of_a_completion(server, field):
 
 @pytest.mark.parametrize("field", [*COMMON, *ONLY_CHAT])
 def test_fields_of_a_conversation(server, field):
-    """Refused before it is found that the model was not taught to chat, which names no field."""
     for value in (COMMON | ONLY_CHAT)[field]:
         refused(server, "/v1/chat/completions", {**CHAT, field: value}, field)
-    assert "taught to chat" in refused(server, "/v1/chat/completions", CHAT, None)
+    assert server.post("/v1/chat/completions", {**CHAT, "max_tokens": 1})[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

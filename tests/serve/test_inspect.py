@@ -120,6 +120,12 @@ def test_token_numbers_and_the_other_model(server):
     assert status == 200 and reply["pieces"] == ["A", "B", "C"] and len(reply["layers"]) == 2
 
 
+def test_a_conversation_of_a_model_that_was_not_taught_to_is_one_text(server):
+    messages = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}]
+    status, reply = server.post("/v1/inspect", {"model": "tiny", "messages": messages})
+    assert status == 200 and reply["pieces"] == ["A", "B", "\n", "C"], reply
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -130,7 +136,6 @@ def test_token_numbers_and_the_other_model(server):
         ({"parts": ["weight"]}, "parts", '"weights"'),
         ({"layer": 1}, "layer", 'did you mean "layers"'),
         ({"prompt": None}, "prompt", "messages"),
-        ({"messages": [{"role": "user", "content": "a"}], "prompt": None}, None, "taught to chat"),
     ],
 )
 def test_what_is_refused(server, fields, param, words):

@@ -143,7 +143,7 @@ class Conversion {
   }
 
   void write_description() const {
-    describe_run(folder_, tokenizer_.get(), config_.to_json());
+    describe_run(folder_, tokenizer_.get(), config_.to_json(), plan_.source);
     write_file(plan_path(folder_.path), json_of(plan_).dump(2) + "\n");
   }
 

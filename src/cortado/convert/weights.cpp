@@ -159,7 +159,7 @@ void apply_learned(const ApplyRequest& request) {
   const auto tokenizer = load_tokenizer(request.source + "/tokenizer");
   const RunFolder folder{request.out};
   const RunLock lock(folder, request.use);
-  describe_run(folder, tokenizer.get(), config.to_json());
+  describe_run(folder, tokenizer.get(), config.to_json(), request.source);
   save_converted(config, weights, learned.weights, learned.adapters, learned.lora, folder.last(), {});
   save_learned(folder.learned(), learned);
 }

@@ -109,15 +109,15 @@ bool Conversation::turn_has_ended() const {
 }
 
 int64_t Conversation::ask(const std::string& question, const std::function<bool()>& cancelled) {
-  std::string text;
+  const std::vector<ChatMessage> more = {{"user", question}};
+  std::vector<int32_t> tokens;
   if (messages_.size() < 2) {
     auto all = messages_;
-    all.push_back({"user", question});
-    text = chat_.render(all, true);
+    all.insert(all.end(), more.begin(), more.end());
+    tokens = chat_.encode(all, true);
   } else {
-    text = (turn_has_ended() ? "" : chat_.end_of_turn()) + chat_.next(messages_, question);
+    tokens = chat_.encode_next(messages_, more, turn_has_ended());
   }
-  const auto tokens = session_.tokenizer()->encode(text);
   const auto count = static_cast<int64_t>(tokens.size());
   std::optional<Session> before;  // a question that is read in one go cannot be cut
   if (cancelled && count > Session::kChunk) before = session_.fork();

@@ -24,6 +24,7 @@ struct ServedModel {
   std::shared_ptr<const Tokenizer> tokenizer;  // null: it is talked to in token numbers
   std::string memory = {};                     // as MemoryOptions::flags()
   int64_t created = 0;                         // seconds since 1970
+  SamplingOptions sampling = {};               // where a request says nothing
 };
 
 int64_t vocabulary_of(const ServedModel& served);  // the tokens that may be written

@@ -131,8 +131,7 @@ void Responses::read_history(Turn& turn, const std::string& previous) {
 // The conversation's tokens, up to where the answer begins. What has been read is never made into tokens again, but for
 // the first turn's where the instructions, which stand before it, are others now.
 void Responses::start_sequence(Turn& turn) const {
-  const Tokenizer& tokenizer = tokenizer_of(engine_.models()[turn.model]);
-  const Chat chat(tokenizer);
+  const Chat chat = Chat::or_text(tokenizer_of(engine_.models()[turn.model]));
   const bool first = turn.messages.empty();
   const auto head = [&](std::vector<ChatMessage> messages) {
     if (!turn.instructions.empty()) {
@@ -142,7 +141,7 @@ void Responses::start_sequence(Turn& turn) const {
         messages.insert(messages.begin(), {"system", turn.instructions});
       }
     }
-    return tokenizer.encode(chat.render(messages, true));
+    return chat.encode(messages, true);
   };
   for (size_t i = first ? 1 : 0; i < turn.input.size(); ++i) {
     if (turn.input[i].role == "system")
@@ -162,7 +161,7 @@ void Responses::start_sequence(Turn& turn) const {
       turn.head = length;
       turn.snapshot = {};
     }
-    const auto more = tokenizer.encode((turn.ended ? "" : chat.end_of_turn()) + chat.next(turn.messages, turn.input));
+    const auto more = chat.encode_next(turn.messages, turn.input, turn.ended);
     turn.tokens.insert(turn.tokens.end(), more.begin(), more.end());
   }
   turn.messages.insert(turn.messages.end(), turn.input.begin(), turn.input.end());
@@ -171,7 +170,7 @@ void Responses::start_sequence(Turn& turn) const {
 // What of a body is not the conversation's. The response says how it is to be made.
 Request Responses::read_request(Body& body, size_t model, RunningResponse& response) const {
   Request request;
-  request.sampling = read_sampling(body, vocabulary_of(engine_.models()[model]));
+  request.sampling = read_sampling(body, engine_.models()[model]);
   request.stops = read_stops(body);
   request.seconds = limits_.seconds;
   request.most_tokens = body.integer("max_output_tokens", 1, limits_.answer_tokens).value_or(0);
@@ -237,9 +236,7 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   if (previous) read_history(turn, *previous);
   start_sequence(turn);
 
-  const auto longest = engine_.longest(turn.model);
-  const int64_t room = longest ? *longest - static_cast<int64_t>(turn.tokens.size()) : limits_.answer_tokens;
-  if (request.most_tokens == 0) request.most_tokens = std::clamp<int64_t>(room, 1, limits_.answer_tokens);
+  if (request.most_tokens == 0) request.most_tokens = usual_answer(turn.tokens, turn.model, engine_, limits_);
   request.model = turn.model;
   request.tokens = turn.tokens;
   request.start = turn.snapshot;

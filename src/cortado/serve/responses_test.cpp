@@ -65,6 +65,31 @@ TEST(Responses, OtherInstructionsAreReadAnew) {
             prompt_tokens(same));
 }
 
+TEST(Responses, OfAModelThatWasNotTaughtToChatGoOnWithTheText) {
+  Service service;
+  service.engine = testing::untaught_engine();
+  service.responses = std::make_unique<Responses>(*service.engine, WireLimits{}, open_store({}, *service.engine));
+  const Json first = service.make(ask("ROMEO:"));
+  EXPECT_EQ(prompt_tokens(first), 6);
+  const Json second = service.make(ask("JULIET:", first));
+  EXPECT_EQ(cached(second), 6 + 11);
+  EXPECT_EQ(prompt_tokens(second), 6 + 12 + 8);                       // and a line end
+  const Json third = service.make(ask("JULIET:", first, "Verona."));  // read anew, behind a line of its own
+  EXPECT_EQ(prompt_tokens(third), prompt_tokens(second) + 8);
+  // Nobody says how long, and it does not know where an answer ends.
+  EXPECT_EQ(service.make({{"input", "ROMEO:"}, {"seed", 1}, {"logit_bias", {{"0", -100}}}})["usage"]["output_tokens"],
+            200);
+}
+
+TEST(Responses, GoOnBeforeTheMarkThatEndsAText) {
+  Service service;
+  service.engine = testing::untaught_engine();
+  service.responses = std::make_unique<Responses>(*service.engine, WireLimits{}, open_store({}, *service.engine));
+  const Json first = service.make({{"input", "ROMEO:"}, {"logit_bias", {{"0", 100}}}});  // it ends at once
+  EXPECT_EQ(first.at("status"), "completed");
+  EXPECT_EQ(prompt_tokens(service.make(ask("JULIET:", first))), 6 + 8);
+}
+
 TEST(Responses, SurviveARestartWithTheSameBits) {
   const TemporaryDirectory folder;
   Json first, second;

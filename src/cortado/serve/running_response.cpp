@@ -76,7 +76,9 @@ void RunningResponse::finish(Finish finish) {
   ended["output"] = Json::array({message(whole ? "completed" : "incomplete")});
   ended["usage"] = usage();
   stored.record["response"] = ended;
-  stored.tokens.insert(stored.tokens.end(), written.tokens.begin(), written.tokens.end());
+  // Who goes on with the text of a model that was not taught to chat goes on before the mark that ends it.
+  const bool text = closed && tokenizer.special().chat.name.empty();
+  stored.tokens.insert(stored.tokens.end(), written.tokens.begin(), written.tokens.end() - (text ? 1 : 0));
   stored.record["messages"].push_back({{"role", "assistant"}, {"content", text_}});
   stored.record["ended"] = closed;
   if (const auto& snapshot = written.snapshot) {

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "cortado/base/error.h"
+#include "cortado/generate/defaults.h"
 #include "cortado/serve/wire.h"
 
 namespace cortado {
@@ -264,6 +265,7 @@ bool Reply::write_all(const Write& write) {
 Json model_entry(const ServedModel& served) {
   const auto [state, key_values] = memory_after(served, 4096);
   const ModelConfig& config = served.model->config();
+  const std::string style = served.tokenizer ? served.tokenizer->special().chat.name : "";
   return {{"id", served.name},
           {"object", "model"},
           {"created", served.created},
@@ -272,6 +274,8 @@ Json model_entry(const ServedModel& served) {
           {"weight_bytes", served.model->weight_bytes()},
           {"memory", served.memory},
           {"context", config.context},
+          {"chat", style.empty() ? Json() : Json(style)},  // null: it goes on with texts
+          {"sampling", sampling_json(served.sampling)},    // where a request says nothing
           {"layers", config.layers.size()},
           {"state_bytes", state},  // after 4,096 tokens
           {"kv_cache_bytes", key_values}};

@@ -12,6 +12,8 @@ namespace cortado {
 
 namespace {
 
+// Of a model that was not taught to chat: it does not know where an answer ends, and would write as long as it may.
+constexpr int64_t kUntaughtAnswer = 200;
 constexpr size_t kMostStops = 16, kLongestStop = 1000;
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
@@ -56,18 +58,18 @@ const std::vector<std::string>& informative_fields() {
   return kFields;
 }
 
-SamplingOptions read_sampling(Body& body, int64_t vocabulary) {
-  SamplingOptions sampling;
-  sampling.temperature = body.number("temperature", 0, 100).value_or(1.0);
-  sampling.top_p = body.number("top_p", 0, 1).value_or(1.0);
+SamplingOptions read_sampling(Body& body, const ServedModel& it) {
+  SamplingOptions sampling = it.sampling;
+  sampling.temperature = body.number("temperature", 0, 100).value_or(sampling.temperature);
+  sampling.top_p = body.number("top_p", 0, 1).value_or(sampling.top_p);
   if (sampling.top_p == 0) sampling.top_k = 1;  // of OpenAI's range: the likeliest alone
   sampling.top_p = sampling.top_p == 0 ? 1 : sampling.top_p;
   if (const auto top_k = body.integer("top_k", -1, kNoLimit)) sampling.top_k = std::max<int64_t>(*top_k, 0);
-  sampling.min_p = body.number("min_p", 0, 1).value_or(0.0);
+  sampling.min_p = body.number("min_p", 0, 1).value_or(sampling.min_p);
   sampling.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0.0);
   sampling.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0.0);
-  sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100).value_or(1.0);
-  sampling.bias = read_bias(body, vocabulary);
+  sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100).value_or(sampling.repetition_penalty);
+  sampling.bias = read_bias(body, vocabulary_of(it));
   const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min() / 2, kNoLimit / 2);
   sampling.seed = seed ? *seed : random_seed();
   return sampling;
@@ -105,6 +107,15 @@ void check_prompt(const Request& request, const std::string& param, const Engine
                            request.most_tokens, " of the answer are more"),
                     param, "context_length_exceeded");
   }
+}
+
+int64_t usual_answer(const std::vector<int32_t>& prompt, size_t model, const Engine& engine, const WireLimits& limits) {
+  const ServedModel& it = engine.models()[model];
+  const bool taught = it.tokenizer && !it.tokenizer->special().chat.name.empty();
+  const int64_t most = std::min(limits.answer_tokens, taught ? limits.answer_tokens : kUntaughtAnswer);
+  const auto longest = engine.longest(model);
+  const int64_t room = longest ? *longest - static_cast<int64_t>(prompt.size()) : most;
+  return std::clamp<int64_t>(room, 1, most);
 }
 
 const Tokenizer& tokenizer_of(const ServedModel& it) {

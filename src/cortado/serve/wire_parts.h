@@ -12,8 +12,9 @@ namespace cortado {
 // Fields of OpenAI's that change nothing that is computed here.
 const std::vector<std::string>& informative_fields();
 
-// temperature, top_p, penalties, logit_bias, seed and what other servers have beside them.
-SamplingOptions read_sampling(Body& body, int64_t vocabulary);
+// temperature, top_p, penalties, logit_bias, seed and what other servers have beside them; what is not there is as the
+// model has it.
+SamplingOptions read_sampling(Body& body, const ServedModel& it);
 
 // At most 16 texts of at most 1,000 bytes, none empty.
 std::vector<std::string> read_stops(Body& body);
@@ -23,6 +24,9 @@ void check_tool_choice(Body& body);
 
 // WireError: no token, more than this server reads, or more than the model has positions for.
 void check_prompt(const Request& request, const std::string& param, const Engine& engine, const WireLimits& limits);
+
+// Tokens of a conversation's answer where the request does not say.
+int64_t usual_answer(const std::vector<int32_t>& prompt, size_t model, const Engine& engine, const WireLimits& limits);
 
 const Tokenizer& tokenizer_of(const ServedModel& it);  // WireError: it has none
 

@@ -16,7 +16,7 @@ const ServedModel& served(const Engine& engine, size_t model) { return engine.mo
 // What every kind of call says.
 Request read_common(Body& body, const Json& json, const Engine& engine, const WireLimits& limits) {
   Request request;
-  request.sampling = read_sampling(body, vocabulary_of(engine.models()[find_model(json, engine)]));
+  request.sampling = read_sampling(body, engine.models()[find_model(json, engine)]);
   request.choices = body.integer("n", 1, engine.options().rows).value_or(1);
   request.stops = read_stops(body);
   request.ignore_end = body.boolean("ignore_eos", false);
@@ -92,13 +92,12 @@ std::vector<ChatMessage> read_messages(Body& body) {
 }
 
 // Where other conversations may part from this one: behind its first message and behind each of its last ones.
-std::vector<int64_t> marks_of(const Chat& chat, const std::vector<ChatMessage>& messages, const Tokenizer& tokenizer,
+std::vector<int64_t> marks_of(const Chat& chat, const std::vector<ChatMessage>& messages,
                               const std::vector<int32_t>& tokens) {
   std::vector<int64_t> marks;
   for (size_t count = 1; count < messages.size(); ++count) {
     if (count > 1 && count + 2 < messages.size()) continue;
-    const auto part =
-        tokenizer.encode(chat.render({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, false));
+    const auto part = chat.encode({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, false);
     const bool begins = part.size() < tokens.size() && std::equal(part.begin(), part.end(), tokens.begin());
     if (begins) marks.push_back(static_cast<int64_t>(part.size()));
   }
@@ -190,12 +189,10 @@ Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits)
   const auto messages = read_messages(body);
   body.finish();
   const ServedModel& it = served(engine, call.model);
-  const Chat chat(tokenizer_of(it));
-  request.tokens = it.tokenizer->encode(chat.render(messages, true));
-  request.marks = marks_of(chat, messages, *it.tokenizer, request.tokens);
-  const auto longest = engine.longest(call.model);
-  const int64_t room = longest ? *longest - static_cast<int64_t>(request.tokens.size()) : limits.answer_tokens;
-  request.most_tokens = most ? *most : older ? *older : std::clamp<int64_t>(room, 1, limits.answer_tokens);
+  const Chat chat = Chat::or_text(tokenizer_of(it));
+  request.tokens = chat.encode(messages, true);
+  request.marks = marks_of(chat, messages, request.tokens);
+  request.most_tokens = most ? *most : older ? *older : usual_answer(request.tokens, call.model, engine, limits);
   check_prompt(request, "messages", engine, limits);
   call.requests.push_back(std::move(request));
   return call;

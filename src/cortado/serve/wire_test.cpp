@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cortado/base/error.h"
+#include "cortado/generate/defaults.h"
 #include "cortado/testing/serving.h"
 
 namespace cortado {
@@ -49,6 +51,36 @@ std::vector<Json> events_of(Engine& engine, const std::string& body, bool chat) 
     events.push_back(parsed(event.substr(6)));
   }
   return events;
+}
+
+TEST(Wire, AConversationOfAModelThatWasNotTaughtToIsOneText) {
+  const auto engine = testing::untaught_engine();
+  const Call call =
+      read_chat(parsed(R"({"messages": [{"role": "system", "content": "Verona."}, {"role": "user", "content": "ROMEO:"},
+                              {"role": "assistant", "content": " Hark!"}, {"role": "user", "content": "JULIET:"}]})"),
+                *engine, {});
+  const auto& request = call.requests.at(0);
+  EXPECT_EQ(engine->models()[0].tokenizer->decode(request.tokens), "Verona.\nROMEO: Hark!\nJULIET:");
+  EXPECT_EQ(request.most_tokens, 200);
+  EXPECT_EQ(request.marks, (std::vector<int64_t>{7, 14, 20}));  // each message's end
+  EXPECT_EQ(models_list(*engine).at("data")[0].at("chat"), nullptr);
+  EXPECT_EQ(models_list(*chatty_engine()).at("data")[0].at("chat"), "chatml");
+}
+
+TEST(Wire, WhatIsNotSaidIsSampledAsTheModelHasIt) {
+  const SamplingOptions own{.temperature = 0.2, .top_k = 5, .top_p = 0.9, .min_p = 0.05, .repetition_penalty = 1.1};
+  const auto engine = testing::untaught_engine(own);
+  const auto sampling = [&](const char* fields) {
+    const std::string body = concat(R"({"prompt": "a")", fields, "}");
+    return read_completion(parsed(body), *engine, {}).requests.at(0).sampling;
+  };
+  const SamplingOptions asked = sampling("");
+  EXPECT_EQ(sampling_json(asked), sampling_json(own));
+  EXPECT_EQ(models_list(*engine).at("data")[0].at("sampling"), sampling_json(own));
+  const SamplingOptions other =
+      sampling(R"(, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1)");
+  EXPECT_EQ(sampling_json(other), sampling_json({}));
+  EXPECT_EQ(sampling(R"(, "temperature": 0.7)").top_p, 0.9);
 }
 
 TEST(Wire, RefusesWhatIsWrongByItsName) {

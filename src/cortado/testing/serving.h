@@ -14,11 +14,11 @@
 
 namespace cortado::testing {
 
-// Bytes, with ChatML's marks as plain text; a zero byte ends an answer.
+// Bytes, with ChatML's marks as plain text (or of a model that was not taught to chat); a zero byte ends an answer.
 class ChattyBytes : public Tokenizer {
  public:
-  ChattyBytes() : bytes_(make_tokenizer("byte", {})) {
-    special_.chat = {"chatml", ""};
+  explicit ChattyBytes(const std::string& style = "chatml") : bytes_(make_tokenizer("byte", {})) {
+    special_.chat = {style, ""};
     special_.stops = {0};
   }
   std::string kind() const override { return bytes_->kind(); }
@@ -39,6 +39,16 @@ inline std::unique_ptr<Engine> chatty_engine(const EngineOptions& options = {},
   model->set_fingerprint("test");
   return std::make_unique<Engine>(
       std::vector<ServedModel>{{.name = "it", .model = model, .tokenizer = std::make_shared<ChattyBytes>()}}, options);
+}
+
+// The same of a model that was not taught to chat, and is sampled so where nobody says.
+inline std::unique_ptr<Engine> untaught_engine(const SamplingOptions& sampling = {}) {
+  const auto model = wide_model(R"({"mixer": "latte"})");
+  model->set_fingerprint("test");
+  return std::make_unique<Engine>(
+      std::vector<ServedModel>{
+          {.name = "it", .model = model, .tokenizer = std::make_shared<ChattyBytes>(""), .sampling = sampling}},
+      EngineOptions{});
 }
 
 // "400 messages": the status and the field that a call is refused with; "taken" where it is not.

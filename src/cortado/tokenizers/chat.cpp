@@ -111,6 +111,23 @@ std::string expression(const std::string& text) {
   return joined.empty() ? "''" : joined;
 }
 
+const Chat::Form* form_of(const std::string& style) {
+  fail_input_if(style.empty(), "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
+  const auto* const form =
+      std::find_if(std::begin(kForms), std::end(kForms), [&](const auto& f) { return style == f.name; });
+  fail_input_if(form == std::end(kForms), "[chat] unknown chat template \"", style, "\"");
+  return form;
+}
+
+// An answer directly behind what it goes on with, all else on a line of its own.
+std::string as_text(const std::vector<ChatMessage>& messages) {
+  std::string text;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    text += concat(i > 0 && messages[i].role != "assistant" ? "\n" : "", messages[i].content);
+  }
+  return text;
+}
+
 }  // namespace
 
 ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token) {
@@ -127,21 +144,20 @@ ChatStyle detect_chat_style(const std::string& chat_template, const std::functio
   return {};
 }
 
-Chat::Chat(const Tokenizer& tokenizer) {
+Chat::Chat(const Tokenizer& tokenizer) : Chat(tokenizer, form_of(tokenizer.special().chat.name)) {
   const SpecialTokens& special = tokenizer.special();
-  fail_input_if(special.chat.name.empty(),
-                "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
-  const auto* const form =
-      std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return special.chat.name == f.name; });
-  fail_input_if(form == std::end(kForms), "[chat] unknown chat template \"", special.chat.name, "\"");
-  form_ = form;
   const auto text = [&](int32_t token) { return token < 0 ? "" : tokenizer.decode({token}); };
   begin_ = text(special.begin);
-  end_of_turn_ = replaced(form->answer_close, "{eos}", text(special.end));
+  end_of_turn_ = replaced(form_->answer_close, "{eos}", text(special.end));
   system_ = special.chat.system;
 }
 
+Chat Chat::or_text(const Tokenizer& tokenizer) {
+  return tokenizer.special().chat.name.empty() ? Chat(tokenizer, nullptr) : Chat(tokenizer);
+}
+
 std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) const {
+  if (!form_) return as_text(messages);
   const auto clean = [&](const std::string& content) { return form_->trims ? trimmed(content) : content; };
   const auto open = [&](const char* text) { return replaced(text, "{bos}", begin_); };
   std::string text = open(form_->begin);
@@ -196,7 +212,22 @@ std::string Chat::jinja() const {
 std::string Chat::next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more) const {
   std::vector<ChatMessage> all = messages;
   all.insert(all.end(), more.begin(), more.end());
-  return form_->after_answer + render(all, true).substr(render(messages, false).size());
+  return concat(form_ ? form_->after_answer : "", render(all, true).substr(render(messages, false).size()));
+}
+
+std::vector<int32_t> Chat::encode(const std::vector<ChatMessage>& messages, bool ask) const {
+  const std::string text = render(messages, ask);
+  return form_ ? tokenizer_.encode(text) : encode_prompt(tokenizer_, text);
+}
+
+std::vector<int32_t> Chat::encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
+                                       bool ended) const {
+  const std::string text = (ended ? "" : end_of_turn_) + next(messages, more);
+  std::vector<int32_t> tokens = tokenizer_.encode(text);
+  // Some tokenizers begin every text with a space. This one goes on with another.
+  const bool space = !form_ && !text.starts_with(' ') && !tokens.empty() && tokenizer_.piece(tokens[0]) == " ";
+  if (space) tokens.erase(tokens.begin());
+  return tokens;
 }
 
 }  // namespace cortado

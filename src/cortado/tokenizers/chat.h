@@ -27,8 +27,12 @@ ChatStyle detect_chat_style(const std::string& chat_template, const std::functio
 
 class Chat {
  public:
-  // InputError when the tokenizer's model was not taught to chat, or in a style that is unknown here.
+  // InputError when the tokenizer's model was not taught to chat, or in a style that is unknown here. The tokenizer
+  // outlives it.
   explicit Chat(const Tokenizer& tokenizer);
+  // Also of a model that was not taught to: it goes on with the conversation as one text, in which an answer stands
+  // directly behind what it goes on with, and every other message on a line of its own.
+  static Chat or_text(const Tokenizer& tokenizer);
 
   // The whole conversation; with `ask` up to where the assistant's next answer begins. Without a system message the
   // model's own is taken, if it has one. To be encoded as it is: the marks at its beginning are in it. InputError: an
@@ -37,11 +41,13 @@ class Chat {
 
   // What a session that holds `messages`, the last one the assistant's, must read for the next question: without the
   // mark that ends the assistant's turn, which the model has written itself (or end_of_turn() has to be read first).
-  std::string next(const std::vector<ChatMessage>& messages, const std::string& question) const {
-    return next(messages, std::vector<ChatMessage>{{"user", question}});
-  }
   std::string next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more) const;
   const std::string& end_of_turn() const { return end_of_turn_; }
+
+  // The same as tokens. `ended`: the last answer's turn has its mark.
+  std::vector<int32_t> encode(const std::vector<ChatMessage>& messages, bool ask) const;
+  std::vector<int32_t> encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
+                                   bool ended) const;
 
   // The same as a template of Jinja's, as tokenizer_config.json holds it: with messages, add_generation_prompt,
   // bos_token and eos_token.
@@ -50,7 +56,10 @@ class Chat {
   struct Form;
 
  private:
-  const Form* form_;
+  Chat(const Tokenizer& tokenizer, const Form* form) : tokenizer_(tokenizer), form_(form) {}
+
+  const Tokenizer& tokenizer_;
+  const Form* form_;  // null: one text
   std::string begin_, end_of_turn_, system_;
 };
 

@@ -63,12 +63,39 @@ TEST(Chat, TurnByTurn) {
     messages.push_back({"assistant", "A"});
     const std::string all = chat.render(messages, false);
     ASSERT_EQ(all.substr(0, read.size()), read) << style;
-    const std::string turn = chat.end_of_turn() + chat.next(messages, "R");
+    const std::string turn = chat.end_of_turn() + chat.next(messages, {{"user", "R"}});
     messages.push_back({"user", "R"});
     const std::string whole = chat.render(messages, true);
     EXPECT_EQ(whole.substr(whole.size() - turn.size()), turn) << style;
     EXPECT_EQ(whole.find("{eos}"), std::string::npos);
   }
+}
+
+// A letter a token; a space before every text, as Llama 2's tokenizer has it.
+class Letters : public Marks {
+ public:
+  Letters() : Marks("") {}
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> tokens = {' '};
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    return tokens;
+  }
+  std::string decode(const std::vector<int32_t>& tokens) const override { return {tokens.begin(), tokens.end()}; }
+};
+
+TEST(Chat, OfAModelThatWasNotTaughtToIsOneText) {
+  const Letters letters;
+  const Chat chat = Chat::or_text(letters);
+  EXPECT_EQ(chat.render(kTalk, true), "S\nQA\nR");
+  EXPECT_EQ(chat.render({{"user", "Q"}, {"user", "R"}}, true), "Q\nR");
+  EXPECT_EQ(letters.decode(chat.encode({{"user", "Q"}}, true)), " Q");
+  const std::vector<ChatMessage> begun = {{"user", "Q"}, {"assistant", " A"}};
+  for (const bool ended : {false, true}) {  // without another space where it goes on
+    EXPECT_EQ(letters.decode(chat.encode_next(begun, {{"user", "R"}}, ended)), "\nR");
+  }
+  EXPECT_EQ(letters.decode(chat.encode_next(begun, {{"system", "S"}, {"user", "R"}}, true)), "\nS\nR");
+  const Marks taught("chatml");
+  EXPECT_EQ(Chat::or_text(taught).render({{"user", "Q"}}, false), "<|im_start|>user\nQ<|im_end|>\n");
 }
 
 TEST(Chat, DetectsStyles) {

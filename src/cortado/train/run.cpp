@@ -266,7 +266,7 @@ TrainResult train_run(const TrainRequest& request) {
     if (going_on) check_same_run(folder, plan.config());
     // Looks at the data: before the config is written.
     if (going_on) resume(trainer, *model, folder);
-    if (ranks.first()) describe_run(folder, plan.data->tokenizer(), plan.config());
+    if (ranks.first()) describe_run(folder, plan.data->tokenizer(), plan.config(), plan.options.base);
   });
   if (request.progress && ranks.first()) introduce(plan, *model, trainer.state(), ranks);
 

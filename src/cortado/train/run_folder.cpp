@@ -12,6 +12,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/generate/defaults.h"
 #include "cortado/parallel/ranks.h"
 
 namespace cortado {
@@ -19,19 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::set<std::string> kOurs = {"config.json",
-                                     "tokenizer",
-                                     "trainer.safetensors",
-                                     "last.safetensors",
-                                     "best.safetensors",
-                                     "train.json",
-                                     ".lock",
-                                     "metrics.jsonl",
-                                     "linearize.json",
-                                     "report.json",
-                                     "report.svg",
-                                     "lora.safetensors",
-                                     "learned.safetensors"};
+const std::set<std::string> kOurs = {"config.json",      "generation_config.json", "tokenizer",   "trainer.safetensors",
+                                     "last.safetensors", "best.safetensors",       "train.json",  ".lock",
+                                     "metrics.jsonl",    "linearize.json",         "report.json", "report.svg",
+                                     "lora.safetensors", "learned.safetensors"};
 
 // A file of ours that was being written when the process died: "last.safetensors.tmp.123" and the like.
 bool is_leftover(const std::string& name) {
@@ -92,11 +84,12 @@ std::string lines_up_to(const std::string& path, int64_t last_step) {
 
 }  // namespace
 
-void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config) {
+void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config, const std::string& base) {
   if (tokenizer != nullptr) tokenizer->save(folder.tokenizer());
   Json file = config;
   file["model_type"] = kModelType;
   write_file(folder.config(), file.dump(2) + "\n");
+  if (!base.empty()) write_generation_config(read_generation_config(base), folder.path);
 }
 
 bool goes_on_after_a_loss(const RunFolder& folder) { return Ranks::restarts() > 0 && folder.has_checkpoint(); }

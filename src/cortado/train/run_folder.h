@@ -39,8 +39,8 @@ struct RunFolder {
 bool goes_on_after_a_loss(const RunFolder& folder);
 
 // Writes what says which model the run is of: its tokenizer (none where it reads no text), and `config` with whatever it
-// says beside the model.
-void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config);
+// says beside the model; of the run `base` that it was made from ("": none), how it is sampled.
+void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config, const std::string& base);
 
 enum class FolderUse {
   kFresh,      // must be new or empty (what a run that died before its first checkpoint left does not count)

@@ -91,21 +91,10 @@ async function* events(response: Response): AsyncGenerator<string> {
   }
 }
 
-// The answer's stream. A model that was not taught to talk is given the conversation as one text, which it goes on with.
-async function answer({ messages, ...rest }: Question, signal: AbortSignal): Promise<Response> {
-  const asked = { ...rest, stream: true, stream_options: { include_usage: true } };
-  try {
-    return await call("/v1/chat/completions", { method: "POST", body: JSON.stringify({ ...asked, messages }), signal });
-  } catch (error) {
-    if (!(error instanceof Refused && error.message.includes("has no chat template"))) throw error;
-    const prompt = messages.map((it) => it.content).join("\n");
-    return call("/v1/completions", { method: "POST", body: JSON.stringify({ ...asked, prompt }), signal });
-  }
-}
-
 // An answer as it is written. Refused, Unreachable, or an AbortError.
 export async function* streamAnswer(question: Question, signal: AbortSignal): AsyncGenerator<Chunk> {
-  const response = await answer(question, signal);
+  const body = JSON.stringify({ ...question, stream: true, stream_options: { include_usage: true } });
+  const response = await call("/v1/chat/completions", { method: "POST", body, signal });
   try {
     for await (const data of events(response)) {
       const chunk = JSON.parse(data) as Chunk;

@@ -38,7 +38,7 @@ export interface Sampling {
 }
 
 export interface Chunk {
-  choices?: { delta?: { content?: string }; text?: string; finish_reason?: string | null }[]; // text: of a text gone on with
+  choices?: { delta?: { content?: string }; finish_reason?: string | null }[];
   usage?: Usage | null;
   error?: { message?: string };
 }

@@ -33,7 +33,7 @@ class Recording {
     const choice = chunk.choices?.[0];
     if (chunk.usage) this.answer.usage = chunk.usage;
     if (choice?.finish_reason) this.answer.finish = choice.finish_reason;
-    const words = choice?.delta?.content ?? choice?.text;
+    const words = choice?.delta?.content;
     if (!words) return;
     this.text += words;
     ++this.tokens;
