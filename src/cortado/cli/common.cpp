@@ -12,6 +12,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/version.h"
 #include "cortado/base/words.h"
+#include "cortado/cli/imported.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/nn/dtype.h"
 
@@ -68,6 +69,18 @@ void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
          one_of_types());
 }
 
+void add_sampling_options(CLI::App& command, SamplingChoice& choice) {
+  const HelpGroup group(command, kSamplingGroup);
+  command.add_option("--temperature", choice.temperature,
+                     "0: always the likeliest token (default of all these: the model's own, as its "
+                     "generation_config.json has it; else 0.8, top-k 40, top-p 0.95, min-p 0.05 of one that was taught "
+                     "to chat, 1 of others)");
+  command.add_option("--top-k", choice.top_k, "only the k likeliest tokens; 0: all");
+  command.add_option("--top-p", choice.top_p, "only the likeliest tokens that together have probability p");
+  command.add_option("--min-p", choice.min_p, "only tokens at least this fraction as likely as the likeliest");
+  command.add_option("--repetition-penalty", choice.repetition_penalty, "above 1: recent tokens become less likely");
+}
+
 void add_bos_option(CLI::App& command, bool& bos) {
   command.add_flag_callback(
       "--no-bos", [&bos] { bos = false; }, "leave out the mark that a model expects at a text's beginning (BOS)");
@@ -80,9 +93,9 @@ WeightFormat weight_format_or_plain(const std::optional<std::string>& weights) {
 std::shared_ptr<ModelOptions> add_model_options(CLI::App& command, std::vector<std::string>* runs) {
   auto options = std::make_shared<ModelOptions>();
   if (runs) {
-    command.add_option("run", *runs, "folders that `cortado train` or `cortado import` made")->required();
+    command.add_option("run", *runs, concat("each ", kModelHelp))->required();
   } else {
-    command.add_option("run", options->run, "the folder that `cortado train` made")->required();
+    command.add_option("run", options->run, kModelHelp)->required();
   }
   option(command, "--checkpoint", options->checkpoint, "best or last", CLI::IsMember({"best", "last"}), kShown);
   options->memory = add_memory_options(command);
@@ -188,6 +201,8 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
   add_mechanism_options(command, memory_options(), options->memory.options);
   return options;
 }
+
+void ModelOptions::find() { run = run_of(run); }
 
 ModelConfig ModelOptions::config() const {
   const auto chosen = memory->chosen();

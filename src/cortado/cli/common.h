@@ -15,6 +15,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/cli/commands.h"
+#include "cortado/generate/defaults.h"
 #include "cortado/models/language_model.h"
 #include "cortado/models/memory.h"
 #include "cortado/tokenizers/tokenizer.h"
@@ -101,6 +102,9 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command);
 void add_weights_option(CLI::App& command, std::optional<std::string>& weights);
 // Adds --no-bos: whether a text begins with the marks that its model expects there.
 void add_bos_option(CLI::App& command, bool& bos);
+// Adds --temperature, --top-k, --top-p, --min-p and --repetition-penalty, which stand before what the model's own files say.
+inline constexpr const char* kSamplingGroup = "Sampling";
+void add_sampling_options(CLI::App& command, SamplingChoice& choice);
 // Adds --kv-type: the type of growing caches of keys and values.
 void add_cache_option(CLI::App& command, std::optional<std::string>& type);
 WeightFormat weight_format_or_plain(const std::optional<std::string>& weights);
@@ -114,6 +118,8 @@ struct ModelOptions {
   bool bos = true;                     // of commands with --no-bos
   std::shared_ptr<CommonOptions> common;
 
+  // Before the others: a pretrained model of another program becomes a run (imported.h).
+  void find();
   // With the chosen memory.
   ModelConfig config() const;
   // On the common options' device, with their threads and type (default float32).
@@ -122,6 +128,11 @@ struct ModelOptions {
   // What stands before a text and before a part of one: the tokenizer's marks, none with --no-bos.
   std::vector<int32_t> begin(const Tokenizer& tokenizer) const;
 };
+
+// What the positional argument of a command that opens a model may be, for its help.
+inline constexpr const char* kModelHelp =
+    "a run's folder, as `cortado train`, `import` or `linearize` makes it; a GGUF file; or a Hugging Face model's "
+    "folder";
 
 // Adds the positional RUN, --checkpoint, the memory's and the common options. With `runs`, several RUNs, which go
 // there.

@@ -3,6 +3,7 @@
 #include "cortado/base/table.h"
 #include "cortado/cli/common.h"
 #include "cortado/cli/hub.h"
+#include "cortado/cli/imported.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/models/config.h"
 #include "cortado/nn/dtype.h"
@@ -174,8 +175,9 @@ void print_text(const Subject& subject) {
   print_pairs(subject);
 }
 
-void describe(const DescribeOptions& options) {
+void describe(DescribeOptions& options) {
   const at::Device device = options.common->apply();
+  options.run = run_of(options.run);
   ModelConfig config = read_config(options.run);
   if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
   const auto memory = options.memory->chosen();
@@ -217,7 +219,7 @@ void add_describe_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("describe", "Print a model's layers, parameters, FLOPs a token and the size of its state");
   auto options = std::make_shared<DescribeOptions>();
-  command->add_option("config", options->run, "a config file, or a run's folder")->required();
+  command->add_option("config", options->run, concat("a config file; ", kModelHelp))->required();
   option(*command, "--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer",
          CLI::Range(1, 1 << 30));
   command->add_flag("--json", options->json, "print JSON");

@@ -12,6 +12,7 @@
 #include "cortado/base/table.h"
 #include "cortado/base/utf8.h"
 #include "cortado/cli/common.h"
+#include "cortado/cli/imported.h"
 #include "cortado/data/text_stream.h"
 #include "cortado/evaluate/evaluate.h"
 
@@ -126,6 +127,7 @@ void run_eval(EvalCommand& command) {
   std::vector<int32_t> begin;
   Text text;
   ranks.agree([&] {
+    command.model->find();
     model = command.model->open();
     const auto tokenizer = command.model->tokenizer();
     begin = command.model->begin(*tokenizer);
@@ -152,8 +154,9 @@ void run_eval(EvalCommand& command) {
 
 // `eval --text FILE RUN` reads as if RUN were a text too.
 void take_run_from_texts(EvalCommand& command) {
-  if (!command.model->run.empty() || command.files.empty() || !std::filesystem::is_directory(command.files.back()))
-    return;
+  if (!command.model->run.empty() || command.files.empty()) return;
+  const std::string& last = command.files.back();
+  if (!std::filesystem::is_directory(last) && !is_pretrained(last)) return;
   command.model->run = command.files.back();
   command.files.pop_back();
 }

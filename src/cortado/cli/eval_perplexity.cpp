@@ -131,7 +131,7 @@ void draw(const ResultFile& file, const std::string& path) {
 
 void run_perplexity(const PerplexityCommand& command) {
   const c10::InferenceMode inference;
-  const auto& models = *command.models;
+  auto& models = *command.models;
   const Ranks& ranks = Ranks::world();
   std::string text;
   ranks.agree([&] {

@@ -135,7 +135,7 @@ RulerMaterial read_material(const RulerCommand& command, ResultFile& file) {
 void run_ruler(RulerCommand& command) {
   const c10::InferenceMode inference;
   // Everything that can be refused is refused before a model is read.
-  const auto& models = *command.models;
+  auto& models = *command.models;
   const Ranks& ranks = Ranks::world();
   ranks.agree([&] {
     models.check();

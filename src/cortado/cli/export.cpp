@@ -41,6 +41,7 @@ void export_softmax_model(const ExportOptions& options) {
   write_output_folder(options.out, [&](const std::string& folder) {
     lacking = without_tokenizer(model, folder);
     export_hugging_face(*model.open(), folder, dtype);
+    write_generation_config(read_generation_config(model.run), folder);
   });
   std::cout << "written to " << options.out << (lacking.empty() ? "" : "; without a tokenizer: ") << lacking
             << std::endl;
@@ -81,7 +82,10 @@ void add_export_command(CLI::App& app) {
   command.add_flag("--to-hub-folder", options->hub, "of any mechanism, with a model card");
   command.add_option("--evaluation", options->evaluation, "for the card: what `cortado eval --json` printed")
       ->type_name("FILE");
-  command.callback([options] { options->hub ? export_to_hub(*options) : export_softmax_model(*options); });
+  command.callback([options] {
+    options->model->find();
+    options->hub ? export_to_hub(*options) : export_softmax_model(*options);
+  });
 }
 
 }  // namespace cortado

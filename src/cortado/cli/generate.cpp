@@ -32,6 +32,7 @@ struct GenerateCommand {
   bool chat = false, echo = false, json = false;
   std::optional<std::string> kv_type;
   GenerateOptions options;
+  SamplingChoice sampling;
   CLI::Option* length = nullptr;  // --n-tokens
   std::shared_ptr<ModelOptions> model;
 };
@@ -287,12 +288,16 @@ void run_generate(GenerateCommand& command) {
   std::optional<Session> opened;
   ranks.agree([&] {
     // Everything that can be refused is refused before the model is read.
-    Sampler{command.options.sampling};
+    Sampler{command.sampling.over(command.options.sampling)};
     StopFilter{command.options.stops};
     if (!command.save_state.empty() && ranks.first()) check_output_file(command.save_state);
+    command.model->find();
     const auto model = command.model->open();
     if (command.kv_type) model->set_cache_type(dtype_of(*command.kv_type));
-    opened.emplace(model, tokenizer_of(command));
+    const auto tokenizer = tokenizer_of(command);
+    const SamplingChoice own = default_sampling(command.model->run, tokenizer.get());
+    command.options.sampling = command.sampling.over(own.over(command.options.sampling));
+    opened.emplace(model, tokenizer);
   });
   Session& session = *opened;
   ranks.require_same("model", session.model().identity());
@@ -321,22 +326,6 @@ void run_generate(GenerateCommand& command) {
   }
   exit_if_interrupted();
   fail_input_if(report.refused > 0, "[chat] lines that are not UTF-8 text: ", report.refused);
-}
-
-void add_sampling_options(CLI::App& app, GenerateOptions& options) {
-  auto& sampling = options.sampling;
-  const HelpGroup group(app, "Sampling");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--temperature", sampling.temperature, "0: always the likeliest token");
-  app.add_option("--top-k", sampling.top_k, "only the k likeliest tokens; 0: all");
-  app.add_option("--top-p", sampling.top_p, "only the likeliest tokens that together have probability p");
-  app.add_option("--min-p", sampling.min_p, "only tokens at least this fraction as likely as the likeliest");
-  app.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: recent tokens become less likely");
-  option(app, "--repetition-window", sampling.repetition_window, "how many tokens are recent",
-         CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)));
-  app.option_defaults()->always_capture_default(false);
-  option(app, "--stop", options.stops, "end at this text, without printing it; may be given several times", kRepeated,
-         kOneWord);
 }
 
 }  // namespace
@@ -382,7 +371,14 @@ void add_generate_command(CLI::App& app) {
   echo->excludes(numbers);
   generate.add_option("--system", command->system, "what --chat tells the model first, instead of its own default")
       ->needs(chat);
-  add_sampling_options(generate, command->options);
+  add_sampling_options(generate, command->sampling);
+  {
+    const HelpGroup group(generate, kSamplingGroup);
+    option(generate, "--repetition-window", command->options.sampling.repetition_window, "how many tokens are recent",
+           CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)), kShown);
+  }
+  option(generate, "--stop", command->options.stops,
+         "end at this text, without printing it; may be given several times", kRepeated, kOneWord);
   generate.callback([command] { run_generate(*command); });
 }
 

@@ -11,6 +11,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
 #include "cortado/formats/safetensors.h"
+#include "cortado/generate/defaults.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/weights.h"
 #include "cortado/tokenizers/tokenizer.h"
@@ -150,6 +151,7 @@ void write_hub_folder(LanguageModel& model, const HubFolder& options, const std:
     if (!tokenizer->special().stops.empty()) generation["eos_token_id"] = tokenizer->special().stops;
     write_file(folder + "/generation_config.json", generation.dump(2) + "\n");
   }
+  write_generation_config(read_generation_config(options.run), folder);
   write_file(folder + "/README.md", card);
 }
 

@@ -1,11 +1,6 @@
 // cortado import: a pretrained model of another program becomes a run.
-#include "cortado/tokenizers/import.h"
-
-#include <filesystem>
-
-#include "cortado/base/human.h"
 #include "cortado/cli/common.h"
-#include "cortado/models/pretrained/pretrained.h"
+#include "cortado/cli/imported.h"
 
 namespace cortado {
 namespace {
@@ -17,25 +12,12 @@ struct ImportCommand {
 
 void run_import(const ImportCommand& command) {
   command.common->apply();
-  const auto source = pretrained_reader(command.source);
   std::optional<at::ScalarType> dtype;
   if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
-  PretrainedModel model;
-  const auto tokenizer = pretrained_tokenizer(command.source);
-  if (tokenizer) check_tokenizer(command.source, *tokenizer, source.vocabulary);
-  write_output_folder(command.out, [&](const std::string& folder) {
-    model = source.read(dtype);
-    write_pretrained(model, folder, std::filesystem::path(command.source).lexically_normal().string());
-    if (tokenizer) tokenizer->save(folder + "/tokenizer");
-  });
-  int64_t parameters = 0, bytes = 0;
-  for (const auto& [name, tensor] : model.weights) {
-    parameters += tensor.numel();
-    bytes += static_cast<int64_t>(tensor.nbytes());
-  }
-  std::cout << model.config.layers.size() << " layers, " << with_commas(parameters) << " parameters, "
-            << human_bytes(static_cast<double>(bytes)) << "; written to " << command.out
-            << (tokenizer ? "" : "; there is no tokenizer beside it: it reads token numbers only") << std::endl;
+  const Imported imported = ModelImport(command.source).write(command.out, dtype);
+  std::cout << imported.summary() << "; written to " << command.out
+            << (imported.tokenizer ? "" : "; there is no tokenizer beside it: it reads token numbers only")
+            << std::endl;
 }
 
 }  // namespace
@@ -53,7 +35,10 @@ void add_import_command(CLI::App& app) {
       "flash-linear-attention's GLA, RetNet, DeltaNet and Gated DeltaNet. The weights keep their type; quantised ones "
       "become float32 unless "
       "--dtype says\n"
-      "otherwise.\n\nExamples:\n"
+      "otherwise. How the model is sampled where nobody says (generation_config.json, general.sampling.* of GGUF) is "
+      "kept.\n"
+      "Every command that opens a model takes PATH itself, too: it then imports it into a folder of its own "
+      "(CORTADO_CACHE).\n\nExamples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");
   option(subcommand, "source", command->source, "a Hugging Face folder or a GGUF file", kRequired, kind("PATH"));

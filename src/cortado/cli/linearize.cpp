@@ -8,6 +8,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/common.h"
+#include "cortado/cli/imported.h"
 #include "cortado/convert/weights.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/dtype.h"
@@ -50,7 +51,7 @@ void apply(const LinearizeCommand& command) {
              "[--from] without --tokens, --lora-tokens or --cross-entropy-tokens trains nothing");
   const LinearizePlan& plan = command.request.plan;
   fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --from FILE --out DIR`");
-  apply_learned({plan.source, plan.which, *command.from, command.request.out, command.request.use});
+  apply_learned({run_of(plan.source), plan.which, *command.from, command.request.out, command.request.use});
   std::cout << "written to " << command.request.out << std::endl;
 }
 
@@ -137,6 +138,7 @@ void choose_conversion(LinearizeCommand& command) {
 void complete_plan(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
   fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --out DIR`");
+  plan.source = run_of(plan.source);
   choose_conversion(command);
   check_method(command);
   const SoftmaxSubstitute& method = *chosen_method(command).substitute;
@@ -296,7 +298,7 @@ void add_linearize_command(CLI::App& app) {
   command->app = &subcommand;
   const auto names = method_names();
   command->method = names.empty() ? "" : names.front();
-  subcommand.add_option("MODEL", command->request.plan.source, "a run with softmax layers, as `cortado import` makes");
+  subcommand.add_option("MODEL", command->request.plan.source, concat("with softmax layers: ", kModelHelp));
   option(subcommand, "--checkpoint", command->request.plan.which, "of MODEL: best or last",
          CLI::IsMember({"best", "last"}), kShown);
   subcommand.add_option("--out", command->request.out, "the folder to write")->required()->type_name("DIR");

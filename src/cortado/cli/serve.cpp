@@ -28,6 +28,7 @@ constexpr double kQuietSeconds = 0.5;  // without work, after which it is given 
 struct ServeCommand {
   std::shared_ptr<ModelOptions> model;
   std::optional<std::string> kv_type;
+  SamplingChoice sampling;
   std::vector<std::string> named;  // --model
   std::string key_file, page, log = "text";
   double drain_seconds = 30, store_days = 30;
@@ -41,6 +42,7 @@ struct Named {
   std::string name;
   ModelOptions options;
   std::optional<std::string> kv_type;
+  SamplingChoice sampling;
   std::shared_ptr<const CLI::App> app = {};  // whose options they are, if not the command's
 };
 
@@ -51,15 +53,18 @@ Named read_named(const std::string& text, const ServeCommand& command) {
   const auto app = std::make_shared<CLI::App>();
   app->set_help_flag();
   std::optional<std::string> kv_type = command.kv_type;
+  SamplingChoice sampling = command.sampling;
   const auto own = add_model_options(*app);
   add_weights_option(*app, own->weights);
+  add_sampling_options(*app, sampling);
   add_cache_option(*app, kv_type);
   try {
     app->parse(text.substr(equals + 1), false);
   } catch (const CLI::ParseError& error) {
     throw InputError(concat("[serve] --model ", text, ": ", error.what()));
   }
-  Named named{text.substr(0, equals), *own, kv_type, app};
+  Sampler{sampling.over({})};
+  Named named{text.substr(0, equals), *own, kv_type, sampling, app};
   const auto& common = *command.model;
   // What has not been said of this model is as for all.
   named.options.common = std::make_shared<CommonOptions>(*common.common);
@@ -71,11 +76,16 @@ Named read_named(const std::string& text, const ServeCommand& command) {
 
 std::vector<Named> models_of(const ServeCommand& command) {
   std::vector<Named> models;
-  if (!command.model->run.empty()) models.push_back({run_name(command.model->run), *command.model, command.kv_type});
+  Sampler{command.sampling.over({})};
+  if (!command.model->run.empty()) {
+    models.push_back({.name = "", .options = *command.model, .kv_type = command.kv_type, .sampling = command.sampling});
+  }
   for (const auto& text : command.named) models.push_back(read_named(text, command));
   fail_input_if(models.empty(), "[serve] there is no model: cortado serve RUN, or --model NAME=RUN");
   std::set<std::string> names;
-  for (const Named& model : models) {
+  for (Named& model : models) {
+    model.options.find();
+    if (model.name.empty()) model.name = run_name(model.options.run);
     fail_input_if(!names.insert(model.name).second, "[serve] two models have the name ", model.name);
   }
   return models;
@@ -94,6 +104,8 @@ ServedModel open(const Named& named) {
     check_tokenizer(named.name, *tokenizer, served.model->config().vocabulary);
     served.tokenizer = tokenizer;
   }
+  const SamplingChoice own = default_sampling(named.options.run, served.tokenizer.get());
+  served.sampling = named.sampling.over(own.over({}));
   if (named.kv_type) served.model->set_cache_type(dtype_of(*named.kv_type));
   if (const auto context = trained_context(*served.model)) {
     std::cerr << "warning: " << served.name << " was trained on " << with_commas(*context)
@@ -129,6 +141,21 @@ void warn_of_openness(const HttpOptions& http) {
     std::cerr << "warning: anybody who reaches " << http.host << " may use this server: --api-key-file asks for a key"
               << std::endl;
   }
+}
+
+// Where it listens, and what a browser, a program and a person find there.
+void introduce(const HttpServer& server, const std::vector<ServedModel>& served, bool page) {
+  std::string models;
+  for (const ServedModel& it : served) {
+    const bool taught = it.tokenizer && !it.tokenizer->special().chat.name.empty();
+    models +=
+        concat(models.empty() ? "" : ", ", it.name, " (", human_count(static_cast<double>(it.model->parameter_count())),
+               " parameters", it.memory.empty() || it.memory == "no --memory" ? "" : concat(", ", it.memory),
+               taught ? ")" : "; was not taught to chat: it goes on with texts)");
+  }
+  std::cout << "listening at " << server.address();
+  if (page) std::cout << "\n  page    " << server.address() << "/ in a browser";
+  std::cout << "\n  API     " << server.address() << "/v1, as OpenAI's\n  models  " << models << std::endl;
 }
 
 // Waits until `over`, at most so long; whether it came.
@@ -200,7 +227,7 @@ void run_serve(ServeCommand& command) {
   Responses responses(engine, command.http.limits, open_store(command.store, engine));
   HttpServer server(engine, responses, command.http);
   warn_of_openness(command.http);
-  std::cout << "listening at " << server.address() << std::endl;
+  introduce(server, served, !command.http.page.empty());
   if (command.http.page.empty()) {
     std::cerr << "warning: this program was built without its page (npm was missing): only the API is served"
               << std::endl;
@@ -244,19 +271,21 @@ void add_serve_command(CLI::App& app) {
       "to them.\n"
       "Ctrl-C or SIGTERM: no more requests, the answers that are being written end.\n\nExamples:\n"
       "  cortado serve models/smollm2\n"
+      "  cortado serve SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0.2 --top-p 0.9\n"
       "  cortado serve models/smollm2 --weights int8 --memory lola --port 9000\n"
       "  cortado serve --model \"exact=models/smollm2\" --model \"long=models/smollm2 --memory lola --cache 256\"\n"
       "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"ROMEO:\", \"max_tokens\": 50}'");
   command->model = add_model_options(serve);
   auto* run = serve.get_option("run");
-  run->required(false)->description(
-      "a folder that `cortado train`, `import` or `linearize` made; its name is the model's");
+  run->required(false)->description(concat(kModelHelp, "; its name is the model's"));
   add_weights_option(serve, command->model->weights);
+  add_sampling_options(serve, command->sampling);
   add_cache_option(serve, command->kv_type);
-  option(serve, "--model", command->named,
-         "NAME=RUN: another model, with its own --memory, --weights, --kv-type, --dtype behind the folder; "
-         "may be given several times",
-         kRepeated, kOneWord);
+  option(
+      serve, "--model", command->named,
+      "NAME=RUN: another model, with its own --memory, --weights, --kv-type, --dtype, --temperature behind the folder; "
+      "may be given several times",
+      kRepeated, kOneWord);
   serve.add_option("--host", command->http.host, "the address to listen at")->capture_default_str();
   option(serve, "--port", command->http.port, "its port; 0: any that is free", kShown, CLI::Range(0, 65535));
   serve.add_option("--cors", command->http.cors, "an origin whose pages may call (https://example.org), or *");

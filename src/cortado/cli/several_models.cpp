@@ -4,6 +4,7 @@
 
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
+#include "cortado/cli/imported.h"
 #include "cortado/generate/session.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/parallel/ranks.h"
@@ -19,7 +20,8 @@ std::vector<std::string> SeveralModels::names() const {
   return std::set(names.begin(), names.end()).size() == names.size() ? names : runs;
 }
 
-void SeveralModels::check() const {
+void SeveralModels::check() {
+  for (std::string& run : runs) run = run_of(run);
   names();
   for (size_t i = 0; i < runs.size(); ++i) {
     const ModelOptions one = model(i);

@@ -21,8 +21,9 @@ struct SeveralModels {
   // The last parts of the paths, or the whole paths where two of these are alike; or the label. InputError: a label
   // for several models, a model twice.
   std::vector<std::string> names() const;
-  // InputError: what all of them will be refused for that can be seen without reading weights.
-  void check() const;
+  // ModelOptions::find() of each; InputError: what all of them will be refused for that can be seen without reading
+  // weights.
+  void check();
   ModelOptions model(size_t index) const;  // runs[index], with everything that is common
 };
 

@@ -4,6 +4,7 @@
 #include "cortado/base/human.h"
 #include "cortado/base/signals.h"
 #include "cortado/cli/common.h"
+#include "cortado/cli/imported.h"
 #include "cortado/models/config.h"
 #include "cortado/parallel/ranks.h"
 #include "cortado/train/run.h"
@@ -37,6 +38,7 @@ Json effective_config(const TrainOptions& options, std::string& name) {
     name = RunFolder{options.request.out}.config();
   }
   // A run in place of a config: its model, its weights.
+  name = run_of(name);
   const bool base = std::filesystem::is_directory(name);
   Json config = read_json_file(base ? RunFolder{name}.config() : name);
   if (base) apply_setting(config, "training.base=" + Json(name).dump());  // a text, even "123"

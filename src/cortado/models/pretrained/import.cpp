@@ -121,7 +121,8 @@ PretrainedSource open_pretrained(const std::string& path) {
   return open_hugging_face(path);
 }
 
-PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype) {
+PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype,
+                                const ReadProgress& progress) {
   PretrainedDecoder decoder = source.decoder;
   std::string& name = decoder.model.name;
   if (utf8_valid_prefix(name) != name.size()) name = "imported";
@@ -130,10 +131,13 @@ PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at
                 kv_heads, " key heads");
   check_tensors(source);
   PretrainedModel model{decoder.config(), {}};
+  int64_t done = 0, total = 0;
+  visit_weights(decoder, [&](const PretrainedWeight& weight) { total += c10::multiply_integers(weight.shape); });
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
     if (interrupt_requested()) throw Failure(concat("[import] ", decoder.source, ": stopped"));
     const Tensor tensor = source.read(weight);
     model.weights.emplace_back(weight.name, dtype ? tensor.to(*dtype) : tensor);
+    if (progress) progress(done += tensor.numel(), total);
   });
   return model;
 }

@@ -69,7 +69,10 @@ struct PretrainedModel {
   ModelConfig config;
   NamedTensors weights;
 };
-PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype = {});
+// Told of parameters: those that have been read, and all.
+using ReadProgress = std::function<void(int64_t done, int64_t total)>;
+PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype = {},
+                                const ReadProgress& progress = {});
 
 // The types of models that are read but are no descendants of Llama (renamed.h), for messages.
 std::string renamed_types();
@@ -77,7 +80,7 @@ std::string renamed_types();
 // Any pretrained model that is read here, opened: its config is checked, its weights are not read yet.
 struct PretrainedReader {
   int64_t vocabulary;
-  std::function<PretrainedModel(std::optional<at::ScalarType> dtype)> read;
+  std::function<PretrainedModel(std::optional<at::ScalarType> dtype, const ReadProgress& progress)> read;
 };
 PretrainedReader pretrained_reader(const std::string& path);
 

@@ -115,16 +115,19 @@ void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor
   }
 }
 
-PretrainedModel read_renamed(const RenamedModel& model, const std::string& folder,
-                             std::optional<at::ScalarType> dtype) {
+PretrainedModel read_renamed(const RenamedModel& model, const std::string& folder, std::optional<at::ScalarType> dtype,
+                             const ReadProgress& progress) {
   const auto tensors = folder_tensors(folder);
   check_tensors(model, tensors);
   PretrainedModel read{model.config, {}};
+  int64_t done = 0, total = 0;  // of theirs
+  for (const RenamedWeight& weight : model.weights.list) total += c10::multiply_integers(weight.shape);
   for (const RenamedWeight& weight : model.weights.list) {
     if (interrupt_requested()) throw Failure(concat("[import] ", model.source, ": stopped"));
     const Tensor& theirs = tensors.at(weight.theirs);
     const Tensor tensor = weight.change ? weight.change(theirs) : theirs;
     read.weights.emplace_back(weight.ours, (dtype ? tensor.to(*dtype) : tensor).contiguous());
+    if (progress) progress(done += theirs.numel(), total);
   }
   return read;
 }
@@ -141,11 +144,13 @@ PretrainedReader pretrained_reader(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path + "/config.json", ignored)) {
     if (const auto renamed = renamed_model(path)) {
-      return {renamed->config.vocabulary, [=](auto dtype) { return read_renamed(*renamed, path, dtype); }};
+      return {renamed->config.vocabulary,
+              [=](auto dtype, const auto& progress) { return read_renamed(*renamed, path, dtype, progress); }};
     }
   }
   const PretrainedSource source = open_pretrained(path);
-  return {source.decoder.model.vocabulary, [=](auto dtype) { return read_pretrained(source, dtype); }};
+  return {source.decoder.model.vocabulary,
+          [=](auto dtype, const auto& progress) { return read_pretrained(source, dtype, progress); }};
 }
 
 }  // namespace cortado
