@@ -323,6 +323,7 @@ SweepPlan read_sweep(const std::string& path, const std::string& scale, const st
   plan.higher =
       reader.choice("better", {"higher", "lower"}, plan.metric == "validation_loss" ? "lower" : "higher") == "higher";
   JsonFields json(reader);
+  json.values("also", plan.also, "texts");
   json.values("best_over", plan.best_over, "texts");
   json.values("series", plan.series, "texts");
   json.values("x", plan.x, "texts");

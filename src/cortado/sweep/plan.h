@@ -29,6 +29,7 @@ struct SweepRun {
 //   "match": "state" | "parameters", "targets": [16384, 65536],   each of "runs" has "sizes": {"mixer.window": [8, 16]},
 //                                                         of which it takes the one nearest to the target, for each
 //   "metric": "accuracy", "better": "higher" | "lower",   of the task's metrics; default "validation_loss", lower
+//   "also": ["accuracy_to_64"],                           of the task's metrics, beside it in the table
 //   "best_over": ["training.learning_rate"],              rows of the table are the best of these
 //   "over_seeds": "mean" | "best",
 //   "split": "test" | "validation",                       of a task: where the metric is measured at the end
@@ -52,7 +53,7 @@ struct SweepPlan {
   std::string about, paper, scale;
   std::string metric = "validation_loss";
   bool higher = false;
-  std::vector<std::string> best_over, series, x;
+  std::vector<std::string> also, best_over, series, x;
   bool best_seed = false;
   std::string split = "test";
   std::string match;             // "state", "parameters" or nothing

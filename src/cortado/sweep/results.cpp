@@ -48,8 +48,12 @@ Json seeds_row(const SweepPlan& plan, const std::vector<const Json*>& results) {
               {"spread", std::abs(first - last)},
               {"seeds", good.size()},
               {"failed", results.size() - good.size()}};
-  for (const std::string& key : kNumbers) {
-    if (key != plan.metric && good.front()->contains(key)) row[key] = mean_of(good, key);
+  for (const auto* keys : {&kNumbers, &plan.also}) {
+    for (const std::string& key : *keys) {
+      const bool known =
+          std::all_of(good.begin(), good.end(), [&](const Json* result) { return result->contains(key); });
+      if (key != plan.metric && known) row[key] = mean_of(good, key);
+    }
   }
   return row;
 }
@@ -130,6 +134,7 @@ Table sweep_table(const SweepPlan& plan, const Json& rows) {
   }
   columns.push_back({plan.metric, pointer(plan.metric), decimals(4)});
   columns.push_back({"spread", "/spread", decimals(4)});
+  for (const std::string& key : plan.also) columns.push_back({key, pointer(key), decimals(4)});
   columns.push_back({"seeds", "/seeds"});
   columns.push_back({"failed", "/failed"});
   const auto whole = [](const Json& value) { return with_commas(std::llround(value.get<double>())); };

@@ -119,6 +119,22 @@ TEST_F(SweepTest, RowsAreTheBestRatesMeanOverSeeds) {
   EXPECT_NE(pictures.at("state_bytes.svg").find("gla"), std::string::npos);
 }
 
+TEST_F(SweepTest, RowsHaveTheMetricsThatStandBesideTheOne) {
+  SweepPlan all = plan();
+  all.also = {"accuracy_to_16", "accuracy_to_32"};
+  std::vector<Json> results;
+  for (const size_t run : {0, 1}) {  // one setting's seeds
+    const SweepRun& it = all.runs[run];
+    results.push_back({{"id", it.id}, {"settings", it.settings}, {"seed", it.seed}, {"status", "done"}});
+    results.back().update(Json{{"accuracy", 0.5}, {"accuracy_to_16", 0.25 + double(run)}});
+  }
+  results.front()["accuracy_to_32"] = 1;  // which the other one does not have
+  const Json rows = sweep_rows(all, results);
+  EXPECT_DOUBLE_EQ(rows[0]["accuracy_to_16"].get<double>(), 0.75);
+  EXPECT_FALSE(rows[0].contains("accuracy_to_32"));
+  EXPECT_NE(sweep_table(all, rows).text().find("0.7500"), std::string::npos);
+}
+
 // A window of w pairs of 16 numbers in each of two layers takes 4 (2 * 2 * 16 (w - 1) + ...) bytes; slots 4 * 2 * 2 * 16 n.
 TEST_F(SweepTest, SizesAreThoseNearestToTheTarget) {
   write(R"({"config": {"dim": 16, "heads": 1, "layers": 2, "vocabulary": 8, "mixer": {"mixer": "softmax"},

@@ -1,5 +1,6 @@
 // Multi-query associative recall: pairs of a key and a value, then keys whose value is asked for (README.md).
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -24,7 +25,16 @@ struct MqarOptions {
   std::vector<MqarSegment> train, test;
 };
 
-// Share of examples whose values are all said, by the number of pairs.
+// Where the pair that the query at place t asks for begins: the first time that its key occurs.
+int64_t place_of_pair(const Example& example, size_t t) {
+  return std::find(example.tokens.begin(), example.tokens.end(), example.tokens[t]) - example.tokens.begin();
+}
+
+// The least power of two, from 16 on, that is at least the distance.
+int64_t distance_class(int64_t distance) { return std::max<int64_t>(16, std::bit_ceil(uint64_t(distance))); }
+
+// Share of an example's values that are said: the mean over examples, over those of each number of pairs, and of the
+// queries whose pair lies so far back.
 class MqarScores : public Scores {
  public:
   explicit MqarScores(int64_t vocabulary) : vocabulary_(size_t(vocabulary)) {}
@@ -32,9 +42,13 @@ class MqarScores : public Scores {
   void add(int64_t, const Example& example, std::span<const float> logits) override {
     double right = 0;
     int64_t asked = 0;
-    for (const int64_t target : example.targets) {
-      if (target < 0) continue;
-      right += largest(logits.subspan(size_t(asked++) * vocabulary_, vocabulary_)) == target;
+    for (size_t t = 0; t < example.targets.size(); ++t) {
+      if (example.targets[t] < 0) continue;
+      const bool said = largest(logits.subspan(size_t(asked++) * vocabulary_, vocabulary_)) == example.targets[t];
+      right += said;
+      auto& [sum, count] = by_distance_[distance_class(int64_t(t) - place_of_pair(example, t))];
+      sum += said;
+      count += 1;
     }
     auto& [sum, count] = by_pairs_[asked];
     sum += right / double(asked);
@@ -51,12 +65,14 @@ class MqarScores : public Scores {
     }
     Json result = {{"accuracy", count > 0 ? sum / count : 0.0}};
     result.update(slices);
+    for (const auto& [most, part] : by_distance_) result[concat("accuracy_to_", most)] = part.first / part.second;
     return result;
   }
 
  private:
   size_t vocabulary_;
-  std::map<int64_t, std::pair<double, double>> by_pairs_;  // sum of the examples' accuracies, examples
+  std::map<int64_t, std::pair<double, double>> by_pairs_;     // sum of the examples' accuracies, examples
+  std::map<int64_t, std::pair<double, double>> by_distance_;  // queries that are right, queries
 };
 
 // `count` of the slots 0 .. slots-1, each next one with a probability proportional to its weight among those left: in
@@ -150,7 +166,7 @@ Json MqarExamples::statistics(int64_t count) const {
     const Example it = example(Split::kTrain, i);
     for (size_t t = size_t(2 * pairs); t < it.tokens.size(); ++t) {
       if (it.targets[t] < 0) continue;
-      const auto key = std::find(it.tokens.begin(), it.tokens.begin() + 2 * pairs, it.tokens[t]) - it.tokens.begin();
+      const int64_t key = place_of_pair(it, t);
       distances.push_back(int64_t(t) - key);
       const double slot = double(int64_t(t) - 2 * pairs) / 2;
       if (key == 0) first += slot / double(count);

@@ -98,6 +98,34 @@ TEST(Mqar, ScoresTheMeanOfTheExamplesAndOfEachNumberOfPairs) {
   EXPECT_DOUBLE_EQ(result["accuracy_4_pairs"].get<double>(), 0.25);
 }
 
+// Queries 33 to 64 tokens behind their pair are right, all others wrong.
+TEST(Mqar, ScoresByTheDistanceOfThePair) {
+  const auto task = mqar(R"({"vocabulary": 256, "length": 128, "pairs": 16})");
+  const auto scores = task->scores(Split::kTest);
+  std::map<int64_t, int64_t> asked;
+  for (int64_t i = 0; i < 20; ++i) {
+    const Example it = task->example(Split::kTest, i);
+    std::map<int64_t, int64_t> begins;
+    for (size_t j = 0; j < 32; j += 2) begins[it.tokens[j]] = int64_t(j);
+    std::vector<float> logits;
+    for (const int64_t place : task->places(it)) {
+      const int64_t distance = place - begins.at(it.tokens[size_t(place)]), target = it.targets[size_t(place)];
+      const bool right = distance > 32 && distance <= 64;
+      ++asked[distance <= 16 ? 16 : distance <= 32 ? 32 : distance <= 64 ? 64 : 128];
+      logits.resize(logits.size() + 256);
+      logits[logits.size() - 256 + size_t(right ? target : (target + 1) % 256)] = 1;
+    }
+    scores->add(i, it, logits);
+  }
+  const Json result = scores->result();
+  for (const auto& [most, count] : asked) {
+    EXPECT_GT(count, 0);
+    EXPECT_EQ(result.at(concat("accuracy_to_", most)), most == 64 ? 1.0 : 0.0) << most;
+  }
+  EXPECT_DOUBLE_EQ(result["accuracy"].get<double>(), double(asked[64]) / 320);
+  EXPECT_EQ(result.size(), 2 + asked.size());
+}
+
 TEST(Mqar, ImpossibleSizesAreRefused) {
   const auto refused = [](const std::string& settings) { return testing::error_of([&] { mqar(settings); }); };
   EXPECT_NE(refused(R"({"length": 64, "pairs": 17})").find("17 pairs take 68 tokens, \"length\" is 64"),
