@@ -287,3 +287,21 @@ def test_goes_on_in_the_type_it_began_with(cortado, work, dtype):
     assert json.loads((work / "run" / "config.json").read_text())["training"]["dtype"] == dtype
     other = {"float32": "bfloat16", "bfloat16": "float32"}[dtype]
     assert 'another "training.dtype"' in cortado(*command, "--resume", "--set", f"training.dtype={other}").stderr
+
+
+def test_a_model_with_taps_may_have_a_window_but_is_not_exported(cortado, work):
+    mixer = '{"mixer": "softmax", "taps": 3, "rotary": true, "qk_norm": true, "output_gate": true}'
+    done = cortado(*arguments(work, "--set", f"mixer={mixer}", "--set", "norm=rms"))
+    assert done.returncode == 0, done.stderr
+    words = ("generate", work / "run", "--prompt", "The", "--temperature", 0, "--n-tokens", 12, "--threads", 1)
+    whole, window = cortado(*words), cortado(*words, "--memory", "window", "--window", 64)  # wider than the text
+    assert whole.returncode == window.returncode == 0, window.stderr
+    assert whole.stdout == window.stdout
+    done = cortado("export", work / "run", "--out", work / "there")
+    assert done.returncode == 2
+    assert 'have no norms of queries and keys' in done.stderr
+    done = cortado(*arguments(work, "--set", 'mixer={"mixer": "softmax", "taps": 3, "rotary": true}', out="taps"))
+    assert done.returncode == 0, done.stderr
+    done = cortado("export", work / "taps", "--out", work / "there")
+    assert done.returncode == 2
+    assert 'have no short convolutions of queries, keys and values ("taps")' in done.stderr

@@ -254,6 +254,8 @@ TEST_F(ConversionTest, RefusesWhatCannotBeConverted) {
   };
   refused(request(make_run(small_config(R"({"mixer": "latte", "latents": 8})"), "latte"), "out"),
           "the model has no softmax layers");
+  refused(request(make_run(small_config(R"({"mixer": "softmax", "taps": 3})"), "convolved"), "out"),
+          "layer 0 has short convolutions (\"taps\": 3)");
   refused(request(path("nothing"), "out"), "there is no run");
   LinearizeRequest wrong = request(run, "out");
   wrong.plan.conversion.keep = {3};

@@ -44,6 +44,9 @@ ModelConfig converted_config(const ModelConfig& source, const ConversionSettings
     if (!is_softmax(layer)) continue;
     ++softmax;
     if (std::find(settings.keep.begin(), settings.keep.end(), static_cast<int64_t>(i)) != settings.keep.end()) continue;
+    const Json taps = layer.value("taps", Json());
+    fail_input_if(taps.is_number() && taps != 0, "[linearize] layer ", i, " has short convolutions (\"taps\": ", taps,
+                  "), which nothing that takes softmax's place has: keep it (--keep)");
     for (const auto& [key, value] : settings.mixer.items()) layer[key] = value;
     complete(layer, source);
     ++converted;

@@ -10,7 +10,8 @@ namespace {
 // What softmax attention and all that runs on its weights have in common.
 constexpr const char* kProjections[] = {"heads",        "kv_heads",        "head_dim", "rotary",      "rope_theta",
                                         "rope_scaling", "rotary_fraction", "bias",     "output_bias", "softcap",
-                                        "scale"};
+                                        "scale",        "qk_norm",         "norm_eps", "output_gate", "taps",
+                                        "taps_start"};
 
 // The mechanisms that are a memory.
 std::vector<const Mechanism*> memories() {

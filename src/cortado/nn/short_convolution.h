@@ -31,6 +31,12 @@ class ShortConvolution : public Module {
   // By the definition, dense, from zero.
   Tensor reference(const Tensor& x) const { return std::get<0>(short_conv_reference(x, weight, bias, activation_)); }
 
+  // y = act(x + bias): the token's own tap is 1, the earlier ones are 0.
+  void start_as_identity() const {
+    const at::NoGradGuard no_grad;
+    weight.zero_().select(1, weight.size(1) - 1).fill_(1);
+  }
+
   void declare(StateLayout& layout, const std::string& name) const {
     layout.tail(name, {weight.size(1) - 1, weight.size(0)});
   }

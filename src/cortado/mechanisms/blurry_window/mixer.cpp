@@ -9,23 +9,22 @@ namespace cortado {
 namespace {
 
 struct BlurrySettings {
-  int64_t heads;
+  ProjectionSettings projections;
   BlurrySizes sizes;
   bool decay;
-  std::optional<Rotary> rotary;  // none: no rotary positions
 };
 
-// State: "key_state", "value_state" [rows,H,N,d] and "position" [rows].
+// State: "key_state", "value_state" [rows,H,N,d] and "position" [rows]; with taps the tails "q_conv", "k_conv",
+// "v_conv".
 class BlurryWindowMixer : public ProjectedMixer {
  public:
   BlurryWindowMixer(const BlurrySettings& settings, int64_t dim)
-      : ProjectedMixer("blurry_window", {settings.heads, settings.heads, dim / settings.heads, settings.rotary}, dim),
-        settings_(settings) {
+      : ProjectedMixer("blurry_window", settings.projections, dim), settings_(settings) {
     table_ = blurry_weights(at::arange(settings.sizes.period), settings.sizes, at::kDouble);
   }
 
   Tensor reference(const Tensor& x) override {
-    const Projected p = project(x, Batch{}.positions(x));
+    const Projected p = project_reference(x);
     return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay, slot_scale({}, p.q)));
   }
 
@@ -33,8 +32,9 @@ class BlurryWindowMixer : public ProjectedMixer {
 
  private:
   void declare(StateLayout& layout) const override {
-    declare_slots(layout, settings_.heads, settings_.sizes.slots, pair_shape()[1]);
+    declare_slots(layout, projections_.heads, settings_.sizes.slots, projections_.head_dim);
     layout.position();
+    declare_tails(layout);
   }
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
@@ -46,7 +46,7 @@ class BlurryWindowMixer : public ProjectedMixer {
                                 .position = start_of(state, "position"),
                                 .cu_seqlens = batch.cu_seqlens,
                                 .table = table_};
-    const Projected p = project(x, batch.positions(x, options.position));
+    const Projected p = project(x, batch, state);
     const SlotResult result = blurry_window(p.q, p.k, p.v, options);
     keep_slots(state, result);
     return output(result.o);
@@ -58,14 +58,15 @@ class BlurryWindowMixer : public ProjectedMixer {
 
 BlurrySettings read_blurry(JsonReader& settings, const MixerContext& context) {
   BlurrySettings read{};
-  read.heads = read_heads(settings, context, context.dim, "dim");
+  const int64_t heads = read_heads(settings, context, context.dim, "dim"), head_dim = context.dim / heads;
   read.sizes.slots = settings.integer("slots", 1, 1 << 20, 33);
   if (read.sizes.slots % 2 == 0) settings.fail("slots must be odd, got ", read.sizes.slots);
   read.sizes.period = settings.integer("period", 1, 1 << 24, read.sizes.slots);
   settings.fail_if(read.sizes.period < read.sizes.slots, "period (", read.sizes.period, ") is less than slots (",
                    read.sizes.slots, ")");
   read.decay = settings.boolean("decay", true);
-  read.rotary = read_rotary(settings, context, context.dim / read.heads, context.rotary);
+  read.projections = {heads, heads, head_dim, read_rotary(settings, context, head_dim, context.rotary)};
+  read.projections.read_convolutions(settings);
   return read;
 }
 
@@ -114,7 +115,7 @@ extern const Mechanism kBlurryWindow = {
     .paper = "Blurry Window Attention (2026) eq. 14-17, §3.3",
     .equation = "o_t = V_t' softmax(K_t q_t / sqrt d), K_t = diag(1 - w_t) K_{t-1} + w_t k_t', w_t[n] = D(t - nP/N)",
     .state = "2 N D",
-    .primitives = {"slot_scan", "gated_scan"},
+    .primitives = {"slot_scan", "gated_scan", "short_conv"},
     .make =
         [](JsonReader& settings, const MixerContext& context) {
           return std::make_shared<BlurryWindowMixer>(read_blurry(settings, context), context.dim);

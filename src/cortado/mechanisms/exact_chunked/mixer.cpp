@@ -36,6 +36,7 @@ extern const Mechanism kExactChunked = {
     .paper = "Rabe and Staats (2021)",
     .equation = "o_t = sum_{s<=t} softmax_s(q_t.k_s / sqrt d) v_s, in chunks with a running maximum",
     .state = "2 T Hkv d",
+    .primitives = {"short_conv"},
     .bidirectional = true,
     .make = construct<ExactChunkedMixer>,
 };

@@ -53,7 +53,7 @@ class LolaMixer : public FeatureMixer {
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    const Projected p = project(x, batch.positions(x, start_of(state, "position")));
+    const Projected p = project(x, batch, state);
     const Tensor phi_q = phi_q_->forward(p.q);
     const bool in_place = state && !at::GradMode::is_enabled();
     SequenceState nothing;
@@ -81,7 +81,7 @@ class LolaMixer : public FeatureMixer {
 
   // By the definition; `held` as lola_reference's.
   Tensor defined(const Tensor& x, HeldPairs* held) const {
-    const Projected p = project(x, Batch{}.positions(x));
+    const Projected p = project_reference(x);
     const Tensor k = for_queries(p.k), v = for_queries(p.v);
     return lola_reference(p.q, k, v, phi_q_->forward(p.q), phi_k_->forward(k), window_factor_, rule_,
                           /*chunked=*/x.size(1), held);

@@ -47,7 +47,7 @@ FeatureMixer::FeatureMixer(std::string name, JsonReader& settings, const MixerCo
 }
 
 std::optional<StoredPairs> FeatureMixer::stored_pairs(const Tensor& x) const {
-  const Projected p = project(x, Batch{}.positions(x));
+  const Projected p = project_reference(x);
   return StoredPairs{phi_k_->forward(for_queries(p.k))[0], for_queries(p.v)[0]};
 }
 

@@ -26,7 +26,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   }
 
   Tensor reference(const Tensor& x) override {
-    const Projected p = project(x, Batch{}.positions(x));
+    const Projected p = project_reference(x);
     return output(lolcats_reference(p.q, for_queries(p.k), for_queries(p.v), phi_q_->forward(p.q), key_features(p.k),
                                     window_factor_, rule_));
   }
@@ -53,7 +53,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   }
 
   Lesson lesson(const Tensor& x) const override {
-    Projected p = project(x, Batch{}.positions(x));
+    Projected p = project_reference(x);
     // What learns is float32, whatever the frozen weights are.
     for (Tensor* part : {&p.q, &p.k, &p.v}) *part = part->to(window_factor_.scalar_type());
     const WindowAttentionOptions every_key{.scale = rule_.scale, .softcap = rule_.softcap};
@@ -80,7 +80,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const int64_t rows = batch.rows(x);
     const OptionalTensor position = start_of(state, "position");
-    const Projected p = project(x, batch.positions(x, position));
+    const Projected p = project(x, batch, state);
     if (!state && !batch.cu_seqlens) return output(mix(p).to(x.scalar_type()));
     if (state) {
       if (const auto o = step(p, batch, *state)) return output(*o);

@@ -51,7 +51,7 @@ class LongformerMixer : public AttentionMixer {
     const Tensor distance = t.unsqueeze(1) - t.unsqueeze(0), global = (t < globals_).unsqueeze(0);
     Tensor visible = (distance.abs() < *settings_.window).logical_or(global);
     if (settings_.causal) visible = visible.logical_and(distance >= 0);
-    const Projected p = project(x, t.unsqueeze(0));
+    const Projected p = project_reference(x);
     Tensor mixed = masked_softmax(p.q, p.k, p.v, visible, settings_);
     if (q_global_) {
       const Projected g = project(x, t.unsqueeze(0), *q_global_, *k_global_, *v_global_);
@@ -76,7 +76,7 @@ class LongformerMixer : public AttentionMixer {
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor positions = batch.positions(x, start_of(state, "position"));
-    const Projected p = project(x, positions);
+    const Projected p = project(x, batch, state);
     JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};
     if (state) keys = advance(p.k, p.v, batch, *state);
     const int64_t window = *settings_.window;

@@ -37,10 +37,11 @@ Tensor reverse_time(const Tensor& x, const Batch& batch) {
 // paper does not say how; this is our choice).
 class Source : public Module {
  public:
-  Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool causal)
+  Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool identity, bool causal)
       : Module("Source"), kind_(kind), causal_(causal) {
     if (kind == SourceKind::kConv) {
       conv_ = std::make_shared<ShortConvolution>(dim, taps, false, "none");
+      if (identity) conv_->start_as_identity();
       register_parameter(conv_->weight, "taps", conv_->weight);
     }
     if (kind == SourceKind::kRgLru) {
@@ -122,6 +123,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     latents_ = latents / heads;
     const SourceKind source = choose(settings, "source", kSources, "rg_lru");
     const int64_t taps = settings.integer("taps", 1, 64, 3);
+    const bool identity = read_taps_identity(settings);
     settings_.window = settings.integer_or_null("window", 1, 1 << 30, kPapersWindow);  // null: no window
     if (!settings_.window && latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
     // Without a window nothing is rotated, and any head size will do.
@@ -130,7 +132,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     const std::optional<double> window_logit = settings.optional_number("window_logit", -1e4, 1e4);
     settings.fail_if(window_logit && (!settings_.window || latents == 0),
                      "\"window_logit\" needs a window and latents: there is nothing to weigh");
-    source_ = register_module("source", std::make_shared<Source>(source, dim, heads, taps, settings_.causal));
+    source_ = register_module("source", std::make_shared<Source>(source, dim, heads, taps, identity, settings_.causal));
     if (latents > 0) {
       // Per head: the window's logit first (if there is a window), then the latents'.
       const int64_t states = latents_ + (settings_.window ? 1 : 0);

@@ -16,6 +16,12 @@ struct AttentionSettings : ProjectionSettings, WindowAttentionOptions {
     read.causal = context.causal;
     return read;
   }
+  // And the projections' convolutions.
+  static AttentionSettings read_all(JsonReader& settings, const MixerContext& context) {
+    AttentionSettings all = read(settings, context);
+    all.read_convolutions(settings);
+    return all;
+  }
 };
 
 // o = W_o softmax(q kᵀ / √d) v per head.
@@ -25,7 +31,7 @@ class AttentionMixer : public ProjectedMixer {
       : ProjectedMixer(std::move(name), settings, dim), settings_(settings) {}
 
   Tensor reference(const Tensor& x) override {
-    const Projected p = project(x, Batch{}.positions(x));
+    const Projected p = project_reference(x);
     return output(std::get<0>(window_attention_reference(p.q, p.k, p.v, settings_)), x);
   }
 
@@ -36,7 +42,7 @@ class AttentionMixer : public ProjectedMixer {
 
  protected:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    const Projected p = project(x, batch.positions(x, start_of(state, "position")));
+    const Projected p = project(x, batch, state);
     WindowAttentionOptions attention = settings_;
     attention.cu_seqlens = batch.cu_seqlens;
     JoinedKeys keys{p.k, p.v, std::nullopt, batch.cu_seqlens};

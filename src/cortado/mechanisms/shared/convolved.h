@@ -24,8 +24,8 @@ class ConvolvedLinear {
   }
   // The convolution within it, NAME.conv, with the tail "NAME_conv".
   static ConvolvedLinear within(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out,
-                                int64_t taps, const std::string& activation) {
-    ConvolvedLinear made(owner, name, in, out);
+                                int64_t taps, const std::string& activation, bool bias = false) {
+    ConvolvedLinear made(owner, name, in, out, bias);
     made.convolve(*made.linear_, "conv", taps, name + "_conv", activation);
     return made;
   }
@@ -40,16 +40,22 @@ class ConvolvedLinear {
   }
 
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
-    const Tensor y = linear_->forward(x);
-    return conv_ ? conv_->forward(y, batch, state, tail_) : y;
+    return convolved(linear_->forward(x), batch, state);
   }
   // By the definition, dense, from zero.
-  Tensor reference(const Tensor& x) const {
-    const Tensor y = linear_->forward(x);
-    return conv_ ? conv_->reference(y) : y;
-  }
+  Tensor reference(const Tensor& x) const { return reference_of(linear_->forward(x)); }
 
+  // What is done to the linear map's y.
+  Tensor convolved(const Tensor& y, const Batch& batch, SequenceState* state) const {
+    return conv_ ? conv_->forward(y, batch, state, tail_) : y;
+  }
+  Tensor reference_of(const Tensor& y) const { return conv_ ? conv_->reference(y) : y; }
+
+  const Linear& linear() const { return *linear_; }
   int64_t taps() const { return conv_ ? conv_->weight.size(1) : 0; }
+  void start_as_identity() const {
+    if (conv_) conv_->start_as_identity();
+  }
 
   void declare(StateLayout& layout) const {
     if (conv_) conv_->declare(layout, tail_);
@@ -84,6 +90,9 @@ struct ConvolvedQkv {
   Qkv reference(const Tensor& x) const { return {q.reference(x), k.reference(x), v.reference(x)}; }
   void declare(StateLayout& layout) const {
     for (const ConvolvedLinear* map : {&q, &k, &v}) map->declare(layout);
+  }
+  void start_as_identity() const {
+    for (const ConvolvedLinear* map : {&q, &k, &v}) map->start_as_identity();
   }
 };
 

@@ -39,6 +39,11 @@ inline int64_t read_taps(JsonReader& settings, int64_t fallback = 0) {
   return settings.integer_or_null("taps", 0, 64, fallback).value_or(0);
 }
 
+// "taps_start" of the settings: whether the convolution starts as the identity, or as random as a matrix.
+inline bool read_taps_identity(JsonReader& settings) {
+  return settings.choice("taps_start", {"normal", "identity"}, "normal") == "identity";
+}
+
 // "rope_theta" and "rope_scaling" of the settings (default: the model's).
 inline Rotary read_angles(JsonReader& settings, const MixerContext& context) {
   const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);

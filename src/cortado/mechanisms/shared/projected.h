@@ -1,6 +1,7 @@
 // What the mixers with one query, key and value a token share: projections, grouped heads, rotary positions.
 #pragma once
 
+#include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norm/norms.h"
 
@@ -14,6 +15,8 @@ struct ProjectionSettings {
   bool output_bias = false;                // of o
   std::optional<double> qk_norm = {};      // an RMSNorm over each head of q and k, with this epsilon; none: no norms
   bool output_gate = false;                // what a head has read, times σ(W_g x), before o
+  int64_t taps = 0;                        // of a short convolution behind each of q, k and v; 0: none
+  bool taps_identity = false;              // it starts as the identity
 
   // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rope_scaling", "rotary_fraction", "bias", "output_bias"}
   static ProjectionSettings read(JsonReader& settings, const MixerContext& context) {
@@ -46,6 +49,11 @@ struct ProjectionSettings {
     if (settings.boolean("qk_norm", false)) qk_norm = settings.number("norm_eps", 0.0, 1.0, 1e-6);
     output_gate = settings.boolean("output_gate", false);
   }
+  // {"taps", "taps_start"}
+  void read_convolutions(JsonReader& settings) {
+    taps = read_taps(settings);
+    taps_identity = read_taps_identity(settings);
+  }
 
   int64_t width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
@@ -56,9 +64,11 @@ class ProjectedMixer : public Mixer {
  protected:
   ProjectedMixer(std::string name, const ProjectionSettings& settings, int64_t dim)
       : Mixer(std::move(name)), projections_(settings) {
-    q_ = register_module("q", std::make_shared<Linear>(dim, settings.width(), settings.bias));
-    k_ = register_module("k", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
-    v_ = register_module("v", std::make_shared<Linear>(dim, settings.kv_width(), settings.bias));
+    const auto map = [&](const std::string& name, int64_t width) {
+      return ConvolvedLinear::within(*this, name, dim, width, settings.taps, "none", settings.bias);
+    };
+    maps_ = {map("q", settings.width()), map("k", settings.kv_width()), map("v", settings.kv_width())};
+    if (settings.taps_identity) maps_.start_as_identity();
     o_ = register_module("o", make_output_linear(settings.width(), dim, settings.output_bias));
     if (settings.output_gate) gate_ = register_module("gate", std::make_shared<Linear>(dim, settings.width()));
     if (!settings.qk_norm) return;
@@ -69,15 +79,22 @@ class ProjectedMixer : public Mixer {
   struct Projected {
     Tensor q, k, v;  // [B,T,H,d], [B,T,Hkv,d] twice; q and k rotated
   };
-  Projected project(const Tensor& x, const Tensor& positions) const { return project(x, positions, *q_, *k_, *v_); }
+  // Going on from the state's "position" and convolutions' tails.
+  Projected project(const Tensor& x, const Batch& batch, SequenceState* state) const {
+    const auto all = linear_maps(x);
+    return in_heads({maps_.q.convolved(all[0], batch, state), maps_.k.convolved(all[1], batch, state),
+                     maps_.v.convolved(all[2], batch, state)},
+                    batch.positions(x, start_of(state, "position")));
+  }
+  // By the definition, dense, from zero.
+  Projected project_reference(const Tensor& x) const {
+    const auto all = linear_maps(x);
+    return in_heads({maps_.q.reference_of(all[0]), maps_.k.reference_of(all[1]), maps_.v.reference_of(all[2])},
+                    Batch{}.positions(x));
+  }
   // By other maps of the same sizes.
   Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const {
-    const auto all = forward_all(x, {&q, &k, &v});
-    Projected p{split_heads(all[0], projections_.heads), split_heads(all[1], projections_.kv_heads),
-                split_heads(all[2], projections_.kv_heads)};
-    if (q_norm_) p = {q_norm_->forward(p.q), k_norm_->forward(p.k), p.v};
-    rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary, projections_.rotary_dim);
-    return p;
+    return in_heads(forward_all(x, {&q, &k, &v}), positions);
   }
   Tensor output(const Tensor& mixed) const { return o_->forward(merge_heads(mixed)); }
   // The same behind the output gate, if there is one: x [B,T,D] is what was projected.
@@ -88,6 +105,8 @@ class ProjectedMixer : public Mixer {
 
   // [Hkv, d], a key or a value.
   std::vector<int64_t> pair_shape() const { return {projections_.kv_heads, projections_.head_dim}; }
+  // The convolutions' tails "q_conv", "k_conv" and "v_conv".
+  void declare_tails(StateLayout& layout) const { maps_.declare(layout); }
   // "keys" and "values".
   void declare_ring(StateLayout& layout, const StateLayout::Places& places) const {
     for (const char* name : {"keys", "values"}) layout.ring(name, pair_shape(), places);
@@ -96,7 +115,19 @@ class ProjectedMixer : public Mixer {
   const ProjectionSettings projections_;
 
  private:
-  std::shared_ptr<Linear> q_, k_, v_, o_, gate_;
+  std::vector<Tensor> linear_maps(const Tensor& x) const {
+    return forward_all(x, {&maps_.q.linear(), &maps_.k.linear(), &maps_.v.linear()});
+  }
+  Projected in_heads(const std::vector<Tensor>& all, const Tensor& positions) const {
+    Projected p{split_heads(all[0], projections_.heads), split_heads(all[1], projections_.kv_heads),
+                split_heads(all[2], projections_.kv_heads)};
+    if (q_norm_) p = {q_norm_->forward(p.q), k_norm_->forward(p.k), p.v};
+    rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary, projections_.rotary_dim);
+    return p;
+  }
+
+  ConvolvedQkv maps_;
+  std::shared_ptr<Linear> o_, gate_;
   std::shared_ptr<RmsNorm> q_norm_, k_norm_;
 };
 

@@ -6,11 +6,12 @@
 namespace cortado {
 namespace {
 
-// State: "keys", "values" [rows, P, Hkv, d], the last P <= w - 1, oldest first, right-aligned; "position" [rows].
+// State: "keys", "values" [rows, P, Hkv, d], the last P <= w - 1, oldest first, right-aligned; "position" [rows]; with
+// taps the tails "q_conv", "k_conv", "v_conv".
 class SlidingWindowMixer : public AttentionMixer {
  public:
   SlidingWindowMixer(JsonReader& settings, const MixerContext& context)
-      : AttentionMixer("sliding_window", AttentionSettings::read(settings, context), context.dim) {
+      : AttentionMixer("sliding_window", AttentionSettings::read_all(settings, context), context.dim) {
     settings_.window = settings.integer("window", 1, 1 << 30, 129);
   }
 
@@ -26,12 +27,13 @@ class SlidingWindowMixer : public AttentionMixer {
     return {at::zeros_like(age).masked_fill(gone, -1).expand({settings_.heads, -1, -1}), {}};
   }
 
-  Joining joining() const override { return {least_for_ring(*settings_.window), 0}; }
+  Joining joining() const override { return {std::max(least_for_ring(*settings_.window), settings_.taps), 0}; }
 
  protected:
   void declare(StateLayout& layout) const override {
     declare_ring(layout, StateLayout::last(*settings_.window - 1));
     layout.position();
+    declare_tails(layout);
   }
 
   JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) override {
@@ -47,7 +49,7 @@ const Mechanism kSlidingWindow = {
     .paper = "Latte-Macchiato eq. 17",
     .equation = "o_t = sum_{t-w<s<=t} softmax_s(q_t.k_s / sqrt d) v_s",
     .state = "2 (w-1) Hkv d",
-    .primitives = {"window_attention"},
+    .primitives = {"window_attention", "short_conv"},
     .bidirectional = true,
     .make = construct<SlidingWindowMixer>,
     .compare = R"({"window": 129})",  // Macchiato's: the paper's 128 and the token itself

@@ -21,6 +21,7 @@ void SoftmaxMixer::declare(StateLayout& layout) const {
   for (const char* name : {"keys", "values"}) layout.growing(name, pair_shape(), kCacheBlock, "used");
   layout.position();
   layout.counter("used");
+  declare_tails(layout);
 }
 
 JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) {
@@ -55,7 +56,7 @@ const Mechanism kSoftmax = {
     .paper = "Vaswani et al. (2017); Latte-Macchiato eq. 1-3",
     .equation = "o_t = sum_{s<=t} softmax_s(q_t.k_s / sqrt d) v_s",
     .state = "2 T Hkv d",
-    .primitives = {"window_attention"},
+    .primitives = {"window_attention", "short_conv"},
     .bidirectional = true,
     .make = construct<SoftmaxMixer>,
     .memory = MemoryKind{.name = "softmax"},

@@ -9,14 +9,14 @@ namespace cortado {
 extern const Mechanism kSoftmax;
 
 // State: "keys", "values" [rows, capacity, Hkv, d] (capacity grows in blocks of kCacheBlock), "used" [rows]: places
-// taken, the same in every row; "position" [rows]: tokens seen. A row with fewer tokens than `used` has them at the
+// taken, the same in every row; "position" [rows]: tokens seen; with taps the tails "q_conv", "k_conv", "v_conv". A row with fewer tokens than `used` has them at the
 // right end. The cache may be of a shorter type than the keys (LanguageModel::set_cache_type).
 class SoftmaxMixer : public AttentionMixer {
  public:
   static constexpr int64_t kCacheBlock = 256;
 
   SoftmaxMixer(JsonReader& settings, const MixerContext& context, std::string name = "softmax")
-      : AttentionMixer(std::move(name), AttentionSettings::read(settings, context), context.dim) {}
+      : AttentionMixer(std::move(name), AttentionSettings::read_all(settings, context), context.dim) {}
   std::optional<PairCount> pairs(int64_t tokens) const override { return PairCount{static_cast<double>(tokens), 0}; }
 
  protected:

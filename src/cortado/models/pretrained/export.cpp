@@ -27,9 +27,10 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
   const std::string kind = reader.text("mixer");
   fail_input_if(kind != kSoftmax.name && kind != kSlidingWindow.name, "[export] layer ", layer, " is ", kind,
                 "; only softmax and sliding_window can be exported");
-  AttentionSettings settings = AttentionSettings::read(reader, mixer_context(config, static_cast<int64_t>(layer)));
+  AttentionSettings settings = AttentionSettings::read_all(reader, mixer_context(config, static_cast<int64_t>(layer)));
   if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
   expect(!settings.qk_norm && !settings.output_gate, "norms of queries and keys, or gates behind the attention");
+  expect(settings.taps == 0, "short convolutions of queries, keys and values (\"taps\")");
   expect(settings.rotary && settings.rotary_dim == settings.head_dim,
          "attention without rotary positions in all of a head");
   expect(settings.rotary->scaling.type != RotaryScaling::Type::kFactors,
