@@ -21,7 +21,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build program demo serve-demo serve-smollm2 demo-lola test types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build program demo serve-demo serve-smollm2 demo-lola test test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -71,7 +71,21 @@ demo-lola: program $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask
 $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model.stamp | setup
 	@scripts/setup.sh --tests
 	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
+	@$(MAKE) --no-print-directory $(NPM_CLIENTS)
 	@touch $@
+
+# Clients of cortado serve in JavaScript. Where npm's registry is not at hand their tests are left out.
+NPM_CLIENTS := tests/clients/node_modules/stamp
+$(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
+	@cd tests/clients && npm ci --silent --no-audit --no-fund && touch node_modules/stamp || \
+	  echo "[tests] npm's clients are not there: their tests are left out" >&2
+
+$(VENV)/clients.stamp: requirements-clients.txt $(VENV)/test.stamp
+	$(PYTHON) -m pip install -qq --disable-pip-version-check -c requirements-test.txt -r requirements-clients.txt
+	@touch $@
+
+test-clients: build $(VENV)/clients.stamp $(NPM_CLIENTS) ## every client of OpenAI's API in a conversation with the server
+	$(PYTHON) -m pytest -q tests/serve/test_clients.py tests/serve/test_openai.py tests/serve/test_lm_eval.py
 
 # Many small programs: one thread each, several at a time. One of Python's more than processors: some wait for others. What
 # the tests need is fetched while the compilers work.

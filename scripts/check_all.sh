@@ -18,6 +18,7 @@ cuda_report() { make cuda-report; }    # the kernels for GPUs, every architectur
 experiments() { # every one runs at its smallest scale and is read at the others
   make experiments-smoke && CORTADO_SCALES=smoke,paper .venv/bin/python -m pytest -q tests/cli/test_sweep.py -k every_experiment_loads
 }
+clients() { make test-clients; }
 web() { CORTADO_EVERY_LOOK=1 .venv/bin/python -m pytest -q tests/web -k as_wide_as; } # the page in every width and scheme
 clang() { # every file by another compiler, warnings being errors
   cmake --preset release -B build/clang -DCMAKE_CXX_COMPILER="${CLANG:-clang++-16}" -DCORTADO_PYTHON:FILEPATH="$PWD/.venv/bin/python" &&
@@ -35,7 +36,7 @@ mutants() { # a sample; docs/results.md has the score of a hundred
 deletions() { scripts/check_deletions.sh; } # mechanisms deleted, the rest built and tested
 same_bits() { scripts/same_bits.sh; }      # this version's losses, checkpoints and states against the version before
 
-all=(asan tsan serve neon cuda_report experiments web clang newest_torch mutants deletions same_bits)
+all=(asan tsan serve neon cuda_report experiments clients web clang newest_torch mutants deletions same_bits)
 (($#)) || set -- "${all[@]}"
 failed=0
 table=$(printf '%-14s %-8s %8s\n' step result seconds)

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import re
+import urllib.request
 
 import pytest
 
@@ -19,14 +21,14 @@ COMMON = {
     "presence_penalty": ["1", 2.1, -2.1],
     "frequency_penalty": ["1", 2.1, -2.1],
     "repetition_penalty": ["1", 0, -1],
-    "logit_bias": [[], "x", {"a": 1}, {"-1": 1}, {"97": "x"}, {"97": 101}, {"97": None}],
+    "logit_bias": [["x"], "x", {"a": 1}, {"-1": 1}, {"97": "x"}, {"97": 101}, {"97": None}],
     "seed": ["1", 1.5, 2**63, 1e300],
-    "n": ["1", 0, 17, 1.5],
-    "stop": [5, [5], [None], "", ["a", ""], {}],
+    "n": ["1", 0, 129, 1.5],
+    "stop": [5, [5], {}, "x" * 1001, ["x"] * 17],
     "ignore_eos": [1, "true"],
     "stream": [1, "true"],
-    "stream_options": [{"include_usage": True}],  # without a stream
-    "max_tokens": ["1", -1, 1.5, 10**6, True],
+    "stream_options": [5, []],
+    "max_tokens": ["1", -2, 1.5, True],
     "response_format": ["text", []],
 }
 ONLY_COMPLETION = {
@@ -40,7 +42,7 @@ ONLY_COMPLETION = {
 }
 ONLY_CHAT = {
     "messages": [None, "hi", {}, []],
-    "max_completion_tokens": ["1", -1, 10**6],
+    "max_completion_tokens": ["1", -2],
     "logprobs": [1, "true"],
     "top_logprobs": [2, "2"],  # without logprobs
     "modalities": [["audio"], 5],
@@ -147,9 +149,61 @@ def test_fields_of_a_message(server, message, param):
     refused(server, "/v1/chat/completions", {**CHAT, "messages": [message]}, param)
 
 
-def test_a_system_message_comes_first(server):
+# What `--strict` refuses: out of range, or not OpenAI's. Without it the answer is that of a body without the field.
+STRICT = [
+    ("stop", ""),
+    ("stop", ["", None]),
+    ("stream_options", {"include_usage": True}),
+    ("max_tokens", -1),
+    ("max_tokens", 10**6),
+    ("n", 17),
+    ("logit_bias", []),
+    ("num_beams", 1),
+    ("repeat_penalty", 1),
+    ("keep_alive", "5m"),
+    ("chat_template_kwargs", {"enable_thinking": False}),
+    ("some_clients_own", 1),
+]
+
+
+@pytest.fixture(scope="module", name="strict_server")
+def fixture_strict_server(start_server, tiny):
+    with start_server(tiny, "--strict") as server:
+        yield server
+
+
+@pytest.mark.parametrize(("field", "value"), STRICT)
+def test_what_only_strict_servers_refuse(server, strict_server, field, value):
+    body = {**COMPLETION, field: value}
+    refused(strict_server, "/v1/completions", body, field)
+    plain = server.post("/v1/completions", {**COMPLETION, "seed": 1})[1]["choices"]
+    status, reply = server.post("/v1/completions", {**body, "temperature": 1})
+    assert status == 200, reply
+    if field != "max_tokens":
+        assert reply["choices"][: len(plain)] == plain
+    else:
+        assert reply["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def test_strict_servers_take_the_first_system_message_alone(server, strict_server):
     messages = [*CHAT["messages"], {"role": "system", "content": "a"}]
-    refused(server, "/v1/chat/completions", {**CHAT, "messages": messages}, "messages[1].role")
+    body = {**CHAT, "messages": messages}
+    refused(strict_server, "/v1/chat/completions", body, "messages[1].role")
+    assert server.post("/v1/chat/completions", body)[0] == 200
+
+
+def test_an_answer_that_is_asked_to_be_longer_than_any_ends_by_its_length(start_server, tiny):
+    with start_server(tiny, "--max-answer", 7) as server:
+        for asked in (8, -1, 2**63 - 1):
+            reply = server.post("/v1/completions", {"prompt": "ab", "max_tokens": asked, "ignore_eos": True})[1]
+            assert reply["choices"][0]["finish_reason"] == "length"
+            assert reply["usage"]["completion_tokens"] == 7
+
+
+def test_what_was_not_looked_at_is_told(server):
+    data = json.dumps({**COMPLETION, "some_clients_own": 1, "bad\r\nname": 2, "keep_alive": 3}).encode()
+    with urllib.request.urlopen(server.address + "/v1/completions", data) as reply:
+        assert reply.headers["X-Ignored-Fields"] == "some_clients_own"
 
 
 @pytest.mark.parametrize(("path", "body", "param"), TOKENS)
@@ -193,3 +247,46 @@ def test_paths_and_methods(server):
         error = json.loads(reply.read())["error"]
         assert reply.status == 404 and error["type"] == "not_found_error", (method, path)
     connection.close()
+
+
+def documented(root):
+    """The table of docs/serving.md: by field what each kind of call makes of it."""
+    rows = {}
+    for line in (root / "docs/serving.md").read_text().split("## Fields")[1].split("\n## ")[0].splitlines():
+        if not line.startswith("| `"):
+            continue
+        names, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for name in names.replace("`", "").split(", "):
+            calls = dict(zip(("completions", "chat/completions", "responses"), cells, strict=False))
+            rows[name] = {call: word for call, word in calls.items() if word}
+    return rows
+
+
+def of_openai(call):
+    from openai.types import completion_create_params
+    from openai.types.chat import completion_create_params as chat_create_params
+    from openai.types.responses import response_create_params
+
+    params = {
+        "completions": completion_create_params.CompletionCreateParamsBase,
+        "chat/completions": chat_create_params.CompletionCreateParamsBase,
+        "responses": response_create_params.ResponseCreateParamsBase,
+    }
+    return {*params[call].__annotations__, "stream"}
+
+
+@pytest.mark.parametrize("call", ["completions", "chat/completions", "responses"])
+def test_the_documents_tell_what_becomes_of_every_field_of_openais(server, root, call):
+    rows = documented(root)
+    assert {name for name in of_openai(call) if call not in rows.get(name, {})} == set()
+    start = {"completions": COMPLETION, "chat/completions": CHAT, "responses": {"input": "a", "max_output_tokens": 1}}[call]
+    for name, calls in rows.items():
+        words = set(calls.get(call, "").split())
+        assert words <= {"done", "neutral", "refused"}, (name, words)
+        if not words:
+            continue
+        # What no field takes for its value.
+        reply = server.post("/v1/" + call, {**start, name: [{"certainly": "not this"}]})[1]
+        param = (reply.get("error") or {}).get("param")
+        complained = re.split(r"[.\[]", param or "")[0] == name
+        assert complained == (words != {"neutral"}), (name, words, reply)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -163,6 +164,18 @@ def test_pages_of_others_may_not_call(server, start_server, tiny):
     with start_server(tiny, "--cors", "https://good.example") as other:
         assert other.post("/v1/completions", body, {"Origin": "https://good.example"})[0] == 200
         assert other.post("/v1/completions", body, {"Origin": "https://evil.example"})[0] == 403
+        # What a browser asks before a page may call: it may send what it wants to.
+        asked = {
+            "Origin": "https://good.example",
+            "Access-Control-Request-Method": "DELETE",
+            "Access-Control-Request-Headers": "authorization,x-stainless-os,x-stainless-retry-count",
+        }
+        request = urllib.request.Request(other.address + "/v1/responses", headers=asked, method="OPTIONS")
+        with urllib.request.urlopen(request) as reply:
+            assert reply.status == 204
+            assert reply.headers["Access-Control-Allow-Origin"] == asked["Origin"]
+            assert reply.headers["Access-Control-Allow-Headers"] == asked["Access-Control-Request-Headers"]
+            assert reply.headers["Access-Control-Allow-Methods"] == "DELETE"
 
 
 def test_an_ending_server_ends_its_answers(start_server, tiny):

@@ -101,3 +101,44 @@ def test_the_same_as_hf(program, start_server, talker, tasks, tmp_path):
         for one, other in zip(ours, theirs, strict=True):
             assert one == other if isinstance(other, str | bool) else abs(one - other) < 1e-3, (name, one, other)
     assert all(isinstance(answer, str) and answer for answer in flat(talked["cortado_generation"]))
+
+
+@pytest.fixture(scope="module", name="demo")
+def fixture_demo(program, root, tmp_path_factory):
+    """What `make demo` makes, of two steps: a token a character, and no mark that ends or begins a text."""
+    folder = tmp_path_factory.mktemp("demo")
+    words = ["prepare", "data/tinyshakespeare.txt", "--tokenizer", "char", "--out", folder / "data"]
+    subprocess.run([program, *words], check=True, capture_output=True, cwd=root)
+    config = json.loads((root / "configs/macchiato-demo.json").read_text())
+    config["training"]["evaluate_batches"] = 1
+    (folder / "demo.json").write_text(json.dumps(config))
+    words = ["train", folder / "demo.json", "--data", folder / "data", "--steps", 2, "--out", folder / "run"]
+    subprocess.run([program, *map(str, words), "--quiet"], check=True, capture_output=True, cwd=root)
+    return folder / "run"
+
+
+@pytest.mark.mechanism("macchiato")
+def test_the_demo_with_its_own_tokenizer(start_server, demo, tasks, tmp_path):
+    """By the server's tokenizer, as nobody has one of this run's: the same as by texts. A text that is scored from its
+    first letter needs one before it, a line end (token 0), for there is no mark that begins it."""
+    names = ["cortado_choice", "cortado_generation", "cortado_perplexity"]
+    with start_server(demo) as server:
+        there = f"model=run,base_url={server.address}/v1/completions,num_concurrent=1,max_length=512"
+        remote, texts = evaluate(
+            tasks, tmp_path / "answered.json",
+            {"model": "local-completions", "tasks": names,
+             "model_args": f"{there},tokenizer_backend=remote,tokenized_requests=True,custom_prefix_token_id=0"},
+            {"model": "local-completions", "tasks": names[1:2], "model_args": f"{there},tokenizer_backend=None,tokenized_requests=False"},
+        )  # fmt: skip
+
+        def scored(before, after):
+            body = {"prompt": before + after, "echo": True, "logprobs": 1, "max_tokens": 0}
+            scores = server.post("/v1/completions", body)[1]["choices"][0]["logprobs"]["token_logprobs"]
+            return sum(scores[len(before) :])
+
+        expected = [scored(question, choice) for question, choices, _ in QUESTIONS for choice in choices]
+        found = numbers(remote["cortado_choice"])[::2]  # beside each: whether it is the likeliest
+        assert found == pytest.approx(expected, abs=1e-3)
+        assert numbers(remote["cortado_perplexity"]) == pytest.approx([scored("\n", text) for text in TEXTS], abs=1e-3)
+    assert remote["cortado_generation"] == texts["cortado_generation"]
+    assert all(isinstance(answer, str) and answer for answer in flat(remote["cortado_generation"]))

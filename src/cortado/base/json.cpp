@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cortado/base/edit_distance.h"
 #include "cortado/base/files.h"
 
 namespace cortado {
@@ -287,28 +288,33 @@ void JsonReader::finish() const {
   }
 }
 
+// Optimal string alignment.
+size_t edit_distance(const std::string& one, const std::string& other) {
+  const size_t n = one.size(), m = other.size();
+  std::vector<std::vector<size_t>> cost(n + 1, std::vector<size_t>(m + 1));
+  for (size_t i = 0; i <= n; ++i) {
+    for (size_t j = 0; j <= m; ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      const size_t replace = cost[i - 1][j - 1] + (one[i - 1] == other[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({replace, cost[i - 1][j] + 1, cost[i][j - 1] + 1});
+      if (i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[n][m];
+}
+
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
   std::string best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;  // a third of the letters wrong is too far
   for (const auto& candidate : known) {
-    // Optimal string alignment: inserting, deleting, replacing, swapping neighbours ("dmi" is one step from "dim").
-    const size_t n = word.size(), m = candidate.size();
-    std::vector<std::vector<size_t>> cost(n + 1, std::vector<size_t>(m + 1));
-    for (size_t i = 0; i <= n; ++i) {
-      for (size_t j = 0; j <= m; ++j) {
-        if (i == 0 || j == 0) {
-          cost[i][j] = i + j;
-          continue;
-        }
-        const size_t replace = cost[i - 1][j - 1] + (word[i - 1] == candidate[j - 1] ? 0 : 1);
-        cost[i][j] = std::min({replace, cost[i - 1][j] + 1, cost[i][j - 1] + 1});
-        if (i > 1 && j > 1 && word[i - 1] == candidate[j - 2] && word[i - 2] == candidate[j - 1]) {
-          cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-        }
-      }
-    }
-    if (cost[n][m] < best_distance) {
-      best_distance = cost[n][m];
+    const size_t distance = edit_distance(word, candidate);  // "dmi" is one step from "dim"
+    if (distance < best_distance) {
+      best_distance = distance;
       best = candidate;
     }
   }

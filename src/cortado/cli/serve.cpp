@@ -289,6 +289,9 @@ void add_serve_command(CLI::App& app) {
   serve.add_option("--host", command->http.host, "the address to listen at")->capture_default_str();
   option(serve, "--port", command->http.port, "its port; 0: any that is free", kShown, CLI::Range(0, 65535));
   serve.add_option("--cors", command->http.cors, "an origin whose pages may call (https://example.org), or *");
+  serve.add_flag("--strict", command->http.limits.strict,
+                 "refuse what is out of range or unknown even where it changes nothing (max_tokens above --max-answer, "
+                 "empty stops, other servers' fields at their neutral values)");
   serve.add_option("--api-key-file", command->key_file,
                    "a key a line: requests need one, as Authorization: Bearer KEY");
   serve.add_option("--cache-bytes", command->engine.cache_bytes, "memory for states to go on from (1G, 200M)")

@@ -143,6 +143,7 @@ struct HttpServer::Implementation {
   bool allowed_host(const httplib::Request& request) const;
   bool allowed_origin(const httplib::Request& request) const;
   bool has_key(const httplib::Request& request) const;
+  void allow_origin(const httplib::Request& request, httplib::Response& response) const;
   void log(const httplib::Request& request, const httplib::Response& response);
   void answer(const std::string& bytes, httplib::Response& response, bool chat);
   void respond(const std::string& bytes, httplib::Response& response);
@@ -230,16 +231,29 @@ std::optional<WireError> HttpServer::Implementation::refusal(const httplib::Requ
   return WireError(401, "the API key is missing or wrong", "", "invalid_api_key");
 }
 
+// What a browser asks before a page of the origin that --cors names may call: it may send whatever it wants to.
+void HttpServer::Implementation::allow_origin(const httplib::Request& request, httplib::Response& response) const {
+  response.set_header("Access-Control-Allow-Origin", options.cors);
+  response.set_header("Access-Control-Expose-Headers", "*");
+  if (request.method != "OPTIONS") return;
+  const auto echo = [&](const char* asked, const char* allowed, const char* fallback) {
+    const std::string wanted = request.get_header_value(asked);
+    response.set_header(allowed, wanted.empty() ? fallback : wanted);
+  };
+  echo("Access-Control-Request-Headers", "Access-Control-Allow-Headers", "Authorization, Content-Type");
+  echo("Access-Control-Request-Method", "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+  if (request.has_header("Access-Control-Request-Private-Network")) {
+    response.set_header("Access-Control-Allow-Private-Network", "true");
+  }
+  response.set_header("Access-Control-Max-Age", "600");
+}
+
 // Before anything is read; those that may have a body are looked at when it is (with_body).
 httplib::Server::HandlerResponse HttpServer::Implementation::before(const httplib::Request& request,
                                                                     httplib::Response& response) const {
   using Handled = httplib::Server::HandlerResponse;
   response.set_header("X-Content-Type-Options", "nosniff");
-  if (!options.cors.empty()) {
-    response.set_header("Access-Control-Allow-Origin", options.cors);
-    response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
-    response.set_header("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
-  }
+  if (!options.cors.empty()) allow_origin(request, response);
   static const std::set<std::string> kWithBody = {"POST", "PUT", "PATCH", "DELETE"};
   if (kWithBody.contains(request.method)) return Handled::Unhandled;
   if (const auto refused = refusal(request)) {
@@ -293,16 +307,29 @@ void provide(httplib::Response& response, bool stream, const WriteAll& write_all
       });
 }
 
+// Fields that nobody here knows are not looked at, and are said.
+void tell_unknown(httplib::Response& response, const std::vector<std::string>& fields) {
+  constexpr size_t kMost = 1000;
+  std::string names;
+  for (const std::string& field : fields) {
+    const bool plain = std::all_of(field.begin(), field.end(), [](char c) { return c > ' ' && c <= '~' && c != ','; });
+    if (plain && names.size() + field.size() < kMost) names += (names.empty() ? "" : ", ") + field;
+  }
+  if (!names.empty()) response.set_header("X-Ignored-Fields", names);
+}
+
 void HttpServer::Implementation::answer(const std::string& bytes, httplib::Response& response, bool chat) {
   const Json body = body_of(bytes);
   Call call = chat ? read_chat(body, engine, options.limits) : read_completion(body, engine, options.limits);
   const bool stream = call.stream;
+  tell_unknown(response, call.unknown);
   const auto its = std::make_shared<Reply>(std::move(call), engine);
   provide(response, stream, [its](const Reply::Write& write) { return its->write_all(write); });
 }
 
 void HttpServer::Implementation::respond(const std::string& bytes, httplib::Response& response) {
   const auto made = responses.create(body_of(bytes));
+  tell_unknown(response, made->unknown());
   if (made->in_background()) {
     reply(response, 200, made->object());
     return responses.run_in_background(made);
@@ -350,15 +377,17 @@ void HttpServer::Implementation::add_endpoints() {
     reply(response, 200, model_entry(engine.models()[model]));
   });
   post("/tokenize", [this](const Request&, Response& response, const std::string& body) {
-    reply(response, 200, tokenize(body_of(body), engine));
+    reply(response, 200, tokenize(body_of(body), engine, options.limits));
   });
   post("/detokenize", [this](const Request&, Response& response, const std::string& body) {
-    reply(response, 200, detokenize(body_of(body), engine));
+    reply(response, 200, detokenize(body_of(body), engine, options.limits));
   });
   post("/v1/inspect", [this](const Request&, Response& response, const std::string& body) {
     reply(response, 200, inspector.inspect(body_of(body)));
   });
-  get("/tokenizer_info", [this](const Request&, Response& response) { reply(response, 200, tokenizer_info(engine)); });
+  get("/tokenizer_info", [this](const Request& request, Response& response) {
+    reply(response, 200, tokenizer_info(request.get_param_value("model"), engine));
+  });
   get("/health", [this](const Request&, Response& response) { health(response); });
   get("/metrics",
       [this](const Request&, Response& response) { response.set_content(metrics(), "text/plain; version=0.0.4"); });

@@ -11,11 +11,6 @@ namespace {
 
 const Json kNull;
 
-bool says_something(const Json& value) {
-  const bool nothing = value.is_null() || (value.is_boolean() && !value.get<bool>());
-  return !nothing && !(value.is_structured() && value.empty());
-}
-
 }  // namespace
 
 Body::Body(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
@@ -26,13 +21,52 @@ Body::Body(const Json& object, std::string place) : object_(object), place_(std:
   if (!place_.empty()) place_ += ".";
 }
 
+Body::Body(const Json& object, Place fields, bool strict, std::string place) : Body(object, std::move(place)) {
+  fields_ = fields;
+  strict_ = strict;
+  for (const auto& [key, value] : object_.items()) {
+    const Field* field = find_field(key, fields);
+    if (field && (field->strict || !strict)) sort(key, value, *field);
+  }
+}
+
+// A field of the table, as it came.
+void Body::sort(const std::string& key, const Json& value, const Field& field) {
+  const auto said = [&](const char* other) {
+    const auto found = object_.find(other);
+    return found == object_.end() ? kNull : *found;
+  };
+  if (field.use == Use::kDone) {
+    if (!strict_ && is_neutral(field, value)) silent_.insert(key);
+    return;
+  }
+  asked_.insert(key);
+  if (field.use == Use::kAny) return;
+  if (field.use == Use::kNeutral) {
+    const bool moot = !strict_ && *field.other != '\0' && said(field.other) == "none";
+    std::string why;
+    if (!moot && !is_neutral(field, value, strict_, &why)) fail(key, "is not supported by this server" + why);
+    return;
+  }
+  if (value.is_null()) return;
+  const auto [there, first] = given_.emplace(field.other, key);
+  const Json& before = first ? said(field.other) : said(there->second.c_str());
+  if (!before.is_null() && before != value) {
+    fail(key, concat("says something else than \"", place_, first ? field.other : there->second, "\", which it means"));
+  }
+}
+
 void Body::fail(const std::string& key, const std::string& message) const {
-  throw WireError(400, concat("\"", place_, key, "\" ", message), place_ + key);
+  const auto given = given_.find(key);
+  const std::string name = place_ + (given == given_.end() ? key : given->second);
+  throw WireError(400, concat("\"", name, "\" ", message), name);
 }
 
 const Json& Body::any(const std::string& key) {
   asked_.insert(key);
-  const auto found = object_.find(key);
+  if (silent_.contains(key)) return kNull;
+  const auto given = given_.find(key);
+  const auto found = object_.find(given == given_.end() ? key : given->second);
   return found == object_.end() ? kNull : *found;
 }
 
@@ -53,6 +87,13 @@ std::optional<int64_t> Body::integer(const std::string& key, int64_t low, int64_
   if (huge || number < low || number > high)
     fail(key, concat("must be from ", low, " to ", high, ", got ", value.dump()));
   return number;
+}
+
+std::optional<int64_t> Body::most(const std::string& key, int64_t low, int64_t high) {
+  if (strict_) return integer(key, low, high);
+  const Json& value = any(key);
+  const bool all = value.is_number() && (value == -1 || value.get<double>() > static_cast<double>(high));
+  return all ? std::optional(high) : integer(key, low, high);
 }
 
 std::optional<double> Body::number(const std::string& key, double low, double high) {
@@ -84,31 +125,35 @@ std::string Body::required_text(const std::string& key) {
   return *value;
 }
 
-std::vector<std::string> Body::texts(const std::string& key) {
+std::vector<Json> Body::list(const std::string& key) {
   const Json& value = any(key);
   if (value.is_null()) return {};
-  if (value.is_string()) return {value.get<std::string>()};
-  if (!value.is_array()) fail(key, "must be a text or a list of texts");
+  return value.is_array() ? std::vector<Json>(value.begin(), value.end()) : std::vector<Json>{value};
+}
+
+std::vector<std::string> Body::texts(const std::string& key) {
   std::vector<std::string> all;
-  for (const Json& item : value) {
+  for (const Json& item : list(key)) {
     if (!item.is_string()) fail(key, "must be a text or a list of texts");
     all.push_back(item.get<std::string>());
   }
   return all;
 }
 
-void Body::refuse(const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    if (says_something(any(key))) fail(key, "is not supported by this server");
-  }
-}
-
 void Body::ignore(const std::vector<std::string>& keys) { asked_.insert(keys.begin(), keys.end()); }
 
-void Body::finish() const {
+void Body::note(const Body& inner) { unknown_.insert(unknown_.end(), inner.unknown_.begin(), inner.unknown_.end()); }
+
+void Body::finish() {
+  std::vector<std::string> known = field_names(fields_, strict_);
+  known.insert(known.end(), asked_.begin(), asked_.end());
   for (const auto& [key, value] : object_.items()) {
     if (asked_.contains(key)) continue;
-    const std::string near = nearest_word(key, {asked_.begin(), asked_.end()});
+    if (!strict_ && !slip_of(key, known)) {
+      unknown_.push_back(place_ + key);
+      continue;
+    }
+    const std::string near = nearest_word(key, known);
     fail(key, concat("is not known here", near.empty() ? "" : concat("; did you mean \"", near, "\"?")));
   }
 }

@@ -38,34 +38,58 @@ Json item_of(const std::string& role, const std::string& text) {
 std::shared_ptr<const Grammar> read_text_format(Body& body, const Engine& engine, size_t model) {
   const Json& text = body.any("text");
   if (text.is_null()) return nullptr;
-  Body inner(text, "text");
-  inner.ignore({"verbosity"});
+  Body inner(text, kText, body.strict(), "text");
   inner.any("format");
   inner.finish();
+  body.note(inner);
   return read_format(inner, "format", false, engine, model);
 }
 
-std::vector<ChatMessage> read_input(Body& body) {
+// What is said by the response whose id a message's shares.
+std::string message_id_of(const std::string& response) { return "msg_" + response.substr(response.find('_') + 1); }
+std::string response_id_of(const std::string& message) { return "resp_" + message.substr(message.find('_') + 1); }
+
+// `said`: the text of an answer, by its item's id.
+std::vector<ChatMessage> read_input(Body& body, const std::function<std::string(const std::string& id)>& said) {
   const Json& input = body.any("input");
   if (input.is_string()) return {{"user", input.get<std::string>()}};
   if (!input.is_array() || input.empty()) body.fail("input", "must be a text or a list of messages");
   std::vector<ChatMessage> messages;
   for (size_t i = 0; i < input.size(); ++i) {
-    Body item(input[i], concat("input[", i, "]"));
-    if (const auto type = item.text("type"); type.value_or("message") != "message") {
-      item.fail("type", concat("can only be \"message\", got ", Json(*type).dump()));
+    Body item(input[i], kItem, body.strict(), concat("input[", i, "]"));
+    const std::string type = item.text("type").value_or("message");
+    if (type == "item_reference") {
+      messages.push_back({"assistant", said(item.required_text("id"))});
+      item.finish();
+      continue;
     }
+    if (type != "message") {
+      item.fail("type", concat("can only be \"message\" or \"item_reference\", got ", Json(type).dump()));
+    }
+    item.ignore({"id"});
     std::string role = item.required_text("role");
     if (role == "developer") role = "system";
     if (role != "user" && role != "assistant" && role != "system") {
       item.fail("role",
                 concat("must be \"user\", \"assistant\", \"system\" or \"developer\", got ", Json(role).dump()));
     }
-    messages.push_back({role, read_content(item, {"input_text", "output_text", "text"})});
-    item.ignore({"id", "status", "phase"});
+    messages.push_back({role, read_words(item, role, {"input_text", "output_text", "text"})});
     item.finish();
+    body.note(item);
   }
   return messages;
+}
+
+// What is to be told beside the text. Of what does not exist here nothing is told; a slip is not taken for such.
+bool wants_scores(Body& body) {
+  const std::string known = "message.output_text.logprobs";
+  bool wanted = false;
+  for (const std::string& what : body.texts("include")) {
+    wanted = wanted || what == known;
+    if (what == known || (!body.strict() && !slip_of(what, {known}))) continue;
+    body.fail("include", concat("can only be [", Json(known).dump(), "], got ", Json(what).dump()));
+  }
+  return wanted;
 }
 
 }  // namespace
@@ -129,7 +153,7 @@ void Responses::read_history(Turn& turn, const std::string& previous) {
 }
 
 // The conversation's tokens, up to where the answer begins. What has been read is never made into tokens again, but for
-// the first turn's where the instructions, which stand before it, are others now.
+// the first turn's where the instructions, which stand before it, are others now, or the system has more to say.
 void Responses::start_sequence(Turn& turn) const {
   const Chat chat = Chat::or_text(tokenizer_of(engine_.models()[turn.model]));
   const bool first = turn.messages.empty();
@@ -143,16 +167,28 @@ void Responses::start_sequence(Turn& turn) const {
     }
     return chat.encode(messages, true);
   };
-  for (size_t i = first ? 1 : 0; i < turn.input.size(); ++i) {
+  for (size_t i = first ? 1 : 0; limits_.strict && i < turn.input.size(); ++i) {
     if (turn.input[i].role == "system")
       throw WireError(400, "a system message can only be the conversation's first", "input");
   }
+  std::vector<ChatMessage> input = with_one_system(turn.input);
   if (first) {
-    turn.tokens = head(turn.input);
+    turn.tokens = head(input);
     turn.head = turn.tokens.size();
-    turn.head_messages = turn.input.size();
+    turn.head_messages = input.size();
   } else {
-    if (turn.instructions != turn.old_instructions) {
+    const bool more_system = !input.empty() && input[0].role == "system";
+    if (more_system) {  // it joins the first turn's
+      const auto end = turn.messages.begin() + static_cast<std::ptrdiff_t>(turn.head_messages);
+      std::vector<ChatMessage> all(turn.messages.begin(), end);
+      all.push_back(input[0]);
+      all = with_one_system(all);
+      turn.head_messages = all.size();
+      all.insert(all.end(), end, turn.messages.end());
+      turn.messages = std::move(all);
+      input.erase(input.begin());
+    }
+    if (more_system || turn.instructions != turn.old_instructions) {
       const auto end = turn.messages.begin() + static_cast<std::ptrdiff_t>(turn.head_messages);
       auto tokens = head({turn.messages.begin(), end});
       const size_t length = tokens.size();
@@ -161,10 +197,10 @@ void Responses::start_sequence(Turn& turn) const {
       turn.head = length;
       turn.snapshot = {};
     }
-    const auto more = chat.encode_next(turn.messages, turn.input, turn.ended);
+    const auto more = chat.encode_next(turn.messages, input, turn.ended);
     turn.tokens.insert(turn.tokens.end(), more.begin(), more.end());
   }
-  turn.messages.insert(turn.messages.end(), turn.input.begin(), turn.input.end());
+  turn.messages.insert(turn.messages.end(), input.begin(), input.end());
 }
 
 // What of a body is not the conversation's. The response says how it is to be made.
@@ -173,13 +209,9 @@ Request Responses::read_request(Body& body, size_t model, RunningResponse& respo
   request.sampling = read_sampling(body, engine_.models()[model]);
   request.stops = read_stops(body);
   request.seconds = limits_.seconds;
-  request.most_tokens = body.integer("max_output_tokens", 1, limits_.answer_tokens).value_or(0);
+  request.most_tokens = body.most("max_output_tokens", 1, limits_.answer_tokens).value_or(0);
   const auto likeliest = body.integer("top_logprobs", 0, 20);
-  const auto include = body.texts("include");
-  for (const auto& what : include) {
-    if (what != "message.output_text.logprobs") body.fail("include", "can only be [\"message.output_text.logprobs\"]");
-  }
-  if (likeliest || !include.empty()) request.likeliest = likeliest.value_or(0);
+  if (wants_scores(body) || likeliest) request.likeliest = likeliest.value_or(0);
   response.stream_ = body.boolean("stream", false);
   response.background_ = body.boolean("background", false);
   response.store_ = body.boolean("store", true);
@@ -187,10 +219,8 @@ Request Responses::read_request(Body& body, size_t model, RunningResponse& respo
   if (response.background_ && response.stream_) body.fail("background", "cannot be streamed here");
   if (body.text("truncation").value_or("disabled") != "disabled") body.fail("truncation", "can only be \"disabled\"");
   check_tool_choice(body);
-  body.refuse({"tools", "reasoning", "prompt", "conversation", "max_tool_calls", "context_management"});
   request.grammar = read_text_format(body, engine_, model);
-  body.ignore(informative_fields());
-  body.ignore({"model", "stream_options"});
+  body.ignore({"model"});
   return request;
 }
 
@@ -225,10 +255,17 @@ Json Responses::new_object(const Json& body, const Request& request, const Runni
 }
 
 std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
-  Body body(json);
+  Body body(json, kResponse, limits_.strict);
+  const auto said = [&](const std::string& id) -> std::string {
+    const Json output = stored(response_id_of(id)).record.at("response").at("output");
+    if (output.empty() || output[0].at("id") != id) {
+      throw WireError(404, concat("there is no item ", dump(id)), "input", "not_found");
+    }
+    return output[0].at("content")[0].at("text");
+  };
   Turn turn{.model = find_model(json, engine_),
             .instructions = body.text("instructions").value_or(""),
-            .input = read_input(body)};
+            .input = read_input(body, said)};
   const auto running = std::shared_ptr<RunningResponse>(new RunningResponse);
   Request request = read_request(body, turn.model, *running);
   const auto previous = body.text("previous_response_id");
@@ -241,10 +278,11 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   request.tokens = turn.tokens;
   request.start = turn.snapshot;
   request.wants_state = running->store_;
-  check_prompt(request, "input", engine_, limits_);
+  fit_prompt(request, "input", engine_, limits_);
 
+  running->unknown_ = body.unknown();
   running->id_ = new_id("resp_");
-  running->message_id_ = new_id("msg_");
+  running->message_id_ = message_id_of(running->id_);
   running->engine_ = &engine_;
   running->kept_in_ = store_.get();
   running->response_ = new_object(json, request, *running);

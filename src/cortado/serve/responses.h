@@ -26,9 +26,10 @@ class RunningResponse {
   const std::string& id() const { return id_; }
   bool streams() const { return stream_; }
   bool in_background() const { return background_; }
-  Json object() const;  // the response as it is now
-  void cancel();        // it ends with what it has
-  void forget();        // and is not kept
+  const std::vector<std::string>& unknown() const { return unknown_; }  // fields that were not looked at
+  Json object() const;                                                  // the response as it is now
+  void cancel();                                                        // it ends with what it has
+  void forget();                                                        // and is not kept
   // Waits for the answer, keeps it where it is to be kept. False: the reader is gone, and the answer with it.
   bool make(const Tell& tell);
 
@@ -44,6 +45,7 @@ class RunningResponse {
   Json usage() const;
 
   std::string id_, message_id_, text_;
+  std::vector<std::string> unknown_;
   bool stream_ = false, background_ = false;
   std::atomic<bool> store_ = true;
   Engine* engine_ = nullptr;

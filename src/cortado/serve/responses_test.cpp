@@ -54,6 +54,70 @@ TEST(Responses, ATurnReadsOnlyWhatIsNew) {
   EXPECT_EQ(cached(service.make(ask("Who am I?", first))), cached(second));
 }
 
+// As Vercel's ai has it: what was answered is named, not repeated.
+TEST(Responses, AnswersCanBeNamedByTheirItems) {
+  Service service;
+  const Json first = service.make(ask("My name is Anna."));
+  const Json item = {{"type", "item_reference"}, {"id", first.at("output")[0].at("id")}};
+  const auto question = [](const std::string& text) { return Json{{"role", "user"}, {"content", text}}; };
+  Json body = ask("");
+  body["input"] = {question("My name is Anna."), item, question("Who am I?")};
+  Json written = body;
+  written["input"][1] = {{"role", "assistant"}, {"content", text_of(first)}};
+  EXPECT_EQ(text_of(service.make(body)), text_of(service.make(written)));
+  for (const char* id : {"msg_000000000000000000000000", "msg_../../x", "x", ""}) {
+    body["input"][1]["id"] = id;
+    EXPECT_EQ(testing::refusal_of([&] { service.responses->create(body); }), "404 response_id") << id;
+  }
+}
+
+// The system may speak at any time: it is read as if it had said all at once.
+TEST(Responses, LaterSystemMessagesJoinTheFirst) {
+  Service service;
+  const auto says = [](const std::string& role, const std::string& text) {
+    return Json{{"role", role}, {"content", text}};
+  };
+  Json body = ask("");
+  body["input"] = {says("system", "Be brief."), says("user", "Hello."), says("developer", "Be kind.")};
+  const Json first = service.make(body);
+  body["input"] = {says("system", "Be brief.\n\nBe kind."), says("user", "Hello.")};
+  EXPECT_EQ(text_of(service.make(body)), text_of(first));
+  body["previous_response_id"] = first.at("id");
+  body["input"] = {says("system", "Be true."), says("user", "Go on.")};
+  const Json second = service.make(body);
+  EXPECT_EQ(prompt_tokens(second) - prompt_tokens(first),
+            static_cast<int64_t>(
+                std::string("\n\nBe true.\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n").size()) +
+                12 + 10);  // the answer, and the mark of its end, which it did not write itself
+  // From there on nothing is new.
+  Json third = ask("Go on.", second);
+  EXPECT_EQ(cached(service.make(third)), prompt_tokens(second) + 11);
+}
+
+TEST(Responses, WhatChangesNothingIsTaken) {
+  Service service;
+  for (const Json& fields :
+       {Json{{"include", "reasoning.encrypted_content"}}, Json{{"truncation", "auto"}},
+        Json{{"reasoning", {{"effort", "none"}}}}, Json{{"text", {{"verbosity", "low"}}}},
+        Json{{"max_output_tokens", -1}}, Json{{"max_output_tokens", nullptr}, {"max_tokens", 3}},
+        Json{{"max_tool_calls", 3}}, Json{{"tools", {{{"type", "function"}}}}, {"tool_choice", "none"}},
+        Json{{"moderation", nullptr}, {"prompt_cache_options", {{"mode", "implicit"}}}}}) {
+    Json body = ask("Hello.");
+    body.update(fields);
+    EXPECT_EQ(testing::refusal_of([&] { service.responses->create(body)->cancel(); }), "taken") << fields;
+  }
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, Json>>{{"include", "message.output_text.logprob"},
+                                                 {"reasoning", {{"effort", "low"}}},
+                                                 {"truncation", "automatic"},
+                                                 {"conversation", "conv_1"},
+                                                 {"prompt_cache_options", {{"prewarm", true}}}}) {
+    Json body = ask("Hello.");
+    body[key] = value;
+    EXPECT_EQ(testing::refusal_of([&] { service.responses->create(body); }), "400 " + key);
+  }
+}
+
 TEST(Responses, OtherInstructionsAreReadAnew) {
   Service service;
   const Json first = service.make(ask("Hello.", nullptr, "Be brief."));
@@ -242,7 +306,7 @@ TEST(Responses, RefusesWhatItDoesNotDo) {
   EXPECT_EQ(param({{"text", {{"format", {{"type", "json_schema"}}}}}}), "text.format.name");
   EXPECT_EQ(param({{"input", 3}}), "input");
   EXPECT_EQ(param({{"max_output_tokens", 0}}), "max_output_tokens");
-  EXPECT_EQ(param({{"truncation", "auto"}}), "truncation");
+  EXPECT_EQ(param({{"truncation", "sometimes"}}), "truncation");
   EXPECT_EQ(param({{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}}}),
             "input[0].content[0].type");
 }

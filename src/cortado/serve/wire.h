@@ -1,6 +1,7 @@
 // OpenAI's API in JSON: what a body asks for, and what answers look like. No sockets.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -29,6 +30,7 @@ struct WireLimits {
   int64_t prompt_tokens = 1 << 20;
   int64_t answer_tokens = 4096;  // of any answer; what a conversation's answer has if nobody says otherwise
   double seconds = 600;          // of a request
+  bool strict = false;           // what is out of range, or not of OpenAI's API, is refused although it changes nothing
 };
 
 // A call of /v1/completions or /v1/chat/completions.
@@ -39,6 +41,7 @@ struct Call {
   size_t model = 0;
   std::vector<Request> requests = {};     // one a prompt
   std::vector<std::string> prompts = {};  // their texts, where echoed
+  std::vector<std::string> unknown = {};  // fields that were not looked at
   bool stream = false;
   bool usage = false;  // at the end of a stream
   bool echo = false;
@@ -48,8 +51,8 @@ struct Call {
 Call read_completion(const Json& body, const Engine& engine, const WireLimits& limits);
 Call read_chat(const Json& body, const Engine& engine, const WireLimits& limits);
 
-// Which model a name is; absent or empty: the only one. WireError.
-size_t find_model(const Json& body, const Engine& engine);
+// Which model a name is; absent or empty: the only one, or `unnamed`, if given. WireError.
+size_t find_model(const Json& body, const Engine& engine, std::optional<size_t> unnamed = std::nullopt);
 
 // Waits for the answers and gives the reply to `write` as it comes: the events of a stream, or one object at the end.
 // `write` returns whether there is still a reader, and is also called with nothing to find out; once it has said no,
@@ -71,8 +74,19 @@ class Reply {
     int64_t offset = 0;    // characters of `text` that scores have told of
     bool started = false;  // the first words have come
   };
-  void take(size_t request, AnswerPart part, const Write& write);
-  void begin(size_t request, const Write& write);
+  // Some of a prompt's answers: as many as are written at once.
+  struct Share {
+    size_t request, first, count;              // of which prompt; the first of all choices, how many
+    std::shared_ptr<Answer> answer = nullptr;  // once it has been asked for
+    bool begun = false, ended = false;
+  };
+  void ask(Share& share);
+  void cancel();
+  const Share& first_of(size_t request) const;
+  bool its_turn(size_t share);
+  void take_all(Share& share, std::chrono::milliseconds longest, const Write& write);
+  void take(Share& share, AnswerPart part, const Write& write);
+  void begin(Share& share, const Write& write);
   Json usage() const;
   Json frame(const char* object) const;
   Json whole() const;
@@ -82,18 +96,18 @@ class Reply {
 
   Call call_;
   Engine& engine_;
-  std::vector<std::shared_ptr<Answer>> answers_;
-  std::vector<Choice> choices_;
-  std::vector<bool> begun_;
+  std::vector<Share> shares_;    // each prompt's, one behind the other
+  std::vector<Choice> choices_;  // each prompt's
   bool gone_ = false;
 };
 
 // The other endpoints.
 Json models_list(const Engine& engine);
 Json model_entry(const ServedModel& served);
-Json tokenize(const Json& body, const Engine& engine);
-Json detokenize(const Json& body, const Engine& engine);
-Json tokenizer_info(const Engine& engine);
+// Without a "model": of the first.
+Json tokenize(const Json& body, const Engine& engine, const WireLimits& limits);
+Json detokenize(const Json& body, const Engine& engine, const WireLimits& limits);
+Json tokenizer_info(const std::string& model, const Engine& engine);
 
 // Of conversations: a list of tokens with their scores, bytes and the likeliest in their place.
 Json token_scores(const ServedModel& served, const std::vector<ScoredToken>& scores);

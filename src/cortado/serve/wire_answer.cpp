@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <ctime>
 #include <random>
+#include <thread>
 
 #include "cortado/base/error.h"
 #include "cortado/generate/defaults.h"
@@ -93,26 +94,70 @@ std::string new_id(const std::string& prefix) {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-Reply::Reply(Call call, Engine& engine) : call_(std::move(call)), engine_(engine), begun_(call_.requests.size()) {
+Reply::Reply(Call call, Engine& engine) : call_(std::move(call)), engine_(engine) {
+  const auto most = static_cast<size_t>(engine.options().rows);
+  for (size_t request = 0; request < call_.requests.size(); ++request) {
+    const auto choices = static_cast<size_t>(call_.requests[request].choices);
+    for (size_t done = 0; done < choices; done += most) {
+      shares_.push_back({.request = request, .first = choices_.size() + done, .count = std::min(most, choices - done)});
+    }
+    choices_.resize(choices_.size() + choices);
+  }
   try {
-    for (const Request& request : call_.requests) answers_.push_back(engine.ask(request));
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      if (i == 0 || shares_[i - 1].request != shares_[i].request) ask(shares_[i]);
+    }
   } catch (...) {
-    for (const auto& answer : answers_) answer->cancel();
+    cancel();
     throw;
   }
-  for (const Request& request : call_.requests) choices_.resize(choices_.size() + static_cast<size_t>(request.choices));
 }
 
-Reply::~Reply() {
-  for (const auto& answer : answers_) answer->cancel();
+Reply::~Reply() { cancel(); }
+
+void Reply::cancel() {
+  for (const Share& share : shares_) {
+    if (share.answer) share.answer->cancel();
+  }
+}
+
+// The seed of the i-th choice is the request's + i.
+void Reply::ask(Share& share) {
+  Request request = call_.requests[share.request];
+  const size_t before = share.first - first_of(share.request).first;
+  request.choices = static_cast<int64_t>(share.count);
+  request.sampling.seed += static_cast<int64_t>(before);
+  share.answer = engine_.ask(std::move(request));
+}
+
+// Of the same prompt.
+const Reply::Share& Reply::first_of(size_t request) const {
+  return *std::find_if(shares_.begin(), shares_.end(), [&](const Share& it) { return it.request == request; });
+}
+
+// Whether it has been asked for, now at the latest: behind those before it, when there is a place.
+bool Reply::its_turn(size_t share) {
+  Share& it = shares_[share];
+  if (it.answer) return true;
+  if (!shares_[share - 1].ended) return false;
+  try {
+    ask(it);
+  } catch (const Ending&) {
+    throw;
+  } catch (const Busy&) {
+    return false;
+  }
+  return true;
 }
 
 Json Reply::usage() const {
   int64_t prompt = 0, cached = 0, written = 0;
-  for (const auto& answer : answers_) {
-    prompt += static_cast<int64_t>(answer->request().tokens.size());
-    cached += answer->cached_tokens();
-    written += answer->written_tokens();
+  for (const Share& share : shares_) {
+    if (&share == &first_of(share.request)) {  // the others have read the same
+      prompt += static_cast<int64_t>(share.answer->request().tokens.size());
+      cached += share.answer->cached_tokens();
+    }
+    written += share.answer->written_tokens();
   }
   const auto [state, key_values] = memory_after(engine_.models()[call_.model], prompt + written);
   return {{"prompt_tokens", prompt},
@@ -167,15 +212,14 @@ void Reply::send(const Json& event, const Write& write) {
   if (!gone_ && !write("data: " + dump(event) + "\n\n")) gone_ = true;
 }
 
-// Before the first part of a prompt's answers.
-void Reply::begin(size_t request, const Write& write) {
-  begun_[request] = true;
-  const auto each = static_cast<size_t>(call_.requests[request].choices);
-  for (size_t i = request * each; i < (request + 1) * each; ++i) {
+// Before the first part of its answers.
+void Reply::begin(Share& share, const Write& write) {
+  share.begun = true;
+  for (size_t i = share.first; i < share.first + share.count; ++i) {
     Choice& choice = choices_[i];
     if (call_.echo) {
-      choice.text = call_.prompts[request];
-      const auto& scores = answers_[request]->prompt_scores();
+      choice.text = call_.prompts[share.request];
+      const auto& scores = share.answer->prompt_scores();
       if (!scores.empty()) choice.logprobs = scores_of(scores, choice.offset);
       choice.offset = characters(choice.text);
     }
@@ -191,10 +235,9 @@ void Reply::begin(size_t request, const Write& write) {
   }
 }
 
-void Reply::take(size_t request, AnswerPart part, const Write& write) {
-  if (!begun_[request]) begin(request, write);
-  const size_t index =
-      request * static_cast<size_t>(call_.requests[request].choices) + static_cast<size_t>(part.choice);
+void Reply::take(Share& share, AnswerPart part, const Write& write) {
+  if (!share.begun) begin(share, write);
+  const size_t index = share.first + static_cast<size_t>(part.choice);
   Choice& choice = choices_[index];
   if (call_.chat && !choice.started) part.text.erase(0, std::min(part.text.find_first_not_of(' '), part.text.size()));
   choice.started = choice.started || !part.text.empty();
@@ -234,21 +277,27 @@ Json Reply::whole() const {
   return json;
 }
 
-bool Reply::write_all(const Write& write) {
-  std::vector<size_t> open(answers_.size());
-  for (size_t i = 0; i < open.size(); ++i) open[i] = i;
+// What there is of it, waiting for the first so long.
+void Reply::take_all(Share& share, std::chrono::milliseconds longest, const Write& write) {
   AnswerPart part;
-  while (!open.empty() && !gone_) {
+  auto got = share.answer->next(part, longest);
+  for (; got == Answer::Got::kPart; got = share.answer->next(part, 0ms)) take(share, std::move(part), write);
+  share.ended = got == Answer::Got::kEnd;
+}
+
+bool Reply::write_all(const Write& write) {
+  for (bool open = true; open && !gone_;) {
     // Waits for one of them, and takes of the others what there is.
-    for (size_t i = 0; i < open.size();) {
-      auto got = answers_[open[i]]->next(part, i == 0 ? kLook : 0ms);
-      for (; got == Answer::Got::kPart; got = answers_[open[i]]->next(part, 0ms)) take(open[i], std::move(part), write);
-      if (got == Answer::Got::kEnd) {
-        open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
-      } else {
-        ++i;
-      }
+    open = false;
+    bool asked = false;
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      if (shares_[i].ended) continue;
+      open = true;
+      if (!its_turn(i)) continue;
+      take_all(shares_[i], asked ? 0ms : kLook, write);
+      asked = true;
     }
+    if (open && !asked) std::this_thread::sleep_for(kLook);
     if (!gone_ && !write("")) gone_ = true;
   }
   if (gone_) return false;

@@ -44,19 +44,14 @@ std::vector<std::pair<int32_t, double>> read_bias(Body& body, int64_t vocabulary
   return all;
 }
 
-}  // namespace
-
-const std::vector<std::string>& informative_fields() {
-  static const std::vector<std::string> kFields = {"user",
-                                                   "metadata",
-                                                   "store",
-                                                   "service_tier",
-                                                   "safety_identifier",
-                                                   "prompt_cache_key",
-                                                   "prompt_cache_retention",
-                                                   "parallel_tool_calls"};
-  return kFields;
+// What OpenAI does not have.
+void read_others(Body& body, SamplingOptions& sampling) {
+  if (!body.boolean("do_sample", true)) sampling.temperature = 0;
+  const auto window = body.integer("repeat_last_n", -1, kNoLimit);
+  if (window) sampling.repetition_window = *window < 0 ? kNoLimit : *window;
 }
+
+}  // namespace
 
 SamplingOptions read_sampling(Body& body, const ServedModel& it) {
   SamplingOptions sampling = it.sampling;
@@ -69,6 +64,7 @@ SamplingOptions read_sampling(Body& body, const ServedModel& it) {
   sampling.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0.0);
   sampling.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0.0);
   sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100).value_or(sampling.repetition_penalty);
+  if (!body.strict()) read_others(body, sampling);
   sampling.bias = read_bias(body, vocabulary_of(it));
   const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min() / 2, kNoLimit / 2);
   sampling.seed = seed ? *seed : random_seed();
@@ -76,23 +72,30 @@ SamplingOptions read_sampling(Body& body, const ServedModel& it) {
 }
 
 std::vector<std::string> read_stops(Body& body) {
-  auto stops = body.texts("stop");
+  std::vector<std::string> stops;
+  for (const Json& stop : body.list("stop")) {
+    const bool nothing = stop.is_null() || stop == "";
+    if (nothing && !body.strict()) continue;
+    if (!stop.is_string()) body.fail("stop", "must be a text or a list of texts");
+    if (nothing) body.fail("stop", "must not be an empty text");
+    stops.push_back(stop.get<std::string>());
+    if (stops.back().size() > kLongestStop) {
+      body.fail("stop", concat("must be texts of at most ", kLongestStop, " bytes"));
+    }
+  }
   // Every one is looked for in every token, beside all other answers.
   if (stops.size() > kMostStops)
     body.fail("stop", concat("must be at most ", kMostStops, " texts, not ", stops.size()));
-  for (const auto& stop : stops) {
-    if (stop.empty()) body.fail("stop", "must not be an empty text");
-    if (stop.size() > kLongestStop) body.fail("stop", concat("must be texts of at most ", kLongestStop, " bytes"));
-  }
   return stops;
 }
 
 void check_tool_choice(Body& body) {
   const Json& choice = body.any("tool_choice");
-  if (!choice.is_null() && choice != "none" && choice != "auto") body.refuse({"tool_choice"});
+  if (choice.is_null() || choice == "none" || choice == "auto") return;
+  body.fail("tool_choice", R"(is not supported by this server; it can be left out, or be "none" or "auto")");
 }
 
-void check_prompt(const Request& request, const std::string& param, const Engine& engine, const WireLimits& limits) {
+void fit_prompt(Request& request, const std::string& param, const Engine& engine, const WireLimits& limits) {
   const auto tokens = static_cast<int64_t>(request.tokens.size());
   if (tokens == 0) throw WireError(400, concat("\"", param, "\" has no tokens"), param);
   if (tokens > limits.prompt_tokens) {
@@ -101,6 +104,9 @@ void check_prompt(const Request& request, const std::string& param, const Engine
                     param, "context_length_exceeded");
   }
   const auto longest = engine.longest(request.model);
+  if (longest && !limits.strict && tokens < *longest) {
+    request.most_tokens = std::min(request.most_tokens, *longest - tokens);
+  }
   if (longest && tokens + request.most_tokens > *longest) {
     throw WireError(400,
                     concat("the model has positions for ", *longest, " tokens, and the prompt's ", tokens, " with ",
@@ -132,16 +138,36 @@ std::string read_content(Body& message, const std::vector<std::string>& types) {
   if (!content.is_array()) message.fail("content", "must be a text or a list of parts");
   std::string joined;
   for (size_t i = 0; i < content.size(); ++i) {
-    Body part(content[i], message.place_of(concat("content[", i, "]")));
+    Body part(content[i], kPart, message.strict(), message.place_of(concat("content[", i, "]")));
     const std::string type = part.required_text("type");
     if (std::find(types.begin(), types.end(), type) == types.end()) {
       part.fail("type", concat("can only be ", alternatives(types, "\""), ", got ", Json(type).dump()));
     }
     joined += part.required_text("text");
-    part.ignore({"annotations", "logprobs"});
     part.finish();
+    message.note(part);
   }
   return joined;
+}
+
+std::string read_words(Body& message, const std::string& role, const std::vector<std::string>& types) {
+  if (role == "assistant" && !message.strict() && !message.has("content")) return "";
+  return read_content(message, types);
+}
+
+std::vector<ChatMessage> with_one_system(const std::vector<ChatMessage>& messages) {
+  std::vector<ChatMessage> all;
+  std::string system;
+  size_t count = 0;
+  for (const ChatMessage& message : messages) {
+    if (message.role == "system") {
+      system += (count++ == 0 ? "" : "\n\n") + message.content;
+    } else {
+      all.push_back(message);
+    }
+  }
+  if (count > 0) all.insert(all.begin(), {"system", system});
+  return all;
 }
 
 }  // namespace cortado

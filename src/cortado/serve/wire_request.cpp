@@ -9,7 +9,7 @@ namespace cortado {
 
 namespace {
 
-constexpr int64_t kMostLikeliest = 20;
+constexpr int64_t kMostLikeliest = 20, kMostChoices = 128;
 
 const ServedModel& served(const Engine& engine, size_t model) { return engine.models()[model]; }
 
@@ -17,7 +17,8 @@ const ServedModel& served(const Engine& engine, size_t model) { return engine.mo
 Request read_common(Body& body, const Json& json, const Engine& engine, const WireLimits& limits) {
   Request request;
   request.sampling = read_sampling(body, engine.models()[find_model(json, engine)]);
-  request.choices = body.integer("n", 1, engine.options().rows).value_or(1);
+  // More than are written at once are written one turn after the other.
+  request.choices = body.integer("n", 1, limits.strict ? engine.options().rows : kMostChoices).value_or(1);
   request.stops = read_stops(body);
   request.ignore_end = body.boolean("ignore_eos", false);
   request.seconds = limits.seconds;
@@ -28,11 +29,11 @@ void read_stream(Body& body, Call& call) {
   call.stream = body.boolean("stream", false);
   const Json& options = body.any("stream_options");
   if (options.is_null()) return;
-  if (!call.stream) body.fail("stream_options", "is for streams: \"stream\" must be true");
-  Body inner(options, "stream_options");
+  if (!call.stream && body.strict()) body.fail("stream_options", "is for streams: \"stream\" must be true");
+  Body inner(options, kStreamOptions, body.strict(), "stream_options");
   call.usage = inner.boolean("include_usage", false);
-  inner.ignore({"include_obfuscation"});
   inner.finish();
+  body.note(inner);
 }
 
 // A list of token numbers.
@@ -75,20 +76,20 @@ std::vector<ChatMessage> read_messages(Body& body) {
   std::vector<ChatMessage> messages;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = concat("messages[", i, "]");
-    Body message(list[i], place);
+    Body message(list[i], kMessage, body.strict(), place);
     std::string role = message.required_text("role");
     if (role == "developer") role = "system";
-    const bool good = role == "user" || role == "assistant" || (role == "system" && i == 0);
-    if (!good) {
-      message.fail("role",
-                   concat("must be \"user\" or \"assistant\" (\"system\" of the first), got ", Json(role).dump()));
+    const bool system = role == "system" && (i == 0 || !body.strict());
+    if (role != "user" && role != "assistant" && !system) {
+      const char* allowed = body.strict() ? "must be \"user\" or \"assistant\" (\"system\" of the first), got "
+                                          : "must be \"user\", \"assistant\", \"system\" or \"developer\", got ";
+      message.fail("role", allowed + Json(role).dump());
     }
-    message.refuse({"tool_calls", "function_call", "audio"});
-    message.ignore({"name", "refusal", "annotations"});
-    messages.push_back({role, read_content(message, {"text"})});
+    messages.push_back({role, read_words(message, role, {"text"})});
     message.finish();
+    body.note(message);
   }
-  return messages;
+  return with_one_system(messages);
 }
 
 // Where other conversations may part from this one: behind its first message and behind each of its last ones.
@@ -113,11 +114,12 @@ Call new_call(bool chat, const Json& body, const Engine& engine) {
 
 }  // namespace
 
-size_t find_model(const Json& body, const Engine& engine) {
+size_t find_model(const Json& body, const Engine& engine, std::optional<size_t> unnamed) {
   Body fields(body);
   const std::string name = fields.text("model").value_or("");
   const auto& models = engine.models();
-  if (name.empty() && models.size() == 1) return 0;
+  if (name.empty() && models.size() == 1) unnamed = 0;
+  if (name.empty() && unnamed) return *unnamed;
   std::vector<std::string> names;
   for (size_t i = 0; i < models.size(); ++i) {
     if (models[i].name == name) return i;
@@ -129,22 +131,19 @@ size_t find_model(const Json& body, const Engine& engine) {
 }
 
 Call read_completion(const Json& json, const Engine& engine, const WireLimits& limits) {
-  Body body(json);
+  Body body(json, kCompletion, limits.strict);
   Call call = new_call(false, json, engine);
   body.ignore({"model"});
   Request request = read_common(body, json, engine, limits);
   request.model = call.model;
-  request.most_tokens = body.integer("max_tokens", 0, limits.answer_tokens).value_or(16);
+  request.most_tokens = body.most("max_tokens", 0, limits.answer_tokens).value_or(16);
   request.likeliest = body.integer("logprobs", 0, kMostLikeliest);
   call.echo = body.boolean("echo", false);
   request.score_prompt = call.echo && request.likeliest;
   read_stream(body, call);
   const auto best_of = body.integer("best_of", 1, 1000);
   if (best_of && *best_of != request.choices) body.fail("best_of", "can only be what \"n\" is");
-  body.refuse(
-      {"suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "use_beam_search"});
   request.grammar = read_format(body, "response_format", true, engine, call.model);
-  body.ignore(informative_fields());
   // Scores are of the text as it is, without the mark that a text begins with: so lm-eval counts its tokens.
   const bool begin = body.boolean("add_special_tokens", !request.score_prompt);
   const ServedModel& it = served(engine, call.model);
@@ -156,51 +155,50 @@ Call read_completion(const Json& json, const Engine& engine, const WireLimits& l
   for (auto& tokens : prompts) {
     Request one = request;
     one.tokens = std::move(tokens);
-    check_prompt(one, "prompt", engine, limits);
+    fit_prompt(one, "prompt", engine, limits);
     if (call.echo) call.prompts.push_back(it.tokenizer ? it.tokenizer->decode(one.tokens) : "");
     call.requests.push_back(std::move(one));
   }
   body.finish();
+  call.unknown = body.unknown();
   return call;
 }
 
 Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits) {
-  Body body(json);
+  Body body(json, kChat, limits.strict);
   Call call = new_call(true, json, engine);
   body.ignore({"model"});
   Request request = read_common(body, json, engine, limits);
   request.model = call.model;
-  const auto most = body.integer("max_completion_tokens", 0, limits.answer_tokens);
-  const auto older = body.integer("max_tokens", 0, limits.answer_tokens);
+  const auto most = body.most("max_completion_tokens", 0, limits.answer_tokens);
+  const auto older = body.most("max_tokens", 0, limits.answer_tokens);
   const bool scores = body.boolean("logprobs", false);
   const auto likeliest = body.integer("top_logprobs", 0, kMostLikeliest);
   if (likeliest && !scores) body.fail("top_logprobs", "needs \"logprobs\": true");
   if (scores) request.likeliest = likeliest.value_or(0);
   read_stream(body, call);
   check_tool_choice(body);
-  body.refuse({"tools", "functions", "function_call", "audio", "prediction", "web_search_options", "reasoning_effort",
-               "chat_template", "chat_template_kwargs"});
   const auto modalities = body.texts("modalities");
   if (std::any_of(modalities.begin(), modalities.end(), [](const auto& it) { return it != "text"; })) {
     body.fail("modalities", "can only be [\"text\"]");
   }
   request.grammar = read_format(body, "response_format", true, engine, call.model);
-  body.ignore(informative_fields());
   const auto messages = read_messages(body);
   body.finish();
+  call.unknown = body.unknown();
   const ServedModel& it = served(engine, call.model);
   const Chat chat = Chat::or_text(tokenizer_of(it));
   request.tokens = chat.encode(messages, true);
   request.marks = marks_of(chat, messages, request.tokens);
   request.most_tokens = most ? *most : older ? *older : usual_answer(request.tokens, call.model, engine, limits);
-  check_prompt(request, "messages", engine, limits);
+  fit_prompt(request, "messages", engine, limits);
   call.requests.push_back(std::move(request));
   return call;
 }
 
-Json tokenize(const Json& json, const Engine& engine) {
-  Body body(json);
-  const ServedModel& it = served(engine, find_model(json, engine));
+Json tokenize(const Json& json, const Engine& engine, const WireLimits& limits) {
+  Body body(json, kTokenize, limits.strict);
+  const ServedModel& it = served(engine, find_model(json, engine, 0));
   body.ignore({"model"});
   const std::string key = body.has("content") ? "content" : "prompt";  // as llama.cpp has it, as vLLM has it
   const std::string text = body.required_text(key);
@@ -210,9 +208,9 @@ Json tokenize(const Json& json, const Engine& engine) {
   return {{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", it.model->config().context}};
 }
 
-Json detokenize(const Json& json, const Engine& engine) {
-  Body body(json);
-  const ServedModel& it = served(engine, find_model(json, engine));
+Json detokenize(const Json& json, const Engine& engine, const WireLimits& limits) {
+  Body body(json, kDetokenize, limits.strict);
+  const ServedModel& it = served(engine, find_model(json, engine, 0));
   body.ignore({"model"});
   const Json& list = body.any("tokens");
   if (!list.is_array()) body.fail("tokens", "must be a list of token numbers");
@@ -222,8 +220,8 @@ Json detokenize(const Json& json, const Engine& engine) {
   return {{"prompt", text}, {"content", text}};
 }
 
-Json tokenizer_info(const Engine& engine) {
-  const ServedModel& it = served(engine, 0);
+Json tokenizer_info(const std::string& model, const Engine& engine) {
+  const ServedModel& it = served(engine, find_model({{"model", model}}, engine, 0));
   const Tokenizer& tokenizer = tokenizer_of(it);
   const SpecialTokens& special = tokenizer.special();
   const auto mark = [&](int32_t token) { return token < 0 ? Json() : Json(tokenizer.decode({token})); };
@@ -232,7 +230,7 @@ Json tokenizer_info(const Engine& engine) {
   return {{"model", it.name},
           {"tokenizer", tokenizer.kind()},
           {"vocabulary", tokenizer.vocabulary()},
-          {"eos_token", end < 0 ? Json("") : mark(end)},
+          {"eos_token", mark(end)},
           {"bos_token", mark(special.begin)},
           {"pad_token", mark(special.padding)},
           {"chat_template", special.chat.name.empty() ? Json() : Json(Chat(tokenizer).jinja())}};

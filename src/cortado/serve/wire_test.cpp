@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/generate/defaults.h"
+#include "cortado/serve/wire_fields.h"
 #include "cortado/testing/serving.h"
 
 namespace cortado {
@@ -14,13 +15,13 @@ using testing::chatty_engine;
 Json parsed(const std::string& text) { return parse_json(text, "test"); }
 
 // The field that is complained of, and the status: "400 temperature".
-std::string refused(const Engine& engine, const std::string& body, bool chat) {
+std::string refused(const Engine& engine, const std::string& body, bool chat, const WireLimits& limits = {}) {
   return testing::refusal_of([&] {
     const Json json = parsed(body);
     if (chat) {
-      read_chat(json, engine, {});
+      read_chat(json, engine, limits);
     } else {
-      read_completion(json, engine, {});
+      read_completion(json, engine, limits);
     }
   });
 }
@@ -89,17 +90,14 @@ TEST(Wire, RefusesWhatIsWrongByItsName) {
       {R"({"prompt": "a", "temperature": "hot"})", "400 temperature"},
       {R"({"prompt": "a", "temperature": -1})", "400 temperature"},
       {R"({"prompt": "a", "max_tokens": 1.5})", "400 max_tokens"},
-      {R"({"prompt": "a", "max_tokens": 100000})", "400 max_tokens"},
       {R"({"prompt": "a", "top_p": 2})", "400 top_p"},
       {R"({"prompt": "a", "n": 0})", "400 n"},
       {R"({"prompt": "a", "best_of": 2})", "400 best_of"},
       {R"({"prompt": "a", "stop": [1]})", "400 stop"},
-      {R"({"prompt": "a", "stop": ""})", "400 stop"},
       {R"({"prompt": "a", "logprobs": true})", "400 logprobs"},
       {R"({"prompt": "a", "logit_bias": {"x": 1}})", "400 logit_bias"},
       {R"({"prompt": "a", "logit_bias": {"1": 101}})", "400 logit_bias"},
       {R"({"prompt": "a", "stream": 1})", "400 stream"},
-      {R"({"prompt": "a", "stream_options": {}})", "400 stream_options"},
       {R"({"prompt": "a", "suffix": "b"})", "400 suffix"},
       {R"({"prompt": "a", "seed": 1e300})", "400 seed"},
       {R"({"prompt": "a", "response_format": {"type": "yaml"}})", "400 response_format.type"},
@@ -122,11 +120,157 @@ TEST(Wire, RefusesWhatIsWrongByItsName) {
       {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})", "400 messages[0].content[0].type"},
       {"{" + user + R"(, "tools": [{}]})", "400 tools"},
       {"{" + user + R"(, "top_logprobs": 2})", "400 top_logprobs"},
-      {"{" + user + R"(, "response_format": {"type": "json_schema"}})", "400 response_format.json_schema"},
-      {"{" + user + R"(, "stream_options": {"include_usage": true}})", "400 stream_options"}};
+      {"{" + user + R"(, "response_format": {"type": "json_schema"}})", "400 response_format.json_schema"}};
   for (const auto& [body, expected] : chats) EXPECT_EQ(refused(*engine, body, true), expected) << body;
   EXPECT_EQ(refused(*engine, "{" + user + R"(, "tools": [], "user": "x", "metadata": {"a": "b"}, "n": null})", true),
             "taken");
+}
+
+const std::string kUser = R"("messages": [{"role": "user", "content": "a"}])";
+
+// What other servers know and does nothing there either, and what is out of range with a clear meaning.
+TEST(Wire, WhatChangesNothingIsTaken) {
+  const auto engine = chatty_engine();
+  const std::vector<std::string> quiet = {R"("stop": "")",
+                                          R"("stop": ["", null, "b"])",
+                                          R"("max_tokens": -1)",
+                                          R"("max_tokens": 1e300)",
+                                          R"("max_tokens": 18446744073709551615)",
+                                          R"("n_predict": -1, "max_tokens": -1)",
+                                          R"("stream_options": {})",
+                                          R"("reasoning_effort": "none")",
+                                          R"("reasoning": {"effort": null, "summary": "auto"})",
+                                          R"("verbosity": "low")",
+                                          R"("moderation": null)",
+                                          R"("num_beams": 1.0)",
+                                          R"("min_tokens": 0)",
+                                          R"("prompt_cache_options": {"ttl": "30m"})",
+                                          R"("typical_p": 1)",
+                                          R"("mirostat": 0, "mirostat_tau": 5)",
+                                          R"("options": {"num_ctx": 4096})",
+                                          R"("think": false)",
+                                          R"("repeat_penalty": 1.1, "repetition_penalty": 1.1)",
+                                          R"("logit_bias": [])",
+                                          R"("n": 100)",
+                                          R"("n": null)",
+                                          R"("something_else": {"of": "a client"})"};
+  for (const std::string& field : quiet) {
+    EXPECT_EQ(refused(*engine, R"({"prompt": "a", )" + field + "}", false), "taken") << field;
+    EXPECT_EQ(refused(*engine, "{" + kUser + ", " + field + "}", true), "taken") << field;
+    const std::string strict = refused(*engine, R"({"prompt": "a", )" + field + "}", false, {.strict = true});
+    EXPECT_EQ(strict == "taken", field == R"("n": null)") << field;
+  }
+  const std::vector<std::pair<std::string, std::string>> loud = {{R"("max_tokens": -2)", "max_tokens"},
+                                                                 {R"("n_predict": "5")", "n_predict"},
+                                                                 {R"("repeat_penalty": 0)", "repeat_penalty"},
+                                                                 {R"("n_predict": 3, "max_tokens": 4)", "n_predict"},
+                                                                 {R"("num_predict": 3, "n_predict": 4)", "n_predict"},
+                                                                 {R"("reasoning": {"effort": "high"})", "reasoning"},
+                                                                 {R"("options": {"temperature": 0})", "options"},
+                                                                 {R"("min_tokens": 1)", "min_tokens"},
+                                                                 {R"("num_beams": 2)", "num_beams"},
+                                                                 {R"("moderation": {})", "moderation"},
+                                                                 {R"("n": 129)", "n"},
+                                                                 {R"("min_token": null)", "min_token"}};
+  for (const auto& [field, name] : loud) {
+    EXPECT_EQ(refused(*engine, R"({"prompt": "a", )" + field + "}", false), "400 " + name) << field;
+    EXPECT_EQ(refused(*engine, "{" + kUser + ", " + field + "}", true), "400 " + name) << field;
+  }
+}
+
+TEST(Wire, OtherNamesMeanTheSame) {
+  const auto engine = chatty_engine();
+  const Json body = {{"prompt", "a"},      {"repeat_penalty", 1.5},     {"repeat_last_n", -1},
+                     {"n_predict", 7},     {"random_seed", 11},         {"stop_sequences", "x"},
+                     {"do_sample", false}, {"num_return_sequences", 3}, {"something", "else"}};
+  const Call call = read_completion(body, *engine, {});
+  const Request& request = call.requests.at(0);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5);
+  EXPECT_GT(request.sampling.repetition_window, int64_t{1} << 40);
+  EXPECT_EQ(request.sampling.seed, 11);
+  EXPECT_EQ(request.sampling.temperature, 0);
+  EXPECT_EQ(request.most_tokens, 7);
+  EXPECT_EQ(request.choices, 3);
+  EXPECT_EQ(request.stops, std::vector<std::string>{"x"});
+  EXPECT_EQ(call.unknown, std::vector<std::string>{"something"});
+  EXPECT_EQ(read_completion({{"prompt", "a"}, {"max_tokens", 1 << 20}}, *engine, {.answer_tokens = 9})
+                .requests[0]
+                .most_tokens,
+            9);
+}
+
+// Every row of the table is what it says it is: its values are taken, another is not.
+TEST(Wire, TheTableOfFieldsHolds) {
+  const auto engine = chatty_engine();
+  for (const Field& field : all_fields()) {
+    Json values = Json::parse(field.values);
+    values.push_back(nullptr);
+    for (const auto& [place, chat] : {std::pair(kCompletion, false), std::pair(kChat, true)}) {
+      if ((field.places & place) == 0) continue;
+      const std::string start = chat ? "{" + kUser + ", " : R"({"prompt": "a", )";
+      const std::string key = "\"" + std::string(field.name) + "\": ";
+      if (start.find(key) != std::string::npos) continue;  // "prompt" and "messages"
+      for (const Json& value : values) {
+        EXPECT_EQ(refused(*engine, start + key + value.dump() + "}", chat), "taken") << field.name << value;
+      }
+      const Json odd = {{"certainly", {"not", "this"}}};
+      const std::string found = refused(*engine, start + key + odd.dump() + "}", chat);
+      if (field.use == Use::kAny) {
+        EXPECT_EQ(found, "taken") << field.name;
+      } else if (field.use == Use::kNeutral) {
+        EXPECT_EQ(found, "400 " + std::string(field.name));
+      } else if (field.use == Use::kSame) {
+        EXPECT_TRUE(find_field(field.other, place)) << field.name;
+      }
+    }
+  }
+}
+
+TEST(Wire, ToolsThatAreNotToBeUsedAreNotMissed) {
+  const auto engine = chatty_engine();
+  const std::string tools = "{" + kUser + R"(, "tools": [{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_EQ(refused(*engine, tools + R"(, "tool_choice": "none"})", true), "taken");
+  EXPECT_EQ(refused(*engine, tools + R"(, "tool_choice": "auto"})", true), "400 tools");
+  EXPECT_EQ(refused(*engine, tools + "}", true), "400 tools");
+  EXPECT_EQ(refused(*engine, tools + R"(, "tool_choice": "none"})", true, {.strict = true}), "400 tools");
+  EXPECT_EQ(refused(*engine, "{" + kUser + R"(, "tool_choice": "required"})", true), "400 tool_choice");
+}
+
+TEST(Wire, MessagesOfOtherServersAreRead) {
+  const auto engine = chatty_engine();
+  const auto prompt = [&](const std::string& messages) {
+    const Call call = read_chat(parsed(R"({"messages": )" + messages + "}"), *engine, {});
+    return engine->models()[0].tokenizer->decode(call.requests.at(0).tokens);
+  };
+  const std::string user = R"({"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]})";
+  const std::string asked = "<|im_start|>user\na<|im_end|>\n", answer = "<|im_start|>assistant\n";
+  for (const char* silent : {R"("content": null)", R"("content": null, "reasoning_content": "x", "tool_calls": [])",
+                             R"("refusal": null)", R"("content": "", "cache_control": {"type": "ephemeral"})"}) {
+    EXPECT_EQ(prompt("[" + user + R"(, {"role": "assistant", )" + silent + "}, " + user + "]"),
+              asked + answer + "<|im_end|>\n" + asked + answer)
+        << silent;
+  }
+  EXPECT_EQ(
+      prompt(R"([{"role": "system", "content": "One."}, )" + user + R"(, {"role": "developer", "content": "Two."}])"),
+      "<|im_start|>system\nOne.\n\nTwo.<|im_end|>\n" + asked + answer);
+}
+
+// Of more than are written at once each has its own seed, as if all were.
+TEST(Wire, ManyChoicesAreWrittenInTurns) {
+  const auto all = chatty_engine({.rows = 8}), few = chatty_engine({.rows = 3, .waiting = 0});
+  const std::string body =
+      R"({"prompt": "Well", "echo": true, "logprobs": 1, "n": 7, "seed": 5, "max_tokens": 6, "ignore_eos": true)";
+  const Json expected = reply_to(*all, body + "}", false);
+  Json found = reply_to(*few, body + "}", false);
+  ASSERT_EQ(found.at("choices").size(), 7u);
+  EXPECT_EQ(found.at("choices"), expected.at("choices"));
+  EXPECT_EQ(found.at("usage").at("total_tokens"), expected.at("usage").at("total_tokens"));
+  std::vector<std::string> texts(7);
+  for (const Json& event : events_of(*few, body + R"(, "stream": true})", false)) {
+    const Json& choice = event.at("choices")[0];
+    texts.at(choice.at("index").get<size_t>()) += choice.at("text").get<std::string>();
+  }
+  for (size_t i = 0; i < 7; ++i) EXPECT_EQ(texts[i], expected.at("choices")[i].at("text"));
 }
 
 TEST(Wire, CompletionsOfSeveralPromptsAndChoicesStandInOrder) {
@@ -218,11 +362,25 @@ TEST(Wire, AReaderWhoGoesCancelsTheAnswer) {
 
 TEST(Wire, TextsAndTokensBothWays) {
   const auto engine = chatty_engine();
-  EXPECT_EQ(tokenize(parsed(R"({"prompt": "ab"})"), *engine).at("tokens"), parsed("[97, 98]"));
-  EXPECT_EQ(detokenize(parsed(R"({"tokens": [97, 98]})"), *engine).at("prompt"), "ab");
-  EXPECT_THROW(detokenize(parsed(R"({"tokens": [300]})"), *engine), WireError);
-  EXPECT_EQ(tokenizer_info(*engine).at("eos_token"), std::string(1, '\0'));
+  EXPECT_EQ(tokenize(parsed(R"({"prompt": "ab"})"), *engine, {}).at("tokens"), parsed("[97, 98]"));
+  EXPECT_EQ(detokenize(parsed(R"({"tokens": [97, 98]})"), *engine, {}).at("prompt"), "ab");
+  EXPECT_THROW(detokenize(parsed(R"({"tokens": [300]})"), *engine, {}), WireError);
+  EXPECT_EQ(tokenizer_info("", *engine).at("eos_token"), std::string(1, '\0'));
   EXPECT_EQ(models_list(*engine).at("data")[0].at("id"), "it");
+}
+
+// Of several models the first is meant where none is named; a tokenizer without an end says so.
+TEST(Wire, TokensWithoutAModelAreTheFirsts) {
+  const auto one = chatty_engine()->models()[0];
+  const ServedModel plain{.name = "plain", .model = one.model, .tokenizer = make_tokenizer("byte", {})};
+  const Engine engine({plain, one}, {});
+  EXPECT_EQ(tokenize(parsed(R"({"prompt": "ab"})"), engine, {}).at("count"), 2);
+  EXPECT_EQ(detokenize(parsed(R"({"tokens": [97]})"), engine, {}).at("content"), "a");
+  EXPECT_EQ(tokenizer_info("", engine).at("model"), "plain");
+  EXPECT_TRUE(tokenizer_info("", engine).at("eos_token").is_null());
+  EXPECT_EQ(tokenizer_info("it", engine).at("eos_token"), std::string(1, '\0'));
+  EXPECT_EQ(testing::refusal_of([&] { tokenizer_info("other", engine); }), "404 model");
+  EXPECT_EQ(refused(engine, R"({"prompt": "a"})", false), "400 model");
 }
 
 }  // namespace
