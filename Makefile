@@ -4,6 +4,8 @@ PRESET ?= release
 PREFIX ?= /usr/local
 DEMO ?= build/demo
 DEMO_STEPS ?= 600
+# Characters of the text's end, of which it has not seen the last 111,540.
+DEMO_HELD_OUT ?= 111540
 SMOLLM2 ?= build/smollm2
 LOLA_TOKENS ?= 150000
 PORT ?= 8080
@@ -47,7 +49,7 @@ program: configure ## the program alone
 	cmake --build $(BUILD) -j $(JOBS) --target cortado_cli
 
 demo: program ## train a small Latte-Macchiato on Tiny Shakespeare, anew each time, and let it write
-	@scripts/demo.sh $(BUILD)/bin/cortado $(DEMO) $(DEMO_STEPS)
+	@scripts/demo.sh $(BUILD)/bin/cortado $(DEMO) $(DEMO_STEPS) $(DEMO_HELD_OUT)
 
 # The model's wheel alone, without what it depends on.
 $(VENV)/model.stamp: requirements-model.txt | setup
@@ -57,7 +59,7 @@ $(VENV)/model.stamp: requirements-model.txt | setup
 # The stamp is written when training is over.
 serve-demo: program ## serve what `make demo` trained (if nothing is there, train it first), with its page: http://127.0.0.1:8080
 	@if [ -e $(DEMO)/trained ]; then echo "serving what is in $(DEMO)/run; 'make demo' trains it anew"; \
-	else scripts/demo.sh $(BUILD)/bin/cortado $(DEMO) $(DEMO_STEPS); fi
+	else scripts/demo.sh $(BUILD)/bin/cortado $(DEMO) $(DEMO_STEPS) $(DEMO_HELD_OUT); fi
 	$(BUILD)/bin/cortado serve $(DEMO)/run --port $(PORT)
 
 serve-smollm2: program $(VENV)/model.stamp ## serve SmolLM2-135M-Instruct, out of its wheel, with its page: http://127.0.0.1:8080

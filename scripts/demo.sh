@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Trains a small Latte-Macchiato on Tiny Shakespeare and shows what it can do.
 #
-#   scripts/demo.sh CORTADO FOLDER STEPS
+#   scripts/demo.sh CORTADO FOLDER STEPS CHARACTERS
 #
-# CORTADO is the program; data and run are made in FOLDER, anew each time. FOLDER/trained is there once it is trained.
+# CORTADO is the program; data and run are made in FOLDER, anew each time. FOLDER/trained is there once it is trained. CHARACTERS
+# of the text's end are what it is then evaluated on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cortado=$1
 folder=$2
 steps=$3
+characters=$4
 run=$folder/run
 text=data/tinyshakespeare.txt
 
@@ -32,7 +34,7 @@ show train configs/macchiato-demo.json --data "$folder/data" --steps "$steps" --
 touch "$folder/trained"
 
 title "How well it predicts the last tenth of the text, which it has not seen"
-tail -c 111540 "$text" >"$folder/validation.txt"
+tail -c "$characters" "$text" >"$folder/validation.txt"
 show eval "$run" --text "$folder/validation.txt" --context 256,1024
 "$cortado" eval "$run" --text "$folder/validation.txt" --context 256,1024
 

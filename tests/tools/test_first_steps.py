@@ -34,7 +34,8 @@ def fixture_make(root, build, tmp_path_factory):
     """make("demo"): the words of such a call, for which everything is set up and built."""
     folder = tmp_path_factory.mktemp("first")
     done = [word for name in ("configure", "program", ".venv/model.stamp") for word in ("-o", name)]
-    variables = {"BUILD": build, "DEMO": folder / "demo", "SMOLLM2": folder / "smollm2", "PYTHON": sys.executable, "PORT": 0, "DEMO_STEPS": 2}
+    variables = {"BUILD": build, "DEMO": folder / "demo", "SMOLLM2": folder / "smollm2", "PYTHON": sys.executable, "PORT": 0,
+                 "DEMO_STEPS": 2, "DEMO_HELD_OUT": 2000}  # fmt: skip
     words = ["make", "-C", str(root), "--no-print-directory", *done, *(f"{name}={value}" for name, value in variables.items())]
     return lambda target: [*words, target]
 
@@ -94,7 +95,9 @@ def check_answer(printed):
 def test_the_documents_first_calls(make, demo, parts, tmp_path, target):
     """With the model of the demo, which was not taught to chat, and with SmolLM2."""
     with Serving(make(target), tmp_path / "log") as server:
-        assert "Training" not in "".join(server.said)  # the demo was trained
+        said = "".join(server.said)
+        assert "Training" not in said  # the demo was trained
+        assert ("goes on with texts" in said) == (target == "serve-demo")
         calls = 0
         for language, text in (block for part in parts for block in part):
             if language == "python":
@@ -130,6 +133,28 @@ def test_commands_that_the_demo_prints(make, demo, root, program):
     for command in [commands[0].replace("2000", "20"), shown[1]]:
         done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True, cwd=root, timeout=120, check=False)
         assert done.returncode == 0 and done.stdout, done.stderr
+
+
+def test_the_demo_is_trained_once(make, tmp_path):
+    """By a program that notes what it is asked for."""
+    asked = tmp_path / "asked"
+    stub = tmp_path / "build" / "bin" / "cortado"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(f'#!/bin/sh\necho "$1" >> {asked}\n[ "$1" != "$FAILS" ]\n')
+    stub.chmod(0o755)
+
+    def served(fails=""):
+        asked.write_text("")
+        command = [*make("serve-demo"), f"BUILD={tmp_path / 'build'}", f"DEMO={tmp_path / 'demo'}"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "FAILS": fails}, check=False)
+        return done, asked.read_text().split()
+
+    done, words = served(fails="train")  # as Ctrl-C would end it
+    assert done.returncode != 0 and words[-1] == "train"
+    done, words = served()
+    assert done.returncode == 0 and "train" in words and words[-1] == "serve", done.stderr
+    done, words = served()
+    assert words == ["serve"] and "'make demo' trains it anew" in done.stdout
 
 
 def test_the_readme_names_targets_that_there_are(parts, root):

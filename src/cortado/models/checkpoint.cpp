@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cortado/base/error.h"
+#include "cortado/formats/gguf/file.h"
 #include "cortado/models/classifier.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/lora.h"
@@ -149,10 +150,15 @@ TensorFile map_weights(const std::string& run, const std::string& which, const M
 
 ModelConfig read_config(const std::string& run) {
   fail_input_if(!exists(run), "[checkpoint] there is no run or config ", run);
-  if (!is_folder(run)) return ModelConfig::from_json(read_json_file(run), run);
-  const std::string path = run + "/config.json";
+  const bool folder = is_folder(run);
+  const std::string path = folder ? run + "/config.json" : run;
   fail_input_if(!exists(path), "[checkpoint] ", run, " is not a run: it has no config.json");
-  return ModelConfig::from_json(read_json_file(path), path);
+  // The program's commands import these themselves; who comes by the library, as Python does, is told.
+  fail_input_if(!folder && is_gguf(path), "[checkpoint] ", path, " is a GGUF file: `cortado import` makes a run of it");
+  const Json json = read_json_file(path);
+  const bool foreign = json.is_object() && json.contains("model_type") && json["model_type"] != kModelType;
+  fail_input_if(foreign, "[checkpoint] ", run, " is a model of transformers: `cortado import` makes a run of it");
+  return ModelConfig::from_json(json, path);
 }
 
 std::shared_ptr<Backbone> make_backbone(const ModelConfig& config) {

@@ -275,6 +275,10 @@ TEST(Checkpoint, OpensARun) {
   random.allow_random = true;
   EXPECT_EQ(open_model(run + "/config.json", random)->forward(tokens).size(2), 11);
   expect_message("there is no run or config", [&] { open_model(run + "/nothing"); });
+  write_file(run + "/others.gguf", "GGUF\x03");
+  expect_message("is a GGUF file: `cortado import` makes a run of it", [&] { open_model(run + "/others.gguf"); });
+  write_file(run + "/config.json", R"({"model_type": "llama", "hidden_size": 64})");
+  expect_message("is a model of transformers: `cortado import` makes a run of it", [&] { open_model(run); });
 }
 
 // Wide enough that groups of 64 are full, with a head of its own or the embedding's.
