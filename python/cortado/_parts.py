@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import keyword
 import typing
@@ -19,6 +20,12 @@ _library.library()
 def one_line(error: Exception) -> str:
     """A C++ error's own line, without what torch puts behind it."""
     return str(error).partition("\nException raised from")[0].strip()
+
+
+def be_tensor(x: typing.Any, name: str = "what is given to it", where: str = "part") -> None:
+    """torch's own operators print all of what is no tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"[{where}] {name} must be a tensor, got {type(x).__name__}")
 
 
 def checked(make: typing.Callable[..., typing.Any], *arguments: typing.Any) -> typing.Any:
@@ -45,7 +52,7 @@ class Keywords(torch.nn.Module):
 
 
 class Linear(torch.nn.Linear):
-    """A linear map of a part, which reads its weights; adapters that are put in its place are added to them."""
+    """A linear map of a part, which reads its weights, and calls whatever stands in its place or hooks it."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         torch.nn.Module.__init__(self)
@@ -55,7 +62,9 @@ class Linear(torch.nn.Linear):
 
 
 class Embedding(torch.nn.Embedding):
-    """An embedding of a part, which reads its weight."""
+    """An embedding of a part, likewise."""
+
+    bias: torch.Tensor | None = None  # of a tied head: what asks for the head's finds it here
 
     def __init__(self, weight: torch.Tensor) -> None:
         torch.nn.Module.__init__(self)
@@ -66,29 +75,117 @@ class Embedding(torch.nn.Embedding):
 
 
 class Weights(Keywords):
-    """Some weights of a part, by their names."""
+    """Some weights of a part, by their names. It is never called."""
+
+    def _refuse_hook(self, *_: typing.Any, **__: typing.Any) -> typing.NoReturn:
+        names = ", ".join([*self._parameters, *self._modules])
+        raise TypeError(f"[module] what holds {names} is never called, so a hook of it would never be either: hook the layer or "
+                        "block that it belongs to, or a linear map or embedding in it")  # fmt: skip
+
+    register_forward_hook = register_forward_pre_hook = register_backward_hook = _refuse_hook
+    register_full_backward_hook = register_full_backward_pre_hook = _refuse_hook
+
+
+class Place(typing.NamedTuple):
+    """A module within a part: where it is found, and which of the part's weights are its own."""
+
+    name: str  # in checkpoints
+    parent: int  # among the places; -1: the part
+    attribute: str
+    called: bool  # a linear map or an embedding
+    weights: tuple[tuple[int, str], ...]  # numbers of weights, with their attributes
+
+
+def _hooked() -> bool:
+    """Whether every call of any module is hooked."""
+    module = torch.nn.modules.module
+    return bool(module._global_forward_hooks or module._global_forward_pre_hooks or module._global_backward_hooks
+                or module._global_backward_pre_hooks)  # fmt: skip
+
+
+def plain(module: torch.nn.Module) -> bool:
+    """Whether a linear map or embedding is its weights and nothing else, so that they can be read instead of calling it."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return type(module) in (Linear, Embedding) and not hooks and "forward" not in module.__dict__ and not _hooked()
+
+
+def adds_only(module: typing.Any) -> bool:
+    """Whether peft has put a layer here that does nothing but add products to the weight."""
+    if not hasattr(module, "get_delta_weight") or not hasattr(module, "active_adapters") or module._forward_pre_hooks:
+        return False
+    dropouts = [module.lora_dropout[adapter] for adapter in module.active_adapters if adapter in module.lora_dropout]
+    drops = module.training and any(getattr(dropout, "p", 0.0) > 0 for dropout in dropouts)
+    others = any(module.use_dora.values()) or any(module.lora_bias.values()) or module._forward_hooks
+    return plain(module.get_base_layer()) and not drops and not others
 
 
 def adapted(module: typing.Any) -> torch.Tensor:
-    """The weight of a linear map in whose place a library of adapters (peft) has put a layer of its own: with what its
-    active adapters add."""
-    name = type(module).__name__
-    if not hasattr(module, "get_delta_weight") or not hasattr(module, "active_adapters"):
-        raise TypeError(f"a linear map was replaced by a {name}, whose weight is not known: of adapters LoRA is supported")
-    if any(getattr(module, "use_dora", {}).values()):
-        raise ValueError("adapters with DoRA are not sums of weights: use plain LoRA")
+    """The weight of such a place, with what the active adapters add."""
     weight: torch.Tensor = module.get_base_layer().weight
     if module.disable_adapters or module.merged:
         return weight
     for adapter in module.active_adapters:
-        if adapter not in module.lora_A:
-            continue
-        dropout = module.lora_dropout[adapter]
-        if module.training and getattr(dropout, "p", 0.0) > 0:
-            raise ValueError(f"[lora] adapter {adapter!r} has lora_dropout {dropout.p}: its product is added to the weight, "
-                             "which no dropout of the input can reach: use lora_dropout=0")
-        weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
+        if adapter in module.lora_A or adapter in module.lora_embedding_A:
+            weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
     return weight
+
+
+def tied_weight(module: typing.Any) -> torch.Tensor:
+    """Of an embedding that is the head as well, whatever has taken its place."""
+    if hasattr(module, "get_base_layer") and not isinstance(module, torch.nn.Embedding):
+        if adds_only(module):
+            return adapted(module)
+        if not hasattr(module, "get_merged_weights"):
+            raise ValueError("[lora] the embedding is the head as well: of its adapters only sums can be read there (no DoRA, "
+                             "no adapter_names)")  # fmt: skip
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, torch.Tensor):
+        raise TypeError(f"[module] the embedding is the head as well, and the {type(module).__name__} in its place has no weight")
+    return weight
+
+
+# Calls of C++ that are under way, with their parts and the bounds of packed sequences: it comes back for what stands in the
+# place of linear maps and embeddings.
+_calls: dict[int, tuple[Part, torch.Tensor | None]] = {}
+_numbers = itertools.count()
+
+
+def _inner(call: int, place: str, x: torch.Tensor) -> torch.Tensor:
+    part, bounds = _calls[call]
+    module: typing.Any = part
+    for name in place.split("."):
+        module = getattr(module, name)
+    # peft's adapter_names give every row an adapter of its own.
+    adapters = [hook.keywords["adapter_names"] for hook in module._forward_pre_hooks.values()
+                if "adapter_names" in (getattr(hook, "keywords", None) or {})]  # fmt: skip
+    if not adapters or bounds is None or bounds.shape[0] - 1 != len(adapters[0]):
+        return module(x)
+    lengths = bounds.diff()
+    there = torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
+    rows = x.new_zeros((*there.shape, *x.shape[2:]))
+    rows[there] = x[0]
+    return module(rows)[there][None]
+
+
+_own = torch.library.Library("cortado", "IMPL")
+_own.impl("inner", _inner, "CompositeImplicitAutograd")
+
+
+EMBEDDINGS = ("embedding", "positions")
+
+
+def _places_of(weights: list[str], called: set[str]) -> tuple[Place, ...]:
+    """Every module of a part with weights of these names, those that hold others before them. The first is the part itself."""
+    own: dict[str, list[tuple[int, str]]] = {"": []}
+    for number, weight in enumerate(weights):
+        holder, _, last = weight.rpartition(".")
+        parts = holder.split(".") if holder else []
+        for length in range(1, len(parts) + 1):
+            own.setdefault(".".join(parts[:length]), [])
+        own[holder].append((number, _attribute(last)))
+    numbers = {name: number for number, name in enumerate(own)}
+    return tuple(Place(name, numbers[name.rpartition(".")[0]], _attribute(name.rpartition(".")[2]), name in called, tuple(weights))
+                 for name, weights in own.items())  # fmt: skip
 
 
 class Part(Keywords):
@@ -102,13 +199,14 @@ class Part(Keywords):
         drawn = str(device) != "meta" and torch.get_default_device().type != "meta"
         made = checked(torch.classes.cortado.Part, self.part, drawn)
         facts = json.loads(made.facts())
-        device = device or torch.get_default_device()
+        # One type for all: some weights begin as float32 whatever torch's default is.
+        device, dtype = device or torch.get_default_device(), dtype or torch.get_default_dtype()
         weights = {name: weight.to(device=device, dtype=dtype) for name, weight in made.weights().items()}
         self._draws: bool = facts["draws"]
         self._foreseen: bool = facts["foreseen"]
         self._state_names: tuple[str, ...] = tuple(facts["state"])
-        self._names = tuple(tuple(map(_attribute, name.split("."))) for name in weights)
         self._add(weights, set(facts["maps"]), set(facts["buffers"]))
+        self._places = _places_of(list(weights), {*facts["maps"], *EMBEDDINGS})
         self._other_names = {".".join(map(_attribute, name.split("."))): name for name in weights}
         if any(attribute != name for attribute, name in self._other_names.items()):
             self.register_state_dict_post_hook(_as_in_checkpoints)
@@ -120,7 +218,7 @@ class Part(Keywords):
             if place in linear and last in ("weight", "bias"):
                 if last == "weight":
                     self._place(place, Linear(weight, weights.get(f"{place}.bias")))
-            elif place in ("embedding", "positions") and last == "weight":
+            elif place in EMBEDDINGS and last == "weight":
                 self._place(place, Embedding(weight))
             elif name in buffers:
                 self._holder(place).register_buffer(_attribute(last), weight)
@@ -139,48 +237,84 @@ class Part(Keywords):
             holder = getattr(holder, name)
         return holder
 
-    def _weights(self) -> list[torch.Tensor]:
-        found = []
-        for *path, last in self._names:
-            module: typing.Any = self
-            for name in path:
-                module = getattr(module, name)
-            known = isinstance(module, (Linear, Embedding)) or last not in ("weight", "bias") or not path
-            if known or not hasattr(module, "get_base_layer"):
-                found.append(getattr(module, last))
-            else:
-                found.append(adapted(module) if last == "weight" else module.get_base_layer().bias)
-        return found
+    def _gather(self, head: bool = False) -> tuple[list[torch.Tensor], list[str]]:
+        """The weights, and the names of the places where something is to be called. head: the embedding is read as one."""
+        compiling = torch.compiler.is_compiling()
+        modules: list[typing.Any] = [self]
+        weights: list[typing.Any] = [None] * sum(len(place.weights) for place in self._places)
+        called = []
+        for place in self._places:
+            if place.name:
+                holder = modules[place.parent]
+                inside = holder._modules.get(place.attribute)
+                modules.append(getattr(holder, place.attribute) if inside is None else inside)
+            module = modules[-1]
+            if not place.called:
+                if place.name and not isinstance(module, Weights) and not hasattr(module, "active_adapters"):
+                    raise TypeError(f"[module] {place.name} is now a {type(module).__name__}: only linear maps and embeddings can "
+                                    "be replaced")  # fmt: skip
+            elif not plain(module):
+                if compiling and adds_only(module):
+                    sums = {"weight": adapted(module), "bias": getattr(module.get_base_layer(), "bias", None)}
+                    for number, name in place.weights:
+                        weights[number] = sums[name]
+                    continue
+                called.append(place.name)
+                if not (head and place.name == "embedding" and all(it.name != "head" for it in self._places)):
+                    continue
+                weights[place.weights[0][0]] = tied_weight(module)
+                continue
+            for number, name in place.weights:
+                weights[number] = getattr(module, name)
+        return self._filled(weights), called
+
+    @staticmethod
+    def _filled(weights: list[typing.Any]) -> list[torch.Tensor]:
+        """Empty ones where a module is called for itself, of the others' type and on their device."""
+        known = next((weight for weight in weights if weight is not None), None)
+        none = torch.empty(0) if known is None else known.detach().new_empty(0)
+        return [none if weight is None else weight for weight in weights]
 
     def run(self, inputs: list[torch.Tensor], state: State | None, cu_seqlens: torch.Tensor | None,
             part: str | None = None) -> tuple[torch.Tensor, State | None]:
         """One call of the operator; `part`: another text for the same weights."""
+        for x in (*inputs, *(state.values() if state else ()), *(() if cu_seqlens is None else (cu_seqlens,))):
+            be_tensor(x)
+        weights, called = self._gather(head=part is not None)
         unforeseen = state is not None and not self._foreseen  # how large the state will be
-        if torch.compiler.is_compiling() and (unforeseen or (self._draws and self.training)):
+        if torch.compiler.is_compiling() and (unforeseen or (self._draws and self.training) or called):
             return self._run_eagerly(inputs, state, cu_seqlens, part)
-        return self._run(inputs, state, cu_seqlens, part)
+        return self._run(weights, called, inputs, state, cu_seqlens, part)
 
-    # A gradient would draw other numbers than the call did.
+    # A gradient would draw other numbers than the call did; what is called in between is Python's.
     @torch.compiler.disable
     def _run_eagerly(self, inputs: list[torch.Tensor], state: State | None, cu_seqlens: torch.Tensor | None,
                      part: str | None) -> tuple[torch.Tensor, State | None]:
-        return self._run(inputs, state, cu_seqlens, part)
+        return self._run(*self._gather(head=part is not None), inputs, state, cu_seqlens, part)
 
-    def _run(self, inputs: list[torch.Tensor], state: State | None, cu_seqlens: torch.Tensor | None,
-             part: str | None) -> tuple[torch.Tensor, State | None]:
+    def _run(self, weights: list[torch.Tensor], called: list[str], inputs: list[torch.Tensor], state: State | None,
+             cu_seqlens: torch.Tensor | None, part: str | None) -> tuple[torch.Tensor, State | None]:
         device = inputs[0].device.type
         autocast = _AUTOCAST[torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else ""
         if state is not None and tuple(state) != self._state_names:
             raise ValueError(f"[state] expected {', '.join(self._state_names) or 'none'}, got {', '.join(state) or 'no tensor'}")
         tensors = [] if state is None else list(state.values())
-        results = torch.ops.cortado.part(part or self.part, autocast, self.training, self._weights(), inputs, tensors,
-                                         cu_seqlens)
+        call = (part or self.part, autocast, self.training, weights, inputs, tensors, cu_seqlens)
+        if called:
+            number = next(_numbers)
+            _calls[number] = (self, cu_seqlens)
+            try:
+                results = torch.ops.cortado.part_calling(*call, called, number)
+            finally:
+                del _calls[number]
+        else:
+            results = torch.ops.cortado.part(*call)
         return results[0], None if state is None else dict(zip(state, results[1:], strict=True))
 
     def zero_state(self, rows: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
         """The state before the first token, for `rows` sequences: of inputs of this type on this device (the weights' unless
         said)."""
-        weight = self._weights()[0]
+        weight = self._gather()[0][0]
         dtype, device = dtype or weight.dtype, device or weight.device
         zeros = torch.ops.cortado.part_zero_state(self.part, rows, torch.empty(0, dtype=dtype, device=device))
         return dict(zip(self._state_names, zeros, strict=True))

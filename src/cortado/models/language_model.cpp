@@ -57,7 +57,7 @@ Tensor LanguageModel::loss_of(const Tensor& hidden, const Tensor& targets) const
     last = last.index_select(0, counted);
     wanted = wanted.index_select(0, counted);
   }
-  if (weight_format() != WeightFormat::kPlain) return loss_by_logits(last, wanted);
+  if (weight_format() != WeightFormat::kPlain || (head_ && !head_->plain())) return loss_by_logits(last, wanted);
   const Tensor& weight = head_ ? head_->weight : embedding()->weight;
   return linear_cross_entropy(last, weight, head_bias(), wanted, config().final_softcap);
 }

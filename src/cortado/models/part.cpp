@@ -1,7 +1,6 @@
 #include "cortado/models/part.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -9,6 +8,8 @@
 #include "cortado/mechanisms/registry.h"
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/dtype.h"
+#include "cortado/nn/initialization.h"
+#include "cortado/nn/matrix.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {
@@ -115,34 +116,29 @@ class EndsPart : public Part {
 struct Shell {
   std::unique_ptr<Part> part;
   std::vector<Tensor*> places;
-  SequenceState zero;  // of no rows: the names of its tensors
+  std::map<std::string, MatrixModule*> maps;  // linear maps and embeddings
+  SequenceState zero;                         // of no rows: the names of its tensors
 };
 
-// Making modules draws weights that nobody wants: torch's generator is left as it was.
-class KeptGenerator {
+// What is computed while one exists is real, whatever traces: it would give tensors without memory.
+class Untraced {
  public:
-  KeptGenerator() : generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
-  }
-  ~KeptGenerator() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  KeptGenerator(const KeptGenerator&) = delete;
-  KeptGenerator& operator=(const KeptGenerator&) = delete;
+  Untraced() : guard_(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})) {}
 
  private:
-  at::Generator generator_;
-  Tensor state_;
+  c10::impl::ExcludeDispatchKeyGuard guard_;
 };
 
 Shell make_shell(const std::string& text) {
+  const Untraced untraced;  // it outlives whatever traces now
   const KeptGenerator kept;
   const SkipInitialization skip;
-  Shell shell{.part = Part::make(text), .places = {}, .zero = {}};
+  Shell shell{.part = Part::make(text), .places = {}, .maps = {}, .zero = {}};
   shell.places = weight_places(shell.part->module());
   for (Tensor* place : shell.places) *place = at::empty_like(*place, place->options().device(at::kMeta));
+  for (const auto& module : shell.part->module().named_modules()) {
+    if (auto* map = dynamic_cast<MatrixModule*>(module.value().get())) shell.maps[module.key()] = map;
+  }
   shell.zero = shell.part->state_layout().zeros(shell.part->state_name(), 0, at::kFloat);
   return shell;
 }
@@ -178,12 +174,40 @@ class Shells {
   }
 };
 
+// For the time of a call others compute in some maps' places.
+class Replaced {
+ public:
+  Replaced(const Shell& shell, const PartCall& call) {
+    for (const std::string& name : call.called) {
+      const auto found = shell.maps.find(name);
+      fail_input_if(found == shell.maps.end(), "[part] no linear map or embedding is called ", name);
+      maps_.push_back(found->second);
+    }
+    for (size_t i = 0; i < maps_.size(); ++i) {
+      maps_[i]->compute_by([&call, &name = call.called[i]](const Tensor& x) { return call.inner(name, x); });
+    }
+  }
+  ~Replaced() {
+    for (MatrixModule* map : maps_) map->compute_by({});
+  }
+  Replaced(const Replaced&) = delete;
+  Replaced& operator=(const Replaced&) = delete;
+
+ private:
+  std::vector<MatrixModule*> maps_;
+};
+
 void check_call(const PartCall& call, const Shell& shell) {
   const auto weights = named_weights(shell.part->module());
   fail_input_if(call.weights.size() != weights.size(), "[part] expected ", weights.size(), " weights, got ",
                 call.weights.size());
+  const auto is_called = [&](const std::string& weight) {
+    const std::string module = weight.substr(0, weight.find_last_of('.'));
+    return std::find(call.called.begin(), call.called.end(), module) != call.called.end();
+  };
   for (size_t i = 0; i < weights.size(); ++i) {
     const Tensor& given = call.weights[i];
+    if (given.numel() == 0 && is_called(weights[i].key())) continue;  // whose module keeps something else
     fail_input_if(given.sizes() != shell.places[i]->sizes() || !given.is_floating_point(), "[part] expected ",
                   weights[i].key(), " of the shape ", shell.places[i]->sizes(), ", got ", given.scalar_type(), " ",
                   given.sizes());
@@ -239,6 +263,7 @@ std::vector<Tensor> run_part(const PartCall& call) {
   std::vector<Tensor> results;
   {
     const Borrowed borrowed(shell->places, call.weights);
+    const Replaced replaced(*shell, call);
     const auto type = call.autocast.empty() ? at::kFloat : dtype_of(call.autocast);
     const Autocast autocast(call.inputs[0].device(), type);
     const Batch batch{.cu_seqlens = call.cu_seqlens, .training = call.training};
@@ -265,6 +290,14 @@ std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const
   std::vector<Tensor> all;
   for (const auto& [name, tensor] : zero.tensors()) all.push_back(tensor);
   return all;
+}
+
+std::vector<int64_t> part_places(const std::string& part, const std::vector<int64_t>& now, int64_t tokens) {
+  const Untraced untraced;
+  auto shell = Shells::take(part);
+  std::vector<int64_t> places = shell->part->state_layout().places_after(now, tokens);
+  Shells::give_back(part, std::move(shell));
+  return places;
 }
 
 }  // namespace cortado

@@ -2,6 +2,7 @@
 // own both.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,6 +44,10 @@ struct PartCall {
   bool training = false;
   std::vector<Tensor> weights, inputs, state;
   OptionalTensor cu_seqlens;
+  // Linear maps and embeddings, by their names in the part, that are called where they are whoever asks keeps them: `inner`
+  // gets the name and what goes in. Their weights may be empty, but for an embedding's that is a tied head as well.
+  std::vector<std::string> called = {};
+  std::function<Tensor(const std::string& name, const Tensor& x)> inner = {};
 };
 
 // The result, and the state after it (StateLayout::trimmed), if one was given: new tensors, none of which is one of the
@@ -51,5 +56,8 @@ std::vector<Tensor> run_part(const PartCall& call);
 
 // The state before the first token, for inputs of the type and on the device of `like`: the layout's tensors in its order.
 std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const Tensor& like);
+
+// How many places each of the state's tensors will have after `tokens` more (StateLayout::places_after), of `now`.
+std::vector<int64_t> part_places(const std::string& part, const std::vector<int64_t>& now, int64_t tokens);
 
 }  // namespace cortado

@@ -24,6 +24,21 @@ Tensors part_kernel(const std::string& part, const std::string& autocast, bool t
   return run_part({part, autocast, training, weights.vec(), inputs.vec(), state.vec(), cu_seqlens});
 }
 
+// The same with modules of Python's in the places of linear maps and embeddings: `inner` finds them by `caller`.
+Tensors part_calling(const std::string& part, const std::string& autocast, bool training, at::TensorList weights,
+                     at::TensorList inputs, at::TensorList state, const OptionalTensor& cu_seqlens,
+                     std::vector<std::string> called, int64_t caller) {
+  static const auto inner = c10::Dispatcher::singleton()
+                                .findSchemaOrThrow("cortado::inner", "")
+                                .typed<Tensor(int64_t, std::string_view, const Tensor&)>();
+  const auto under_way = [](const Tensor& x) { return x.key_set().has(c10::DispatchKey::Python); };
+  fail_input_if(std::any_of(inputs.begin(), inputs.end(), under_way),
+                "[part] what calls modules of Python's cannot be traced");
+  PartCall call{part, autocast, training, weights.vec(), inputs.vec(), state.vec(), cu_seqlens, std::move(called), {}};
+  call.inner = [caller](const std::string& name, const Tensor& x) { return inner.call(caller, name, x); };
+  return run_part(call);
+}
+
 // The gradients of weights, inputs and state, in this order; of those that have none zeros (integers: empty).
 Tensors part_backward(const std::string& part, const std::string& autocast, bool training, at::TensorList weights,
                       at::TensorList inputs, at::TensorList state, const OptionalTensor& cu_seqlens,
@@ -135,7 +150,11 @@ class PythonPart : public torch::CustomClassHolder {
   // Weights are drawn from torch's generator, or, unless `draw`, are what memory holds.
   PythonPart(const std::string& text, bool draw) {
     std::optional<SkipInitialization> skip;
-    if (!draw) skip.emplace();
+    std::optional<KeptGenerator> kept;
+    if (!draw) {
+      skip.emplace();
+      kept.emplace();
+    }
     part_ = Part::make(text);
   }
 
@@ -194,17 +213,15 @@ std::string mechanism_list(int64_t dim, int64_t heads) {
   return all.dump();
 }
 
-std::vector<int64_t> part_places(const std::string& part, const std::vector<int64_t>& now, int64_t tokens) {
-  return Part::make(part)->state_layout().places_after(now, tokens);
-}
-
 // The config with every default filled in, checked.
 std::string full_config(const std::string& config) {
+  const KeptGenerator kept;
   return ModelConfig::from_json(parse_json(config, "config"), "config").to_json().dump();
 }
 
 void save_weights_as(const std::string& config, const std::vector<std::string>& names, at::TensorList tensors,
                      const std::string& path) {
+  const KeptGenerator kept;
   NamedTensors weights;
   fail_input_if(names.size() != tensors.size(), "[checkpoint] ", names.size(), " names, ", tensors.size(), " tensors");
   for (size_t i = 0; i < names.size(); ++i) weights.emplace_back(names[i], tensors[i].detach());
@@ -223,6 +240,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "(str part, str autocast, bool training, Tensor[] weights, Tensor[] inputs, Tensor[] state, Tensor? cu_seqlens";
   m.def(("part" + call + ") -> Tensor[]").c_str());
   m.def(("part_backward" + call + ", Tensor?[] gradients) -> Tensor[]").c_str());
+  m.def(("part_calling" + call + ", str[] called, int caller) -> Tensor[]").c_str(),
+        torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, part_calling));
+  m.def("inner(int caller, str place, Tensor x) -> Tensor");  // of Python's: cortado/_parts.py
   m.class_<PythonPart>("Part")
       .def(torch::init<const std::string&, bool>(), "", {torch::arg("part"), torch::arg("draw") = true})
       .def("weights", &PythonPart::weights)

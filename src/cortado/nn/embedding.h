@@ -13,7 +13,7 @@ class Embedding : public MatrixModule {
 
   // Of type `type`, that of the model's activations.
   Tensor forward(const Tensor& indices, at::ScalarType type) const {
-    const Tensor x = packed() ? packed()->rows(indices, type) : at::embedding(weight, indices).to(type);
+    const Tensor x = rows(indices, type);
     return scale_ == 1.0 ? x : x * at::scalar_tensor(scale_, x.options());
   }
 
@@ -21,6 +21,11 @@ class Embedding : public MatrixModule {
   Tensor logits(const Tensor& x, const OptionalTensor& bias) const { return multiply(x, bias); }
 
  private:
+  Tensor rows(const Tensor& indices, at::ScalarType type) const {
+    if (instead()) return instead()(indices).to(type);
+    return packed() ? packed()->rows(indices, type) : at::embedding(weight, indices).to(type);
+  }
+
   double scale_;
 };
 

@@ -60,7 +60,7 @@ class FeedForward : public TokenMap {
     if (!x.is_cuda()) return TokenMap::forward_onto(stream, x);
     const Tensor inner = hidden(x);
     const std::vector<token::Map> last = {{down_->weight, down_->bias, stream}};
-    if (!down_->lora() && token::gpu_multiplies(inner, last)) return token::linear(inner, last)[0];
+    if (down_->plain() && token::gpu_multiplies(inner, last)) return token::linear(inner, last)[0];
     return stream + down_->forward(inner);
   }
 
@@ -80,7 +80,7 @@ class FeedForward : public TokenMap {
   Tensor hidden(const Tensor& x) const {
     if (!gate_) return activate(up_->forward(x), activation_);
     const bool silu = activation_ == Activation::kSilu;
-    if (silu && x.is_cuda() && !gate_->lora() && !up_->lora()) {
+    if (silu && x.is_cuda() && gate_->plain() && up_->plain()) {
       const token::Map gate = {gate_->weight, gate_->bias}, up = {up_->weight, up_->bias};
       if (token::gpu_multiplies(x, {gate, up})) return token::gated_silu(x, gate, up);
     }

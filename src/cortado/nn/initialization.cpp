@@ -1,6 +1,9 @@
 #include "cortado/nn/initialization.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <cmath>
+#include <mutex>
 
 #include "cortado/nn/embedding.h"
 #include "cortado/nn/linear.h"
@@ -14,6 +17,15 @@ thread_local bool skipping = false;
 
 SkipInitialization::SkipInitialization() : before_(skipping) { skipping = true; }
 SkipInitialization::~SkipInitialization() { skipping = before_; }
+
+KeptGenerator::KeptGenerator() : generator_(at::detail::getDefaultCPUGenerator()) {
+  const std::lock_guard lock(generator_.mutex());
+  state_ = generator_.get_state();
+}
+KeptGenerator::~KeptGenerator() {
+  const std::lock_guard lock(generator_.mutex());
+  generator_.set_state(state_);
+}
 
 void draw_normal(Tensor& x, double std) {
   if (skipping) return;

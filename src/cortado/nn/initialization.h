@@ -1,6 +1,7 @@
 // How weights start. All draws come from torch's default generator.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -20,6 +21,19 @@ class SkipInitialization {
 
  private:
   bool before_;
+};
+
+// While one exists torch's generator may be drawn from: it is left as it was. For modules whose first weights nobody wants.
+class KeptGenerator {
+ public:
+  KeptGenerator();
+  ~KeptGenerator();
+  KeptGenerator(const KeptGenerator&) = delete;
+  KeptGenerator& operator=(const KeptGenerator&) = delete;
+
+ private:
+  at::Generator generator_;
+  Tensor state_;
 };
 
 // N(0, std²), in place and outside autograd.

@@ -15,6 +15,7 @@ class Linear : public MatrixModule {
   }
 
   Tensor forward(const Tensor& x) const {
+    if (instead()) return instead()(x);
     const Tensor y = multiply(x, bias);
     return lora_ ? y + lora_->forward(x) : y;
   }
@@ -26,6 +27,8 @@ class Linear : public MatrixModule {
     lora_ = register_module("lora", std::move(lora));
   }
   const std::shared_ptr<Lora>& lora() const { return lora_; }
+  // Whether it is its weight and its bias and nothing else, so that who has these need not call it.
+  bool plain() const { return !lora_ && !instead(); }
 
   OptionalTensor bias;
   // Its output is added to the residual stream: an initialisation with "scale_residual" makes it smaller.

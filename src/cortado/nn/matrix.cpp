@@ -42,7 +42,7 @@ Tensor MatrixModule::multiply(const Tensor& x, const OptionalTensor& bias) const
 }
 
 std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps) {
-  const bool plain = std::none_of(maps.begin(), maps.end(), [](const Linear* map) { return map->lora(); });
+  const bool plain = std::none_of(maps.begin(), maps.end(), [](const Linear* map) { return !map->plain(); });
   if (plain && x.is_cuda()) {
     std::vector<token::Map> few;
     for (const Linear* map : maps) few.push_back({map->weight, map->bias});

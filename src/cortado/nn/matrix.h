@@ -1,6 +1,7 @@
 // What modules with one large matrix have in common: what it is kept in.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,12 @@ class MatrixModule : public Module {
   const std::shared_ptr<NarrowWeight>& packed() const { return packed_; }
   int64_t weight_bytes() const { return packed_ ? packed_->bytes() : static_cast<int64_t>(weight.nbytes()); }
 
+  // What computes in this module's place, as long as it is set (Python's own module, models/part.h): a linear map's product
+  // with its bias, an embedding's rows.
+  using Instead = std::function<Tensor(const Tensor&)>;
+  void compute_by(Instead instead) { instead_ = std::move(instead); }
+  const Instead& instead() const { return instead_; }
+
   Tensor weight;
 
  protected:
@@ -34,6 +41,7 @@ class MatrixModule : public Module {
 
  private:
   std::shared_ptr<NarrowWeight> packed_;
+  Instead instead_;
 };
 
 }  // namespace cortado
