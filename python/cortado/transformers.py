@@ -20,7 +20,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from cortado import models
 from cortado._decoder import ModelState
-from cortado._parts import Linear, checked
+from cortado._packing import Packing, packing_of
+from cortado._parts import checked
+from cortado._tokenizer import CortadoTokenizer
 
 _OURS = ("model_type", "architectures", "transformers")  # keys of config.json beside the program's
 
@@ -112,42 +114,54 @@ class CortadoBackbone(models.LanguageModel):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
                 past_key_values: CortadoCache | None = None, use_cache: bool | None = None,
+                position_ids: torch.Tensor | None = None, seq_idx: torch.Tensor | None = None,
+                cu_seq_lens_q: torch.Tensor | None = None, cu_seq_lens_k: torch.Tensor | None = None,
                 **others: typing.Any) -> BaseModelOutputWithPast:  # fmt: skip
         refuse(others)
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
-        hidden = self.read(input_ids, mask_of(input_ids, attention_mask), cache)
+        packing = packing_of(input_ids, attention_mask, cache.length if cache is not None else 0, position_ids=position_ids,
+                             seq_idx=seq_idx, cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k)  # fmt: skip
+        hidden = self.read(input_ids, packing, cache)
         return BaseModelOutputWithPast(last_hidden_state=self.normalized(hidden), past_key_values=cache)
 
-    def read(self, tokens: torch.Tensor, mask: torch.Tensor | None, cache: CortadoCache | None) -> torch.Tensor:
-        """hidden() of the tokens that the mask has, after those of the cache, which gets what is left."""
-        state = None
-        if cache is not None:
-            state = cache.state or self.state(tokens.shape[0])
-        if mask is None:
+    def read(self, tokens: torch.Tensor, packing: Packing | None, cache: CortadoCache | None) -> torch.Tensor:
+        """hidden() of the tokens that are read, after those of the cache, which gets what is left."""
+        state = cache.state if cache is not None else None
+        one_a_row = packing is None or packing.one_a_row
+        if not one_a_row and state is not None:
+            raise ValueError("[model] a document begins behind the first token of a call that goes on from a cache")
+        if cache is not None and state is None:
+            state = self.state(tokens.shape[0] if one_a_row or packing is None else packing.bounds.shape[0] - 1)
+        if packing is None:
             x, after = self.hidden(tokens, state)
-        else:  # without the padding, one sequence after the other
-            lengths = mask.sum(1)
-            bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-            packed, after = self.hidden(tokens[mask][None], state, bounds)
-            # Padding has what the token before it has, so that the last column is that of every row's last token.
-            nearest = bounds[:-1, None] + mask.cumsum(1).sub(1).clamp(min=0)
-            x = packed[0, nearest.clamp(max=packed.shape[1] - 1)]
+        else:
+            packed, after = self.hidden(packing.pack(tokens), state, packing.bounds)
+            x = packing.unpack(packed)
         if cache is not None:
             cache.state, cache.length = after, cache.length + tokens.shape[1]
+            if packing is not None and not one_a_row:  # a row goes on from its last document
+                cache.batch_select_indices(packing.last)
         return x
 
 
 def refuse(options: dict[str, typing.Any]) -> None:
-    """What transformers may ask of other models, and what would go wrong silently here."""
-    for name in ("inputs_embeds", "output_hidden_states", "output_attentions"):
-        if options.get(name) is not None and options[name] is not False:
+    """What transformers may ask of other models, and what nobody knows: it would go wrong silently here."""
+    for name, value in options.items():
+        known = name in ("inputs_embeds", "output_hidden_states", "output_attentions", "output_router_logits")
+        if value is None or (known and value is False) or name in ("max_length_q", "max_length_k"):  # which the bounds say
+            continue
+        if known:
             raise ValueError(f"[model] {name} is not known to cortado models")
+        raise TypeError(f"[model] forward() has no argument {name!r}")
 
 
-def mask_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Which of the tokens are no padding; None: all."""
-    mask = None if attention_mask is None else attention_mask[:, -tokens.shape[1] :].bool()
-    return None if mask is None or bool(mask.all()) else mask
+def targets_of(labels: torch.Tensor, tokens: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+    """Of every token the label of the next one."""
+    if labels.shape != tokens.shape:
+        raise ValueError(f"[model] expected labels of shape {list(tokens.shape)}, as the tokens', got {list(labels.shape)}")
+    if packing is not None:
+        return packing.targets(labels)
+    return torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), -100)], 1)
 
 
 class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
@@ -176,33 +190,50 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         raise ValueError("[model] the vocabulary's size is the config's: make another model")
 
     def get_output_embeddings(self) -> torch.nn.Module | None:
-        tied = not hasattr(self.model, "head")
-        return Linear(self.model.embedding.weight, getattr(self.model, "head_bias", None)) if tied else self.model.head
+        """Of a tied model its embedding: the head has no other weight."""
+        if "head" in self.model._modules:
+            return self.model.head
+        embedding = self.model._modules["embedding"]
+        if "head_bias" in self.model._parameters:  # shown there, and no parameter of it
+            embedding.__dict__["bias"] = self.model.head_bias
+        return embedding
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
                 past_key_values: CortadoCache | None = None, labels: torch.Tensor | None = None,
                 use_cache: bool | None = None, logits_to_keep: int | torch.Tensor = 0, return_dict: bool | None = None,
-                num_items_in_batch: int | torch.Tensor | None = None,
+                num_items_in_batch: int | torch.Tensor | None = None, position_ids: torch.Tensor | None = None,
+                seq_idx: torch.Tensor | None = None, cu_seq_lens_q: torch.Tensor | None = None,
+                cu_seq_lens_k: torch.Tensor | None = None,
                 **others: typing.Any) -> CausalLMOutputWithPast | tuple[typing.Any, ...]:  # fmt: skip
-        """attention_mask [B, T] or [B, tokens before + T]: 0 for padding, which changes nothing wherever it stands. labels
-        as input_ids: the loss is the mean over the next tokens; below 0 is not counted. num_items_in_batch: what the sum is
-        divided by instead, where a step has several batches (the Trainer's gradient accumulation)."""
-        refuse(others)
+        """attention_mask [B, T] or [B, tokens before + T]: 0 for padding, which changes nothing wherever it stands.
+
+        Packed documents: position_ids that begin anew at 0, seq_idx [B, T] or cu_seq_lens_q [N+1], as DataCollatorWithFlattening
+        and TRL give them. Each is read as if it were alone, and no token is asked for the next document's first.
+
+        labels as input_ids: the loss is the mean over the next tokens; below 0 is not counted. num_items_in_batch: what the sum
+        is divided by instead, where a step has several batches (the Trainer's gradient accumulation)."""
+        refuse({**others, **{name: getattr(self.config, name, None) for name in ("output_hidden_states", "output_attentions")
+                             if others.get(name) is None}})  # fmt: skip
         use_cache = use_cache if use_cache is not None else self.config.use_cache and not self.training
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
-        mask = mask_of(input_ids, attention_mask)
-        hidden = self.model.read(input_ids, mask, cache)
+        packing = packing_of(input_ids, attention_mask, cache.length if cache is not None else 0, position_ids=position_ids,
+                             seq_idx=seq_idx, cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k)  # fmt: skip
+        hidden = self.model.read(input_ids, packing, cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        loss = None
+        loss, logits = None, None
         if labels is not None:
-            targets = torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), -100)], 1)
-            if mask is not None:  # nothing is expected of padding
-                targets = targets.masked_fill(~mask, -100)
-            loss = self.model.loss_of(hidden, targets)
+            targets = targets_of(labels, input_ids, packing)
+            if self.model.calls_head:  # once
+                logits = self.model.logits(hidden)
+                loss = models.loss_of_logits(logits, targets)
+                logits = logits[:, kept]
+            else:
+                loss = self.model.loss_of(hidden, targets)
             if num_items_in_batch is not None:
                 loss = loss * (targets >= 0).sum() / num_items_in_batch
-        logits = self.model.logits(hidden[:, kept])
-        if return_dict is False:
+        if logits is None:
+            logits = self.model.logits(hidden[:, kept])
+        if not (self.config.return_dict if return_dict is None else return_dict):
             return tuple(part for part in (loss, logits, cache) if part is not None)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 
@@ -214,30 +245,47 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = CortadoCache()
 
+    def _prepare_position_ids_for_generation(self, *_: typing.Any) -> None:
+        """The state counts; those that transformers would make go wrong behind padding on the right."""
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: typing.Any, *arguments: typing.Any, **options: typing.Any) -> typing.Any:
         """What transformers' own does; a run's folder of the program (config.json with best.safetensors or last.safetensors)
-        as well, with `memory` as cortado.load has it."""
+        as well. With `memory`, as cortado.load has it, either kind of folder."""
+        if options.get("quantization_config") is not None:
+            raise ValueError("[model] quantization_config is not known to cortado models: the program has weights of 8 and 4 bits "
+                             "(cortado generate --weights int8)")  # fmt: skip
         folder = pathlib.Path(str(pretrained_model_name_or_path))
-        own = [folder / name for name in ("best.safetensors", "last.safetensors")]
-        if not any(path.is_file() for path in own) or (folder / "model.safetensors").is_file():
-            return super().from_pretrained(pretrained_model_name_or_path, *arguments, **options)
-        return cls._from_run(folder, options)
+        own = any((folder / name).is_file() for name in ("best.safetensors", "last.safetensors"))
+        saved = any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
+        if options.get("memory") is not None and not (own or saved):
+            raise ValueError(f"[model] memory= is for a folder with a config.json and weights, which {folder} is not")
+        if (own and not saved) or options.get("memory") is not None:
+            return cls._from_folder(folder, options)
+        options.pop("memory", None)
+        return super().from_pretrained(pretrained_model_name_or_path, *arguments, **options)
 
     @classmethod
-    def _from_run(cls, folder: pathlib.Path, options: dict[str, typing.Any]) -> typing.Any:
-        dtype = options.get("dtype", options.get("torch_dtype"))
+    def _from_folder(cls, folder: pathlib.Path, options: dict[str, typing.Any]) -> typing.Any:
+        dtype = options.get("dtype") or options.get("torch_dtype")
         if isinstance(dtype, str):
             dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
         loaded = CortadoBackbone.open(folder, dtype=dtype or torch.float32, memory=options.get("memory"))
-        config = options.get("config") or CortadoConfig.from_dict({**loaded.config, "model_type": "cortado"})
+        config = options.get("config") or CortadoConfig.from_pretrained(folder)
+        for name, value in unknown(options).items():
+            if not hasattr(config, name):
+                raise TypeError(f"[model] from_pretrained has no argument {name!r}")
+            setattr(config, name, value)
         config.dtype, config.name_or_path = dtype or torch.float32, str(folder)
         config.cortado = loaded.config
         with torch.device("meta"):
             model = cls(config)
         model.model = loaded
-        stops = loaded.tokenizer.stops if loaded.tokenizer else []
-        model.generation_config = transformers.GenerationConfig(eos_token_id=stops or None)
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+        else:
+            stops = loaded.tokenizer.stops if loaded.tokenizer else []
+            model.generation_config = transformers.GenerationConfig(eos_token_id=stops or None)
         return model.to(_device(options.get("device_map"))).eval()
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *arguments: typing.Any, **options: typing.Any) -> None:
@@ -245,6 +293,17 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         super().save_pretrained(save_directory, *arguments, **options)
         if self.model.tokenizer:
             self.model.tokenizer.save(pathlib.Path(save_directory) / "tokenizer")
+
+
+def unknown(options: dict[str, typing.Any]) -> dict[str, typing.Any]:
+    """What is left of from_pretrained's options: settings of the config, or nothing that is known."""
+    read = {"config", "dtype", "torch_dtype", "memory", "device_map"}
+    # Where files come from, and how they are read, which changes nothing here.
+    of_files = {"_from_auto", "_commit_hash", "adapter_kwargs", "cache_dir", "code_revision", "force_download", "local_files_only",
+                "low_cpu_mem_usage", "proxies", "revision", "token", "trust_remote_code", "use_safetensors", "weights_only"}  # fmt: skip
+    neutral = {"attn_implementation": "eager", "subfolder": "", "ignore_mismatched_sizes": False, "output_loading_info": False}
+    return {name: value for name, value in options.items()
+            if name not in read | of_files and value is not None and (name not in neutral or value != neutral[name])}  # fmt: skip
 
 
 def _device(place: typing.Any) -> torch.device:
@@ -256,75 +315,6 @@ def _device(place: typing.Any) -> torch.device:
     if place == "auto":
         place = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(place or "cpu")
-
-
-class CortadoTokenizer(transformers.PreTrainedTokenizer):
-    """The program's tokenizer of a run, in RUN/tokenizer: any kind, with its special tokens. A text is read as the program
-    reads it; padding is the tokenizer's own, else the token that ends texts, else token 0 (the mask leaves it out)."""
-
-    vocab_files_names: typing.ClassVar[dict[str, str]] = {}
-    model_input_names: typing.ClassVar[list[str]] = ["input_ids", "attention_mask"]
-
-    def __init__(self, folder: str | os.PathLike[str], **options: typing.Any) -> None:
-        self.own = models.Tokenizer(folder)
-        self._pieces = self._name_all()
-        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
-        for role, number in self.own.special.items():
-            options.setdefault(role + "_token", None if number is None else self._pieces[number])
-        stops = self.own.stops
-        if options.get("eos_token") is None and stops:
-            options["eos_token"] = self._pieces[stops[0]]
-        if options.get("pad_token") is None:
-            options["pad_token"] = options.get("eos_token") or self._pieces[0]
-        if options.get("chat_template") is None:
-            options["chat_template"] = self.own.chat_template
-        options.pop("tokenizer_file", None)
-        super().__init__(**options)
-
-    def _name_all(self) -> list[str]:
-        """Texts of the tokens; where two have the same one, or none is a whole character, with their numbers."""
-        names: dict[str, None] = {}
-        for number in range(self.own.vocabulary):
-            text = self.own.decode([number])
-            names[text if text and "\ufffd" not in text and text not in names else f"{text}<{number}>"] = None
-        return list(names)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
-
-    def get_vocab(self) -> dict[str, int]:
-        return dict(self._ids)
-
-    def _tokenize(self, text: str, **unused: typing.Any) -> list[str]:
-        return [self._pieces[token] for token in self.own.encode(text)]
-
-    def _convert_token_to_id(self, token: str) -> int | None:
-        return self._ids.get(token, self.own.special["unk"])
-
-    def _convert_id_to_token(self, index: int) -> str:
-        return self._pieces[index]
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        return self.own.decode([self._ids[token] for token in tokens])
-
-    def _decode(self, token_ids: int | list[int], skip_special_tokens: bool = False, **unused: typing.Any) -> str:
-        return self.own.decode([token_ids] if isinstance(token_ids, int) else list(token_ids), skip_special_tokens)
-
-    def build_inputs_with_special_tokens(self, token_ids_0: list[int], token_ids_1: list[int] | None = None) -> list[int]:
-        return [*self.own.prefix, *token_ids_0, *(token_ids_1 or [])]
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *arguments: typing.Any, **options: typing.Any) -> tuple[str, ...]:
-        self.own.save(pathlib.Path(save_directory) / "tokenizer")
-        return (str(pathlib.Path(save_directory) / "tokenizer"),)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: typing.Any, *arguments: typing.Any, **options: typing.Any) -> typing.Any:
-        folder = pathlib.Path(str(pretrained_model_name_or_path))
-        if not (folder / "tokenizer").is_dir():
-            raise OSError(f"[tokenizer] {folder} has no tokenizer folder")
-        kept = ("padding_side", "truncation_side", "model_max_length", "chat_template")
-        return cls(folder / "tokenizer", name_or_path=str(folder), **{name: options[name] for name in kept if name in options})
 
 
 transformers.AutoConfig.register("cortado", CortadoConfig)

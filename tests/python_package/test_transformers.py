@@ -13,7 +13,9 @@ import torch
 import transformers
 
 import cortado.models
+import cortado.nn
 import cortado.transformers
+from cortado.models import load as cortado_load
 from cortado.transformers import CortadoConfig, CortadoForCausalLM, CortadoTokenizer
 
 PROMPTS = ["The king shall live", "And", "What is the news"]
@@ -132,6 +134,64 @@ def test_types_and_names_of_options(run):
     assert next(model.parameters()).dtype == model.dtype == torch.bfloat16
     window = CortadoForCausalLM.from_pretrained(run, dtype="float32")
     assert window.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", [name for name in cortado.nn.mechanisms() if cortado.nn._registry()[name]["causal"]])
+def test_what_was_saved_opens_in_another_type(name, tmp_path):
+    """All of it: what the saved model gives in that type."""
+    config = CortadoConfig(cortado={"vocabulary": 40, "dim": 24, "heads": 4, "layers": 1, "mixer": {"mixer": name}})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {weight.dtype for weight in again.state_dict().values()} == {torch.bfloat16}
+    tokens = torch.randint(40, (1, 9))
+    assert torch.equal(logits_of(again, tokens), logits_of(model.bfloat16(), tokens))
+
+
+def test_a_saved_folder_with_another_memory_and_in_shards(trained, tmp_path, cortado):
+    """By transformers, by cortado.load and by the program."""
+    run = trained(mixer={"mixer": "softmax"})
+    model, tokenizer = open_run(run)
+    memory = {"kind": "window", "window": 8}
+    model.generation_config.max_new_tokens = 7
+    model.save_pretrained(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="8KB")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
+    tokens = tokenizer("The king shall live and be the king", return_tensors="pt")["input_ids"]
+    expected = cortado_load(run, memory=memory)(tokens)[0]
+    assert not torch.allclose(expected, logits_of(model, tokens))
+    for folder in (tmp_path / "whole", tmp_path / "shards"):
+        window = transformers.AutoModelForCausalLM.from_pretrained(folder, memory=memory)
+        assert torch.equal(logits_of(window, tokens), expected)
+        assert window.generation_config.max_new_tokens == 7 and window.config.cortado["mixer"]["mixer"] == "sliding_window"
+        assert torch.equal(cortado_load(folder)(tokens)[0], logits_of(model, tokens))
+        done = cortado("generate", folder, "--prompt", "The king", "--n-tokens", 5, "--temperature", 0, "--memory", "window",
+                       "--window", 8)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_text())
+    (tmp_path / "shards" / index["weight_map"]["model.norm.weight"]).unlink()
+    with pytest.raises(ValueError, match="lacks the shard"):
+        cortado_load(tmp_path / "shards")
+
+
+def test_options_of_from_pretrained(run, tmp_path):
+    """What is read is taken, what changes nothing too, and nothing else."""
+    model, _ = open_run(run)
+    model.save_pretrained(tmp_path / "saved")
+    for folder in (run, tmp_path / "saved"):
+        opened = CortadoForCausalLM.from_pretrained(folder, use_cache=False, low_cpu_mem_usage=True, revision="main", token=None,
+                                                    attn_implementation="eager", device_map="cpu")  # fmt: skip
+        assert opened.config.use_cache is False
+        for options, kind, word in (
+            ({"quantization_config": {"load_in_8bit": True}}, ValueError, "quantization_config"),
+            ({"dtpye": torch.float32}, TypeError, "dtpye"),
+            ({"attn_implementation": "flash_attention_2"}, (ValueError, TypeError, ImportError), "ttn_implementation|lash"),
+            ({"memory": {"kind": "elephant"}}, ValueError, "elephant"),
+        ):
+            with pytest.raises(kind, match=word):
+                CortadoForCausalLM.from_pretrained(folder, **options)
+    with pytest.raises(ValueError, match="memory= is for a folder"):
+        CortadoForCausalLM.from_pretrained(tmp_path, memory={"kind": "window", "window": 8})
 
 
 def test_a_random_model_of_a_config():
@@ -289,16 +349,6 @@ def test_lora_of_peft(trained, root, tmp_path):
     torch.testing.assert_close(logits_of(merged, tokens), after, rtol=1e-3, atol=1e-3)
     merged.save_pretrained(tmp_path / "merged")
     torch.testing.assert_close(logits_of(CortadoForCausalLM.from_pretrained(tmp_path / "merged"), tokens), logits_of(merged, tokens))
-
-
-def test_what_adapters_cannot_do_is_refused(trained):
-    peft = pytest.importorskip("peft")
-    run = trained(mixer={"mixer": "gla"})
-    for options, word in (({"lora_dropout": 0.1}, "lora_dropout"), ({"use_dora": True, "lora_dropout": 0.0}, "DoRA")):
-        model, _ = open_run(run)
-        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q"], **options)).train()
-        with pytest.raises(ValueError, match=word):
-            adapted(input_ids=torch.ones(1, 4, dtype=torch.int64))
 
 
 def test_sft_trainer(run, root, tmp_path):

@@ -71,7 +71,7 @@ std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const 
     // A copy also where nothing is to be converted: the map is read-only, and its pages are given back.
     const auto type = learned ? options.dtype(at::kFloat) : options;  // of a student that has learned before
     weight.set_data(found->second.to(type, /*non_blocking=*/false, /*copy=*/true));
-    source.map->release(found->second.const_data_ptr(), found->second.nbytes());
+    release(source, found->second);
     const auto matrix = matrices.find(entry.key());
     if (!learned && matrix != matrices.end() && entry.key().starts_with("layers.")) {
       matrix->second->set_format(frozen, /*keep_values=*/true);
@@ -88,7 +88,7 @@ void save_converted(const ModelConfig& config, const TensorFile& source, const N
   for (const auto& [name, tensor] : learned) weights[name] = tensor.detach().cpu();
   merge_into(weights, adapters, lora);
   save_weights(config, {weights.begin(), weights.end()}, path, metadata);
-  for (const auto& [name, tensor] : source.tensors) source.map->release(tensor.const_data_ptr(), tensor.nbytes());
+  for (const auto& [name, tensor] : source.tensors) release(source, tensor);
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/formats/gguf/file.h"
 #include "cortado/models/classifier.h"
+#include "cortado/models/pretrained/folder.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/lora.h"
 #include "cortado/nn/weights.h"
@@ -36,7 +37,7 @@ void check_names(const Backbone& model, const std::map<std::string, Tensor>& ten
 }
 
 // Copies and converts what lies in the file a piece at a time: a whole embedding would be in memory twice.
-void copy_from_file(const Tensor& to, const Tensor& from, const MappedFile& map) {
+void copy_from_file(const Tensor& to, const Tensor& from, const TensorFile& file) {
   constexpr int64_t kPiece = 1 << 22;
   if (from.dim() == 0 || from.numel() == 0) {
     to.copy_(from);
@@ -46,7 +47,7 @@ void copy_from_file(const Tensor& to, const Tensor& from, const MappedFile& map)
   for (int64_t begin = 0; begin < rows; begin += most) {
     const Tensor piece = from.narrow(0, begin, std::min(most, rows - begin));
     to.narrow(0, begin, piece.size(0)).copy_(piece);
-    map.release(piece.const_data_ptr(), piece.nbytes());
+    release(file, piece);
   }
 }
 
@@ -60,13 +61,18 @@ bool exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-// RUN/best.safetensors or RUN/last.safetensors; without both RUN/model.safetensors, as transformers writes it.
+constexpr std::string_view kOthers = "/model.safetensors", kShards = "/model.safetensors.index.json";
+
+// RUN/best.safetensors or RUN/last.safetensors; without both RUN/model.safetensors or the index of its shards, as
+// transformers writes them.
 std::string weights_path(const std::string& run, const std::string& which) {
   fail_input_if(which != "best" && which != "last", "[checkpoint] expected \"best\" or \"last\", got \"", which, "\"");
   const std::string wanted = run + "/" + which + ".safetensors";
   if (exists(wanted)) return wanted;
-  const std::string last = run + "/last.safetensors", others = run + "/model.safetensors";
-  if (!exists(last) && exists(others)) return others;
+  const std::string last = run + "/last.safetensors";
+  for (const std::string_view others : {kOthers, kShards}) {
+    if (!exists(last) && exists(concat(run, others))) return concat(run, others);
+  }
   fail_input_if(!exists(last), "[checkpoint] ", run, " has no weights yet: there is no ", which, ".safetensors");
   return last;
 }
@@ -88,8 +94,15 @@ void complete(TensorFile& file, const std::string& hash) {
 }
 
 TensorFile map_checkpoint(const std::string& path, const std::string& hash) {
-  TensorFile file = map_safetensors(path);
-  if (metadata_entry(file, "format") == "pt" && path.ends_with("/model.safetensors")) complete(file, hash);
+  TensorFile file;
+  if (path.ends_with(kShards)) {
+    const auto tensors = folder_tensors(path.substr(0, path.size() - kShards.size()));
+    file.tensors.assign(tensors.begin(), tensors.end());
+    complete(file, hash);
+  } else {
+    file = map_safetensors(path);
+    if (metadata_entry(file, "format") == "pt" && path.ends_with(kOthers)) complete(file, hash);
+  }
   fail_input_if(metadata_entry(file, "format") != kFormat, "[checkpoint] ", path,
                 " is not a checkpoint of a cortado model");
   return file;
@@ -132,13 +145,17 @@ std::map<std::string, std::string> load_weights(const ModelConfig& config, Backb
     const auto matrix = matrices.find(name);
     if (matrix != matrices.end() && matrix->second->packed()) {
       matrix->second->assign(tensor);
-      file.map->release(tensor.const_data_ptr(), tensor.nbytes());
+      release(file, tensor);
     } else if (const Tensor* parameter = parameters.find(name)) {
-      copy_from_file(*parameter, tensor, *file.map);
+      copy_from_file(*parameter, tensor, file);
     }
   }
   model.set_fingerprint(metadata_entry(file, "fingerprint"));
   return file.metadata;
+}
+
+void release(const TensorFile& file, const Tensor& read) {
+  if (file.map) file.map->release(read.const_data_ptr(), read.nbytes());
 }
 
 TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config) {

@@ -36,6 +36,9 @@ std::map<std::string, std::string> load_weights(const ModelConfig& config, Backb
 // RUN's weights in their own types, as views of the file (map_safetensors); `config` is the run's. `which` as below.
 TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config);
 
+// Gives back the memory of what was read of it; of shards the system does that when it needs it.
+void release(const TensorFile& file, const Tensor& read);
+
 // The config of RUN or of a config file.
 ModelConfig read_config(const std::string& run);
 
