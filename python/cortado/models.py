@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -12,7 +13,7 @@ import typing
 import torch
 
 from cortado._decoder import Decoder, ModelState
-from cortado._parts import Embedding, Part, State, checked, one_line
+from cortado._parts import Embedding, Part, State, be_tensor, checked, one_line, plain
 
 
 class Block(Part):
@@ -58,12 +59,19 @@ class LanguageModel(Part):
         self.layers = torch.nn.ModuleList(Block(config, layer, device, dtype) for layer in range(layer_count(config)))
 
     @property
+    def calls_head(self) -> bool:
+        """Whether the head is more than its weights: an adapter, a hook, a module of another's."""
+        head = self._modules.get("head")
+        return head is not None and not plain(head)
+
+    @property
     def causal(self) -> bool:
         return bool(self.config.get("causal", True))
 
     def hidden(self, tokens: torch.Tensor, state: ModelState | None = None,
                cu_seqlens: torch.Tensor | None = None) -> tuple[torch.Tensor, ModelState | None]:
         """What the last block leaves, before the final norm: tokens int64 [B, T] -> [B, T, dim]."""
+        be_tensor(tokens, "tokens", "model")
         if tokens.dim() != 2 or tokens.dtype != torch.int64:
             raise ValueError(f"[model] expected int64 tokens [B, T], got {tokens.dtype} {list(tokens.shape)}")
         x, position = self.run([tokens], state[0] if state else None, cu_seqlens)
@@ -90,12 +98,16 @@ class LanguageModel(Part):
     def loss(self, tokens: torch.Tensor, targets: torch.Tensor, cu_seqlens: torch.Tensor | None = None) -> torch.Tensor:
         """Mean cross-entropy in nats a token; targets as tokens, below 0: not counted. Logits of a part of the vocabulary
         exist at a time."""
+        be_tensor(tokens, "tokens", "model")
+        be_tensor(targets, "targets", "model")
         if targets.shape != tokens.shape or targets.dtype != torch.int64:
             raise ValueError(f"[model] expected int64 targets {list(tokens.shape)}, got {targets.dtype} {list(targets.shape)}")
         return self.loss_of(self.hidden(tokens, None, cu_seqlens)[0], targets)
 
     def loss_of(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The same of hidden()."""
+        if self.calls_head:
+            return loss_of_logits(self.logits(hidden), targets)
         return self.run([hidden, targets], None, None, self._loss)[0]
 
     def state(self, rows: int = 1) -> ModelState:
@@ -106,18 +118,34 @@ class LanguageModel(Part):
 
     @torch.no_grad()
     def generate(self, prompt: str | torch.Tensor, tokens: int = 100, *, temperature: float = 0.0, top_k: int = 0,
-                 top_p: float = 1.0, seed: int | None = None) -> str | torch.Tensor:
-        """Goes on with a text (as text, with the run's tokenizer) or with tokens int64 [B, T] (as [B, tokens]). At
-        temperature 0 the likeliest token each time; else drawn among the `top_k` likeliest (0: all) that have `top_p` of
-        the probability together."""
-        if isinstance(prompt, str):
-            return self._continue(prompt, tokens, temperature, top_k, top_p, seed)
+                 top_p: float = 1.0, seed: int | None = None, stops: typing.Sequence[int] | None = None) -> str | torch.Tensor:
+        """Goes on with a text (as text, with the run's tokenizer) or with tokens int64 [B, T] (as [B, at most `tokens`]).
+
+        At temperature 0 the likeliest token each time; else drawn among the `top_k` likeliest (0: all) that have `top_p` of
+        the probability together: from torch's generator, or from one of its own with `seed`. stops: tokens that end a row,
+        which is filled up with the one that ended it; of a text, which ends before it, the tokenizer's unless given, as
+        `cortado generate` ends it."""
+        check_sampling(tokens, temperature, top_k, top_p)
+        draw = functools.partial(sample, temperature=temperature, top_k=top_k, top_p=top_p,
+                                 generator=None if seed is None else torch.Generator(self._device).manual_seed(seed))  # fmt: skip
+        with evaluating(self):
+            if isinstance(prompt, str):
+                return self._continue_text(prompt, tokens, draw, stops)
+            return self._continue(prompt, tokens, draw, stops or ())
+
+    def _continue_text(self, text: str, tokens: int, draw: Draw, stops: typing.Sequence[int] | None) -> str:
+        if self.tokenizer is None:
+            raise ValueError("[generate] the model has no tokenizer: give tokens")
+        ends = self.tokenizer.stops if stops is None else stops
+        read = torch.tensor([self.tokenizer.encode_document(text)], dtype=torch.int64, device=self._device)
+        written = self._continue(read, tokens, draw, ends)[0].tolist()
+        end = next((place for place, token in enumerate(written) if token in ends), len(written))
+        return self.tokenizer.decode(written[:end])
+
+    def _continue(self, prompt: torch.Tensor, tokens: int, draw: Draw, stops: typing.Sequence[int]) -> torch.Tensor:
+        be_tensor(prompt, "a prompt that is no text", "generate")
         if prompt.dim() != 2 or prompt.shape[1] == 0:
             raise ValueError(f"[generate] expected at least one token a row, got {list(prompt.shape)}")
-        generator = torch.Generator(prompt.device)
-        generator.manual_seed(torch.seed() if seed is None else seed)
-        was_training = self.training
-        self.eval()
         state = self.state(prompt.shape[0])
         found: list[torch.Tensor] = []
         for part in prompt.split(512, dim=1):
@@ -125,20 +153,22 @@ class LanguageModel(Part):
             state = typing.cast(ModelState, after)
         logits = self.logits(x[:, -1:])[:, 0]
         decoder = Decoder(functools.partial(LanguageModel.forward, self), state)  # a subclass's forward may be another
+        ends = torch.tensor(list(stops), dtype=torch.int64, device=prompt.device)
+        ended = torch.zeros(prompt.shape[0], 1, dtype=torch.bool, device=prompt.device)
         for _ in range(tokens):
             if found:
                 logits = decoder(found[-1])
-            found.append(sample(logits, temperature, top_k, top_p, generator))
-        self.train(was_training)
+            token = draw(logits)
+            found.append(torch.where(ended, found[-1], token) if found else token)
+            if stops:
+                ended = torch.isin(found[-1], ends)
+                if bool(ended.all()):
+                    break
         return torch.cat(found, 1) if found else prompt[:, :0]
 
-    def _continue(self, text: str, tokens: int, *sampling: typing.Any) -> str:
-        if self.tokenizer is None:
-            raise ValueError("[generate] the model has no tokenizer: give tokens")
-        read = torch.tensor([self.tokenizer.encode_document(text)], dtype=torch.int64, device=self.embedding.weight.device)
-        names = ("temperature", "top_k", "top_p", "seed")
-        written = self.generate(read, tokens, **dict(zip(names, sampling, strict=True)))
-        return self.tokenizer.decode(typing.cast(torch.Tensor, written)[0].tolist())
+    @property
+    def _device(self) -> torch.device:
+        return next(self.parameters()).device
 
     @classmethod
     def open(cls, run: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
@@ -176,6 +206,38 @@ class LanguageModel(Part):
         (folder / "best.safetensors").unlink(missing_ok=True)
         if self.tokenizer:
             self.tokenizer.save(folder / "tokenizer")
+
+
+def loss_of_logits(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in nats a token of logits [B, T, V]; targets [B, T] below 0 are not counted."""
+    wanted = targets.flatten().clamp(min=-1)
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    total = torch.nn.functional.cross_entropy(wide.flatten(0, 1), wanted, ignore_index=-1, reduction="sum")
+    return total / (wanted >= 0).sum().clamp(min=1)
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> typing.Iterator[None]:
+    """Every module of it in evaluation, and as it was afterwards, whatever happens."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def check_sampling(tokens: int, temperature: float, top_k: int, top_p: float) -> None:
+    for name, value, fits, expected in (
+        ("tokens", tokens, tokens >= 0, "0 or more"), ("temperature", temperature, temperature >= 0, "0 or more"),
+        ("top_k", top_k, top_k >= 0, "0 or more"), ("top_p", top_p, 0 < top_p <= 1, "above 0, at most 1"),
+    ):  # fmt: skip
+        if not fits:
+            raise ValueError(f"[generate] {name} must be {expected}, got {value}")
+
+
+Draw = typing.Callable[[torch.Tensor], torch.Tensor]  # logits [B, V] -> tokens int64 [B, 1]
 
 
 def sample(logits: torch.Tensor, temperature: float, top_k: int, top_p: float,

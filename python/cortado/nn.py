@@ -19,10 +19,11 @@ import typing
 
 import torch
 
-from cortado._parts import Part, State
+from cortado._parts import Part, State, be_tensor
 
 _UPPER = {"gla": "GLA", "abc": "ABC", "kda": "KDA", "rg_lru": "RGLRU", "lola": "LoLA", "lolcats": "LoLCATs", "rwkv4": "RWKV4",
           "rwkv6": "RWKV6", "hgrn2": "HGRN2", "h3": "H3", "s5": "S5"}  # fmt: skip
+_ROTARY = ("rotary", "rope_theta", "rope_scaling")
 _SIZES = {"dim": 64, "heads": 4}  # of the models for which documentation says what settings are unless given
 
 
@@ -31,28 +32,38 @@ class Mixer(Part):
 
     heads: where the settings do not say otherwise. layer, layers: its place in a model, which some initialisations depend
     on. causal=False: the bidirectional form of mechanisms that have one; it has no state. rotary: rotary positions on
-    queries and keys, where the mechanism has these, with rope_theta and rope_scaling as in a model's config. Settings that
-    are wrong: ValueError."""
+    queries and keys, with rope_theta and rope_scaling as in a model's config; None: as the mechanism has them. Settings
+    that are wrong, or that the mechanism does not have: ValueError."""
 
     mechanism: str = ""
 
     def __init__(self, dim: int, heads: int = 1, *, layer: int = 0, layers: int = 1, causal: bool = True,
-                 rotary: bool = False, rope_theta: float = 10000.0, rope_scaling: dict[str, typing.Any] | None = None,
+                 rotary: bool | None = None, rope_theta: float | None = None,
+                 rope_scaling: dict[str, typing.Any] | None = None,
                  device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                  **settings: typing.Any) -> None:  # fmt: skip
         if not self.mechanism:
             raise TypeError("cortado.nn.Mixer is the base of all: use one of " + ", ".join(__all__[3:]))
-        text = {"part": "mixer", "settings": {"mixer": self.mechanism, **settings}, "dim": dim, "heads": heads, "layer": layer,
-                "layers": layers, "causal": causal, "rotary": rotary, "rope_theta": rope_theta,
-                "rope_scaling": rope_scaling or {}}  # fmt: skip
+        if rotary is False or (rotary is None and _default(self.mechanism, "rotary") is False):
+            for name, value in (("rope_theta", rope_theta), ("rope_scaling", rope_scaling)):
+                if value is not None and value != _default(self.mechanism, name):
+                    raise ValueError(f"[{self.mechanism}] {name} is for rotary positions: give rotary=True as well")
+        settings |= {"rotary": rotary, "rope_theta": rope_theta, "rope_scaling": rope_scaling}
+        absent = {*_ROTARY, *_of_sizes(self.mechanism)}
+        given = {name: value for name, value in settings.items() if value is not None or name not in absent}
+        text = {"part": "mixer", "settings": {"mixer": self.mechanism, **given}, "dim": dim, "heads": heads, "layer": layer,
+                "layers": layers, "causal": causal}  # fmt: skip
         super().__init__(text, device, dtype)
         self.dim, self.causal = dim, causal
 
     def forward(self, x: torch.Tensor, state: State | typing.Literal[False] | None = None,
                 cu_seqlens: torch.Tensor | None = None) -> tuple[torch.Tensor, State | None]:
         """y [B, T, dim], and the state after it: None of a bidirectional layer, and where `state` is False."""
+        be_tensor(x, "x", self.mechanism)
         if x.dim() != 3 or x.shape[2] != self.dim or not x.is_floating_point():
             raise ValueError(f"[{self.mechanism}] expected x of shape [B, T, {self.dim}], got {x.dtype} {list(x.shape)}")
+        if cu_seqlens is not None:
+            be_tensor(cu_seqlens, "cu_seqlens", self.mechanism)
         if state is None and self.causal:
             rows = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
             state = self.zero_state(rows, x.dtype, x.device)
@@ -65,9 +76,20 @@ class Mixer(Part):
 
 
 @functools.cache
-def _registry() -> dict[str, dict[str, typing.Any]]:
-    listed = json.loads(torch.ops.cortado.mechanisms(_SIZES["dim"], _SIZES["heads"]))
-    return {mechanism["name"]: mechanism for mechanism in listed}
+def _registry(dim: int = _SIZES["dim"], heads: int = _SIZES["heads"]) -> dict[str, dict[str, typing.Any]]:
+    return {mechanism["name"]: mechanism for mechanism in json.loads(torch.ops.cortado.mechanisms(dim, heads))}
+
+
+@functools.cache
+def _of_sizes(mechanism: str) -> frozenset[str]:
+    """Settings that depend on the layer's sizes unless they are given."""
+    others = [_registry(2 * _SIZES["dim"], _SIZES["heads"]), _registry(_SIZES["dim"], 2 * _SIZES["heads"])]
+    defaults = [{it["name"]: it["default"] for it in listed[mechanism]["settings"]} for listed in (_registry(), *others)]
+    return frozenset(name for name, default in defaults[0].items() if any(other[name] != default for other in defaults[1:]))
+
+
+def _default(mechanism: str, setting: str) -> typing.Any:
+    return next((it["default"] for it in _registry()[mechanism]["settings"] if it["name"] == setting), None)
 
 
 def class_name(mechanism: str) -> str:
@@ -82,16 +104,18 @@ def _describe(facts: dict[str, typing.Any]) -> str:
     for setting in facts["settings"]:
         expected = " | ".join(repr(word) for word in setting["words"]) or setting["expected"]
         unless = "" if setting["default"] is None else f"; {setting['default']!r}"
+        unless += " (of these sizes)" if setting["name"] in _of_sizes(facts["name"]) else ""
         lines.append(f"    {setting['name']}: {expected}{unless}")
     return "\n".join(lines) + "\n\n" + "Arguments that all mechanisms have: see cortado.nn.Mixer."
 
 
 def _signature(facts: dict[str, typing.Any]) -> inspect.Signature:
-    parameters = list(inspect.signature(Mixer.__init__).parameters.values())
-    own = {parameter.name for parameter in parameters}
-    settings = [inspect.Parameter(setting["name"], inspect.Parameter.KEYWORD_ONLY, default=setting["default"])
-                for setting in facts["settings"] if setting["name"] not in own]  # fmt: skip
-    return inspect.Signature([*parameters[:-1], *settings])
+    """What each setting is unless given; None where that depends on the sizes."""
+    defaults = {it["name"]: None if it["name"] in _of_sizes(facts["name"]) else it["default"] for it in facts["settings"]}
+    common = [it for it in inspect.signature(Mixer.__init__).parameters.values() if it.name not in (*_ROTARY, "settings")]
+    settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in defaults.items()
+                if name not in {it.name for it in common}]  # fmt: skip
+    return inspect.Signature([*common, *settings])
 
 
 @functools.cache

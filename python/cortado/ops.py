@@ -18,6 +18,9 @@ TypeError. Sizes: B sequences, T tokens, H heads, K channels of a key, V of a va
 
 from __future__ import annotations
 
+import functools
+import inspect
+import numbers
 import typing
 
 import torch
@@ -32,6 +35,43 @@ __all__ = ["abc", "blurry_window", "delta_scan", "elementwise_scan", "gated_scan
            "normalized_linear", "short_conv", "slot_scan", "window_attention"]
 
 
+_P = typing.ParamSpec("_P")
+_R = typing.TypeVar("_R")
+_KINDS: dict[str, type] = {"Tensor": Tensor, "bool": bool, "int": numbers.Integral, "float": numbers.Real, "typing.Literal": str}
+
+_NAMES = {"Tensor": "a tensor", "typing.Literal": "a string"}
+
+
+def _wrong_type(function: typing.Callable[..., typing.Any], arguments: typing.Any, named: typing.Any) -> str | None:
+    """The first argument that is not of the type that the function says, in one line."""
+    try:
+        given = inspect.signature(function).bind(*arguments, **named).arguments
+    except TypeError:  # Python's own line says which is missing or too many
+        return None
+    for name, value in given.items():
+        kind = str(function.__annotations__[name]).partition("[")[0].removesuffix(" | None")
+        if not isinstance(value, _KINDS[kind]) and not (value is None and "None" in str(function.__annotations__[name])):
+            return f"[{function.__name__}] {name} must be {_NAMES.get(kind, kind)}, got {type(value).__name__}"
+    return None
+
+
+def _typed(function: typing.Callable[_P, _R]) -> typing.Callable[_P, _R]:
+    """A wrong type is a TypeError of one line: torch's own prints all numbers of what it was given."""
+
+    @functools.wraps(function)
+    def call(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return function(*arguments, **named)
+        except (RuntimeError, TypeError):
+            wrong = _wrong_type(function, arguments, named)
+            if wrong is None:
+                raise
+        raise TypeError(wrong)
+
+    return call
+
+
+@_typed
 def gated_scan(q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, *, read: typing.Literal["key", "value"] = "key",
                scale: float | None = None, bonus: Tensor | None = None, initial_state: Tensor | None = None,
                cu_seqlens: Tensor | None = None, reverse: bool = False) -> tuple[Tensor, Tensor]:
@@ -50,6 +90,7 @@ def gated_scan(q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, *, read
                            cu_seqlens=cu_seqlens, reverse=reverse)
 
 
+@_typed
 def slot_scan(q: Tensor, w: Tensor, x: Tensor, decay: Tensor, *, read: typing.Literal["slot", "channel"] = "slot",
               scale: float | None = None, initial_state: Tensor | None = None,
               cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -66,6 +107,7 @@ def slot_scan(q: Tensor, w: Tensor, x: Tensor, decay: Tensor, *, read: typing.Li
                           cu_seqlens=cu_seqlens)
 
 
+@_typed
 def delta_scan(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None = None, *, scale: float | None = None,
                initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The delta rule, with gates: what is written is what the state does not know yet (DeltaNet, Gated DeltaNet, KDA).
@@ -81,6 +123,7 @@ def delta_scan(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None =
                            cu_seqlens=cu_seqlens)
 
 
+@_typed
 def window_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, causal: bool = True,
                      scale: float | None = None, softcap: float | None = None, extra_k: Tensor | None = None,
                      extra_v: Tensor | None = None, extra_mask: Tensor | None = None, cu_seqlens: Tensor | None = None,
@@ -102,6 +145,7 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = No
                                  cu_seqlens_k=cu_seqlens_k)
 
 
+@_typed
 def elementwise_scan(log_a: Tensor, b: Tensor, *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
                      reverse: bool = False) -> tuple[Tensor, Tensor]:
     """A linear recurrence of every channel by itself: RG-LRU, S5, HGRN.
@@ -115,6 +159,7 @@ def elementwise_scan(log_a: Tensor, b: Tensor, *, initial_state: Tensor | None =
                                  reverse=reverse)
 
 
+@_typed
 def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: typing.Literal["none", "silu"] = "none",
                initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A causal convolution of every channel over its last W inputs, as Mamba and the delta-rule models have before their
@@ -129,6 +174,7 @@ def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activat
                            cu_seqlens=cu_seqlens)
 
 
+@_typed
 def latte(query_logits: Tensor, key_logits: Tensor, v: Tensor, *, causal: bool = True, state: Tensor | None = None,
           normalizer: Tensor | None = None, maximum: Tensor | None = None,
           cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -146,6 +192,7 @@ def latte(query_logits: Tensor, key_logits: Tensor, v: Tensor, *, causal: bool =
                       cu_seqlens=cu_seqlens)
 
 
+@_typed
 def macchiato(query_logits: Tensor, key_logits: Tensor, v: Tensor, window_q: Tensor, window_k: Tensor, *, window: int,
               scale: float | None = None, causal: bool = True, past_k: Tensor | None = None, past_v: Tensor | None = None,
               past_length: Tensor | None = None, state: Tensor | None = None, normalizer: Tensor | None = None,
@@ -164,6 +211,7 @@ def macchiato(query_logits: Tensor, key_logits: Tensor, v: Tensor, window_q: Ten
                           maximum=maximum, cu_seqlens=cu_seqlens)
 
 
+@_typed
 def blurry_window(q: Tensor, k: Tensor, v: Tensor, *, slots: int, period: int, decay: bool = True, scale: float | None = None,
                   key_state: Tensor | None = None, value_state: Tensor | None = None, position: Tensor | None = None,
                   cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,6 +230,7 @@ def blurry_window(q: Tensor, k: Tensor, v: Tensor, *, slots: int, period: int, d
                               cu_seqlens=cu_seqlens)
 
 
+@_typed
 def gated_slot(q: Tensor, k: Tensor, v: Tensor, s: Tensor, g: Tensor, *, scale: float | None = None,
                key_state: Tensor | None = None, value_state: Tensor | None = None,
                cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -197,6 +246,7 @@ def gated_slot(q: Tensor, k: Tensor, v: Tensor, s: Tensor, g: Tensor, *, scale: 
                            cu_seqlens=cu_seqlens)
 
 
+@_typed
 def abc(q: Tensor, k: Tensor, v: Tensor, s: Tensor, *, scale: float | None = None, key_state: Tensor | None = None,
         value_state: Tensor | None = None, normalizer: Tensor | None = None, maximum: Tensor | None = None,
         cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -212,6 +262,7 @@ def abc(q: Tensor, k: Tensor, v: Tensor, s: Tensor, *, scale: float | None = Non
                     maximum=maximum, cu_seqlens=cu_seqlens)
 
 
+@_typed
 def normalized_linear(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, eps: float = 0.0, state: Tensor | None = None,
                       normalizer: Tensor | None = None,
                       cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,6 +278,7 @@ def normalized_linear(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, e
                                   cu_seqlens=cu_seqlens)
 
 
+@_typed
 def lolcats(q: Tensor, k: Tensor, v: Tensor, phi_q: Tensor, phi_k: Tensor, window_factor: Tensor, *, window: int,
             layout: typing.Literal["sliding", "terrace"] = "sliding",
             mixture: typing.Literal["lolcats", "gated", "plain"] = "lolcats", scale: float | None = None,

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import typing
 
 import pytest
 import torch
@@ -143,6 +144,69 @@ def test_generation(run):
     assert model.tokenizer.decode(model.tokenizer.encode(TEXT)) == TEXT
 
 
+def test_it_stops_where_the_program_stops(run):
+    """At the tokens that end texts; a row that has ended is filled up with its own."""
+    model = load(run)
+    tokens = torch.tensor([model.tokenizer.encode("The king"), model.tokenizer.encode("And then")])
+    free = model.generate(tokens, 12)
+    stop = free[0, 4].item()
+    first = [row.tolist().index(stop) if stop in row.tolist() else 12 for row in free]
+    found = model.generate(tokens, 12, stops=[stop])
+    assert found.shape == (2, min(12, max(first) + 1))
+    for row, end in enumerate(first):
+        assert torch.equal(found[row, : end + 1], free[row, : end + 1]) and (found[row, end:] == stop).all()
+
+    class Ends:
+        """The run's tokenizer, with a token that ends texts."""
+
+        stops: typing.ClassVar[list[int]] = [stop]
+
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+    text, tokenizer = model.generate("The king", 12), model.tokenizer
+    model.tokenizer = Ends()
+    assert model.generate("The king", 12) == tokenizer.decode(free[0, : first[0]].tolist()) != text
+    assert model.generate("The king", 12, stops=[]) == text
+
+
+def test_it_leaves_everything_as_it_was(run):
+    """The modes of all modules, after an exception as well, and torch's generator."""
+    model = load(run).train()
+    model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    tokens = torch.tensor([model.tokenizer.encode("The king")])
+    for options in ({}, {"temperature": 1.0, "seed": 3}):
+        model.generate(tokens, 4, **options)
+        assert torch.equal(torch.get_rng_state(), before) and modes == [module.training for module in model.modules()]
+    with pytest.raises(Exception, match="range|vocabulary"):
+        model.generate(torch.full((1, 3), 10**6), 4)
+    assert modes == [module.training for module in model.modules()]
+    load(run)
+    load(run, memory=None)
+    assert torch.equal(torch.get_rng_state(), before)
+    # Without a seed torch's own generator says what is drawn, and nothing else.
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        drawn.append(model.generate(tokens, 12, temperature=1.0))
+    assert torch.equal(*drawn) and not torch.equal(torch.get_rng_state(), before)
+
+
+def test_models_of_another_default_type():
+    """All weights have it, whatever they begin as."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        for mixer in ("rwkv6", "mamba", "h3", "performer"):
+            if mixer in cortado.nn.mechanisms():
+                model = cortado.models.LanguageModel({"vocabulary": 50, "dim": 24, "heads": 4, "layers": 1, "mixer": {"mixer": mixer}})
+                assert {weight.dtype for weight in model.state_dict().values()} == {torch.float64}
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_another_memory_on_the_same_weights(trained):
     run = trained(mixer={"mixer": "softmax"})
     exact, window = load(run), load(run, memory={"kind": "window", "window": 8})
@@ -179,6 +243,11 @@ def test_what_is_wrong_is_said(run, tmp_path):
         (lambda: model(torch.full((1, 3), 10**6)), (RuntimeError, IndexError), "out of range|vocabulary"),
         (lambda: model.loss(torch.ones(1, 3, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64)), ValueError, "targets"),
         (lambda: model.generate(torch.ones(1, 0, dtype=torch.int64)), ValueError, "at least one"),
+        (lambda: model.generate([1, 2]), TypeError, "must be a tensor, got list"),
+        (lambda: model([[1, 2]]), TypeError, "tokens must be a tensor, got list"),
+        (lambda: model.generate("x", temperature=-1.0), ValueError, "temperature"),
+        (lambda: model.generate("x", top_p=0.0, temperature=1.0), ValueError, "top_p"),
+        (lambda: model.generate("x", -1), ValueError, "tokens"),
         (lambda: cortado.models.LanguageModel({"dim": 8}), ValueError, "layers|vocabulary"),
         (lambda: cortado.models.LanguageModel({**model.config, "from_the_future": 1}), ValueError, "from_the_future"),
         (lambda: cortado.models.LanguageModel({**model.config, "mixer": {"mixer": "hyena"}}), ValueError, "hyena"),

@@ -13,7 +13,7 @@ import cortado.nn
 NAMES = cortado.nn.mechanisms()
 # So few tokens that all of their parts take part in a short text.
 SMALL = {"lolcats": {"window": 4}, "lola": {"chunk": 4, "cache": 3}}
-FIVE = [name for name in ("latte", "macchiato", "gla", "blurry_window", "lola", "softmax", "mamba2") if name in NAMES]
+FIVE = [name for name in ("latte", "macchiato", "gla", "blurry_window", "lolcats", "lola", "softmax", "mamba2") if name in NAMES]
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +99,51 @@ def test_as_the_readme_has_it():
     assert window.default == 129 and cortado.nn.Macchiato(8, heads=2).extra_repr() == "8, heads=2"
     y, state = cortado.nn.Macchiato(64, heads=8, latents=128, window=129)(torch.randn(1, 8, 64))
     assert y.shape == (1, 8, 64) and isinstance(state, dict)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_signature_shows_is_what_is_taken(name):
+    """A layer with every default given is the one without: same weights, same numbers. None: the sizes say it."""
+    made = getattr(cortado.nn, cortado.nn.class_name(name))
+    shown = inspect.signature(made).parameters
+    own = {setting["name"]: setting["default"] for setting in facts(name)["settings"]}
+    given = {key: it.default for key, it in shown.items() if key in own and key != "heads" and own[key] is not None}
+    torch.manual_seed(3)
+    expected = made(48, 4, causal=facts(name)["causal"], dtype=torch.float64)
+    torch.manual_seed(3)
+    try:
+        module = made(48, 4, causal=facts(name)["causal"], dtype=torch.float64, **given)
+    except ValueError as error:  # the default of a setting that only stands beside another one's other value
+        assert "unknown key" in str(error)
+        key = str(error).partition('unknown key "')[2].partition('"')[0]
+        torch.manual_seed(3)
+        module = made(48, 4, causal=facts(name)["causal"], dtype=torch.float64, **{it: given[it] for it in given if it != key})
+    x = torch.randn(1, 9, 48, dtype=torch.float64)
+    assert torch.equal(module(x, state=False)[0], expected(x, state=False)[0])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if any(it["name"] == "rotary" for it in facts(name)["settings"])])
+def test_rotary_is_what_is_said(name):
+    x = inputs(1, 9)
+    with_it, without, unsaid = (layer(name, **options)(x, state=False)[0] for options in ({"rotary": True}, {"rotary": False}, {}))
+    shown = inspect.signature(getattr(cortado.nn, cortado.nn.class_name(name))).parameters["rotary"].default
+    assert torch.equal(unsaid, with_it if shown else without) and not torch.allclose(with_it, without)
+    other = layer(name, rotary=True, rope_theta=10.0)(x, state=False)[0]
+    assert not torch.allclose(other, with_it)
+    with pytest.raises(ValueError, match="give rotary=True"):
+        layer(name, rotary=False, rope_theta=10.0)
+
+
+def test_importing_and_asking_draws_nothing():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    cortado.nn._registry.__wrapped__()
+    inspect.signature(cortado.nn.GLA)
+    with torch.device("meta"):
+        cortado.nn.RGLRU(24, heads=4)
+    layer_of = torch.device("meta")
+    cortado.nn.mixer("mamba2", 24, 4, device=layer_of)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -247,6 +292,9 @@ REFUSED = [
     (lambda: cortado.nn.Latte(64, heads=5), ValueError, "heads"),
     (lambda: cortado.nn.Latte(64, heads="four"), ValueError, "heads"),
     (lambda: cortado.nn.Latte(), TypeError, "dim"),
+    (lambda: cortado.nn.GLA(8, heads=2, rotary=True), ValueError, "rotary"),
+    (lambda: cortado.nn.GLA(8, heads=2)(torch.ones(1, 2, 8).numpy()), TypeError, "x must be a tensor, got ndarray"),
+    (lambda: cortado.nn.GLA(8, heads=2)(torch.ones(1, 2, 8), cu_seqlens=[0, 2]), TypeError, "cu_seqlens must be a tensor"),
     (lambda: cortado.nn.mixer("lattes", 8), ValueError, "lattes"),
     (lambda: cortado.nn.Mixer(8), TypeError, "base of all"),
     (lambda: cortado.nn.Lattes, AttributeError, "Lattes"),

@@ -8,7 +8,7 @@ import torch
 import cortado.ops
 
 # Of models and tests, not of mathematics: cortado.nn and cortado.models are how these are used.
-OTHERS = {"config", "mechanisms", "part", "part_places", "part_zero_state", "save_weights"}
+OTHERS = {"config", "inner", "mechanisms", "part", "part_calling", "part_places", "part_zero_state", "save_weights"}
 
 
 def schemas():
@@ -95,3 +95,22 @@ def test_what_is_wrong_is_said():
         cortado.ops.window_attention(q, k, v, window="two")
     with pytest.raises(TypeError):
         cortado.ops.latte(q, k)
+
+
+WRONG = [
+    (lambda x: cortado.ops.gated_scan(x.numpy(), x, x), "q must be a tensor, got ndarray"),
+    (lambda x: cortado.ops.gated_scan(x, x, x, x.tolist()), "g must be a tensor, got list"),
+    (lambda x: cortado.ops.gated_scan(x, x, x, read=3), "read must be a string, got int"),
+    (lambda x: cortado.ops.gated_scan(x, x, x, scale="one"), "scale must be float, got str"),
+    (lambda x: cortado.ops.window_attention(x, x, x, window=2.5), "window must be int, got float"),
+    (lambda x: cortado.ops.short_conv(x[0], x[0, 0], initial_state=x.numpy()), "initial_state must be a tensor, got ndarray"),
+    (lambda x: cortado.ops.abc(x, x, x, [x]), "s must be a tensor, got list"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_a_wrong_type_is_one_line(number):
+    call, word = WRONG[number]
+    with pytest.raises(TypeError, match=word) as caught:
+        call(torch.ones(1, 50, 4, 8))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 100

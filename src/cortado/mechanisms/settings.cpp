@@ -2,6 +2,7 @@
 #include <set>
 
 #include "cortado/mechanisms/registry.h"
+#include "cortado/nn/initialization.h"
 
 namespace cortado {
 namespace {
@@ -24,6 +25,8 @@ std::vector<Json> others(const Json& settings, const std::vector<JsonReader::Que
 }  // namespace
 
 std::vector<JsonReader::Question> settings_of(const Mechanism& mechanism, const MixerContext& context) {
+  const KeptGenerator kept;
+  const SkipInitialization skip;
   constexpr size_t kDeep = 2;  // keys that are changed at a time
   std::vector<JsonReader::Question> all;
   std::set<std::string> known;

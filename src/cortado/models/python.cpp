@@ -8,6 +8,7 @@
 #include "cortado/models/language_model.h"
 #include "cortado/models/memory.h"
 #include "cortado/nn/dtype.h"
+#include "cortado/nn/initialization.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {
@@ -27,6 +28,7 @@ class PythonLanguageModel : public torch::CustomClassHolder {
       options.dtype = dtype_of(dtype);
     }
     if (!model.starts_with('{')) {
+      const KeptGenerator kept;
       model_ = open_model(model, options);
       return;
     }
