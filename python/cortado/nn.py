@@ -30,7 +30,7 @@ _SIZES = {"dim": 64, "heads": 4}  # of the models for which documentation says w
 class Mixer(Part):
     """One layer's mixing over time: x [B, T, dim] -> [B, T, dim].
 
-    heads: where the settings do not say otherwise. layer, layers: its place in a model, which some initialisations depend
+    heads: where the settings do not say otherwise; a mechanism without heads takes no notice. layer, layers: its place in a model, which some initialisations depend
     on. causal=False: the bidirectional form of mechanisms that have one; it has no state. rotary: rotary positions on
     queries and keys, with rope_theta and rope_scaling as in a model's config; None: as the mechanism has them. Settings
     that are wrong, or that the mechanism does not have: ValueError."""

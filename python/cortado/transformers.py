@@ -24,6 +24,7 @@ from cortado._packing import Packing, packing_of
 from cortado._parts import checked
 from cortado._tokenizer import CortadoTokenizer
 
+_TOLD = ("cortado", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "final_logit_softcapping")
 _OURS = ("model_type", "architectures", "transformers")  # keys of config.json beside the program's
 
 
@@ -49,13 +50,20 @@ class CortadoConfig(transformers.PreTrainedConfig):
     def __post_init__(self, **others: typing.Any) -> None:
         if self.cortado is not None:
             self.cortado = json.loads(checked(torch.ops.cortado.config, json.dumps(self.cortado)))
-            self.vocab_size, self.hidden_size = self.cortado["vocabulary"], self.cortado["dim"]
-            self.num_hidden_layers, self.num_attention_heads = models.layer_count(self.cortado), self.cortado["heads"]
-            self.final_logit_softcapping = self.cortado.get("final_softcap") or None
+            told = {"vocab_size": self.cortado["vocabulary"], "hidden_size": self.cortado["dim"],
+                    "num_hidden_layers": models.layer_count(self.cortado), "num_attention_heads": self.cortado["heads"],
+                    "final_logit_softcapping": self.cortado.get("final_softcap") or None}  # fmt: skip
+            for name, value in told.items():
+                if getattr(self, name) not in (None, value):
+                    raise ValueError(f"[config] {name} is {value}, as the program's config says, not {getattr(self, name)}")
+                setattr(self, name, value)
         super().__post_init__(**others)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, typing.Any], **arguments: typing.Any) -> typing.Any:
+        for name in _TOLD:
+            if arguments.get(name) is not None:
+                raise ValueError(f"[config] {name} is what the program's config says: another one is another model")
         if "dim" in config_dict:
             own = {key: value for key, value in config_dict.items() if key not in _OURS}
             config_dict = {**config_dict.get("transformers", {}), "architectures": config_dict.get("architectures"), "cortado": own}
@@ -273,7 +281,7 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         loaded = CortadoBackbone.open(folder, dtype=dtype or torch.float32, memory=options.get("memory"))
         config = options.get("config") or CortadoConfig.from_pretrained(folder)
         for name, value in unknown(options).items():
-            if not hasattr(config, name):
+            if not hasattr(config, name) or name in _TOLD:
                 raise TypeError(f"[model] from_pretrained has no argument {name!r}")
             setattr(config, name, value)
         config.dtype, config.name_or_path = dtype or torch.float32, str(folder)

@@ -178,13 +178,15 @@ def test_options_of_from_pretrained(run, tmp_path):
     """What is read is taken, what changes nothing too, and nothing else."""
     model, _ = open_run(run)
     model.save_pretrained(tmp_path / "saved")
+    before = torch.get_rng_state()
     for folder in (run, tmp_path / "saved"):
         opened = CortadoForCausalLM.from_pretrained(folder, use_cache=False, low_cpu_mem_usage=True, revision="main", token=None,
                                                     attn_implementation="eager", device_map="cpu")  # fmt: skip
-        assert opened.config.use_cache is False
+        assert opened.config.use_cache is False and torch.equal(torch.get_rng_state(), before)
         for options, kind, word in (
             ({"quantization_config": {"load_in_8bit": True}}, ValueError, "quantization_config"),
             ({"dtpye": torch.float32}, TypeError, "dtpye"),
+            ({"hidden_size": 64}, (TypeError, ValueError), "hidden_size"),
             ({"attn_implementation": "flash_attention_2"}, (ValueError, TypeError, ImportError), "ttn_implementation|lash"),
             ({"memory": {"kind": "elephant"}}, ValueError, "elephant"),
         ):
@@ -416,6 +418,7 @@ def test_what_is_wrong_is_said(run, tmp_path):
         (lambda: open_run(newer), ValueError, "flux"),
         (lambda: open_run(damaged), ValueError, "last.safetensors"),
         (lambda: CortadoConfig(cortado={"dim": 3}), ValueError, "config"),
+        (lambda: CortadoConfig(cortado=model.config.cortado, hidden_size=7), ValueError, "hidden_size is 32"),
         (lambda: CortadoTokenizer.from_pretrained(tmp_path), OSError, "tokenizer"),
     ):
         with pytest.raises(kind, match=word):

@@ -65,10 +65,11 @@ Tensor LanguageModel::loss_of(const Tensor& hidden, const Tensor& targets) const
 // For heads whose matrix is not there as such; logits exist for a few rows at a time.
 Tensor LanguageModel::loss_by_logits(const Tensor& hidden, const Tensor& targets) const {
   const int64_t rows = std::max<int64_t>(1, kLogitsAtOnce / config().vocabulary);
-  Tensor sum = at::zeros({}, hidden.options().dtype(at::kFloat));
+  const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Tensor sum = at::zeros({}, hidden.options().dtype(type));
   for (int64_t first = 0; first < hidden.size(0); first += rows) {
     const int64_t count = std::min(rows, hidden.size(0) - first);
-    const Tensor z = logits(hidden.narrow(0, first, count)).to(at::kFloat);
+    const Tensor z = logits(hidden.narrow(0, first, count)).to(type);
     sum = sum + at::cross_entropy_loss(z, targets.narrow(0, first, count), {}, at::Reduction::Sum, -1);
   }
   return sum / targets.ne(-1).sum().clamp_min(1);

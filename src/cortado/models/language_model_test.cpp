@@ -6,6 +6,7 @@
 #include "cortado/base/files.h"
 #include "cortado/formats/safetensors.h"
 #include "cortado/models/checkpoint.h"
+#include "cortado/nn/lora.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
@@ -100,6 +101,20 @@ TEST(LanguageModel, LossIsTheCrossEntropyOfItsLogits) {
   const auto ours = gradients(loss), theirs = gradients(expected);
   for (size_t i = 0; i < ours.size(); ++i) EXPECT_LT(relative_error(ours[i], theirs[i]), 1e-10);
   EXPECT_LE(model->forward(tokens).abs().max().item<double>(), 5.0);  // the soft-cap
+}
+
+// An adapter of the head is in the loss, as it is in the logits.
+TEST(LanguageModel, LossHasTheHeadsAdapter) {
+  auto model = make(kMixed);
+  attach_lora(*model, {.rank = 2, .alpha = 2, .targets = {"head"}});
+  model->to(at::kDouble);
+  for (const auto& [name, weight] : lora_weights(*model)) Tensor(weight).detach().normal_();
+  const Tensor tokens = at::randint(11, {2, 8}, at::kLong), targets = at::randint(11, {2, 8}, at::kLong);
+  const Tensor logits = model->forward(tokens), loss = model->loss(tokens, targets);
+  const Tensor expected = at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+  EXPECT_LT(relative_error(loss, expected), 1e-12);
+  loss.backward();
+  for (const auto& [name, weight] : lora_weights(*model)) EXPECT_GT(weight.grad().abs().max().item<double>(), 0) << name;
 }
 
 TEST(LanguageModel, DropsOnlyInTraining) {

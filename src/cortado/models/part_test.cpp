@@ -85,6 +85,33 @@ TEST(Part, StatesAreNotWrittenTo) {
   }
 }
 
+// Linear maps and embeddings that are called where they are: by the name that they have in the part, all of them.
+TEST(Part, CallsWhatOthersKeep) {
+  const auto model = testing::byte_model("gla");
+  const Tensor x = at::randn({2, 11, 24});
+  const auto weights = weights_of(*model->named_modules()["layers.0"]);
+  PartCall call{block_text(model->config(), 0), "", false, weights, {x}, {}, {}};
+  const Tensor expected = run_part(call)[0];
+  std::vector<std::string> seen;
+  const auto maps = model->named_modules()["layers.0"]->named_modules();
+  call.called = {"mixer.q", "feed_forward.down"};
+  call.inner = [&](const std::string& name, const Tensor& in) {
+    seen.push_back(name);
+    return at::linear(in, maps[name]->as<Linear>()->weight);
+  };
+  EXPECT_LT(testing::relative_error(run_part(call)[0], expected), 1e-5);
+  EXPECT_EQ(seen, call.called);
+  call.inner = [&](const std::string& name, const Tensor& in) {
+    return 0 * at::linear(in, maps[name]->as<Linear>()->weight);
+  };
+  EXPECT_GT(testing::relative_error(run_part(call)[0], expected), 1e-3);
+  // Nothing is left of it: the next call reads the weights again.
+  call.called.clear();
+  EXPECT_TRUE(at::equal(run_part(call)[0], expected));
+  call.called = {"mixer.w"};
+  EXPECT_NE(testing::error_of([&] { run_part(call); }).find("is called mixer.w"), std::string::npos);
+}
+
 TEST(Part, RefusesWhatIsWrongByItsName) {
   const auto refused = [](const PartCall& call) { return testing::error_of([&] { run_part(call); }); };
   const std::string latte = R"({"part": "mixer", "settings": {"mixer": "latte"}, "dim": 8})";
