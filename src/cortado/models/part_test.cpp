@@ -87,7 +87,7 @@ TEST(Part, StatesAreNotWrittenTo) {
 
 // Linear maps and embeddings that are called where they are: by the name that they have in the part, all of them.
 TEST(Part, CallsWhatOthersKeep) {
-  const auto model = testing::byte_model("gla");
+  const auto model = testing::byte_model(testing::causal_mixers().front());
   const Tensor x = at::randn({2, 11, 24});
   const auto weights = weights_of(*model->named_modules()["layers.0"]);
   PartCall call{block_text(model->config(), 0), "", false, weights, {x}, {}, {}};
