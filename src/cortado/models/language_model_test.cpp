@@ -114,7 +114,8 @@ TEST(LanguageModel, LossHasTheHeadsAdapter) {
   const Tensor expected = at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
   EXPECT_LT(relative_error(loss, expected), 1e-12);
   loss.backward();
-  for (const auto& [name, weight] : lora_weights(*model)) EXPECT_GT(weight.grad().abs().max().item<double>(), 0) << name;
+  for (const auto& [name, weight] : lora_weights(*model))
+    EXPECT_GT(weight.grad().abs().max().item<double>(), 0) << name;
 }
 
 TEST(LanguageModel, DropsOnlyInTraining) {
