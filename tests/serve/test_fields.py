@@ -200,6 +200,13 @@ def test_an_answer_that_is_asked_to_be_longer_than_any_ends_by_its_length(start_
             assert reply["usage"]["completion_tokens"] == 7
 
 
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**62 + 1])
+def test_a_seed_has_64_bits(server, seed):
+    body = {**COMPLETION, "seed": seed, "n": 3, "max_tokens": 8}
+    one, two = (server.post("/v1/completions", body)[1]["choices"] for _ in range(2))
+    assert one == two and len({choice["text"] for choice in one}) > 1
+
+
 def test_what_was_not_looked_at_is_told(server):
     data = json.dumps({**COMPLETION, "some_clients_own": 1, "bad\r\nname": 2, "keep_alive": 3}).encode()
     with urllib.request.urlopen(server.address + "/v1/completions", data) as reply:

@@ -119,16 +119,19 @@ def fixture_demo(program, root, tmp_path_factory):
 
 @pytest.mark.mechanism("macchiato")
 def test_the_demo_with_its_own_tokenizer(start_server, demo, tasks, tmp_path):
-    """By the server's tokenizer, as nobody has one of this run's: the same as by texts. A text that is scored from its
-    first letter needs one before it, a line end (token 0), for there is no mark that begins it."""
+    """By the server's tokenizer, as nobody has one of this run's: the same as by texts, and as a conversation of one
+    message, which is a text for this model. What is scored from its first letter needs one before it, a line end
+    (token 0), for there is no mark that begins a text."""
     names = ["cortado_choice", "cortado_generation", "cortado_perplexity"]
     with start_server(demo) as server:
         there = f"model=run,base_url={server.address}/v1/completions,num_concurrent=1,max_length=512"
-        remote, texts = evaluate(
+        remote, texts, talked = evaluate(
             tasks, tmp_path / "answered.json",
             {"model": "local-completions", "tasks": names,
              "model_args": f"{there},tokenizer_backend=remote,tokenized_requests=True,custom_prefix_token_id=0"},
             {"model": "local-completions", "tasks": names[1:2], "model_args": f"{there},tokenizer_backend=None,tokenized_requests=False"},
+            {"model": "local-chat-completions", "tasks": names[1:2], "apply_chat_template": True,
+             "model_args": f"model=run,base_url={server.address}/v1/chat/completions,num_concurrent=1"},
         )  # fmt: skip
 
         def scored(before, after):
@@ -140,5 +143,5 @@ def test_the_demo_with_its_own_tokenizer(start_server, demo, tasks, tmp_path):
         found = numbers(remote["cortado_choice"])[::2]  # beside each: whether it is the likeliest
         assert found == pytest.approx(expected, abs=1e-3)
         assert numbers(remote["cortado_perplexity"]) == pytest.approx([scored("\n", text) for text in TEXTS], abs=1e-3)
-    assert remote["cortado_generation"] == texts["cortado_generation"]
+    assert remote["cortado_generation"] == texts["cortado_generation"] == talked["cortado_generation"]
     assert all(isinstance(answer, str) and answer for answer in flat(remote["cortado_generation"]))

@@ -145,10 +145,13 @@ void Body::ignore(const std::vector<std::string>& keys) { asked_.insert(keys.beg
 void Body::note(const Body& inner) { unknown_.insert(unknown_.end(), inner.unknown_.begin(), inner.unknown_.end()); }
 
 void Body::finish() {
-  std::vector<std::string> known = field_names(fields_, strict_);
-  known.insert(known.end(), asked_.begin(), asked_.end());
+  std::vector<std::string> known;  // looked up once something is unknown
   for (const auto& [key, value] : object_.items()) {
     if (asked_.contains(key)) continue;
+    if (known.empty()) {
+      known = field_names(fields_, strict_);
+      known.insert(known.end(), asked_.begin(), asked_.end());
+    }
     if (!strict_ && !slip_of(key, known)) {
       unknown_.push_back(place_ + key);
       continue;

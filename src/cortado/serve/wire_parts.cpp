@@ -66,8 +66,9 @@ SamplingOptions read_sampling(Body& body, const ServedModel& it) {
   sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100).value_or(sampling.repetition_penalty);
   if (!body.strict()) read_others(body, sampling);
   sampling.bias = read_bias(body, vocabulary_of(it));
-  const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min() / 2, kNoLimit / 2);
-  sampling.seed = seed ? *seed : random_seed();
+  // All 64 bits, of which what is left has room for the numbers of many answers.
+  const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min(), kNoLimit);
+  sampling.seed = seed ? (*seed > kNoLimit / 2 || *seed < -kNoLimit / 2 ? *seed / 2 : *seed) : random_seed();
   return sampling;
 }
 
