@@ -83,7 +83,7 @@ $(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	  echo "[tests] npm's clients are not there: their tests are left out" >&2
 
 $(VENV)/clients.stamp: requirements-clients.txt $(VENV)/test.stamp
-	$(PYTHON) -m pip install -qq --disable-pip-version-check -c requirements-test.txt -r requirements-clients.txt
+	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt -r requirements-clients.txt
 	@touch $@
 
 test-clients: build $(VENV)/clients.stamp $(NPM_CLIENTS) ## every client of OpenAI's API in a conversation with the server
