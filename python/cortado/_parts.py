@@ -110,13 +110,13 @@ def plain(module: torch.nn.Module) -> bool:
 
 
 def adds_only(module: typing.Any) -> bool:
-    """Whether peft has put a layer here that does nothing but add products to the weight."""
-    if not hasattr(module, "get_delta_weight") or not hasattr(module, "active_adapters") or module._forward_pre_hooks:
+    """Whether peft has put a layer of LoRA here that does nothing but add products to the weight."""
+    if not hasattr(module, "get_delta_weight") or not hasattr(module, "lora_A") or module._forward_pre_hooks:
         return False
     dropouts = [module.lora_dropout[adapter] for adapter in module.active_adapters if adapter in module.lora_dropout]
     drops = module.training and any(getattr(dropout, "p", 0.0) > 0 for dropout in dropouts)
-    others = any(module.use_dora.values()) or any(module.lora_bias.values()) or module._forward_hooks
-    return plain(module.get_base_layer()) and not drops and not others
+    others = module.use_dora | module.lora_bias | getattr(module, "lora_variant", {})
+    return plain(module.get_base_layer()) and not drops and not any(others.values()) and not module._forward_hooks
 
 
 def adapted(module: typing.Any) -> torch.Tensor:
@@ -250,7 +250,8 @@ class Part(Keywords):
                 modules.append(getattr(holder, place.attribute) if inside is None else inside)
             module = modules[-1]
             if not place.called:
-                if place.name and not isinstance(module, Weights) and not hasattr(module, "active_adapters"):
+                # Or one that peft trains as a whole (modules_to_save), which shows the weights of its copy.
+                if place.name and not isinstance(module, Weights) and not hasattr(module, "original_module"):
                     raise TypeError(f"[module] {place.name} is now a {type(module).__name__}: only linear maps and embeddings can "
                                     "be replaced")  # fmt: skip
             elif not plain(module):

@@ -127,10 +127,16 @@ class CortadoBackbone(models.LanguageModel):
                 **others: typing.Any) -> BaseModelOutputWithPast:  # fmt: skip
         refuse(others)
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
-        packing = packing_of(input_ids, attention_mask, cache.length if cache is not None else 0, position_ids=position_ids,
-                             seq_idx=seq_idx, cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k)  # fmt: skip
+        packing = self.packing_of(input_ids, attention_mask, cache, position_ids=position_ids, seq_idx=seq_idx,
+                                  cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k)  # fmt: skip
         hidden = self.read(input_ids, packing, cache)
         return BaseModelOutputWithPast(last_hidden_state=self.normalized(hidden), past_key_values=cache)
+
+    def packing_of(self, tokens: torch.Tensor, attention_mask: torch.Tensor | None, cache: CortadoCache | None,
+                   **documents: torch.Tensor | None) -> Packing | None:  # fmt: skip
+        if cache is not None and not isinstance(cache, CortadoCache):
+            raise TypeError(f"[model] past_key_values must be a CortadoCache, the model's state, got {type(cache).__name__}")
+        return packing_of(tokens, attention_mask, cache.length if cache is not None else 0, **documents)
 
     def read(self, tokens: torch.Tensor, packing: Packing | None, cache: CortadoCache | None) -> torch.Tensor:
         """hidden() of the tokens that are read, after those of the cache, which gets what is left."""
@@ -224,8 +230,8 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
                              if others.get(name) is None}})  # fmt: skip
         use_cache = use_cache if use_cache is not None else self.config.use_cache and not self.training
         cache = past_key_values if past_key_values is not None else CortadoCache() if use_cache else None
-        packing = packing_of(input_ids, attention_mask, cache.length if cache is not None else 0, position_ids=position_ids,
-                             seq_idx=seq_idx, cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k)  # fmt: skip
+        packing = self.model.packing_of(input_ids, attention_mask, cache, position_ids=position_ids, seq_idx=seq_idx,
+                                        cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k)  # fmt: skip
         hidden = self.model.read(input_ids, packing, cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         loss, logits = None, None

@@ -214,6 +214,31 @@ def test_what_a_tied_embedding_cannot_have():
         model(TOKENS)
 
 
+@pytest.mark.parametrize("name", ["LoHaConfig", "IA3Config", "VeraConfig"])
+def test_other_kinds_of_adapters(name):
+    peft = pytest.importorskip("peft")
+    more = {"feedforward_modules": []} if name == "IA3Config" else {}
+    model = peft.get_peft_model(small(), getattr(peft, name)(target_modules=["q", "o"], **more)).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    found = logits(model)
+    torch._dynamo.reset()
+    close(logits(torch.compile(model, backend="aot_eager"), use_cache=False), found)
+    merged = logits(model.merge_and_unload())
+    torch.testing.assert_close(merged, found, rtol=1e-4, atol=1e-4)  # of VeRA in float32
+    assert (found - logits(small())).abs().max() > 1e-2
+
+
+def test_what_adapts_weights_that_are_never_called():
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(small(), peft.LNTuningConfig(task_type="CAUSAL_LM", target_modules=["norm"]))
+    with pytest.raises(TypeError, match="norm is now a LNTuningLayer"):
+        logits(model)
+
+
 def test_compiled_adapters():
     """Sums of weights stay in one graph; what has to be called breaks it."""
     peft = pytest.importorskip("peft")

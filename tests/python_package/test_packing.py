@@ -153,6 +153,7 @@ REFUSED = [
     ({"cu_seq_lens_q": torch.tensor([0, 4, 3, 6])}, ValueError, "go from 0 to 6"),
     ({"cu_seq_lens_q": torch.tensor([0, 3, 6]), "seq_idx": torch.tensor([[0, 0, 1, 1, 1, 1]])}, ValueError, "different tokens"),
     ({"inputs_embeds": torch.ones(1, 6, 24)}, ValueError, "inputs_embeds"),
+    ({"past_key_values": transformers.DynamicCache()}, TypeError, "must be a CortadoCache"),
     ({"token_type_ids": torch.ones(1, 6)}, TypeError, "token_type_ids"),
     ({"labels": torch.ones(1, 5, dtype=torch.int64)}, ValueError, "labels of shape"),
 ]  # fmt: skip
