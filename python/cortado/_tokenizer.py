@@ -94,7 +94,14 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         return self.own.decode([self._ids[token] for token in tokens])
 
-    def _decode(self, token_ids: int | list[int], skip_special_tokens: bool = False, **unused: typing.Any) -> str:
+    def _decode(self, token_ids: int | list[int], skip_special_tokens: bool = False,
+                clean_up_tokenization_spaces: bool | None = None, **options: typing.Any) -> str:  # fmt: skip
+        """The text as the program writes it: with the spaces that were read, whatever is said of cleaning them up (pipelines say
+        it of every tokenizer)."""
+        known = ("use_source_tokenizer", "spaces_between_special_tokens")  # of others', at their neutral value
+        for name, value in options.items():
+            if value is not None and not (name in known and value is False):
+                raise TypeError(f"[tokenizer] decode has no argument {name!r}")
         return self.own.decode([token_ids] if isinstance(token_ids, int) else list(token_ids), skip_special_tokens)
 
     def build_inputs_with_special_tokens(self, token_ids_0: list[int], token_ids_1: list[int] | None = None) -> list[int]:

@@ -76,6 +76,7 @@ REFUSED = [
     (lambda it, _: it.add_special_tokens({"pad_token": "<pad>"}), ValueError, "no token '<pad>'"),
     (lambda it, _: setattr(it, "pad_token", "<pad>"), ValueError, "no token '<pad>'"),
     (lambda it, _: it("x", max_lenght=3), TypeError, "max_lenght"),
+    (lambda it, _: it.decode([3], skip_special_token=True), TypeError, "skip_special_token"),
     (lambda it, _: it("x", split_special_tokens=True), ValueError, "split_special_tokens"),
     (lambda it, folder: it.save_pretrained(folder / "saved", push_to_hub=True), ValueError, "push_to_hub"),
     (lambda _, folder: CortadoTokenizer.from_pretrained(folder / "run", pad_tokens="x"), TypeError, "pad_tokens"),
