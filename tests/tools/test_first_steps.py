@@ -1,5 +1,5 @@
-"""What the README's reader pastes first, as it stands. Only the port, the demo's folder and its number of steps are others:
-so it takes seconds."""
+"""What the README's reader pastes first, as it stands. Only the port, the demo's folder and its number of steps are others,
+and answers are short: so it takes seconds."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def fixture_make(root, build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
     done = [word for name in ("configure", "program", ".venv/model.stamp") for word in ("-o", name)]
     variables = {"BUILD": build, "DEMO": folder / "demo", "SMOLLM2": folder / "smollm2", "PYTHON": sys.executable, "PORT": 0,
-                 "DEMO_STEPS": 2, "DEMO_HELD_OUT": 2000}  # fmt: skip
+                 "DEMO_STEPS": 2, "DEMO_HELD_OUT": 2000, "SERVE": "--max-answer 40"}  # fmt: skip
     words = ["make", "-C", str(root), "--no-print-directory", *done, *(f"{name}={value}" for name, value in variables.items())]
     return lambda target: [*words, target]
 
