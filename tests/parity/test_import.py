@@ -166,6 +166,55 @@ def test_configs_of_transformers_4(name, imported, tmp_path):
     assert pathlib.Path(imported(tmp_path / "source", name="old"), "config.json").read_text() == new
 
 
+@pytest.mark.parametrize(("changes", "like"), [
+    ({"rope_scaling": {"rope_type": "default", "rope_theta": 5e5}}, {"rope_type": "default", "rope_theta": 5e5}),
+    ({"rope_scaling": {**LLAMA3, "type": "llama3", "attention_factor": None}}, LLAMA3),
+    ({"rope_scaling": {"type": "linear", "factor": 4.0, "rope_theta": 2e4}, "rope_theta": 2e4},
+     {"rope_type": "linear", "factor": 4.0, "rope_theta": 2e4}),
+    ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 3e4},
+     {"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4}),
+    ({"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 7e4} for kind in ("full_attention", "sliding_attention")}},
+     {"rope_type": "default", "rope_theta": 7e4}),
+])  # fmt: skip
+def test_what_rope_objects_say(changes, like, imported, close, language_model, tmp_path):
+    """Wherever the base stands: as transformers reads the same file."""
+    torch.manual_seed(1)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, rope_parameters=like)).save_pretrained(tmp_path / "source")
+    path = tmp_path / "source" / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    path.write_text(json.dumps({**config, **changes}))
+    found = json.loads(pathlib.Path(imported(tmp_path / "source"), "config.json").read_text())
+    assert found["rope_theta"] == like["rope_theta"]
+    nested = "full_attention" in changes.get("rope_parameters", {})  # of a Llama transformers reads no types of layers
+    if nested:
+        path.write_text(json.dumps({**config, "rope_parameters": like}))
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "source", attn_implementation="eager").eval()
+    tokens = torch.randint(0, 67, (2, 90))
+    with torch.no_grad():
+        close(language_model(str(tmp_path / "run"), "float32").forward(tokens), model(tokens).logits, TOLERANCE, "logits")
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mscale": 1.0}}, ["rope_scaling", "mscale"]),
+    ({"rope_scaling": {"rope_type": "default", "factor": 8.0}}, ["rope_scaling", "factor"]),
+    ({"rope_parameters": {"rope_type": "default", "rope_tehta": 1e6}}, ["rope_parameters", "rope_tehta", "did you mean"]),
+    ({"rope_scaling": {"type": "linear", "rope_type": "default"}}, ["linear", "default"]),
+    ({"rope_scaling": {"rope_type": "default", "rope_theta": 1e6}, "rope_theta": 1e4}, ["rope_theta", "10000"]),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}}, ["different things"]),
+    ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}}, ["types of layers"]),
+    ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "rope_theta": 1e4}}, ["beside"]),
+])  # fmt: skip
+def test_what_rope_objects_may_not_say(changes, words, refused, tmp_path):
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(tmp_path / "source")
+    path = tmp_path / "source" / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    path.write_text(json.dumps({**config, **changes}))
+    line = refused("import", tmp_path / "source", "--out", tmp_path / "none")
+    assert all(word in line for word in words), line
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_exported_models_are_the_same_in_transformers(name, imported, cortado, tmp_path):
     model, _ = make_model(name)

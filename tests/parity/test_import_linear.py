@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
@@ -190,10 +191,11 @@ def fla_model(kind, options, monkeypatch):
         return random_weights(getattr(fla.models, kind + "ForCausalLM")(config))
 
 
-def check(model, folder, cortado, build):
+def check(model, folder, cortado, build, change=lambda _: None, **saving):
     """Logits of whole texts, and of texts in pieces, are the original's. Where a query meets nothing, a norm behind it makes
     noise of what is left: then they are as near as a few times what the original in float64 is from itself."""
-    model.save_pretrained(folder / "theirs")
+    model.save_pretrained(folder / "theirs", **saving)
+    change(folder / "theirs")
     done = cortado("import", folder / "theirs", "--out", folder / "ours")
     assert done.returncode == 0, done.stderr
     torch.classes.load_library(str(build / "lib" / "libcortado.so"))
@@ -220,6 +222,26 @@ def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
     model = random_weights(kind(kind.config_class(**{**SIZES, **options})))
     model.set_experts_implementation("eager")  # the others have no float64
     check(model, tmp_path, cortado, build)
+
+
+@pytest.mark.mechanism("gated_delta_net")
+def test_experts_as_they_are_in_memory(cortado, build, tmp_path, monkeypatch):
+    """In two tensors of three dimensions a layer; and layers that say which linear attention they are."""
+    kind, options = STATES["qwen3_next_experts"]
+    for rule in ("chunk", "recurrent"):
+        place = f"{qwen3_next.__name__}.torch_{rule}_gated_delta_rule"
+        monkeypatch.setattr(place, inspect.unwrap(getattr(qwen3_next, place.rpartition(".")[2])))
+    model = random_weights(kind(kind.config_class(**{**SIZES, **options})))
+    model.set_experts_implementation("eager")
+
+    def change(folder):
+        shapes = {name: tensor.dim() for name, tensor in load_file(folder / "model.safetensors").items() if "experts." in name and "shared" not in name}
+        assert set(shapes.values()) == {3} and len(shapes) == 8
+        text = (folder / "config.json").read_text()
+        assert text.count('"linear_attention"') == 3
+        (folder / "config.json").write_text(text.replace('"linear_attention"', '"linear_attention_gated_delta_net"'))
+
+    check(model, tmp_path, cortado, build, change, save_original_format=False)
 
 
 @pytest.mark.parametrize("name", [needs(it) for it in FLA])

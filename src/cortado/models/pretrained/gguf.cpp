@@ -74,16 +74,20 @@ class GgufDecoder {
                    " channels a head, which is not supported");
     decoder_.attention.rotary = Rotary(metadata_.number(key("rope.freq_base"), 1.0, 1e12, 1e4));
     RotaryScaling& scaling = decoder_.attention.rotary->scaling;
-    const std::string type = metadata_.text(key("rope.scaling.type"), "none");
+    // As llama.cpp: a factor without a type is linear, and so is what its first files call "scale_linear".
+    const double early = metadata_.number(key("rope.scale_linear"), 0.0, 1e9, 0.0);
+    const double factor = metadata_.number(key("rope.scaling.factor"), 0.0, 1e9, early);
+    const std::string type = metadata_.text(key("rope.scaling.type"), factor > 0 ? "linear" : "none");
     file_->fail_if(type != "none" && type != "linear", "has rotary positions of type ", printable(type),
                    ", which is not supported; supported: none, linear");
-    if (type == "linear") {
+    const bool linear = type == "linear" && factor > 0 && factor != 1;
+    if (linear) {
       scaling.type = RotaryScaling::Type::kLinear;
-      scaling.factor = metadata_.number(key("rope.scaling.factor"), 1e-9, 1e9);
+      scaling.factor = factor;
     }
     const GgufTensor* factors = file_->find(kRopeFactors);
     if (!factors) return;
-    file_->fail_if(type == "linear", "has two scalings of its rotary positions");
+    file_->fail_if(linear, "has two scalings of its rotary positions");
     file_->fail_if(factors->shape != std::vector<int64_t>{head_dim / 2}, "needs ", head_dim / 2, " numbers in \"",
                    kRopeFactors, "\"");
     const Tensor values = GgufFile::read(*factors).to(at::kDouble);

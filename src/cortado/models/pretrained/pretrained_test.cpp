@@ -209,6 +209,23 @@ TEST(Pretrained, WritesARunThatOpens) {
   }
 }
 
+// As llama.cpp reads them: a factor without a type, and what it was called at first.
+TEST(Pretrained, LinearPositionsOfGguf) {
+  for (const auto& [key, type] : {std::pair("llama.rope.scale_linear", ""), std::pair("llama.rope.scaling.factor", ""),
+                                  std::pair("llama.rope.scaling.factor", "linear")}) {
+    GgufBuilder file = small_llama();
+    file.add(key, 4.0);
+    if (*type) file.add("llama.rope.scaling.type", type);
+    const Json config = read_gguf(file.file()).config.to_json();
+    EXPECT_EQ(config["rope_scaling"]["type"], "linear") << key;
+    EXPECT_EQ(config["rope_scaling"]["factor"], 4.0) << key;
+  }
+  GgufBuilder none = small_llama();
+  none.add("llama.rope.scaling.type", "none");
+  none.add("llama.rope.scaling.factor", 4.0);
+  EXPECT_FALSE(read_gguf(none.file()).config.to_json().contains("rope_scaling"));
+}
+
 TEST(Pretrained, NamesWhatDoesNotFit) {
   const auto refused = [](const std::function<void(GgufBuilder&)>& change, const std::string& words) {
     GgufBuilder file = small_llama();

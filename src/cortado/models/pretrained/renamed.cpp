@@ -34,8 +34,10 @@ void RenamedWeights::gated(const std::string& ours, const std::string& theirs, i
 }
 
 void RenamedWeights::within(const std::string& ours, const std::string& theirs, const RenamedWeights& part) {
-  for (const RenamedWeight& weight : part.list) {
-    map(concat(ours, ".", weight.ours), concat(theirs, ".", weight.theirs), weight.shape, weight.change);
+  for (RenamedWeight weight : part.list) {
+    weight.ours = concat(ours, ".", weight.ours);
+    for (TheirTensor& form : weight.forms) form.name = concat(theirs, ".", form.name);
+    list.push_back(std::move(weight));
   }
 }
 
@@ -94,18 +96,27 @@ std::optional<RenamedModel> renamed_model(const std::string& folder) {
   return std::nullopt;
 }
 
+// The form that the folder has of it; the first where it has none.
+const TheirTensor& form_in(const RenamedWeight& weight, const std::map<std::string, Tensor>& tensors) {
+  for (const TheirTensor& form : weight.forms) {
+    if (tensors.contains(form.name)) return form;
+  }
+  return weight.forms.front();
+}
+
 // Every tensor has its place, and every place its tensor.
 void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
   const std::string where = concat("[import] ", model.source, ": ");
   std::set<std::string> used;
   for (const RenamedWeight& weight : model.weights.list) {
-    const auto found = tensors.find(weight.theirs);
-    fail_input_if(found == tensors.end(), where, "there is no tensor \"", weight.theirs, "\"");
+    const TheirTensor& form = form_in(weight, tensors);
+    const auto found = tensors.find(form.name);
+    fail_input_if(found == tensors.end(), where, "there is no tensor \"", form.name, "\"");
     fail_input_if(
-        found->second.sizes() != at::IntArrayRef(weight.shape) || !at::isFloatingType(found->second.scalar_type()),
-        where, "tensor \"", weight.theirs, "\" is ", found->second.scalar_type(), " ", found->second.sizes(),
-        ", expected ", at::IntArrayRef(weight.shape));
-    used.insert(weight.theirs);
+        found->second.sizes() != at::IntArrayRef(form.shape) || !at::isFloatingType(found->second.scalar_type()), where,
+        "tensor \"", form.name, "\" is ", found->second.scalar_type(), " ", found->second.sizes(), ", expected ",
+        at::IntArrayRef(form.shape));
+    used.insert(form.name);
   }
   for (const auto& [name, tensor] : tensors) {
     const bool idle =
@@ -121,11 +132,13 @@ PretrainedModel read_renamed(const RenamedModel& model, const std::string& folde
   check_tensors(model, tensors);
   PretrainedModel read{model.config, {}};
   int64_t done = 0, total = 0;  // of theirs
-  for (const RenamedWeight& weight : model.weights.list) total += c10::multiply_integers(weight.shape);
+  for (const RenamedWeight& weight : model.weights.list)
+    total += c10::multiply_integers(form_in(weight, tensors).shape);
   for (const RenamedWeight& weight : model.weights.list) {
     if (interrupt_requested()) throw Failure(concat("[import] ", model.source, ": stopped"));
-    const Tensor& theirs = tensors.at(weight.theirs);
-    const Tensor tensor = weight.change ? weight.change(theirs) : theirs;
+    const TheirTensor& form = form_in(weight, tensors);
+    const Tensor& theirs = tensors.at(form.name);
+    const Tensor tensor = form.change ? form.change(theirs) : theirs;
     read.weights.emplace_back(weight.ours, (dtype ? tensor.to(*dtype) : tensor).contiguous());
     if (progress) progress(done += theirs.numel(), total);
   }

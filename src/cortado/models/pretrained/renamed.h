@@ -14,11 +14,18 @@ namespace cortado {
 
 using Shape = std::vector<int64_t>;
 
-// One of our weights and the tensor that it is. Several of ours may be parts of one of theirs.
-struct RenamedWeight {
-  std::string ours, theirs;
-  Shape shape;                                       // theirs
+// A tensor of theirs, and what of it is one of our weights.
+struct TheirTensor {
+  std::string name;
+  Shape shape;
   std::function<Tensor(const Tensor&)> change = {};  // from theirs, in any floating type, to ours; none: the same
+};
+
+// One of our weights and the tensor that it is. Several of ours may be parts of one of theirs; folders may have one or
+// another for the same.
+struct RenamedWeight {
+  std::string ours;
+  std::vector<TheirTensor> forms;
 };
 
 // Weights of a mixer, a block or a model, by names within it.
@@ -27,7 +34,11 @@ struct RenamedWeights {
 
   void map(const std::string& ours, const std::string& theirs, const Shape& shape,
            std::function<Tensor(const Tensor&)> change = {}) {
-    list.push_back({ours, theirs, shape, std::move(change)});
+    list.push_back({ours, {{theirs, shape, std::move(change)}}});
+  }
+  // Another form that the last one may have.
+  void or_map(const std::string& theirs, const Shape& shape, std::function<Tensor(const Tensor&)> change) {
+    list.back().forms.push_back({theirs, shape, std::move(change)});
   }
   // A linear map with or without a bias.
   void linear(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, bool bias = false);

@@ -3,53 +3,81 @@
 namespace cortado {
 namespace {
 
-// transformers 5: {"rope_parameters": {"rope_theta", "rope_type", ...}}, possibly one of these for each type of layer.
-Json rope_parameters(JsonReader& config) {
-  const Json parameters = config.object("rope_parameters");
-  Json chosen = parameters;
-  for (const auto& [key, value] : parameters.items()) {
-    if (!value.is_object()) continue;
-    if (!chosen.contains("rope_type") || chosen == value) {
-      chosen = value;
-    } else {
-      config.fail("its types of layers have different \"rope_parameters\", which is not supported");
-    }
+// Keys without a value say nothing.
+Json without_nulls(const Json& object) {
+  Json kept = Json::object();
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_null()) kept[key] = value;
   }
-  return chosen;
+  return kept;
 }
 
-RotaryScaling read_scaling(const Json& json, const std::string& place) {
-  if (json.empty()) return {};
-  JsonReader reader(json, place);
-  const char* key = reader.has("rope_type") ? "rope_type" : "type";  // its name before transformers 4.43
-  const std::string type = reader.text(key, "default");
-  if (type == "default") return {};
+// The object of this name; where it has one of its kind for each type of layers, which are then the same, that.
+Json rope_object(JsonReader& config, const std::string& name) {
+  const Json object = without_nulls(config.object(name));
+  Json chosen;
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_object()) continue;
+    config.fail_if(!chosen.is_null() && chosen != value, "its types of layers have different \"", name,
+                   "\", which is not supported");
+    chosen = value;
+  }
+  if (chosen.is_null()) return object;
+  for (const auto& [key, value] : object.items()) {
+    config.fail_if(!value.is_object(), "\"", name, "\" has \"", key, "\" beside what is said for each type of layers");
+  }
+  return without_nulls(chosen);
+}
+
+// "type" was its name before transformers 4.43; some files have both.
+std::string read_type(JsonReader& rope) {
+  const std::string earlier = rope.text("type", "default");
+  const std::string type = rope.text("rope_type", earlier);
+  rope.fail_if(rope.has("type") && type != earlier, "\"rope_type\" is \"", type, "\", \"type\" is \"", earlier, "\"");
+  return type;
+}
+
+RotaryScaling read_scaling(JsonReader& rope) {
+  const std::string type = read_type(rope);
   RotaryScaling scaling;
+  // transformers writes it beside every kind, and reads it of one.
+  const int64_t original = rope.integer("original_max_position_embeddings", 1, int64_t{1} << 40, 0);
+  if (type == "default") return scaling;
   if (type == "linear") {
     scaling.type = RotaryScaling::Type::kLinear;
   } else if (type == "llama3") {
     scaling.type = RotaryScaling::Type::kLlama3;
-    scaling.low = reader.number("low_freq_factor", 0.0, 1e9);
-    scaling.high = reader.number("high_freq_factor", 0.0, 1e9);
-    scaling.original_context = reader.integer("original_max_position_embeddings", 1, int64_t{1} << 40);
+    scaling.low = rope.number("low_freq_factor", 0.0, 1e9);
+    scaling.high = rope.number("high_freq_factor", 0.0, 1e9);
+    rope.fail_if(original == 0, "missing key \"original_max_position_embeddings\"");
+    scaling.original_context = original;
   } else {
-    reader.fail("rotary positions of type \"", type, "\" are not supported; supported: default, linear, llama3");
+    rope.fail("rotary positions of type \"", type, "\" are not supported; supported: default, linear, llama3");
   }
-  scaling.factor = reader.number("factor", 1e-9, 1e9);
+  scaling.factor = rope.number("factor", 1e-9, 1e9);
   return scaling;
+}
+
+// What stands in the config itself and in rope's object: transformers 5 takes the latter, version 4 the former.
+double number_of_both(JsonReader& config, JsonReader& rope, const char* key, double low, double high, double usual) {
+  const double outer = config.number(key, low, high, usual), inner = rope.number(key, low, high, outer);
+  rope.fail_if(config.has(key) && inner != outer, "\"", key, "\" is ", inner, " here and ", outer, " in the config");
+  return inner;
 }
 
 }  // namespace
 
 PretrainedRope read_rope(JsonReader& config, double usual_fraction) {
-  const Json parameters = rope_parameters(config), scaling = config.object("rope_scaling");
-  JsonReader rope(parameters, config.place() + ".rope_parameters");
+  const Json parameters = rope_object(config, "rope_parameters"), scaling = rope_object(config, "rope_scaling");
+  config.fail_if(!parameters.empty() && !scaling.empty() && parameters != scaling,
+                 "\"rope_parameters\" and \"rope_scaling\" say different things");
+  const bool early = parameters.empty() && !scaling.empty();
+  JsonReader rope(early ? scaling : parameters, config.place() + (early ? ".rope_scaling" : ".rope_parameters"));
   PretrainedRope read;
-  const double fraction = config.number("partial_rotary_factor", 0.0, 1.0, usual_fraction);
-  read.fraction = rope.number("partial_rotary_factor", 0.0, 1.0, fraction);
-  read.theta = rope.number("rope_theta", 1.0, 1e12, config.number("rope_theta", 1.0, 1e12, 1e4));
-  read.scaling = scaling.empty() ? read_scaling(parameters, config.place() + ".rope_parameters")
-                                 : read_scaling(scaling, config.place() + ".rope_scaling");
+  read.fraction = number_of_both(config, rope, "partial_rotary_factor", 0.0, 1.0, usual_fraction);
+  read.theta = number_of_both(config, rope, "rope_theta", 1.0, 1e12, 1e4);
+  read.scaling = read_scaling(rope);
+  rope.finish();
   return read;
 }
 

@@ -78,10 +78,27 @@ bool is_attention(JsonReader& config, int64_t layer) {
   const Json types = config.any("layer_types");
   const int64_t interval = config.integer("full_attention_interval", 1, kDeepest, 4);
   if (types.is_null()) return (layer + 1) % interval == 0;
-  const bool there = types.is_array() && layer < static_cast<int64_t>(types.size());
-  config.fail_if(!there || (types[layer] != "full_attention" && types[layer] != "linear_attention"),
+  const bool there = types.is_array() && layer < static_cast<int64_t>(types.size()) && types[layer].is_string();
+  const std::string type = there ? types[layer].get<std::string>() : "";
+  // Later versions say which linear attention it is: here there is one.
+  config.fail_if(type != "full_attention" && type != "linear_attention" && !type.starts_with("linear_attention_"),
                  "\"layer_types\" must name each layer's, full_attention or linear_attention");
-  return types[layer] == "full_attention";
+  return type == "full_attention";
+}
+
+// Three matrices of its own, or its part of two tensors of all experts, as transformers 5 has them in memory.
+void read_expert(int64_t number, int64_t experts, int64_t dim, int64_t hidden, RenamedWeights& weights) {
+  const auto part = [=](int64_t begin, int64_t rows) {
+    return [=](const Tensor& x) { return x.select(0, number).narrow(0, begin, rows); };
+  };
+  for (const auto& [name, begin] : {std::pair("gate", int64_t{0}), std::pair("up", hidden)}) {
+    weights.linear(concat("feed_forward.experts.", number, ".", name),
+                   concat("mlp.experts.", number, ".", name, "_proj"), hidden, dim);
+    weights.or_map("mlp.experts.gate_up_proj", {experts, 2 * hidden, dim}, part(begin, hidden));
+  }
+  weights.linear(concat("feed_forward.experts.", number, ".down"), concat("mlp.experts.", number, ".down_proj"), dim,
+                 hidden);
+  weights.or_map("mlp.experts.down_proj", {experts, dim, hidden}, part(0, dim));
 }
 
 // The feed-forward, which is the same in all layers here, and its weights.
@@ -101,9 +118,7 @@ Json read_feed_forward(JsonReader& config, const ModelSizes& sizes, RenamedWeigh
   weights.linear("feed_forward.router", "mlp.gate", experts, dim);
   weights.linear("feed_forward.shared_gate", "mlp.shared_expert_gate", 1, dim);
   weights.gated("feed_forward.shared", "mlp.shared_expert", dim, shared);
-  for (int64_t i = 0; i < experts; ++i) {
-    weights.gated(concat("feed_forward.experts.", i), concat("mlp.experts.", i), dim, hidden);
-  }
+  for (int64_t i = 0; i < experts; ++i) read_expert(i, experts, dim, hidden, weights);
   return {{"type", "experts"},
           {"dim", hidden},
           {"experts", experts},
