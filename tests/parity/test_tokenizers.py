@@ -1,5 +1,6 @@
 """Our tokenizers against the `tokenizers` package: equal ids and equal text on 10,000 lines that tokenizers get wrong."""
 
+import datetime
 import functools
 import importlib.util
 import json
@@ -12,6 +13,7 @@ import jinja2.sandbox
 import pytest
 import torch
 import transformers
+from chat_templates import LLAMA32, LOOKALIKES, TEMPLATES
 from gguf_files import write_vocabulary
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -208,6 +210,45 @@ def test_added_tokens(open_tokenizer, check_export, lines, tmp_path):
     check_export(ours, theirs, lines[:1000] + texts)
 
 
+FLAGS = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+
+
+@pytest.mark.parametrize("files", ["decoder", "added_tokens", "special"])
+def test_tokens_that_only_the_files_beside_name(open_tokenizer, check_export, lines, tmp_path, files):
+    """As transformers reads the folder: tokens of tokenizer_config.json, else of added_tokens.json; the flags of the former
+    replace those of tokenizer.json; texts that are called special are marks."""
+    trained = json.loads(byte_level_tokenizer("qwen2", tuple(lines)).to_str())
+    vocabulary = trained["model"]["vocab"]
+    count = len(vocabulary)
+    word, other = [token for token in vocabulary if len(token) > 2 and token.isascii() and token.isalpha()][:2]
+    mark = {"id": count, "content": "<mark>", **FLAGS}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**trained, "added_tokens": [*trained["added_tokens"], mark]}))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+    if files == "decoder":
+        known = {token["id"]: {"content": token["content"], **FLAGS} for token in trained["added_tokens"]}
+        config["added_tokens_decoder"] = {
+            **known, count: {"content": "<mark>", **FLAGS, "rstrip": True}, count + 1: {"content": "<tool_call>", **FLAGS},
+            count + 2: {"content": "plain ", **FLAGS, "normalized": True, "special": False},
+            vocabulary[word]: {"content": word, **FLAGS, "lstrip": True, "special": False}}  # fmt: skip
+    elif files == "added_tokens":
+        (tmp_path / "added_tokens.json").write_text(json.dumps({"<tool_call>": count + 1, "plain ": count + 2}))
+        config["extra_special_tokens"] = ["<tool_call>"]
+    else:
+        config["extra_special_tokens"] = [word, "<|im_start|>"]
+        config["pad_token"] = other
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = open_tokenizer(tmp_path, "huggingface")
+    assert ours.vocabulary() == len(theirs)
+    rng = random.Random(2)
+    marks = ["<mark>", "<tool_call>", "plain ", word, other, "<|im_end|>", " ", "\n", "a", "plain", "<tool_call", "<|im_start|>"]
+    texts = ["".join(rng.choices(marks, k=rng.randrange(1, 12))) for _ in range(1000)]
+    compare(ours, theirs.backend_tokenizer, lines[:500] + texts)
+    check_export(ours, theirs.backend_tokenizer, lines[:500] + texts)
+    ours.save(str(tmp_path / "native"))
+    assert open_tokenizer(tmp_path / "native").encode(texts) == ours.encode(texts)
+
+
 def with_bytes(tokenizer, **changes):
     """The tokenizer with tokens for the 256 bytes."""
     settings = json.loads(tokenizer.to_str())
@@ -358,37 +399,6 @@ def test_smollm2(open_vocabulary, check_export, lines, smollm2):
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == list(ours.stops())
 
 
-# As the models' own files have them (SmolLM2, Llama 2 shortened, Mistral 0.2, Llama 3, Gemma).
-TEMPLATES = {
-    "chatml": "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
-    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-    "llama2": "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
-    "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
-    "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
-    "{% if loop.index0 == 0 and system_message != false %}"
-    "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% else %}"
-    "{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}"
-    "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
-    "{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}",
-    "mistral": "{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] %}"
-    "{%- set loop_messages = messages[1:] %}{%- else %}{%- set loop_messages = messages %}{%- endif %}{{- bos_token }}"
-    "{%- for message in loop_messages %}{%- if message['role'] == 'user' %}{%- if loop.first and system_message is defined %}"
-    '{{- " [INST] " + system_message + "\\n\\n" + message["content"] + " [/INST]" }}{%- else %}'
-    '{{- " [INST] " + message["content"] + " [/INST]" }}{%- endif %}{%- elif message["role"] == "assistant" %}'
-    '{{- " " + message["content"] + eos_token}}{%- endif %}{%- endfor %}',
-    "llama3": "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
-    "'<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
-    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
-    "gemma": "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}"
-    "{% else %}{% set role = message['role'] %}{% endif %}"
-    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}",
-}
-
-
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_chat_templates(open_vocabulary, lines, tmp_path, name):
     theirs = byte_level_tokenizer("gpt2", tuple(lines))
@@ -415,3 +425,28 @@ def test_chat_templates(open_vocabulary, lines, tmp_path, name):
     with pytest.raises(jinja2.exceptions.UndefinedError):  # raise_exception is transformers'
         exported.render(messages=[{"role": "user", "content": "Hi"}, {"role": "tool", "content": "x"}], bos_token="", eos_token="")
     assert 2 in ours.stops()
+
+
+@pytest.mark.parametrize("name", LOOKALIKES)
+def test_templates_that_look_like_known_ones(open_vocabulary, cortado, lines, tmp_path, name):
+    """Are none: the import says so, and what would have been another conversation is refused."""
+    theirs = byte_level_tokenizer("gpt2", tuple(lines))
+    ours = open_vocabulary(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=LOOKALIKES[name]))
+    assert ours.chat_template() == ""
+    with pytest.raises(RuntimeError, match="none of those known here: chatml"):
+        ours.chat(["user", "Hi"])
+    ours.save(str(tmp_path / "native"))
+    assert "none of those known here" in json.loads((tmp_path / "native" / "tokenizer.json").read_text())["special"]["chat"]["problem"]
+
+
+def test_the_date_is_that_of_today(open_vocabulary, lines, tmp_path):
+    """Of Llama 3.2, whose template asks for it."""
+    theirs = byte_level_tokenizer("gpt2", tuple(lines))
+    ours = open_vocabulary(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=LLAMA32))
+    assert ours.export_to(str(tmp_path))
+    whole = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": " Why? "}]
+    pieces = [part for message in talk for part in (message["role"], message["content"])]
+    for template in (LLAMA32, None):
+        expected = whole.apply_chat_template(talk, tokenize=False, add_generation_prompt=True, chat_template=template)
+        assert ours.chat(pieces, True) == expected and f"{datetime.datetime.now():%d %b %Y}" in expected

@@ -18,6 +18,7 @@ void run_import(const ImportCommand& command) {
   std::cout << imported.summary() << "; written to " << command.out
             << (imported.tokenizer ? "" : "; there is no tokenizer beside it: it reads token numbers only")
             << std::endl;
+  if (!imported.no_chat.empty()) std::cout << "chat: none, for " << imported.no_chat << std::endl;
 }
 
 }  // namespace

@@ -145,6 +145,7 @@ Imported ModelImport::write(const std::string& out, std::optional<at::ScalarType
     if (tokenizer_) tokenizer_->save(folder + "/tokenizer");
   });
   Imported imported{.layers = static_cast<int64_t>(model.config.layers.size()), .tokenizer = tokenizer_ != nullptr};
+  if (tokenizer_) imported.no_chat = tokenizer_->special().chat.problem;
   for (const auto& [name, tensor] : model.weights) {
     imported.parameters += tensor.numel();
     imported.bytes += static_cast<int64_t>(tensor.nbytes());
@@ -175,6 +176,7 @@ std::string run_of(const std::string& path) {
   write_file(stamp, wanted.dump(2) + "\n");
   std::cerr << imported.summary() << "; imported in " << human_seconds(watch.seconds()) << " into " << run
             << ", where it is found the next time" << std::endl;
+  if (!imported.no_chat.empty()) std::cerr << "chat: none, for " << imported.no_chat << std::endl;
   return run;
 }
 

@@ -22,6 +22,7 @@ bool is_pretrained(const std::string& path);
 struct Imported {
   int64_t layers = 0, parameters = 0, bytes = 0;
   bool tokenizer = false;
+  std::string no_chat = {};     // why it cannot chat here, though it was taught to
   std::string summary() const;  // "30 layers, 134,515,008 parameters, 513.1 MiB"
 };
 

@@ -63,7 +63,8 @@ class Asker {
  public:
   Asker(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject, ResultFile& file)
       : request_(request), material_(material), subject_(subject), file_(file) {
-    if (!request.plain && !subject.tokenizer->special().chat.name.empty()) chat_.emplace(*subject.tokenizer);
+    const ChatStyle& style = subject.tokenizer->special().chat;
+    if (!request.plain && !(style.name.empty() && style.problem.empty())) chat_.emplace(*subject.tokenizer);
   }
 
   void ask_all() {

@@ -1,15 +1,18 @@
 #include "cortado/tokenizers/chat.h"
 
 #include <algorithm>
+#include <ctime>
+#include <tuple>
 #include <utility>
 
 #include "cortado/base/error.h"
 #include "cortado/base/json.h"
 #include "cortado/base/utf8.h"
+#include "cortado/tokenizers/jinja.h"
 
 namespace cortado {
 
-// A style in pieces. {bos} and {eos} stand for the texts of those tokens.
+// A style in pieces. {bos} and {eos} stand for the texts of those tokens, {date} for today's.
 struct Chat::Form {
   const char* name;
   const char* begin;        // of the conversation
@@ -30,6 +33,8 @@ namespace {
 
 constexpr const char* kLlama31System =
     "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+constexpr const char* kLlama32System =
+    "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: {date}\n\n";
 
 const Chat::Form kForms[] = {
     {"chatml", "", "<|im_start|>system\n", "<|im_end|>\n", "<|im_start|>user\n", "<|im_end|>\n",
@@ -44,11 +49,11 @@ const Chat::Form kForms[] = {
      "", "<|eot_id|>", "", nullptr, true, true},
     {"llama3.1", "{bos}", kLlama31System, "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>",
      "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "<|eot_id|>", "", "", true, true},
+    {"llama3.2", "{bos}", kLlama32System, "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>",
+     "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "<|eot_id|>", "", "", true, true},
     {"gemma", "{bos}", "", "\n\n", "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "",
      "<end_of_turn>", "\n", nullptr, false, true},
 };
-
-bool holds(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 std::string replaced(std::string text, std::string_view what, std::string_view with) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size())) {
@@ -78,45 +83,35 @@ std::string trimmed(const std::string& text) {
   return begin < end ? text.substr(begin, end - begin) : "";
 }
 
-// "You are ...", where a ChatML template has it as plain text after <|im_start|>system.
-std::string default_system(const std::string& chat_template) {
-  const std::string text = replaced(chat_template, "\\n", "\n");
-  constexpr std::string_view kOpen = "<|im_start|>system\n", kClose = "<|im_end|>";
-  for (size_t at = text.find(kOpen); at != std::string::npos; at = text.find(kOpen, at + 1)) {
-    const size_t begin = at + kOpen.size();
-    const size_t end = text.find(kClose, begin);
-    if (end == std::string::npos) break;
-    const std::string system = text.substr(begin, end - begin);
-    if (system.find_first_of("{}+") == std::string::npos) return system;
-  }
-  return "";
-}
-
-std::string mistral_version(const std::string& chat_template) {
-  if (!holds(chat_template, " [/INST]")) return "mistral-v3";
-  return holds(chat_template, " [INST] ") ? "mistral" : "mistral-v1";
+// As strftime_now("%d %b %Y") of a template.
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%d %b %Y", &local)};
 }
 
 // A text of a form as an expression of Jinja's.
 std::string expression(const std::string& text) {
+  static const std::pair<std::string_view, std::string_view> kMarks[] = {
+      {"{bos}", "(bos_token or '')"},
+      {"{eos}", "(eos_token or '')"},
+      {"{date}", "(strftime_now('%d %b %Y') if strftime_now is defined else '26 Jul 2024')"}};
   std::string joined;
-  const auto add = [&](const std::string& part) { joined += (joined.empty() ? "" : " + ") + part; };
+  const auto add = [&](std::string_view part) { joined += concat(joined.empty() ? "" : " + ", part); };
   for (size_t at = 0; at < text.size();) {
-    const size_t mark = std::min(text.find("{bos}", at), text.find("{eos}", at));
-    if (mark != at) add(Json(text.substr(at, mark - at)).dump());
-    if (mark == std::string::npos) break;
-    add("(" + text.substr(mark + 1, 3) + "_token or '')");
-    at = mark + 5;
+    size_t next = text.size();
+    std::pair<std::string_view, std::string_view> mark;
+    for (const auto& known : kMarks) {
+      const size_t place = text.find(known.first, at);
+      if (place < next) std::tie(next, mark) = std::pair(place, known);
+    }
+    if (next > at) add(Json(text.substr(at, next - at)).dump());
+    if (!mark.first.empty()) add(mark.second);
+    at = next + mark.first.size();
   }
   return joined.empty() ? "''" : joined;
-}
-
-const Chat::Form* form_of(const std::string& style) {
-  fail_input_if(style.empty(), "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
-  const auto* const form =
-      std::find_if(std::begin(kForms), std::end(kForms), [&](const auto& f) { return style == f.name; });
-  fail_input_if(form == std::end(kForms), "[chat] unknown chat template \"", style, "\"");
-  return form;
 }
 
 // An answer directly behind what it goes on with, all else on a line of its own.
@@ -128,39 +123,98 @@ std::string as_text(const std::vector<ChatMessage>& messages) {
   return text;
 }
 
-}  // namespace
-
-ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token) {
-  const auto marks = [&](const char* mark) {
-    return chat_template.empty() ? has_token(mark) : holds(chat_template, mark);
-  };
-  if (marks("<|im_start|>")) return {"chatml", default_system(chat_template)};
-  if (marks("<|start_header_id|>")) {
-    return {holds(chat_template, "Cutting Knowledge Date") ? "llama3.1" : "llama3", ""};
+// Whoever has no template is known by its tokens.
+ChatStyle style_by_tokens(const std::function<bool(std::string_view)>& has_token) {
+  for (const auto& [mark, name] :
+       {std::pair("<|im_start|>", "chatml"), std::pair("<|start_header_id|>", "llama3"),
+        std::pair("<start_of_turn>", "gemma"), std::pair("<<SYS>>", "llama2"), std::pair("[INST]", "mistral-v3")}) {
+    if (has_token(mark)) return {name, ""};
   }
-  if (marks("<start_of_turn>")) return {"gemma", ""};
-  if (marks("<<SYS>>")) return {"llama2", ""};
-  if (marks("[INST]")) return {mistral_version(chat_template), ""};
   return {};
 }
 
-Chat::Chat(const Tokenizer& tokenizer) : Chat(tokenizer, form_of(tokenizer.special().chat.name)) {
-  const SpecialTokens& special = tokenizer.special();
-  const auto text = [&](int32_t token) { return token < 0 ? "" : tokenizer.decode({token}); };
-  begin_ = text(special.begin);
-  end_of_turn_ = replaced(form_->answer_close, "{eos}", text(special.end));
-  system_ = special.chat.system;
+// White space around what is said tells who trims it; the second has what the first does not: the model's own system
+// message, an answer at the end.
+const std::vector<TemplateProbe> kProbes = {
+    {{{"user", " \u00a0What is\n2+2? \u3000"}, {"assistant", " 4.\n"}}, false},
+    {{{"user", "Hello "}}, true},
+    {{{"system", " Be brief. "}, {"user", " Name\none. "}, {"assistant", "Tea. "}, {"user", "Why?"}}, true}};
+
+// What stands there where nobody gives one: only ChatML's templates differ in it.
+std::string default_system(const Chat::Form& form, const std::string& rendered) {
+  const std::string open = form.system_open, close = concat(form.system_close, form.user_open);
+  if (std::string_view(form.name) != "chatml" || !rendered.starts_with(open)) return "";
+  const size_t end = rendered.find(close, open.size());
+  return end == std::string::npos ? "" : rendered.substr(open.size(), end - open.size());
+}
+
+// A template may refuse system messages, which is the first of the last probe's.
+bool writes_the_same(const Chat& chat, const std::vector<std::optional<std::string>>& texts) {
+  for (size_t i = 0; i < kProbes.size(); ++i) {
+    const bool refused = !texts[i] && i + 1 == kProbes.size();
+    if (!refused && texts[i] != chat.render(kProbes[i].messages, kProbes[i].ask)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ChatStyle detect_chat_style(const std::string& chat_template, const std::string& begin, const std::string& end,
+                            const std::function<bool(std::string_view)>& has_token) {
+  if (chat_template.empty()) return style_by_tokens(has_token);
+  const RenderedProbes rendered = render_by_jinja(chat_template, kProbes, begin, end);
+  if (!rendered.problem.empty()) return {"", "", rendered.problem};
+  std::string known;
+  for (const Chat::Form& form : kForms) {
+    ChatStyle style{form.name, default_system(form, rendered.texts.front().value_or(""))};
+    if (writes_the_same(Chat(style, begin, end), rendered.texts)) return style;
+    known += concat(known.empty() ? "" : ", ", form.name);
+  }
+  return {"", "", concat("its chat template writes conversations as none of those known here: ", known)};
+}
+
+Chat::Chat(const ChatStyle& style, const std::string& begin, const std::string& end, const Tokenizer* tokenizer)
+    : tokenizer_(tokenizer), begin_(begin) {
+  const auto* const form =
+      std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return style.name == f.name; });
+  fail_input_if(form == std::end(kForms), "[chat] unknown chat template \"", style.name, "\"");
+  form_ = form;
+  end_of_turn_ = replaced(form->answer_close, "{eos}", end);
+  system_ = style.system;
+}
+
+namespace {
+
+// What is asked for before a text that lacks it is made.
+const ChatStyle& chat_of(const Tokenizer& tokenizer) {
+  const ChatStyle& style = tokenizer.special().chat;
+  fail_input_if(!style.problem.empty(), "[chat] ", style.problem);
+  fail_input_if(style.name.empty(),
+                "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
+  return style;
+}
+
+std::string text_of(const Tokenizer& tokenizer, int32_t token) { return token < 0 ? "" : tokenizer.decode({token}); }
+
+}  // namespace
+
+Chat::Chat(const Tokenizer& tokenizer)
+    : Chat(chat_of(tokenizer), text_of(tokenizer, tokenizer.special().begin),
+           text_of(tokenizer, tokenizer.special().end)) {}
+
+std::string Chat::expanded(const char* text) const {
+  return replaced(replaced(text, "{bos}", begin_), "{date}", today());
 }
 
 Chat Chat::or_text(const Tokenizer& tokenizer) {
-  return tokenizer.special().chat.name.empty() ? Chat(tokenizer, nullptr) : Chat(tokenizer);
+  const ChatStyle& style = tokenizer.special().chat;
+  return style.name.empty() && style.problem.empty() ? Chat(&tokenizer) : Chat(tokenizer);
 }
 
 std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) const {
   if (!form_) return as_text(messages);
   const auto clean = [&](const std::string& content) { return form_->trims ? trimmed(content) : content; };
-  const auto open = [&](const char* text) { return replaced(text, "{bos}", begin_); };
-  std::string text = open(form_->begin);
+  std::string text = expanded(form_->begin);
   size_t first = 0;
   std::string system = system_;
   bool has_system = !system_.empty() || form_->default_system;
@@ -169,15 +223,16 @@ std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) con
     has_system = true;
     first = 1;
   }
-  std::string head =
-      has_system ? concat(form_->system_open, form_->system_apart ? clean(system) : system, form_->system_close) : "";
+  std::string head = has_system ? concat(expanded(form_->system_open), form_->system_apart ? clean(system) : system,
+                                         form_->system_close)
+                                : "";
   if (form_->system_apart) text += std::exchange(head, "");
   for (size_t i = first; i < messages.size(); ++i) {
     const auto& [role, content] = messages[i];
     fail_input_if(role != "user" && role != "assistant", "[chat] message ", i + 1,
                   ": expected the role user or assistant (or system, of the first), got \"", role, "\"");
     if (role == "user") {
-      text += open(form_->user_open) + clean(std::exchange(head, "") + content) + form_->user_close;
+      text += expanded(form_->user_open) + clean(std::exchange(head, "") + content) + form_->user_close;
     } else {
       text += concat(form_->answer_open, form_->answer_space, clean(content), end_of_turn_, form_->after_answer);
     }
@@ -217,15 +272,15 @@ std::string Chat::next(const std::vector<ChatMessage>& messages, const std::vect
 
 std::vector<int32_t> Chat::encode(const std::vector<ChatMessage>& messages, bool ask) const {
   const std::string text = render(messages, ask);
-  return form_ ? tokenizer_.encode(text) : encode_prompt(tokenizer_, text);
+  return form_ ? tokenizer_->encode(text) : encode_prompt(*tokenizer_, text);
 }
 
 std::vector<int32_t> Chat::encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
                                        bool ended) const {
   const std::string text = (ended ? "" : end_of_turn_) + next(messages, more);
-  std::vector<int32_t> tokens = tokenizer_.encode(text);
+  std::vector<int32_t> tokens = tokenizer_->encode(text);
   // Some tokenizers begin every text with a space. This one goes on with another.
-  const bool space = !form_ && !text.starts_with(' ') && !tokens.empty() && tokenizer_.piece(tokens[0]) == " ";
+  const bool space = !form_ && !text.starts_with(' ') && !tokens.empty() && tokenizer_->piece(tokens[0]) == " ";
   if (space) tokens.erase(tokens.begin());
   return tokens;
 }

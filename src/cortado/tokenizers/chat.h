@@ -15,23 +15,29 @@ struct ChatMessage {
   std::string content;
 };
 
-// Which style a model's own chat template is, by the marks in its text; without a text, by the tokens there are.
-// An empty name: none of those known here.
+// Which style a model's own chat template is: the one that writes two probe conversations as the template itself does
+// (jinja.h). Without a template, by the tokens there are. An empty name: none of those known here, and its problem.
 //
 //   chatml       Qwen2, SmolLM2: <|im_start|>user\n...<|im_end|>\n
 //   llama2       <s>[INST] <<SYS>>\n...\n<</SYS>>\n\n... [/INST] ... </s>
 //   mistral      <s> [INST] ... [/INST] ...</s>; mistral-v1 without the first space, mistral-v3: ...[/INST]
-//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 has a system message with dates
+//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 has a system message with dates,
+//                llama3.2 with that of today
 //   gemma        <start_of_turn>user\n...<end_of_turn>\n
-ChatStyle detect_chat_style(const std::string& chat_template, const std::function<bool(std::string_view)>& has_token);
+// `begin`, `end`: the texts of those tokens.
+ChatStyle detect_chat_style(const std::string& chat_template, const std::string& begin, const std::string& end,
+                            const std::function<bool(std::string_view)>& has_token);
 
 class Chat {
  public:
   // InputError when the tokenizer's model was not taught to chat, or in a style that is unknown here. The tokenizer
   // outlives it.
   explicit Chat(const Tokenizer& tokenizer);
+  // In that style, whose name is one of those above; only with a tokenizer it gives tokens.
+  Chat(const ChatStyle& style, const std::string& begin, const std::string& end, const Tokenizer* tokenizer = nullptr);
   // Also of a model that was not taught to: it goes on with the conversation as one text, in which an answer stands
-  // directly behind what it goes on with, and every other message on a line of its own.
+  // directly behind what it goes on with, and every other message on a line of its own. InputError: it was taught to, in
+  // a style that is unknown here.
   static Chat or_text(const Tokenizer& tokenizer);
 
   // The whole conversation; with `ask` up to where the assistant's next answer begins. Without a system message the
@@ -56,9 +62,10 @@ class Chat {
   struct Form;
 
  private:
-  Chat(const Tokenizer& tokenizer, const Form* form) : tokenizer_(tokenizer), form_(form) {}
+  explicit Chat(const Tokenizer* tokenizer) : tokenizer_(tokenizer), form_(nullptr) {}
+  std::string expanded(const char* text) const;
 
-  const Tokenizer& tokenizer_;
+  const Tokenizer* tokenizer_;
   const Form* form_;  // null: one text
   std::string begin_, end_of_turn_, system_;
 };

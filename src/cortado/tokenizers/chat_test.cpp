@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "cortado/base/error.h"
+#include "cortado/base/json.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado {
@@ -15,6 +19,7 @@ class Marks : public Tokenizer {
     special_.end = 1;
     special_.chat = {style, system};
   }
+  void problem(const std::string& text) { special_.chat.problem = text; }
   std::string kind() const override { return "marks"; }
   int64_t vocabulary() const override { return 2; }
   std::vector<int32_t> encode(std::string_view /*text*/) const override { return {}; }
@@ -51,12 +56,15 @@ TEST(Chat, DefaultSystemMessages) {
   EXPECT_EQ(chat.render({{"user", "Q"}}, false),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n");
   EXPECT_EQ(chat.render({{"system", ""}}, false), "<|im_start|>system\n<|im_end|>\n");
-  EXPECT_NE(Chat(Marks("llama3.1")).render({{"user", "Q"}}, false).find("Cutting Knowledge Date"), std::string::npos);
+  EXPECT_NE(Chat(Marks("llama3.1")).render({{"user", "Q"}}, false).find("Today Date: 26 Jul 2024"), std::string::npos);
+  const std::string dated = Chat(Marks("llama3.2")).render({{"user", "Q"}}, false);
+  EXPECT_EQ(dated.find('{'), std::string::npos) << dated;
 }
 
 // What a session reads question by question is the conversation as a whole.
 TEST(Chat, TurnByTurn) {
-  for (const char* style : {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "gemma"}) {
+  for (const char* style :
+       {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2", "gemma"}) {
     const Chat chat(Marks(style, style == std::string("chatml") ? "default" : ""));
     std::vector<ChatMessage> messages{{"system", "S {bos}"}, {"user", " Q "}};
     std::string read = chat.render(messages, true);
@@ -96,29 +104,77 @@ TEST(Chat, OfAModelThatWasNotTaughtToIsOneText) {
   EXPECT_EQ(letters.decode(chat.encode_next(begun, {{"system", "S"}, {"user", "R"}}, true)), "\nS\nR");
   const Marks taught("chatml");
   EXPECT_EQ(Chat::or_text(taught).render({{"user", "Q"}}, false), "<|im_start|>user\nQ<|im_end|>\n");
+  Marks other("");
+  other.problem("its chat template is another");
+  EXPECT_NE(testing::error_of([&] { Chat::or_text(other); }).find("template is another"), std::string::npos);
+}
+
+bool no_token(std::string_view /*token*/) { return false; }
+
+std::string replaced_in(std::string text, const std::string& what, const std::string& with) {
+  return text.replace(text.find(what), what.size(), with);
+}
+
+// ChatML as models have it, or nearly so.
+std::string chatml(const std::string& before, const std::string& ask = "<|im_start|>assistant\n",
+                   const std::string& separator = "\n") {
+  return concat(before, "{% for message in messages %}{{ '<|im_start|>' + message.role + ", Json(separator).dump(),
+                " + message.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ ", Json(ask).dump(),
+                " }}{% endif %}");
 }
 
 TEST(Chat, DetectsStyles) {
-  const auto none = [](std::string_view) { return false; };
-  const auto style = [&](const std::string& text) { return detect_chat_style(text, none).name; };
-  EXPECT_EQ(style("{{'<|im_start|>' + role}}"), "chatml");
-  EXPECT_EQ(style("'<|start_header_id|>' + role"), "llama3");
-  EXPECT_EQ(style("'<|start_header_id|>' \"Cutting Knowledge Date: \""), "llama3.1");
-  EXPECT_EQ(style("'<start_of_turn>' + role"), "gemma");
-  EXPECT_EQ(style("bos + '[INST] ' + '<<SYS>>' + ' [/INST]'"), "llama2");
-  EXPECT_EQ(style("\" [INST] \" + \" [/INST]\""), "mistral");
-  EXPECT_EQ(style("'[INST] ' + ' [/INST]'"), "mistral-v1");
-  EXPECT_EQ(style("\"[INST] \" + \"[/INST]\""), "mistral-v3");
-  EXPECT_EQ(style("### User:"), "");
-  EXPECT_EQ(detect_chat_style("", [](std::string_view token) { return token == "<start_of_turn>"; }).name, "gemma");
-  const std::string qwen =
-      "{{- '<|im_start|>system\\n' }}{{- messages[0].content }}{{- '<|im_end|>\\n' }}"
-      "{{- '<|im_start|>system\\nYou are Q.<|im_end|>\\n' }}";
-  EXPECT_EQ(detect_chat_style(qwen, none).system, "You are Q.");
+  const auto style = [&](const std::string& text) { return detect_chat_style(text, "<s>", "</s>", no_token); };
+  for (const char* name :
+       {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2", "gemma"}) {
+    EXPECT_EQ(style(Chat(Marks(name)).jinja()).name, name);
+  }
+  EXPECT_EQ(style(chatml("")).name, "chatml");
+  const ChatStyle qwen =
+      style(chatml("{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Q.<|im_end|>\n{% endif %}"));
+  EXPECT_EQ(qwen.name + qwen.system, "chatmlYou are Q.");
+  const auto has = [](std::string_view token) { return token == "<start_of_turn>"; };
+  EXPECT_EQ(detect_chat_style("", "", "", has).name, "gemma");
+}
+
+// What has a style's marks and writes something else is none of them, and says so in one line.
+TEST(Chat, LooksAreNotEnough) {
+  const std::vector<std::string> others = {
+      chatml("{{ bos_token }}"),
+      chatml("", "<|im_start|>assistant\n<think>\n"),
+      chatml("", "<|im_start|>assistant\n", " "),
+      replaced_in(chatml(""), "message.content", "message.content | trim"),
+      replaced_in(Chat(Marks("llama3.1")).jinja(), "26 Jul 2024", "27 Jul 2024"),
+      "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}[SYSTEM_PROMPT]{{ message.content "
+      "}}"
+      "[/SYSTEM_PROMPT]{% elif message.role == 'user' %}[INST]{{ message.content }}[/INST]{% else %}{{ message.content "
+      "}}"
+      "{{ eos_token }}{% endif %}{% endfor %}",
+      "### User:",
+      "{% for",
+      "{{ raise_exception('no') }}",
+      "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}<|im_start|>"};
+  for (const std::string& text : others) {
+    const ChatStyle style = detect_chat_style(text, "<s>", "</s>", no_token);
+    EXPECT_EQ(style.name, "") << text;
+    EXPECT_NE(style.problem, "") << text;
+    EXPECT_EQ(style.problem.find('\n'), std::string::npos);
+  }
+}
+
+TEST(Chat, WithoutAPythonNothingIsTakenForKnown) {
+  ::setenv("CORTADO_PYTHON", "/nowhere/python", 1);
+  const ChatStyle style = detect_chat_style(chatml(""), "<s>", "</s>", no_token);
+  ::unsetenv("CORTADO_PYTHON");
+  EXPECT_EQ(style.name, "");
+  EXPECT_NE(style.problem.find("CORTADO_PYTHON"), std::string::npos);
 }
 
 TEST(Chat, Refusals) {
   EXPECT_NE(testing::error_of([] { Chat(Marks("")); }).find("was not taught to chat"), std::string::npos);
+  Marks other("");
+  other.problem("its chat template is another");
+  EXPECT_NE(testing::error_of([&] { Chat{other}; }).find("template is another"), std::string::npos);
   EXPECT_NE(testing::error_of([] { Chat(Marks("chatml")).render({{"tool", "x"}}, true); }).find("got \"tool\""),
             std::string::npos);
   EXPECT_NE(

@@ -13,9 +13,9 @@
 namespace cortado {
 
 // A Hugging Face folder's tokenizer: tokenizer.json (byte-pair encodings), or else tokenizer.model (SentencePiece's
-// byte-pair models). Which tokens are special, what ends an answer and how to chat comes from tokenizer_config.json,
-// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json, where they are. Missing, broken
-// or of a kind that is not supported: InputError in one line.
+// byte-pair models). More tokens, which tokens are special, what ends an answer and how to chat comes from
+// tokenizer_config.json, added_tokens.json, special_tokens_map.json, chat_template.jinja, generation_config.json and
+// config.json, where they are. Missing, broken or of a kind that is not supported: InputError in one line.
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder);
 
 // What a GGUF file says about its tokenizer, by the keys tokenizer.ggml.*.

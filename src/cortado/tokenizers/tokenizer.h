@@ -14,6 +14,7 @@ namespace cortado {
 struct ChatStyle {
   std::string name;  // empty: it was not
   std::string system;
+  std::string problem = {};  // it was, but `name` is empty: why
 };
 
 // Tokens with a meaning of their own; -1 where there is none.

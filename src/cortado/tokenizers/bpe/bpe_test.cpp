@@ -309,6 +309,50 @@ TEST(SentencePieceImport, EqualsTheLearntTokenizer) {
   EXPECT_EQ(saved_and_loaded(*imported, text), text);
 }
 
+// The tokens that the files beside the model name: marks, whole in any text, with the ids that these files give them.
+TEST(SentencePieceImport, TokensOfTheFilesBesideIt) {
+  const TemporaryDirectory learnt, folder;
+  make_tokenizer("sentencepiece:400", {corpus()})->save(learnt.path());
+  std::filesystem::copy_file(learnt.path() + "/tokenizer.model", folder.path() + "/tokenizer.model");
+  const auto plain = import_tokenizer(folder.path());
+  const std::string config = folder.path() + "/tokenizer_config.json", added = folder.path() + "/added_tokens.json";
+  write_file(added, R"({"<|im_start|>": 400, "<|im_end|>": 402, "plain mark": 401})");
+  write_file(folder.path() + "/special_tokens_map.json",
+             R"({"eos_token": {"content": "<|im_end|>"}, "additional_special_tokens": ["<|im_start|>"]})");
+  const auto check = [&](bool one) {
+    const auto with = import_tokenizer(folder.path());
+    EXPECT_EQ(with->vocabulary(), 403);
+    auto expected = plain->encode("tea");
+    expected.push_back(400);
+    EXPECT_EQ(with->encode("tea<|im_start|>"), expected);
+    expected.back() = 401;
+    EXPECT_EQ(with->encode("teaplain mark"), expected);
+    EXPECT_EQ(with->decode({400, 401}), "<|im_start|>plain mark");
+    EXPECT_EQ(with->is_special(401), one);
+    EXPECT_TRUE(with->is_special(400) && with->is_special(402));
+    EXPECT_EQ(with->special().end, 402);
+    const std::string text = "milk<|im_end|> and tea";
+    EXPECT_EQ(saved_and_loaded(*with, text), with->decode(with->encode(text)));
+  };
+  check(false);
+  // What tokenizer_config.json says goes before.
+  write_file(config, R"({"added_tokens_decoder": {"400": {"content": "<|im_start|>"}, "402": {"content": "<|im_end|>"},
+                         "401": {"content": "plain mark", "special": true}}})");
+  write_file(added, R"({"<|im_start|>": 9})");
+  check(true);
+  for (const auto& [bad, why] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"added_tokens_decoder": {"5": {"content": "<new>"}}})", "cannot have the id 5"},
+           {R"({"added_tokens_decoder": {"x": {"content": "<new>"}}})", "added_tokens_decoder.x"},
+           {R"({"added_tokens_decoder": {"-1": {"content": "<new>"}}})", "added_tokens_decoder.-1"},
+           {R"({"added_tokens_decoder": {"500": {}}})", "content"},
+           {R"({"added_tokens_decoder": ["<new>"]})", "added_tokens_decoder"}}) {
+    write_file(config, bad);
+    const std::string error = error_of([&] { import_tokenizer(folder.path()); });
+    EXPECT_NE(error.find(why), std::string::npos) << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+}
+
 TEST(SentencePieceImport, DamagedModels) {
   const TemporaryDirectory learnt, folder;
   make_tokenizer("sentencepiece:400", {corpus()})->save(learnt.path());

@@ -89,10 +89,13 @@ void special_fields(JsonFields& json, SpecialTokens& special) {
   json.values("prefix", special.prefix, "token ids");
   json.values("suffix", special.suffix, "token ids");
   json.values("stops", special.stops, "token ids");
-  if (json.reading() ? !json.has("chat") : special.chat.name.empty()) return;
+  if (json.reading() ? !json.has("chat") : special.chat.name.empty() && special.chat.problem.empty()) return;
   json.object("chat", [&](JsonFields& chat) {
     chat.text("name", special.chat.name);
     chat.text("system", special.chat.system);
+    if (chat.reading() ? chat.has("problem") : !special.chat.problem.empty()) {
+      chat.text("problem", special.chat.problem);
+    }
   });
 }
 

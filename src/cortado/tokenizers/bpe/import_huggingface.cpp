@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <map>
 #include <unordered_map>
 
 #include "cortado/base/error.h"
@@ -183,28 +185,44 @@ void read_merges(const Large& merges, const Ids& ids, const std::string& place, 
   }
 }
 
-void read_added_tokens(const Large& list, const std::string& place, Ids& ids, BpeDefinition& definition) {
+AddedToken read_added_token(JsonReader& reader, int64_t id) {
+  AddedToken token;
+  token.id = static_cast<int32_t>(id);
+  token.text = reader.text("content");
+  token.special = reader.boolean("special", false);
+  token.normalized = reader.boolean("normalized", !token.special);
+  token.lstrip = reader.boolean("lstrip", false);
+  token.rstrip = reader.boolean("rstrip", false);
+  token.single_word = reader.boolean("single_word", false);
+  return token;
+}
+
+// What is said of a token later replaces what was said before.
+void add_token(AddedToken token, const std::string& place, Ids& ids, BpeDefinition& definition) {
+  const auto id = static_cast<size_t>(token.id);
+  if (id >= definition.tokens.size()) definition.tokens.resize(id + 1);
+  if (!definition.scores.empty()) definition.scores.resize(definition.tokens.size(), NAN);
+  std::string& text = definition.tokens[id];
+  const auto known = ids.find(token.text);
+  fail_input_if((!text.empty() && text != token.text) || (known != ids.end() && known->second != token.id), "[", place,
+                "] \"", token.text, "\" cannot have the id ", token.id, ": the vocabulary says otherwise");
+  const auto before = std::ranges::find(definition.added, token.id, &AddedToken::id);
+  token.apart = before == definition.added.end() ? text.empty() : before->apart;
+  text = token.text;
+  ids.emplace(token.text, token.id);
+  if (before == definition.added.end()) {
+    definition.added.push_back(std::move(token));
+  } else {
+    *before = std::move(token);
+  }
+}
+
+void read_added_tokens(const Large& list, const std::string& path, Ids& ids, BpeDefinition& definition) {
   if (!list.is_array()) return;
   for (size_t i = 0; i < list.size(); ++i) {
-    JsonReader reader(Json(list[i]), concat(place, ".added_tokens[", i, "]"));
-    AddedToken token;
-    token.id = static_cast<int32_t>(reader.integer("id", 0, kMostTokens - 1));
-    token.text = reader.text("content");
-    token.special = reader.boolean("special", false);
-    token.normalized = reader.boolean("normalized", !token.special);
-    token.lstrip = reader.boolean("lstrip", false);
-    token.rstrip = reader.boolean("rstrip", false);
-    token.single_word = reader.boolean("single_word", false);
-    const auto id = static_cast<size_t>(token.id);
-    if (id >= definition.tokens.size()) definition.tokens.resize(id + 1);
-    std::string& text = definition.tokens[id];
-    const auto known = ids.find(token.text);
-    reader.fail_if((!text.empty() && text != token.text) || (known != ids.end() && known->second != token.id), "\"",
-                   token.text, "\" cannot have the id ", token.id, ": the vocabulary says otherwise");
-    token.apart = text.empty();
-    text = token.text;
-    ids.emplace(token.text, token.id);
-    definition.added.push_back(std::move(token));
+    const std::string place = concat(path, ".added_tokens[", i, "]");
+    JsonReader reader(Json(list[i]), place);
+    add_token(read_added_token(reader, reader.integer("id", 0, kMostTokens - 1)), place, ids, definition);
   }
 }
 
@@ -249,18 +267,85 @@ BpeDefinition read_tokenizer_json(const std::string& path) {
 
 // --- The files beside it.
 
-Json optional_json(const std::string& path) {
-  if (!std::filesystem::exists(path)) return Json::object();
-  Json json = read_json_file(path);
+Large optional_object(const std::string& path) {
+  if (!std::filesystem::exists(path)) return Large::object();
+  Large json = parse_large_json(read_file(path), path);
   fail_input_if(!json.is_object(), "[", path, "] expected an object { ... }");
   return json;
 }
+
+// What lies beside the tokenizer's own file.
+struct Neighbours {
+  std::string folder;
+  Large tokens_of_config, added_tokens;  // tokenizer_config.json's "added_tokens_decoder", added_tokens.json
+  Json config, map;                      // the rest of tokenizer_config.json, special_tokens_map.json
+
+  explicit Neighbours(std::string of)
+      : folder(std::move(of)), added_tokens(optional_object(folder + "/added_tokens.json")) {
+    Large all = optional_object(folder + "/tokenizer_config.json");
+    if (all.contains("added_tokens_decoder")) {
+      tokens_of_config = std::move(all["added_tokens_decoder"]);
+      all.erase("added_tokens_decoder");
+    }
+    config = Json(all);
+    map = Json(optional_object(folder + "/special_tokens_map.json"));
+  }
+};
 
 // "</s>" or {"content": "</s>", ...}; empty where there is none.
 std::string token_text(const Json& settings, const char* key) {
   const Json value = settings.value(key, Json());
   const Json text = value.is_object() ? value.value("content", Json()) : value;
   return text.is_string() ? text.get<std::string>() : "";
+}
+
+// Texts that the files call special.
+std::vector<std::string> special_texts(const Neighbours& beside) {
+  std::vector<std::string> texts;
+  for (const Json* settings : {&beside.config, &beside.map}) {
+    for (const char* key :
+         {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+      texts.push_back(token_text(*settings, key));
+    }
+    for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+      const Json list = settings->value(key, Json());
+      for (const Json& item : list.is_array() ? list : Json::array()) texts.push_back(token_text({{"it", item}}, "it"));
+    }
+  }
+  std::erase(texts, "");
+  return texts;
+}
+
+// Tokens that the tokenizer's own file does not have, as transformers reads them: those of tokenizer_config.json, or
+// where it has none those of added_tokens.json.
+void read_tokens_beside(const Neighbours& beside, BpeDefinition& definition) {
+  if (beside.tokens_of_config.is_null() && beside.added_tokens.empty()) return;
+  const std::vector<std::string> special = special_texts(beside);
+  const auto is_special = [&](const std::string& text) { return std::ranges::find(special, text) != special.end(); };
+  Ids ids;
+  for (size_t id = 0; id < definition.tokens.size(); ++id) {
+    if (!definition.tokens[id].empty()) ids.emplace(definition.tokens[id], static_cast<int32_t>(id));
+  }
+  std::map<int64_t, std::pair<AddedToken, std::string>> found;  // in the order of their ids, with their places
+  const bool config = !beside.tokens_of_config.is_null();
+  const std::string path = beside.folder + (config ? "/tokenizer_config.json" : "/added_tokens.json");
+  fail_input_if(config && !beside.tokens_of_config.is_object(), "[", path,
+                "] key \"added_tokens_decoder\": expected an object of ids and their tokens");
+  for (const auto& [key, value] : (config ? beside.tokens_of_config : beside.added_tokens).items()) {
+    const std::string place = concat(path, config ? ".added_tokens_decoder." : ".", key);
+    if (config) {
+      JsonReader id(Json{{"id", parse_json(key, place)}}, place), token(Json(value), place);
+      AddedToken read = read_added_token(token, id.integer("id", 0, kMostTokens - 1));
+      read.special |= is_special(read.text);
+      found.insert({read.id, {std::move(read), place}});
+    } else {
+      JsonReader reader(Json{{"id", Json(value)}}, place);
+      AddedToken read{static_cast<int32_t>(reader.integer("id", 0, kMostTokens - 1)), key, is_special(key)};
+      read.normalized = !read.special;
+      found.insert({read.id, {std::move(read), place}});
+    }
+  }
+  for (auto& [id, token] : found) add_token(std::move(token.first), token.second, ids, definition);
 }
 
 int32_t id_of(const BpeDefinition& definition, const std::string& text) {
@@ -270,23 +355,22 @@ int32_t id_of(const BpeDefinition& definition, const std::string& text) {
 }
 
 // The tokens with a role, by name. Those that the tokenizer has no mark for are marked now, as transformers does.
-void read_roles(const std::string& folder, BpeDefinition& definition) {
-  const Json config = optional_json(folder + "/tokenizer_config.json");
-  const Json map = optional_json(folder + "/special_tokens_map.json");
+void read_roles(const Neighbours& beside, BpeDefinition& definition) {
   SpecialTokens& special = definition.special;
   const std::pair<const char*, int32_t*> roles[] = {{"bos_token", &special.begin},
                                                     {"eos_token", &special.end},
                                                     {"unk_token", &special.unknown},
                                                     {"pad_token", &special.padding}};
   for (const auto& [key, id] : roles) {
-    std::string text = token_text(config, key);
-    if (text.empty()) text = token_text(map, key);
+    std::string text = token_text(beside.config, key);
+    if (text.empty()) text = token_text(beside.map, key);
     const int32_t found = id_of(definition, text);
-    if (found < 0) continue;
-    *id = found;
-    const bool marked = std::any_of(definition.added.begin(), definition.added.end(),
-                                    [&](const AddedToken& token) { return token.id == *id; });
-    if (!marked) definition.added.push_back({*id, text, true});
+    if (found >= 0) *id = found;
+  }
+  for (const std::string& text : special_texts(beside)) {
+    const int32_t id = id_of(definition, text);
+    const bool marked = std::ranges::find(definition.added, id, &AddedToken::id) != definition.added.end();
+    if (id >= 0 && !marked) definition.added.push_back({id, text, true});
   }
 }
 
@@ -301,14 +385,14 @@ void read_stops(const Json& config, BpeDefinition& definition) {
   }
 }
 
-std::string chat_template_of(const std::string& folder) {
-  const std::string file = folder + "/chat_template.jinja";
+std::string chat_template_of(const Neighbours& beside) {
+  const std::string file = beside.folder + "/chat_template.jinja";
   if (std::filesystem::exists(file)) {
     const std::string text = read_file(file);
     fail_input_if(utf8_valid_prefix(text) != text.size(), "[", file, "] is not UTF-8 text");
     return text;
   }
-  const Json value = optional_json(folder + "/tokenizer_config.json").value("chat_template", Json());
+  const Json value = beside.config.value("chat_template", Json());
   if (value.is_string()) return value.get<std::string>();
   for (const auto& item : value.is_array() ? value : Json::array()) {  // several with names
     if (item.is_object() && item.value("name", "") == "default") return item.value("template", "");
@@ -316,11 +400,10 @@ std::string chat_template_of(const std::string& folder) {
   return "";
 }
 
-BpeDefinition read_tokenizer_model(const std::string& folder, const std::string& path) {
+BpeDefinition read_tokenizer_model(const Neighbours& beside, const std::string& path) {
   VocabularyMetadata metadata = read_sentencepiece_model(read_file(path), path);
-  const Json config = optional_json(folder + "/tokenizer_config.json");
   const auto flag = [&](const char* key) {
-    const Json value = config.value(key, Json());
+    const Json value = beside.config.value(key, Json());
     return value.is_boolean() ? std::optional(value.get<bool>()) : std::nullopt;
   };
   metadata.add_begin = flag("add_bos_token");
@@ -373,7 +456,8 @@ void complete_special(BpeDefinition& definition, const std::string& chat_templat
   }
   std::sort(special.stops.begin(), special.stops.end());
   special.stops.erase(std::unique(special.stops.begin(), special.stops.end()), special.stops.end());
-  special.chat = detect_chat_style(chat_template, is_added);
+  const auto text = [&](int32_t id) { return id < 0 ? "" : definition.tokens[static_cast<size_t>(id)]; };
+  special.chat = detect_chat_style(chat_template, text(special.begin), text(special.end), is_added);
 }
 
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder) {
@@ -382,12 +466,15 @@ std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder) {
   fail_input_if(!has_json && !std::filesystem::exists(model), "[", folder,
                 "] has no tokenizer: expected tokenizer.json or tokenizer.model");
   const std::string& path = has_json ? json : model;
-  BpeDefinition definition = has_json ? read_tokenizer_json(json) : read_tokenizer_model(folder, model);
+  const Neighbours beside(folder);
+  BpeDefinition definition = has_json ? read_tokenizer_json(json) : read_tokenizer_model(beside, model);
+  read_tokens_beside(beside, definition);
   check_definition(definition, path);
-  read_roles(folder, definition);
-  read_stops(optional_json(folder + "/generation_config.json"), definition);
-  read_stops(optional_json(folder + "/config.json"), definition);
-  complete_special(definition, chat_template_of(folder));
+  read_roles(beside, definition);
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    read_stops(Json(optional_object(folder + name)), definition);
+  }
+  complete_special(definition, chat_template_of(beside));
   return std::make_shared<BpeTokenizer>(std::move(definition), path);
 }
 
