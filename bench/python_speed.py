@@ -78,7 +78,7 @@ def program_speed(folder, config, steps):
 def python_speed(folder, steps):
     """The same of a loop in Python over the same model."""
     model = cortado.load(folder / "run").train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(cortado.parameter_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.99))
     text = (ROOT / "data/tinyshakespeare.txt").read_text()
     tokens = torch.tensor(model.tokenizer.encode(text[:400_000]))
     found = []

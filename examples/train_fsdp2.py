@@ -50,7 +50,7 @@ def main():
     for layer in model.layers:
         fully_shard(layer)
     loss_of = fully_shard(Loss(model))
-    optimizer = torch.optim.AdamW(loss_of.parameters(), lr=2e-3, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(cortado.parameter_groups(loss_of, weight_decay=0.1), lr=2e-3)
     text = torch.frombuffer(bytearray(TEXT.read_bytes()), dtype=torch.uint8).long()
     for step in range(STEPS):
         torch.manual_seed(step)  # the same batch everywhere, of which each process takes its rows

@@ -4,6 +4,7 @@
     cortado.nn            every mechanism as a torch.nn.Module
     cortado.load(run)     a model that the program has trained, converted or imported
     cortado.transformers  the same for Hugging Face's Auto classes (import it once)
+    cortado.parameter_groups(model, 0.1)  for torch.optim: weight decay on what it is meant for
     cortado.program()     the program; `cortado` and `python -m cortado` run it"""
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from cortado import _library
 
 _library.check_torch()
 __version__ = _library.version()
-__all__ = ["__version__", "load", "models", "nn", "ops", "program", "transformers"]
+__all__ = ["__version__", "load", "models", "nn", "ops", "parameter_groups", "program", "transformers"]
 
 if typing.TYPE_CHECKING:
     from cortado import models, nn, ops, transformers
+    from cortado._roles import parameter_groups
     from cortado.models import load
 
 
@@ -32,6 +34,8 @@ def __getattr__(name: str) -> typing.Any:
     """Submodules when they are first asked for: `import cortado` costs no more than itself."""
     if name == "load":
         return importlib.import_module("cortado.models").load
+    if name == "parameter_groups":
+        return importlib.import_module("cortado._roles").parameter_groups
     if name in __all__:
         return importlib.import_module(f"cortado.{name}")
     raise AttributeError(f"module 'cortado' has no attribute {name!r}")

@@ -202,6 +202,8 @@ class Part(Keywords):
         # One type for all: some weights begin as float32 whatever torch's default is.
         device, dtype = device or torch.get_default_device(), dtype or torch.get_default_dtype()
         weights = {name: weight.to(device=device, dtype=dtype) for name, weight in made.weights().items()}
+        # What each of its own parameters is for: cortado.parameter_groups.
+        self.roles: dict[str, str] = {".".join(map(_attribute, name.split("."))): role for name, role in facts["roles"].items()}
         self._draws: bool = facts["draws"]
         self._foreseen: bool = facts["foreseen"]
         self._state_names: tuple[str, ...] = tuple(facts["state"])

@@ -305,3 +305,16 @@ def test_a_model_with_taps_may_have_a_window_but_is_not_exported(cortado, work):
     done = cortado("export", work / "taps", "--out", work / "there")
     assert done.returncode == 2
     assert 'have no short convolutions of queries, keys and values ("taps")' in done.stderr
+
+
+@pytest.mark.mechanism("mamba")
+def test_describe_says_what_parameters_are_for(cortado, work):
+    config = work / "mamba.json"
+    config.write_text(json.dumps({"vocabulary": 11, "dim": 16, "layers": 2, "mixer": {"mixer": "mamba", "state": 4}}))
+    described = json.loads(cortado("describe", config, "--json").stdout)
+    roles = {role.pop("role"): role for role in described["roles"]}
+    assert sum(role["parameters"] for role in roles.values()) == described["parameters"]
+    assert {name: role["decayed"] for name, role in roles.items()} == {"matrix": True, "embedding": True, "gain": False, "dynamics": False}
+    assert roles["embedding"]["names"] == ["embedding"] and sorted(roles["dynamics"]["names"]) == ["a_log", "step_bias"]
+    text = re.sub(" +", " ", cortado("describe", config).stdout)
+    assert "dynamics 320 no" in text and "a_log" in text, text

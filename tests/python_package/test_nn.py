@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 
+import cortado._roles
 import cortado.nn
 
 NAMES = cortado.nn.mechanisms()
@@ -314,3 +315,41 @@ def test_what_is_wrong_is_said_in_one_line(number):
         call()
     if kind is ValueError:
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weight_decay_leaves_what_is_no_map(name):
+    """A rate times decay of 1 makes 0 of what is decayed: matrices and embeddings, and neither gains nor dynamics."""
+    module = torch.nn.Sequential(torch.nn.Embedding(5, 24), torch.nn.Linear(24, 24), torch.nn.LayerNorm(24))
+    module.add_module("mixer", layer(name))
+    frozen = module[1].bias.requires_grad_(False)
+    groups = cortado.parameter_groups(module, weight_decay=1.0)
+    known = {id(parameter): group["role"] for group in groups for parameter in group["params"]}
+    assert len(known) == len(list(module.parameters())) - 1 and id(frozen) not in known
+    assert [known[id(p)] for p in (module[0].weight, module[1].weight, module[2].weight)] == ["embedding", "matrix", "gain"]
+    assert set(module.mixer.roles) == {name for name, _ in module.mixer.named_parameters()}
+    before = {key: value.detach().clone() for key, value in module.named_parameters()}
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    torch.optim.AdamW(groups, lr=1.0).step()
+    for key, parameter in module.named_parameters():
+        decayed = known.get(id(parameter)) in ("matrix", "embedding")
+        assert not parameter.any() if decayed else torch.equal(parameter, before[key]), key
+
+
+def test_roles_of_what_others_put_in_its_place():
+    """Adapters of peft, what is compiled, and parameters that others mark."""
+    name = next(name for name in ("mamba", "h3", "rwkv6") if name in NAMES)
+    peft = pytest.importorskip("peft")
+    target = next(key for key, inner in layer(name).named_modules() if isinstance(inner, torch.nn.Linear))
+    module = peft.get_peft_model(torch.nn.ModuleDict({"mixer": layer(name)}), peft.LoraConfig(target_modules=["mixer." + target]))
+    roles = cortado._roles.parameter_roles(torch.compile(module))
+    told = layer(name).roles
+    for key, role in told.items():
+        place = key.replace(target + ".", target + ".base_layer.") if key.startswith(target + ".") else key
+        assert roles[f"_orig_mod.base_model.model.mixer.{place}"] == role
+    assert "dynamics" in told.values() and sum("lora_" in key for key in roles) == 2
+    assert all(role == "matrix" for key, role in roles.items() if "lora_" in key)
+    other = torch.nn.Linear(2, 2)
+    other.weight._no_weight_decay = True
+    assert cortado._roles.parameter_roles(other) == {"weight": "dynamics", "bias": "gain"}

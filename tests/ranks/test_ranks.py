@@ -51,6 +51,22 @@ def test_two_train_as_one(cortado, ranks, small, lines, tmp_path, kind):
     assert (tmp_path / "two" / "best.safetensors").exists()
 
 
+def test_small_batches_on_two_processes_are_one_large_one(cortado, ranks, small, lines, tmp_path):
+    """A step's gradient is a mean over its targets, of which some examples have more: not over batches or processes."""
+    task = {"name": "regbench", "examples": 24, "validation_examples": 3, "most_strings": 10, "longest_string": 8, "shuffle": False}
+    changes = {"task": task, "context": 0, "positions": None}
+    whole, parts = ({"batch": batch, "accumulate": accumulate, "steps": 4, "evaluate_every": 4} for batch, accumulate in ((12, 1), (3, 4)))
+    done = cortado("train", small(whole, "whole.json", **changes), "--out", tmp_path / "one", "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    codes, _, errors = ranks(2, "train", small(parts, "parts.json", **changes), "--out", tmp_path / "two").end()
+    assert codes == [0, 0], errors
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    for key in ("loss", "gradient_norm"):
+        first = [next(line[key] for line in run if key in line) for run in (one, two)]
+        assert close(first[:1], first[1:], 1e-6), key
+    assert close([line["loss"] for line in one if "loss" in line], [line["loss"] for line in two if "loss" in line], 1e-5)
+
+
 def test_a_group_of_one_makes_the_calls_of_many(cortado, ranks, small, lines, tmp_path):
     config = small()
     assert cortado("train", config, "--out", tmp_path / "alone", "--threads", 1).returncode == 0

@@ -1,6 +1,9 @@
 // cortado describe: a model's layers, parameters, work a token, and what its state takes beside a KV cache.
+#include <algorithm>
+
 #include "cortado/base/human.h"
 #include "cortado/base/table.h"
+#include "cortado/base/words.h"
 #include "cortado/cli/common.h"
 #include "cortado/cli/hub.h"
 #include "cortado/cli/imported.h"
@@ -87,6 +90,33 @@ Json depths(const Subject& subject, std::initializer_list<int64_t> depths) {
   return result;
 }
 
+// "a_log" of layers.0.mixer.a_log, "q" of layers.0.mixer.q.weight.
+std::string short_name(const std::string& name) {
+  const std::string owner = name.substr(0, name.find_last_of('.'));
+  const bool plain = name.ends_with(".weight") || name.ends_with(".bias");
+  return plain ? owner.substr(owner.find_last_of('.') + 1) : name.substr(name.find_last_of('.') + 1);
+}
+
+// What the parameters are for, and so which of them weight decay acts on.
+Json roles(const Subject& subject) {
+  Json result = Json::array();
+  const Parameters parameters = parameters_of(subject.model);
+  for (const Role role : {Role::kMatrix, Role::kEmbedding, Role::kGain, Role::kDynamics}) {
+    int64_t count = 0;
+    std::vector<std::string> names;
+    for (const Parameter& parameter : parameters) {
+      if (parameter.role != role) continue;
+      count += parameter.value.numel();
+      const std::string name = short_name(parameter.name);
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    if (count == 0) continue;
+    result.push_back(
+        {{"role", role_name(role)}, {"parameters", count}, {"decayed", is_decayed(role)}, {"names", names}});
+  }
+  return result;
+}
+
 Json as_json(const Subject& subject) {
   const ModelConfig& config = subject.config();
   Json json = {{"name", config.name},
@@ -101,6 +131,7 @@ Json as_json(const Subject& subject) {
                {"weights", weight_format_name(subject.model.weight_format())},
                {"dtype", dtype_name(subject.dtype)}};
   json["mixers"] = groups(subject);
+  json["roles"] = roles(subject);
   json["depths"] = depths(subject, {1 << 10, 1 << 14, 1 << 17, 1 << 20});
   return json;
 }
@@ -122,6 +153,15 @@ std::string cache_by_state(const Json& depth) {
   if (!depth.contains("state_bytes")) return "";
   const double ratio = depth["kv_cache_bytes"].get<double>() / depth["state_bytes"].get<double>();
   return fixed(ratio, ratio < 10 ? 2 : 0);
+}
+
+Table role_table(const Json& description) {
+  const auto yes = [](const Json& decayed) { return std::string(decayed.get<bool>() ? "yes" : "no"); };
+  return table_of(description.at("roles"),
+                  {{"role", "/role"},
+                   {"parameters", "/parameters", with_commas},
+                   {"weight decay", "/decayed", yes},
+                   {"of", "/names", [](const std::vector<std::string>& names) { return joined(names, ", "); }}});
 }
 
 void print_depths(const Subject& subject, const Json& json) {
@@ -170,7 +210,7 @@ void print_text(const Subject& subject) {
   }
   std::cout << "\n\n";
   const Json json = as_json(subject);
-  std::cout << layer_table(json).text() << "\n";
+  std::cout << layer_table(json).text() << "\n" << role_table(json).text() << "\n";
   print_depths(subject, json);
   print_pairs(subject);
 }

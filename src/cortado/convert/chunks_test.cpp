@@ -5,6 +5,7 @@
 
 #include "cortado/base/files.h"
 #include "cortado/convert/objective.h"
+#include "cortado/convert/stage.h"
 #include "cortado/models/checkpoint.h"
 #include "cortado/testing/conversions.h"
 #include "cortado/testing/errors.h"
@@ -112,13 +113,56 @@ TEST(InstructionsTest, ReadsListsAndLines) {
   }
 }
 
+// Chunks hold from few to many answers: two of one chunk are one of two, in training and in what is measured.
+TEST_F(ConversionTest, AccumulatedChunksAreOneBatch) {
+  const std::vector<Instruction> examples = {kShort, kLong, kLong, kShort, kShort, kLong, kShort, kLong, kLong, kShort};
+  const auto chunks = std::make_shared<const Chunks>(examples, Bytes(), 40, 3, 1);
+  const std::string run = make_run(small_config(kGrouped));
+  const auto logged = [&](int64_t batch, int64_t accumulate) {
+    const std::shared_ptr<LanguageModel> model = open_model(run);
+    const auto objective = std::make_shared<NextToken>(model, parameters_of(*model));
+    Stage stage(
+        "next token", objective, chunks,
+        {.batch = batch, .accumulate = accumulate, .tokens = 40 * 4, .evaluate_every = 1, .learning_rate = 1e-3});
+    std::vector<double> numbers;
+    RunKeeper keeper{"",
+                     [&](const Json& line) {
+                       for (const char* key : {"loss", "gradient_norm", "evaluation_loss"}) {
+                         if (line.contains(key)) numbers.push_back(line[key]);
+                       }
+                     },
+                     [](const Validation&, bool) {}, [] {}};
+    RunControl quiet;
+    quiet.progress = false;
+    EXPECT_TRUE(stage.run(keeper, quiet));
+    // By hand: the mean over all answers that were held out.
+    double sum = 0, count = 0;
+    const auto fresh = open_model(run);
+    NextToken measured(fresh, parameters_of(*fresh));
+    for (int64_t i = 0; i < chunks->held_out(); ++i) {
+      const Sequences chunk = chunks->held_out_chunk(i);
+      sum += measured.losses(chunk, 0).at(0) * measured.terms(chunk);
+      count += measured.terms(chunk);
+    }
+    EXPECT_NEAR(numbers.at(0), sum / count, 1e-5);
+    return numbers;
+  };
+  const auto whole = logged(4, 1);
+  ASSERT_EQ(whole.size(), 4u);
+  for (const auto& [batch, accumulate] : {std::pair(1, 4), std::pair(2, 2)}) {
+    const auto parts = logged(batch, accumulate);
+    ASSERT_EQ(parts.size(), whole.size());
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-6 * std::max(1.0, whole[i])) << i;
+  }
+}
+
 // The loss of the next token is the mean over the answers alone, and so are its gradients.
 TEST_F(ConversionTest, AnswersAloneAreLearned) {
   const auto model = open_model(make_run(small_config(kGrouped)));
   const Chunks chunks({kShort, kLong, kShort, kLong}, Bytes(), 64, 2, 1);
   const Sequences batch = chunks.batch(0, 1);
   const Tensor weight = model->named_parameters()["layers.1.mixer.q.weight"];
-  NextToken objective(model, {{"layers.1.mixer.q.weight", weight}});
+  NextToken objective(model, {{"layers.1.mixer.q.weight", weight, Role::kMatrix}});
   const double loss = objective.losses(batch, 1).at(0);
   const Tensor gradient = weight.grad().clone();
   Tensor sum = at::zeros({});

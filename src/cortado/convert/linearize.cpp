@@ -12,6 +12,7 @@
 #include "cortado/convert/weights.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/matmul.h"
+#include "cortado/nn/weights.h"
 
 namespace cortado {
 namespace {
@@ -209,7 +210,7 @@ class Conversion {
         ranks_.by_first([this] { save(folder_.last()); });
         return done;
       }
-      fixed_ = learned_by_students(*model_);
+      fixed_ = tensors_of(learned_by_students(*model_));
       finished_.push_back(report_of(*stage_));
       begin_stage(number_ + 1);
     }
@@ -309,8 +310,8 @@ class Conversion {
   }
 
   void save(const std::string& path) const {
-    const NamedTensors adapters = stage_->name() == "lora" ? stage_->learned() : NamedTensors();
-    const NamedTensors learned = learned_by_students(*model_);
+    const NamedTensors adapters = stage_->name() == "lora" ? tensors_of(stage_->learned()) : NamedTensors();
+    const NamedTensors learned = tensors_of(learned_by_students(*model_));
     save_converted(config_, source_, learned, adapters, plan_.adapters, path,
                    {{"stage", stage_->name()}, {"step", std::to_string(steps_so_far())}});
     if (path != folder_.best()) return;
@@ -326,7 +327,7 @@ class Conversion {
 
   void introduce() const {
     int64_t learned = 0;
-    for (const auto& [name, parameter] : stage_->learned()) learned += parameter.numel();
+    for (const Parameter& parameter : stage_->learned()) learned += parameter.value.numel();
     std::cout << stage_->name() << ": " << with_commas(learned) << " of " << with_commas(model_->parameter_count())
               << " parameters learn, " << with_commas(stage_->steps()) << " steps of "
               << with_commas(stages_[number_].options.tokens_per_step(plan_.context)) << " tokens";

@@ -51,7 +51,7 @@ TEST_F(ConversionTest, LossesAndGradientsEqualTheWholeGraphs) {
         total = total + loss;
       }
       std::vector<Tensor> learned, gradients;
-      for (const auto& [name, parameter] : transfer.learned()) {
+      for (const auto& [name, parameter, role] : transfer.learned()) {
         learned.push_back(parameter);
         gradients.push_back(parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter));
       }

@@ -2,6 +2,8 @@
 
 #include <c10/core/AutogradState.h>
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 #include "cortado/convert/weights.h"
 #include "cortado/mechanisms/shared/student.h"
@@ -17,17 +19,19 @@ const SoftmaxStudent* student_at(const LanguageModel& model, int64_t layer) {
 }
 
 // Gradients for these parameters alone.
-void freeze_but(const LanguageModel& model, const NamedTensors& learned) {
+void freeze_but(const LanguageModel& model, const Parameters& learned) {
   for (Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
-  for (const auto& [name, parameter] : learned) Tensor(parameter).requires_grad_(true);
+  for (const Parameter& parameter : learned) Tensor(parameter.value).requires_grad_(true);
 }
 
 }  // namespace
 
-NamedTensors learned_by_students(const LanguageModel& model) {
-  const auto parameters = model.named_parameters();
-  NamedTensors learned;
-  for (const std::string& name : names_of_new_weights(model)) learned.emplace_back(name, parameters[name]);
+Parameters learned_by_students(const LanguageModel& model) {
+  const Parameters parameters = parameters_of(model);
+  Parameters learned;
+  for (const std::string& name : names_of_new_weights(model)) {
+    learned.push_back(*std::ranges::find(parameters, name, &Parameter::name));
+  }
   fail_input_if(learned.empty(), "[linearize] no layer of the model can learn from softmax attention");
   return learned;
 }
@@ -76,7 +80,7 @@ std::vector<double> AttentionTransfer::losses(const Sequences& given, double wei
   return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 
-NextToken::NextToken(std::shared_ptr<LanguageModel> model, NamedTensors learned)
+NextToken::NextToken(std::shared_ptr<LanguageModel> model, Parameters learned)
     : model_(std::move(model)),
       learned_(std::move(learned)),
       frozen_type_(model_->named_parameters()["embedding.weight"].scalar_type()) {

@@ -15,19 +15,21 @@ class Objective {
   virtual ~Objective() = default;
 
   // What learns; everything else of the model is frozen.
-  virtual NamedTensors learned() const = 0;
+  virtual Parameters learned() const = 0;
   // What each loss belongs to: "layer 3"; one name where there is one loss.
   virtual std::vector<std::string> parts() const = 0;
   // One number for the losses of all parts: what is minimised and reported.
   virtual double total(const std::vector<double>& losses) const = 0;
 
+  // The losses of these sequences are means over so many terms, of one size.
+  virtual double terms(const Sequences& given) const = 0;
   // The losses of these sequences, one a part. With a `weight` above 0, adds weight · d total / d parameter to the
   // gradients of what learns; without, no gradient is computed.
   virtual std::vector<double> losses(const Sequences& given, double weight) = 0;
 };
 
 // The parameters that the model's students learn, by their names in the model; no layer is one: InputError.
-NamedTensors learned_by_students(const LanguageModel& model);
+Parameters learned_by_students(const LanguageModel& model);
 
 // Attention transfer (LoLCATs, stage 1). Every layer's mixer that imitates softmax attention gets the mean square of
 // (its output - softmax attention's) from the same q, k and v, before the output projection; the teacher's output is
@@ -39,9 +41,11 @@ class AttentionTransfer : public Objective {
   // Freezes the model but for what learns. InputError: in sequences of `context` tokens no layer has anything to learn.
   AttentionTransfer(std::shared_ptr<LanguageModel> model, int64_t context);
 
-  NamedTensors learned() const override { return learned_; }
+  Parameters learned() const override { return learned_; }
   std::vector<std::string> parts() const override;
   double total(const std::vector<double>& losses) const override;
+  // Every token is a lesson.
+  double terms(const Sequences& given) const override { return static_cast<double>(given.tokens.numel()); }
   std::vector<double> losses(const Sequences& given, double weight) override;
 
   const std::vector<int64_t>& layers() const { return layers_; }
@@ -49,23 +53,26 @@ class AttentionTransfer : public Objective {
  private:
   std::shared_ptr<LanguageModel> model_;
   std::vector<int64_t> layers_;  // those that learn
-  NamedTensors learned_;
+  Parameters learned_;
 };
 
 // The model's own loss: the mean cross-entropy of the targets, in nats.
 class NextToken : public Objective {
  public:
   // Freezes the model but for `learned`.
-  NextToken(std::shared_ptr<LanguageModel> model, NamedTensors learned);
+  NextToken(std::shared_ptr<LanguageModel> model, Parameters learned);
 
-  NamedTensors learned() const override { return learned_; }
+  Parameters learned() const override { return learned_; }
   std::vector<std::string> parts() const override { return {"next token"}; }
   double total(const std::vector<double>& losses) const override { return losses.at(0); }
+  double terms(const Sequences& given) const override {
+    return static_cast<double>(given.targets.ge(0).sum().item<int64_t>());
+  }
   std::vector<double> losses(const Sequences& given, double weight) override;
 
  private:
   std::shared_ptr<LanguageModel> model_;
-  NamedTensors learned_;
+  Parameters learned_;
   at::ScalarType frozen_type_;
 };
 

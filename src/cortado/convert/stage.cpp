@@ -3,6 +3,7 @@
 #include <map>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/weights.h"
 
 namespace cortado {
 namespace {
@@ -31,43 +32,45 @@ class StageTask : public Task {
       : name_(std::move(name)), objective_(std::move(objective)), chunks_(std::move(chunks)), options_(options) {}
 
   const std::string& name() const override { return name_; }
-  NamedTensors learned() const override { return objective_->learned(); }
+  Parameters learned() const override { return objective_->learned(); }
   bool validates() const override { return true; }
 
-  // The losses of the parts, float64; loss() divides them.
+  // The losses of the parts, float64.
   LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     const Sequences batch = chunks_->batch(position.batches++, options_.batch);
     const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
     const Sequences part{batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count)};
-    const double share = turn.parts == 1 ? 1.0 : counted(part) / counted(batch);
-    if (share == 0) return {at::zeros({static_cast<int64_t>(objective_->parts().size())}, at::kDouble), 0};
-    const auto losses = objective_->losses(part, share / static_cast<double>(options_.accumulate));
-    return {at::tensor(losses, at::kDouble) * share, part.tokens.numel()};
+    const double terms = objective_->terms(part);
+    if (terms == 0) return {no_losses()};
+    return {at::tensor(objective_->losses(part, terms), at::kDouble) * terms, terms, part.tokens.numel()};
   }
 
-  double loss(const Tensor& shares) const override { return objective_->total(mean(shares, options_.accumulate)); }
+  double loss(const Tensor& means) const override { return objective_->total(values(means)); }
 
   Validation validate(const Progress& progress) override {
     const int64_t count = chunks_->held_out();
-    Tensor sums = at::zeros({static_cast<int64_t>(objective_->parts().size())}, at::kDouble);
+    Tensor sums = no_losses(), terms = at::zeros({}, at::kDouble);
     for (int64_t i = 0; i < count; ++i) {
       progress(i * chunks_->length(), count * chunks_->length());
       if (i % ranks_.size() != ranks_.rank()) continue;
-      sums += at::tensor(objective_->losses(chunks_->held_out_chunk(i), 0), at::kDouble);
+      const Sequences chunk = chunks_->held_out_chunk(i);
+      const double weight = objective_->terms(chunk);
+      sums += at::tensor(objective_->losses(chunk, 0), at::kDouble) * weight;
+      terms += weight;
     }
     ranks_.sum(sums);
-    const std::vector<double> parts = mean(sums, count);
+    ranks_.sum(terms);
+    const std::vector<double> parts = values(sums / terms);
     const double total = objective_->total(parts);
     return {total, parts, {{"evaluation_loss", total}, {"losses", parts}}};
   }
 
  private:
-  static std::vector<double> mean(const Tensor& sums, int64_t count) {
-    const Tensor means = sums / static_cast<double>(count);
+  Tensor no_losses() const { return at::zeros({static_cast<int64_t>(objective_->parts().size())}, at::kDouble); }
+
+  static std::vector<double> values(const Tensor& means) {
     return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + means.numel()};
   }
-
-  static double counted(const Sequences& of) { return static_cast<double>(of.targets.ge(0).sum().item<int64_t>()); }
 
   std::string name_;
   std::shared_ptr<Objective> objective_;
@@ -75,7 +78,7 @@ class StageTask : public Task {
   StageOptions options_;
 };
 
-void copy_values(const NamedTensors& from, NamedTensors& to) {
+void copy_values(const NamedTensors& from, const NamedTensors& to) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < from.size(); ++i) to[i].second.copy_(from[i].second);
 }
@@ -104,12 +107,12 @@ Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared
       options_(training_options(options, chunks->length())),
       trainer_(std::make_shared<StageTask>(name_, objective_, chunks, options), options_, ranks) {
   const at::NoGradGuard no_grad;
-  for (const auto& [key, parameter] : objective_->learned()) ranks.broadcast(parameter);
+  for (const Parameter& parameter : learned()) ranks.broadcast(parameter.value);
   TrainerState state = trainer_.state();
   state.validated_step = state.best_step = -1;  // evaluated before the first step, too
   state.plateau = Plateau{.minimum = options.minimum_rate, .rate = options.learning_rate};
   trainer_.begin_with(state);
-  for (const auto& [key, parameter] : learned()) best_.emplace_back(key, parameter.detach().clone());
+  for (const auto& [name, value, role] : learned()) best_.emplace_back(name, value.detach().clone());
 }
 
 bool Stage::run(RunKeeper keeper, const RunControl& control) {
@@ -118,13 +121,12 @@ bool Stage::run(RunKeeper keeper, const RunControl& control) {
     if (trainer_.state().step == 0) before_ = found.parts;
     if (best) {
       best_losses_ = found.parts;
-      copy_values(learned(), best_);
+      copy_values(tensors_of(learned()), best_);
     }
     told(found, best);
   };
   if (!trainer_.run(keeper, control)) return false;
-  NamedTensors current = learned();
-  copy_values(best_, current);
+  copy_values(best_, tensors_of(learned()));
   return true;
 }
 
@@ -136,7 +138,7 @@ Json Stage::standing() const {
 
 NamedTensors Stage::tensors() const {
   NamedTensors all;
-  for (const auto& [name, parameter] : learned()) all.emplace_back("learned." + name, parameter.detach());
+  for (const auto& [name, value, role] : learned()) all.emplace_back("learned." + name, value.detach());
   for (const auto& [name, values] : best_) all.emplace_back("best." + name, values);
   for (const auto& moment : trainer_.optimizer().moments()) all.push_back(moment);
   return all;
@@ -156,7 +158,7 @@ void Stage::restore(const NamedTensors& tensors, const Json& standing, const std
     into.copy_(found->second);
     given.erase(found);
   };
-  for (const auto& [name, parameter] : learned()) take("learned." + name, parameter);
+  for (const auto& [name, value, role] : learned()) take("learned." + name, value);
   for (const auto& [name, values] : best_) take("best." + name, values);
   trainer_.optimizer().restore({given.begin(), given.end()}, state.step);
   state.tokens = state.step * options_.tokens_per_step();

@@ -14,7 +14,7 @@ namespace cortado {
 
 struct StageOptions {
   int64_t batch = 1;             // chunks in a forward and backward pass
-  int64_t accumulate = 8;        // passes whose gradients are averaged before a step
+  int64_t accumulate = 8;        // passes whose gradients are added up before a step
   int64_t tokens = 0;            // to train on: rounded up to whole steps
   int64_t evaluate_every = 100;  // steps
   double learning_rate = 1e-2, minimum_rate = 1e-5;
@@ -42,7 +42,7 @@ class Stage {
   int64_t steps() const { return options_.steps; }
   int64_t tokens() const { return trainer_.state().step * options_.tokens_per_step(); }
 
-  NamedTensors learned() const { return objective_->learned(); }
+  Parameters learned() const { return objective_->learned(); }
   // Its checkpoint: where it stands; "learned.NAME", "best.NAME" and the optimiser's moments. restore wants exactly
   // these; `place` names the file.
   Json standing() const;

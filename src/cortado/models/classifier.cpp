@@ -44,7 +44,8 @@ Classifier::Classifier(ModelConfig given) : Backbone("Classifier", std::move(giv
   classes_ =
       register_module("head", std::make_shared<Linear>(head.hidden > 0 ? head.hidden : width, head.classes, true));
   if (head.pooling == Pooling::kClass) {
-    register_parameter(first_, "first", at::randn({config().dim}) / std::sqrt(static_cast<double>(config().dim)));
+    register_parameter(first_, "first", at::randn({config().dim}) / std::sqrt(static_cast<double>(config().dim)),
+                       Role::kEmbedding);
   }
   initialize_weights();
 }

@@ -17,7 +17,7 @@ LanguageModel::LanguageModel(ModelConfig given) : Backbone("LanguageModel", std:
   if (!config.tied) {
     head_ = register_module("head", std::make_shared<Linear>(config.dim, config.vocabulary, config.head_bias));
   } else if (config.head_bias) {
-    register_parameter(tied_bias_, "head_bias", at::zeros({config.vocabulary}));
+    register_parameter(tied_bias_, "head_bias", at::zeros({config.vocabulary}), Role::kGain);
   }
   initialize_weights();
 }

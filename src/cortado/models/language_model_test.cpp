@@ -108,13 +108,13 @@ TEST(LanguageModel, LossHasTheHeadsAdapter) {
   auto model = make(kMixed);
   attach_lora(*model, {.rank = 2, .alpha = 2, .targets = {"head"}});
   model->to(at::kDouble);
-  for (const auto& [name, weight] : lora_weights(*model)) Tensor(weight).detach().normal_();
+  for (const auto& [name, weight, role] : lora_weights(*model)) Tensor(weight).detach().normal_();
   const Tensor tokens = at::randint(11, {2, 8}, at::kLong), targets = at::randint(11, {2, 8}, at::kLong);
   const Tensor logits = model->forward(tokens), loss = model->loss(tokens, targets);
   const Tensor expected = at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
   EXPECT_LT(relative_error(loss, expected), 1e-12);
   loss.backward();
-  for (const auto& [name, weight] : lora_weights(*model))
+  for (const auto& [name, weight, role] : lora_weights(*model))
     EXPECT_GT(weight.grad().abs().max().item<double>(), 0) << name;
 }
 

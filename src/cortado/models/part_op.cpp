@@ -164,11 +164,13 @@ class PythonPart : public torch::CustomClassHolder {
     return all;
   }
 
-  // {"buffers": names of weights that are not trained, "maps": names of modules that are linear maps,
-  //  "draws": ..., "foreseen": whether its state's size is, "state": names of its tensors}
+  // {"buffers": names of weights that are not trained, "roles": of the others (nn/module.h), "maps": names of modules
+  //  that are linear maps, "draws": ..., "foreseen": whether its state's size is, "state": names of its tensors}
   std::string facts() const {
-    Json facts = {{"buffers", Json::array()}, {"maps", Json::array()}, {"state", Json::array()}};
+    Json facts = {
+        {"buffers", Json::array()}, {"roles", Json::object()}, {"maps", Json::array()}, {"state", Json::array()}};
     for (const auto& buffer : part_->module().named_buffers()) facts["buffers"].push_back(buffer.key());
+    for (const auto& [name, value, role] : parameters_of(part_->module())) facts["roles"][name] = role_name(role);
     for (const auto& module : part_->module().named_modules()) {
       if (dynamic_cast<const Linear*>(module.value().get())) facts["maps"].push_back(module.key());
     }

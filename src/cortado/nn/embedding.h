@@ -9,7 +9,8 @@ namespace cortado {
 // logits of order one. The result is multiplied by `scale` (in its own type, as Gemma does by √dim).
 class Embedding : public MatrixModule {
  public:
-  Embedding(int64_t count, int64_t dim, double scale = 1.0) : MatrixModule("Embedding", count, dim), scale_(scale) {}
+  Embedding(int64_t count, int64_t dim, double scale = 1.0)
+      : MatrixModule("Embedding", count, dim, Role::kEmbedding), scale_(scale) {}
 
   // Of type `type`, that of the model's activations.
   Tensor forward(const Tensor& indices, at::ScalarType type) const {

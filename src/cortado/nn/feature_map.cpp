@@ -53,12 +53,12 @@ FeatureMap::FeatureMap(std::string name, int64_t heads, int64_t head_dim, int64_
     for (int64_t h = 0; h < heads; ++h) drawn.push_back(orthogonal_features(features, head_dim));
     register_buffer(weight, "weight", at::stack(drawn));
   } else if (kind == "t2r") {
-    register_parameter(weight, "weight", at::empty({heads, features, head_dim}));
+    register_parameter(weight, "weight", at::empty({heads, features, head_dim}), Role::kMatrix);
     lecun_normal(weight, head_dim);
   } else if (learned(kind)) {  // the softmax maps start from the first `features` coordinates themselves
-    register_parameter(weight, "weight", at::eye(features, head_dim).repeat({heads, 1, 1}));
+    register_parameter(weight, "weight", at::eye(features, head_dim).repeat({heads, 1, 1}), Role::kMatrix);
   }
-  if (one_of(kind, {"t2r", "hedgehog"})) register_parameter(bias, "bias", at::zeros({heads, features}));
+  if (one_of(kind, {"t2r", "hedgehog"})) register_parameter(bias, "bias", at::zeros({heads, features}), Role::kGain);
 }
 
 const std::vector<std::string>& FeatureMap::kinds() {

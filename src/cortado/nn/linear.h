@@ -10,8 +10,8 @@ namespace cortado {
 // x [..., in] -> [..., out]; weight [out, in], bias [out] or none. Initialised N(0, 1/in) (LeCun), bias 0.
 class Linear : public MatrixModule {
  public:
-  Linear(int64_t in, int64_t out, bool with_bias = false) : MatrixModule("Linear", out, in) {
-    if (with_bias) register_parameter(bias, "bias", at::zeros({out}));
+  Linear(int64_t in, int64_t out, bool with_bias = false) : MatrixModule("Linear", out, in, Role::kMatrix) {
+    if (with_bias) register_parameter(bias, "bias", at::zeros({out}), Role::kGain);
   }
 
   Tensor forward(const Tensor& x) const {

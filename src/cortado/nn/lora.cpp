@@ -52,8 +52,8 @@ LoraOptions lora_options(const Json& json, const std::string& place) {
 Lora::Lora(int64_t in, int64_t out, int64_t rank, double alpha)
     : Module("Lora"), scale_(alpha / static_cast<double>(rank)) {
   const double bound = 1 / std::sqrt(static_cast<double>(in));
-  register_parameter(down, "down", at::empty({rank, in}).uniform_(-bound, bound));
-  register_parameter(up, "up", at::zeros({out, rank}));
+  register_parameter(down, "down", at::empty({rank, in}).uniform_(-bound, bound), Role::kMatrix);
+  register_parameter(up, "up", at::zeros({out, rank}), Role::kMatrix);
 }
 
 Tensor Lora::forward(const Tensor& x) const {
@@ -78,11 +78,9 @@ void attach_lora(torch::nn::Module& module, const LoraOptions& options) {
   }
 }
 
-NamedTensors lora_weights(const torch::nn::Module& module) {
-  NamedTensors found;
-  for (const auto& entry : module.named_parameters()) {
-    if (is_adapter(entry.key())) found.emplace_back(entry.key(), entry.value());
-  }
+Parameters lora_weights(const torch::nn::Module& module) {
+  Parameters found = parameters_of(module);
+  std::erase_if(found, [](const Parameter& parameter) { return !is_adapter(parameter.name); });
   return found;
 }
 
@@ -132,7 +130,7 @@ LoraOptions load_lora(const std::string& path, torch::nn::Module& module) {
   attach_lora(module, options);
   const at::NoGradGuard no_grad;
   std::map<std::string, Tensor> given(file.tensors.begin(), file.tensors.end());
-  for (auto& [name, parameter] : lora_weights(module)) {
+  for (auto& [name, parameter, role] : lora_weights(module)) {
     const auto found = given.find(name);
     fail_input_if(found == given.end() || found->second.sizes() != parameter.sizes(), "[", path,
                   "] is of another model: \"", name, "\" is missing or of another size");

@@ -44,7 +44,7 @@ void check_lora_targets(const torch::nn::Module& module, const LoraOptions& opti
 void attach_lora(torch::nn::Module& module, const LoraOptions& options);
 
 // The adapters' parameters alone, by their names in the module.
-NamedTensors lora_weights(const torch::nn::Module& module);
+Parameters lora_weights(const torch::nn::Module& module);
 // named_weights() without the adapters, each of which is added to its map's weight; the module stays as it is.
 NamedTensors merged_weights(const torch::nn::Module& module);
 

@@ -35,7 +35,7 @@ const LoraOptions kBoth{.rank = 2, .alpha = 6, .targets = {"q", "o"}};
 
 void randomize_adapters(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
-  for (auto& [name, parameter] : lora_weights(module)) Tensor(parameter).normal_();
+  for (const Parameter& parameter : lora_weights(module)) Tensor(parameter.value).normal_();
 }
 
 TEST(Lora, ChangesNothingAtFirst) {
@@ -44,7 +44,7 @@ TEST(Lora, ChangesNothingAtFirst) {
   attach_lora(*maps, kBoth);
   EXPECT_TRUE(at::equal(maps->forward(x), before));
   std::vector<std::string> names;
-  for (const auto& entry : lora_weights(*maps)) names.push_back(entry.first);
+  for (const auto& entry : lora_weights(*maps)) names.push_back(entry.name);
   EXPECT_EQ(names, (std::vector<std::string>{"q.lora.down", "q.lora.up", "inner.o.lora.down", "inner.o.lora.up"}));
 }
 
@@ -80,11 +80,12 @@ TEST(Lora, MergesIntoWeightsOfOtherTypes) {
   std::map<std::string, Tensor> weights = {{"q.weight", maps->first->weight.detach().to(at::kBFloat16)},
                                            {"inner.o.weight", maps->second->weight.detach()}};
   const Tensor right = weights["q.weight"].to(at::kFloat) + maps->first->lora()->product();
-  merge_into(weights, lora_weights(*maps), kBoth);
+  merge_into(weights, tensors_of(lora_weights(*maps)), kBoth);
   EXPECT_EQ(weights["q.weight"].scalar_type(), at::kBFloat16);
   EXPECT_TRUE(at::equal(weights["q.weight"], right.to(at::kBFloat16)));
   weights.erase("q.weight");
-  EXPECT_EQ(error_of([&] { merge_into(weights, lora_weights(*maps), kBoth); }), "[lora] \"q\" lacks a part");
+  EXPECT_EQ(error_of([&] { merge_into(weights, tensors_of(lora_weights(*maps)), kBoth); }),
+            "[lora] \"q\" lacks a part");
 }
 
 TEST(Lora, GradientsReachTheAdaptersAlone) {
@@ -104,7 +105,7 @@ TEST(Lora, SurvivesAFile) {
   const auto maps = two_maps(), again = two_maps();
   attach_lora(*maps, kBoth);
   randomize_adapters(*maps);
-  save_lora(path, lora_weights(*maps), kBoth);
+  save_lora(path, tensors_of(lora_weights(*maps)), kBoth);
   EXPECT_EQ(load_lora(path, *again), kBoth);
   const Tensor x = at::randn({3, 6});
   EXPECT_TRUE(at::equal(again->forward(x), maps->forward(x)));

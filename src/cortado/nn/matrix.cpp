@@ -9,8 +9,8 @@
 
 namespace cortado {
 
-MatrixModule::MatrixModule(std::string name, int64_t out, int64_t in) : Module(std::move(name)) {
-  register_parameter(weight, "weight", at::empty({out, in}));
+MatrixModule::MatrixModule(std::string name, int64_t out, int64_t in, Role role) : Module(std::move(name)) {
+  register_parameter(weight, "weight", at::empty({out, in}), role);
   lecun_normal(weight, in);
 }
 

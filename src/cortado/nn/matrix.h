@@ -14,7 +14,7 @@ namespace cortado {
 // A module whose parameter "weight" is a matrix [out, in].
 class MatrixModule : public Module {
  public:
-  MatrixModule(std::string name, int64_t out, int64_t in);
+  MatrixModule(std::string name, int64_t out, int64_t in, Role role);
 
   // For inference, once there is nothing left to train. The values are converted, or, if they are still to be read,
   // only room is made for them: what they had before is then never touched. Of 8 or 4 bits `weight` is only a

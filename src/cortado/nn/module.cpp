@@ -6,14 +6,50 @@
 #include "cortado/nn/weights.h"
 
 namespace cortado {
+namespace {
+
+// Calls `visit` with every module here that has weights, and what its names begin with.
+template <typename Visit>
+void visit_parts(const torch::nn::Module& module, Visit visit) {
+  if (const auto* own = dynamic_cast<const Module*>(&module)) visit(*own, "");
+  // Itself apart: torch lists it only where a shared_ptr owns it.
+  for (const auto& part : module.named_modules("", /*include_self=*/false)) {
+    if (const auto* own = dynamic_cast<const Module*>(part.value().get())) visit(*own, part.key() + ".");
+  }
+}
+
+}  // namespace
+
+const char* role_name(Role role) {
+  constexpr const char* kNames[] = {"matrix", "embedding", "gain", "dynamics"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+Parameters parameters_of(const torch::nn::Module& module) {
+  std::unordered_map<std::string, Role> roles;
+  visit_parts(module, [&](const Module& part, const std::string& prefix) {
+    for (const auto& [name, role] : part.roles()) roles.emplace(prefix + name, role);
+  });
+  Parameters parameters;
+  for (const auto& entry : module.named_parameters()) {
+    const auto role = roles.find(entry.key());
+    TORCH_CHECK(role != roles.end(), "[module] the parameter ", entry.key(), " was registered without a role");
+    parameters.push_back({entry.key(), entry.value(), role->second});
+  }
+  return parameters;
+}
+
+Parameters trainable(const torch::nn::Module& module) {
+  Parameters parameters = parameters_of(module);
+  std::erase_if(parameters, [](const Parameter& parameter) { return !parameter.value.requires_grad(); });
+  return parameters;
+}
 
 std::vector<Tensor*> weight_places(const torch::nn::Module& module) {
   std::unordered_map<std::string, Tensor*> found;
-  for (const auto& part : module.named_modules()) {
-    const auto* own = dynamic_cast<const Module*>(part.value().get());
-    if (!own) continue;
-    for (const auto& [name, place] : own->places()) found[part.key().empty() ? name : part.key() + "." + name] = place;
-  }
+  visit_parts(module, [&](const Module& part, const std::string& prefix) {
+    for (const auto& [name, place] : part.places()) found[prefix + name] = place;
+  });
   std::vector<Tensor*> places;
   for (const auto& weight : named_weights(module)) {
     const auto place = found.find(weight.key());

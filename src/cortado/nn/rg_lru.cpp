@@ -36,7 +36,7 @@ RgLru::RgLru(int64_t dim, int64_t heads) : Module("RgLru") {
   input_gate = register_module("input_gate", std::make_shared<BlockDiagonal>(dim, heads));
   // a = √u for u uniform in [0.9², 0.999²], and a = exp(-softplus(Λ)), so Λ = log(1/a - 1).
   const Tensor a = at::empty({dim}).uniform_(kFastest * kFastest, kSlowest * kSlowest).sqrt();
-  register_parameter(lambda, "lambda", (1 / a - 1).log());
+  register_parameter(lambda, "lambda", (1 / a - 1).log(), Role::kDynamics);
 }
 
 RgLru::Step RgLru::step(const Tensor& x, const Tensor& first) const {

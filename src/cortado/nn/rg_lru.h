@@ -20,9 +20,9 @@ class BlockDiagonal : public Module {
     fail_input_if(heads < 1 || dim % heads != 0, "[block_diagonal] width ", dim, " is not divisible by ", heads,
                   " blocks");
     const int64_t block = dim / heads;
-    register_parameter(weight, "weight", at::empty({heads, block, block}));
+    register_parameter(weight, "weight", at::empty({heads, block, block}), Role::kMatrix);
     lecun_normal(weight, block);
-    register_parameter(bias, "bias", at::zeros({dim}));
+    register_parameter(bias, "bias", at::zeros({dim}), Role::kGain);
   }
 
   Tensor forward(const Tensor& x) const { return products(x).transpose(0, 1).reshape(x.sizes()) + bias; }

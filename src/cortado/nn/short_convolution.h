@@ -17,9 +17,9 @@ class ShortConvolution : public Module {
  public:
   ShortConvolution(int64_t dim, int64_t taps, bool with_bias = false, std::string activation = "silu")
       : Module("ShortConvolution"), activation_(std::move(activation)) {
-    register_parameter(weight, "weight", at::empty({dim, taps}));
+    register_parameter(weight, "weight", at::empty({dim, taps}), Role::kMatrix);
     lecun_normal(weight, taps);
-    if (with_bias) register_parameter(bias, "bias", at::zeros({dim}));
+    if (with_bias) register_parameter(bias, "bias", at::zeros({dim}), Role::kGain);
   }
 
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, const std::string& name) const {

@@ -5,6 +5,9 @@
 
 #include <string>
 
+#include "cortado/formats/safetensors.h"
+#include "cortado/nn/module.h"
+
 namespace cortado {
 
 // The parameters by name, and behind them the buffers: what is drawn once and never trained (random features).
@@ -12,6 +15,13 @@ inline torch::OrderedDict<std::string, at::Tensor> named_weights(const torch::nn
   auto weights = module.named_parameters();
   for (const auto& buffer : module.named_buffers()) weights.insert(buffer.key(), buffer.value());
   return weights;
+}
+
+// Parameters for a file: without their roles, which follow from what they are parameters of.
+inline NamedTensors tensors_of(const Parameters& parameters) {
+  NamedTensors tensors;
+  for (const Parameter& parameter : parameters) tensors.emplace_back(parameter.name, parameter.value);
+  return tensors;
 }
 
 }  // namespace cortado

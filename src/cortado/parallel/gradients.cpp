@@ -45,10 +45,10 @@ int64_t GradientSum::bytes() const {
   return bytes;
 }
 
-void GradientSum::backward(const Tensor& share, bool last) {
-  if (!ranks_.grouped()) return share.backward();
+void GradientSum::backward(const Tensor& part, bool last) {
+  if (!ranks_.grouped()) return part.backward();
   // The Reducer's results are means.
-  Tensor scaled = share * static_cast<double>(ranks_.size());
+  Tensor scaled = part * static_cast<double>(ranks_.size());
   if (!scaled.requires_grad()) scaled = parameters_.front().sum() * 0;  // nothing was learned here, but elsewhere
   if (!last) return scaled.backward();
   if (!reducer_) {

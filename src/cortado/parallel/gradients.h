@@ -13,7 +13,7 @@ class Reducer;
 
 namespace cortado {
 
-// Each process differentiates its share of a loss; afterwards every parameter's gradient is the sum of all, the same bits
+// Each process differentiates its part of a sum; afterwards every parameter's gradient is the sum of all, the same bits
 // everywhere. Buckets of about 25 MB are on their way while the rest of the backward runs (c10d's Reducer, as in
 // DistributedDataParallel). A parameter that no process's loss depends on keeps no gradient.
 class GradientSum {
@@ -21,8 +21,8 @@ class GradientSum {
   GradientSum(std::vector<Tensor> parameters, const Ranks& ranks);
   ~GradientSum();
 
-  // `share`.backward(). `last`: of this step's, so the sums are formed; the others only add to the gradients here.
-  void backward(const Tensor& share, bool last);
+  // `part`.backward(). `last`: of this step's, so the sums are formed; the others only add to the gradients here.
+  void backward(const Tensor& part, bool last);
   // At the end of a step whose gradients were not all made by backward(): forms the sums at once.
   void finish();
 

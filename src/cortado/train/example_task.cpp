@@ -121,33 +121,28 @@ class ExampleTask : public Task {
         identity_(std::move(identity)) {}
 
   const std::string& name() const override { return name_; }
-  NamedTensors learned() const override { return trainable(*model_); }
+  Parameters learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
 
   LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     std::vector<Example> examples;
     const std::vector<int64_t> indices = order_.of(position.batches++);
     const auto count = int64_t(indices.size());
-    double counted = 0, all = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      Example example = examples_->example(Split::kTrain, indices[size_t(i)]);
-      const double targets = counted_targets(example);
-      all += targets;
-      if (i < turn.begin(count) || i >= turn.end(count)) continue;
-      counted += targets;
-      examples.push_back(std::move(example));
+    double targets = 0;
+    for (int64_t i = turn.begin(count); i < turn.end(count); ++i) {
+      examples.push_back(examples_->example(Split::kTrain, indices[size_t(i)]));
+      targets += counted_targets(examples.back());
     }
-    if (examples.empty()) return nothing_learned(turn);
+    if (targets == 0) return nothing_learned(turn);
     ExampleBatch batch = collate(std::move(examples), shape_, model_->device());
     batch.about.training = true;
     Tensor loss;
     {
       const Autocast autocast(model_->device(), options_.compute_type());
-      loss = loss_of(*model_, batch) / double(options_.accumulate);
+      loss = loss_of(*model_, batch) * targets;
     }
-    if (turn.parts > 1) loss = loss * (counted / all);
     turn.backward(loss);
-    return {loss.detach(), batch.inputs.size(0) * batch.inputs.size(1)};
+    return {loss.detach(), targets, batch.inputs.size(0) * batch.inputs.size(1)};
   }
 
   bool validates() const override { return examples_->size(Split::kValidation) > 0; }
@@ -163,7 +158,7 @@ class ExampleTask : public Task {
   }
 
  private:
-  // What of the mean loss is its.
+  // Of so many its mean loss is.
   double counted_targets(const Example& example) const {
     if (shape_.classes > 0) return 1;
     return double(std::count_if(example.targets.begin(), example.targets.end(), [](int64_t it) { return it >= 0; }));

@@ -93,6 +93,47 @@ TEST_F(ExampleTaskTest, AClassifierFollowsFromTheTask) {
   EXPECT_NEAR(scores["loss"].get<double>(), score_examples(*model, *task, Split::kValidation, 10, 0)["loss"], 1e-5);
 }
 
+// Examples have from few to many targets: what is learned of them together is what is learned of them in parts, in
+// turn or by several processes.
+TEST_F(ExampleTaskTest, PartsOfABatchAreTheBatch) {
+  const Json settings = parse_json(R"({"name": "regbench", "examples": 12, "validation_examples": 1, "most_strings": 10,
+                                       "longest_string": 8, "shuffle": false})",
+                                   "task");
+  Json json = config(settings.dump(), "{}", "gla");
+  ModelConfig model_config = ModelConfig::from_json(json, "test");
+  TrainingOptions options;
+  const auto data = open_example_data(settings);
+  data->complete(model_config, options, "test");
+  const auto model = std::make_shared<LanguageModel>(model_config);
+  // The mean's gradients from `batches` batches, each in `parts` parts.
+  const auto learned = [&](int64_t batches, int64_t parts) {
+    options.batch = 12 / batches;
+    const auto task = data->task(model, options);
+    double targets = 0, losses = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      DataPosition position;
+      for (int64_t i = 0; i < batches; ++i) {
+        const LearnedBatch one = task->learn(position, {.part = part, .parts = parts});
+        targets += one.targets;
+        losses += one.losses.item<double>();
+      }
+    }
+    std::vector<Tensor> found{at::full({}, losses / targets)};
+    for (const Parameter& parameter : task->learned()) {
+      found.push_back((parameter.value.grad() / targets).flatten());
+      Tensor(parameter.value).mutable_grad().reset();
+    }
+    return found;
+  };
+  const auto whole = learned(1, 1);
+  for (const auto& [batches, parts] : {std::pair(2, 1), std::pair(6, 1), std::pair(1, 2), std::pair(3, 3)}) {
+    const auto found = learned(batches, parts);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_LT((found[i] - whole[i]).abs().max().item<double>(), 1e-6) << batches << " " << parts << ": " << i;
+    }
+  }
+}
+
 // By hand: the loss of the counted tokens of two examples, one by one.
 TEST_F(ExampleTaskTest, TheLossIsThatOfTheTargets) {
   train_run(request(config(kRecall, "{}"), "run"));

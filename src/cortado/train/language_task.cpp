@@ -26,10 +26,10 @@ class LanguageTask : public Task {
         validation_(validation && validation->size() > 1 ? std::move(validation) : nullptr) {}
 
   const std::string& name() const override { return name_; }
-  NamedTensors learned() const override { return trainable(*model_); }
+  Parameters learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
   LearnedBatch learn(DataPosition& position, const Turn& turn) override {
-    return learn_batch(*model_, batches_->next(position), type_, options_.accumulate, turn);
+    return learn_batch(*model_, batches_->next(position), type_, turn);
   }
   std::string undivided() const override { return options_.packed ? "packed documents" : ""; }
   bool validates() const override { return validation_ != nullptr; }
@@ -133,15 +133,12 @@ std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, con
   return std::make_unique<LanguageData>(options, tokenizer);
 }
 
-LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate,
-                         const Turn& turn) {
+LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, const Turn& turn) {
   const TrainingBatch rows = part_of(batch, turn);
   const int64_t before = turn.relay ? tokens_before(rows, *turn.relay, turn.relay->part()) : 0;
   const TrainingBatch part = turn.relay ? tokens_of(rows, *turn.relay) : rows;
-  const auto counted = [](const TrainingBatch& of) { return double(of.targets.ge(0).sum().item<int64_t>()); };
-  const bool shared = turn.parts > 1 || turn.relay;
-  const double share = shared ? counted(part) / counted(batch) : 1.0;
-  if (share == 0 && !turn.relay) return nothing_learned(turn);
+  const auto targets = double(part.targets.ge(0).sum().item<int64_t>());
+  if (targets == 0 && !turn.relay) return nothing_learned(turn);
   const at::Device device = model.device();
   Batch about{.cu_seqlens = part.cu_seqlens, .training = true, .relay = turn.relay, .before = before};
   if (turn.relay) about.shortest = rows.tokens.size(1) / turn.relay->parts();
@@ -149,11 +146,10 @@ LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::S
   Tensor loss;
   {
     const Autocast autocast(device, type);
-    loss = model.loss(part.tokens.to(device), part.targets.to(device), about) / double(accumulate);
+    loss = model.loss(part.tokens.to(device), part.targets.to(device), about) * targets;
   }
-  if (shared) loss = loss * share;
   turn.backward(loss);
-  return {loss.detach(), part.tokens.numel()};
+  return {loss.detach(), targets, part.tokens.numel()};
 }
 
 }  // namespace cortado

@@ -9,10 +9,8 @@
 
 namespace cortado {
 
-// Forward and backward of the turn's part of one of a step's `accumulate` batches, products in `type`: adds to the
-// gradients, and returns the part's share of the mean loss, detached.
-LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, int64_t accumulate = 1,
-                         const Turn& turn = {});
+// Forward and backward of the turn's part of a batch, products in `type`: adds the gradients of the sum of its losses.
+LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, const Turn& turn = {});
 
 // `path`: a folder made by `cortado prepare`, or a text, which is then cut into train and validation and tokenized as
 // the options say, or by `tokenizer` where one is given. Missing, empty, not text: InputError.

@@ -11,20 +11,12 @@
 
 namespace cortado {
 
-NamedTensors trainable(const torch::nn::Module& module) {
-  NamedTensors parameters;
-  for (const auto& entry : module.named_parameters()) {
-    if (entry.value().requires_grad()) parameters.emplace_back(entry.key(), entry.value());
-  }
-  return parameters;
-}
-
-AdamW::AdamW(const NamedTensors& parameters, const TrainingOptions& options, const Ranks& ranks, bool shared_out)
+AdamW::AdamW(const Parameters& parameters, const TrainingOptions& options, const Ranks& ranks, bool shared_out)
     : options_(options), ranks_(ranks), shared_out_(shared_out && ranks.several()) {
   groups_[0].weight_decay = options.weight_decay;
-  for (const auto& [name, parameter] : parameters) {
+  for (const auto& [name, parameter, role] : parameters) {
     TORCH_CHECK(parameter.is_contiguous(), "[optimizer] parameter ", name, " is not contiguous");
-    Group& group = groups_[parameter.dim() >= 2 ? 0 : 1];
+    Group& group = groups_[is_decayed(role) ? 0 : 1];
     group.names.push_back(name);
     group.parameters.push_back(parameter);
   }

@@ -1,12 +1,11 @@
 // AdamW over a list of parameters, with torch's fused update.
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <string>
 #include <utility>
 
 #include "cortado/formats/safetensors.h"
+#include "cortado/nn/module.h"
 #include "cortado/parallel/ranks.h"
 #include "cortado/primitives/types.h"
 #include "cortado/train/options.h"
@@ -17,15 +16,14 @@ namespace cortado {
 // as much as its backward. torch's fused operator does a whole group in one call (a test holds the two against each
 // other).
 //
-// Weight decay acts on matrices only (parameters with two or more dimensions), as in nanoGPT.
+// Weight decay acts on matrices and embeddings alone, by the parameters' roles (nn/module.h).
 //
 // Over several processes with the same gradients it can be shared out (ZeRO, stage 1): each keeps the moments of its part
 // of the parameters alone, updates these, and gets the others' from the others. The numbers are the same.
 class AdamW {
  public:
   // `shared_out`: among `ranks`, else each process has all of it.
-  AdamW(const NamedTensors& parameters, const TrainingOptions& options, const Ranks& ranks = {},
-        bool shared_out = false);
+  AdamW(const Parameters& parameters, const TrainingOptions& options, const Ranks& ranks = {}, bool shared_out = false);
 
   // Euclidean norm of all gradients together. Waits for the device.
   double gradient_norm() const;
@@ -61,9 +59,6 @@ class AdamW {
   Group groups_[2];  // decayed, not decayed
   int64_t steps_ = 0;
 };
-
-// The module's parameters that require gradients.
-NamedTensors trainable(const torch::nn::Module& module);
 
 // What the gradients are divided by so that their norm is at most `clip` (0: no limit).
 double clip_divisor(double norm, double clip);

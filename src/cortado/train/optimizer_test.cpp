@@ -3,19 +3,23 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
+#include <set>
+
 #include "cortado/base/error.h"
+#include "cortado/testing/examples.h"
 
 namespace cortado {
 namespace {
 
 // A matrix, a vector, and a parameter that never gets a gradient.
-struct Toy : torch::nn::Module {
+struct Toy : Module {
   Tensor matrix, vector, idle;
-  Toy() {
+  Toy() : Module("Toy") {
     at::manual_seed(3);
-    matrix = register_parameter("matrix", at::randn({5, 7}));
-    vector = register_parameter("vector", at::randn({5}));
-    idle = register_parameter("idle", at::randn({2, 2}));
+    register_parameter(matrix, "matrix", at::randn({5, 7}), Role::kMatrix);
+    register_parameter(vector, "vector", at::randn({5}), Role::kGain);
+    register_parameter(idle, "idle", at::randn({2, 2}), Role::kMatrix);
   }
   void differentiate(int64_t step) {
     at::manual_seed(100 + uint64_t(step));
@@ -63,6 +67,35 @@ TEST(AdamW, DecaysMatricesOnly) {
   EXPECT_EQ(AdamW(trainable(toy), toy_options()).decayed(), (std::vector<std::string>{"matrix", "idle"}));
 }
 
+// rate · decay = 1 makes 0 of what is decayed: of every mechanism, that is matrices and embeddings and nothing else.
+TEST(AdamW, LeavesTheDynamicsOfEveryMechanismAsTheyAre) {
+  const std::set<std::string> dynamics{"a_log", "step_bias", "dt_bias", "log_step", "log_decay", "frequency",
+                                       "decay", "bonus",     "mix",     "mix_x",    "mix_k",     "mix_v",
+                                       "mix_r", "bound",     "lambda",  "alpha",    "delta"};
+  TrainingOptions options;
+  options.weight_decay = 1;
+  for (const Mechanism* mechanism : mechanisms()) {
+    Json settings = parse_json(testing::examples_of(*mechanism).examples.front(), mechanism->name);
+    settings["mixer"] = mechanism->name;
+    const auto mixer = make_mixer(settings, {.dim = 24, .heads = 4, .causal = mechanism->causal}, "example");
+    const Parameters parameters = trainable(*mixer);
+    std::vector<Tensor> before;
+    for (const Parameter& parameter : parameters) {
+      Tensor(parameter.value).mutable_grad() = at::zeros_like(parameter.value);
+      before.push_back(parameter.value.detach().clone());
+    }
+    AdamW(parameters, options).step(1.0);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto& [name, value, role] = parameters[i];
+      const std::string last = name.substr(name.find_last_of('.') + 1);
+      EXPECT_TRUE(role == Role::kDynamics || !dynamics.contains(last)) << mechanism->name << ": " << name;
+      EXPECT_TRUE(value.dim() >= 2 || !is_decayed(role)) << mechanism->name << ": " << name;
+      EXPECT_TRUE(is_decayed(role) ? !value.any().item<bool>() : at::equal(value, before[i]))
+          << mechanism->name << ": " << name;
+    }
+  }
+}
+
 TEST(AdamW, ClipsByTheGlobalNorm) {
   Toy toy;
   AdamW optimizer(trainable(toy), toy_options());
@@ -95,7 +128,10 @@ TEST(AdamW, RestoresExactly) {
     const at::NoGradGuard no_grad;
     for (auto& entry : b.named_parameters()) entry.value().copy_(a.named_parameters()[entry.key()]);
   }
-  second.restore(first.moments(), 3);
+  // By name: earlier versions had them in the order of other groups.
+  auto reversed = first.moments();
+  std::ranges::reverse(reversed);
+  second.restore(reversed, 3);
   for (int64_t i = 3; i < 6; ++i) {
     step(a, first, i);
     step(b, second, i);

@@ -20,7 +20,7 @@ struct TrainingOptions {
   std::string document_separator;  // of a text file: what stands between documents; "": the file is one
   int64_t batch = 12;              // B: crops in a batch
   int64_t context = 256;           // T: tokens in a crop (a packed batch has batch * context tokens)
-  int64_t accumulate = 1;          // batches whose gradients are averaged before a step
+  int64_t accumulate = 1;          // batches whose gradients are added up before a step
   int64_t steps = 2000;            // optimiser steps
   int64_t epochs = 0;              // of data with an end, in place of steps; 0: steps
   double target = 0;               // of the task's metric: where it is reached, training ends; 0: none
@@ -32,7 +32,7 @@ struct TrainingOptions {
   int64_t decay_steps = 2000;  // where the minimum is reached; default: steps
 
   double beta1 = 0.9, beta2 = 0.99, epsilon = 1e-8;
-  double weight_decay = 0.1;  // on matrices only
+  double weight_decay = 0.1;  // on matrices and embeddings (Role, nn/module.h)
   double clip = 1.0;          // largest global gradient norm; 0: no clipping
 
   // bfloat16: autocast, the weights stay float32. None is "auto", JSON's default: compute_type() measures.

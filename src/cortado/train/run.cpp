@@ -206,7 +206,7 @@ void checkpoint(const Trainer& trainer, const NamedTensors& moments, const Backb
   const TrainerState& state = trainer.state();
   save_trainer(folder.trainer(), model, moments, state, plan.config());
   save_weights(model, folder.last(), {{"step", std::to_string(state.step)}});
-  if (plan.options.lora) save_lora(folder.adapters(), lora_weights(model), *plan.options.lora);
+  if (plan.options.lora) save_lora(folder.adapters(), tensors_of(lora_weights(model)), *plan.options.lora);
   Json summary = json_of(state);
   summary["steps"] = plan.options.steps;
   summary["about"] = plan.config();

@@ -18,8 +18,8 @@ constexpr int kDecodeSteps = 20;   // a round
 // A step of training with a rate of zero: the weights stay, so that decoding is measured on the trained model. (Not the
 // Trainer's step: contenders take turns, each with its own optimiser.)
 void train_step(LanguageModel& model, AdamW& optimizer, const TrainingBatch& batch, at::ScalarType dtype) {
-  learn_batch(model, batch, dtype);
-  optimizer.step(0.0, clip_divisor(optimizer.gradient_norm(), 1.0));
+  const double targets = learn_batch(model, batch, dtype).targets;
+  optimizer.step(0.0, targets * clip_divisor(optimizer.gradient_norm() / targets, 1.0));
   optimizer.clear_gradients();
 }
 

@@ -37,20 +37,22 @@ struct Turn {
   // Of `count` rows (examples, sequences): [begin, end). Parts differ by one at most, and may be empty.
   int64_t begin(int64_t count) const { return count * part / parts; }
   int64_t end(int64_t count) const { return count * (part + 1) / parts; }
-  // share.backward(), and what else belongs to it where gradients of several processes are added up.
-  std::function<void(const Tensor& share)> backward = [](const Tensor& share) { share.backward(); };
+  // sum.backward(), and what else belongs to it where gradients of several processes are added up.
+  std::function<void(const Tensor& sum)> backward = [](const Tensor& sum) { sum.backward(); };
 };
 
-// What one batch, or a part of it, gave.
+// What one batch, or a part of it, gave: sums over its targets. A step's loss and gradients are means over all targets
+// of all its batches, on all processes, so nothing is divided before all of them are known.
 struct LearnedBatch {
-  Tensor losses;       // its share of the step's losses, detached, of any shape
+  Tensor losses;       // sums of losses, detached, of any shape
+  double targets = 0;  // so many terms
   int64_t tokens = 0;  // read
 };
 // Of a part with nothing in it.
 inline LearnedBatch nothing_learned(const Turn& turn) {
   const Tensor zero = at::zeros({});
   turn.backward(zero);
-  return {zero, 0};
+  return {zero};
 }
 
 // A task reads nothing but the weights, its own seed and the position: so a resumed run equals one that was never
@@ -65,15 +67,15 @@ class Task {
   // For the progress bar and the beginning of error messages: "train".
   virtual const std::string& name() const = 0;
   // What learns, by its names in the model.
-  virtual NamedTensors learned() const = 0;
+  virtual Parameters learned() const = 0;
   // Which data it learns from: a run does not go on with other data.
   virtual DataIdentity data() const { return {}; }
 
-  // Reads the batch at `position`, moves it on, and adds the share of the step's gradients that this turn's part of the
-  // batch has; TrainingOptions::accumulate batches make a step.
+  // Reads the batch at `position`, moves it on, and adds the gradients of the sum of the losses of this turn's part of
+  // the batch; TrainingOptions::accumulate batches make a step.
   virtual LearnedBatch learn(DataPosition& position, const Turn& turn) = 0;
-  // The step's loss, of the sum of its shares.
-  virtual double loss(const Tensor& shares) const { return shares.item<double>(); }
+  // The step's loss, of the means of its losses.
+  virtual double loss(const Tensor& means) const { return means.item<double>(); }
 
   // Whether a batch's sequences can lie over several processes. If not, why: "packed documents".
   virtual std::string undivided() const { return "the task's examples"; }

@@ -37,15 +37,14 @@ class OrderTask : public Task {
       : model_(std::move(model)), options_(options) {}
 
   const std::string& name() const override { return name_; }
-  NamedTensors learned() const override { return trainable(*model_); }
+  Parameters learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return {0, concat("order ", options_.seed)}; }
 
   LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     const Examples batch = draw(options_.seed, "examples", position.batches++);
-    const Tensor loss =
-        model_->loss(batch.tokens, batch.labels, {.cu_seqlens = {}, .training = true}) / double(options_.accumulate);
+    const Tensor loss = model_->loss(batch.tokens, batch.labels, {.cu_seqlens = {}, .training = true}) * double(kBatch);
     turn.backward(loss);
-    return {loss.detach(), kBatch * kLength};
+    return {loss.detach(), double(kBatch), kBatch * kLength};
   }
 
   bool validates() const override { return true; }

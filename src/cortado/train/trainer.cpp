@@ -12,10 +12,10 @@ namespace {
 
 struct Interrupted {};
 
-std::vector<Tensor> tensors_of(const NamedTensors& named) {
-  std::vector<Tensor> tensors;
-  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
-  return tensors;
+std::vector<Tensor> values_of(const Parameters& parameters) {
+  std::vector<Tensor> values;
+  for (const Parameter& parameter : parameters) values.push_back(parameter.value);
+  return values;
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ Trainer::Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, con
       options_(options),
       ranks_(ranks),
       optimizer_(task_->learned(), options_, ranks_, shared_out),
-      gradients_(tensors_of(task_->learned()), ranks_) {
+      gradients_(values_of(task_->learned()), ranks_) {
   task_->train_among(ranks_);
   const std::string undivided = context_parts > 0 ? task_->undivided() : "";
   if (context_parts > 1 || (context_parts == 1 && undivided.empty())) {
@@ -88,11 +88,12 @@ Trainer::Step Trainer::take_step(const RunKeeper& keeper, const RunControl& cont
   const bool stop = ranks_.several() && control.stop && control.stop();
   LearnedBatch learned = accumulate_gradients();
   step.stop = add_up(learned, stop);
-  step.loss = task_->loss(learned.losses);
+  if (learned.targets == 0) ranks_.fail(concat("[", task_->name(), "] step ", state_.step + 1, " has no targets"));
+  step.loss = task_->loss(learned.losses / learned.targets);
   require_finite("loss", step.loss, state_.step + 1, keeper);
-  step.gradient_norm = optimizer_.gradient_norm();
+  step.gradient_norm = optimizer_.gradient_norm() / learned.targets;  // so far the gradients are of sums
   require_finite("gradient", step.gradient_norm, state_.step + 1, keeper);
-  optimizer_.step(step.rate, clip_divisor(step.gradient_norm, options_.clip));
+  optimizer_.step(step.rate, learned.targets * clip_divisor(step.gradient_norm, options_.clip));
   optimizer_.clear_gradients();
   const double seconds = watch.seconds();
   unsaved_ = true;
@@ -113,7 +114,7 @@ LearnedBatch Trainer::accumulate_gradients() {
   for (int64_t i = 0; i < options_.accumulate; ++i) {
     const bool last = i + 1 == options_.accumulate;
     const LearnedBatch more = task_->learn(state_.data, turn(last));
-    all = {i == 0 ? more.losses : all.losses + more.losses, all.tokens + more.tokens};
+    all = {i == 0 ? more.losses : all.losses + more.losses, all.targets + more.targets, all.tokens + more.tokens};
   }
   gradients_.finish();
   if (relay_) relay_->finish();
@@ -124,16 +125,17 @@ LearnedBatch Trainer::accumulate_gradients() {
 Turn Trainer::turn(bool last) {
   const int64_t sharing = relay_ ? relay_->parts() : 1;
   return {ranks_.rank() / sharing, ranks_.size() / sharing, relay_.get(),
-          [this, last](const Tensor& share) { gradients_.backward(share, last); }};
+          [this, last](const Tensor& sum) { gradients_.backward(sum, last); }};
 }
 
 // What all processes have learned together; whether one of them was told to stop.
 bool Trainer::add_up(LearnedBatch& learned, bool stop) const {
   if (!ranks_.grouped()) return false;
   const Tensor losses = learned.losses.to(at::kCPU, at::kDouble);
-  const Tensor all = at::cat({losses.flatten(), at::tensor({double(learned.tokens), double(stop)}, at::kDouble)});
+  const Tensor all =
+      at::cat({losses.flatten(), at::tensor({learned.targets, double(learned.tokens), double(stop)}, at::kDouble)});
   ranks_.sum(all);
-  learned = {all.slice(0, 0, -2).view_as(losses), int64_t(all[-2].item<double>())};
+  learned = {all.slice(0, 0, -3).view_as(losses), all[-3].item<double>(), int64_t(all[-2].item<double>())};
   return all[-1].item<double>() > 0;
 }
 

@@ -10,8 +10,8 @@ class GatedDeltaNetMixer : public DeltaMixer {
   GatedDeltaNetMixer(JsonReader& settings, const MixerContext& context)
       : DeltaMixer("gated_delta_net", settings, context, {0.75, 2, "silu"}) {
     decay_ = register_module("decay", std::make_shared<Linear>(context.dim, heads_));
-    register_parameter(a_log_, "a_log", draw_a_log(heads_, 0.01));
-    register_parameter(dt_bias_, "dt_bias", initial_step_bias({heads_}));
+    register_parameter(a_log_, "a_log", draw_a_log(heads_, 0.01), Role::kDynamics);
+    register_parameter(dt_bias_, "dt_bias", initial_step_bias({heads_}), Role::kDynamics);
   }
 
  protected:

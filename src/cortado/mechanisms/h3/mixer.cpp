@@ -21,12 +21,13 @@ class H3Mixer : public Mixer {
     o_ = register_module("o", make_output_linear(dim, dim));
     shift_ = register_module("shift", std::make_shared<ShortConvolution>(dim, taps, false, "none"));
     // S4D-Lin: Λ_n = -1/2 + iπn, Δ log-uniform in [0.001, 0.1], C of variance 1.
-    register_parameter(log_step_, "log_step", log_uniform({dim}, 0.001, 0.1));
-    register_parameter(log_decay_, "log_decay", at::full({dim, states}, std::log(0.5)));
-    register_parameter(frequency_, "frequency", (at::arange(states, at::kFloat) * M_PI).repeat({dim, 1}));
-    register_parameter(c_, "c", at::empty({dim, states, 2}));
+    register_parameter(log_step_, "log_step", log_uniform({dim}, 0.001, 0.1), Role::kDynamics);
+    register_parameter(log_decay_, "log_decay", at::full({dim, states}, std::log(0.5)), Role::kDynamics);
+    register_parameter(frequency_, "frequency", (at::arange(states, at::kFloat) * M_PI).repeat({dim, 1}),
+                       Role::kDynamics);
+    register_parameter(c_, "c", at::empty({dim, states, 2}), Role::kMatrix);
     draw_normal(c_, std::sqrt(0.5));
-    register_parameter(skip_, "skip", at::empty({dim}));
+    register_parameter(skip_, "skip", at::empty({dim}), Role::kGain);
     draw_normal(skip_, 1.0);
   }
 

@@ -25,7 +25,8 @@ class Hgrn2Mixer : public Mixer {
     bound_ = settings.number("lower_bound", 0.0, 0.999, 0.0);
     if (settings.boolean("learned_bound", false)) {
       const double start = std::max(bound_, kLeastStart);
-      register_parameter(bound_logit_, "bound", at::full({key_dim_}, std::log(start / (1 - start)), at::kFloat));
+      register_parameter(bound_logit_, "bound", at::full({key_dim_}, std::log(start / (1 - start)), at::kFloat),
+                         Role::kDynamics);
     }
     q_ = ConvolvedLinear::within(*this, "q", dim_, key_dim_, taps, "none");
     f_ = ConvolvedLinear::within(*this, "f", dim_, key_dim_, taps, "none");

@@ -11,8 +11,8 @@ class KdaMixer : public DeltaMixer {
       : DeltaMixer("kda", settings, context, {1.0, 1, "sigmoid", /*low_rank=*/true}) {
     decay_in_ = register_module("decay_in", std::make_shared<Linear>(context.dim, gate_rank_));
     decay_ = register_module("decay", std::make_shared<Linear>(gate_rank_, heads_ * head_dim_));
-    register_parameter(a_log_, "a_log", draw_a_log(heads_, 1.0));
-    register_parameter(dt_bias_, "dt_bias", initial_step_bias({heads_, head_dim_}));
+    register_parameter(a_log_, "a_log", draw_a_log(heads_, 1.0), Role::kDynamics);
+    register_parameter(dt_bias_, "dt_bias", initial_step_bias({heads_, head_dim_}), Role::kDynamics);
   }
 
  protected:

@@ -20,8 +20,8 @@ class LinformerMixer : public Mixer {
     k_ = register_module("k", std::make_shared<Linear>(dim_, dim_));
     v_ = register_module("v", std::make_shared<Linear>(dim_, dim_));
     o_ = register_module("o", make_output_linear(dim_, dim_));
-    register_parameter(e_, "e", at::empty({latents_, length_}));
-    register_parameter(f_, "f", at::empty({latents_, length_}));
+    register_parameter(e_, "e", at::empty({latents_, length_}), Role::kMatrix);
+    register_parameter(f_, "f", at::empty({latents_, length_}), Role::kMatrix);
     lecun_normal(e_, latents_);  // N(0, 1/L), as random projections have it
     lecun_normal(f_, latents_);
   }

@@ -12,8 +12,9 @@ const std::vector<std::string>& head_feature_maps() {
 
 HeadFeatureMap::HeadFeatureMap(std::string kind, int64_t features, int64_t heads, int64_t head_dim)
     : Module("HeadFeatureMap"), kind_(std::move(kind)) {
-  register_parameter(weight, "weight", at::eye(head_dim, features).repeat({heads, 1, 1}));
-  if (kind_ == "hedgehog" || kind_ == "t2r") register_parameter(bias, "bias", at::zeros({heads, features}));
+  register_parameter(weight, "weight", at::eye(head_dim, features).repeat({heads, 1, 1}), Role::kMatrix);
+  if (kind_ == "hedgehog" || kind_ == "t2r")
+    register_parameter(bias, "bias", at::zeros({heads, features}), Role::kGain);
 }
 
 Tensor HeadFeatureMap::forward(const Tensor& x) const {
@@ -43,7 +44,7 @@ FeatureMixer::FeatureMixer(std::string name, JsonReader& settings, const MixerCo
   const int64_t features = settings.integer("features", 1, 65536, std::min<int64_t>(64, head_dim));
   phi_q_ = register_module("phi_q", std::make_shared<HeadFeatureMap>(kind, features, heads, head_dim));
   phi_k_ = register_module("phi_k", std::make_shared<HeadFeatureMap>(kind, features, heads, head_dim));
-  register_parameter(window_factor_, "window_factor", at::full({heads}, kFirstWindowFactor));
+  register_parameter(window_factor_, "window_factor", at::full({heads}, kFirstWindowFactor), Role::kGain);
 }
 
 std::optional<StoredPairs> FeatureMixer::stored_pairs(const Tensor& x) const {

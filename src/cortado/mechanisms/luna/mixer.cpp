@@ -20,7 +20,7 @@ class LunaMixer : public Mixer {
         latents_(settings.integer("latents", 1, 65536, 16)),
         causal_(context.causal) {
     const int64_t dim = context.dim;
-    register_parameter(latents_p_, "latents", at::empty({latents_, dim}));
+    register_parameter(latents_p_, "latents", at::empty({latents_, dim}), Role::kEmbedding);
     draw_normal(latents_p_, 1.0);
     p_ = register_module("p", std::make_shared<Linear>(dim, dim));
     q_ = register_module("q", std::make_shared<Linear>(dim, dim));

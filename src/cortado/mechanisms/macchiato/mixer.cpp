@@ -42,7 +42,7 @@ class Source : public Module {
     if (kind == SourceKind::kConv) {
       conv_ = std::make_shared<ShortConvolution>(dim, taps, false, "none");
       if (identity) conv_->start_as_identity();
-      register_parameter(conv_->weight, "taps", conv_->weight);
+      register_parameter(conv_->weight, "taps", conv_->weight, Role::kMatrix);
     }
     if (kind == SourceKind::kRgLru) {
       rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
@@ -146,7 +146,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     v_ = register_module("v", std::make_shared<Linear>(dim, settings_.kv_width(), settings_.bias));
     o_ = register_module("o", make_output_linear(settings_.width(), dim, settings_.output_bias));
     if (!window_logit) return;
-    register_parameter(window_logit_, "window_logit", at::full({heads}, *window_logit / kLogitUnit));
+    register_parameter(window_logit_, "window_logit", at::full({heads}, *window_logit / kLogitUnit), Role::kGain);
   }
 
   Tensor reference(const Tensor& x) override {

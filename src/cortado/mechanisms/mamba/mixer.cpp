@@ -22,10 +22,10 @@ class MambaMixer : public Mixer {
     if (taps > 0) conv_ = register_module("conv", std::make_shared<ShortConvolution>(inner_, taps, conv_bias));
     select_ = register_module("select", std::make_shared<Linear>(inner_, rank_ + 2 * state_));
     step_ = register_module("step", std::make_shared<Linear>(rank_, inner_));
-    register_parameter(step_bias_, "step_bias", initial_step_bias({inner_}));
+    register_parameter(step_bias_, "step_bias", initial_step_bias({inner_}), Role::kDynamics);
     const Tensor count = at::arange(1, state_ + 1, at::TensorOptions().dtype(at::kFloat));
-    register_parameter(a_log_, "a_log", count.log().repeat({inner_, 1}));
-    register_parameter(skip_, "skip", at::ones({inner_}));
+    register_parameter(a_log_, "a_log", count.log().repeat({inner_, 1}), Role::kDynamics);
+    register_parameter(skip_, "skip", at::ones({inner_}), Role::kGain);
     out_ = register_module("out", make_output_linear(inner_, context.dim, bias));
   }
 

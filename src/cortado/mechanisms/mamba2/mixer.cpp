@@ -25,9 +25,9 @@ class Mamba2Mixer : public Mixer {
     const double norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-5);
     in_ = register_module("in", std::make_shared<Linear>(context.dim, inner_ + mixed + heads_, bias));
     if (taps > 0) conv_ = register_module("conv", std::make_shared<ShortConvolution>(mixed, taps, conv_bias));
-    register_parameter(a_log_, "a_log", at::empty({heads_}).uniform_(1, 16).log());
-    register_parameter(skip_, "skip", at::ones({heads_}));
-    register_parameter(step_bias_, "step_bias", initial_step_bias({heads_}));
+    register_parameter(a_log_, "a_log", at::empty({heads_}).uniform_(1, 16).log(), Role::kDynamics);
+    register_parameter(skip_, "skip", at::ones({heads_}), Role::kGain);
+    register_parameter(step_bias_, "step_bias", initial_step_bias({heads_}), Role::kDynamics);
     norm_ = register_module("norm", std::make_shared<RmsNorm>(inner_, norm_eps, groups_));
     out_ = register_module("out", make_output_linear(inner_, context.dim, bias));
   }

@@ -16,14 +16,14 @@ namespace {
 class DampedAverage : public Module {
  public:
   DampedAverage(int64_t dim, int64_t size) : Module("DampedAverage") {
-    auto add = [&](Tensor& x, const char* name, double std) {
-      register_parameter(x, name, at::empty({dim, size}));
+    auto add = [&](Tensor& x, const char* name, double std, Role role) {
+      register_parameter(x, name, at::empty({dim, size}), role);
       draw_normal(x, std);
     };
-    add(alpha_, "alpha", 0.2);
-    add(delta_, "delta", 0.2);
-    add(beta_, "beta", 0.02);
-    add(eta_, "eta", 1.0 / std::sqrt(static_cast<double>(size)));
+    add(alpha_, "alpha", 0.2, Role::kDynamics);
+    add(delta_, "delta", 0.2, Role::kDynamics);
+    add(beta_, "beta", 0.02, Role::kMatrix);
+    add(eta_, "eta", 1.0 / std::sqrt(static_cast<double>(size)), Role::kMatrix);
     // Signs that alternate: the averages start as different ones.
     const at::NoGradGuard no_grad;
     beta_.add_(1 - 2 * (at::arange(size, at::kFloat).remainder(2)));
@@ -71,12 +71,12 @@ class MegaMixer : public Mixer {
     update_ = register_module("update", std::make_shared<Linear>(dim_, dim_, true));
     h_ = register_module("h", std::make_shared<Linear>(dim_, dim_, true));
     u_ = register_module("u", std::make_shared<Linear>(values_, dim_));
-    register_parameter(kappa_, "kappa", at::empty({2, shared_}));
+    register_parameter(kappa_, "kappa", at::empty({2, shared_}), Role::kGain);
     draw_normal(kappa_, 0.02);
-    register_parameter(mu_, "mu", at::zeros({2, shared_}));
+    register_parameter(mu_, "mu", at::zeros({2, shared_}), Role::kGain);
     if (!bias) return;
-    register_parameter(bias_alpha_, "bias_alpha", at::empty({shared_}));
-    register_parameter(bias_beta_, "bias_beta", at::empty({shared_}));
+    register_parameter(bias_alpha_, "bias_alpha", at::empty({shared_}), Role::kGain);
+    register_parameter(bias_beta_, "bias_beta", at::empty({shared_}), Role::kGain);
     draw_normal(bias_alpha_, 0.02);
     draw_normal(bias_beta_, 0.02);
   }

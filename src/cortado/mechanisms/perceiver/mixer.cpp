@@ -51,7 +51,7 @@ class PerceiverMixer : public Mixer {
         count_(settings.integer("latents", 1, 65536, 64)),
         dim_(context.dim) {
     const int64_t dim = dim_, blocks = settings.integer("blocks", 0, 64, 1);
-    register_parameter(latents_, "latents", at::empty({count_, dim}));
+    register_parameter(latents_, "latents", at::empty({count_, dim}), Role::kEmbedding);
     draw_normal(latents_, 1.0);
     k_ = register_module("k", std::make_shared<Linear>(dim, dim));
     v_ = register_module("v", std::make_shared<Linear>(dim, dim));

@@ -12,8 +12,8 @@ class Rwkv4ChannelMixer : public Mixer {
   Rwkv4ChannelMixer(JsonReader& settings, const MixerContext& context) : Mixer("rwkv4_channel_mix"), dim_(context.dim) {
     const int64_t hidden = settings.integer("hidden", 1, 1 << 20, 4 * dim_);
     const Tensor share = (at::arange(dim_, at::kFloat) / static_cast<double>(dim_)).pow(Depth(context).rest);
-    register_parameter(mix_k_, "mix_k", share.clone());
-    register_parameter(mix_r_, "mix_r", share.clone());
+    register_parameter(mix_k_, "mix_k", share.clone(), Role::kDynamics);
+    register_parameter(mix_r_, "mix_r", share.clone(), Role::kDynamics);
     k_ = register_module("k", std::make_shared<Linear>(dim_, hidden));
     r_ = register_module("r", std::make_shared<Linear>(dim_, dim_));
     v_ = register_module("v", make_output_linear(hidden, dim_));

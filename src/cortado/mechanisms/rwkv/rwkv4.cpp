@@ -15,11 +15,11 @@ class Rwkv4Mixer : public Mixer {
     const int64_t dim = dim_, width = width_;
     const Depth depth(context);
     const Tensor share = (at::arange(dim, at::kFloat) / static_cast<double>(dim)).pow(depth.rest);
-    register_parameter(mix_k_, "mix_k", share.clone());
-    register_parameter(mix_v_, "mix_v", share + 0.3 * depth.ratio);
-    register_parameter(mix_r_, "mix_r", share.sqrt());
-    register_parameter(decay_, "decay", ramp(width).pow(0.7 + 1.3 * depth.ratio) * 8 - 5);
-    register_parameter(bonus_, "bonus", zigzag(width) * 0.5 + std::log(0.3));
+    register_parameter(mix_k_, "mix_k", share.clone(), Role::kDynamics);
+    register_parameter(mix_v_, "mix_v", share + 0.3 * depth.ratio, Role::kDynamics);
+    register_parameter(mix_r_, "mix_r", share.sqrt(), Role::kDynamics);
+    register_parameter(decay_, "decay", ramp(width).pow(0.7 + 1.3 * depth.ratio) * 8 - 5, Role::kDynamics);
+    register_parameter(bonus_, "bonus", zigzag(width) * 0.5 + std::log(0.3), Role::kDynamics);
     k_ = register_module("k", std::make_shared<Linear>(dim, width));
     v_ = register_module("v", std::make_shared<Linear>(dim, width));
     r_ = register_module("r", std::make_shared<Linear>(dim, width));

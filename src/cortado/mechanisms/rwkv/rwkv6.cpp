@@ -27,17 +27,17 @@ class Rwkv6Mixer : public Mixer {
     register_mixes(context);
     const Depth depth(context);
     const Tensor place = ramp(keys);
-    register_parameter(decay_, "decay", place.pow(0.7 + 1.3 * depth.ratio) * 5 - 6);
-    register_parameter(decay_down_, "decay_down", at::zeros({decay_rank, dim_}));
-    register_parameter(decay_up_, "decay_up", at::empty({keys, decay_rank}).uniform_(-0.01, 0.01));
+    register_parameter(decay_, "decay", place.pow(0.7 + 1.3 * depth.ratio) * 5 - 6, Role::kDynamics);
+    register_parameter(decay_down_, "decay_down", at::zeros({decay_rank, dim_}), Role::kMatrix);
+    register_parameter(decay_up_, "decay_up", at::empty({keys, decay_rank}).uniform_(-0.01, 0.01), Role::kMatrix);
     const Tensor bonus = (1 - place) * depth.ratio + zigzag(keys) * 0.1;
-    register_parameter(bonus_, "bonus", bonus.view({heads_, keys / heads_}));
+    register_parameter(bonus_, "bonus", bonus.view({heads_, keys / heads_}), Role::kDynamics);
     r_ = register_module("r", std::make_shared<Linear>(dim_, keys));
     k_ = register_module("k", std::make_shared<Linear>(dim_, keys));
     v_ = register_module("v", std::make_shared<Linear>(dim_, values));
     g_ = register_module("g", std::make_shared<Linear>(dim_, values));
-    register_parameter(norm_weight_, "norm_weight", at::ones({values}));
-    register_parameter(norm_bias_, "norm_bias", at::zeros({values}));
+    register_parameter(norm_weight_, "norm_weight", at::ones({values}), Role::kGain);
+    register_parameter(norm_bias_, "norm_bias", at::zeros({values}), Role::kGain);
     o_ = register_module("o", make_output_linear(values, dim_));
   }
 
@@ -73,10 +73,11 @@ class Rwkv6Mixer : public Mixer {
     const Depth depth(context);
     const Tensor place = at::arange(dim_, at::kFloat) / static_cast<double>(dim_), share = place.pow(depth.rest);
     const Tensor half = 1 - place.pow(0.5 * depth.rest);
-    register_parameter(mix_x_, "mix_x", 1 - share);
-    register_parameter(mix_, "mix", at::stack({half, 1 - share, 1 - share, 1 - share - 0.3 * depth.ratio, half}));
-    register_parameter(mix_down_, "mix_down", at::zeros({kMixes * mix_rank_, dim_}));
-    register_parameter(mix_up_, "mix_up", at::empty({kMixes, mix_rank_, dim_}).uniform_(-0.01, 0.01));
+    register_parameter(mix_x_, "mix_x", 1 - share, Role::kDynamics);
+    register_parameter(mix_, "mix", at::stack({half, 1 - share, 1 - share, 1 - share - 0.3 * depth.ratio, half}),
+                       Role::kDynamics);
+    register_parameter(mix_down_, "mix_down", at::zeros({kMixes * mix_rank_, dim_}), Role::kMatrix);
+    register_parameter(mix_up_, "mix_up", at::empty({kMixes, mix_rank_, dim_}).uniform_(-0.01, 0.01), Role::kMatrix);
   }
 
   Operands operands(const Tensor& x, const Tensor& before) const {

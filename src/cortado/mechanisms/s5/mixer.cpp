@@ -19,13 +19,13 @@ class S5Mixer : public Mixer {
         states_(settings.integer("states", 1, 65536, std::max<int64_t>(1, dim_ / 2))),
         causal_(context.causal) {
     const int64_t dim = dim_, states = states_;
-    register_parameter(log_step_, "log_step", log_uniform({states}, 0.001, 0.1));
-    register_parameter(log_decay_, "log_decay", at::full({states}, std::log(0.5)));
-    register_parameter(frequency_, "frequency", at::empty({states}));
-    register_parameter(b_, "b", at::empty({states, dim, 2}));
-    register_parameter(c_, "c", at::empty({dim, states, 2}));
-    if (!causal_) register_parameter(c_back_, "c_back", at::empty({dim, states, 2}));
-    register_parameter(skip_, "skip", at::empty({dim}));
+    register_parameter(log_step_, "log_step", log_uniform({states}, 0.001, 0.1), Role::kDynamics);
+    register_parameter(log_decay_, "log_decay", at::full({states}, std::log(0.5)), Role::kDynamics);
+    register_parameter(frequency_, "frequency", at::empty({states}), Role::kDynamics);
+    register_parameter(b_, "b", at::empty({states, dim, 2}), Role::kMatrix);
+    register_parameter(c_, "c", at::empty({dim, states, 2}), Role::kMatrix);
+    if (!causal_) register_parameter(c_back_, "c_back", at::empty({dim, states, 2}), Role::kMatrix);
+    register_parameter(skip_, "skip", at::empty({dim}), Role::kGain);
     draw_normal(skip_, 1.0);
     gate_ = register_module("gate", std::make_shared<Linear>(dim, dim));
     initialize_hippo();

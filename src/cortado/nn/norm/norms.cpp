@@ -35,7 +35,7 @@ class NormalizeRms : public torch::autograd::Function<NormalizeRms> {
 }  // namespace
 
 RmsNorm::RmsNorm(int64_t dim, double eps, int64_t groups) : Norm("RmsNorm"), eps_(eps), groups_(groups) {
-  register_parameter(weight, "weight", at::ones({dim}));
+  register_parameter(weight, "weight", at::ones({dim}), Role::kGain);
 }
 
 Tensor RmsNorm::forward(const Tensor& x) const {
@@ -69,8 +69,8 @@ Norm::OfSum RmsNorm::forward_of_sum(const Tensor& x, const Tensor& branch) const
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps, bool with_bias) : Norm("LayerNorm"), eps_(eps) {
-  register_parameter(weight, "weight", at::ones({dim}));
-  if (with_bias) register_parameter(bias, "bias", at::zeros({dim}));
+  register_parameter(weight, "weight", at::ones({dim}), Role::kGain);
+  if (with_bias) register_parameter(bias, "bias", at::zeros({dim}), Role::kGain);
 }
 
 Tensor LayerNorm::forward(const Tensor& x) const {
