@@ -74,15 +74,18 @@ class Answer {
   void cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
 
-  // There once the first part is.
+  // Of the prompt, what the cache had, and how far it has been read, that included; 0 until its turn has come.
   int64_t cached_tokens() const { return cached_tokens_; }
+  int64_t read_tokens() const { return read_tokens_; }
+  // There once the first part is.
   const std::vector<ScoredToken>& prompt_scores() const { return prompt_scores_; }
   // There once a choice has finished.
   const WrittenAnswer& written(int64_t choice) const { return written_[static_cast<size_t>(choice)]; }
   int64_t written_tokens() const;  // of all choices
 
   // The engine's side.
-  void begin(int64_t cached_tokens) { cached_tokens_ = cached_tokens; }
+  void begin(int64_t cached_tokens) { cached_tokens_ = read_tokens_ = cached_tokens; }
+  void has_read(int64_t tokens) { read_tokens_ = tokens; }
   void add_prompt_scores(std::vector<ScoredToken> scores);
   void push(AnswerPart part);
   void finish(AnswerPart part, WrittenAnswer written);
@@ -96,13 +99,13 @@ class Answer {
   const Request request_;
   const Clock::time_point asked_ = Clock::now();
   std::atomic<bool> cancelled_ = false;
+  std::atomic<int64_t> cached_tokens_ = 0, read_tokens_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<AnswerPart> parts_;
   int64_t unfinished_ = request_.choices;
   std::exception_ptr error_;
   // Written before the parts that tell of them.
-  int64_t cached_tokens_ = 0;
   std::vector<ScoredToken> prompt_scores_;
   std::vector<WrittenAnswer> written_;
 };

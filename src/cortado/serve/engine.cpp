@@ -380,9 +380,11 @@ double Engine::read_on(Reading& reading, double tokens) {
     reading.pass.emplace(model, numbers(piece, model.device()).unsqueeze(0), reading.state);
   }
   reading.pass->advance();
-  const auto piece = static_cast<double>(reading.end - reading.done);
-  if (reading.pass->layers_left() == 0) end_piece(reading);
-  return piece / static_cast<double>(model.mixers().size());
+  const int64_t piece = reading.end - reading.done, left = reading.pass->layers_left();
+  const auto layers = static_cast<int64_t>(model.mixers().size());
+  reading.answer->has_read(reading.done + piece * (layers - left) / layers);
+  if (left == 0) end_piece(reading);
+  return static_cast<double>(piece) / static_cast<double>(layers);
 }
 
 void Engine::end_piece(Reading& reading) {

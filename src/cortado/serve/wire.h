@@ -43,7 +43,8 @@ struct Call {
   std::vector<std::string> prompts = {};  // their texts, where echoed
   std::vector<std::string> unknown = {};  // fields that were not looked at
   bool stream = false;
-  bool usage = false;  // at the end of a stream
+  bool usage = false;     // at the end of a stream
+  bool progress = false;  // of reading the prompts, in a stream
   bool echo = false;
 };
 
@@ -93,11 +94,13 @@ class Reply {
   Json event(size_t index, const Json& content) const;
   Json scores_of(const std::vector<ScoredToken>& scores, int64_t& offset) const;
   void send(const Json& event, const Write& write);
+  void send_progress(const Write& write);
 
   Call call_;
   Engine& engine_;
   std::vector<Share> shares_;    // each prompt's, one behind the other
   std::vector<Choice> choices_;  // each prompt's
+  Json progress_;                // as last told
   bool gone_ = false;
 };
 

@@ -212,8 +212,29 @@ void Reply::send(const Json& event, const Write& write) {
   if (!gone_ && !write("data: " + dump(event) + "\n\n")) gone_ = true;
 }
 
+// How far the prompts have been read, where that has changed and is asked for: llama.cpp's event.
+void Reply::send_progress(const Write& write) {
+  if (!call_.progress || !call_.stream) return;
+  int64_t total = 0, cached = 0, processed = 0;
+  for (size_t request = 0; request < call_.requests.size(); ++request) {
+    const Answer& answer = *first_of(request).answer;
+    total += static_cast<int64_t>(answer.request().tokens.size());
+    cached += answer.cached_tokens();
+    processed += answer.read_tokens();
+  }
+  Json progress = {{"total", total}, {"cache", cached}, {"processed", processed}};
+  if (processed == 0 || progress == progress_) return;
+  progress_ = progress;
+  progress["time_ms"] = static_cast<int64_t>(1000 * shares_[0].answer->age());
+  Json json = frame(call_.chat ? "chat.completion.chunk" : "text_completion");
+  json["choices"] = Json::array();
+  json["prompt_progress"] = std::move(progress);
+  send(json, write);
+}
+
 // Before the first part of its answers.
 void Reply::begin(Share& share, const Write& write) {
+  send_progress(write);
   share.begun = true;
   for (size_t i = share.first; i < share.first + share.count; ++i) {
     Choice& choice = choices_[i];
@@ -298,6 +319,7 @@ bool Reply::write_all(const Write& write) {
       asked = true;
     }
     if (open && !asked) std::this_thread::sleep_for(kLook);
+    send_progress(write);
     if (!gone_ && !write("")) gone_ = true;
   }
   if (gone_) return false;

@@ -128,6 +128,7 @@ const Field kFields[] = {
 
     // vLLM's, SGLang's, llama.cpp's, Ollama's, text-generation-inference's and transformers'.
     done("top_k", kCalls), done("min_p", kCalls), done("repetition_penalty", kCalls), done("ignore_eos", kWriting),
+    done("return_progress", kWriting),
     done("add_special_tokens", kCompletion | kTokenize), done("add_special", kTokenize), done("content", kTokenize),
     done("tokens", kDetokenize),
     added("repeat_last_n", kCalls), added("do_sample", kCalls),
@@ -197,7 +198,7 @@ const Field kFields[] = {
     only("post_sampling_probs", kCalls, "[false]"), only("return_tokens", kCalls, "[false]"),
     only("return_token_ids", kCalls, "[false]"), only("return_tokens_as_token_ids", kCalls, "[false]"),
     only("return_full_text", kCalls, "[false]"), only("return_hidden_states", kCalls, "[false]"),
-    only("return_progress", kCalls, "[false]"), only("timings_per_token", kCalls, "[false]"),
+    only("return_progress", kResponse, "[false]"), only("timings_per_token", kCalls, "[false]"),
     only("response_fields", kCalls, "[[]]"), only("details", kCalls, "[false]"), only("top_n_tokens", kCalls, "[0]"),
     only("decoder_input_details", kCalls, "[false]"), any("usage", kCalls), any("parse_tool_calls", kCalls),
     only("continuous_usage_stats", kStreamOptions, "[false]"), only("with_pieces", kTokenize, "[false]"),

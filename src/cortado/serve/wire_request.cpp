@@ -27,6 +27,7 @@ Request read_common(Body& body, const Json& json, const Engine& engine, const Wi
 
 void read_stream(Body& body, Call& call) {
   call.stream = body.boolean("stream", false);
+  call.progress = body.boolean("return_progress", false);
   const Json& options = body.any("stream_options");
   if (options.is_null()) return;
   if (!call.stream && body.strict()) body.fail("stream_options", "is for streams: \"stream\" must be true");

@@ -333,6 +333,35 @@ TEST(Wire, AStreamSaysWhatTheWholeSays) {
   EXPECT_EQ(events.back().at("choices").size(), 0u);
 }
 
+TEST(Wire, AStreamSaysHowFarItsPromptIsRead) {
+  const auto engine = chatty_engine();
+  const std::string start =
+      R"({"prompt": ")" + std::string(3000, 'a') + R"(", "max_tokens": 2, "stream": true, "return_progress": true)";
+  for (const int64_t cached : {0, 3000}) {
+    std::vector<Json> told;
+    bool words = false;
+    for (const Json& event : events_of(*engine, start + "}", false)) {
+      words |= event.contains("choices") && !event.at("choices").empty();
+      if (!event.contains("prompt_progress")) continue;
+      EXPECT_FALSE(words) << "progress behind the first words";
+      told.push_back(event.at("prompt_progress"));
+    }
+    ASSERT_FALSE(told.empty());
+    int64_t before = 0;
+    for (const Json& progress : told) {
+      EXPECT_EQ(progress.at("total"), 3000);
+      EXPECT_EQ(progress.at("cache"), cached);
+      EXPECT_GT(progress.at("processed").get<int64_t>(), before);
+      EXPECT_GE(progress.at("time_ms").get<int64_t>(), 0);
+      before = progress.at("processed").get<int64_t>();
+    }
+    EXPECT_EQ(before, 3000);
+  }
+  for (const Json& event : events_of(*engine, R"({"prompt": "a", "max_tokens": 2, "stream": true})", false)) {
+    EXPECT_FALSE(event.contains("prompt_progress"));
+  }
+}
+
 TEST(Wire, ConversationsGoOnFromWhatWasRead) {
   const auto engine = chatty_engine();
   const std::string first = R"({"role": "user", "content": "A question that is long enough to be worth keeping."})";
