@@ -17,6 +17,7 @@ await build({
   target: ["chrome123", "firefox120", "safari17.5"],
   jsx: "automatic",
   jsxImportSource: "preact",
+  loader: { ".jsonl": "text" },
   legalComments: "eof",
   logLevel: "warning",
 });

@@ -1,6 +1,7 @@
 """The evaluation view, with files as the program writes them."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -59,6 +60,62 @@ def test_charts_of_a_sweep(open_page, root, shot):
     page.get_by_label("Up").select_option("perplexity")
     expect(page.get_by_role("img", name="perplexity against parameters")).to_have_count(1)
     shot(page, "sweep")
+
+
+def choice(page, label):
+    return page.get_by_role("combobox", name=label, exact=True).locator("option:checked")
+
+
+def test_a_sweep_says_what_it_was_about(open_page, root):
+    page = open_page("evaluation")
+    folder = root / "experiments/results/blurry-window-mqar-laptop"
+    choose(page, folder / "sweep.json", folder / "results.jsonl")
+    about = json.loads((folder / "sweep.json").read_text())
+    assert about["metric"] == "accuracy"
+    expect(choice(page, "Curve of")).to_have_text("accuracy")
+    expect(choice(page, "Up")).to_have_text("accuracy")
+    expect(page.locator("main")).to_contain_text("Judged by accuracy, at scale laptop")
+    expect(page.locator("main code").last).to_have_text(about["command"])
+    expect(page.locator(".problem")).to_have_count(0)
+    # Alone it has no results.
+    other = open_page("evaluation")
+    choose(other, folder / "sweep.json")
+    expect(other.locator(".problem")).to_contain_text("its results.jsonl has the results")
+    choose(other, folder / "results.jsonl")
+    expect(other.locator(".problem")).to_have_count(0)
+    expect(choice(other, "Curve of")).to_have_text("accuracy")
+
+
+def test_lines_are_called_by_what_tells_them_apart(open_page, root, tmp_path):
+    page = open_page("evaluation")
+    choose(page, root / "experiments/results/blurry-window-mqar-laptop/results.jsonl")
+    names = page.locator(".legend").first.locator("button[aria-pressed]")
+    expect(names.first).to_have_text("softmax, learned positions, context 128, dim 32, learning rate 0.001")
+    expect(names.filter(has_text="blurry window, slots 17, period 34, no decay, dim 32, learning rate 0.003")).to_have_count(1)
+    expect(names.filter(has_text=re.compile("heads|_|[{}]"))).to_have_count(0)
+    rows = [{"name": "hybrid", "layers": [{"repeat": 2, "mixer": {"mixer": "gla"}}], "dim": 8}, {"mixer": {"mixer": "gla", "taps": 4}}]
+    lines = [{"id": str(i), "settings": it, "status": "done", "loss": i, "curve": {"step": [1], "loss": [i]}} for i, it in enumerate(rows)]
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps(it) + "\n" for it in lines))
+    page.get_by_role("button", name="Clear").click()
+    choose(page, path)
+    expect(names).to_have_text(["hybrid, dim 8", "gla, taps 4"])
+
+
+def test_the_same_file_twice_counts_once(open_page, root):
+    page = open_page("evaluation")
+    for _ in range(2):
+        choose(page, root / "experiments/results/cortado-macchiato-gap/results.jsonl")
+        expect(page.locator("main")).to_contain_text("15 runs have ended well")
+
+
+def test_the_example(open_page):
+    page = open_page("evaluation")
+    page.get_by_role("button", name="Show an example").click()
+    expect(page.locator("main")).to_contain_text("15 runs have ended well")
+    expect(page.locator(".u-over")).to_have_count(2)
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator(".u-over")).to_have_count(0)
 
 
 def test_every_kind_of_results_in_the_repository_is_drawn(open_page, root):

@@ -266,6 +266,93 @@ def test_a_text_that_is_too_long_and_one_that_is_none(open_page):
     expect(page.locator(".ask .problem")).to_have_count(0)
 
 
+def refuse(page, when):
+    """Inspections are refused where `when(body)`."""
+
+    def no(route):
+        if when(json.loads(route.request.post_data)):
+            return route.fulfill(status=400, json={"error": {"message": "not this one"}})
+        return route.continue_()
+
+    page.route("**/v1/inspect", no)
+
+
+def test_a_failed_inspection_leaves_no_picture_of_another_text(open_page):
+    page = open_page("inspector")
+    show(page)
+    refuse(page, lambda body: body["model"] == "exact")
+    page.get_by_role("combobox", name="Model").select_option("exact")
+    expect(page.locator(".ask .state")).to_contain_text("not this one")
+    expect(page.locator(".tokens, canvas")).to_have_count(0)
+    page.get_by_role("combobox", name="Model").select_option("kinds")
+    expect(page.locator(".ask .problem")).to_have_count(0)
+    page.get_by_role("button", name="Inspect").click()
+    wait_shown(page)
+    # Another text of the same model, too.
+    page.unroute("**/v1/inspect")
+    refuse(page, lambda body: body["prompt"] == "No.")
+    page.get_by_role("textbox", name="Text").fill("No.")
+    page.get_by_role("button", name="Inspect").click()
+    expect(page.locator(".ask .state")).to_contain_text("not this one")
+    expect(page.locator(".tokens, canvas")).to_have_count(0)
+
+
+def test_a_failed_layer_is_not_chosen(open_page):
+    page = open_page("inspector")
+    show(page, 1)
+    refuse(page, lambda body: body["layers"] == [3])
+    page.get_by_role("combobox", name="Layer").select_option("3")
+    expect(page.locator(".ask .state")).to_contain_text("not this one")
+    expect(page.get_by_role("combobox", name="Layer")).to_have_value("1")
+    expect(page.get_by_role("heading", name="Latent states")).to_have_count(1)
+
+
+def test_a_late_answer_is_not_shown_under_another_name(open_page):
+    page = open_page("inspector")
+    held = []
+    page.route("**/v1/inspect", lambda route: held.append(route))
+    page.get_by_role("button", name="Inspect").click()
+    expect(page.locator(".ask .state")).to_have_text("Reading…")
+    page.get_by_role("combobox", name="Model").select_option("exact")
+    with page.expect_request("**/v1/inspect"):  # behind the first one's answer
+        held[0].continue_()
+    expect(page.locator(".tokens, canvas")).to_have_count(0)
+    held[1].continue_()
+    wait_shown(page)
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("exact")
+    expect(page.locator(".shown .soft").first).to_contain_text("exact, layer 0 (softmax)")
+
+
+def test_an_example_is_longer_than_windows(open_page):
+    page = open_page("inspector", color_scheme="light")
+    page.get_by_role("combobox", name="Model").select_option("exact")
+    page.get_by_role("button", name="A needle in a long text").click()
+    wait_shown(page)
+    words = page.locator(".token").all_inner_texts()
+    needle = next(index for index, it in enumerate(words) if "secret" in it)
+    assert len(words) <= 512 and len(words) - needle > 192  # LoLA's window and what it keeps beside it, of SmolLM2
+    # Each row has its own scale: in nearly all of them there is a cell of the full colour.
+    rows = page.get_by_role("img", name="Weights").evaluate("""(it) => {
+      const data = it.getContext('2d').getImageData(0, 0, it.width, it.height).data;
+      let rows = 0;
+      for (let y = 0; y < it.height; ++y) {
+        for (let x = 0; x < it.width; ++x) {
+          const at = 4 * (y * it.width + x);
+          if (data[at] === 0x0b && data[at + 1] === 0x3d && data[at + 2] === 0x91) { ++rows; break; }
+        }
+      }
+      return rows / it.height; }""")
+    assert rows > 0.75
+    # Of a model with many tokens a word there is less of it.
+    page.get_by_role("combobox", name="Model").select_option("kinds")
+    page.get_by_role("button", name="A needle in a long text").click()
+    wait_shown(page)
+    assert 64 < page.locator(".token").count() <= 512
+    page.get_by_role("button", name="The same words twice").click()
+    expect(page.get_by_role("textbox", name="Text")).to_have_value(TEXT)
+    wait_shown(page)
+
+
 def test_a_conversation_of_the_playground(open_page):
     page = open_page()
     page.get_by_role("combobox", name="Model").select_option("exact")

@@ -83,6 +83,36 @@ def test_conversations_are_kept_and_can_be_deleted(open_page):
     assert len(kept(page)) == 1
 
 
+def test_a_conversation_that_was_deleted_can_be_had_back(open_page):
+    page = open_page()
+    limit_answers(page, 4)
+    said = ask(page, "The only conversation.")
+    page.get_by_role("button", name="Delete The only conversation.").click()
+    expect(page.locator("aside li, .turn")).to_have_count(0)
+    expect(page.locator(".deleted")).to_contain_text("The only conversation.")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".words")).to_have_text("The only conversation.")
+    expect(page.locator(".deleted button")).to_have_count(0)
+    page.reload()
+    expect(page.locator(".words")).to_have_text("The only conversation.")
+    assert text_of(page) == said and len(kept(page)) == 1
+
+
+def test_what_is_deleted_is_not_written_any_more_and_stays_deleted(open_page):
+    page = open_page()
+    without_end(page)
+    send(page, STORY)
+    wait_words(page, 20)
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/completions")):
+        page.get_by_role("button", name=f"Delete {STORY}").click()
+    expect(page.locator("aside li, .turn")).to_have_count(0)
+    page.get_by_role("button", name="New conversation").click()
+    assert kept(page) == []
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".answer")).to_have_class("answer stopped")
+    assert len(text_of(page)) > 20
+
+
 def test_a_second_tab_does_not_cut_what_the_first_has_written(open_page):
     page = open_page()
     limit_answers(page, 60)
@@ -138,16 +168,30 @@ def test_a_server_that_wants_a_key(browser, program, talker, dist, tmp_path):
     try:
         page.goto(server.address)
         page.wait_for_selector(".status.locked")
-        page.get_by_label("API key").fill("open sesame")
-        expect(page.get_by_role("button", name="Use it")).to_be_enabled()
-        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_have_count(0)
+        give_key(page, "close sesame")
+        expect(page.get_by_role("alert")).to_contain_text("does not know this key")
+        expect(page.get_by_label("API key")).to_be_focused()
+        give_key(page, "open sesame")
         page.wait_for_selector(".status.ready")
         limit_answers(page, 4)
         assert ask(page, "Hello.", talker.name)
+        # A key that is not good any more: the answer fails, and another is asked for.
+        no = {"error": {"message": "the key is wrong"}}
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=401, json=no))
+        send(page, "Hello again.")
+        page.wait_for_selector(".status.locked")
+        expect(page.get_by_role("alert")).to_contain_text("does not know this key")
         assert "open sesame" not in page.evaluate("JSON.stringify(localStorage)")
     finally:
         page.close()
         server.kill()
+
+
+def give_key(page, key):
+    page.get_by_label("API key").fill(key)
+    expect(page.get_by_role("button", name="Use it")).to_be_enabled()
+    page.keyboard.press("Enter")
 
 
 def test_a_model_that_was_not_taught_to_talk_goes_on_with_the_text(browser, program, root, dist, tmp_path):

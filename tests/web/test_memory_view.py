@@ -6,7 +6,7 @@ import urllib.request
 
 from playwright.sync_api import expect
 
-GB = 2**30
+GIB = 2**30
 
 
 def row(page, name):
@@ -21,10 +21,10 @@ def expect_bytes(page, name, words):
 def test_keys_and_values_grow_and_a_state_does_not(open_page, shot):
     page = open_page("memory?tokens=131072")
     per_token = 2 * 32 * 8 * 128 * 2  # Llama 3.1 8B
-    ends = [f"after {limit * GB // per_token:,}" for limit in (8, 24, 80)]
-    expect(row(page, "Full attention")).to_have_text([f"{131072 * per_token / GB:.1f} GB", *ends])
+    ends = [f"{limit * GIB // per_token:,} tokens" for limit in (8, 24, 80)]
+    expect(row(page, "Full attention")).to_have_text([f"{131072 * per_token / GIB:.1f} GiB", *ends])
     state = 32 * 8 * 128 * 129 * 4
-    expect(row(page, "Linear attention")).to_have_text([f"{state / 2**20:.1f} MB", *["never runs out"] * 3])
+    expect(row(page, "Linear attention")).to_have_text([f"{state / 2**20:.1f} MiB", *["any length"] * 3])
     expect(page.locator(".u-over")).to_have_count(1)
     shot(page, "memory")
 
@@ -33,8 +33,56 @@ def test_the_served_models_are_there_with_their_own_numbers(open_page, server):
     page = open_page("memory?tokens=4096")
     models = json.loads(urllib.request.urlopen(server.address + "/v1/models").read())["data"]
     exact, window = models
-    expect_bytes(page, "exact and window, served here: keys", f"{exact['kv_cache_bytes'] / 2**20:.0f} MB")
-    expect_bytes(page, "window, served here: its state", f"{window['state_bytes'] / 2**20:.2f} MB")
+    expect_bytes(page, "exact and window, served here: keys", f"{exact['kv_cache_bytes'] / 2**20:.0f} MiB")
+    expect_bytes(page, "window, served here: its state, O(1)", f"{window['state_bytes'] / 2**20:.2f} MiB")
+
+
+HYBRID = {"id": "hybrid", "state_constant_bytes": 4 << 20, "state_bytes_per_token": 1024, "kv_cache_bytes_per_token": 8192}
+
+
+def test_a_served_hybrid_grows(open_page):
+    page = open_page("memory?tokens=131072")
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": [HYBRID]}))
+    page.reload()
+    expect_bytes(page, "hybrid, served here: keys", "1.00 GiB")
+    ends = [f"{((limit << 30) - (4 << 20)) // 1024:,} tokens" for limit in (8,)]
+    expect(row(page, "hybrid, served here: its state, O(n)")).to_have_text(["132 MiB", *ends, *["more than 10 M tokens"] * 2])
+
+
+def test_axes_without_logarithms(open_page):
+    page = open_page("memory?tokens=131072")
+    chart = page.locator(".u-over")
+    box = chart.bounding_box()
+
+    def middle():
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        at = page.locator(".legend li").last
+        expect(at).to_contain_text("at ")
+        return at.inner_text().strip()
+
+    assert middle() == "at 3,162"  # between 1 and ten million
+    page.get_by_label("Straight axes").check()
+    expect(page).to_have_url(re.compile("linear=true"))
+    page.mouse.move(0, 0)
+    box = chart.bounding_box()
+    assert middle() == "at 81.9 k"  # between 0 and 163,840
+    shown = chart.evaluate("() => document.querySelector('.plot').getAttribute('aria-label')")
+    assert shown.startswith("Bytes against tokens. At 131,072 tokens")
+
+
+def test_a_line_is_hidden_by_a_click_on_its_name(open_page):
+    page = open_page("memory", color_scheme="light")
+    count = """() => { const canvas = document.querySelector('.u-wrap canvas'), data = canvas.getContext('2d')
+        .getImageData(0, 0, canvas.width, canvas.height).data; let found = 0;
+      for (let i = 0; i < data.length; i += 4) found += data[i] === 0xb3 && data[i + 1] === 0x26 && data[i + 2] === 0x1e;
+      return found; }"""
+    page.wait_for_function(f"({count})() > 100")
+    name = page.locator(".legend").get_by_role("button", name="Full attention")
+    name.click()
+    expect(name).to_have_attribute("aria-pressed", "false")
+    page.wait_for_function(f"({count})() === 0")
+    name.click()
+    page.wait_for_function(f"({count})() > 100")
 
 
 def test_the_length_is_a_slider_for_the_keyboard(open_page):
@@ -46,18 +94,18 @@ def test_the_length_is_a_slider_for_the_keyboard(open_page):
     expect(slider).to_have_attribute("aria-valuetext", "10,000,000 tokens")
     expect(page).to_have_url(re.compile("tokens=10000000"))
     page.keyboard.press("Home")
-    expect(slider).to_have_attribute("aria-valuetext", "1 tokens")
+    expect(slider).to_have_attribute("aria-valuetext", "1 token")
 
 
 def test_presets_heads_hybrid_batch_and_bytes(open_page):
     page = open_page("memory?tokens=10000")
     page.get_by_label("Preset").select_option("Llama 3.1 70B")
     page.get_by_label("Sequences at once").fill("3")
-    page.get_by_label("A number of the cache").select_option("1")
+    page.get_by_label("Cache precision").select_option("1")
     per_token = 3 * 2 * 80 * 8 * 128
-    expect_bytes(page, "Full attention", f"{10000 * per_token / GB:.2f} GB")
+    expect_bytes(page, "Full attention", f"{10000 * per_token / GIB:.2f} GiB")
     page.get_by_label("Heads share keys").uncheck()
-    unshared = f"{10000 * 8 * per_token / GB:.1f} GB"
+    unshared = f"{10000 * 8 * per_token / GIB:.1f} GiB"
     expect_bytes(page, "Full attention", unshared)
     linear = row(page, "Linear attention").first.inner_text()
     hybrid = page.get_by_role("slider", name="Layers with full")
@@ -68,8 +116,8 @@ def test_presets_heads_hybrid_batch_and_bytes(open_page):
     page.keyboard.press("Home")
     expect_bytes(page, "Hybrid", linear)
     page.get_by_label("Count the weights").check()
-    ends = ["never fits", "never fits", "never runs out"]
-    expect(row(page, "Linear attention")).to_have_text([re.compile("GB$"), *(re.compile(f"^{it}$") for it in ends)])
+    ends = ["does not fit", "does not fit", "any length"]
+    expect(row(page, "Linear attention")).to_have_text([re.compile("GiB$"), *(re.compile(f"^{it}$") for it in ends)])
 
 
 def test_a_link_carries_the_settings(open_page):
@@ -78,7 +126,7 @@ def test_a_link_carries_the_settings(open_page):
     page.get_by_label("Layers", exact=True).fill("12")
     page.get_by_label("Count the weights").check()
     expect(page).to_have_url(re.compile("layers=12.*weights=true"))
-    expect(page.locator("main")).to_contain_text("Weights are counted")
+    expect(page.locator(".formulas")).to_contain_text("Weightscounted", use_inner_text=False)
     numbers = page.locator("tbody td").all_inner_texts()
     other = open_page(page.url.split("#/")[1])
     expect(other.locator("tbody td")).to_have_text(numbers)

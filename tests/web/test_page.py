@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 from web_steps import (
     LOOKS,
-    ask, limit_answers, meter, overflow, send, settings, stop, tab_to, violations, wait_ended, wait_shown,
+    ask, ask_more, expect_one_line, limit_answers, meter, nothing_below, overflow, send, settings, stop, tab_to, violations, wait_ended, wait_shown,
     wait_words, without_end,
 )  # fmt: skip
 
@@ -52,10 +52,25 @@ def test_accessible_and_as_wide_as_the_window(open_page, root, view, width, sche
     assert overflow(page) <= 0
 
 
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_phone(open_page, width):
+    page = open_page(width=width, height=640)
+    ask_more(page, max_tokens=4)
+    page.get_by_role("list", name="Examples").get_by_role("button").first.click()
+    wait_ended(page)
+    for view in ("Memory", "Evaluation", "Inspector", "Playground"):
+        page.get_by_role("link", name=view).click()
+        page.wait_for_selector(f"h1:has-text('{view}')")
+        expect_one_line(page, page.locator("header"))
+        assert page.locator("header").bounding_box()["height"] < 56
+        assert nothing_below(page), view
+    expect(page.get_by_role("status").filter(has_text="Server ready")).to_have_count(1)
+
+
 def test_a_busy_playground_is_accessible(open_page):
     page = open_page(width=320)
     without_end(page)
-    page.get_by_label("Beside it").select_option("window")
+    page.get_by_label("Compare with").select_option("window")
     settings(page, True)
     assert violations(page) == []
     settings(page, False)
@@ -139,5 +154,6 @@ def test_numbers_that_a_server_leaves_out_are_a_dash(open_page):
     without_end(page)  # its end brings numbers of its own
     send(page, "Tell me a story.")
     wait_words(page, 5)
-    expect(meter(page, "KV cache")).to_have_text("–")
+    for name in ("Memory in use", "With full attention"):
+        expect(meter(page, name)).to_have_text("–")
     expect(page.locator(".answer.writing")).to_have_count(1)

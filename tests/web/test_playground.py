@@ -1,10 +1,12 @@
 """The playground, in a browser, with a real model."""
 
 import json
+import re
 
+import pytest
 from playwright.sync_api import expect
 from web_steps import (
-    answer_of, ask, kept, limit_answers, meter, read_again, send, settings, stop, text_of, wait_ended, wait_words,
+    answer_of, ask, ask_more, kept, limit_answers, meter, read_again, send, settings, stop, text_of, wait_ended, wait_words,
     without_end,
 )  # fmt: skip
 
@@ -19,9 +21,9 @@ def test_an_answer_comes_as_it_is_written(open_page, shot):
     assert len(text) > 20
     assert page.evaluate("window.lengths.size") > 5
     expect(meter(page, "Speed")).to_contain_text("tokens/s")
-    expect(meter(page, "State")).to_contain_text("MB")
-    expect(meter(page, "KV cache")).to_contain_text("MB")
-    expect(meter(page, "State")).not_to_contain_text("about")
+    expect(meter(page, "Memory in use")).to_contain_text("MiB")
+    expect(meter(page, "With full attention")).to_contain_text("MiB")
+    expect(meter(page, "Memory in use")).not_to_contain_text("at most")
     expect(page.locator("aside li")).to_have_count(1)
     shot(page, "playground")
 
@@ -35,7 +37,6 @@ def test_a_second_turn_reads_only_what_is_new(open_page):
         ask(page, "And another?")
     messages = json.loads(request.value.post_data)["messages"]
     assert [it["role"] for it in messages] == ["user", "assistant", "user"] and messages[1]["content"] == said
-    expect(meter(page, "Prompt")).to_contain_text("were read again")
     read, of = read_again(page)
     assert 0 < read < of / 2
 
@@ -104,14 +105,86 @@ def test_stop_keeps_what_there_is_and_going_on_writes_more(open_page):
 def test_two_models_answer_side_by_side(open_page, shot):
     page = open_page(width=1600, height=900)
     limit_answers(page, 40)
-    page.get_by_label("Beside it").select_option("window")
+    page.get_by_label("Compare with").select_option("window")
     ask(page, "Give me three tips for a picnic.", "exact")
     wait_ended(page, "window")
     left, right = (answer_of(page, name).bounding_box() for name in ("exact", "window"))
     assert left["y"] == right["y"] and right["x"] > left["x"] + left["width"] - 1
-    states = [meter(page, "State", name).inner_text() for name in ("exact", "window")]
-    assert all("MB" in it for it in states) and states[0] != states[1]
+    exact, window = (meter(page, "Memory in use", name) for name in ("exact", "window"))
+    expect(exact).to_have_text(re.compile(r"^[\d.]+ MiB, \+[\d.]+ KiB a token$"))
+    expect(window).to_have_text(re.compile(r"^[\d.]+ MiB, constant from (here|[\d.]+ MiB on)$"))
+    # On one scale: the longest bar is the full width, and the others are as long as their numbers say.
+    numbers, lengths = [], []
+    for name in ("exact", "window"):
+        for kind in ("Memory in use", "With full attention"):
+            place = meter(page, kind, name)
+            numbers.append(float(place.inner_text().split()[0]))
+            lengths.append(place.locator(".bar > i").evaluate("(it) => parseFloat(it.style.width)"))
+    assert max(lengths) == 100
+    assert [it / max(numbers) for it in numbers] == pytest.approx([it / 100 for it in lengths], abs=0.02)
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.01)  # full attention keeps what full attention keeps
     shot(page, "side-by-side")
+
+
+def test_the_reading_of_a_long_prompt_is_shown(open_page):
+    page = open_page()
+    limit_answers(page, 4)
+    states = """() => { window.states = new Set(); new MutationObserver(() => {
+      for (const it of document.querySelectorAll('.answer .state span')) window.states.add(it.innerText); }).observe(
+      document.body, {subtree: true, childList: true, characterData: true}); }"""
+    page.evaluate(states)
+    ask(page, "The weather was fine that day, and the harbour was quiet. " * 100 + "How was it?")
+    _, total = read_again(page)
+    told = [it for it in page.evaluate("[...window.states]") if it.startswith("Reading: ")]
+    found = [[int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", it)] for it in told]
+    assert len(found) > 3 and all(of == total for _, of in found)
+    assert [read for read, _ in found] == sorted({read for read, _ in found})
+
+
+def test_what_was_told_of_an_answer_goes_when_it_is_written_again(open_page):
+    page = open_page()
+    limit_answers(page, 8)
+    ask(page, "Count to ten.")
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, json={"error": {"message": "not now"}}))
+    page.get_by_role("button", name="Go on").click()
+    expect(answer_of(page).locator(".state")).to_contain_text("not now")
+    for name in ("Speed", "Prompt", "Memory in use"):
+        expect(meter(page, name)).to_have_text("–")
+
+
+def test_examples_are_asked(open_page):
+    page = open_page()
+    ask_more(page, max_tokens=4)
+    example = page.get_by_role("list", name="Examples").get_by_role("button").first
+    words = example.inner_text()
+    example.click()
+    expect(page.locator(".words")).to_have_text(words)
+    wait_ended(page)
+
+
+def test_the_settings_close_by_escape_and_by_a_click_beside_them(open_page):
+    page = open_page()
+    opened = page.locator("details.settings[open]")
+    settings(page, True)
+    page.get_by_label("Seed").focus()
+    page.keyboard.press("Escape")
+    expect(opened).to_have_count(0)
+    expect(page.locator(".settings summary")).to_be_focused()
+    settings(page, True)
+    page.get_by_label("Max tokens").click()
+    expect(opened).to_have_count(1)
+    page.locator(".composer").click(position={"x": 5, "y": 5})
+    expect(opened).to_have_count(0)
+
+
+def test_settings_are_reset(open_page):
+    page = open_page()
+    settings(page, True)
+    page.get_by_label("Temperature").fill("1.5")
+    page.get_by_label("Stop sequences, one per line").fill("END")
+    page.get_by_role("button", name="Reset").click()
+    expect(page.get_by_label("Temperature")).to_have_value("0.7")
+    expect(page.get_by_label("Stop sequences")).to_have_value("")
 
 
 def test_a_text_file_goes_into_the_prompt(open_page, tmp_path):

@@ -80,7 +80,7 @@ def limit_answers(page, tokens, temperature=0.7):
     """Answers of exactly so many tokens: none is by chance too short for what is asked of it."""
     ask_more(page, ignore_eos=True)
     settings(page, True)
-    page.get_by_label("Tokens of an answer").fill(str(tokens))
+    page.get_by_label("Max tokens").fill(str(tokens))
     page.get_by_label("Temperature").fill(str(temperature))
     settings(page, False)
 
@@ -114,12 +114,25 @@ def meter(page, name, answer="exact", turn=-1):
     return row.locator("dd")
 
 
+def expect_one_line(page, place):
+    """All of its parts stand beside one another."""
+    tops = place.evaluate("(it) => [...it.children].map((part) => part.getBoundingClientRect()).filter((it) => it.width > 1)"
+                          ".map(({top, bottom}) => (top + bottom) / 2)")
+    assert max(tops) - min(tops) < 10, tops
+
+
+def nothing_below(page):
+    """There is nothing to scroll into below the window: what is long scrolls within its own place."""
+    return page.evaluate("document.scrollingElement.scrollHeight - innerHeight") <= 0
+
+
 def read_again(page):
     """How many of the prompt's tokens the last answer's server has read, of how many."""
     place = meter(page, "Prompt")
-    expect(place).to_have_text(re.compile("were read"))
-    found = [int(it.replace(",", "")) for it in re.findall(r"[\d,]*\d", place.inner_text())]
-    return found[0], found[-1]
+    expect(place).to_have_text(re.compile("remembered"))
+    wait_ended(page)
+    remembered, total = [int(it.replace(",", "")) for it in re.findall(r"[\d,]*\d", place.inner_text())]
+    return total - remembered, total
 
 
 def kept(page):

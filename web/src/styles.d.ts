@@ -1,1 +1,5 @@
 declare module "*.css";
+declare module "*.jsonl" {
+  const text: string;
+  export default text;
+}

@@ -1,3 +1,4 @@
+import { Signal } from "../shared/store";
 import type { Asked, Inspection } from "./inspection";
 import type { Chunk, Message, ModelEntry, Sampling } from "./types";
 
@@ -10,6 +11,9 @@ export class Refused extends Error {
 
 // No answer, or one that broke off.
 export class Unreachable extends Error {}
+
+// A request has failed for want of the right key.
+export const keyRefused = new Signal();
 
 const KEY = "cortado.key";
 
@@ -44,6 +48,7 @@ async function call(path: string, options: RequestInit = {}): Promise<Response> 
     if (options.signal?.aborted) throw error;
     throw new Unreachable("the server does not answer");
   }
+  if (response.status === 401) keyRefused.now();
   if (!response.ok) throw await refusal(response);
   return response;
 }
@@ -58,6 +63,7 @@ export async function isHealthy(): Promise<boolean> {
   return call("/health", { signal }).then(() => true, () => false);
 }
 
+// For examples, which differ by how many tokens a model makes of a text.
 export async function countTokens(model: string, content: string): Promise<number> {
   const body = JSON.stringify({ model, content });
   return ((await (await call("/tokenize", { method: "POST", body })).json()) as { count: number }).count;
@@ -93,7 +99,8 @@ async function* events(response: Response): AsyncGenerator<string> {
 
 // An answer as it is written. Refused, Unreachable, or an AbortError.
 export async function* streamAnswer(question: Question, signal: AbortSignal): AsyncGenerator<Chunk> {
-  const body = JSON.stringify({ ...question, stream: true, stream_options: { include_usage: true } });
+  const told = { stream: true, stream_options: { include_usage: true }, return_progress: true };
+  const body = JSON.stringify({ ...question, ...told });
   const response = await call("/v1/chat/completions", { method: "POST", body, signal });
   try {
     for await (const data of events(response)) {

@@ -1,5 +1,5 @@
 // Whether the server is there, and which models it has.
-import { Refused, isHealthy, listModels } from "./client";
+import { Refused, apiKey, isHealthy, keyRefused, listModels } from "./client";
 import { Signal } from "../shared/store";
 import type { ModelEntry } from "./types";
 
@@ -11,6 +11,7 @@ const GONE_MS = 1000;
 export const status = {
   changed: new Signal(),
   state: "asking" as State,
+  wrongKey: false, // the last key that was given is none
   models: [] as ModelEntry[],
 };
 
@@ -22,38 +23,52 @@ function set(state: State): void {
   status.changed.now();
 }
 
+// Told once: the key is forgotten, and whoever asks again asks without one.
+function lock(): void {
+  status.wrongKey ||= apiKey.get() !== "";
+  apiKey.set("");
+  set("locked");
+  status.changed.now();
+}
+
 async function readModels(): Promise<void> {
-  const before = status.state;
   try {
-    status.models = await listModels();
-    set(before === "gone" ? "back" : "ready");
-    status.changed.now();
+    const models = await listModels();
+    const changed = JSON.stringify(models) !== JSON.stringify(status.models);
+    status.models = models;
+    status.wrongKey = false;
+    if (status.state !== "back") set(status.state === "gone" ? "back" : "ready");
+    if (changed) status.changed.now();
   } catch (error) {
-    set(error instanceof Refused && error.status === 401 ? "locked" : "gone");
+    if (!(error instanceof Refused && error.status === 401)) set("gone");
   }
 }
 
 async function look(): Promise<void> {
   const healthy = await isHealthy();
   if (!healthy) set("gone");
-  else if (status.state === "gone" || status.state === "asking") await readModels();
+  // Each time: another server may have come in the place of the one before.
+  else if (status.state !== "locked") await readModels();
   // A tab that nobody sees need not ask.
   const wait = document.hidden ? 30000 : status.state === "gone" ? GONE_MS : READY_MS;
   window.clearTimeout(timer);
   timer = window.setTimeout(look, wait);
 }
 
-// At once, as when a request has just failed, or a key was given.
+// At once, as when a request has just failed.
 export function lookNow(): void {
   void look();
 }
 
-export function unlock(): void {
-  set("asking");
-  lookNow();
+export async function unlock(key: string): Promise<void> {
+  status.wrongKey = false;
+  status.changed.now();
+  apiKey.set(key);
+  await readModels();
 }
 
 export function watchServer(): void {
+  keyRefused.listen(lock);
   document.addEventListener("visibilitychange", () => !document.hidden && lookNow());
   lookNow();
 }

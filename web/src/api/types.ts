@@ -7,8 +7,11 @@ export interface ModelEntry {
   memory?: string;
   context?: number;
   layers?: number;
-  state_bytes?: number; // after 4,096 tokens
-  kv_cache_bytes?: number; // of as many
+  // Of a sequence: what of its state stays as it is, and what every token adds to it; with full attention everywhere,
+  // what every token would add.
+  state_constant_bytes?: number;
+  state_bytes_per_token?: number;
+  kv_cache_bytes_per_token?: number;
 }
 
 export interface Usage {
@@ -17,6 +20,7 @@ export interface Usage {
   total_tokens: number;
   prompt_tokens_details?: { cached_tokens?: number };
   state_bytes?: number;
+  state_constant_bytes?: number; // the part of it that does not grow
   kv_cache_bytes?: number;
 }
 
@@ -37,11 +41,17 @@ export interface Sampling {
   stop?: string[];
 }
 
+// How far the server has come with a prompt: of `total` tokens it remembered `cache`, and it has `processed` so many,
+// those included.
+export interface Progress {
+  total: number;
+  cache: number;
+  processed: number;
+}
+
 export interface Chunk {
   choices?: { delta?: { content?: string }; finish_reason?: string | null }[];
   usage?: Usage | null;
+  prompt_progress?: Progress;
   error?: { message?: string };
 }
-
-// The number of tokens that a model's entry gives its bytes for.
-export const ENTRY_TOKENS = 4096;

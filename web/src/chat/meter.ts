@@ -1,6 +1,6 @@
 // How fast an answer comes, and what its sequence takes in memory.
 import { modelOf } from "../api/status";
-import { ENTRY_TOKENS } from "../api/types";
+import { bytes, withCommas } from "../shared/format";
 import type { Answer } from "./tree";
 
 export function speedOf(answer: Answer): string {
@@ -8,26 +8,41 @@ export function speedOf(answer: Answer): string {
   const ms = answer.writeMs ?? 0;
   if (tokens < 2 || ms <= 0) return "";
   const speed = ((tokens - 1) * 1000) / ms;
-  const first = ((answer.firstMs ?? 0) / 1000).toFixed(1);
+  const seconds = (answer.firstMs ?? 0) / 1000;
+  const first = seconds.toFixed(seconds < 1 ? 2 : 1);
   return `${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s, the first after ${first} s`;
 }
 
-interface SequenceMemory {
-  state: number; // bytes
-  cache: number; // that keys and values of all tokens would take
-  exact: boolean;
+// What the server still had of the prompt from before.
+export function rememberedOf(answer: Answer): string {
+  const total = answer.usage?.prompt_tokens ?? answer.progress?.total;
+  const cached = answer.usage?.prompt_tokens_details?.cached_tokens ?? answer.progress?.cache ?? 0;
+  return total === undefined ? "" : `${withCommas(cached)} of ${withCommas(total)} tokens remembered`;
 }
 
-// The server says it at the end; until then, from what its list of models says of a longer sequence.
+export interface SequenceMemory {
+  used: number; // bytes
+  full: number; // that full attention would use: keys and values of all tokens
+  exact: boolean; // or no more than that
+  growth: string; // how it goes on, where that is known
+}
+
+// Without the room that a cache has for tokens to come, so that it compares with full attention's.
 export function memoryOf(answer: Answer): SequenceMemory | null {
-  const { usage } = answer;
-  if (usage?.state_bytes !== undefined && usage.kv_cache_bytes !== undefined) {
-    return { state: usage.state_bytes, cache: usage.kv_cache_bytes, exact: true };
+  const { state_constant_bytes: constant, state_bytes_per_token: perToken, kv_cache_bytes_per_token: cachePerToken } =
+    modelOf(answer.model) ?? {};
+  if (constant === undefined || perToken === undefined || cachePerToken === undefined) return null;
+  const { usage, progress } = answer;
+  const tokens = usage?.total_tokens ?? (progress?.processed ?? 0) + answer.tokens;
+  if (!tokens) return null;
+  // Windows fill; the server says at the end how far they are.
+  const held = usage?.state_constant_bytes ?? constant;
+  const exact = usage !== undefined || perToken > 0;
+  return { used: held + perToken * tokens, full: cachePerToken * tokens, exact, growth: growthOf(perToken) };
+
+  function growthOf(bytesPerToken: number): string {
+    if (bytesPerToken > 0) return `+${bytes(bytesPerToken)} a token`;
+    if (!usage) return "";
+    return held < constant! ? `constant from ${bytes(constant!)} on` : "constant from here";
   }
-  const entry = modelOf(answer.model);
-  const tokens = (answer.prompt ?? 0) + answer.tokens;
-  if (!tokens || !entry?.state_bytes || !entry.kv_cache_bytes) return null;
-  const cache = (entry.kv_cache_bytes / ENTRY_TOKENS) * tokens;
-  const grows = entry.state_bytes >= 0.95 * entry.kv_cache_bytes;
-  return { state: grows ? (entry.state_bytes / ENTRY_TOKENS) * tokens : entry.state_bytes, cache, exact: false };
 }

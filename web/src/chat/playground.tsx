@@ -2,9 +2,9 @@ import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { status } from "../api/status";
 import { useSignal } from "../shared/store";
 import { Composer } from "./composer";
-import { isRunning } from "./run";
+import { ask, discard, isRunning } from "./run";
 import { ModelChoice, SettingsPanel } from "./settings";
-import { deleteConversation, openConversation, startConversation, store, touch } from "./store";
+import { openConversation, startConversation, store, touch, undoDelete } from "./store";
 import { type Conversation, type Turn, childrenOf, shownPath } from "./tree";
 import { TurnView } from "./turn";
 
@@ -46,22 +46,33 @@ function Sidebar() {
       <div class="row">
         <button type="button" onClick={startConversation}>New conversation</button>
         <button type="button" class="narrow-only" aria-expanded={shown} onClick={() => setShown(!shown)}>
-          {store.list.length} kept
+          {store.list.length} {store.list.length === 1 ? "conversation" : "conversations"}
         </button>
       </div>
       {store.full && <p class="problem" role="alert">The browser keeps no more: this conversation will not survive a
         reload. Delete others.</p>}
+      <Deleted />
       <ul>
         {store.list.map(({ id, title }) => (
           <li key={id} class={id === store.current.id ? "current" : ""}>
             <button type="button" class="link" aria-current={id === store.current.id}
               onClick={() => openConversation(id)}>{title || "(no words)"}</button>
             <button type="button" class="icon" aria-label={`Delete ${title}`} title="Delete"
-              onClick={() => deleteConversation(id)}>×</button>
+              onClick={() => discard(id)}>×</button>
           </li>
         ))}
       </ul>
     </aside>
+  );
+}
+
+function Deleted() {
+  const last = store.deleted[store.deleted.length - 1];
+  return (
+    <p class="deleted" role="status">
+      {last && <><span>Deleted: {last.title || "(no words)"}</span>
+        <button type="button" onClick={undoDelete}>Undo</button></>}
+    </p>
   );
 }
 
@@ -83,7 +94,7 @@ function Messages({ conversation }: { conversation: Conversation }) {
   const last = path[path.length - 1];
   return (
     <div class="messages" ref={box} onScroll={onScroll} tabIndex={0} role="region" aria-label="Messages">
-      {path.length === 0 && <Welcome />}
+      {path.length === 0 && <Welcome conversation={conversation} />}
       {path.map((turn) => <TurnView key={turn.id} conversation={conversation} turn={turn} />)}
       {last && <Later conversation={conversation} parent={last.id} />}
       <Announcement last={last} />
@@ -97,12 +108,22 @@ function Announcement({ last }: { last: Turn | undefined }) {
   return <p class="hidden" role="status">{words}</p>;
 }
 
-function Welcome() {
+const EXAMPLES = ["Name three cities and a river of each, as a table.",
+  "Tell me a short story about a lighthouse and its keeper.", "ROMEO:"];
+
+function Welcome({ conversation }: { conversation: Conversation }) {
   return (
     <div class="welcome">
-      <p>Ask something. Every turn can be edited or branched; both versions stay.</p>
-      <p>The server keeps the state behind what it has read. A branch, or an edited turn, goes on from there, and only
-        what differs is read.</p>
+      <p>Talk with a served model, or with two side by side, and see what each keeps in memory. Every turn can be edited
+        or branched: both versions stay, and only what differs is read.</p>
+      <ul class="examples" aria-label="Examples">
+        {EXAMPLES.map((text) => (
+          <li key={text}>
+            <button type="button" disabled={!conversation.models.length}
+              onClick={() => ask(conversation, "", text, [])}>{text}</button>
+          </li>
+        ))}
+      </ul>
     </div>
   );
 }

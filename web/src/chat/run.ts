@@ -1,11 +1,9 @@
 // Has answers written.
-import { Refused, Unreachable, countTokens, streamAnswer } from "../api/client";
+import { Refused, Unreachable, streamAnswer } from "../api/client";
 import { lookNow } from "../api/status";
 import type { Chunk } from "../api/types";
-import { keepCurrent, saveAll, tab, touch } from "./store";
-import {
-  type Answer, type Conversation, type TextFile, type Turn, addTurn, markLeft, messagesFor, promptText,
-} from "./tree";
+import { deleteConversation, keepCurrent, openOnes, saveAll, tab, touch } from "./store";
+import { type Answer, type Conversation, type TextFile, type Turn, addTurn, markLeft, messagesFor } from "./tree";
 
 const running = new Map<Answer, AbortController>();
 
@@ -15,6 +13,12 @@ export const isRunning = (turn: Turn): boolean => turn.answers.some((answer) => 
 
 export function stop(turn: Turn): void {
   for (const answer of turn.answers) running.get(answer)?.abort();
+}
+
+// With its answers, which nobody would see any more.
+export function discard(id: string): void {
+  Object.values(openOnes.get(id)?.turns ?? {}).forEach(stop);
+  deleteConversation(id);
 }
 
 class Recording {
@@ -32,6 +36,7 @@ class Recording {
   take(chunk: Chunk): void {
     const choice = chunk.choices?.[0];
     if (chunk.usage) this.answer.usage = chunk.usage;
+    if (chunk.prompt_progress) this.answer.progress = chunk.prompt_progress;
     if (choice?.finish_reason) this.answer.finish = choice.finish_reason;
     const words = choice?.delta?.content;
     if (!words) return;
@@ -83,8 +88,8 @@ async function run(conversation: Conversation, turn: Turn, column: number, again
   const recording = new Recording(answer, again);
   answer.state = "waiting";
   answer.tab = tab;
-  delete answer.problem;
-  delete answer.finish;
+  // Nothing of a run before is said of this one.
+  for (const told of ["problem", "finish", "usage", "progress", "firstMs", "writeMs"] as const) delete answer[told];
   touch(conversation);
   try {
     for await (const chunk of streamAnswer({ ...sampling, model, messages, seed }, control.signal)) {
@@ -100,14 +105,6 @@ async function run(conversation: Conversation, turn: Turn, column: number, again
   saveAll();
 }
 
-// How long the prompt is, for what is shown before the server's own count comes with the answer's end.
-async function estimate(conversation: Conversation, turn: Turn): Promise<void> {
-  const before = conversation.turns[turn.parent]?.answers[0]?.usage?.total_tokens ?? 0;
-  const model = turn.answers[0]!.model;
-  const own = await countTokens(model, promptText(turn)).catch(() => 0);
-  for (const answer of turn.answers) answer.prompt = before + own;
-}
-
 function answerAll(conversation: Conversation, turn: Turn): void {
   const seed = conversation.seed ?? newSeed();
   turn.answers = conversation.models.map((model) => ({
@@ -115,7 +112,6 @@ function answerAll(conversation: Conversation, turn: Turn): void {
     system: conversation.system,
   }));
   keepCurrent(conversation);
-  void estimate(conversation, turn);
   turn.answers.forEach((_, column) => void run(conversation, turn, column));
 }
 

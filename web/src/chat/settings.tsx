@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { status } from "../api/status";
 import type { Sampling } from "../api/types";
 import { short } from "../shared/format";
@@ -17,7 +17,7 @@ export function ModelChoice({ conversation }: { conversation: Conversation }) {
   return (
     <>
       <ModelSelect label="Model" value={first} choose={(model) => choose(0, model)} />
-      <ModelSelect label="Beside it" value={second} none="no other" choose={(model) => choose(1, model)} />
+      <ModelSelect label="Compare with" value={second} none="none" choose={(model) => choose(1, model)} />
     </>
   );
 }
@@ -49,16 +49,38 @@ type Field = { name: keyof Omit<Sampling, "stop">; label: string; min: number; m
 const FIELDS: Field[] = [
   { name: "temperature", label: "Temperature", min: 0, max: 100, step: 0.05 },
   { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.01 },
-  { name: "top_k", label: "Top k (0: all)", min: 0, max: 1e9, step: 1 },
+  { name: "top_k", label: "Top k, 0 for all", min: 0, max: 1e9, step: 1 },
   { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01 },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1 },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1 },
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 100, step: 0.05 },
-  { name: "max_tokens", label: "Tokens of an answer", min: 1, max: 1e9, step: 1 },
+  { name: "max_tokens", label: "Max tokens", min: 1, max: 1e9, step: 1 },
 ];
+
+// Open until it is left: by Escape, or by a click beside it.
+function useClosing() {
+  const box = useRef<HTMLDetailsElement>(null);
+  const close = (): void => {
+    box.current!.open = false;
+  };
+  useEffect(() => {
+    const beside = (event: PointerEvent) => !box.current?.contains(event.target as Node) && close();
+    addEventListener("pointerdown", beside);
+    return () => removeEventListener("pointerdown", beside);
+  }, []);
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== "Escape" || !box.current!.open) return;
+    event.stopPropagation();
+    close();
+    box.current!.querySelector("summary")!.focus();
+  };
+  return { ref: box, onKeyDown };
+}
 
 export function SettingsPanel({ conversation }: { conversation: Conversation }) {
   const { sampling } = conversation;
+  const closing = useClosing();
+  const [resets, setResets] = useState(0);
   const change = (part: Partial<Sampling>) => {
     conversation.sampling = { ...conversation.sampling, ...part };
     touch(conversation);
@@ -66,10 +88,11 @@ export function SettingsPanel({ conversation }: { conversation: Conversation }) 
   const reset = () => {
     conversation.sampling = { ...DEFAULT_SAMPLING };
     conversation.seed = null;
+    setResets(resets + 1);
     touch(conversation);
   };
   return (
-    <details class="settings">
+    <details class="settings" {...closing}>
       <summary>Settings</summary>
       <div class="panel">
         <label class="wide">
@@ -82,13 +105,13 @@ export function SettingsPanel({ conversation }: { conversation: Conversation }) 
         {FIELDS.map(({ name, ...field }) => (
           <NumberField key={name} {...field} value={sampling[name]} change={(value) => change({ [name]: value })} />
         ))}
-        <NumberField label="Seed" empty="another each time" min={0} max={2 ** 53} step={1}
+        <NumberField label="Seed" empty="new each time" min={0} max={2 ** 53} step={1}
           value={conversation.seed ?? undefined} change={(value) => {
             conversation.seed = value ?? null;
             touch(conversation);
           }} />
-        <StopField stops={sampling.stop ?? []} change={(stop) => change({ stop })} />
-        <button type="button" onClick={reset}>As at first</button>
+        <StopField key={resets} stops={sampling.stop ?? []} change={(stop) => change({ stop })} />
+        <button type="button" title="All but the system message" onClick={reset}>Reset</button>
       </div>
     </details>
   );
@@ -105,7 +128,7 @@ interface NumberProps {
 }
 
 // Empty: not sent, and the server's own value holds.
-function NumberField({ label, empty = "as the server has it", min, max, step, value, change }: NumberProps) {
+function NumberField({ label, empty = "server's default", min, max, step, value, change }: NumberProps) {
   const onInput = (input: HTMLInputElement) => {
     if (input.value === "") change(undefined);
     else if (input.validity.valid || input.validity.stepMismatch) change(Number(input.value));
@@ -128,7 +151,7 @@ function StopField({ stops, change }: { stops: string[]; change: (stops: string[
   };
   return (
     <label class="wide">
-      Ends at (a text a line)
+      Stop sequences, one per line
       <textarea rows={2} value={text} onInput={(event) => onInput(event.currentTarget.value)} />
     </label>
   );

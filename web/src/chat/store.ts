@@ -20,10 +20,12 @@ export const store = {
   list: [] as { id: string; title: string; changed: number }[],
   current: newConversation(),
   full: false, // the browser keeps no more
+  deleted: [] as Conversation[], // until this tab is closed
 };
 
 // Those whose answers are being written may be others than the one that is shown.
 const open = new Map<string, Conversation>();
+export const openOnes: ReadonlyMap<string, Conversation> = open;
 const unsaved = new Set<Conversation>();
 let timer = 0;
 
@@ -61,6 +63,7 @@ export function saveAll(): void {
 
 // Draws what is new and keeps it a little later: a stream changes it many times a second.
 export function touch(conversation: Conversation): void {
+  if (store.deleted.includes(conversation)) return;
   conversation.changed = Date.now();
   unsaved.add(conversation);
   timer ||= window.setTimeout(saveAll, SAVE_MS);
@@ -114,13 +117,27 @@ export function startConversation(): void {
 }
 
 export function deleteConversation(id: string): void {
-  unsaved.forEach((conversation) => conversation.id === id && unsaved.delete(conversation));
+  const conversation = open.get(id) ?? parse<Conversation>(keyOf(id));
+  if (conversation) {
+    unsaved.delete(conversation);
+    store.deleted.push(conversation);
+  }
   open.delete(id);
   localStorage.removeItem(keyOf(id));
   store.list = store.list.filter((it) => it.id !== id);
   writeIndex();
   if (store.current.id === id) startConversation();
   store.changed.now();
+}
+
+// The one that was deleted last is there again, as it was.
+export function undoDelete(): void {
+  const conversation = store.deleted.pop();
+  if (!conversation) return;
+  open.set(conversation.id, conversation);
+  markCut(conversation);
+  save(conversation);
+  openConversation(conversation.id);
 }
 
 // What another tab has written, unless this one is writing in it, too.
@@ -135,7 +152,6 @@ function takeOver(key: string | null): void {
     store.changed.soon();
   }
 }
-
 
 export function restore(): void {
   store.list = parse<typeof store.list>(INDEX) ?? [];

@@ -1,5 +1,5 @@
 // A conversation is a tree of turns: what was asked, and the answers to it. Pure; nothing is drawn or sent here.
-import type { Message, Sampling, Usage } from "../api/types";
+import type { Message, Progress, Sampling, Usage } from "../api/types";
 
 export interface TextFile {
   name: string;
@@ -19,7 +19,7 @@ export interface Answer {
   finish?: string;
   problem?: string;
   usage?: Usage;
-  prompt?: number; // tokens, about
+  progress?: Progress; // of reading the prompt
   tokens: number; // written so far
   tab?: string; // that has it written
   firstMs?: number; // until the first token

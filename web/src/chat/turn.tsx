@@ -1,8 +1,9 @@
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { Progress } from "../api/types";
 import { bytes, withCommas } from "../shared/format";
 import { openConversation } from "../inspector/store";
 import { Markdown } from "../shared/markdown";
-import { memoryOf, speedOf } from "./meter";
+import { type SequenceMemory, memoryOf, rememberedOf, speedOf } from "./meter";
 import { ask, askAgain, goOn, isRunning } from "./run";
 import { touch } from "./store";
 import {
@@ -11,6 +12,8 @@ import {
 
 export function TurnView({ conversation, turn }: { conversation: Conversation; turn: Turn }) {
   const busy = isRunning(turn);
+  const memories = turn.answers.map(memoryOf);
+  const most = Math.max(1, ...memories.flatMap((it) => (it ? [it.used, it.full] : [])));
   const branch = () => {
     branchAfter(conversation, turn);
     touch(conversation);
@@ -21,7 +24,8 @@ export function TurnView({ conversation, turn }: { conversation: Conversation; t
       <Asked conversation={conversation} turn={turn} busy={busy} />
       <div class={`answers columns-${turn.answers.length}`}>
         {turn.answers.map((answer, column) => (
-          <AnswerView key={column} answer={answer} goOn={() => goOn(conversation, turn, column)} />
+          <AnswerView key={column} answer={answer} memory={memories[column]!} most={most}
+            goOn={() => goOn(conversation, turn, column)} />
         ))}
       </div>
       <div class="row actions">
@@ -104,9 +108,22 @@ function Editor({ text, finish }: { text: string; finish: (text: string | null) 
   );
 }
 
+function waitingWords({ progress, text }: Answer): string {
+  if (!progress) return "Waiting for the server…";
+  const { processed, total } = progress;
+  if (processed >= total) return text ? "Going on…" : "Beginning…";
+  return `Reading: ${withCommas(processed)} of ${withCommas(total)} tokens`;
+}
+
+// How far the reading is, of what was not remembered.
+function ReadingBar({ progress }: { progress: Progress }) {
+  const { total, cache, processed } = progress;
+  return <progress aria-label="Read of the prompt" max={total - cache} value={processed - cache} />;
+}
+
 function stateWords(answer: Answer): string {
   switch (answer.state) {
-    case "waiting": return answer.text ? "Going on…" : "Reading…";
+    case "waiting": return waitingWords(answer);
     case "writing": return "Writing…";
     case "stopped": return "Stopped.";
     case "cut":
@@ -115,8 +132,16 @@ function stateWords(answer: Answer): string {
   }
 }
 
-function AnswerView({ answer, goOn }: { answer: Answer; goOn: () => void }) {
+interface AnswerProps {
+  answer: Answer;
+  memory: SequenceMemory | null;
+  most: number; // bytes, of all that is compared
+  goOn: () => void;
+}
+
+function AnswerView({ answer, memory, most, goOn }: AnswerProps) {
   const more = canGoOn(answer);
+  const { progress } = answer;
   return (
     <article class={`answer ${answer.state}`} aria-busy={isOpen(answer)}>
       <h2>{answer.model}</h2>
@@ -124,34 +149,33 @@ function AnswerView({ answer, goOn }: { answer: Answer; goOn: () => void }) {
       <footer>
         <p class="state">
           <span>{stateWords(answer)}</span>
+          {answer.state === "waiting" && progress && progress.processed < progress.total &&
+            <ReadingBar progress={progress} />}
           {more && <button type="button" onClick={goOn}
             title="Asks again with the same seed: the same words come, and then more">Go on</button>}
         </p>
-        <Meter answer={answer} />
+        <Meter {...{ answer, memory, most }} />
       </footer>
     </article>
   );
 }
 
-function readWords(answer: Answer): string {
-  const usage = answer.usage;
-  if (!usage) return "";
-  const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-  if (!cached) return `all ${withCommas(usage.prompt_tokens)} tokens were read`;
-  return `${withCommas(usage.prompt_tokens - cached)} of ${withCommas(usage.prompt_tokens)} tokens were read again`;
-}
-
 // Always the same lines, so that nothing moves when a number comes.
-function Meter({ answer }: { answer: Answer }) {
-  const memory = memoryOf(answer);
-  const about = memory?.exact ? "" : "about ";
+function Meter({ answer, memory, most }: Omit<AnswerProps, "goOn">) {
+  const used = memory && `${memory.exact ? "" : "at most "}${bytes(memory.used)}`;
   return (
     <dl class="meter">
       <div><dt>Speed</dt><dd>{speedOf(answer) || "–"}</dd></div>
-      <div><dt>Prompt</dt><dd>{readWords(answer) || "–"}</dd></div>
-      <div><dt>State</dt><dd>{memory ? about + bytes(memory.state) : "–"}</dd></div>
-      <div><dt>KV cache</dt><dd>{memory ? about + bytes(memory.cache) : "–"}</dd></div>
+      <div><dt>Prompt</dt><dd>{rememberedOf(answer) || "–"}</dd></div>
+      <div><dt>Memory in use</dt><dd><Bar share={(memory?.used ?? 0) / most} kind="used" />
+        {used ? [used, memory.growth].filter(Boolean).join(", ") : "–"}</dd></div>
+      <div><dt>With full attention</dt><dd><Bar share={(memory?.full ?? 0) / most} kind="full" />
+        {memory ? bytes(memory.full) : "–"}</dd></div>
     </dl>
   );
 }
 
+// All of a turn are on one scale.
+function Bar({ share, kind }: { share: number; kind: string }) {
+  return <i class={`bar ${kind}`} aria-hidden="true"><i style={{ width: `${100 * share}%` }} /></i>;
+}

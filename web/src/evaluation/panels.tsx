@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { Chart, type Line } from "../shared/chart";
 import { bytes, plain, short } from "../shared/format";
-import { type PerplexityRow, type RulerRow, type SweepRow, meansBy } from "./read";
+import { type PerplexityRow, type Plan, type RulerRow, type SweepRow, meansBy, namesOf, words } from "./read";
 
 const MEAN = "mean of the tasks";
 
@@ -15,8 +15,6 @@ function Choice(props: { label: string; value: string; options: string[]; choose
     </label>
   );
 }
-
-const words = (key: string): string => key.replace(/_/g, " ");
 
 function linesOf(points: Map<string, [number, number | null][]>): Line[] {
   return [...points].map(([name, line]) => ({ name, points: line }));
@@ -104,32 +102,39 @@ export function PerplexityPanel({ rows }: { rows: PerplexityRow[] }) {
   );
 }
 
-export function SweepPanel({ rows }: { rows: SweepRow[] }) {
+type Names = Map<SweepRow, string>;
+
+export function SweepPanel({ rows, plans }: { rows: SweepRow[]; plans: Plan[] }) {
   const failed = rows.filter((row) => !row.done).length;
   const done = rows.filter((row) => row.done);
+  const names = namesOf(done);
+  const metric = plans[0]?.metric ?? "validation_loss";
   return (
     <section>
       <h2>Sweep</h2>
       <p>{done.length} runs have ended well{failed ? `, ${failed} have not` : ""}.</p>
-      <Curves rows={done} />
-      <Costs rows={done} />
+      {plans.map(({ metric: judge, scale, command }) => (
+        <p key={command} class="soft">Judged by {words(judge)}, at scale {scale}{command && <>: <code>{command}</code></>}.</p>
+      ))}
+      <Curves key={`curves ${metric}`} {...{ rows: done, names, metric }} />
+      <Costs key={`costs ${metric}`} {...{ rows: done, names, metric }} />
     </section>
   );
 }
 
 // The seeds of a setting as their mean.
-function curvePoints(rows: SweepRow[], value: string): Map<string, [number, number | null][]> {
-  const points = rows.flatMap(({ name, curve }) =>
-    (curve[value] ?? []).map((it, index) => ({ name, step: curve.step?.[index] ?? index, it })));
+function curvePoints(rows: SweepRow[], names: Names, value: string): Map<string, [number, number | null][]> {
+  const points = rows.flatMap((row) => (row.curve[value] ?? [])
+    .map((it, index) => ({ name: names.get(row)!, step: row.curve.step?.[index] ?? index, it })));
   return meansBy(points, (it) => it.name, (it) => it.step, (it) => it.it);
 }
 
-function Curves({ rows }: { rows: SweepRow[] }) {
+function Curves({ rows, names, metric }: { rows: SweepRow[]; names: Names; metric: string }) {
   const options = [...new Set(rows.flatMap((row) => Object.keys(row.curve)))].filter((key) => key !== "step");
-  const [chosen, setChosen] = useState("validation_loss");
+  const [chosen, setChosen] = useState(metric);
   const value = options.includes(chosen) ? chosen : options[0];
   if (!value) return null;
-  const lines = linesOf(curvePoints(rows, value));
+  const lines = linesOf(curvePoints(rows, names, value));
   return (
     <>
       <div class="panel-choices"><Choice label="Curve of" value={value} options={options} choose={setChosen} /></div>
@@ -140,27 +145,28 @@ function Curves({ rows }: { rows: SweepRow[] }) {
   );
 }
 
-function Costs({ rows }: { rows: SweepRow[] }) {
+function Costs({ rows, names, metric }: { rows: SweepRow[]; names: Names; metric: string }) {
   const options = [...new Set(rows.flatMap((row) => Object.keys(row.values)))];
   const [xKey, setX] = useState("state_bytes");
-  const [yKey, setY] = useState("validation_loss");
+  const [yKey, setY] = useState(metric);
   const x = options.includes(xKey) ? xKey : options[0];
   const y = options.includes(yKey) ? yKey : options[0];
   if (!x || !y) return null;
-  const lines: Line[] = [...new Set(rows.map((row) => row.name))].map((name) => ({
+  const lines: Line[] = [...new Set(names.values())].map((name) => ({
     name, scattered: true,
-    points: rows.filter((row) => row.name === name && x in row.values && y in row.values)
+    points: rows.filter((row) => names.get(row) === name && x in row.values && y in row.values)
       .map((row): [number, number] => [row.values[x]!, row.values[y]!]),
   }));
-  const showX = x.endsWith("bytes") ? bytes : short;
+  const axis = (key: string, show: (value: number) => string) =>
+    (key.endsWith("bytes") ? { label: words(key), show: bytes, binary: true } : { label: words(key), show });
   return (
     <>
       <div class="panel-choices">
         <Choice label="Across" value={x} options={options} choose={setX} />
         <Choice label="Up" value={y} options={options} choose={setY} />
       </div>
-      <Chart label={`${words(y)} against ${words(x)}, a point a run`} lines={lines}
-        x={{ label: words(x), show: showX }} y={{ label: words(y), show: y.endsWith("bytes") ? bytes : plain }} />
+      <Chart label={`${words(y)} against ${words(x)}, a point a run`} lines={lines} x={axis(x, short)}
+        y={axis(y, plain)} />
     </>
   );
 }

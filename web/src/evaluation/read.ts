@@ -1,4 +1,5 @@
-// Files of results, as `cortado eval ruler`, `eval niah`, `eval ppl` and `sweep` write them: a JSON object a line.
+// Files of results, as `cortado eval ruler`, `eval niah`, `eval ppl` and `sweep` write them: a JSON object a line. A
+// sweep's sweep.json says what it was about.
 
 type Row = Record<string, unknown>;
 
@@ -17,21 +18,31 @@ export interface PerplexityRow {
 }
 
 export interface SweepRow {
-  name: string; // its settings
+  id: string;
+  settings: Record<string, unknown>;
   seed: number;
   done: boolean;
   values: Record<string, number>;
   curve: Record<string, number[]>;
 }
 
+export interface Plan {
+  metric: string;
+  scale: string;
+  command: string;
+}
+
 export interface Results {
   ruler: RulerRow[];
   perplexity: PerplexityRow[];
   sweep: SweepRow[];
+  plans: Plan[]; // of sweeps
+  seen: Set<string>; // lines: the same file may be chosen again
   notes: string[]; // what was not understood
 }
 
-export const noResults = (): Results => ({ ruler: [], perplexity: [], sweep: [], notes: [] });
+export const noResults = (): Results =>
+  ({ ruler: [], perplexity: [], sweep: [], plans: [], seen: new Set(), notes: [] });
 
 const isNumber = (value: unknown): value is number => typeof value === "number" && Number.isFinite(value);
 
@@ -55,43 +66,95 @@ function readPerplexity(row: Row): PerplexityRow {
 
 const secondsOf = (seconds: number | undefined): Record<string, number> => (seconds === undefined ? {} : { seconds });
 
-// "mixer.mixer": "softmax" -> "softmax"; numbers need their name, "dim 64".
-function settingsName(settings: Row): string {
-  const parts = Object.entries(settings).map(([key, value]) => {
-    const text = typeof value === "string" ? value : JSON.stringify(value);
-    return typeof value === "string" ? text : `${key.split(".").pop()} ${text}`;
-  });
-  return parts.join(", ") || "as planned";
+export const words = (key: string): string => key.replace(/_/g, " ");
+
+// Strings that say what they are without their key.
+const SPEAKING = ["mixer", "name", "step", "dtype"];
+
+// "mixer.mixer": "sliding_window" -> "sliding window", "mixer.window": 129 -> "window 129", "decay": false -> "no decay".
+function settingWords(key: string, value: unknown): string {
+  const name = words(key.replace(/^(mixer|training)\./, "").replace(/\./g, " "));
+  if (Array.isArray(value)) return value.map((it) => settingWords("", it)).join(" + ");
+  if (value !== null && typeof value === "object") {
+    const { repeat, ...rest } = value as Row;
+    const inner = Object.entries(rest).map(([inside, it]) => settingWords(inside, it)).join(", ");
+    return repeat === undefined ? inner : `${String(repeat)} × ${inner}`;
+  }
+  if (typeof value === "string") return SPEAKING.includes(name) ? words(value) : `${words(value)} ${name}`;
+  if (typeof value === "boolean") return value ? name : `no ${name}`;
+  return `${name} ${String(value)}`;
+}
+
+// What a run is called among others: its own name if it has one, and what is not the same for all.
+export function namesOf(rows: SweepRow[]): Map<SweepRow, string> {
+  const same = (key: string): boolean => new Set(rows.map(({ settings }) => JSON.stringify(settings[key]))).size === 1;
+  const several = new Set(rows.map(({ settings }) => JSON.stringify(settings))).size > 1;
+  const nameOf = ({ settings }: SweepRow): string => Object.entries(settings)
+    .filter(([key, value]) => !(several && same(key)) && !("name" in settings && typeof value === "object"))
+    .map(([key, value]) => settingWords(key, value)).join(", ");
+  return new Map(rows.map((row) => [row, nameOf(row) || "as planned"]));
 }
 
 function readSweep(row: Row): SweepRow {
   const { seed, ...values } = numbersOf(row);
   const curve = Object.entries((row.curve as Row | undefined) ?? {}).filter(([, list]) => Array.isArray(list));
   return {
-    name: settingsName((row.settings as Row | undefined) ?? {}), seed: seed ?? 0, done: row.status === "done", values,
+    id: String(row.id ?? ""), settings: row.settings as Row, seed: seed ?? 0, done: row.status === "done", values,
     curve: Object.fromEntries(curve) as Record<string, number[]>,
   };
 }
 
+// A run that was begun anew has another result.
+function takeSweep(results: Results, row: SweepRow): void {
+  const at = row.id ? results.sweep.findIndex(({ id }) => id === row.id) : -1;
+  if (at < 0) results.sweep.push(row);
+  else results.sweep[at] = row;
+}
+
 function take(results: Results, row: Row): boolean {
   if ("setting" in row) return true; // what the results depend on
-  if ("settings" in row && "status" in row) results.sweep.push(readSweep(row));
+  if ("settings" in row && "status" in row) takeSweep(results, readSweep(row));
   else if ("task" in row && "length" in row) results.ruler.push(readRuler(row));
   else if ("model" in row && "length" in row && "perplexity" in row) results.perplexity.push(readPerplexity(row));
   else return false;
   return true;
 }
 
+function parsed(text: string): Row | null {
+  try {
+    return JSON.parse(text) as Row | null;
+  } catch {
+    return null;
+  }
+}
+
+// A file that is one object over several lines; false: it is none.
+function takeWhole(results: Results, name: string, text: string): boolean {
+  const json = parsed(text);
+  if (json === null || typeof json !== "object") return false;
+  if ("base" in json && typeof json.metric === "string") {
+    const plan = { metric: json.metric, scale: String(json.scale ?? ""), command: String(json.command ?? "") };
+    if (!results.plans.some((it) => JSON.stringify(it) === JSON.stringify(plan))) results.plans.push(plan);
+    if (!results.sweep.length) results.notes.push(`${name} says what a sweep was; its results.jsonl has the results.`);
+    return true;
+  }
+  if (!("sweep" in json && "rows" in json)) return false;
+  results.notes.push(`${name} is a summary; the results.jsonl beside it is drawn.`);
+  return true;
+}
+
 export function addFile(results: Results, name: string, text: string): Results {
   const next: Results = {
     ruler: [...results.ruler], perplexity: [...results.perplexity], sweep: [...results.sweep],
-    notes: [...results.notes],
+    plans: [...results.plans], seen: new Set(results.seen), notes: [...results.notes],
   };
+  if (takeWhole(next, name, text)) return next;
   const strange: number[] = [];
   text.split("\n").forEach((line, index) => {
-    if (!line.trim()) return;
+    if (!line.trim() || next.seen.has(line)) return;
     try {
-      if (!take(next, JSON.parse(line) as Row)) strange.push(index + 1);
+      if (take(next, JSON.parse(line) as Row)) next.seen.add(line);
+      else strange.push(index + 1);
     } catch {
       strange.push(index + 1); // the last line of a run that is still writing may be half a line
     }

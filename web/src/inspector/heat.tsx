@@ -14,8 +14,8 @@ export interface HeatProps {
   label: string; // for those who don't see it
   size: { rows: number; columns: number };
   value: (row: number, column: number) => number | null; // null: nothing is there
-  // Above 0 to `most` and below; or a colour for each whole number.
-  scale: { most: number } | { colors: string[] };
+  // Above 0 to `most`, of all or of a row, and below; or a colour for each whole number.
+  scale: { most: number | ((row: number) => number) } | { colors: string[] };
   names: { rows: (row: number) => string; columns: (column: number) => string };
   axes: { rows: string; columns: string };
   square?: boolean;
@@ -40,7 +40,7 @@ function rgb(color: string): Rgb {
 const mixed = (from: Rgb, to: Rgb, share: number): Rgb =>
   [0, 1, 2].map((i) => from[i]! + (to[i]! - from[i]!) * share) as Rgb;
 
-function painter(scale: HeatProps["scale"]): (value: number) => Rgb {
+function painter(scale: HeatProps["scale"]): (value: number, row: number) => Rgb {
   if ("colors" in scale) {
     const colors = scale.colors.map((name) => rgb(colorOf(name)));
     return (value) => colors[value] ?? [0, 0, 0];
@@ -48,8 +48,10 @@ function painter(scale: HeatProps["scale"]): (value: number) => Rgb {
   const empty = rgb(colorOf("--heat-0"));
   const above = rgb(colorOf("--heat-1"));
   const below = rgb(colorOf("--heat-below"));
+  const most = typeof scale.most === "function" ? scale.most : () => scale.most as number;
   // The square root: small weights are many, and would all look like nothing.
-  return (value) => mixed(empty, value < 0 ? below : above, Math.sqrt(Math.min(1, Math.abs(value) / (scale.most || 1))));
+  return (value, row) =>
+    mixed(empty, value < 0 ? below : above, Math.sqrt(Math.min(1, Math.abs(value) / (most(row) || 1))));
 }
 
 // A pixel a cell.
@@ -65,7 +67,7 @@ function picture({ size, value, scale }: HeatProps): HTMLCanvasElement {
       const number = value(row, column);
       if (number === null) continue;
       const at = 4 * (row * size.columns + column);
-      image.data.set([...paint(number), 255], at);
+      image.data.set([...paint(number, row), 255], at);
     }
   }
   context.putImageData(image, 0, 0);

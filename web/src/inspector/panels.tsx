@@ -18,11 +18,13 @@ export const PLACE_COLORS = ["--series-4", "--series-1", "--series-3"];
 
 const where = ({ layer, head }: PanelProps): string => `layer ${layer.layer}, head ${head.head}, ${layer.mixer}`;
 
-function Scale({ most, signed }: { most: number; signed: boolean }) {
+// `most`: a number, or in words what is different for each row.
+function Scale({ most, signed }: { most: number | string; signed: boolean }) {
+  const end = (sign: number): string => (typeof most === "string" ? `${sign < 0 ? "minus " : ""}${most}` : plain(sign * most, 2));
   return (
     <p class="scale soft">
-      {signed && <><span>{plain(-most, 2)}</span><i class="ramp below" aria-hidden="true" /></>}
-      <span>0</span><i class="ramp" aria-hidden="true" /><span>{plain(most, 2)}</span>
+      {signed && <><span>{end(-1)}</span><i class="ramp below" aria-hidden="true" /></>}
+      <span>0</span><i class="ramp" aria-hidden="true" /><span>{end(1)}</span>
     </p>
   );
 }
@@ -30,19 +32,21 @@ function Scale({ most, signed }: { most: number; signed: boolean }) {
 export function WeightsPanel(props: PanelProps) {
   const { inspection, head, at, hover, pin, layer } = props;
   const tokens = inspection.tokens.length;
-  const most = largest(head.weights!);
+  // Of each row: over a long text weights are small, and one large one would leave all others in the dark.
+  const most = head.weights!.map((row) => largest([row]));
   const signed = head.weights!.some((row) => row.some((weight) => (weight ?? 0) < 0));
   const name = (token: number): string => visible(inspection, token);
   return (
     <section class="panel">
       <h2>Weights</h2>
       <HeatMap data={head} square size={{ rows: tokens, columns: tokens }}
-        label={`Weights that each token gives to its past, ${where(props)}. The largest is ${plain(most, 2)}`}
-        value={(t, s) => (s <= t ? weightOf(head, t, s) : null)} scale={{ most }}
+        label={`Weights that each token gives to its past, ${where(props)}. The largest is `
+          + plain(Math.max(...most), 2)}
+        value={(t, s) => (s <= t ? weightOf(head, t, s) : null)} scale={{ most: (row) => most[row]! }}
         names={{ rows: name, columns: name }} axes={{ rows: "the token that reads", columns: "the token that is read" }}
         mark={{ row: at, column: at }} hover={(point) => hover(point && point.row)}
         choose={(point: Point) => pin(point.row)} />
-      <Scale most={most} signed={signed} />
+      <Scale most="the row's largest" signed={signed} />
       {layer.same_for_channels === false && <p class="soft">Each channel weighs the past in its own way: the mean.</p>}
     </section>
   );

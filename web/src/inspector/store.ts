@@ -3,11 +3,10 @@ import { Refused, inspect } from "../api/client";
 import type { Asked, Inspection } from "../api/inspection";
 import type { Message } from "../api/types";
 import { Signal } from "../shared/store";
+import { EXAMPLE, needleText } from "./examples";
 
 const KEPT = 24; // answers
 const BUSY_MS = 700;
-
-export const EXAMPLE = "The keeper of the lighthouse lit the lamp. The lamp of the lighthouse was lit by the keeper.";
 
 export const inspector = {
   changed: new Signal(),
@@ -49,6 +48,23 @@ function show(asked: Asked, answer: Inspection): void {
   inspector.head = answer.layers[0]!.heads[0]!.head;
 }
 
+function showNothing(): void {
+  shown = inspector.answer = null;
+}
+
+const textOf = ({ model, prompt, messages }: Asked): string => JSON.stringify([model, prompt, messages]);
+
+// What is shown must be what the names beside it say: another text's picture goes; of the same text the part that is
+// there is chosen again.
+function fail(asked: Asked, error: unknown): void {
+  inspector.problem = error instanceof Error ? error.message : String(error);
+  if (shown && inspector.answer && textOf(shown) === textOf(asked)) show(shown, inspector.answer);
+  else showNothing();
+}
+
+// Nothing else has been chosen meanwhile.
+const isWanted = (asked: Asked): boolean => !wanted && asked.model === inspector.model;
+
 // Only what was asked for last: who goes through the layers does not wait for each.
 async function work(): Promise<void> {
   if (running) return;
@@ -65,9 +81,9 @@ async function work(): Promise<void> {
       known.delete(key);
       known.set(key, answer);
       if (known.size > KEPT) known.delete(known.keys().next().value!);
-      show(asked, answer);
+      if (isWanted(asked)) show(asked, answer);
     } catch (error) {
-      inspector.problem = error instanceof Error ? error.message : String(error);
+      if (isWanted(asked)) fail(asked, error);
     }
   }
   running = false;
@@ -98,7 +114,25 @@ export function choosePart(layer: number, head: number): void {
 export function chooseModel(model: string): void {
   inspector.model = model;
   inspector.layer = inspector.head = 0;
+  inspector.problem = "";
+  showNothing();
   inspector.changed.now();
+}
+
+export function showExample(): void {
+  showText(EXAMPLE);
+}
+
+export async function showNeedle(): Promise<void> {
+  const { model } = inspector;
+  const text = await needleText(model).catch(() => EXAMPLE); // the server's no comes with the inspection, too
+  if (model === inspector.model) showText(text);
+}
+
+function showText(text: string): void {
+  inspector.messages = null;
+  inspector.text = text;
+  inspectNow();
 }
 
 // From the playground.

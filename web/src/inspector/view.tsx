@@ -5,7 +5,7 @@ import { useSignal } from "../shared/store";
 import { Detail } from "./detail";
 import { TokenLine } from "./line";
 import { GatesPanel, LatentsPanel, MemoriesPanel, SlotsPanel, WeightsPanel } from "./panels";
-import { chooseModel, choosePart, inspectNow, inspector } from "./store";
+import { chooseModel, choosePart, inspectNow, inspector, showExample, showNeedle } from "./store";
 
 const WORDS = { idle: "", reading: "Reading…", waiting: "The server looks at another text; waiting…" };
 
@@ -16,14 +16,23 @@ export function InspectorView() {
   useLayoutEffect(() => {
     if (first && !inspector.model) chooseModel(first);
   }, [first]);
-  const { answer } = inspector;
+  const { answer, state } = inspector;
   return (
     <>
       <h1>Inspector</h1>
-      <p>A text as a layer reads it: what each token gives to the ones before it, where each is kept, and who remembers
-        it. The text is read anew, beside what else the server does.</p>
+      <p>A text as a layer reads it: what each token takes from those before it, where each is kept, and who remembers
+        it.</p>
+      <p class="row examples">
+        <span class="soft">Examples:</span>
+        <button type="button" disabled={!inspector.model} onClick={() => void showNeedle()}>A needle in a long text</button>
+        <button type="button" disabled={!inspector.model} onClick={showExample}>The same words twice</button>
+      </p>
       <Ask />
-      {answer && <Shown key={answer.tokens.join()} inspection={answer} />}
+      {answer && (
+        <div class="shown" aria-busy={state !== "idle"}>
+          <Shown key={`${answer.model} ${answer.tokens.join()}`} inspection={answer} />
+        </div>
+      )}
     </>
   );
 }
@@ -51,7 +60,7 @@ function Ask() {
           Model{" "}
           <select value={model} onChange={(event) => {
             chooseModel(event.currentTarget.value);
-            if (answer) inspectNow();
+            if (answer || state !== "idle") inspectNow();
           }}>
             {!model && <option value="">…</option>}
             {status.models.map(({ id }) => <option key={id} value={id}>{id}</option>)}
@@ -113,6 +122,7 @@ function Shown({ inspection }: { inspection: Inspection }) {
       <div class="halves">
         <section>
           <h2>The text, as token {at} sees it</h2>
+          <p class="soft">{inspection.model}, layer {layer.layer} ({layer.mixer}), head {head.head}</p>
           <TokenLine {...{ inspection, head, at, pinned, hover, pin }} />
           <LineLegend memories={head.places ? layer.memories : undefined} />
         </section>

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
-import { withCommas } from "../shared/format";
-import { MOST_TOKENS, PRESETS, type Settings } from "./sizes";
+import { tokensOf } from "../shared/format";
+import { MOST_TOKENS, PRESETS, type Settings, toQuery } from "./sizes";
 
 interface Props {
   settings: Settings;
@@ -10,7 +10,7 @@ interface Props {
 // Steps of the slider a factor of ten.
 const STEPS = 100;
 
-function tokensOf(step: number): number {
+function lengthAt(step: number): number {
   const tokens = 10 ** (step / STEPS);
   return tokens < 1000 ? Math.round(tokens) : Number(tokens.toPrecision(3));
 }
@@ -21,14 +21,15 @@ export function Controls({ settings, change }: Props) {
       <fieldset>
         <legend>Sequence</legend>
         <label class="slider">
-          Length <span class="value">{withCommas(settings.tokens)} tokens</span>
+          Length <span class="value">{tokensOf(settings.tokens)}</span>
           <input type="range" min={0} max={Math.log10(MOST_TOKENS) * STEPS} step={1}
             value={Math.round(Math.log10(settings.tokens) * STEPS)}
-            aria-valuetext={`${withCommas(settings.tokens)} tokens`}
-            onInput={(event) => change({ tokens: tokensOf(Number(event.currentTarget.value)) })} />
+            aria-valuetext={tokensOf(settings.tokens)}
+            onInput={(event) => change({ tokens: lengthAt(Number(event.currentTarget.value)) })} />
         </label>
         <div class="fields">
           <NumberInput label="Sequences at once" name="batch" {...{ settings, change }} />
+          <Check label="Straight axes, no logarithms" name="linear" {...{ settings, change }} />
         </div>
       </fieldset>
       <ModelFields settings={settings} change={change} />
@@ -41,7 +42,7 @@ export function Controls({ settings, change }: Props) {
             onInput={(event) => change({ full: Number(event.currentTarget.value) })} />
         </label>
       </fieldset>
-      <CopyLink />
+      <CopyLink key={toQuery(settings)} />
     </form>
   );
 }
@@ -57,7 +58,7 @@ function ModelFields({ settings, change }: Props) {
             const preset = event.currentTarget.value;
             change({ preset, ...PRESETS[preset] });
           }}>
-            <option value="">Own numbers</option>
+            <option value="">Custom</option>
             {Object.keys(PRESETS).map((name) => <option key={name} value={name}>{name}</option>)}
           </select>
         </label>
@@ -65,10 +66,10 @@ function ModelFields({ settings, change }: Props) {
         <NumberInput label="Head size" name="headSize" own {...{ settings, change }} />
         <NumberInput label="Heads" name="heads" own {...{ settings, change }} />
         <NumberInput label="KV heads" name="kvHeads" own disabled={!settings.gqa} {...{ settings, change }} />
-        <BytesSelect label="A number of the cache" name="cacheBytes" {...{ settings, change }} />
-        <BytesSelect label="A number of the state" name="stateBytes" {...{ settings, change }} />
+        <BytesSelect label="Cache precision" name="cacheBytes" {...{ settings, change }} />
+        <BytesSelect label="State precision" name="stateBytes" {...{ settings, change }} />
         <Check label="Heads share keys and values (GQA)" name="gqa" {...{ settings, change }} />
-        <Check label="Count the weights, too" name="weights" {...{ settings, change }} />
+        <Check label="Count the weights" name="weights" {...{ settings, change }} />
       </div>
     </fieldset>
   );
@@ -103,7 +104,7 @@ function BytesSelect({ label, name, settings, change }: Props & { label: string;
   );
 }
 
-function Check({ label, name, settings, change }: Props & { label: string; name: "gqa" | "weights" }) {
+function Check({ label, name, settings, change }: Props & { label: string; name: "gqa" | "weights" | "linear" }) {
   return (
     <label class="wide check">
       <input type="checkbox" checked={settings[name]}

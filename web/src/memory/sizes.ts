@@ -37,17 +37,19 @@ export interface Settings extends Shape {
   cacheBytes: number; // a number of keys and values
   stateBytes: number; // a number of the states
   gqa: boolean; // off: each head has keys and values of its own
-  weights: boolean; // counted too, of cacheBytes each but no less than 1
+  weights: boolean; // counted too, of cacheBytes each
+  linear: boolean; // axes without logarithms
 }
 
 export const DEFAULTS: Settings = {
   ...PRESETS["Llama 3.1 8B"]!, preset: "Llama 3.1 8B", tokens: 131072, full: 4, batch: 1, cacheBytes: 2, stateBytes: 4,
-  gqa: true, weights: false,
+  gqa: true, weights: false, linear: false,
 };
 
 export const MOST_TOKENS = 1e7;
 
-const pairs = (it: Settings): number => (it.gqa ? it.kvHeads : it.heads);
+// Heads that have keys and values of their own.
+export const pairs = (it: Settings): number => (it.gqa ? it.kvHeads : it.heads);
 
 // Of one layer, without the batch.
 export const cachePerToken = (it: Settings): number => 2 * pairs(it) * it.headSize * it.cacheBytes;
@@ -69,6 +71,9 @@ export function memories(it: Settings): { full: Memory; linear: Memory; hybrid: 
 }
 
 export const bytesAt = (memory: Memory, tokens: number): number => memory.constant + memory.perToken * tokens;
+
+// How it grows with n tokens.
+export const orderOf = (memory: Memory): string => (memory.perToken > 0 ? "O(n)" : "O(1)");
 
 // The longest sequence that fits; Infinity: any, 0: none.
 export function longest(memory: Memory, limit: number): number {

@@ -1,19 +1,25 @@
 import { useEffect, useState } from "preact/hooks";
 import { status } from "../api/status";
-import { ENTRY_TOKENS, type ModelEntry } from "../api/types";
+import type { ModelEntry } from "../api/types";
 import { Chart, type Line } from "../shared/chart";
-import { bytes, short, withCommas } from "../shared/format";
+import { bytes, short, tokensOf } from "../shared/format";
 import { useSignal } from "../shared/store";
 import { Controls } from "./controls";
 import { Quiz } from "./quiz";
-import { MOST_TOKENS, type Memory, type Settings, bytesAt, fromQuery, longest, memories, toQuery } from "./sizes";
+import { Formulas } from "./formulas";
+import { MOST_TOKENS, type Memory, type Settings, bytesAt, fromQuery, longest, memories, orderOf, toQuery } from "./sizes";
 
-const GB = 2 ** 30;
+const GIB = 2 ** 30;
 const LIMITS = [8, 24, 80];
 // Powers of two that have round names, and of ten.
 const BYTE_MARKS = Array.from({ length: 11 }, (_, i) => 2 ** (5 * i));
 const TOKEN_MARKS = Array.from({ length: 8 }, (_, i) => 10 ** i);
 const LENGTHS = Array.from({ length: 141 }, (_, i) => Math.round(10 ** (i / 20)));
+const EXAMPLES = [
+  { name: "a book of a million tokens", query: "tokens=1000000" },
+  { name: "64 conversations at once with a model of 70B", query: "preset=Llama+3.1+70B&tokens=32768&batch=64&full=10" },
+  { name: "straight lines: the same without logarithms", query: "linear=true" },
+];
 
 interface Curve {
   name: string;
@@ -24,22 +30,20 @@ function curvesOf(settings: Settings): Curve[] {
   const { full, linear, hybrid } = memories(settings);
   const part = `${Math.min(settings.full, settings.layers)} of ${settings.layers} layers`;
   return [
-    { name: "Full attention: keys and values", memory: full },
-    { name: "Linear attention: a state", memory: linear },
-    { name: `Hybrid: keys and values in ${part}`, memory: hybrid },
+    { name: `Full attention: keys and values, ${orderOf(full)}`, memory: full },
+    { name: `Linear attention: a state, ${orderOf(linear)}`, memory: linear },
+    { name: `Hybrid: keys and values in ${part}, ${orderOf(hybrid)}`, memory: hybrid },
   ];
 }
 
-// The real numbers of a served model. What it keeps is known after 4,096 tokens: as much as keys and values of all, and
-// it grows with them; less, and it is taken to stay.
+// The real numbers of a served model: what it keeps, and what keys and values of all tokens would be, if that is another.
 function servedCurves(model: ModelEntry, batch: number): Curve[] {
-  const { state_bytes: state, kv_cache_bytes: cache } = model;
-  if (!state || !cache) return [];
-  const growing = (value: number): Memory => ({ perToken: (batch * value) / ENTRY_TOKENS, constant: 0 });
-  const keys = { name: `${model.id}, served here: keys and values`, memory: growing(cache) };
-  const all = state >= 0.95 * cache;
-  if (all) return [keys];
-  return [keys, { name: `${model.id}, served here: its state`, memory: { perToken: 0, constant: batch * state } }];
+  const { state_constant_bytes: constant, state_bytes_per_token: perToken, kv_cache_bytes_per_token: cache } = model;
+  if (constant === undefined || perToken === undefined || cache === undefined) return [];
+  const keys = { name: `${model.id}, served here: keys and values`, memory: { perToken: batch * cache, constant: 0 } };
+  if (perToken >= cache) return [keys];
+  const state = { perToken: batch * perToken, constant: batch * constant };
+  return [keys, { name: `${model.id}, served here: its state, ${orderOf(state)}`, memory: state }];
 }
 
 // One model with two memories has the same keys and values twice.
@@ -81,16 +85,16 @@ export function MemoryView() {
   return (
     <>
       <h1>Memory of a sequence</h1>
-      <p>Full attention keeps the keys and values of every token: memory grows with the length. Linear attention keeps a
-        state of one size.</p>
+      <p>What a sequence takes in memory as it grows: full attention keeps the keys and values of every token, linear
+        attention a state of one size. For example: {EXAMPLES.map(({ name, query }, index) => (
+          <>{index > 0 && "; "}<a href={`#/memory?${query}`}>{name}</a></>
+        ))}.</p>
       <div class="halves">
         <div><Controls settings={settings} change={change} /></div>
         <div>
-          <MemoryChart curves={curves} tokens={settings.tokens} />
+          <MemoryChart curves={curves} settings={settings} />
           <Table curves={curves} tokens={settings.tokens} />
-          <p class="soft">1 GB is 2<sup>30</sup> bytes. A linear layer's state: for each head that has keys of its own,
-            a matrix of head size × head size and a sum of keys. {settings.weights
-              ? "Weights are counted, each of as many bytes as a number of the cache." : "Weights are not counted."}</p>
+          <Formulas settings={settings} />
         </div>
       </div>
       <Quiz />
@@ -98,23 +102,32 @@ export function MemoryView() {
   );
 }
 
-function MemoryChart({ curves, tokens }: { curves: Curve[]; tokens: number }) {
+// Over straight axes up to a little more than the length that is chosen.
+function lengthsOf({ linear, tokens }: Settings): number[] {
+  if (!linear) return LENGTHS;
+  const most = Math.min(MOST_TOKENS, Math.max(100, 1.25 * tokens));
+  return Array.from({ length: 101 }, (_, i) => Math.round((most * i) / 100));
+}
+
+function MemoryChart({ curves, settings }: { curves: Curve[]; settings: Settings }) {
+  const { tokens, linear } = settings;
+  const lengths = lengthsOf(settings);
   const lines: Line[] = curves.map(({ name, memory }, index) => ({
-    name, dashed: index > 2, points: LENGTHS.map((length) => [length, bytesAt(memory, length)]),
+    name, dashed: index > 2, points: lengths.map((length) => [length, bytesAt(memory, length)]),
   }));
   const said = curves.map(({ name, memory }) => `${name}, ${bytes(bytesAt(memory, tokens))}`).join("; ");
   return (
-    <Chart label={`Bytes against tokens. At ${withCommas(tokens)} tokens: ${said}`} lines={lines} mark={tokens}
-      x={{ label: "tokens", log: true, show: short, marks: TOKEN_MARKS }}
-      y={{ label: "memory", log: true, show: bytes, marks: BYTE_MARKS }}
-      limits={LIMITS.map((limit) => ({ at: limit * GB, name: `${limit} GB` }))} />
+    <Chart label={`Bytes against tokens. At ${tokensOf(tokens)}: ${said}`} lines={lines} mark={tokens}
+      x={{ label: "tokens", show: short, ...(!linear && { log: true, marks: TOKEN_MARKS }) }}
+      y={{ label: "memory", show: bytes, ...(linear ? { binary: true } : { log: true, marks: BYTE_MARKS }) }}
+      limits={LIMITS.map((limit) => ({ at: limit * GIB, name: `${limit} GiB` }))} />
   );
 }
 
 function fits(tokens: number): string {
-  if (tokens === 0) return "never fits";
-  return tokens > MOST_TOKENS ? (tokens === Infinity ? "never runs out" : `beyond ${short(MOST_TOKENS)}`)
-    : `after ${withCommas(tokens)}`;
+  if (tokens === 0) return "does not fit";
+  if (tokens === Infinity) return "any length";
+  return tokens > MOST_TOKENS ? `more than ${short(MOST_TOKENS)} tokens` : tokensOf(tokens);
 }
 
 function Table({ curves, tokens }: { curves: Curve[]; tokens: number }) {
@@ -124,8 +137,8 @@ function Table({ curves, tokens }: { curves: Curve[]; tokens: number }) {
         <thead>
           <tr>
             <th scope="col">Memory</th>
-            <th scope="col">at {withCommas(tokens)} tokens</th>
-            {LIMITS.map((limit) => <th key={limit} scope="col">out of {limit} GB</th>)}
+            <th scope="col">at {tokensOf(tokens)}</th>
+            {LIMITS.map((limit) => <th key={limit} scope="col">fits {limit} GiB up to</th>)}
           </tr>
         </thead>
         <tbody>
@@ -133,7 +146,7 @@ function Table({ curves, tokens }: { curves: Curve[]; tokens: number }) {
             <tr key={name}>
               <th scope="row">{name}</th>
               <td>{bytes(bytesAt(memory, tokens))}</td>
-              {LIMITS.map((limit) => <td key={limit}>{fits(longest(memory, limit * GB))}</td>)}
+              {LIMITS.map((limit) => <td key={limit}>{fits(longest(memory, limit * GIB))}</td>)}
             </tr>
           ))}
         </tbody>

@@ -17,6 +17,7 @@ interface AxisSpec {
   log?: boolean;
   range?: [number, number];
   marks?: number[]; // where its lines are, if not where the library puts them
+  binary?: boolean; // its lines are at round numbers of powers of two
 }
 
 export interface ChartProps {
@@ -50,10 +51,13 @@ function align(lines: Line[]): uPlot.AlignedData {
   return [xs, ...columns];
 }
 
+const POWERS_OF_TWO = Array.from({ length: 60 }, (_, i) => 2 ** i);
+
 function axis(spec: AxisSpec, side: 2 | 3, ink: string, grid: string): uPlot.Axis {
   const line = { stroke: grid, width: 1 };
   return {
     side: side === 2 ? 2 : 3, label: spec.label, stroke: ink, grid: line, ticks: line, size: side === 2 ? 46 : 76,
+    ...(spec.binary && { incrs: POWERS_OF_TWO }),
     ...(spec.marks && {
       splits: (_plot: uPlot, _axis: number, min: number, max: number) =>
         spec.marks!.filter((mark) => mark >= min && mark <= max),
@@ -104,18 +108,25 @@ function seriesOf(line: Line, index: number): uPlot.Series {
   };
 }
 
+function aroundAll(_plot: uPlot, min: number, max: number): uPlot.Range.MinMax {
+  const room = 0.03 * (max - min || Math.abs(max) || 1);
+  return [min - room, max + room];
+}
+
 function optionsOf(props: ChartProps, size: { width: number; height: number }, hover: (index: number | null) => void,
-  latest: { current: ChartProps }): uPlot.Options {
+  latest: { current: ChartProps }, hidden: ReadonlySet<string>): uPlot.Options {
   const ink = colorOf("--soft");
   const grid = colorOf("--line");
   const scale = (spec: AxisSpec): uPlot.Scale => ({
     time: false, distr: spec.log ? 3 : 1, ...(spec.range && { range: spec.range }),
   });
+  // Of points with one x at the end of the axis only the first would be drawn.
+  const x = props.lines.some((line) => line.scattered) ? { ...scale(props.x), range: aroundAll } : scale(props.x);
   return {
     ...size, legend: { show: false }, padding: [12, 16, 0, 0],
-    scales: { x: scale(props.x), y: scale(props.y) },
+    scales: { x, y: scale(props.y) },
     axes: [axis(props.x, 2, ink, grid), axis(props.y, 3, ink, grid)],
-    series: [{}, ...props.lines.map(seriesOf)],
+    series: [{}, ...props.lines.map((line, index) => ({ ...seriesOf(line, index), show: !hidden.has(line.name) }))],
     cursor: { drag: { x: false, y: false } },
     hooks: {
       setCursor: [(plot) => hover(plot.cursor.idx ?? null)],
@@ -131,16 +142,22 @@ export function Chart(props: ChartProps) {
   const latest = useRef(props);
   latest.current = props;
   const [at, setAt] = useState<number | null>(null);
+  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const data = align(props.lines);
   // What the drawing is made anew for; numbers alone are only given to it.
   const look = JSON.stringify([props.lines.map(({ name, dashed, scattered }) => [name, dashed, scattered]), props.x,
     props.y, theme.get(), matchMedia("(prefers-color-scheme: dark)").matches]);
   useLayoutEffect(() => {
     const size = { width: box.current!.clientWidth, height: box.current!.clientHeight };
-    plot.current = new uPlot(optionsOf(props, size, setAt, latest), align(props.lines), box.current!);
+    plot.current = new uPlot(optionsOf(props, size, setAt, latest, hidden), align(props.lines), box.current!);
     return () => plot.current?.destroy();
   }, [look]);
   useLayoutEffect(() => plot.current?.setData(data), [JSON.stringify(data), JSON.stringify(props.limits), props.mark]);
+  // The scales follow what is shown.
+  const hide = (next: ReadonlySet<string>) => {
+    setHidden(next);
+    props.lines.forEach(({ name }, index) => plot.current?.setSeries(index + 1, { show: !next.has(name) }));
+  };
   useEffect(() => {
     const watch = new ResizeObserver(() => {
       const { clientWidth: width, clientHeight: height } = box.current!;
@@ -152,29 +169,54 @@ export function Chart(props: ChartProps) {
   return (
     <div class="chart">
       <div class="plot" ref={box} role="img" aria-label={props.label} />
-      <Legend {...props} data={data} at={at} />
+      <Legend {...props} {...{ data, at, hidden, hide }} />
     </div>
   );
 }
 
-function Legend({ lines, data, at, x, y }: ChartProps & { data: uPlot.AlignedData; at: number | null }) {
+interface LegendProps extends ChartProps {
+  data: uPlot.AlignedData;
+  at: number | null;
+  hidden: ReadonlySet<string>;
+  hide: (names: ReadonlySet<string>) => void;
+}
+
+const MANY = 8;
+
+function Legend({ lines, data, at, x, y, hidden, hide }: LegendProps) {
+  const toggle = (name: string) => {
+    const next = new Set(hidden);
+    if (!next.delete(name)) next.add(name);
+    hide(next);
+  };
+  const all = () => hide(new Set(hidden.size ? [] : lines.map((line) => line.name)));
   return (
     <ul class="legend">
+      {lines.length > MANY && <li><button type="button" class="all" onClick={all}>{hidden.size ? "Show" : "Hide"} all</button></li>}
       {lines.map((line, index) => {
-        const value = at === null ? null : data[index + 1]?.[at];
+        const value = at === null || hidden.has(line.name) ? null : data[index + 1]?.[at];
         return (
           <li key={index}>
-            <svg viewBox="0 0 18 6" aria-hidden="true">
-              {line.scattered ? <circle cx="9" cy="3" r="3" fill={`var(${colorName(index)})`} />
-                : <line x1="0" y1="3" x2="18" y2="3" stroke={`var(${colorName(index)})`} stroke-width="2.5"
-                  stroke-dasharray={isDashed(line, index) ? "5 3" : undefined} />}
-            </svg>
-            {line.name}
+            <button type="button" aria-pressed={!hidden.has(line.name)} title="Show or hide this line"
+              onClick={() => toggle(line.name)}>
+              <LineSign line={line} index={index} />
+              {line.name}
+            </button>
             {value != null && <b>{y.show(value)}</b>}
           </li>
         );
       })}
       <li>{at === null || data[0][at] === undefined ? "" : `at ${x.show(data[0][at]!)}`}&nbsp;</li>
     </ul>
+  );
+}
+
+function LineSign({ line, index }: { line: Line; index: number }) {
+  return (
+    <svg viewBox="0 0 18 6" aria-hidden="true">
+      {line.scattered ? <circle cx="9" cy="3" r="3" fill={`var(${colorName(index)})`} />
+        : <line x1="0" y1="3" x2="18" y2="3" stroke={`var(${colorName(index)})`} stroke-width="2.5"
+          stroke-dasharray={isDashed(line, index) ? "5 3" : undefined} />}
+    </svg>
   );
 }

@@ -2,9 +2,11 @@
 
 export const withCommas = (value: number): string => Math.round(value).toLocaleString("en-US");
 
-const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
+export const tokensOf = (count: number): string => `${withCommas(count)} ${count === 1 ? "token" : "tokens"}`;
 
-// 1 kB is 1,024 bytes, as graphics cards' gigabytes are counted.
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+// In powers of 1,024, as memory is made, and said so: 1 GiB is 2^30 bytes.
 export function bytes(value: number): string {
   let unit = 0;
   let shown = value;

@@ -1,5 +1,4 @@
 import { useState } from "preact/hooks";
-import { apiKey } from "../api/client";
 import { status, unlock } from "../api/status";
 import { useSignal } from "./store";
 import { type Theme, theme } from "./theme";
@@ -22,7 +21,9 @@ export function Header({ links, route }: { links: { name: string; title: string 
           <a key={name} href={`#/${name}`} aria-current={name === route ? "page" : undefined}>{title}</a>
         ))}
       </nav>
-      <span class={`status ${status.state}`} role="status">{WORDS[status.state]}</span>
+      <span class={`status ${status.state}`} role="status" title={WORDS[status.state]}>
+        <span class="said">{WORDS[status.state]}</span>
+      </span>
       <ThemeSwitch />
       {status.state === "locked" && <KeyForm />}
     </header>
@@ -39,9 +40,9 @@ function ThemeSwitch() {
     <label class="theme">
       <span class="hidden">Colours</span>
       <select value={value} onChange={(event) => choose(event.currentTarget.value as Theme)}>
-        <option value="auto">Auto</option>
-        <option value="light">Light</option>
-        <option value="dark">Dark</option>
+        <option value="auto">◐ Auto</option>
+        <option value="light">☀ Light</option>
+        <option value="dark">☾ Dark</option>
       </select>
     </label>
   );
@@ -51,16 +52,18 @@ function KeyForm() {
   const [key, setKey] = useState("");
   const send = (event: Event) => {
     event.preventDefault();
-    apiKey.set(key);
-    unlock();
+    void unlock(key);
   };
   return (
     <form class="key" onSubmit={send}>
       <label>
         API key, kept until this tab is closed
-        <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
+        <input type="password" autocomplete="off" value={key} aria-invalid={status.wrongKey}
+          onInput={(event) => setKey(event.currentTarget.value)} />
       </label>
       <button type="submit" disabled={!key}>Use it</button>
+      {status.wrongKey && <p class="problem" role="alert">The server does not know this key. It takes those of the file
+        that was given to it as --api-key-file.</p>}
     </form>
   );
 }

@@ -1,0 +1,27 @@
+// What the curves are, with their numbers.
+import { bytes } from "../shared/format";
+import { type Settings, cachePerToken, pairs, statePerLayer } from "./sizes";
+
+export function Formulas({ settings }: { settings: Settings }) {
+  const { layers, headSize, batch, cacheBytes, stateBytes, weights } = settings;
+  const heads = pairs(settings);
+  const times = batch > 1 ? `${batch} sequences × ` : "";
+  return (
+    <dl class="formulas soft">
+      <div>
+        <dt>Keys and values, O(n): every token adds</dt>
+        <dd>{times}{layers} layers × {heads} heads × 2 × {headSize} × {cacheBytes} bytes
+          = {bytes(batch * layers * cachePerToken(settings))}</dd>
+      </div>
+      <div>
+        <dt>A state, O(1): a matrix and a sum of keys for each head</dt>
+        <dd>{times}{layers} layers × {heads} heads × ({headSize} × {headSize} + {headSize}) × {stateBytes} bytes
+          = {bytes(batch * layers * statePerLayer(settings))}</dd>
+      </div>
+      <div>
+        <dt>Weights</dt>
+        <dd>{weights ? "counted, each as large as a number of the cache" : "not counted"}</dd>
+      </div>
+    </dl>
+  );
+}
