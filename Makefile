@@ -25,7 +25,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build program demo serve-demo serve-smollm2 demo-lola test test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build program visualiser demo serve-demo serve-smollm2 demo-lola test test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -39,6 +39,9 @@ setup: ## system packages (as root), the Python environment and the sources of r
 PAGE := web/dist/index.html
 $(PAGE): $(shell find web/src -type f) web/build.mjs web/package.json web/package-lock.json | setup
 	cd web && npm ci --silent --no-audit --no-fund && npm run --silent build || echo "[page] not built: cortado serve has no page" >&2
+
+visualiser: $(PAGE) ## the page's view of memory as one file: web/visualiser.html
+	cd web && npm run --silent visualiser
 
 configure: setup $(PAGE)
 	@test -f $(BUILD)/build.ninja && grep -qxF 'CORTADO_PYTHON:FILEPATH=$(abspath $(PYTHON))' $(BUILD)/CMakeCache.txt || \

@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import { tokensOf } from "../shared/format";
-import { MOST_TOKENS, PRESETS, type Settings, toQuery } from "./sizes";
+import { KINDS } from "./kinds";
+import { MOST_TOKENS, PRESETS, type Settings, kindOf, toQuery } from "./sizes";
 
 interface Props {
   settings: Settings;
@@ -33,6 +34,7 @@ export function Controls({ settings, change }: Props) {
         </div>
       </fieldset>
       <ModelFields settings={settings} change={change} />
+      <StateFields settings={settings} change={change} />
       <fieldset>
         <legend>Hybrid</legend>
         <label class="slider">
@@ -67,9 +69,36 @@ function ModelFields({ settings, change }: Props) {
         <NumberInput label="Heads" name="heads" own {...{ settings, change }} />
         <NumberInput label="KV heads" name="kvHeads" own disabled={!settings.gqa} {...{ settings, change }} />
         <BytesSelect label="Cache precision" name="cacheBytes" {...{ settings, change }} />
-        <BytesSelect label="State precision" name="stateBytes" {...{ settings, change }} />
         <Check label="Heads share keys and values (GQA)" name="gqa" {...{ settings, change }} />
         <Check label="Count the weights" name="weights" {...{ settings, change }} />
+      </div>
+    </fieldset>
+  );
+}
+
+function StateFields({ settings, change }: Props) {
+  const { size } = kindOf(settings);
+  return (
+    <fieldset>
+      <legend>Linear layers</legend>
+      <div class="fields">
+        <label class="wide">
+          What they keep
+          <select value={settings.kind} onChange={(event) => change({ kind: event.currentTarget.value, size: 0 })}>
+            {Object.entries(KINDS).map(([key, { name }]) => <option key={key} value={key}>{name}</option>)}
+          </select>
+        </label>
+        {size && (
+          <label class="wide">
+            {size.label}
+            <input type="number" min={1} max={1e6} step={1} value={settings.size || size.usual} onInput={(event) => {
+              const input = event.currentTarget;
+              if (input.value && input.validity.valid) change({ size: Number(input.value) });
+            }} />
+          </label>
+        )}
+        <BytesSelect label="State precision" name="stateBytes" {...{ settings, change }} />
+        <Check label="A state for each query head" name="perQuery" {...{ settings, change }} />
       </div>
     </fieldset>
   );
@@ -104,7 +133,7 @@ function BytesSelect({ label, name, settings, change }: Props & { label: string;
   );
 }
 
-function Check({ label, name, settings, change }: Props & { label: string; name: "gqa" | "weights" | "linear" }) {
+function Check({ label, name, settings, change }: Props & { label: string; name: "gqa" | "weights" | "linear" | "perQuery" }) {
   return (
     <label class="wide check">
       <input type="checkbox" checked={settings[name]}

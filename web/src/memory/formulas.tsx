@@ -1,9 +1,10 @@
 // What the curves are, with their numbers.
 import { bytes } from "../shared/format";
-import { type Settings, cachePerToken, pairs, statePerLayer } from "./sizes";
+import { type Settings, cachePerToken, kindOf, pairs, statePerLayer, stateSizes } from "./sizes";
 
 export function Formulas({ settings }: { settings: Settings }) {
   const { layers, headSize, batch, cacheBytes, stateBytes, weights } = settings;
+  const { name, formula } = kindOf(settings);
   const heads = pairs(settings);
   const times = batch > 1 ? `${batch} sequences × ` : "";
   return (
@@ -14,9 +15,9 @@ export function Formulas({ settings }: { settings: Settings }) {
           = {bytes(batch * layers * cachePerToken(settings))}</dd>
       </div>
       <div>
-        <dt>A state, O(1): a matrix and a sum of keys for each head</dt>
-        <dd>{times}{layers} layers × {heads} heads × ({headSize} × {headSize} + {headSize}) × {stateBytes} bytes
-          = {bytes(batch * layers * statePerLayer(settings))}</dd>
+        <dt>{name}, O(1)</dt>
+        <dd>{times}{layers} layers × {stateBytes} bytes × {formula(stateSizes(settings))}
+          : {bytes(batch * layers * statePerLayer(settings))}</dd>
       </div>
       <div>
         <dt>Weights</dt>

@@ -1,4 +1,5 @@
 // How many bytes a sequence takes: keys and values of every token, or a state of one size.
+import { KINDS, type Numbers } from "./kinds";
 
 export interface Shape {
   layers: number;
@@ -33,6 +34,9 @@ export interface Settings extends Shape {
   preset: string; // "": one's own numbers
   tokens: number;
   full: number; // layers of the hybrid that keep keys and values
+  kind: string; // what the other layers keep: one of KINDS
+  size: number; // of it; 0: the usual
+  perQuery: boolean; // a state for each query head, not for each head with keys of its own
   batch: number;
   cacheBytes: number; // a number of keys and values
   stateBytes: number; // a number of the states
@@ -42,7 +46,8 @@ export interface Settings extends Shape {
 }
 
 export const DEFAULTS: Settings = {
-  ...PRESETS["Llama 3.1 8B"]!, preset: "Llama 3.1 8B", tokens: 131072, full: 4, batch: 1, cacheBytes: 2, stateBytes: 4,
+  ...PRESETS["Llama 3.1 8B"]!, preset: "Llama 3.1 8B", tokens: 131072, full: 4, kind: "linear", size: 0,
+  perQuery: false, batch: 1, cacheBytes: 2, stateBytes: 4,
   gqa: true, weights: false, linear: false,
 };
 
@@ -53,8 +58,17 @@ export const pairs = (it: Settings): number => (it.gqa ? it.kvHeads : it.heads);
 
 // Of one layer, without the batch.
 export const cachePerToken = (it: Settings): number => 2 * pairs(it) * it.headSize * it.cacheBytes;
-// A matrix of head size x head size and a sum of keys, for each head that has keys of its own.
-export const statePerLayer = (it: Settings): number => pairs(it) * it.headSize * (it.headSize + 1) * it.stateBytes;
+
+export const kindOf = (it: Settings) => KINDS[it.kind]!;
+export const stateSizes = (it: Settings) => ({
+  states: it.perQuery ? it.heads : pairs(it), headSize: it.headSize, size: it.size || (kindOf(it).size?.usual ?? 0),
+});
+const stateNumbers = (it: Settings): Numbers => kindOf(it).numbers(stateSizes(it));
+
+export function statePerLayer(it: Settings): number {
+  const { sums, pairs: kept } = stateNumbers(it);
+  return (sums + kept) * it.stateBytes;
+}
 
 export interface Memory {
   perToken: number;
@@ -69,6 +83,22 @@ export function memories(it: Settings): { full: Memory; linear: Memory; hybrid: 
   });
   return { full: of(it.layers), linear: of(0), hybrid: of(Math.min(it.full, it.layers)) };
 }
+
+// Multiplications and additions of a token that follows n others, without those of the weights: constant + perToken n.
+// Each query head reads each number of its head's state once; the sums are written as well.
+export function works(it: Settings): { full: Memory; linear: Memory; hybrid: Memory } {
+  const { sums, pairs: kept } = stateNumbers(it);
+  const readers = it.heads / stateSizes(it).states;
+  const of = (layers: number): Memory => ({
+    perToken: it.batch * layers * 4 * it.heads * it.headSize,
+    constant: it.batch * (it.layers - layers) * 2 * (sums + readers * (sums + kept)),
+  });
+  return { full: of(it.layers), linear: of(0), hybrid: of(Math.min(it.full, it.layers)) };
+}
+
+// Of all of a prompt's tokens.
+export const promptWork = (work: Memory, tokens: number): number =>
+  work.constant * tokens + (work.perToken * tokens * (tokens + 1)) / 2;
 
 export const bytesAt = (memory: Memory, tokens: number): number => memory.constant + memory.perToken * tokens;
 
@@ -92,16 +122,17 @@ export function toQuery(settings: Settings): string {
   return query.toString();
 }
 
-const MOST: Partial<Record<keyof Settings, number>> = { tokens: MOST_TOKENS, layers: 1000, full: 1000, batch: 100000 };
+const MOST: Partial<Record<keyof Settings, number>> = { tokens: MOST_TOKENS, layers: 1000, full: 1000, size: 1e6, batch: 100000 };
 
 export function fromQuery(text: string): Settings {
   const query = new URLSearchParams(text);
   const preset = query.get("preset") ?? DEFAULTS.preset;
-  const settings: Settings = { ...DEFAULTS, ...PRESETS[preset], preset: preset in PRESETS ? preset : "" };
+  const settings: Settings = { ...DEFAULTS, ...PRESETS[preset], preset: Object.hasOwn(PRESETS, preset) ? preset : "" };
   const target = settings as unknown as Record<string, unknown>;
   for (const [key, value] of query) {
     const first = DEFAULTS[key as keyof Settings];
     if (typeof first === "boolean") target[key] = value === "true";
+    if (key === "kind" && Object.hasOwn(KINDS, value)) target[key] = value;
     // A link may come from anywhere: only numbers that make sense.
     if (typeof first === "number" && Number(value) >= (key === "full" ? 0 : 0.5)) {
       target[key] = Math.min(Number(value), MOST[key as keyof Settings] ?? 1e13);

@@ -7,17 +7,19 @@ import { useSignal } from "../shared/store";
 import { Controls } from "./controls";
 import { Quiz } from "./quiz";
 import { Formulas } from "./formulas";
-import { MOST_TOKENS, type Memory, type Settings, bytesAt, fromQuery, longest, memories, orderOf, toQuery } from "./sizes";
+import {
+  MOST_TOKENS, type Memory, type Settings, bytesAt, fromQuery, kindOf, longest, memories, orderOf, toQuery,
+} from "./sizes";
+import { TOKEN_MARKS, Work, lengthsOf } from "./work";
 
 const GIB = 2 ** 30;
 const LIMITS = [8, 24, 80];
 // Powers of two that have round names, and of ten.
 const BYTE_MARKS = Array.from({ length: 11 }, (_, i) => 2 ** (5 * i));
-const TOKEN_MARKS = Array.from({ length: 8 }, (_, i) => 10 ** i);
-const LENGTHS = Array.from({ length: 141 }, (_, i) => Math.round(10 ** (i / 20)));
 const EXAMPLES = [
   { name: "a book of a million tokens", query: "tokens=1000000" },
   { name: "64 conversations at once with a model of 70B", query: "preset=Llama+3.1+70B&tokens=32768&batch=64&full=10" },
+  { name: "what LoLA keeps", query: "kind=lola" },
   { name: "straight lines: the same without logarithms", query: "linear=true" },
 ];
 
@@ -31,7 +33,7 @@ function curvesOf(settings: Settings): Curve[] {
   const part = `${Math.min(settings.full, settings.layers)} of ${settings.layers} layers`;
   return [
     { name: `Full attention: keys and values, ${orderOf(full)}`, memory: full },
-    { name: `Linear attention: a state, ${orderOf(linear)}`, memory: linear },
+    { name: `${kindOf(settings).name}, ${orderOf(linear)}`, memory: linear },
     { name: `Hybrid: keys and values in ${part}, ${orderOf(hybrid)}`, memory: hybrid },
   ];
 }
@@ -95,18 +97,12 @@ export function MemoryView() {
           <MemoryChart curves={curves} settings={settings} />
           <Table curves={curves} tokens={settings.tokens} />
           <Formulas settings={settings} />
+          <Work settings={settings} />
         </div>
       </div>
       <Quiz />
     </>
   );
-}
-
-// Over straight axes up to a little more than the length that is chosen.
-function lengthsOf({ linear, tokens }: Settings): number[] {
-  if (!linear) return LENGTHS;
-  const most = Math.min(MOST_TOKENS, Math.max(100, 1.25 * tokens));
-  return Array.from({ length: 101 }, (_, i) => Math.round((most * i) / 100));
 }
 
 function MemoryChart({ curves, settings }: { curves: Curve[]; settings: Settings }) {
