@@ -110,10 +110,25 @@ def test_the_same_file_twice_counts_once(open_page, root):
 
 
 def test_the_example(open_page):
-    page = open_page("evaluation")
+    page = open_page("evaluation", color_scheme="light")
     page.get_by_role("button", name="Show an example").click()
     expect(page.locator("main")).to_contain_text("15 runs have ended well")
     expect(page.locator(".u-over")).to_have_count(2)
+    # Three runs of softmax, of the largest state: none is lost at the edge.
+    bands = """() => { const canvas = document.querySelectorAll('.u-wrap canvas')[1];
+      const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+      let bands = 0, inside = false;
+      for (let y = 0; y < canvas.height; ++y) {
+        let there = false;
+        for (let x = 0; x < canvas.width; ++x) {
+          const at = 4 * (y * canvas.width + x);
+          there ||= data[at] === 0xb3 && data[at + 1] === 0x26 && data[at + 2] === 0x1e;
+        }
+        bands += there && !inside;
+        inside = there;
+      }
+      return bands; }"""
+    page.wait_for_function(f"({bands})() === 3")
     page.get_by_role("button", name="Clear").click()
     expect(page.locator(".u-over")).to_have_count(0)
 

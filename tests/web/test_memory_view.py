@@ -45,8 +45,10 @@ HYBRID = {"id": "hybrid", "state_constant_bytes": 4 << 20, "state_bytes_per_toke
 def test_a_served_hybrid_grows(open_page):
     page = open_page("memory?tokens=131072")
     page.route("**/v1/models", lambda route: route.fulfill(json={"data": [HYBRID]}))
-    page.reload()
+    # Another server in the place of the one before is noticed when the tab is looked at.
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect_bytes(page, "hybrid, served here: keys", "1.00 GiB")
+    expect(page.get_by_role("rowheader", name="served here")).to_have_count(2)
     ends = [f"{((limit << 30) - (4 << 20)) // 1024:,} tokens" for limit in (8,)]
     expect(row(page, "hybrid, served here: its state, O(n)")).to_have_text(["132 MiB", *ends, *["more than 10 M tokens"] * 2])
 

@@ -5,6 +5,7 @@ import { short, tokensOf } from "../shared/format";
 import { MOST_TOKENS, type Memory, type Settings, kindOf, promptWork, works } from "./sizes";
 
 export const TOKEN_MARKS = Array.from({ length: 8 }, (_, i) => 10 ** i);
+const WORK_MARKS = Array.from({ length: 25 }, (_, i) => 10 ** i);
 const LENGTHS = Array.from({ length: 141 }, (_, i) => Math.round(10 ** (i / 20)));
 
 // Over straight axes up to a little more than the length that is chosen.
@@ -57,7 +58,7 @@ export function Work({ settings }: { settings: Settings }) {
       </div>
       <Chart label={`Operations of ${title} against tokens. At ${tokensOf(tokens)}: ${said}`} lines={lines} mark={tokens}
         x={{ label: "tokens", show: short, ...(!straight && { log: true, marks: TOKEN_MARKS }) }}
-        y={{ label: "operations", show: operations, log: !straight }} />
+        y={{ label: "operations", show: operations, ...(!straight && { log: true, marks: WORK_MARKS }) }} />
     </section>
   );
 }
