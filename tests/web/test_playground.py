@@ -2,6 +2,7 @@
 
 import json
 import re
+import urllib.request
 
 import pytest
 from playwright.sync_api import expect
@@ -177,13 +178,15 @@ def test_the_settings_close_by_escape_and_by_a_click_beside_them(open_page):
     expect(opened).to_have_count(0)
 
 
-def test_settings_are_reset(open_page):
+def test_settings_are_reset(open_page, server):
+    usual = json.loads(urllib.request.urlopen(server.address + "/v1/models/exact").read())["sampling"]
     page = open_page()
     settings(page, True)
     page.get_by_label("Temperature").fill("1.5")
     page.get_by_label("Stop sequences, one per line").fill("END")
     page.get_by_role("button", name="Reset").click()
-    expect(page.get_by_label("Temperature")).to_have_value("0.7")
+    expect(page.get_by_label("Temperature")).to_have_value("")
+    expect(page.get_by_label("Temperature")).to_have_attribute("placeholder", f"default: {usual['temperature']:.4g}")
     expect(page.get_by_label("Stop sequences")).to_have_value("")
 
 

@@ -7,6 +7,8 @@ export interface ModelEntry {
   memory?: string;
   context?: number;
   layers?: number;
+  chat?: string | null; // its chat template; null: it was not taught to chat, and goes on with texts
+  sampling?: Sampling; // where a request says nothing
   // Of a sequence: what of its state stays as it is, and what every token adds to it; with full attention everywhere,
   // what every token would add.
   state_constant_bytes?: number;

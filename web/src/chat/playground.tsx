@@ -1,5 +1,5 @@
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import { status } from "../api/status";
+import { modelOf, status } from "../api/status";
 import { useSignal } from "../shared/store";
 import { Composer } from "./composer";
 import { ask, discard, isRunning } from "./run";
@@ -108,16 +108,19 @@ function Announcement({ last }: { last: Turn | undefined }) {
   return <p class="hidden" role="status">{words}</p>;
 }
 
-const EXAMPLES = ["Name three cities and a river of each, as a table.",
-  "Tell me a short story about a lighthouse and its keeper.", "ROMEO:"];
+const QUESTIONS = ["What is the capital of France?", "Tell me a short story about a lighthouse and its keeper.",
+  "Give me three tips for a picnic."];
+const BEGINNINGS = ["ROMEO:", "First Citizen:", "Once upon a time"];
 
 function Welcome({ conversation }: { conversation: Conversation }) {
+  const untaught = modelOf(conversation.models[0] ?? "")?.chat === null;
   return (
     <div class="welcome">
       <p>Talk with a served model, or with two side by side, and see what each keeps in memory. Every turn can be edited
         or branched: both versions stay, and only what differs is read.</p>
+      {untaught && <p>This model was not taught to chat: it goes on with the text.</p>}
       <ul class="examples" aria-label="Examples">
-        {EXAMPLES.map((text) => (
+        {(untaught ? BEGINNINGS : QUESTIONS).map((text) => (
           <li key={text}>
             <button type="button" disabled={!conversation.models.length}
               onClick={() => ask(conversation, "", text, [])}>{text}</button>

@@ -1,9 +1,9 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { status } from "../api/status";
+import { modelOf, status } from "../api/status";
 import type { Sampling } from "../api/types";
 import { short } from "../shared/format";
 import { touch } from "./store";
-import { type Conversation, DEFAULT_SAMPLING } from "./tree";
+import type { Conversation } from "./tree";
 
 export function ModelChoice({ conversation }: { conversation: Conversation }) {
   const [first = "", second = ""] = conversation.models;
@@ -79,6 +79,7 @@ function useClosing() {
 
 export function SettingsPanel({ conversation }: { conversation: Conversation }) {
   const { sampling } = conversation;
+  const usual = modelOf(conversation.models[0] ?? "")?.sampling ?? {};
   const closing = useClosing();
   const [resets, setResets] = useState(0);
   const change = (part: Partial<Sampling>) => {
@@ -86,7 +87,7 @@ export function SettingsPanel({ conversation }: { conversation: Conversation }) 
     touch(conversation);
   };
   const reset = () => {
-    conversation.sampling = { ...DEFAULT_SAMPLING };
+    conversation.sampling = {};
     conversation.seed = null;
     setResets(resets + 1);
     touch(conversation);
@@ -103,7 +104,8 @@ export function SettingsPanel({ conversation }: { conversation: Conversation }) 
           }} />
         </label>
         {FIELDS.map(({ name, ...field }) => (
-          <NumberField key={name} {...field} value={sampling[name]} change={(value) => change({ [name]: value })} />
+          <NumberField key={name} {...field} value={sampling[name]} empty={defaultWords(usual[name])}
+            change={(value) => change({ [name]: value })} />
         ))}
         <NumberField label="Seed" empty="new each time" min={0} max={2 ** 53} step={1}
           value={conversation.seed ?? undefined} change={(value) => {
@@ -119,7 +121,7 @@ export function SettingsPanel({ conversation }: { conversation: Conversation }) 
 
 interface NumberProps {
   label: string;
-  empty?: string;
+  empty: string; // what holds then
   min: number;
   max: number;
   step: number;
@@ -127,8 +129,11 @@ interface NumberProps {
   change: (value: number | undefined) => void;
 }
 
+const defaultWords = (value: number | undefined): string =>
+  value === undefined ? "default" : `default: ${Number(value.toPrecision(4))}`;
+
 // Empty: not sent, and the server's own value holds.
-function NumberField({ label, empty = "server's default", min, max, step, value, change }: NumberProps) {
+function NumberField({ label, empty, min, max, step, value, change }: NumberProps) {
   const onInput = (input: HTMLInputElement) => {
     if (input.value === "") change(undefined);
     else if (input.validity.valid || input.validity.stepMismatch) change(Number(input.value));

@@ -40,20 +40,18 @@ export interface Conversation {
   changed: number;
   models: string[]; // one, or two side by side
   system: string;
-  sampling: Sampling;
+  sampling: Sampling; // what is not in it is the server's to say
   seed: number | null; // null: another one each time
   turns: Record<string, Turn>; // in the order in which they were made
   followed: Record<string, string | null>; // of a turn ("": the beginning), the next one that is shown
 }
-
-export const DEFAULT_SAMPLING: Sampling = { temperature: 0.7, top_p: 0.95, max_tokens: 1024 };
 
 const newId = (): string => Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(36)).join("");
 
 export function newConversation(like?: Conversation): Conversation {
   return {
     id: newId(), title: "", changed: Date.now(), models: like ? [...like.models] : [], system: like?.system ?? "",
-    sampling: { ...(like?.sampling ?? DEFAULT_SAMPLING) }, seed: like?.seed ?? null, turns: {}, followed: {},
+    sampling: { ...like?.sampling }, seed: like?.seed ?? null, turns: {}, followed: {},
   };
 }
 
