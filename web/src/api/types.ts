@@ -9,6 +9,8 @@ export interface ModelEntry {
   layers?: number;
   chat?: string | null; // its chat template; null: it was not taught to chat, and goes on with texts
   sampling?: Sampling; // where a request says nothing
+  state_bytes?: number; // after 4,096 tokens
+  kv_cache_bytes?: number; // of as many
   // Of a sequence: what of its state stays as it is, and what every token adds to it; with full attention everywhere,
   // what every token would add.
   state_constant_bytes?: number;
