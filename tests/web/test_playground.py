@@ -224,10 +224,12 @@ def test_the_settings_are_sent(open_page):
 
 def test_what_the_server_refuses_is_said(open_page):
     page = open_page()
-    limit_answers(page, 10_000_000)
+    settings(page, True)
+    page.get_by_label("Stop sequences").fill("\n".join("abcdefghijklmnopqrstuvwxyz"))
+    settings(page, False)
     send(page, "Hello.")
     page.wait_for_selector(".answer.failed")
-    expect(answer_of(page).locator(".state")).to_contain_text("max_tokens")
+    expect(answer_of(page).locator(".state")).to_contain_text("stop")
 
 
 TRICKS = """<script>window.caught = 1</script> <img src=x onerror="window.caught = 2">
