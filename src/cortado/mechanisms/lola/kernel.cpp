@@ -18,9 +18,10 @@
 namespace cortado::lola_kernel {
 namespace {
 
-// Which of n candidates have the `kept` highest scores, of equal ones the first; `order`: room for n numbers. Compiled
-// once: the library's functions must not be compiled for other machines.
-void choose(const float* scores, int64_t n, int64_t kept, int32_t* order, bool* stays);
+// Which of n candidates have the `kept` highest scores, of equal ones the first; scores are equal that lie within `near`
+// of each other, or within `tie` of themselves, or have such between them. `order`: room for n numbers. Compiled once: the
+// library's functions must not be compiled for other machines.
+void choose(const float* scores, int64_t n, int64_t kept, float tie, float near, int32_t* order, bool* stays);
 
 }  // namespace
 }  // namespace cortado::lola_kernel
@@ -54,23 +55,26 @@ struct Padded {
       : answer(round_up(call.values + 1, kLanes)), tiled_features(round_up(call.features, kTokens)) {}
 };
 
-// ‖answer / its last number - v‖; where that is 0 the answer is. NaN counts as infinitely wrong.
-HWY_INLINE float error(const float* answer, const float* v, int64_t n) {
+// ‖answer / its last number - v‖; where that is 0 the answer is. NaN counts as infinitely wrong. `longest`: at least ‖v‖².
+HWY_INLINE float error(const float* answer, const float* v, int64_t n, float& longest) {
   const Floats d;
   const float total = answer[n];
   const Vec share = hn::Set(d, total == 0 ? 0.0f : 1.0f / total);
-  Vec sum = hn::Zero(d);
+  Vec sum = hn::Zero(d), length = hn::Zero(d);
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t some = n - i < kLanes ? n - i : kLanes;
-    const Vec wrong = hn::MulSub(share, load_some(answer + i, some), load_some(v + i, some));
+    const Vec value = load_some(v + i, some), wrong = hn::MulSub(share, load_some(answer + i, some), value);
     sum = hn::MulAdd(wrong, wrong, sum);
+    length = hn::MulAdd(value, value, length);
   }
+  const float own = hn::GetLane(hn::SumOfLanes(d, length));
+  if (own > longest && own < INFINITY) longest = own;
   const float square = hn::GetLane(hn::SumOfLanes(d, sum));
   return square == square ? sqrtf(square) : INFINITY;
 }
 
-// Fills the task's sums and scores.
-void score(const Evict& call, const Task& task, Scratch& scratch) {
+// Fills the task's sums and scores; returns the length of the longest v.
+float score(const Evict& call, const Task& task, Scratch& scratch) {
   const Padded size(call);
   const int64_t candidates = call.cached + call.leaving, width = call.values + 1;
   const float* sums = call.sums + (task.batch * call.heads + task.head) * call.features * width;
@@ -81,9 +85,11 @@ void score(const Evict& call, const Task& task, Scratch& scratch) {
       read_row(pair(call.phi, call.cached, task, first + i), 1, call.features, 1.0f, tile + i * row, row);
     }
   };
+  float longest = 0;
   for_products(0, candidates, task.sums, call.features, width, scratch, read, [&](int64_t i, const float* answer) {
-    task.scores[i] = error(answer, pair(call.v, call.cached, task, i), call.values);
+    task.scores[i] = error(answer, pair(call.v, call.cached, task, i), call.values, longest);
   });
+  return sqrtf(longest);
 }
 
 // Moves the candidates to where they belong.
@@ -129,8 +135,8 @@ void evict_head(const Evict& call, int64_t number) {
                   .scores = scratch.take(candidates),
                   .sums = scratch.take(size.tiled_features * size.answer),
                   .stays = reinterpret_cast<bool*>(scratch.take(candidates))};
-  score(call, task, scratch);
-  choose(task.scores, candidates, call.kept, order, task.stays);
+  const float longest = score(call, task, scratch);
+  choose(task.scores, candidates, call.kept, call.tie, call.tie * longest, order, task.stays);
   move(call, task, scratch);
 }
 
@@ -145,11 +151,29 @@ namespace {
 
 HWY_EXPORT(evict_head);
 
-void choose(const float* scores, int64_t n, int64_t kept, int32_t* order, bool* stays) {
+void choose(const float* scores, int64_t n, int64_t kept, float tie, float near, int32_t* order, bool* stays) {
+  if (kept == 0) return (void)std::fill(stays, stays + n, false);
   for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
-  std::nth_element(order, order + kept, order + n,
-                   [&](int32_t a, int32_t b) { return scores[a] > scores[b] || (scores[a] == scores[b] && a < b); });
-  for (int64_t i = 0; i < n; ++i) stays[order[i]] = i < kept;
+  std::nth_element(order, order + kept - 1, order + n, [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+  // The scores that are equal to the last one that stays: from that on up and down to where the next lies apart.
+  float high = scores[order[kept - 1]], low = high;
+  const auto equal = [&](float a, float b) { return a - b <= std::max(near, tie * fabsf(a)); };  // a > b
+  for (bool more = true; more;) {
+    float above = INFINITY, below = -INFINITY;
+    for (int64_t i = 0; i < n; ++i) {
+      if (scores[i] > high) above = std::min(above, scores[i]);
+      if (scores[i] < low) below = std::max(below, scores[i]);
+    }
+    more = false;
+    if (above > high && above < INFINITY && equal(above, high)) high = above, more = true;
+    if (below < low && below > -INFINITY && equal(low, below)) low = below, more = true;
+  }
+  int64_t left = kept;
+  for (int64_t i = 0; i < n; ++i) left -= scores[i] > high;
+  for (int64_t i = 0; i < n; ++i) {
+    const bool among = scores[i] >= low && scores[i] <= high;
+    stays[i] = scores[i] > high || (among && left-- > 0);
+  }
 }
 
 }  // namespace

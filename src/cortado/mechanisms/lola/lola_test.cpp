@@ -81,6 +81,35 @@ TEST(Lola, WithoutACacheIsLolcats) {
   }
 }
 
+// Tokens that repeat are answered equally well: which of them stay is decided by their places, not by how a split rounds.
+TEST(Lola, AnySplitOfRepeatedTokensGivesTheSame) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(11);
+  for (const char* score : {"error", "squared", "absolute", "ratio"}) {
+    for (const auto type : {at::kFloat, at::kDouble}) {
+      for (const bool rotary : {true, false}) {
+        SCOPED_TRACE(concat(score, " ", type, rotary ? " rotary" : ""));
+        const auto lola = make(concat(R"({"mixer": "lola", "chunk": 8, "cache": 12, "score": ")", score,
+                                      R"(", "rotary": )", rotary ? "true" : "false", "}"));
+        lola->to(type);
+        for (int draw = 0; draw < 12; ++draw) {
+          const int64_t tokens = 80 + at::randint(40, {1}).item<int64_t>();
+          const Tensor few = at::randn({1 + draw % 3, kWidth}, type);
+          const Tensor x = few.index_select(0, at::randint(few.size(0), {tokens})).unsqueeze(0);
+          const Tensor whole = lola->forward(x, {}, nullptr);
+          SequenceState state = lola->zero_state(1, x.options());
+          std::vector<Tensor> parts;
+          for (int64_t first = 0, count = 0; first < tokens; first += count) {
+            count = std::min(tokens - first, 1 + at::randint(30, {1}).item<int64_t>());
+            parts.push_back(lola->forward(x.narrow(1, first, count), {}, &state));
+          }
+          EXPECT_CLOSE(at::cat(parts, 1), whole, type == at::kDouble ? 1e-10 : 1e-4) << draw;
+        }
+      }
+    }
+  }
+}
+
 // What the definition gives for a mixer's parameters, its first `chunked` tokens read by chunks.
 Tensor by_definition(const Mixer& mixer, const Tensor& x, const LolaRule& rule, int64_t chunked) {
   const auto weights = named_weights(mixer);

@@ -29,8 +29,19 @@ Tensor gather_pairs(const Tensor& x, const Tensor& places) {
   return x.flatten(0, 2).index_select(0, pair.flatten()).view({x.size(0), places.size(1), heads, x.size(3)});
 }
 
-// [B,E,H] the candidates from the highest score to the lowest; of equals the older first. `phi`: looked at for kError
-// only.
+// [B,E,H] the candidates from the highest score to the lowest, the older first of those that lie within `near` [B,1,H] of
+// each other, or within that share of themselves.
+Tensor in_order(const Tensor& scores, const Tensor& near, double share) {
+  const auto [sorted, order] = scores.sort(/*stable=*/true, 1, /*descending=*/true);
+  if (scores.size(1) < 2) return order;
+  const Tensor higher = sorted.slice(1, 0, -1), lower = sorted.slice(1, 1);
+  const Tensor equal = higher.isfinite() & (higher - lower <= at::maximum(higher.abs() * share, near));
+  const Tensor apart = equal.logical_not().to(at::kLong);
+  const Tensor group = at::constant_pad_nd(apart.cumsum(1), {0, 0, 1, 0});  // of equals, the highest first
+  return at::empty_like(group).scatter_(1, order, group).argsort(/*stable=*/true, 1, /*descending=*/false);
+}
+
+// Likewise, by the rule's score. `phi`: looked at for kError only.
 Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const Tensor& sums, LolaScore score) {
   const int64_t candidates = v.size(1), values = v.size(3);
   if (score == LolaScore::kRecent) {
@@ -38,13 +49,13 @@ Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const 
         .view({1, candidates, 1})
         .expand({v.size(0), candidates, v.size(2)});
   }
-  Tensor ranked = scores;
+  const double tie = lola_tie(sums.scalar_type());
   if (score == LolaScore::kError) {
     const Tensor answer = at::matmul(phi.transpose(1, 2), sums);  // [B,H,E,V+1]
     const Tensor wrong = divide_or_zero(answer.narrow(3, 0, values), answer.narrow(3, values, 1)) - v.transpose(1, 2);
-    ranked = wrong.norm(2, -1).transpose(1, 2);
+    return in_order(wrong.norm(2, -1).transpose(1, 2), v.norm(2, -1).nan_to_num(0, 0).amax(1, true) * tie, tie);
   }
-  return at::argsort(ranked, /*stable=*/true, 1, /*descending=*/true);
+  return in_order(scores, at::zeros({1, 1, 1}, scores.options()), tie);
 }
 
 LolaCache evict_composed(const LolaPairs& all, const Tensor& sums, const LolaRule& rule, const LolaFeatures& phi_k) {
@@ -91,6 +102,7 @@ LolaCache evict_fused(const LolaCache& cache, const LolaPairs& leaving, const Lo
                                 .features = sums.size(2),
                                 .keys = stay.k.size(3),
                                 .values = stay.v.size(3),
+                                .tie = static_cast<float>(lola_tie(at::kFloat)),
                                 .k = candidates(old.k, leaving.k),
                                 .v = candidates(old.v, leaving.v),
                                 .phi = candidates(phi_old, phi_left),
