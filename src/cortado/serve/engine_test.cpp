@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "cortado/base/error.h"
+#include "cortado/base/files.h"
 #include "cortado/generate/generate.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -125,6 +128,62 @@ TEST_P(EveryMixerServes, AnAnswerDoesNotDependOnTheOthers) {
   for (const auto& one : all) answers.push_back(engine->ask(one));
   for (size_t i = 0; i < all.size(); ++i) {
     expect_same(wait_for(*answers[i]), alone[i], exact(GetParam()));
+  }
+}
+
+// Forty answers at once, an eighth of which is asked for again, alone: the same bits.
+void expect_forty_apart(const std::shared_ptr<LanguageModel>& model) {
+  std::vector<Request> all;
+  for (size_t i = 0; i < 40; ++i) {
+    all.push_back(request(kText.substr(i, 12 + i % 23), 6 + static_cast<int64_t>(i) % 4));
+  }
+  const auto engine =
+      engine_of(model, {.rows = 40, .piece = kPiece, .prefill_tokens = int64_t{1} << 20, .cache_bytes = 0});
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (const auto& one : all) answers.push_back(engine->ask(one));
+  std::vector<Whole> together;
+  for (const auto& answer : answers) together.push_back(wait_for(*answer));
+  for (size_t i = 3; i < all.size(); i += 8) {
+    SCOPED_TRACE(concat("answer ", i));
+    expect_same(together[i], ask(*engine, all[i]), true);
+  }
+}
+
+constexpr WeightFormat kServedFormats[] = {WeightFormat::kPlain, WeightFormat::kInt8};
+
+TEST_P(EveryMixerServes, FortyAnswersAreWhatEachIsAlone) {
+  if (!exact(GetParam())) GTEST_SKIP() << "not the same bits: docs/serving.md";
+  for (const auto format : kServedFormats) {
+    SCOPED_TRACE(weight_format_name(format));
+    const auto model = wide_model(GetParam());
+    model->set_weight_format(format);
+    expect_forty_apart(model);
+  }
+}
+
+// The sizes that people serve: those of the configurations in configs/, and a layer of SmolLM2-135M's with Macchiato in
+// softmax's place.
+TEST(Engine, FortyAnswersOfShippedModelsAreWhatEachIsAlone) {
+  const char* source = std::getenv("CORTADO_SOURCE");
+  const auto folder = std::filesystem::path(source ? source : ".") / "configs";
+  std::vector<Json> configs;
+  for (const char* name : {"macchiato-demo", "nanogpt-cpu", "hgrn2"}) {
+    configs.push_back(read_json_file(folder / concat(name, ".json")));
+    configs.back().erase("training");
+  }
+  configs.push_back(parse_json(R"({"dim": 576, "heads": 9, "layers": 1, "feed_forward": {"type": "swiglu", "dim": 1536},
+      "mixer": {"mixer": "macchiato", "kv_heads": 3, "window": 64, "source": "conv", "window_logit": 20}})",
+                               "test"));
+  for (Json& config : configs) {
+    config["vocabulary"] = 256;
+    config["initialization"] = {{"type", "normal"}, {"std", 0.1}};
+    for (const auto format : kServedFormats) {
+      SCOPED_TRACE(concat(config.value("name", "SmolLM2"), " ", weight_format_name(format)));
+      at::manual_seed(7);
+      const auto model = std::make_shared<LanguageModel>(ModelConfig::from_json(config, "config"));
+      model->set_weight_format(format);
+      expect_forty_apart(model);
+    }
   }
 }
 
