@@ -17,9 +17,9 @@ Json sizes_at(const Mixer& mixer, int64_t tokens) {
           pairs ? Json{pairs->softmax, pairs->state} : Json()};
 }
 
-class Sizes : public ::testing::TestWithParam<const Mechanism*> {};
+class MixerSizes : public ::testing::TestWithParam<const Mechanism*> {};
 
-TEST_P(Sizes, AreThoseOfTheFormulas) {
+TEST_P(MixerSizes, AreThoseOfTheFormulas) {
   const char* source = std::getenv("CORTADO_SOURCE");
   const auto folders = std::filesystem::path(source ? source : ".") / "src/cortado/mechanisms";
   int examples = 0;
@@ -41,7 +41,7 @@ TEST_P(Sizes, AreThoseOfTheFormulas) {
   EXPECT_GT(examples, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Sizes, ::testing::ValuesIn(mechanisms()),
+INSTANTIATE_TEST_SUITE_P(All, MixerSizes, ::testing::ValuesIn(mechanisms()),
                          [](const auto& info) { return info.param->name; });
 
 }  // namespace

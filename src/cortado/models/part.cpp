@@ -11,6 +11,8 @@
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/matrix.h"
 #include "cortado/nn/weights.h"
+#include "cortado/primitives/common.h"
+#include "cortado/primitives/cuda/tensors.h"
 
 namespace cortado {
 namespace {
@@ -29,12 +31,27 @@ MixerContext read_context(JsonReader& json) {
   return context;
 }
 
+// x [B,T,width].
+void check_numbers(const Tensor& x, int64_t width) {
+  fail_input_if(!x.is_floating_point(), "[part] expected floating-point numbers, got ", x.scalar_type());
+  expect_shape("part", "x", x, {-1, -1, width});
+}
+
+// Tokens or targets [B,T].
+void check_tokens(const char* name, const Tensor& x) {
+  const bool whole = x.scalar_type() == at::kLong || x.scalar_type() == at::kInt;
+  fail_input_if(!whole, "[part] ", name, " must be int64 or int32, got ", x.scalar_type());
+  expect_shape("part", name, x, {-1, -1});
+}
+
 class MixerPart : public Part {
  public:
   explicit MixerPart(JsonReader& json) {
     const MixerContext context = read_context(json);
     mixer_ = make_mixer(json.object("settings"), context, "mixer");
+    width_ = context.dim;
   }
+  void check(const std::vector<Tensor>& inputs) const override { check_numbers(inputs[0], width_); }
   const torch::nn::Module& module() const override { return *mixer_; }
   StateLayout state_layout() const override { return mixer_->state_layout(); }
   std::string state_name() const override { return mixer_->name(); }
@@ -44,6 +61,7 @@ class MixerPart : public Part {
 
  private:
   std::shared_ptr<Mixer> mixer_;
+  int64_t width_;
 };
 
 class BlockPart : public Part {
@@ -53,7 +71,9 @@ class BlockPart : public Part {
     const auto last = static_cast<int64_t>(config.layers.size()) - 1;
     block_ = std::make_shared<Block>(config, json.integer("layer", 0, last));
     draws_ = config.dropout > 0;
+    width_ = config.dim;
   }
+  void check(const std::vector<Tensor>& inputs) const override { check_numbers(inputs[0], width_); }
   const torch::nn::Module& module() const override { return *block_; }
   StateLayout state_layout() const override { return block_->mixer()->state_layout(); }
   std::string state_name() const override { return block_->mixer()->name(); }
@@ -65,6 +85,7 @@ class BlockPart : public Part {
  private:
   std::shared_ptr<Block> block_;
   bool draws_;
+  int64_t width_;
 };
 
 // What a language model has before its first block and behind its last.
@@ -98,6 +119,11 @@ class EndsPart : public Part {
     StateLayout layout;
     if (kind_ == "embedding" && ends_->config().causal) layout.position();
     return layout;
+  }
+  void check(const std::vector<Tensor>& inputs) const override {
+    if (kind_ == "embedding") return check_tokens("tokens", inputs[0]);
+    check_numbers(inputs[0], ends_->config().dim);
+    if (kind_ == "loss") check_tokens("targets", inputs[1]);
   }
   Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) override {
     if (kind_ == "embedding") return ends_->embed(inputs[0], batch, state);
@@ -214,6 +240,19 @@ void check_call(const PartCall& call, const Shell& shell) {
   }
   fail_input_if(call.inputs.size() != shell.part->inputs, "[part] expected ", shell.part->inputs, " inputs, got ",
                 call.inputs.size());
+  shell.part->check(call.inputs);
+  for (const auto* tensors : {&call.weights, &call.inputs, &call.state}) {
+    for (const Tensor& x : *tensors) {
+      if (tensors == &call.weights && x.numel() == 0) continue;  // a module's that is called
+      fail_input_if(x.layout() != at::kStrided || x.device() != call.inputs[0].device(),
+                    "[part] expected dense tensors on one device, got ", x.layout(), " on ", x.device(), " beside ",
+                    call.inputs[0].device());
+    }
+  }
+  const Tensor& x = call.inputs[0];
+  packed_rows("part", call.cu_seqlens, x.size(0));
+  const bool readable = call.cu_seqlens && call.cu_seqlens->is_cpu() && cuda::has_numbers(*call.cu_seqlens);
+  if (readable) sequence_bounds("part", *call.cu_seqlens, x.size(1));
 }
 
 // The state as the part's own. What it adds to a growing cache goes into other memory, for who gave the state may go on
@@ -227,6 +266,13 @@ SequenceState state_of(const PartCall& call, const Shell& shell) {
   for (size_t i = 0; i < names.size(); ++i) state.add(names[i].first, call.state[i]);
   const StateLayout layout = shell.part->state_layout();
   layout.check(state, "[state]");
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Tensor &x = call.state[i], &own = names[i].second;
+    fail_input_if(x.size(0) != call.state[0].size(0) || x.is_floating_point() != own.is_floating_point() ||
+                      x.is_complex() || x.scalar_type() == at::kBool,
+                  "[state] \"", names[i].first, "\" is ", x.scalar_type(), " ", x.sizes(), ", expected ",
+                  call.state[0].size(0), " rows of ", own.is_floating_point() ? "numbers" : "int64");
+  }
   const Batch batch{.cu_seqlens = call.cu_seqlens, .training = false};
   fail_input_if(state.rows() != batch.rows(call.inputs[0]), "[state] the state has ", state.rows(), " rows, the batch ",
                 batch.rows(call.inputs[0]));
@@ -282,10 +328,10 @@ std::vector<Tensor> run_part(const PartCall& call) {
 }
 
 std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const Tensor& like) {
-  fail_input_if(rows < 0, "[state] expected rows >= 0, got ", rows);
+  fail_input_if(rows < 0 || rows > kMostPartRows, "[state] expected 0..", kMostPartRows, " rows, got ", rows);
   auto shell = Shells::take(part);
-  const auto zero =
-      shell->part->state_layout().zeros(shell->part->state_name(), rows, like.options().requires_grad(false));
+  const auto zero = shell->part->state_layout().zeros(shell->part->state_name(), rows,
+                                                      like.options().layout(at::kStrided).requires_grad(false));
   Shells::give_back(part, std::move(shell));
   std::vector<Tensor> all;
   for (const auto& [name, tensor] : zero.tensors()) all.push_back(tensor);

@@ -32,6 +32,8 @@ class Part {
   virtual std::string state_name() const { return "part"; }
   // `state` as in Mixer::forward; the inputs are as many as said above.
   virtual Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) = 0;
+  // InputError unless the inputs have the shapes and kinds of numbers that are said above.
+  virtual void check(const std::vector<Tensor>& inputs) const = 0;
   // Whether training draws random numbers.
   virtual bool draws() const { return false; }
   size_t inputs = 1;
@@ -55,6 +57,7 @@ struct PartCall {
 std::vector<Tensor> run_part(const PartCall& call);
 
 // The state before the first token, for inputs of the type and on the device of `like`: the layout's tensors in its order.
+inline constexpr int64_t kMostPartRows = int64_t{1} << 24;
 std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const Tensor& like);
 
 // How many places each of the state's tensors will have after `tokens` more (StateLayout::places_after), of `now`.

@@ -56,10 +56,16 @@ Tensors part_backward(const std::string& part, const std::string& autocast, bool
   };
   const Tensors w = leaf(weights), in = leaf(inputs), s = leaf(state);
   const Tensors results = run_part({part, autocast, training, w, in, s, cu_seqlens});
+  fail_input_if(gradients.size() != results.size(), "[part] expected ", results.size(), " gradients, got ",
+                gradients.size());
   Tensors outputs, into;
   for (size_t i = 0; i < results.size(); ++i) {
     const OptionalTensor gradient = gradients.get(i);
     if (!gradient || !gradient->defined() || !results[i].requires_grad()) continue;
+    fail_input_if(gradient->sizes() != results[i].sizes() || gradient->layout() != at::kStrided ||
+                      gradient->device() != results[i].device() || !gradient->is_floating_point(),
+                  "[part] expected the gradient of result ", i, " to be numbers of the shape ", results[i].sizes(),
+                  ", got ", gradient->scalar_type(), " ", gradient->sizes());
     outputs.push_back(results[i]);
     into.push_back(*gradient);
   }
@@ -193,6 +199,9 @@ class PythonPart : public torch::CustomClassHolder {
 // Every mechanism, in the registry's order, as JSON: what it is, and its settings with what they are where absent, in a
 // model of this width and these heads.
 std::string mechanism_list(int64_t dim, int64_t heads) {
+  constexpr int64_t kWidest = int64_t{1} << 20, kMostHeads = int64_t{1} << 16;
+  fail_input_if(dim < 1 || dim > kWidest || heads < 1 || heads > kMostHeads, "[mechanisms] expected a width of 1..",
+                kWidest, " and 1..", kMostHeads, " heads, got ", dim, " and ", heads);
   Json all = Json::array();
   for (const Mechanism* mechanism : mechanisms()) {
     Json settings = Json::array();

@@ -81,7 +81,8 @@ std::vector<int64_t> sequence_bounds(std::string_view op, const Tensor& cu_seqle
 c10::SymInt packed_rows(std::string_view op, const OptionalTensor& cu_seqlens, const c10::SymInt& batch) {
   if (!cu_seqlens) return batch;
   const auto type = cu_seqlens->scalar_type();
-  if (cu_seqlens->dim() != 1 || cu_seqlens->sym_size(0) < 1 || (type != at::kInt && type != at::kLong)) {
+  const bool list = cu_seqlens->layout() == at::kStrided && cu_seqlens->dim() == 1 && cu_seqlens->sym_size(0) >= 1;
+  if (!list || (type != at::kInt && type != at::kLong)) {
     throw InputError(concat("[", op, "] cu_seqlens must be int32 or int64 of shape [N+1], got ", type, " ",
                             shape_text(cu_seqlens->sym_sizes())));
   }

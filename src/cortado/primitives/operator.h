@@ -111,13 +111,17 @@ struct Argument {
       : name(name), x(x ? &*x : nullptr), shape(shape) {}
 };
 
-enum class Types { kFloating, kAny };
+enum class Types { kFloating, kComplexToo };
 
-// Checks arguments, by shapes and types alone, so that it also runs on Meta and fake tensors, and says their sizes.
+// Checks arguments, by shapes, types and devices alone, so that it also runs on Meta and fake tensors, and says their
+// sizes.
 class Sizes {
  public:
   Sizes(std::string_view op, const OptionalTensor& cu_seqlens, std::initializer_list<Argument> arguments,
         Types types = Types::kFloating);
+
+  // Checks more of them by the sizes that are known by now: what a gradient's operator is given beside X's arguments.
+  void expect(std::initializer_list<Argument> arguments);
 
   const c10::SymInt& operator[](char letter) const { return sizes_[letter - 'A']; }
   int64_t number(char letter) const { return (*this)[letter].expect_int(); }
@@ -126,8 +130,13 @@ class Sizes {
 
  private:
   c10::SymInt& size(char letter) { return sizes_[letter - 'A']; }
+  void check_kind(const Argument& argument);
+  void check_shape(const Argument& argument);
   std::vector<c10::SymInt> known(std::string_view shape) const;  // -1: not yet, or any
 
+  std::string_view op_;
+  Types types_;
+  std::optional<at::Device> device_;  // of the first argument
   std::array<c10::SymInt, 26> sizes_;
 };
 

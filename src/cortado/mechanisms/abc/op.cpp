@@ -31,23 +31,27 @@ AbcResult abc_by_latents(const SlotInputs& in, const Tensor& s, const AbcState& 
 AbcResult abc(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s, std::optional<double> scale,
               const AbcState& start, const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
-  const bool resumed = given_together(kAbcOp, {&start.key_state, &start.value_state, &start.normalizer, &start.maximum},
-                                      "key_state, value_state, normalizer and maximum");
-  expect_shape(kAbcOp, "s", s, {-1, -1, -1, -1});
+  given_together(kAbcOp, {&start.key_state, &start.value_state, &start.normalizer, &start.maximum},
+                 "key_state, value_state, normalizer and maximum");
+  const Sizes sizes(kAbcOp, cu_seqlens,
+                    {{"v", v, "BThV"},
+                     {"k", k, "BThK"},
+                     {"q", q, "BTqK"},
+                     {"s", s, "BThM"},
+                     {"key_state", start.key_state, "NSMK"},
+                     {"value_state", start.value_state, "NSMV"},
+                     {"normalizer", start.normalizer, "NSM"},
+                     {"maximum", start.maximum, "NSM"}});
+  const ScanHeads heads = heads_of(sizes);
   const auto type =
       accumulation_type({q, k, v, s, start.key_state, start.value_state, start.normalizer, start.maximum});
   const auto operands = slot_operands(q, v, s.sym_size(3), type);
   SlotInputs in{q.to(operands),       k.to(operands),  v.to(operands),
                 slot_scale(scale, q), start.key_state, start.value_state};
-  const SlotSizes sizes = check_slot_inputs(kAbcOp, in, {{"s", s}}, s.sym_size(3), cu_seqlens);
-  if (resumed) {
-    expect_shape(kAbcOp, "normalizer", *start.normalizer, {sizes.rows, sizes.heads.state, sizes.slots});
-    expect_shape(kAbcOp, "maximum", *start.maximum, {sizes.rows, sizes.heads.state, sizes.slots});
-  }
   if (v.sym_size(1) != 1 && latte_scores_take(in.q, s, in.k, in.v)) return abc_by_latents(in, s, start, cu_seqlens);
   const TimeSoftmax p =
-      time_softmax(expand_heads(s.to(type), sizes.heads.state), start.normalizer, start.maximum, cu_seqlens);
-  in.normalizer = expand_heads(p.normalizer, sizes.heads.out);
+      time_softmax(expand_heads(s.to(type), heads.state), start.normalizer, start.maximum, cu_seqlens);
+  in.normalizer = expand_heads(p.normalizer, heads.out);
   const SlotResult slots = attend_slots(in, gated_slot_pass(p.keys.to(operands), p.gate, cu_seqlens));
   return {slots.o.to(v.scalar_type()), slots.key_state, slots.value_state, p.last_normalizer, p.last_maximum};
 }

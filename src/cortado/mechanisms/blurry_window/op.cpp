@@ -66,6 +66,9 @@ TensorTuple<3> blurry_window_operator(const Tensor& q, const Tensor& k, const Te
 }  // namespace
 
 void check_blurry(const BlurrySizes& sizes) {
+  constexpr int64_t kMostSlots = 1 << 20, kLongest = int64_t{1} << 40;  // their product is an int64
+  fail_input_if(sizes.slots > kMostSlots || sizes.period > kLongest, "[blurry_window] at most ", kMostSlots,
+                " slots and a period of ", kLongest, ", got ", sizes.slots, " and ", sizes.period);
   fail_input_if(sizes.slots < 1 || sizes.slots % 2 == 0, "[blurry_window] slots must be odd and positive, got ",
                 sizes.slots);
   fail_input_if(sizes.period < sizes.slots, "[blurry_window] period (", sizes.period,
@@ -90,15 +93,22 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const BlurrySizes& sizes = options.sizes;
   check_blurry(sizes);
   given_together(kBlurryWindowOp, {&options.key_state, &options.value_state}, "key_state and value_state");
+  const Sizes found(kBlurryWindowOp, options.cu_seqlens,
+                    {{"v", v, "BThV"},
+                     {"k", k, "BThK"},
+                     {"q", q, "BTqK"},
+                     {"key_state", options.key_state, "NSMK"},
+                     {"value_state", options.value_state, "NSMV"}});
+  fail_input_if(options.key_state && found['M'] != sizes.slots, "[blurry_window] key_state and value_state of ",
+                found['M'], " slots, expected ", sizes.slots);
   const auto type = accumulation_type({q, k, v, options.key_state, options.value_state});
   // A GPU's tensor cores take slots in eights.
   const auto operands = slot_operands(q, v, (sizes.slots + 7) / 8 * 8, type);
   SlotInputs in{q.to(operands),    k.to(operands),     v.to(operands), slot_scale(options.scale, q),
                 options.key_state, options.value_state};
-  const SlotSizes found = check_slot_inputs(kBlurryWindowOp, in, {}, sizes.slots, options.cu_seqlens);
-  in.k = expand_heads(in.k, found.heads.state);
-  in.v = expand_heads(in.v, found.heads.state);
-  if (options.position) expect_shape(kBlurryWindowOp, "position", *options.position, {found.rows});
+  in.k = expand_heads(in.k, found['S']);
+  in.v = expand_heads(in.v, found['S']);
+  if (options.position) expect_shape(kBlurryWindowOp, "position", *options.position, {found['N']});
   const Tensor times = token_times(k, options.position, options.cu_seqlens);
   const Tensor w = options.table ? options.table->index({times.remainder(sizes.period)}).to(type)
                                  : blurry_weights(times, sizes, type);

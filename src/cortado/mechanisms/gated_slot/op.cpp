@@ -12,13 +12,19 @@ SlotResult gated_slot(const Tensor& q, const Tensor& k, const Tensor& v, const T
                       const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
   given_together(kGatedSlot, {&key_state, &value_state}, "key_state and value_state");
-  expect_shape(kGatedSlot, "s", s, {-1, -1, -1, -1});
+  const Sizes sizes(kGatedSlot, cu_seqlens,
+                    {{"v", v, "BThV"},
+                     {"k", k, "BThK"},
+                     {"q", q, "BTqK"},
+                     {"s", s, "BThM"},
+                     {"g", g, "BThM"},
+                     {"key_state", key_state, "NSMK"},
+                     {"value_state", value_state, "NSMV"}});
   const auto type = accumulation_type({q, k, v, s, g, key_state, value_state});
   const auto operands = slot_operands(q, v, s.sym_size(3), type);
   const SlotInputs in{q.to(operands), k.to(operands), v.to(operands), slot_scale(scale, q), key_state, value_state};
-  const SlotSizes sizes = check_slot_inputs(kGatedSlot, in, {{"s", s}, {"g", g}}, s.sym_size(3), cu_seqlens);
   SlotResult result =
-      attend_slots(in, gated_slot_pass(expand_heads(s.to(operands), sizes.heads.state), g.to(type), cu_seqlens));
+      attend_slots(in, gated_slot_pass(expand_heads(s.to(operands), sizes['S']), g.to(type), cu_seqlens));
   result.o = result.o.to(v.scalar_type());
   return result;
 }

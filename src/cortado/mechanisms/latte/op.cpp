@@ -47,29 +47,30 @@ Tensor bidirectional_latte(Query kind, const Tensor& query, const Tensor& theta,
 LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                        const LatteState& start, const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
-  const ScanHeads heads = check_qkv(kLatteOp, {"query_logits", weights}, {"key_logits", key_logits}, v);
-  const c10::SymInt rows = packed_rows(kLatteOp, cu_seqlens, v.sym_size(0));
+  const Sizes sizes(kLatteOp, cu_seqlens,
+                    {{"v", v, "BThV"},
+                     {"key_logits", key_logits, "BThL"},
+                     {"query_logits", weights, "BTqL"},
+                     {"state", start.state, "NSLV"},
+                     {"normalizer", start.normalizer, "NSL"},
+                     {"maximum", start.maximum, "NSL"}});
+  const ScanHeads heads = heads_of(sizes);
   const bool resumed =
       given_together(kLatteOp, {&start.state, &start.normalizer, &start.maximum}, "state, normalizer and maximum");
   fail_input_if(resumed && !causal, "[latte] causal=False takes no state");
-  const c10::SymInt latents = key_logits.sym_size(3);
-  if (resumed) {
-    expect_shape(kLatteOp, "state", *start.state, {rows, heads.state, latents, v.sym_size(3)});
-    expect_shape(kLatteOp, "normalizer", *start.normalizer, {rows, heads.state, latents});
-    expect_shape(kLatteOp, "maximum", *start.maximum, {rows, heads.state, latents});
-  }
   if (causal && kind != Query::kJointLogits) {
     return latte_scan(weights, key_logits, v, kind == Query::kLogits, start, cu_seqlens);
   }
   const auto type = accumulation_type({weights, key_logits, v, start.state, start.normalizer, start.maximum});
   const Tensor theta = expand_heads(key_logits.to(type), heads.state);
   if (causal) return joint_latte(weights.to(type), theta, v, heads, start, cu_seqlens);
-  const auto options = theta.options();
+  const auto options = theta.options().requires_grad(false);
   const Tensor o = bidirectional_latte(kind, differentiable_once(weights.to(type)), differentiable_once(theta),
                                        differentiable_once(v), heads, cu_seqlens);
-  return {o.to(v.scalar_type()), at::zeros_symint({rows, heads.state, latents, v.sym_size(3)}, options),
-          at::zeros_symint({rows, heads.state, latents}, options),
-          at::zeros_symint({rows, heads.state, latents}, options)};
+  const c10::SymInt &rows = sizes['N'], &latents = sizes['L'];
+  const auto nothing = [&] { return at::zeros_symint({rows, heads.state, latents}, options); };
+  return {o.to(v.scalar_type()), at::zeros_symint({rows, heads.state, latents, sizes['V']}, options), nothing(),
+          nothing()};
 }
 
 TensorTuple<4> latte_operator(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,

@@ -27,9 +27,14 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
                                const OptionalTensor& state, const OptionalTensor& normalizer,
                                const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
-  const ScanHeads heads = check_qkv(kLinearOp, {"q", q}, {"k", k}, v);
-  const c10::SymInt rows = packed_rows(kLinearOp, cu_seqlens, v.sym_size(0)), keys = k.sym_size(3),
-                    values = v.sym_size(3);
+  const Sizes sizes(kLinearOp, cu_seqlens,
+                    {{"v", v, "BThV"},
+                     {"k", k, "BThK"},
+                     {"q", q, "BTqK"},
+                     {"state", state, "NSKV"},
+                     {"normalizer", normalizer, "NSK"}});
+  const ScanHeads heads = heads_of(sizes);
+  const c10::SymInt rows = sizes['N'], keys = sizes['K'], values = sizes['V'];
   const bool resumed = given_together(kLinearOp, {&state, &normalizer}, "state and normalizer");
   fail_input_if(resumed && !causal, "[normalized_linear] causal=False takes no state");
   const auto type = accumulation_type({q, k, v, state, normalizer});
@@ -48,8 +53,6 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
   }
   OptionalTensor start;
   if (resumed) {
-    expect_shape(kLinearOp, "state", *state, {rows, heads.state, keys, values});
-    expect_shape(kLinearOp, "normalizer", *normalizer, {rows, heads.state, keys});
     start = at::cat({state->to(type), normalizer->to(type).unsqueeze(3)}, 3);
   }
   auto [sums, last] = short_operands ? gated_scores(q, k, v1, {}, "key", 1.0, start, cu_seqlens)

@@ -114,10 +114,11 @@ LolcatsCall call_from_zero(const Tensor& q, const Tensor& k, const Tensor& v, co
 
 // Checks everything but the features' lengths; returns the output's heads.
 c10::SymInt check_lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const c10::SymInt& feature_heads,
-                          const Tensor& window_factor, const LolcatsRule& rule) {
+                          const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
   fail_input_if(rule.window < 1, "[lolcats] window must be at least 1, got ", rule.window);
-  const ScanHeads near = check_qkv(kLolcatsName, {"q", q}, {"k", k}, v);
-  const c10::SymInt heads = output_heads(kLolcatsName, near.out, feature_heads);
+  Sizes near(kLolcatsName, cu_seqlens, {{"v", v, "BThV"}, {"k", k, "BThK"}, {"q", q, "BTqK"}});
+  near.expect({{"window_factor", window_factor, "*"}});
+  const c10::SymInt heads = output_heads(kLolcatsName, near['H'], feature_heads);
   expect_shape(kLolcatsName, "window_factor", window_factor, {heads});
   return heads;
 }
@@ -252,7 +253,7 @@ Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   const NoAutocast as_given;
   const int64_t batch = q.size(0), tokens = q.size(1);
   const int64_t heads =
-      check_lolcats(q, k, v, std::max(phi_q.size(2), phi_k.size(2)), window_factor, rule).expect_int();
+      check_lolcats(q, k, v, std::max(phi_q.size(2), phi_k.size(2)), window_factor, rule, {}).expect_int();
   const auto [first, keys] = lolcats_far(tokens, rule);
   expect_shape(kLolcatsName, "phi_q", phi_q, {batch, tokens - first, -1, -1});
   expect_shape(kLolcatsName, "phi_k", phi_k, {batch, keys, -1, phi_q.size(3)});
@@ -276,10 +277,13 @@ Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
 }  // namespace
 
 Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
+               const Tensor& window_factor, const LolcatsRule& given, const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
+  LolcatsRule rule = given;
   const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
-  const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule);
+  const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule, cu_seqlens);
+  // A window of all there is: a longer one sees no more, and takes memory.
+  if (const auto tokens = q.sym_size(1).maybe_as_int()) rule.window = std::clamp<int64_t>(*tokens, 1, rule.window);
   // Whole sequences of known sizes need no list of what comes when. By operators alone: this is one itself, which others
   // trace.
   const auto known = [](const Tensor& x) { return !x.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };

@@ -14,19 +14,27 @@ namespace {
 
 constexpr const char* kMacchiatoOp = "macchiato";
 
-void check(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v) {
-  expect_shape(kMacchiatoOp, "v", v, {-1, -1, -1, -1});
-  expect_shape(kMacchiatoOp, "key_logits", key_logits, {v.sym_size(0), v.sym_size(1), -1, -1});
-  expect_shape(kMacchiatoOp, "query_logits", query_logits,
-               {v.sym_size(0), v.sym_size(1), -1, key_logits.sym_size(3) + 1});
+void check(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
+           const JoinedKeys& window, const MacchiatoOptions& options) {
+  const Sizes sizes(kMacchiatoOp, options.cu_seqlens,
+                    {{"v", v, "BThV"},
+                     {"key_logits", key_logits, "BThL"},
+                     {"query_logits", query_logits, "BT**"},
+                     {"window_q", window_q, "BT*W"},
+                     {"window_k", window.k, "***W"},
+                     {"state", options.start.state, "NSLV"},
+                     {"normalizer", options.start.normalizer, "NSL"},
+                     {"maximum", options.start.maximum, "NSL"}});
+  expect_shape(kMacchiatoOp, "query_logits", query_logits, {sizes['B'], sizes['T'], -1, sizes['L'] + 1});
 }
 
-// Softmax over the latents. torch's wakes its threads whatever the size: a session's few numbers are not worth that.
+// Softmax over the latents. torch's wakes its threads whatever the size: a session's few numbers are not worth that. The
+// two round differently, so a sequence's own sizes decide, whatever else is in the batch.
 Tensor weights_of(const Tensor& logits) {
-  constexpr int64_t kFew = 1024;
+  constexpr int64_t kFew = 1024;  // a row
   const bool plain = logits.is_inference() && !logits.unsafeGetTensorImpl()->is_python_dispatch();
   const bool few = plain && logits.is_cpu() && logits.scalar_type() == at::kFloat && logits.is_contiguous();
-  if (!few || logits.numel() == 0 || logits.numel() > kFew) return at::softmax(logits, -1);
+  if (!few || logits.numel() == 0 || logits.numel() > kFew * logits.size(0)) return at::softmax(logits, -1);
   const Tensor weights = at::empty_like(logits);
   const int64_t size = logits.size(-1);
   const auto* from = logits.const_data_ptr<float>();
@@ -51,16 +59,13 @@ PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const O
   const bool resumed = given_together(kMacchiatoOp, {&k_before, &v_before}, "past_k and past_v");
   fail_input_if(length && !resumed, "[macchiato] past_length without past_k and past_v");
   fail_input_if(resumed && !causal, "[macchiato] causal=False takes no past");
+  const Sizes sizes(
+      kMacchiatoOp, cu_seqlens,
+      {{"v", v, "BTGV"}, {"window_k", window_k, "BTJK"}, {"past_k", k_before, "NPJK"}, {"past_v", v_before, "NPGV"}});
   if (!resumed) return {};
-  expect_shape(kMacchiatoOp, "v", v, {-1, -1, -1, -1});
-  expect_shape(kMacchiatoOp, "window_k", window_k, {v.sym_size(0), v.sym_size(1), -1, -1});
-  const c10::SymInt rows = packed_rows(kMacchiatoOp, cu_seqlens, v.sym_size(0));
-  const c10::SymInt places = k_before->dim() > 1 ? k_before->sym_size(1) : 0;
-  expect_shape(kMacchiatoOp, "past_k", *k_before, {rows, -1, window_k.sym_size(2), window_k.sym_size(3)});
-  expect_shape(kMacchiatoOp, "past_v", *v_before, {rows, places, v.sym_size(2), v.sym_size(3)});
   if (!length) return {k_before, v_before, {}};
-  expect_shape(kMacchiatoOp, "past_length", *length, {rows});
-  return {k_before, v_before, checked_integers(*length, "[macchiato] past_length", 0, places)};
+  expect_shape(kMacchiatoOp, "past_length", *length, {sizes['N']});
+  return {k_before, v_before, checked_integers(*length, "[macchiato] past_length", 0, sizes['P'])};
 }
 
 TensorTuple<4> macchiato_operator(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
@@ -106,7 +111,7 @@ LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, c
 LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
                       const JoinedKeys& window, const MacchiatoOptions& options) {
   const NoAutocast as_given;
-  check(query_logits, key_logits, v);
+  check(query_logits, key_logits, v, window_q, window, options);
   if (v.is_cuda() && v.sym_size(1) == 1) {
     const LatteResult token = one_token_on_gpu(query_logits, key_logits, v, window_q, window, options);
     if (token.o.defined()) return token;

@@ -12,7 +12,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Sizes {
+struct IntervalSizes {
   double scale, softcap;  // softcap 0: none
   int64_t chunk;
 };
@@ -22,7 +22,7 @@ struct ChunkPair {
   Tensor scores, tanh;  // tanh: of the soft-cap, for its derivative
 };
 ChunkPair score_pair(const Tensor& q, const Tensor& k, const Tensor& begin, const Tensor& end, int64_t first_key,
-                     const Sizes& sizes) {
+                     const IntervalSizes& sizes) {
   ChunkPair pair;
   pair.scores = at::matmul(q, k.transpose(2, 3)) * sizes.scale;
   if (sizes.softcap > 0) {
@@ -57,7 +57,7 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
   // q, k, v [B,H,T,*] of one type.
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& begin, const Tensor& end, double scale, double softcap, int64_t chunk) {
-    const Sizes sizes{scale, softcap, chunk};
+    const IntervalSizes sizes{scale, softcap, chunk};
     const int64_t tokens = q.size(2);
     Tensor o = at::zeros({q.size(0), q.size(1), tokens, v.size(3)}, v.options());
     Tensor sum = at::zeros({q.size(0), q.size(1), tokens, 1}, v.options());
@@ -89,8 +89,8 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
     const auto saved = ctx->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &begin = saved[3], &end = saved[4], &o = saved[5];
     const Tensor lse = saved[6].masked_fill(saved[6] == -kInfinity, 0);
-    const Sizes sizes{ctx->saved_data["scale"].toDouble(), ctx->saved_data["softcap"].toDouble(),
-                      ctx->saved_data["chunk"].toInt()};
+    const IntervalSizes sizes{ctx->saved_data["scale"].toDouble(), ctx->saved_data["softcap"].toDouble(),
+                              ctx->saved_data["chunk"].toInt()};
     const Tensor dout = gradients[0];
     const Tensor shift = gradients[1] - (dout * o).sum(3, /*keepdim=*/true);
     Tensor dq = at::zeros_like(q), dk = at::zeros_like(k), dv = at::zeros_like(v);

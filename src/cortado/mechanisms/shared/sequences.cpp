@@ -14,11 +14,7 @@ Tensor sequence_numbers(const Tensor& cu_seqlens, const Tensor& x) {
 }
 
 ScanHeads check_qkv(const char* op, const Named& q, const Named& k, const Tensor& v) {
-  expect_shape(op, "v", v, {-1, -1, -1, -1});
-  expect_shape(op, k.name, k.x, {v.sym_size(0), v.sym_size(1), -1, -1});
-  expect_shape(op, q.name, q.x, {v.sym_size(0), v.sym_size(1), -1, k.x.sym_size(3)});
-  const c10::SymInt state = common_heads(op, {{k.name, k.x.sym_size(2)}, {"v", v.sym_size(2)}});
-  return {state, output_heads(op, q.x.sym_size(2), state)};
+  return heads_of(Sizes(op, {}, {{"v", v, "BThV"}, {k.name, k.x, "BThK"}, {q.name, q.x, "BTqK"}}));
 }
 
 bool given_together(const char* op, std::initializer_list<const OptionalTensor*> arguments, const char* names) {
@@ -31,7 +27,14 @@ bool given_together(const char* op, std::initializer_list<const OptionalTensor*>
 
 namespace {
 
+void check_integers(const Tensor& x, std::string_view what) {
+  fail_input_if(!at::isIntegralType(x.scalar_type(), /*includeBool=*/false), what, " must be integers, got ",
+                x.scalar_type());
+  fail_input_if(x.layout() != at::kStrided, what, " must be a dense tensor, got the layout ", x.layout());
+}
+
 Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t low, c10::SymInt high) {
+  check_integers(x, what);
   const Tensor out = x.to(at::kLong, /*non_blocking=*/false, /*copy=*/true);
   if (x.numel() == 0) return out;
   const auto lowest = out.min().item<int64_t>(), highest = out.max().item<int64_t>();
@@ -60,8 +63,7 @@ class Once : public torch::autograd::Function<Once> {
 }  // namespace
 
 Tensor checked_integers(const Tensor& x, const std::string& what, int64_t low, const c10::SymInt& high) {
-  fail_input_if(!at::isIntegralType(x.scalar_type(), /*includeBool=*/false), what, " must be integers, got ",
-                x.scalar_type());
+  check_integers(x, what);
   static const auto op = find_operator<decltype(checked_integers_kernel)>("cortado::_checked_integers");
   return op.call(x, what, low, high);
 }

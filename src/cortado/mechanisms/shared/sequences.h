@@ -2,7 +2,7 @@
 // (torch.compile).
 #pragma once
 
-#include "cortado/primitives/common.h"
+#include "cortado/primitives/operator.h"
 
 namespace cortado {
 
@@ -10,6 +10,8 @@ namespace cortado {
 struct ScanHeads {
   c10::SymInt state, out;
 };
+
+inline ScanHeads heads_of(const Sizes& sizes) { return {sizes['S'], sizes['H']}; }
 
 // An operator's argument and its name, for messages.
 struct Named {

@@ -30,33 +30,6 @@ SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, cons
   };
 }
 
-SlotSizes check_slot_inputs(const char* op, const SlotInputs& in, std::initializer_list<Named> writes,
-                            const c10::SymInt& slots, const OptionalTensor& cu_seqlens) {
-  SlotSizes sizes{};
-  expect_shape(op, "v", in.v, {-1, -1, -1, -1});
-  const c10::SymInt batch = in.v.sym_size(0), tokens = in.v.sym_size(1);
-  expect_shape(op, "k", in.k, {batch, tokens, -1, -1});
-  const c10::SymInt width = in.k.sym_size(3);
-  expect_shape(op, "q", in.q, {batch, tokens, -1, width});
-  // The state's heads: the largest count among all that enters it, which each of the others divides.
-  c10::SymInt& most = sizes.heads.state = in.k.sym_size(2);
-  if (in.v.sym_size(2) > most) most = in.v.sym_size(2);
-  for (const auto& [name, x] : writes) {
-    expect_shape(op, name, x, {batch, tokens, -1, slots});
-    if (x.sym_size(2) > most) most = x.sym_size(2);
-  }
-  common_heads(op, {{"k", in.k.sym_size(2)}, {"v", in.v.sym_size(2)}, {"the state", most}});
-  for (const auto& [name, x] : writes) common_heads(op, {{name, x.sym_size(2)}, {"the state", most}});
-  sizes.heads.out = output_heads(op, in.q.sym_size(2), sizes.heads.state);
-  sizes.rows = packed_rows(op, cu_seqlens, batch);
-  sizes.slots = slots;
-  if (in.key_state) expect_shape(op, "key_state", *in.key_state, {sizes.rows, sizes.heads.state, slots, width});
-  if (in.value_state) {
-    expect_shape(op, "value_state", *in.value_state, {sizes.rows, sizes.heads.state, slots, in.v.sym_size(3)});
-  }
-  return sizes;
-}
-
 double slot_scale(std::optional<double> scale, const Tensor& q) {
   return scale ? *scale : 1 / std::sqrt(static_cast<double>(q.sym_size(-1).guard_int(__FILE__, __LINE__)));
 }

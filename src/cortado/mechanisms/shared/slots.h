@@ -41,14 +41,6 @@ at::ScalarType slot_operands(const Tensor& q, const Tensor& v, const c10::SymInt
 // A pass that is a gated scan: weights [B,T,Hs,M], gate [B,T,h,M] logs or none.
 SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, const OptionalTensor& cu_seqlens);
 
-// Checks q, k, v, `writes` (weights, gates: [B,T,h,M] each) and the states.
-struct SlotSizes {
-  ScanHeads heads;
-  c10::SymInt rows, slots;
-};
-SlotSizes check_slot_inputs(const char* op, const SlotInputs& in, std::initializer_list<Named> writes,
-                            const c10::SymInt& slots, const OptionalTensor& cu_seqlens);
-
 // Slots in a SequenceState: "key_state" [rows,H,M,d], "value_state" [rows,H,M,d].
 inline void declare_slots(StateLayout& layout, int64_t heads, int64_t slots, int64_t head_dim) {
   layout.scan("key_state", {heads, slots, head_dim});

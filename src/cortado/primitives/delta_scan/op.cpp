@@ -32,7 +32,8 @@ Sizes check(const Arguments& in) {
 TensorTuple<2> scan_meta(const Arguments& in) { return gated::outputs_meta(check(in), true, in.v, in.type()); }
 
 gated::ScanCall call_of(const Arguments& in) {
-  gated::ScanCall call(kName, check(in), in.q, true, in.factor(), in.type(), in.initial_state, in.cu_seqlens);
+  const Sizes sizes = check(in);  // before factor(), which looks at sizes
+  gated::ScanCall call(kName, sizes, in.q, true, in.factor(), in.type(), in.initial_state, in.cu_seqlens);
   call.form.x = in.k;
   call.form.v = in.v;
   call.form.g = gated::timed_gate(in.g, in.k.size(1));
@@ -48,8 +49,9 @@ TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTenso
                                const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                                std::optional<double> scale, bool need_gate) {
   const bool want_gate = g && need_gate;
-  const auto out =
-      gated::backward(call_of({q, k, v, beta, g, scale, initial_state, cu_seqlens}), grad_o, grad_state, want_gate);
+  const Arguments in{q, k, v, beta, g, scale, initial_state, cu_seqlens};
+  check(in).expect({{"grad_o", grad_o, "BTHV"}, {"grad_state", grad_state, "NSKV"}});
+  const auto out = gated::backward(call_of(in), grad_o, grad_state, want_gate);
   return {gradient_of(q, out.y),
           gradient_of(k, out.x),
           gradient_of(v, out.v),

@@ -19,7 +19,7 @@ at::ScalarType scan_type(const Tensor& log_a, const Tensor& b, const OptionalTen
 
 Sizes check(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial, const OptionalTensor& cu_seqlens) {
   return Sizes(kName, cu_seqlens, {{"b", b, "BTD"}, {"log_a", log_a, "BTD"}, {"initial_state", initial, "ND"}},
-               Types::kAny);
+               Types::kComplexToo);
 }
 
 // --- By the kernel, in float32. ---
@@ -211,6 +211,8 @@ Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& 
                           const Tensor& saved_h, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
                           bool reverse) {
   const NoAutocast as_given;
+  check(log_a, b, initial, cu_seqlens)
+      .expect({{"grad_h", dh, "BTD"}, {"grad_final_state", dfinal, "ND"}, {"h", saved_h, "BTD"}});
   const auto type = scan_type(log_a, b, initial);
   const Tensor start = initial ? initial->to(type) : Tensor(), logs = log_a.to(type);
   const Bounds bounds(kName, cu_seqlens, b.size(1));
@@ -241,8 +243,7 @@ constexpr const char* kRunningMax = "_running_max";
 
 Sizes check_maxima(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
                    const OptionalTensor& decay) {
-  return Sizes(kRunningMax, cu_seqlens, {{"x", x, "BTGL"}, {"decay", decay, "GL"}, {"initial", initial, "NGL"}},
-               Types::kAny);
+  return Sizes(kRunningMax, cu_seqlens, {{"x", x, "BTGL"}, {"decay", decay, "GL"}, {"initial", initial, "NGL"}});
 }
 
 // m_t = max(m_{t-1} - decay, x_t) over dim 1 of [B,T,D], m_0 = `initial` [B,D]; decay [D] or undefined (0).
@@ -281,6 +282,7 @@ PackedResult dense_maxima(const Tensors& timed, const Tensors& rows, const Tenso
 
 Maxima maxima_kernel(const Tensor& x, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
                      const OptionalTensor& decay) {
+  const at::NoGradGuard no_grad;
   const int64_t rows = check_maxima(x, initial, cu_seqlens, decay).number('N');
   const auto type = accumulation_type({x, initial, decay});
   const Tensor start =

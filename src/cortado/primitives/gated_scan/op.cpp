@@ -46,7 +46,8 @@ TensorTuple<2> scan_meta(const Arguments& in) {
 }
 
 gated::ScanCall call_of(const Arguments& in) {
-  gated::ScanCall call(kName, check(in), in.q, in.read_keys(), in.factor(), in.type(), in.initial_state, in.cu_seqlens);
+  const Sizes sizes = check(in);  // before factor(), which looks at sizes
+  gated::ScanCall call(kName, sizes, in.q, in.read_keys(), in.factor(), in.type(), in.initial_state, in.cu_seqlens);
   call.options.reverse = in.reverse;
   call.form.x = in.k;
   call.form.v = in.v;
@@ -73,8 +74,9 @@ TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTenso
                                const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                                std::string_view read, std::optional<double> scale, bool reverse, bool need_gate) {
   const bool want_gate = g && need_gate;
-  const auto out = gated::backward(call_of({q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse}),
-                                   grad_o, grad_state, want_gate);
+  const Arguments in{q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse};
+  check(in).expect({{"grad_o", grad_o, in.read_keys() ? "BTHV" : "BTHK"}, {"grad_state", grad_state, "NSKV"}});
+  const auto out = gated::backward(call_of(in), grad_o, grad_state, want_gate);
   const Tensor none = no_gradient(q);
   return {gradient_of(q, out.y),
           gradient_of(k, out.x),

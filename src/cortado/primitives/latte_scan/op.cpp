@@ -36,8 +36,7 @@ Sizes check(const LatteArguments& in) {
                 {"query", in.query, "BTqL"},
                 {"state", in.state, "NSLV"},
                 {"normalizer", in.normalizer, "NSL"},
-                {"maximum", in.maximum, "NSL"}},
-               Types::kAny);
+                {"maximum", in.maximum, "NSL"}});
 }
 
 // --- As a time_softmax and a gated_scan. ---
@@ -230,7 +229,9 @@ LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad
                         const OptionalTensor& cu_seqlens, bool softmax) {
   const NoAutocast as_given;
   const LatteArguments in{query, theta, v, softmax, state, normalizer, maximum, cu_seqlens};
-  const Sizes sizes = check(in);
+  Sizes sizes = check(in);
+  sizes.expect(
+      {{"grad_o", grad_o, "BTHV"}, {"grad_state", grad_state, "NSLV"}, {"grad_normalizer", grad_normalizer, "NSL"}});
   const OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
   const Bounds bounds(kLatteScan, v.is_cuda() ? cu_seqlens : std::nullopt, v.size(1));
   const auto on_gpu = gpu_inputs(in, bounds);

@@ -25,8 +25,7 @@ Sizes check(const ScoresArguments& in) {
                 {"q", in.q, "BTqK"},
                 {"state", in.state, "NSLK"},
                 {"normalizer", in.normalizer, "NSL"},
-                {"maximum", in.maximum, "NSL"}},
-               Types::kAny);
+                {"maximum", in.maximum, "NSL"}});
 }
 
 latent::GpuLatteInputs gpu_inputs(const ScoresArguments& in, const Bounds& bounds) {
@@ -63,7 +62,8 @@ TensorTuple<5> scores_backward(const OptionalTensor& grad_o, const OptionalTenso
                                const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
   const NoAutocast as_given;
   const ScoresArguments in{q, theta, k, state, normalizer, maximum, cu_seqlens};
-  check(in);
+  check(in).expect(
+      {{"grad_o", grad_o, "BTHL"}, {"grad_state", grad_state, "NSLK"}, {"grad_normalizer", grad_normalizer, "NSL"}});
   const Bounds bounds(kLatteScores, cu_seqlens, k.size(1));
   const auto inputs = taken(in, bounds);
   const latent::GpuLatteGradients given{

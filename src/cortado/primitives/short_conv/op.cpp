@@ -22,6 +22,11 @@ struct Arguments {
   at::ScalarType type() const { return accumulation_type({x, weight, bias, initial_state}); }
 };
 
+// The tokens before a sequence's first, or its last.
+void expect_tail(const Sizes& sizes, const char* name, const Tensor& x) {
+  expect_shape(kOp, name, x, {sizes['N'], sizes['W'] - 1, sizes['D']});
+}
+
 Sizes check(const Arguments& in) {
   fail_input_if(in.activation != "none" && !in.silu(), "[", kOp, "] activation must be \"none\" or \"silu\", got \"",
                 in.activation, "\"");
@@ -31,9 +36,7 @@ Sizes check(const Arguments& in) {
                      {"bias", in.bias, "D"},
                      {"initial_state", in.initial_state, "N*D"}});
   fail_input_if(sizes['W'] < 1, "[", kOp, "] weight must have at least one tap");
-  if (in.initial_state) {
-    expect_shape(kOp, "initial_state", *in.initial_state, {sizes['N'], sizes['W'] - 1, sizes['D']});
-  }
+  if (in.initial_state) expect_tail(sizes, "initial_state", *in.initial_state);
   return sizes;
 }
 
@@ -280,7 +283,9 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
               const OptionalTensor& cu_seqlens) {
   NoAutocast types_as_given;
   const Arguments in{x, weight, bias, activation, initial_state, cu_seqlens};
-  check(in);
+  Sizes sizes = check(in);
+  sizes.expect({{"grad_y", grad_y, "BTD"}, {"grad_state", grad_state, "N*D"}});
+  if (grad_state) expect_tail(sizes, "grad_state", *grad_state);
   const auto like = [&x](const Tensor& gradient, const OptionalTensor& input) {
     if (!input) return no_gradient(x);
     const Tensor own = gradient.to(input->scalar_type()).reshape(input->sizes()).contiguous();

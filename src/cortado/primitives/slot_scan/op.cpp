@@ -46,7 +46,8 @@ Tensor slot_timed(const Tensor& y, int64_t rows) {
 }
 
 gated::ScanCall slot_call(const SlotArguments& in) {
-  gated::ScanCall call(kSlotScan, check(in), in.q, in.read_slots(), in.factor(), in.type(), in.initial_state,
+  const Sizes sizes = check(in);  // before factor(), which looks at sizes
+  gated::ScanCall call(kSlotScan, sizes, in.q, in.read_slots(), in.factor(), in.type(), in.initial_state,
                        in.cu_seqlens);
   call.options.decay = gated::DecayKind::kFactors;
   call.options.chunk = kSlotChunk;
@@ -68,8 +69,9 @@ TensorTuple<5> slot_backward_kernel(const OptionalTensor& grad_o, const Optional
                                     const Tensor& w, const Tensor& x, const Tensor& decay,
                                     const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                                     std::string_view read, std::optional<double> scale, bool need_decay) {
-  const auto out = gated::backward(slot_call({q, w, x, decay, read, scale, initial_state, cu_seqlens}), grad_o,
-                                   grad_state, need_decay);
+  const SlotArguments in{q, w, x, decay, read, scale, initial_state, cu_seqlens};
+  check(in).expect({{"grad_o", grad_o, in.read_slots() ? "BTHV" : "BTHK"}, {"grad_state", grad_state, "NSKV"}});
+  const auto out = gated::backward(slot_call(in), grad_o, grad_state, need_decay);
   return {gradient_like(out.y, q), gradient_like(out.x, w), gradient_like(out.v, x),
           need_decay ? gradient_like(out.g, decay) : no_gradient(q),
           initial_state ? gradient_of(*initial_state, out.initial, 1) : no_gradient(q)};

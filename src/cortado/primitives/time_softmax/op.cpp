@@ -20,8 +20,7 @@ Sizes check(const Tensor& theta, const OptionalTensor& normalizer, const Optiona
             const OptionalTensor& cu_seqlens) {
   return Sizes(
       kTimeSoftmax, cu_seqlens,
-      {{"theta", theta, "BTGL"}, {"initial_normalizer", normalizer, "NGL"}, {"initial_maximum", maximum, "NGL"}},
-      Types::kAny);
+      {{"theta", theta, "BTGL"}, {"initial_normalizer", normalizer, "NGL"}, {"initial_maximum", maximum, "NGL"}});
 }
 
 // Whether the kernel computes this: float32 on the CPU.
@@ -94,6 +93,14 @@ SoftmaxParts forward_meta(const Tensor& theta, const OptionalTensor& normalizer,
 TensorTuple<2> backward(const Tensor& grad_keys, const Tensor& grad_normalizer, const Tensor& grad_last_normalizer,
                         const Tensor& keys, const Tensor& gate, const Tensor& normalizer,
                         const OptionalTensor& initial_normalizer, const OptionalTensor& cu_seqlens) {
+  const Sizes sizes(kTimeSoftmax, cu_seqlens,
+                    {{"keys", keys, "BTGL"},
+                     {"gate", gate, "BTGL"},
+                     {"normalizer", normalizer, "BTGL"},
+                     {"grad_keys", grad_keys, "BTGL"},
+                     {"grad_normalizer", grad_normalizer, "BTGL"},
+                     {"initial_normalizer", initial_normalizer, "NGL"},
+                     {"grad_last_normalizer", grad_last_normalizer, "NGL"}});
   static const auto scan_backward =
       find_operator<TensorTuple<3>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                                    const OptionalTensor&, const OptionalTensor&, bool)>(

@@ -15,10 +15,13 @@ using Options = WindowAttentionOptions;
 
 // --- Checks: shapes and types only, so that they also run on Meta and fake tensors. ---
 
-void check_extra(const Options& options, const Sizes& sizes) {
+void check_together(const Options& options) {
   fail_input_if(options.extra_k.has_value() != options.extra_v.has_value(), "[", kOp,
                 "] extra_k and extra_v must be given together");
   fail_input_if(options.extra_mask && !options.extra_k, "[", kOp, "] extra_mask needs extra_k and extra_v");
+}
+
+void check_extra(const Options& options, const Sizes& sizes) {
   if (!options.extra_k) return;
   const auto check_heads = [&](const char* name, const c10::SymInt& count) {
     fail_input_if(count < 1 || sizes['H'] % count != 0, "[", kOp, "] the heads of ", name, " (", count,
@@ -60,6 +63,7 @@ Sizes check(const Tensor& q, const Tensor& k, const Tensor& v, const Options& op
                 options.window.value_or(0));
   fail_input_if(options.softcap && !(*options.softcap > 0), "[", kOp, "] softcap must be positive, got ",
                 options.softcap.value_or(0));
+  check_together(options);
   const Sizes sizes(kOp, options.cu_seqlens,
                     {{"q", q, "BIqK"},
                      {"k", k, "BJhK"},
@@ -118,7 +122,13 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
               const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& row_max, const Tensor& denominator,
               const Options& options) {
   NoAutocast types_as_given;
-  check(q, k, v, options);
+  check(q, k, v, options)
+      .expect({{"grad_o", grad_o, "BIHV"},
+               {"grad_lse", grad_lse, "BIH"},
+               {"grad_row_max", grad_row_max, "BIH"},
+               {"o", o, "BIHV"},
+               {"row_max", row_max, "BIH"},
+               {"denominator", denominator, "BIH"}});
   const BlockedOutputs outputs{o, {}, row_max, denominator};
   if (!grad_row_max && window::gpu_takes(q, k, v, options)) {
     const BlockedGradients grads =
