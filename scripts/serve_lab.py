@@ -61,7 +61,9 @@ def teach_to_chat(run):
     special["chat"] = {"name": "chatml", "system": ""}
     settings = {"format": "cortado tokenizer", "version": 1, "kind": "bpe", "vocabulary": 256, "unknown": None}
     settings |= {"byte_fallback": False, "fuse_unknown": False, "ignore_merges": False, "normalizer": [], "added": []}
-    settings |= {"pre_tokenizer": [{"type": "bytes"}], "decoder": [{"type": "bytes"}], "special": special}
+    # Words, of which a large text has millions, as the tokenizers of large models have them.
+    words = {"type": "split", "pattern": {"regex": "\\s?\\S+|\\s"}, "behavior": "isolated", "invert": False}
+    settings |= {"pre_tokenizer": [words, {"type": "bytes"}], "decoder": [{"type": "bytes"}], "special": special}
     (run / "tokenizer" / "pieces.json").write_text(pieces)
     (run / "tokenizer" / "tokenizer.json").write_text(json.dumps(settings | {"pieces_hash": f"{checksum:016x}"}))
 

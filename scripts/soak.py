@@ -2,11 +2,11 @@
 """Keeps `cortado serve` busy with 32 clients of good and bad manners, and checks that nothing of it stays.
 
 It starts the server itself, on 127.0.0.1 with a byte model trained for a second. In turns, the clients ask for whole
-answers, streams and conversations, hang up in the middle, leave connections half open, read slowly or not at all, send
-bad JSON, oversized bodies and wrong keys; then every answer that was finished is asked for again, alone. Wrong are: a
-crash; a good request that gets no good answer; an answer that is another one when it is asked for alone; a row that
-stays behind (/metrics); memory (VmRSS) that has grown by more than 2 % between the first quarter after the warm-up and
-the last. Exit code 1 then.
+answers, streams and conversations, hang up in the middle, leave connections half open, read slowly or not at all,
+send bad JSON, oversized bodies, texts of megabytes (refused, and answered) and wrong keys; then every answer that was
+finished is asked for again, alone. Wrong are: a crash; a good request that gets no good answer; an answer that is
+another one when it is asked for alone; a row that stays behind (/metrics); memory (VmRSS) that has grown by more than
+2 % between the first quarter after the warm-up and the last. Exit code 1 then.
 
 Examples:
     scripts/soak.py                                   # ten minutes
@@ -25,9 +25,9 @@ import threading
 import time
 
 from serve_lab import PROGRAM, Server, fail, show, train
-from soak_clients import BODY_LIMIT, Client, texts_of_whole
+from soak_clients import BODY_LIMIT, PROMPT_LIMIT, Client, texts_of_whole
 
-LIMITS = f"--max-rows 8 --max-waiting 40 --max-body {BODY_LIMIT} --max-answer 2000"
+LIMITS = f"--max-rows 8 --max-waiting 40 --max-body {BODY_LIMIT} --max-prompt {PROMPT_LIMIT} --max-answer 2000"
 LIMITS += " --cache-bytes 8000000 --store-bytes 2000000 --max-connections 96"
 LOAD = 15  # seconds of load, then the answers are asked for again
 WARM_UP = 0.25  # of the whole time

@@ -13,7 +13,8 @@ from serve_lab import KEY
 WORDS = (
     "speak hear citizen corn gods know chief enemy people price good poor rich lean misery revenge bread thirst".split()
 )
-BODY_LIMIT = 1 << 16  # --max-body
+BODY_LIMIT = 1 << 22  # --max-body
+PROMPT_LIMIT = 20_000  # --max-prompt
 HEAD = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
 PATIENCE = 120  # seconds for any answer
 
@@ -63,7 +64,9 @@ class Client(threading.Thread):
             self.half_open: 3,
             self.slow: 3,
             self.bad_json: 3,
-            self.oversized: 2,
+            self.oversized: 1,
+            self.too_long: 1,
+            self.large: 1,
             self.wrong_key: 2,
             self.deaf: 2,
         }
@@ -227,6 +230,28 @@ class Client(threading.Thread):
         except OSError:  # hung up while it was still being sent: its right
             return
         self.expect(reply, 413)
+        connection.close()
+
+    def too_long(self):
+        """A text of more tokens than the server reads, which it is to find out without reading all of it."""
+        text = " ".join(self.chance.choices(WORDS, k=3)) + " "
+        text *= self.chance.randrange(PROMPT_LIMIT, BODY_LIMIT - 1000) // len(text)
+        path, body = self.chance.choice(
+            [
+                ("/v1/completions", {"prompt": text}),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+                ("/v1/responses", {"input": text}),
+            ]
+        )
+        connection, reply = self.send(path, body | {"max_output_tokens" if "input" in body else "max_tokens": 4})
+        self.expect(reply, 400)
+        connection.close()
+
+    def large(self):
+        """A good request that leaves much behind."""
+        text = self.words(80) * (BODY_LIMIT // 1000)
+        connection, reply = self.send("/tokenize", {"prompt": text})
+        self.expect(reply, 200)
         connection.close()
 
     def wrong_key(self):

@@ -247,8 +247,7 @@ def test_bodies_that_are_none(server, body):
 
 def test_paths_and_methods(server):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
-    for method, path in (("GET", "/v1/completions"), ("POST", "/v1/models"), ("PUT", "/tokenize"), ("GET", "/v1"),
-                         ("DELETE", "/health"), ("GET", "/../etc/passwd"), ("GET", "/v1/models/a%2Fb")):  # fmt: skip
+    for method, path in (("GET", "/v1"), ("GET", "/../etc/passwd"), ("GET", "/v1/models/a%2Fb")):
         connection.request(method, path)
         reply = connection.getresponse()
         error = json.loads(reply.read())["error"]

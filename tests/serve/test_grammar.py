@@ -1,7 +1,9 @@
 """Answers that are held to JSON and to schemas, by OpenAI's own Python package."""
 
+import datetime
 import enum
 import json
+import typing
 
 import jsonschema
 import openai
@@ -158,7 +160,9 @@ def test_scores_are_the_models_own(client):
         ({"schema": {"type": "string", "pattern": "(((("}}, "schema"),
         ({"schema": {"type": "string", "format": 5}}, "schema"),
         ({"schema": {"$ref": "#/$defs/none"}}, "schema"),
-        ({"schema": {"type": "array", "uniqueItems": True}}, "schema"),
+        ({"schema": {"type": "array", "contains": {"type": "null"}}}, "schema"),
+        ({"schema": {"type": "object", "required": ["a"], "additionalProperties": False}}, "schema"),
+        ({"schema": {"type": "string", "pattern": "^(?!a)"}}, "schema"),
         ({"schema": {"type": "string", "minLength": 10**9}}, "schema"),
         ({"colour": "red"}, "colour"),
     ],
@@ -173,6 +177,74 @@ def test_what_is_wrong_is_said(client, change, param):
     with pytest.raises(openai.BadRequestError) as error:
         client.responses.create(model="smollm2", input="a", text={"format": {"type": "json_schema", **named}})
     assert error.value.param == "text.format." + param
+
+
+CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer", "maximum": 9}}}
+DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "good": {"type": "boolean"}}, "required": ["good"]}
+
+
+def sized(limits):
+    return {"type": "object", "properties": {"it": limits}, "required": ["it"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a", "not among them"]},
+        sized({"type": "string", "pattern": '^"[a-z ]{3,8}"$'}),
+        sized({"type": "string", "pattern": "^[a-z]+\\\\\\\\[a-z]+$", "maxLength": 12}),
+        sized({"type": "string", "pattern": "^[A-Z][a-z]*\\n?[^a-z]$", "minLength": 3, "maxLength": 9}),
+        sized({"type": ["string", "null"], "pattern": "^é+.$", "maxLength": 5}),
+        sized({"type": "array", "items": {"type": "string", "maxLength": 9}, "uniqueItems": True, "minItems": 2, "maxItems": 5}),
+        sized({"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True, "minItems": 3}),
+        sized({"type": "integer"}),
+        {"oneOf": [CAT, DOG], "discriminator": {"propertyName": "kind"}},
+        {"minimum": 7},
+    ],
+    ids=range(10),
+)
+def test_drawn_answers_fit(client, schema):
+    """From a model that would write something else, at a temperature at which it would not write anything twice."""
+    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    reply = client.chat.completions.create(
+        model="smollm2", messages=ASK, response_format=form, max_tokens=150, temperature=1.5, n=4, seed=1
+    )
+    ended = [choice.message.content for choice in reply.choices if choice.finish_reason == "stop"]
+    assert ended
+    for text in ended:
+        value = json.loads(text)
+        jsonschema.validate(value, schema)
+        assert text == json.dumps(value, ensure_ascii=False) or any(c in text for c in ".eE\\")  # as Python writes it
+
+
+class Cat(pydantic.BaseModel):
+    kind: typing.Literal["cat"] = "cat"
+    lives: int
+
+
+class Dog(pydantic.BaseModel):
+    kind: typing.Literal["dog"]
+    tricks: set[Kind]
+
+
+class Household(pydantic.BaseModel):
+    pet: Cat | Dog = pydantic.Field(discriminator="kind")
+    names: frozenset[typing.Annotated[str, pydantic.Field(pattern="^[a-z]+$", max_length=8)]] = pydantic.Field(max_length=3)
+    born: datetime.date
+
+
+def test_discriminated_unions_and_sets_are_parsed(client):
+    for strict in (True, False):
+        named = {"name": "home", "strict": strict, "schema": Household.model_json_schema()}
+        reply = client.chat.completions.create(
+            model="smollm2", messages=ASK, response_format={"type": "json_schema", "json_schema": named}, max_tokens=200,
+            n=4, temperature=1.2, seed=2,
+        )  # fmt: skip
+        ended = [choice.message.content for choice in reply.choices if choice.finish_reason == "stop"]
+        assert ended
+        for text in ended:
+            home = Household.model_validate_json(text)
+            assert len(json.loads(text)["names"]) == len(home.names)
 
 
 # Small schemas of which a grammar becomes large: they are refused, or compiled in a time that others can wait.

@@ -1,5 +1,6 @@
 """Limits of `cortado serve` that clients could go around, and what ends when the server ends."""
 
+import concurrent.futures
 import gzip
 import json
 import pathlib
@@ -112,3 +113,42 @@ def test_nobody_but_the_engine_keeps_threads_that_compute(start_server, talker, 
         others = 2 + connections  # the program's first, the listening one, and one for each connection
         found = len(list(pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()))
         assert found <= engines + libtorchs + others
+
+
+def resident_mib(server):
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1024
+
+
+def test_large_bodies_leave_no_memory_behind(start_server, talker):
+    """Refused and answered ones, in the threads of many connections, each of which would keep what it once needed."""
+    words = "a b c d " * 400_000
+    asked = [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": words}], "max_tokens": 1}, 400),
+        ("/v1/responses", {"input": words, "max_output_tokens": 1}, 400),
+        ("/v1/completions", {"prompt": words, "max_tokens": 1}, 400),
+        ("/tokenize", {"prompt": words[:800_000]}, 200),
+    ]
+    with start_server(talker, "--weights", "int8", "--max-prompt", 1000) as server:
+        assert server.post("/v1/completions", {"prompt": "a b c", "max_tokens": 1})[0] == 200
+        before = resident_mib(server)
+        with concurrent.futures.ThreadPoolExecutor(8) as clients:
+            for (_, _, status), (found, reply) in zip(
+                asked * 6, clients.map(lambda it: server.post(*it[:2]), asked * 6), strict=True
+            ):
+                assert found == status, str(reply)[:300]
+                assert status == 200 or reply["error"]["code"] == "context_length_exceeded"
+        end = time.monotonic() + 60
+        while resident_mib(server) > before + 40:
+            assert time.monotonic() < end, f"{before:.0f} MiB before, {resident_mib(server):.0f} MiB after"
+            time.sleep(0.1)
+
+
+def test_a_text_that_is_far_too_long_is_not_read_to_its_end(start_server, talker):
+    with start_server(talker, "--weights", "int8", "--max-prompt", 1000) as server:
+        status, reply = server.post("/v1/completions", {"prompt": "a b c d " * 100_000, "max_tokens": 1})
+        assert status == 400 and "of 800000 bytes has more than 1000 tokens" in reply["error"]["message"]
+        # Many bytes are few tokens where they are spaces.
+        spaces = server.post("/tokenize", {"prompt": " " * 30_000})[1]["count"]
+        assert spaces < 1000
+        assert server.post("/v1/completions", {"prompt": " " * 30_000, "max_tokens": 1})[0] == 200

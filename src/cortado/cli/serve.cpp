@@ -1,5 +1,6 @@
 // cortado serve: models over HTTP, as OpenAI's API has it.
 #include <malloc.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -165,14 +166,14 @@ bool wait_for(const std::atomic<bool>& over, double seconds) {
   return over;
 }
 
-// Gives back what lies free between what is in use, soon after the last answer and now and then before: of states and
-// answers of all sizes that come and go, it becomes more for hours.
-void tidy_until(const std::function<bool()>& over, const Engine& engine) {
+// Gives back what lies free between what is in use, soon after the last answer or large body and now and then before:
+// of states, answers and bodies of all sizes that come and go, it becomes more for hours.
+void tidy_until(const std::function<bool()>& over, const Engine& engine, HttpServer& server) {
   bool untidy = false;
   for (Stopwatch tidied, quiet; !over();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     const Engine::Load load = engine.load();
-    if (load.waiting + load.reading + load.writing > 0) {
+    if (server.take_large_bodies() || load.waiting + load.reading + load.writing > 0) {
       untidy = true;
       quiet = Stopwatch();
     }
@@ -192,7 +193,7 @@ void serve(Engine& engine, HttpServer& server, double drain_seconds) {
     server.listen();
     over = true;
   });
-  tidy_until([&] { return interrupt_requested() || over; }, engine);
+  tidy_until([&] { return interrupt_requested() || over; }, engine, server);
   if (!interrupt_requested()) {
     listening.join();
     throw Failure("[serve] no more connections can be taken");
@@ -214,12 +215,14 @@ void serve(Engine& engine, HttpServer& server, double drain_seconds) {
 }
 
 void run_serve(ServeCommand& command) {
+  ::umask(S_IRWXG | S_IRWXO);  // what it keeps are conversations: files of nobody else's
+#ifdef __GLIBC__
+  ::mallopt(M_ARENA_MAX, 1);  // one heap for all threads: of other ones the end, of up to 64 MiB, is never given back
+#endif
   const auto models = models_of(command);
   if (!command.key_file.empty()) command.http.keys = read_keys(command.key_file);
   command.http.page = command.page.empty() ? built_in_page() : read_page(command.page);
-  command.http.log = command.log == "json"   ? HttpOptions::Log::kJson
-                     : command.log == "none" ? HttpOptions::Log::kNone
-                                             : HttpOptions::Log::kText;
+  command.http.log = command.log == "json" ? LogForm::kJson : command.log == "none" ? LogForm::kNone : LogForm::kText;
   const auto served = std::async(std::launch::async, open_all, models).get();
   catch_interrupts();
   Engine engine(served, command.engine);

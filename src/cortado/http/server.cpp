@@ -1,12 +1,13 @@
 #include "cortado/http/server.h"
 
 #include <ATen/Parallel.h>
-#include <httplib.h>
 #include <omp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <ctime>
 #include <iostream>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -14,6 +15,9 @@
 #include "cortado/base/human.h"
 #include "cortado/base/stopwatch.h"
 #include "cortado/base/version.h"
+#include "cortado/http/access.h"
+#include "cortado/http/connection.h"
+#include "cortado/http/log.h"
 #include "cortado/serve/inspect.h"
 
 namespace cortado {
@@ -21,6 +25,7 @@ namespace cortado {
 namespace {
 
 constexpr const char* kJson = "application/json";
+constexpr int kHungUp = 499;  // as nginx has it: nobody is there to read it, but the log tells it
 
 // The threads of the connections. What one of them computes (a state is copied) it computes alone: see open_all of
 // cli/serve.cpp.
@@ -40,36 +45,6 @@ class Workers : public httplib::ThreadPool {
 constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-// In a time that does not tell how much of it is right.
-bool same_secret(const std::string& given, const std::string& secret) {
-  unsigned difference = given.size() == secret.size() ? 0 : 1;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const auto other = static_cast<unsigned char>(secret.empty() ? 0 : secret[i % secret.size()]);
-    difference |= static_cast<unsigned>(static_cast<unsigned char>(given[i]) ^ other);
-  }
-  return difference == 0;
-}
-
-std::string time_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
-// What a path is counted as: not every word that a client sends.
-std::string known_path(const std::string& path) {
-  if (path.starts_with("/v1/models/")) return "/v1/models/NAME";
-  if (path.starts_with("/v1/responses/")) return "/v1/responses/ID";
-  static const std::vector<std::string> kPaths = {"/v1/models",      "/v1/completions", "/v1/chat/completions",
-                                                  "/v1/responses",   "/tokenize",       "/detokenize",
-                                                  "/tokenizer_info", "/health",         "/metrics",
-                                                  "/v1/inspect"};
-  return std::find(kPaths.begin(), kPaths.end(), path) == kPaths.end() ? "other" : path;
-}
 
 void reply(httplib::Response& response, int status, const Json& json) {
   response.status = status;
@@ -102,12 +77,29 @@ WireError wire_error(const std::exception_ptr& error) {
   }
 }
 
-Json body_of(const std::string& body) {
+// What went wrong here, and not with what was asked.
+void note_failure(const WireError& error) {
+  if (error.status() >= 500 && error.status() != 503) Connection::current().failure = error.what();
+}
+
+// A text that is gone once it has been read: an answer may take long.
+Json body_of(std::string&& given) {
+  const std::string body = std::move(given);
   try {
     return parse_json(body, "body");
   } catch (const InputError& error) {
     throw WireError(400, error.what());
   }
+}
+
+// Every body is JSON, whatever it is called: curl calls what it sends a form. What cannot be is refused by its name.
+std::optional<WireError> other_type(const httplib::Request& request) {
+  const std::string type = request.get_header_value("Content-Type");
+  for (const char* other : {"multipart/", "image/", "audio/", "video/"}) {
+    if (strncasecmp(type.c_str(), other, std::strlen(other)) != 0) continue;
+    return WireError(415, concat("the body must be JSON (application/json), not ", type.substr(0, type.find(';'))));
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -116,37 +108,46 @@ struct HttpServer::Implementation {
   Engine& engine;
   Responses& responses;
   HttpOptions options;
-  httplib::Server server;
+  Listener server;
   int port = 0;
+  std::vector<std::pair<std::regex, std::string>> methods = {};  // of every path
+  Access access{options};
+  RequestLog log{engine.metrics(), options.log};
   Inspector inspector{engine, options.limits};
 
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
-  using BodyHandler = std::function<void(const httplib::Request&, httplib::Response&, const std::string& body)>;
+  using BodyHandler = std::function<void(const httplib::Request&, httplib::Response&, std::string body)>;
 
   Handler guarded(const Handler& handler) {
     return [handler](const httplib::Request& request, httplib::Response& response) {
       try {
         handler(request, response);
       } catch (...) {
-        reply(response, wire_error(std::current_exception()));
+        const WireError error = wire_error(std::current_exception());
+        note_failure(error);
+        reply(response, error);
       }
     };
   }
-  void get(const char* path, const Handler& handler) { server.Get(path, guarded(handler)); }
-  void remove(const char* path, const BodyHandler& handler) { server.Delete(path, with_body(handler)); }
-  void post(const char* path, const BodyHandler& handler) { server.Post(path, with_body(handler)); }
+  void get(const char* path, const Handler& handler) {
+    methods.emplace_back(path, "GET");
+    server.Get(path, guarded(handler));
+  }
+  void remove(const char* path, const BodyHandler& handler) {
+    methods.emplace_back(path, "DELETE");
+    server.Delete(path, with_body(handler));
+  }
+  void post(const char* path, const BodyHandler& handler) {
+    methods.emplace_back(path, "POST");
+    server.Post(path, with_body(handler));
+  }
   httplib::Server::HandlerWithContentReader with_body(const BodyHandler& handler);
   std::string whole_body(const httplib::ContentReader& read, const httplib::Response& response, bool wanted) const;
 
   httplib::Server::HandlerResponse before(const httplib::Request& request, httplib::Response& response) const;
-  std::optional<WireError> refusal(const httplib::Request& request) const;
-  bool allowed_host(const httplib::Request& request) const;
-  bool allowed_origin(const httplib::Request& request) const;
-  bool has_key(const httplib::Request& request) const;
-  void allow_origin(const httplib::Request& request, httplib::Response& response) const;
-  void log(const httplib::Request& request, const httplib::Response& response);
-  void answer(const std::string& bytes, httplib::Response& response, bool chat);
-  void respond(const std::string& bytes, httplib::Response& response);
+  void answer(std::string bytes, httplib::Response& response, bool chat);
+  void respond(std::string bytes, httplib::Response& response);
+  [[noreturn]] void refuse_method(const httplib::Request& request, httplib::Response& response) const;
   void health(httplib::Response& response) const;
   std::string metrics() const;
   void add_endpoints();
@@ -162,10 +163,11 @@ httplib::Server::HandlerWithContentReader HttpServer::Implementation::with_body(
   return [this, handler](const httplib::Request& request, httplib::Response& response,
                          const httplib::ContentReader& read) {
     guarded([&](const httplib::Request& it, httplib::Response& its) {
-      const auto refused = refusal(it);
-      const std::string body = whole_body(read, its, !refused);
+      auto refused = access.refusal(it);
+      if (!refused) refused = other_type(it);
+      std::string body = whole_body(read, its, !refused);
       if (refused) throw *refused;
-      handler(it, its, body);
+      handler(it, its, std::move(body));
     })(request, response);
   };
 }
@@ -176,6 +178,7 @@ std::string HttpServer::Implementation::whole_body(const httplib::ContentReader&
   size_t size = 0;
   const bool whole = read([&](const char* bytes, size_t count) {
     size += count;
+    Connection::current().bytes = size;
     const bool fits = size <= static_cast<size_t>(options.body_bytes);
     if (fits && wanted) body.append(bytes, count);
     return fits;
@@ -184,68 +187,11 @@ std::string HttpServer::Implementation::whole_body(const httplib::ContentReader&
   if (size > static_cast<size_t>(options.body_bytes) || response.status == 413) {
     throw WireError(413, "the request is larger than this server takes");
   }
-  if (!whole) throw WireError(400, "the request ended before its body");
+  if (response.status == 415) {
+    throw WireError(415, "the body is packed in a way that this server does not know (Content-Encoding)");
+  }
+  if (!whole && wanted) throw WireError(400, "the request ended before its body");
   return body;
-}
-
-// A name that a page's author can let point to this machine makes a browser here take the server for the page's own:
-// who listens at home alone is called by home's names alone.
-bool HttpServer::Implementation::allowed_host(const httplib::Request& request) const {
-  const std::string given = request.get_header_value("Host");
-  const auto is_home = [](const std::string& name) {
-    return name == "127.0.0.1" || name == "localhost" || name == "::1" || name == "[::1]";
-  };
-  if (!is_home(options.host) || given.empty()) return true;
-  const size_t colon = given.rfind(':');
-  const bool port = colon != std::string::npos && given.find(']', colon) == std::string::npos;
-  return is_home(port ? given.substr(0, colon) : given);
-}
-
-bool HttpServer::Implementation::allowed_origin(const httplib::Request& request) const {
-  const std::string origin = request.get_header_value("Origin");
-  if (origin.empty() || options.cors == "*" || origin == options.cors) return true;
-  const std::string host = request.get_header_value("Host");
-  return origin == "http://" + host || origin == "https://" + host;
-}
-
-bool HttpServer::Implementation::has_key(const httplib::Request& request) const {
-  if (options.keys.empty()) return true;
-  const std::string given = request.get_header_value("Authorization");
-  bool found = false;
-  for (const auto& key : options.keys) found |= same_secret(given, "Bearer " + key);
-  return found;
-}
-
-// Whether a caller is turned away.
-std::optional<WireError> HttpServer::Implementation::refusal(const httplib::Request& request) const {
-  if (!allowed_host(request)) {
-    return WireError(403, "this server listens at home alone: a proxy must call it by 127.0.0.1 or localhost", "",
-                     "host_not_allowed");
-  }
-  // A page of another origin could otherwise make a browser here call a server that only listens at home.
-  if (!allowed_origin(request)) {
-    return WireError(403, "pages of this origin may not call: --cors allows one", "", "origin_not_allowed");
-  }
-  const bool open = request.path == "/health" || (request.method == "GET" && options.page.contains(request.path));
-  if (open || request.method == "OPTIONS" || has_key(request)) return std::nullopt;
-  return WireError(401, "the API key is missing or wrong", "", "invalid_api_key");
-}
-
-// What a browser asks before a page of the origin that --cors names may call: it may send whatever it wants to.
-void HttpServer::Implementation::allow_origin(const httplib::Request& request, httplib::Response& response) const {
-  response.set_header("Access-Control-Allow-Origin", options.cors);
-  response.set_header("Access-Control-Expose-Headers", "*");
-  if (request.method != "OPTIONS") return;
-  const auto echo = [&](const char* asked, const char* allowed, const char* fallback) {
-    const std::string wanted = request.get_header_value(asked);
-    response.set_header(allowed, wanted.empty() ? fallback : wanted);
-  };
-  echo("Access-Control-Request-Headers", "Access-Control-Allow-Headers", "Authorization, Content-Type");
-  echo("Access-Control-Request-Method", "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
-  if (request.has_header("Access-Control-Request-Private-Network")) {
-    response.set_header("Access-Control-Allow-Private-Network", "true");
-  }
-  response.set_header("Access-Control-Max-Age", "600");
 }
 
 // Before anything is read; those that may have a body are looked at when it is (with_body).
@@ -253,10 +199,10 @@ httplib::Server::HandlerResponse HttpServer::Implementation::before(const httpli
                                                                     httplib::Response& response) const {
   using Handled = httplib::Server::HandlerResponse;
   response.set_header("X-Content-Type-Options", "nosniff");
-  if (!options.cors.empty()) allow_origin(request, response);
+  if (!options.cors.empty()) access.allow_origin(request, response);
   static const std::set<std::string> kWithBody = {"POST", "PUT", "PATCH", "DELETE"};
   if (kWithBody.contains(request.method)) return Handled::Unhandled;
-  if (const auto refused = refusal(request)) {
+  if (const auto refused = access.refusal(request)) {
     reply(response, *refused);
     return Handled::Handled;
   }
@@ -265,46 +211,25 @@ httplib::Server::HandlerResponse HttpServer::Implementation::before(const httpli
   return Handled::Handled;
 }
 
-// Outside of what the library guards.
-void HttpServer::Implementation::log(const httplib::Request& request, const httplib::Response& response) {
-  try {
-    engine.metrics().count("cortado_requests_total", 1,
-                           concat("path=\"", known_path(request.path), "\",status=\"", response.status, "\""));
-    if (options.log == HttpOptions::Log::kNone) return;
-    const Json line = {{"time", time_now()},
-                       {"client", request.remote_addr},
-                       {"method", request.method},
-                       {"path", request.path},
-                       {"status", response.status}};
-    const std::string text = options.log == HttpOptions::Log::kJson
-                                 ? dump(line)
-                                 : concat(line["time"].get<std::string>(), " ", request.remote_addr, " ",
-                                          request.method, " ", dump(request.path), " ", response.status);
-    std::clog << text + "\n" << std::flush;
-  } catch (const std::exception&) {  // a line is missing
-  }
-}
-
-// Through a content provider, for nothing else tells that a client has hung up. `write_all` gets what writes bytes, and
-// whether there is still a reader; `failed` says in the answer's form what went wrong in its middle.
+// A stream, through a content provider. `write_all` gets what writes bytes, and whether there is still a reader. What
+// goes wrong in its middle it says in the answer's form, for the status has been sent.
 template <typename WriteAll>
-void provide(httplib::Response& response, bool stream, const WriteAll& write_all) {
-  if (stream) response.set_header("Cache-Control", "no-cache");
-  response.set_chunked_content_provider(
-      stream ? "text/event-stream" : kJson, [write_all, stream](size_t, httplib::DataSink& sink) {
-        const auto write = [&](const std::string& bytes) {
-          return sink.is_writable() && (bytes.empty() || sink.write(bytes.data(), bytes.size()));
-        };
-        try {
-          if (!write_all(write)) return false;
-        } catch (...) {
-          // The status has been sent: what is no stream breaks off, so that nobody takes an error for an answer.
-          if (!stream) return false;
-          write("data: " + dump(wire_error(std::current_exception()).body()) + "\n\n");
-        }
-        sink.done();
-        return true;
-      });
+void stream(httplib::Response& response, const WriteAll& write_all) {
+  response.set_header("Cache-Control", "no-cache");
+  response.set_chunked_content_provider("text/event-stream", [write_all](size_t, httplib::DataSink& sink) {
+    const auto write = [&](const std::string& bytes) {
+      return sink.is_writable() && (bytes.empty() || sink.write(bytes.data(), bytes.size()));
+    };
+    try {
+      if (!write_all(write)) return false;
+    } catch (...) {
+      const WireError error = wire_error(std::current_exception());
+      note_failure(error);
+      write("data: " + dump(error.body()) + "\n\n");
+    }
+    sink.done();
+    return true;
+  });
 }
 
 // Fields that nobody here knows are not looked at, and are said.
@@ -318,39 +243,66 @@ void tell_unknown(httplib::Response& response, const std::vector<std::string>& f
   if (!names.empty()) response.set_header("X-Ignored-Fields", names);
 }
 
-void HttpServer::Implementation::answer(const std::string& bytes, httplib::Response& response, bool chat) {
-  const Json body = body_of(bytes);
-  Call call = chat ? read_chat(body, engine, options.limits) : read_completion(body, engine, options.limits);
-  const bool stream = call.stream;
-  tell_unknown(response, call.unknown);
-  const auto its = std::make_shared<Reply>(std::move(call), engine);
-  provide(response, stream, [its](const Reply::Write& write) { return its->write_all(write); });
+// An answer that comes as a whole: its status is known once it is there.
+template <typename WriteAll>
+void send_whole(httplib::Response& response, const WriteAll& write_all) {
+  const Connection& connection = Connection::current();
+  std::string bytes;
+  const bool there = write_all([&](const std::string& more) {
+    bytes += more;
+    return connection.has_client();
+  });
+  if (!there) return reply(response, {kHungUp, "the client has hung up"});
+  response.set_content(std::move(bytes), kJson);
 }
 
-void HttpServer::Implementation::respond(const std::string& bytes, httplib::Response& response) {
-  const auto made = responses.create(body_of(bytes));
+void HttpServer::Implementation::answer(std::string bytes, httplib::Response& response, bool chat) {
+  Call call = [&] {
+    const Json body = body_of(std::move(bytes));
+    return chat ? read_chat(body, engine, options.limits) : read_completion(body, engine, options.limits);
+  }();
+  const bool streams = call.stream;
+  tell_unknown(response, call.unknown);
+  const auto its = std::make_shared<Reply>(std::move(call), engine);
+  const auto write_all = [its](const Reply::Write& write) { return its->write_all(write); };
+  streams ? stream(response, write_all) : send_whole(response, write_all);
+}
+
+void HttpServer::Implementation::respond(std::string bytes, httplib::Response& response) {
+  const auto made = responses.create(body_of(std::move(bytes)));
   tell_unknown(response, made->unknown());
   if (made->in_background()) {
     reply(response, 200, made->object());
-    return responses.run_in_background(made);
+    return responses.run_in_background(made, [this](const auto& why) { log.failed("/v1/responses", why); });
   }
-  provide(response, made->streams(), [made](const Reply::Write& write) {
+  if (!made->streams()) {
+    return send_whole(response, [made](const Reply::Write& write) {
+      return made->make([&](const Json&) { return write(""); }) && write(dump(made->object()));
+    });
+  }
+  stream(response, [made](const Reply::Write& write) {
     const bool there = made->make([&](const Json& event) {
       if (event.is_null()) return write("");
       return write(concat("event: ", event.at("type").get<std::string>(), "\ndata: ", dump(event), "\n\n"));
     });
-    return there && (made->streams() || write(dump(made->object())));
+    Connection::current().failure = made->failure();
+    return there;
   });
 }
 
+// What is not well is told by the status, so that a proxy goes elsewhere.
 void HttpServer::Implementation::health(httplib::Response& response) const {
   const auto load = engine.load();
-  reply(response, load.ending ? 503 : 200,  // so that a proxy goes elsewhere
-        {{"status", load.ending ? "ending" : "ok"},
+  const bool store = responses.has_store();
+  reply(response, load.ending || !store ? 503 : 200,
+        {{"status", load.ending ? "ending"
+                    : store     ? "ok"
+                                : "store lost"},
          {"version", kVersion},
          {"waiting", load.waiting},
          {"reading", load.reading},
-         {"writing", load.writing}});
+         {"writing", load.writing},
+         {"store", store ? "ok" : "lost"}});
 }
 
 std::string HttpServer::Implementation::metrics() const {
@@ -368,22 +320,22 @@ void HttpServer::Implementation::add_endpoints() {
   using httplib::Request;
   using httplib::Response;
   post("/v1/completions",
-       [this](const Request&, Response& response, const std::string& body) { answer(body, response, false); });
+       [this](const Request&, Response& response, std::string body) { answer(std::move(body), response, false); });
   post("/v1/chat/completions",
-       [this](const Request&, Response& response, const std::string& body) { answer(body, response, true); });
+       [this](const Request&, Response& response, std::string body) { answer(std::move(body), response, true); });
   get("/v1/models", [this](const Request&, Response& response) { reply(response, 200, models_list(engine)); });
   get("/v1/models/(.+)", [this](const Request& request, Response& response) {
     const size_t model = find_model({{"model", request.matches[1].str()}}, engine);
     reply(response, 200, model_entry(engine.models()[model]));
   });
-  post("/tokenize", [this](const Request&, Response& response, const std::string& body) {
-    reply(response, 200, tokenize(body_of(body), engine, options.limits));
+  post("/tokenize", [this](const Request&, Response& response, std::string body) {
+    reply(response, 200, tokenize(body_of(std::move(body)), engine, options.limits));
   });
-  post("/detokenize", [this](const Request&, Response& response, const std::string& body) {
-    reply(response, 200, detokenize(body_of(body), engine, options.limits));
+  post("/detokenize", [this](const Request&, Response& response, std::string body) {
+    reply(response, 200, detokenize(body_of(std::move(body)), engine, options.limits));
   });
-  post("/v1/inspect", [this](const Request&, Response& response, const std::string& body) {
-    reply(response, 200, inspector.inspect(body_of(body)));
+  post("/v1/inspect", [this](const Request&, Response& response, std::string body) {
+    reply(response, 200, inspector.inspect(body_of(std::move(body))));
   });
   get("/tokenizer_info", [this](const Request& request, Response& response) {
     reply(response, 200, tokenizer_info(request.get_param_value("model"), engine));
@@ -398,13 +350,13 @@ void HttpServer::Implementation::add_responses() {
   using httplib::Response;
   constexpr const char* kOne = "/v1/responses/([^/]+)";
   post("/v1/responses",
-       [this](const Request&, Response& response, const std::string& body) { respond(body, response); });
+       [this](const Request&, Response& response, std::string body) { respond(std::move(body), response); });
   get(kOne,
       [this](const Request& request, Response& response) { reply(response, 200, responses.get(request.matches[1])); });
-  remove(kOne, [this](const Request& request, Response& response, const std::string&) {
+  remove(kOne, [this](const Request& request, Response& response, const std::string& /*body*/) {
     reply(response, 200, responses.remove(request.matches[1]));
   });
-  post("/v1/responses/([^/]+)/cancel", [this](const Request& request, Response& response, const std::string&) {
+  post("/v1/responses/([^/]+)/cancel", [this](const Request& request, Response& response, const std::string& /*body*/) {
     reply(response, 200, responses.cancel(request.matches[1]));
   });
   get("/v1/responses/([^/]+)/input_items", [this](const Request& request, Response& response) {
@@ -417,7 +369,7 @@ void HttpServer::Implementation::add_responses() {
 void HttpServer::Implementation::add_page() {
   server.Get("/.*", guarded([this](const httplib::Request& request, httplib::Response& response) {
                const auto file = options.page.find(request.path);
-               if (file == options.page.end()) throw WireError(404, concat("there is no GET ", request.path));
+               if (file == options.page.end()) refuse_method(request, response);
                response.set_header("Content-Security-Policy", kPagePolicy);
                response.set_header("Referrer-Policy", "no-referrer");
                response.set_header("Cache-Control", "no-cache");
@@ -425,11 +377,22 @@ void HttpServer::Implementation::add_page() {
              }));
 }
 
+// Who asks for a path in a way that it has not is told which it has.
+void HttpServer::Implementation::refuse_method(const httplib::Request& request, httplib::Response& response) const {
+  std::string allowed = options.page.contains(request.path) ? "GET" : "";
+  for (const auto& [path, method] : methods) {
+    if (std::regex_match(request.path, path)) allowed += (allowed.empty() ? "" : ", ") + method;
+  }
+  const std::string what = concat("there is no ", request.method, " ", request.path);
+  if (allowed.empty()) throw WireError(404, what);
+  response.set_header("Allow", allowed);
+  throw WireError(405, concat(what, ", but ", allowed));
+}
+
 // What nothing else takes.
 void HttpServer::Implementation::add_others() {
-  const auto none = with_body([](const httplib::Request& request, httplib::Response&, const std::string&) {
-    throw WireError(404, concat("there is no ", request.method, " ", request.path));
-  });
+  const auto none = with_body([this](const httplib::Request& request, httplib::Response& response,
+                                     const std::string& /*body*/) { refuse_method(request, response); });
   server.Post("/.*", none).Put("/.*", none).Patch("/.*", none).Delete("/.*", none);
 }
 
@@ -457,7 +420,7 @@ void HttpServer::Implementation::set_up() {
                                              : "the request is not understood";
     reply(response, WireError(status, what));
   });
-  server.set_logger([this](const auto& request, const auto& response) { log(request, response); });
+  server.set_logger([this](const auto& request, const auto& response) { log.ended(request, response); });
   add_endpoints();
   add_responses();
   add_page();  // it takes every path
@@ -486,6 +449,7 @@ std::string HttpServer::address() const {
 
 void HttpServer::listen() { it_->server.listen_after_bind(); }
 void HttpServer::stop() { it_->server.stop(); }
+bool HttpServer::take_large_bodies() { return it_->server.take_large_bodies(); }
 bool HttpServer::running() const { return it_->server.is_running(); }
 
 }  // namespace cortado

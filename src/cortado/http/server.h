@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/http/log.h"
 #include "cortado/http/page.h"
 #include "cortado/serve/responses.h"
 #include "cortado/serve/wire.h"
@@ -18,7 +19,7 @@ struct HttpOptions {
   std::vector<std::string> keys = {};      // "Authorization: Bearer KEY" is asked for, if there are any
   int64_t body_bytes = int64_t{64} << 20;  // of a request at most
   int64_t connections = 256;               // at once
-  enum class Log { kNone, kText, kJson } log = Log::kText;
+  LogForm log = LogForm::kText;
   WireLimits limits = {};
   Page page = {};
 };
@@ -37,6 +38,7 @@ class HttpServer {
   void listen();                // until stop() is called
   bool running() const;         // within listen(): stop() does something
   void stop();                  // no more connections; waits for none
+  bool take_large_bodies();     // whether a request that was large has ended since this was asked last
 
  private:
   struct Implementation;

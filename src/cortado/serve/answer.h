@@ -28,6 +28,7 @@ struct Request {
   int64_t most_tokens = 16;  // of an answer; 0: the prompt is only read
   std::vector<std::string> stops = {};
   std::shared_ptr<const Grammar> grammar = {};  // what its answers are held to
+  bool begins_text = false;                     // its answers are texts of their own, and not the prompt's next words
   bool ignore_end = false;                      // the model's own stop tokens do not end an answer
   std::optional<int64_t> likeliest = {};        // scores of tokens are wanted, and of so many of the likeliest
   bool score_prompt = false;                    // of the prompt's tokens too: it is read from the beginning then
@@ -41,6 +42,9 @@ struct ScoredToken {
   int32_t token = 0;
   std::optional<double> logprob = {};  // none: the first of a text
   std::vector<std::pair<int32_t, double>> likeliest = {};
+  // What of the text it is, where that is not its piece: less at a text's beginning, and where a stop has cut it; nothing
+  // of a mark.
+  std::optional<std::string> text = {};
 };
 
 enum class Finish { kStop, kLength, kCancelled, kTimeout };
@@ -49,7 +53,7 @@ enum class Finish { kStop, kLength, kCancelled, kTimeout };
 struct AnswerPart {
   int64_t choice = 0;
   std::string text = {};                 // whole UTF-8 characters
-  std::vector<ScoredToken> scores = {};  // of the tokens that were written for it, where wanted
+  std::vector<ScoredToken> scores = {};  // of the tokens whose text has been told of, where wanted
   std::optional<Finish> finish = {};
 };
 

@@ -8,6 +8,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/stopwatch.h"
+#include "cortado/models/state_growth.h"
 #include "cortado/nn/narrow/weight.h"
 #include "cortado/serve/writer.h"
 
@@ -50,7 +51,7 @@ at::Tensor numbers(const std::vector<int64_t>& values, at::Device device) {
 // What others may go on from. A growing cache has room for tokens to come: where that is much, it is left behind.
 std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const ModelState& state, at::Tensor logits,
                                             int64_t tokens) {
-  const bool roomy = state.bytes() / 4 * 3 > model.state_bytes(tokens, model.dtype());
+  const bool roomy = state.bytes() / 4 * 3 > kept_bytes(model, tokens);
   return std::make_shared<Snapshot>(
       Snapshot{.state = roomy ? model.join({state}) : state.compact(), .logits = std::move(logits)});
 }
@@ -201,6 +202,13 @@ int64_t Engine::rows() const {
   return count;
 }
 
+// An answer, or who writes it, with what has just been caught.
+template <typename Whose>
+void Engine::fail(Whose& whose) {
+  whose.fail(std::current_exception());
+  metrics_.count("cortado_answers_total", 1, "end=\"failed\"");
+}
+
 // Ends an answer that has not been begun and that nobody waits for any more.
 bool Engine::given_up(Answer& answer) {
   if (!answer.cancelled() && !answer.late()) return false;
@@ -225,7 +233,7 @@ void Engine::admit() {
     try {
       start(next);
     } catch (const std::exception&) {
-      next->fail(std::current_exception());
+      fail(*next);
     }
   }
 }
@@ -269,13 +277,13 @@ void Engine::write(Desk& desk) {
         tokens.push_back(*token);
       }
     } catch (const std::exception&) {  // it leaves alone
-      desk.rows[i].writer.fail(std::current_exception());
+      fail(desk.rows[i].writer);
     }
   }
   try {
     step(desk, staying, tokens);
   } catch (const std::exception&) {
-    fail(desk);
+    fail_all(desk);
   }
 }
 
@@ -330,8 +338,8 @@ void Engine::step(Desk& desk, const std::vector<int64_t>& staying, const std::ve
 }
 
 // What a batch has failed at, all of its rows have.
-void Engine::fail(Desk& desk) {
-  for (auto& row : desk.rows) row.writer.fail(std::current_exception());
+void Engine::fail_all(Desk& desk) {
+  for (auto& row : desk.rows) fail(row.writer);
   desk.rows.clear();
   desk.state = {};
 }
@@ -354,7 +362,7 @@ void Engine::read() {
         readings_.insert(reading->in_piece() ? readings_.begin() : readings_.end(), std::move(reading));
       }
     } catch (const std::exception&) {
-      reading->answer->fail(std::current_exception());
+      fail(*reading->answer);
     }
   }
 }

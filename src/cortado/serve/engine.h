@@ -99,6 +99,8 @@ class Engine {
   void run();
   void turn();
   bool given_up(Answer& answer);
+  template <typename Whose>
+  void fail(Whose& whose);
   void cancel_all();
   void admit();
   void start(const std::shared_ptr<Answer>& answer);
@@ -106,7 +108,7 @@ class Engine {
   std::optional<int64_t> write(Desk& desk, int64_t row);
   void step(Desk& desk, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens);
   void finish(Desk& desk, Writer& writer, int64_t row);
-  void fail(Desk& desk);
+  void fail_all(Desk& desk);
   void read();
   double read_on(Reading& reading, double tokens);
   int64_t piece_end(const Reading& reading) const;

@@ -35,7 +35,6 @@ const std::set<std::string> kNotHeld = {"not",
                                         "if",
                                         "then",
                                         "else",
-                                        "uniqueItems",
                                         "contains",
                                         "minContains",
                                         "maxContains",
@@ -47,8 +46,7 @@ const std::vector<std::string> kAlone = {"$ref", "const", "enum", "anyOf", "oneO
 const std::set<std::string> kBeside = {"type",     "title",       "description", "default",      "examples",
                                        "$defs",    "definitions", "$schema",     "$id",          "$comment",
                                        "readOnly", "writeOnly",   "deprecated",  "discriminator"};
-const std::set<std::string> kRepeated = {"minLength", "maxLength",     "minItems",
-                                         "maxItems",  "minProperties", "maxProperties"};
+const std::set<std::string> kRepeated = {"minLength", "minItems", "minProperties"};  // less than a "max..." is, too
 
 // How large a regular expression is where every "{n,m}" is written out.
 struct PatternSize {
@@ -173,7 +171,7 @@ std::shared_ptr<const Grammar> Grammars::get(const std::shared_ptr<const Tokeniz
   auto& compiler = compilers_[tokenizer];
   if (!compiler) compiler = make_grammar_compiler(*tokenizer);
   fail_input_if(!compiler, "this build has no grammar library (XGrammar)");
-  auto grammar = compiler->compile(text, closed);
+  auto grammar = compiler->compile(held_schema(schema, closed), closed);
   const std::lock_guard lock(mutex_);
   entries_.push_front({.tokenizer = tokenizer.get(), .schema = text, .closed = closed, .grammar = grammar});
   int64_t bytes = 0;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "cortado/base/json.h"
+#include "cortado/serve/schema.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
@@ -23,8 +24,8 @@ class GrammarState {
   // Sets the logits [vocabulary] of the tokens that must not come next to -inf. Failure: none may, for the vocabulary
   // has no token of what must come.
   virtual void restrict(std::span<float> logits) = 0;
-  // The token that was chosen among those that may come.
-  virtual void accept(int32_t token) = 0;
+  // The token that was chosen among those that may come. False: behind it nothing could come, and it is not taken.
+  virtual bool accept(int32_t token) = 0;
   // Whether the answer is whole and nothing but a stop token may follow.
   virtual bool ended() = 0;
 };
@@ -42,15 +43,15 @@ class Grammar {
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
-  // Of a JSON schema. `closed`: objects and lists hold nothing that the schema does not name, unless it says so itself.
-  // InputError with the library's reason: it is none, nothing can fulfil it, or the library would not hold to all of it.
-  virtual std::shared_ptr<const Grammar> compile(const std::string& schema, bool closed) = 0;
+  // Of a JSON schema; `closed` as held_schema's. InputError with the library's reason: it is none, nothing can fulfil it,
+  // or the library would not hold to all of it.
+  virtual std::shared_ptr<const Grammar> compile(const HeldSchema& schema, bool closed) = 0;
 };
 
 // Null: this build has no grammar library.
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const Tokenizer& tokenizer);
 
-// InputError where a schema is too large to be compiled in the time of a request, or says what would not be held to.
+// InputError where a schema is too large to be compiled in the time of a request, or says what cannot be held to.
 void check_schema(const Json& schema);
 
 // The grammars that were asked for last, of all models. Called by the threads of requests: the one that needs a new

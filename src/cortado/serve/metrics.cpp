@@ -13,6 +13,7 @@ constexpr double kBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 std::string help(const std::string& name) {
   static const std::map<std::string, std::string> kHelp = {
       {"cortado_requests_total", "HTTP requests by path and status"},
+      {"cortado_failures_total", "answers that failed here, by path: the log has the reasons"},
       {"cortado_prompt_tokens_total", "tokens of prompts"},
       {"cortado_cached_tokens_total", "tokens of prompts that were not read again"},
       {"cortado_read_tokens_total", "tokens of prompts that were read"},

@@ -86,5 +86,6 @@ std::optional<std::string> Redis::get(const std::string& key) {
 }
 
 bool Redis::remove(const std::string& key) { return command({"DEL", key})->integer > 0; }
+void Redis::check() { command({"PING"}); }
 
 }  // namespace cortado

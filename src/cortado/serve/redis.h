@@ -22,6 +22,7 @@ class Redis {
   void set(const std::string& key, const std::string& value, double seconds);
   std::optional<std::string> get(const std::string& key);
   bool remove(const std::string& key);
+  void check();  // Failure: nobody answers
 
  private:
   struct Free {

@@ -144,12 +144,15 @@ class FolderStore : public ResponseStore {
     make_room();
   }
   std::optional<StoredResponse> get(const std::string& id) override {
-    if (!is_response_id(id) || !fs::exists(path(id)) || expired(path(id))) return std::nullopt;
+    if (!is_response_id(id) || !fs::exists(path(id)) || expired(path(id))) return check(), std::nullopt;
     return load(path(id), id, engine_);
   }
   bool remove(const std::string& id) override {
     std::error_code error;
     return is_response_id(id) && fs::remove(path(id), error);
+  }
+  void check() override {
+    if (!is_writable_directory(folder_)) throw Failure(concat("[store] ", folder_, " cannot be written to"));
   }
 
  private:
@@ -215,6 +218,7 @@ class RedisStore : public ResponseStore {
     return load(folder.path() + "/it", id, engine_);
   }
   bool remove(const std::string& id) override { return is_response_id(id) && redis_.remove(key(id)); }
+  void check() override { redis_.check(); }
 
  private:
   static std::string key(const std::string& id) { return "cortado:response:" + id; }

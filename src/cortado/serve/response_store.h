@@ -29,6 +29,7 @@ class ResponseStore {
   // None: there is no such response, or it has expired. One that is damaged: Failure.
   virtual std::optional<StoredResponse> get(const std::string& id) = 0;
   virtual bool remove(const std::string& id) = 0;  // false: there was none
+  virtual void check() {}                          // Failure: it cannot be used at this moment
 };
 
 struct StoreOptions {

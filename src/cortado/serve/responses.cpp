@@ -157,6 +157,10 @@ void Responses::read_history(Turn& turn, const std::string& previous) {
 void Responses::start_sequence(Turn& turn) const {
   const Chat chat = Chat::or_text(tokenizer_of(engine_.models()[turn.model]));
   const bool first = turn.messages.empty();
+  const auto check_length = [&](const std::string& text) {
+    const ServedModel& served = engine_.models()[turn.model];
+    check_text(*served.tokenizer, text, most_prompt_tokens(engine_, turn.model, limits_), "input");
+  };
   const auto head = [&](std::vector<ChatMessage> messages) {
     if (!turn.instructions.empty()) {
       if (messages[0].role == "system") {
@@ -165,6 +169,7 @@ void Responses::start_sequence(Turn& turn) const {
         messages.insert(messages.begin(), {"system", turn.instructions});
       }
     }
+    check_length(chat.render(messages, true));
     return chat.encode(messages, true);
   };
   for (size_t i = first ? 1 : 0; limits_.strict && i < turn.input.size(); ++i) {
@@ -197,6 +202,7 @@ void Responses::start_sequence(Turn& turn) const {
       turn.head = length;
       turn.snapshot = {};
     }
+    check_length(chat.next(turn.messages, input));
     const auto more = chat.encode_next(turn.messages, input, turn.ended);
     turn.tokens.insert(turn.tokens.end(), more.begin(), more.end());
   }
@@ -278,6 +284,7 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   request.tokens = turn.tokens;
   request.start = turn.snapshot;
   request.wants_state = running->store_;
+  request.begins_text = !engine_.models()[turn.model].tokenizer->special().chat.name.empty();
   fit_prompt(request, "input", engine_, limits_);
 
   running->unknown_ = body.unknown();
@@ -300,14 +307,25 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   return running;
 }
 
-void Responses::run_in_background(const std::shared_ptr<RunningResponse>& response) {
+bool Responses::has_store() const {
+  try {
+    store_->check();
+    return true;
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
+void Responses::run_in_background(const std::shared_ptr<RunningResponse>& response,
+                                  const std::function<void(const std::string& why)>& failed) {
   const std::lock_guard lock(mutex_);
   std::erase_if(background_, [](const auto& work) { return work.wait_for(0s) == std::future_status::ready; });
   try {
-    background_.push_back(std::async(std::launch::async, [response] {
+    background_.push_back(std::async(std::launch::async, [response, failed] {
       try {
         response->make([](const Json&) { return true; });
-      } catch (const std::exception&) {  // the response's status says so
+      } catch (const std::exception& error) {  // the response's status says so, too
+        if (failed) failed(error.what());
       }
     }));
   } catch (const std::exception&) {  // there is no thread for it

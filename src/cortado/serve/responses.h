@@ -28,6 +28,7 @@ class RunningResponse {
   bool in_background() const { return background_; }
   const std::vector<std::string>& unknown() const { return unknown_; }  // fields that were not looked at
   Json object() const;                                                  // the response as it is now
+  std::string failure() const;                                          // why it has failed; empty: it has not
   void cancel();                                                        // it ends with what it has
   void forget();                                                        // and is not kept
   // Waits for the answer, keeps it where it is to be kept. False: the reader is gone, and the answer with it.
@@ -65,7 +66,11 @@ class Responses {
 
   // WireError, Busy.
   std::shared_ptr<RunningResponse> create(const Json& body);
-  void run_in_background(const std::shared_ptr<RunningResponse>& response);
+  // `failed` is told why, if it does.
+  void run_in_background(const std::shared_ptr<RunningResponse>& response,
+                         const std::function<void(const std::string& why)>& failed = {});
+
+  bool has_store() const;  // whether responses can be kept and found at this moment
 
   Json get(const std::string& id);
   Json remove(const std::string& id);

@@ -18,6 +18,11 @@ Json RunningResponse::object() const {
   return response_;
 }
 
+std::string RunningResponse::failure() const {
+  const std::lock_guard lock(mutex_);
+  return response_.at("status") == "failed" ? response_.at("error").at("message").get<std::string>() : "";
+}
+
 void RunningResponse::cancel() {
   {
     const std::lock_guard lock(mutex_);
@@ -46,11 +51,13 @@ Json RunningResponse::message(const char* status) const {
 
 Json RunningResponse::usage() const {
   const auto prompt = static_cast<int64_t>(answer_->request().tokens.size()), written = answer_->written_tokens();
-  return {{"input_tokens", prompt},
-          {"input_tokens_details", {{"cached_tokens", answer_->cached_tokens()}}},
-          {"output_tokens", written},
-          {"output_tokens_details", {{"reasoning_tokens", 0}}},
-          {"total_tokens", prompt + written}};
+  Json usage = {{"input_tokens", prompt},
+                {"input_tokens_details", {{"cached_tokens", answer_->cached_tokens()}}},
+                {"output_tokens", written},
+                {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                {"total_tokens", prompt + written}};
+  usage.update(memory_of(engine_->models()[answer_->request().model], {answer_}));
+  return usage;
 }
 
 bool RunningResponse::tell_of(const Tell& tell, const char* type, Json event) {
@@ -133,7 +140,6 @@ bool RunningResponse::follow(const Tell& tell) {
       if (!tell(nullptr)) return false;
       continue;
     }
-    if (text_.empty()) part.text.erase(0, std::min(part.text.find_first_not_of(' '), part.text.size()));
     text_ += part.text;
     const ServedModel& served = engine_->models()[answer_->request().model];
     const Json scores = token_scores(served, part.scores);

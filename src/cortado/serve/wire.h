@@ -72,8 +72,7 @@ class Reply {
     std::string text;
     Json logprobs;
     std::optional<Finish> finish;
-    int64_t offset = 0;    // characters of `text` that scores have told of
-    bool started = false;  // the first words have come
+    int64_t offset = 0;  // characters of `text` that scores have told of
   };
   // Some of a prompt's answers: as many as are written at once.
   struct Share {
@@ -111,6 +110,13 @@ Json model_entry(const ServedModel& served);
 Json tokenize(const Json& body, const Engine& engine, const WireLimits& limits);
 Json detokenize(const Json& body, const Engine& engine, const WireLimits& limits);
 Json tokenizer_info(const std::string& model, const Engine& engine);
+
+// What the sequences of answers that have ended hold, and what keys and values of all their tokens would be, in bytes.
+Json memory_of(const ServedModel& served, const std::vector<std::shared_ptr<Answer>>& answers);
+
+// The marks that a prompt begins with, which are none of its text, and the text behind them.
+size_t marks_before(const ServedModel& served, const std::vector<int32_t>& tokens);
+std::string text_of_prompt(const ServedModel& served, const std::vector<int32_t>& tokens);
 
 // Of conversations: a list of tokens with their scores, bytes and the likeliest in their place.
 Json token_scores(const ServedModel& served, const std::vector<ScoredToken>& scores);

@@ -5,6 +5,8 @@
 
 #include "cortado/base/error.h"
 #include "cortado/generate/defaults.h"
+#include "cortado/models/state_growth.h"
+#include "cortado/nn/dtype.h"
 #include "cortado/serve/wire.h"
 
 namespace cortado {
@@ -40,10 +42,10 @@ std::string piece_of(const ServedModel& served, int32_t token) {
   return served.tokenizer ? served.tokenizer->piece(token) : std::to_string(token);
 }
 
-// Of a sequence of so many tokens: its state, and what keys and values of all would be.
-std::pair<int64_t, int64_t> memory_after(const ServedModel& served, int64_t tokens) {
-  const auto type = served.model->dtype();
-  return {served.model->state_bytes(tokens, type), key_value_bytes(served.model->config(), tokens, type)};
+// A token in the list of a score: as the text has it, if it is the score's own.
+std::string name_of(const ServedModel& served, const ScoredToken& score, int32_t token) {
+  const bool own = token == score.token && score.text && !score.text->empty();
+  return own ? *score.text : piece_of(served, token);
 }
 
 void append(Json& to, const Json& scores) {
@@ -70,18 +72,50 @@ Json WireError::body() const {
 }
 
 Json token_scores(const ServedModel& served, const std::vector<ScoredToken>& scores) {
-  const auto entry = [&](int32_t token, double logprob) -> Json {
-    const std::string text = piece_of(served, token);
+  const auto entry = [](const std::string& text, double logprob) -> Json {
     return {{"token", text}, {"logprob", logprob}, {"bytes", std::vector<uint8_t>(text.begin(), text.end())}};
   };
   Json list = Json::array();
   for (const ScoredToken& score : scores) {
-    Json one = entry(score.token, score.logprob.value_or(0));
+    Json one = entry(name_of(served, score, score.token), score.logprob.value_or(0));
     one["top_logprobs"] = Json::array();
-    for (const auto& [token, logprob] : score.likeliest) one["top_logprobs"].push_back(entry(token, logprob));
+    for (const auto& [token, logprob] : score.likeliest) {
+      one["top_logprobs"].push_back(entry(name_of(served, score, token), logprob));
+    }
     list.push_back(std::move(one));
   }
   return list;
+}
+
+Json memory_of(const ServedModel& served, const std::vector<std::shared_ptr<Answer>>& answers) {
+  const LanguageModel& model = *served.model;
+  int64_t state = 0, constant = 0, key_values = 0;
+  for (const auto& answer : answers) {
+    const auto prompt = static_cast<int64_t>(answer->request().tokens.size());
+    for (int64_t choice = 0; choice < answer->request().choices; ++choice) {
+      const auto tokens = prompt + static_cast<int64_t>(answer->written(choice).tokens.size());
+      state += kept_bytes(model, tokens);
+      constant += state_growth(model).constant;
+      key_values += key_value_bytes(model.config(), tokens, cache_type(model));
+    }
+  }
+  return {{"state_bytes", state}, {"state_constant_bytes", std::min(state, constant)}, {"kv_cache_bytes", key_values}};
+}
+
+size_t marks_before(const ServedModel& served, const std::vector<int32_t>& tokens) {
+  if (!served.tokenizer) return 0;
+  const auto& special = served.tokenizer->special();
+  const auto is_mark = [&](int32_t token) {
+    return token == special.begin ||
+           std::find(special.prefix.begin(), special.prefix.end(), token) != special.prefix.end();
+  };
+  return static_cast<size_t>(std::find_if_not(tokens.begin(), tokens.end(), is_mark) - tokens.begin());
+}
+
+std::string text_of_prompt(const ServedModel& served, const std::vector<int32_t>& tokens) {
+  if (!served.tokenizer) return "";
+  const auto marks = static_cast<std::ptrdiff_t>(marks_before(served, tokens));
+  return served.tokenizer->decode({tokens.begin() + marks, tokens.end()});
 }
 
 std::string new_id(const std::string& prefix) {
@@ -159,13 +193,14 @@ Json Reply::usage() const {
     }
     written += share.answer->written_tokens();
   }
-  const auto [state, key_values] = memory_after(engine_.models()[call_.model], prompt + written);
-  return {{"prompt_tokens", prompt},
-          {"completion_tokens", written},
-          {"total_tokens", prompt + written},
-          {"prompt_tokens_details", {{"cached_tokens", cached}}},
-          {"state_bytes", state},
-          {"kv_cache_bytes", key_values}};
+  Json usage = {{"prompt_tokens", prompt},
+                {"completion_tokens", written},
+                {"total_tokens", prompt + written},
+                {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (const Share& share : shares_) answers.push_back(share.answer);
+  usage.update(memory_of(engine_.models()[call_.model], answers));
+  return usage;
 }
 
 Json Reply::frame(const char* object) const {
@@ -179,18 +214,17 @@ Json Reply::scores_of(const std::vector<ScoredToken>& scores, int64_t& offset) c
   if (call_.chat) return {{"content", token_scores(served, scores)}, {"refusal", nullptr}};
   Json tokens = Json::array(), logprobs = Json::array(), likeliest = Json::array(), offsets = Json::array();
   for (const ScoredToken& score : scores) {
-    const std::string text = piece_of(served, score.token);
-    tokens.push_back(text);
+    tokens.push_back(name_of(served, score, score.token));
     logprobs.push_back(score.logprob ? Json(*score.logprob) : Json());
     Json top;  // null for the first token, which has no score
     if (score.logprob) top = Json::object();
     for (const auto& [token, logprob] : score.likeliest) {
-      const std::string other = piece_of(served, token);
+      const std::string other = name_of(served, score, token);
       if (!top.contains(other) || top[other].get<double>() < logprob) top[other] = logprob;
     }
     likeliest.push_back(std::move(top));
     offsets.push_back(offset);
-    offset += characters(text);
+    offset += characters(score.text ? *score.text : piece_of(served, score.token));
   }
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(logprobs)},
@@ -240,7 +274,13 @@ void Reply::begin(Share& share, const Write& write) {
     Choice& choice = choices_[i];
     if (call_.echo) {
       choice.text = call_.prompts[share.request];
-      const auto& scores = share.answer->prompt_scores();
+      auto scores = share.answer->prompt_scores();
+      const ServedModel& served = engine_.models()[call_.model];
+      const size_t marks = marks_before(served, call_.requests[share.request].tokens);
+      for (size_t mark = 0; mark < std::min(marks, scores.size()); ++mark) scores[mark].text = "";
+      if (served.tokenizer && marks < scores.size()) {
+        scores[marks].text = served.tokenizer->decode({scores[marks].token});
+      }
       if (!scores.empty()) choice.logprobs = scores_of(scores, choice.offset);
       choice.offset = characters(choice.text);
     }
@@ -260,8 +300,6 @@ void Reply::take(Share& share, AnswerPart part, const Write& write) {
   if (!share.begun) begin(share, write);
   const size_t index = share.first + static_cast<size_t>(part.choice);
   Choice& choice = choices_[index];
-  if (call_.chat && !choice.started) part.text.erase(0, std::min(part.text.find_first_not_of(' '), part.text.size()));
-  choice.started = choice.started || !part.text.empty();
   const Json scores = part.scores.empty() ? Json() : scores_of(part.scores, choice.offset);
   choice.finish = part.finish;
   if (!call_.stream) {
@@ -334,22 +372,28 @@ bool Reply::write_all(const Write& write) {
 }
 
 Json model_entry(const ServedModel& served) {
-  const auto [state, key_values] = memory_after(served, 4096);
-  const ModelConfig& config = served.model->config();
+  constexpr int64_t kTokens = 4096;
+  const LanguageModel& model = *served.model;
+  const ModelConfig& config = model.config();
+  const auto [constant, per_token] = state_growth(model);
   const std::string style = served.tokenizer ? served.tokenizer->special().chat.name : "";
   return {{"id", served.name},
           {"object", "model"},
           {"created", served.created},
           {"owned_by", "cortado"},
-          {"parameters", served.model->parameter_count()},
-          {"weight_bytes", served.model->weight_bytes()},
+          {"parameters", model.parameter_count()},
+          {"weight_bytes", model.weight_bytes()},
           {"memory", served.memory},
           {"context", config.context},
           {"chat", style.empty() ? Json() : Json(style)},  // null: it goes on with texts
           {"sampling", sampling_json(served.sampling)},    // where a request says nothing
           {"layers", config.layers.size()},
-          {"state_bytes", state},  // after 4,096 tokens
-          {"kv_cache_bytes", key_values}};
+          {"state_bytes", kept_bytes(model, kTokens)},  // after 4,096 tokens
+          {"state_constant_bytes", constant},
+          {"state_bytes_per_token", per_token},
+          {"kv_cache_bytes", key_value_bytes(config, kTokens, cache_type(model))},
+          {"kv_cache_bytes_per_token", key_value_bytes(config, 1, cache_type(model))},
+          {"kv_type", dtype_name(cache_type(model))}};
 }
 
 Json models_list(const Engine& engine) {

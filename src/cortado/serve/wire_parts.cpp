@@ -96,6 +96,24 @@ void check_tool_choice(Body& body) {
   body.fail("tool_choice", R"(is not supported by this server; it can be left out, or be "none" or "auto")");
 }
 
+int64_t most_prompt_tokens(const Engine& engine, size_t model, const WireLimits& limits) {
+  return std::min(limits.prompt_tokens, engine.longest(model).value_or(limits.prompt_tokens));
+}
+
+void check_text(const Tokenizer& tokenizer, std::string_view text, int64_t most_tokens, const std::string& param) {
+  // A text of so many bytes is of fewer tokens only where it is spaces, say: then all of it is looked at. Where it is
+  // cut its last words may become some tokens more.
+  constexpr int64_t kBytesOfToken = 8, kAtCut = 64;
+  auto part = static_cast<size_t>(kBytesOfToken * (std::min(most_tokens, int64_t{1} << 40) + kAtCut));
+  if (text.size() <= part) return;
+  while (part > 0 && (static_cast<unsigned char>(text[part]) & 0xC0) == 0x80) --part;
+  if (static_cast<int64_t>(tokenizer.encode(text.substr(0, part)).size()) <= most_tokens + kAtCut) return;
+  throw WireError(400,
+                  concat("the prompt of ", text.size(), " bytes has more than ", most_tokens,
+                         " tokens, and this server reads no more of it"),
+                  param, "context_length_exceeded");
+}
+
 void fit_prompt(Request& request, const std::string& param, const Engine& engine, const WireLimits& limits) {
   const auto tokens = static_cast<int64_t>(request.tokens.size());
   if (tokens == 0) throw WireError(400, concat("\"", param, "\" has no tokens"), param);

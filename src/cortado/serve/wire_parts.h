@@ -20,6 +20,12 @@ std::vector<std::string> read_stops(Body& body);
 // Without tools "none" and "auto" say the same; anything else is refused.
 void check_tool_choice(Body& body);
 
+// WireError where a text must be of far more than `most_tokens`, found by a part of it; how many it is exactly is
+// fit_prompt's to ask.
+void check_text(const Tokenizer& tokenizer, std::string_view text, int64_t most_tokens, const std::string& param);
+// The tokens that a prompt of the model's can have here.
+int64_t most_prompt_tokens(const Engine& engine, size_t model, const WireLimits& limits);
+
 // What is wrong with a prompt's length: no token, more than this server reads, or more than the model has positions for
 // (WireError). An answer that has no room for all of its tokens gets as many as there is; with `strict` limits it is
 // refused.

@@ -49,10 +49,13 @@ std::vector<int32_t> read_tokens(const Json& list, Body& body, const std::string
 }
 
 // A text, a list of texts, of numbers or of lists of numbers.
-std::vector<std::vector<int32_t>> read_prompts(Body& body, const ServedModel& it, bool begin) {
+std::vector<std::vector<int32_t>> read_prompts(Body& body, const Engine& engine, size_t model, bool begin,
+                                               const WireLimits& limits) {
   const Json& prompt = body.any("prompt");
+  const ServedModel& it = served(engine, model);
   const auto text = [&](const Json& item) {
-    const std::string words = item.get<std::string>();
+    const std::string& words = item.get_ref<const std::string&>();
+    check_text(tokenizer_of(it), words, most_prompt_tokens(engine, model, limits), "prompt");
     return begin ? encode_prompt(tokenizer_of(it), words) : tokenizer_of(it).encode(words);
   };
   const int64_t vocabulary = it.model->config().vocabulary;
@@ -61,6 +64,10 @@ std::vector<std::vector<int32_t>> read_prompts(Body& body, const ServedModel& it
     body.fail("prompt", "must be a text, a list of texts, of token numbers, or of lists of token numbers");
   }
   if (prompt[0].is_number()) return {read_tokens(prompt, body, "prompt", vocabulary)};
+  const int64_t most = engine.options().rows + engine.options().waiting;
+  if (static_cast<int64_t>(prompt.size()) > most) {
+    body.fail("prompt", concat("has ", prompt.size(), " prompts, and this server takes ", most, " at once"));
+  }
   std::vector<std::vector<int32_t>> all;
   for (const Json& item : prompt) {
     if (item.is_string() != prompt[0].is_string() || !(item.is_string() || item.is_array())) {
@@ -148,16 +155,11 @@ Call read_completion(const Json& json, const Engine& engine, const WireLimits& l
   // Scores are of the text as it is, without the mark that a text begins with: so lm-eval counts its tokens.
   const bool begin = body.boolean("add_special_tokens", !request.score_prompt);
   const ServedModel& it = served(engine, call.model);
-  auto prompts = read_prompts(body, it, begin);
-  const int64_t most = engine.options().rows + engine.options().waiting;
-  if (static_cast<int64_t>(prompts.size()) > most) {
-    body.fail("prompt", concat("has ", prompts.size(), " prompts, and this server takes ", most, " at once"));
-  }
-  for (auto& tokens : prompts) {
+  for (auto& tokens : read_prompts(body, engine, call.model, begin, limits)) {
     Request one = request;
     one.tokens = std::move(tokens);
     fit_prompt(one, "prompt", engine, limits);
-    if (call.echo) call.prompts.push_back(it.tokenizer ? it.tokenizer->decode(one.tokens) : "");
+    if (call.echo) call.prompts.push_back(text_of_prompt(it, one.tokens));
     call.requests.push_back(std::move(one));
   }
   body.finish();
@@ -189,7 +191,9 @@ Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits)
   call.unknown = body.unknown();
   const ServedModel& it = served(engine, call.model);
   const Chat chat = Chat::or_text(tokenizer_of(it));
+  check_text(*it.tokenizer, chat.render(messages, true), most_prompt_tokens(engine, call.model, limits), "messages");
   request.tokens = chat.encode(messages, true);
+  request.begins_text = !it.tokenizer->special().chat.name.empty();
   request.marks = marks_of(chat, messages, request.tokens);
   request.most_tokens = most ? *most : older ? *older : usual_answer(request.tokens, call.model, engine, limits);
   fit_prompt(request, "messages", engine, limits);

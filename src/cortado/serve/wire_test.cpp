@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/generate/defaults.h"
+#include "cortado/models/state_growth.h"
 #include "cortado/serve/wire_fields.h"
 #include "cortado/testing/serving.h"
 
@@ -82,6 +83,99 @@ TEST(Wire, WhatIsNotSaidIsSampledAsTheModelHasIt) {
       sampling(R"(, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1)");
   EXPECT_EQ(sampling_json(other), sampling_json({}));
   EXPECT_EQ(sampling(R"(, "temperature": 0.7)").top_p, 0.9);
+}
+
+std::string joined(const Json& content) {
+  std::string text;
+  for (const Json& entry : content) text += entry.at("token").get<std::string>();
+  return text;
+}
+
+// With every first letter biased so that an answer begins with spaces, goes on with letters and comes to its stop.
+TEST(Wire, TheTextIsThatOfItsTokens) {
+  const auto model = testing::wide_model(R"({"mixer": "latte"})");
+  Engine spaced({{.name = "it", .model = model, .tokenizer = std::make_shared<testing::Spaced>()}}, {});
+  const auto plain = chatty_engine();
+  const std::string asked =
+      R"({"messages": [{"role": "user", "content": "hi"}], "seed": 3, "temperature": 0, "logprobs": true,
+      "max_tokens": 40, "logit_bias": {"32": 100, "97": 90, "98": 89}, "frequency_penalty": 2, "ignore_eos": true)";
+  for (Engine* engine : {plain.get(), &spaced}) {
+    size_t spaces = 0;
+    for (const char* stop : {"}", R"(, "stop": "ab"})", R"(, "stop": [" a", "bb"]})"}) {
+      const Json whole = reply_to(*engine, asked + stop, true).at("choices")[0];
+      const std::string text = whole.at("message").at("content");
+      EXPECT_EQ(joined(whole.at("logprobs").at("content")), text) << stop;
+      spaces += text.starts_with(' ') ? 1 : 0;
+      std::string streamed, scored;
+      for (const Json& event : events_of(*engine, asked + R"(, "stream": true)" + stop, true)) {
+        const Json& choice = event.at("choices")[0];
+        streamed += choice.at("delta").value("content", "");
+        if (!choice.at("logprobs").is_null()) scored += joined(choice.at("logprobs").at("content"));
+        EXPECT_TRUE(streamed.starts_with(scored)) << stop;  // never ahead of what has been shown
+      }
+      EXPECT_EQ(streamed, text);
+      EXPECT_EQ(scored, text);
+    }
+    EXPECT_EQ(spaces, 3u);  // they are the model's
+  }
+}
+
+// What ends an answer is none of its words.
+TEST(Wire, MarksAreNotScored) {
+  const auto engine = chatty_engine();
+  const Json reply = reply_to(
+      *engine, R"({"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "logit_bias": {"0": 100}})",
+      true);
+  const Json& choice = reply.at("choices")[0];
+  EXPECT_EQ(choice.at("finish_reason"), "stop");
+  EXPECT_EQ(joined(choice.at("logprobs").is_null() ? Json::array() : choice.at("logprobs").at("content")),
+            choice.at("message").at("content"));
+}
+
+TEST(Wire, AnEchoHasNoMark) {
+  Engine engine({{.name = "it",
+                  .model = testing::wide_model(R"({"mixer": "latte"})"),
+                  .tokenizer = std::make_shared<testing::Marked>()}},
+                {});
+  for (const char* prompt : {R"("Hi")", "[1, 72, 105]"}) {
+    const std::string body = std::string(R"({"max_tokens": 0, "echo": true, "prompt": )") + prompt;
+    EXPECT_EQ(reply_to(engine, body + "}", false).at("choices")[0].at("text"), "Hi");
+    const Json scored =
+        reply_to(engine, body + R"(, "logprobs": 1, "add_special_tokens": true})", false).at("choices")[0];
+    EXPECT_EQ(scored.at("text"), "Hi");
+    EXPECT_EQ(scored.at("logprobs").at("text_offset"), Json::array({0, 0, 1}));
+    EXPECT_EQ(scored.at("logprobs").at("tokens")[1], "H");
+  }
+}
+
+// Constant bytes and those of every token, in the type that caches have.
+TEST(Wire, BytesAreThoseOfTheState) {
+  const Json json = parsed(R"({"vocabulary": 256, "dim": 64, "heads": 4, "positions": "rotary", "layers": [
+      {"mixer": {"mixer": "latte"}}, {"mixer": {"mixer": "softmax"}}, {"mixer": {"mixer": "sliding_window", "window": 10}}],
+      "feed_forward": {"type": "swiglu", "dim": 16}})");
+  for (const auto type : {at::kHalf, at::kFloat}) {
+    const auto model = std::make_shared<LanguageModel>(ModelConfig::from_json(json, "test"));
+    model->eval();
+    model->set_cache_type(type);
+    Engine engine({{.name = "it", .model = model, .tokenizer = std::make_shared<testing::ChattyBytes>()}}, {});
+    const Json entry = model_entry(engine.models()[0]);
+    const int64_t per_token = entry.at("state_bytes_per_token"), constant = entry.at("state_constant_bytes");
+    EXPECT_EQ(entry.at("kv_type"), type == at::kHalf ? "float16" : "float32");
+    EXPECT_EQ(per_token, 2 * 64 * static_cast<int64_t>(c10::elementSize(type)));  // a layer's
+    EXPECT_EQ(entry.at("kv_cache_bytes_per_token"), 3 * per_token);
+    EXPECT_EQ(entry.at("kv_cache_bytes"), 3 * 4096 * per_token);
+    EXPECT_EQ(entry.at("state_bytes"), constant + 4096 * per_token);
+    const c10::InferenceMode inference;
+    ModelState state = model->zero_state(1);
+    constexpr int64_t kTokens = 512;
+    model->hidden(at::zeros({1, kTokens}, at::kLong), {}, &state);
+    EXPECT_EQ(state.bytes(), constant + kTokens * per_token);
+    const std::string body = R"({"prompt": ["abc", "d"], "n": 2, "max_tokens": 5, "ignore_eos": true})";
+    const Json usage = reply_to(engine, body, false).at("usage");
+    EXPECT_EQ(usage.at("kv_cache_bytes"), 3 * per_token * 2 * (8 + 6));
+    EXPECT_EQ(usage.at("state_bytes"), 2 * (kept_bytes(*model, 8) + kept_bytes(*model, 6)));
+    EXPECT_LE(usage.at("state_constant_bytes"), 4 * constant);
+  }
 }
 
 TEST(Wire, RefusesWhatIsWrongByItsName) {

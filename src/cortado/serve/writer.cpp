@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace cortado {
 
@@ -39,7 +40,8 @@ Writer::Writer(std::shared_ptr<Answer> answer, int64_t choice, std::shared_ptr<c
       tokenizer_(std::move(tokenizer)),
       sampler_(sampling_of(answer_->request(), choice)),
       filter_(answer_->request().stops),
-      decoder_(decoder_after(tokenizer_, answer_->request().tokens)),
+      decoder_(decoder_after(tokenizer_,
+                             answer_->request().begins_text ? std::span<const int32_t>() : answer_->request().tokens)),
       grammar_(state_of(answer_->request())),
       sequence_(answer_->request().tokens),
       prompt_(sequence_.size()),
@@ -47,9 +49,51 @@ Writer::Writer(std::shared_ptr<Answer> answer, int64_t choice, std::shared_ptr<c
       last_{.choice = choice} {}
 
 void Writer::show(AnswerPart& part, int32_t token, bool stops) {
-  const auto& likeliest = answer_->request().likeliest;
-  if (likeliest) part.scores.push_back(score_token(logits_, token, *likeliest, vocabulary_));
-  if (decoder_ && !stops) part.text = filter_.push(decoder_->push(token));
+  if (stops) return;
+  if (answer_->request().likeliest) add_score(token);
+  if (decoder_) {
+    const std::string text = decoder_->push(token);
+    for (Waiting& waiting : waiting_) {
+      if (waiting.end > 0 || text.empty()) continue;
+      waiting = {std::move(waiting.score), decoded_, decoded_ + text.size(), text};
+    }
+    decoded_ += text.size();
+    part.text = filter_.push(text);
+    shown_ += part.text.size();
+  }
+  tell_scores(part);
+}
+
+void Writer::add_score(int32_t token) {
+  ScoredToken score = score_token(logits_, token, *answer_->request().likeliest, vocabulary_);
+  if (tokenizer_ && tokenizer_->is_special(token)) {
+    score.text = "";
+  } else if (tokenizer_) {
+    std::string first = tokenizer_->decode({token});
+    const bool begins = answer_->request().begins_text && !worded_;
+    if (begins && first != tokenizer_->piece(token)) score.text = std::move(first);
+    worded_ = true;
+  }
+  waiting_.push_back({.score = std::move(score)});
+}
+
+// Of the tokens whose text has been shown: what is held back, for it may be the beginning of a stop, has no scores yet.
+void Writer::tell_scores(AnswerPart& part) {
+  while (!waiting_.empty() && (!decoder_ || (waiting_.front().end > 0 && waiting_.front().end <= shown_))) {
+    part.scores.push_back(std::move(waiting_.front().score));
+    waiting_.pop_front();
+  }
+}
+
+// `stopped`: by a text, of which nothing is told.
+void Writer::tell_last_scores(AnswerPart& part, bool stopped) {
+  tell_scores(part);
+  for (Waiting& waiting : waiting_) {
+    if (stopped && (waiting.end == 0 || waiting.begin >= shown_)) continue;
+    if (stopped) waiting.score.text = waiting.text.substr(0, shown_ - waiting.begin);
+    part.scores.push_back(std::move(waiting.score));
+  }
+  waiting_.clear();
 }
 
 // The logits themselves are others', too: the prompt's, and the scores'.
@@ -60,9 +104,11 @@ int32_t Writer::sample() {
     scores = scores.clone();
     grammar_->restrict({scores.mutable_data_ptr<float>(), static_cast<size_t>(vocabulary_)});
   }
-  const int32_t token = sampler_.sample(scores, read, read.size(), read.subspan(prompt_));
-  if (grammar_) grammar_->accept(token);
-  return token;
+  while (true) {
+    const int32_t token = sampler_.sample(scores, read, read.size(), read.subspan(prompt_));
+    if (!grammar_ || grammar_->accept(token)) return token;
+    scores[token] = -std::numeric_limits<float>::infinity();
+  }
 }
 
 // Chooses a token; how the answer ends with it, if it does.
@@ -86,14 +132,19 @@ std::optional<int32_t> Writer::write() {
                                      : choose(part);
   if (part.finish) {
     cut_ = part.finish == Finish::kCancelled || part.finish == Finish::kTimeout;
-    if (decoder_ && !filter_.stopped()) {
-      part.text += filter_.push(decoder_->finish());
-      if (filter_.stopped()) {
+    bool stopped = filter_.stopped();
+    if (decoder_ && !stopped) {
+      const std::string text = filter_.push(decoder_->finish());
+      shown_ += text.size();
+      part.text += text;
+      stopped = filter_.stopped();
+      if (stopped) {
         part.finish = Finish::kStop;
       } else {
         part.text += filter_.finish();
       }
     }
+    tell_last_scores(part, stopped);
     last_ = std::move(part);
     return std::nullopt;
   }

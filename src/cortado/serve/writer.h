@@ -1,6 +1,7 @@
 // One answer that is being written: what its tokens become.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,6 +41,9 @@ class Writer {
   std::optional<Finish> choose(AnswerPart& part);
   int32_t sample();
   void show(AnswerPart& part, int32_t token, bool stops);
+  void add_score(int32_t token);
+  void tell_scores(AnswerPart& part);
+  void tell_last_scores(AnswerPart& part, bool stopped);
 
   std::shared_ptr<Answer> answer_;
   int64_t choice_, vocabulary_;
@@ -50,9 +54,18 @@ class Writer {
   std::unique_ptr<GrammarState> grammar_;  // null: anything may come
   std::vector<int32_t> sequence_;          // the prompt and what was written
   size_t prompt_;
-  at::Tensor logits_;  // float32 [V], of the token that comes next
-  AnswerPart last_;    // how it finishes
-  bool cut_ = false;   // between two tokens, although what is left of the text may complete a stop
+  // Scores of tokens whose text has not been shown: of the text's bytes those that are theirs; `end` 0: not known yet.
+  struct Waiting {
+    ScoredToken score;
+    size_t begin = 0, end = 0;
+    std::string text = {};
+  };
+  std::deque<Waiting> waiting_;
+  size_t decoded_ = 0, shown_ = 0;  // bytes
+  bool worded_ = false;             // a token that is no mark has come
+  at::Tensor logits_;               // float32 [V], of the token that comes next
+  AnswerPart last_;                 // how it finishes
+  bool cut_ = false;                // between two tokens, although what is left of the text may complete a stop
 };
 
 }  // namespace cortado

@@ -5,16 +5,17 @@
 #include <cmath>
 #include <ctime>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "cortado/base/error.h"
 #include "cortado/serve/grammar.h"
+#include "cortado/serve/no_repeats.h"
 
 namespace cortado {
 
 namespace {
 
-constexpr int kSpaces = 16;  // between two parts of an answer at most: small models would write them forever
 constexpr size_t kLargestGrammar = 1 << 18;  // bytes of the grammar that a schema becomes
 
 // A schema of a hundred bytes can take minutes, and nothing could stop it: the time that it takes with one of so many
@@ -40,28 +41,27 @@ std::string one_line(std::string text) {
   return text;
 }
 
-bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r'; }
-
-// What the tokens stand for; empty: it may never come. That is so of control characters: in JSON's texts they are not
-// allowed, but the library lets them into those that have a limit of length. It does not the ends of lines, which may
-// stand between parts. Of `each` tokens only one.
+// What the tokens stand for; empty: it may never come. Of `each` tokens only one.
 std::vector<std::string> texts_of(const Tokenizer& tokenizer, size_t each) {
   std::vector<std::string> texts;
   for (int32_t token = 0; token < tokenizer.vocabulary(); ++token) {
-    std::string text = tokenizer.is_special(token) ? "" : tokenizer.piece(token);
-    const bool left_out = token % static_cast<int32_t>(each) != 0 || std::any_of(text.begin(), text.end(), is_control);
-    texts.push_back(left_out ? "" : std::move(text));
+    const bool left_out = token % static_cast<int32_t>(each) != 0 || tokenizer.is_special(token);
+    texts.push_back(left_out ? "" : tokenizer.piece(token));
   }
   return texts;
 }
 
 class XGrammarState : public GrammarState {
  public:
-  XGrammarState(const xgrammar::CompiledGrammar& grammar, bool stops)
+  // `schema`: what must not repeat itself; null: all may.
+  XGrammarState(const xgrammar::CompiledGrammar& grammar, bool stops, const std::shared_ptr<const Json>& schema = {})
       : matcher_(grammar, std::nullopt, !stops),
+        tokenizer_(grammar.GetTokenizerInfo()),
         vocabulary_(grammar.GetTokenizerInfo().GetVocabSize()),
         stops_(stops ? grammar.GetTokenizerInfo().GetStopTokenIds() : std::vector<int>{}),
-        mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(vocabulary_))) {}
+        mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(vocabulary_))) {
+    if (schema) repeats_.emplace(schema);
+  }
 
   void restrict(std::span<float> logits) override {
     if (!possible()) throw Failure("[serve] the vocabulary has no token of what must come next in the answer's format");
@@ -76,9 +76,18 @@ class XGrammarState : public GrammarState {
     return std::any_of(mask_.begin(), mask_.end(), [](int32_t bits) { return bits != 0; });
   }
 
-  void accept(int32_t token) override {
+  bool accept(int32_t token) override {
     if (!matcher_.AcceptToken(token)) throw Failure(concat("[serve] token ", token, " breaks the answer's format"));
     known_ = false;
+    if (!repeats_ || is_stop(token)) return true;
+    NoRepeats before = *repeats_;
+    if (repeats_->push(tokenizer_.GetDecodedVocab()[static_cast<size_t>(token)]) &&
+        (matcher_.IsTerminated() || possible()))
+      return true;
+    matcher_.Rollback(1);
+    known_ = false;
+    repeats_ = std::move(before);
+    return false;
   }
 
   bool ended() override {
@@ -91,6 +100,18 @@ class XGrammarState : public GrammarState {
   }
 
  private:
+  bool is_stop(int32_t token) const { return std::find(stops_.begin(), stops_.end(), token) != stops_.end(); }
+
+  // Those with which something would come again.
+  void leave_out_repeats() {
+    if (!repeats_ || !repeats_->matters()) return;
+    const auto& texts = tokenizer_.GetDecodedVocab();
+    for (size_t token = 0; token < texts.size(); ++token) {
+      const bool completes = allowed(token) && texts[token].find_first_of("\",]}") != std::string::npos;
+      if (completes && !NoRepeats(*repeats_).push(texts[token])) mask_[token / 32] &= ~(1 << (token % 32));
+    }
+  }
+
   bool allowed(size_t token) const { return (static_cast<uint32_t>(mask_[token / 32]) >> (token % 32) & 1) != 0; }
 
   void find_allowed() {
@@ -106,42 +127,78 @@ class XGrammarState : public GrammarState {
     matcher_.FillNextTokenBitmask(&mask);
     if (thread_seconds() - before > kLongestMask)
       throw Failure("[serve] the answer's format takes too long to hold to");
+    leave_out_repeats();
     known_ = true;
   }
 
   xgrammar::GrammarMatcher matcher_;
+  xgrammar::TokenizerInfo tokenizer_;
   int vocabulary_;
   std::vector<int> stops_;
   std::vector<int32_t> mask_;  // a bit a token
   bool known_ = false;         // mask_ is of the token that comes next
+  std::optional<NoRepeats> repeats_;
 };
 
 class XGrammarGrammar : public Grammar {
  public:
-  explicit XGrammarGrammar(xgrammar::CompiledGrammar grammar) : grammar_(std::move(grammar)) {}
+  XGrammarGrammar(xgrammar::CompiledGrammar grammar, std::shared_ptr<const Json> distinct)
+      : grammar_(std::move(grammar)), distinct_(std::move(distinct)) {}
   std::unique_ptr<GrammarState> begin(bool stops) const override {
     const bool some = stops && !grammar_.GetTokenizerInfo().GetStopTokenIds().empty();
-    return std::make_unique<XGrammarState>(grammar_, some);
+    return std::make_unique<XGrammarState>(grammar_, some, distinct_);
   }
   int64_t bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
 
  private:
   xgrammar::CompiledGrammar grammar_;
+  std::shared_ptr<const Json> distinct_;  // the schema, where something of it must not repeat itself
 };
+
+void replace_all(std::string& text, const std::string& what, const std::string& with) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size())) {
+    text.replace(at, what.size(), with);
+  }
+}
+
+// The library's grammar with what it does not hold to: numbers of a length that programs read, texts of characters alone,
+// keys that are not those of properties written in another way, and our own rules.
+std::string rules_of(const HeldSchema& schema, bool closed) {
+  const auto grammar = xgrammar::Grammar::FromJSONSchema(schema.schema.dump(), /*any_whitespace=*/false, std::nullopt,
+                                                         std::nullopt, closed);
+  fail_input_if(!warning.empty(), warning);
+  std::istringstream lines(grammar.ToString());
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string name = line.substr(0, line.find(' '));
+    replace_all(line, "[0-9]*", "[0-9]{0, 17}");
+    replace_all(line, R"([^\"\\\r\n])", R"([^\0-\x1f\uD800-\uDFFF\"\\])");
+    replace_all(line, R"([^\0-\x1f\"\\\r\n)", R"([^\0-\x1f\uD800-\uDFFF\"\\)");
+    if (name == "basic_number_3") replace_all(line, "basic_number_digits{1, -1}", "basic_number_digits{1, 17}");
+    if (name == "basic_number_5") replace_all(line, "basic_number_digits{1, -1}", "basic_number_digits{1, 2}");
+    if (name.find("addl_key") != std::string::npos) {
+      replace_all(line, R"( | ("\\" basic_escape basic_string_sub))", "");
+    }
+    for (const auto& rule : schema.rules) replace_all(line, R"("\")" + rule.place + R"(\"")", rule.name);
+    text += line + "\n";
+  }
+  for (const auto& rule : schema.rules) text += rule.rules;
+  return text;
+}
 
 class XGrammarCompiler : public GrammarCompiler {
  public:
   explicit XGrammarCompiler(const Tokenizer& tokenizer)
       : compiler_(compiler_of(tokenizer, 1)), sample_(compiler_of(tokenizer, kSampled)) {}
 
-  std::shared_ptr<const Grammar> compile(const std::string& schema, bool closed) override {
+  std::shared_ptr<const Grammar> compile(const HeldSchema& schema, bool closed) override {
     warning.clear();
     try {
-      const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, closed, kSpaces);
-      fail_input_if(!warning.empty(), warning);
-      const size_t size = grammar.ToString().size();
+      const std::string rules = rules_of(schema, closed);
+      const size_t size = rules.size();
       fail_input_if(size > kLargestGrammar, "it becomes a grammar of ", size, " bytes, and at most ", kLargestGrammar,
                     " are allowed");
+      const auto grammar = xgrammar::Grammar::FromEBNF(rules);
       const double before = thread_seconds();
       sample_.CompileGrammar(grammar);
       const double seconds = kSampled * (thread_seconds() - before);
@@ -150,7 +207,8 @@ class XGrammarCompiler : public GrammarCompiler {
       auto compiled = compiler_.CompileGrammar(grammar);
       fail_input_if(!XGrammarState(compiled, true).possible(),
                     "the vocabulary has no token that an answer could begin with");
-      return std::make_shared<XGrammarGrammar>(std::move(compiled));
+      return std::make_shared<XGrammarGrammar>(std::move(compiled),
+                                               schema.distinct ? std::make_shared<const Json>(schema.schema) : nullptr);
     } catch (const std::exception& error) {
       throw InputError(one_line(error.what()));
     }

@@ -33,6 +33,35 @@ class ChattyBytes : public Tokenizer {
   SpecialTokens special_;
 };
 
+// As SentencePiece does: a space belongs to the word behind it, and a text's first word loses it.
+class Spaced : public ChattyBytes {
+ public:
+  std::string decode(const std::vector<int32_t>& tokens) const override {
+    const std::string text = ChattyBytes::decode(tokens);
+    return text.starts_with(' ') ? text.substr(1) : text;
+  }
+  std::string piece(int32_t token) const override { return ChattyBytes::decode({token}); }
+};
+
+// A mark before the text, which is none of it.
+class Marked : public ChattyBytes {
+ public:
+  Marked() {
+    special_ = ChattyBytes::special();
+    special_.begin = 1;
+    special_.prefix = {1};
+  }
+  std::string decode(const std::vector<int32_t>& tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens) text += token == 1 ? "<s>" : ChattyBytes::decode({token});
+    return text;
+  }
+  const SpecialTokens& special() const override { return special_; }
+
+ private:
+  SpecialTokens special_;
+};
+
 inline std::unique_ptr<Engine> chatty_engine(const EngineOptions& options = {},
                                              const std::string& mixer = R"({"mixer": "latte"})") {
   const auto model = wide_model(mixer);

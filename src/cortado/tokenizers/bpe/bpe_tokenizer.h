@@ -95,7 +95,7 @@ class PreTokenizer {
 
  private:
   using Step = TextStep<PreTokenizerStep>;
-  static void split(const Step& step, const Word& word, std::vector<Word>& out);
+  static void split(const Step& step, const Word& word, std::vector<Span>& spans, std::vector<Word>& out);
   static Word metaspace(const PreTokenizerStep& step, const Word& word, std::deque<std::string>& storage);
 
   TextSteps<PreTokenizerStep> steps_;

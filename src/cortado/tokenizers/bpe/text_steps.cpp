@@ -158,8 +158,8 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
   }
 }
 
-void PreTokenizer::split(const Step& step, const Word& word, std::vector<Word>& out) {
-  thread_local std::vector<Span> spans;
+// `spans`: room for its matches, kept from word to word, but not beyond a text: one may have millions.
+void PreTokenizer::split(const Step& step, const Word& word, std::vector<Span>& spans, std::vector<Word>& out) {
   step.matcher.find_all(word.text, spans);
   const auto& [type, pattern, behavior, invert, mark, prepend, cut] = step.definition;
   const bool marks = type == "metaspace";
@@ -188,15 +188,16 @@ Word PreTokenizer::metaspace(const PreTokenizerStep& step, const Word& word, std
 void PreTokenizer::apply(const Word& text, std::deque<std::string>& storage, std::vector<Word>& words) const {
   words.assign(1, text);
   std::vector<Word> next;
+  std::vector<Span> spans;
   for (const Step& step : steps_) {
     next.clear();
     for (const Word& word : words) {
       if (step.definition.type == "split") {
-        split(step, word, next);
+        split(step, word, spans, next);
       } else if (step.definition.type == "metaspace") {
         const Word marked = metaspace(step.definition, word, storage);
         if (step.definition.split) {
-          split(step, marked, next);
+          split(step, marked, spans, next);
         } else {
           next.push_back(marked);
         }

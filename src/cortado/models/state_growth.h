@@ -1,0 +1,20 @@
+// How large the state of a sequence is as a model keeps it, its growing caches in the type that was chosen for them.
+#pragma once
+
+#include "cortado/models/backbone.h"
+
+namespace cortado {
+
+struct StateGrowth {
+  int64_t constant = 0;   // bytes of what is of one size, once all windows are full
+  int64_t per_token = 0;  // bytes that every token adds
+};
+StateGrowth state_growth(const Backbone& model);
+
+// Of growing caches; that of the activations where there are none.
+at::ScalarType cache_type(const Backbone& model);
+
+// Backbone::state_bytes counts a growing cache as it would be in the type of the activations.
+int64_t kept_bytes(const Backbone& model, int64_t tokens);
+
+}  // namespace cortado
