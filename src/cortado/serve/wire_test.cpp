@@ -12,6 +12,8 @@ namespace cortado {
 namespace {
 
 using testing::chatty_engine;
+using testing::events_of;
+using testing::reply_to;
 
 Json parsed(const std::string& text) { return parse_json(text, "test"); }
 
@@ -25,34 +27,6 @@ std::string refused(const Engine& engine, const std::string& body, bool chat, co
       read_completion(json, engine, limits);
     }
   });
-}
-
-Json reply_to(Engine& engine, const std::string& body, bool chat) {
-  Reply reply(chat ? read_chat(parsed(body), engine, {}) : read_completion(parsed(body), engine, {}), engine);
-  std::string bytes;
-  EXPECT_TRUE(reply.write_all([&](const std::string& part) {
-    bytes += part;
-    return true;
-  }));
-  return parsed(bytes);
-}
-
-// The events of a stream, but for the last, which says [DONE].
-std::vector<Json> events_of(Engine& engine, const std::string& body, bool chat) {
-  Reply reply(chat ? read_chat(parsed(body), engine, {}) : read_completion(parsed(body), engine, {}), engine);
-  std::vector<std::string> all;
-  EXPECT_TRUE(reply.write_all([&](const std::string& part) {
-    if (!part.empty()) all.push_back(part);
-    return true;
-  }));
-  EXPECT_EQ(all.back(), "data: [DONE]\n\n");
-  all.pop_back();
-  std::vector<Json> events;
-  for (const auto& event : all) {
-    EXPECT_TRUE(event.starts_with("data: ") && event.ends_with("\n\n"));
-    events.push_back(parsed(event.substr(6)));
-  }
-  return events;
 }
 
 TEST(Wire, AConversationOfAModelThatWasNotTaughtToIsOneText) {

@@ -80,6 +80,39 @@ inline std::unique_ptr<Engine> untaught_engine(const SamplingOptions& sampling =
       EngineOptions{});
 }
 
+// The whole answer to a call.
+inline Json reply_to(Engine& engine, const std::string& body, bool chat) {
+  Reply reply(
+      chat ? read_chat(parse_json(body, "test"), engine, {}) : read_completion(parse_json(body, "test"), engine, {}),
+      engine);
+  std::string bytes;
+  EXPECT_TRUE(reply.write_all([&](const std::string& part) {
+    bytes += part;
+    return true;
+  }));
+  return parse_json(bytes, "test");
+}
+
+// The events of a stream, but for the last, which says [DONE].
+inline std::vector<Json> events_of(Engine& engine, const std::string& body, bool chat) {
+  Reply reply(
+      chat ? read_chat(parse_json(body, "test"), engine, {}) : read_completion(parse_json(body, "test"), engine, {}),
+      engine);
+  std::vector<std::string> all;
+  EXPECT_TRUE(reply.write_all([&](const std::string& part) {
+    if (!part.empty()) all.push_back(part);
+    return true;
+  }));
+  EXPECT_EQ(all.back(), "data: [DONE]\n\n");
+  all.pop_back();
+  std::vector<Json> events;
+  for (const auto& event : all) {
+    EXPECT_TRUE(event.starts_with("data: ") && event.ends_with("\n\n"));
+    events.push_back(parse_json(event.substr(6), "test"));
+  }
+  return events;
+}
+
 // "400 messages": the status and the field that a call is refused with; "taken" where it is not.
 template <typename Call>
 std::string refusal_of(const Call& call) {
