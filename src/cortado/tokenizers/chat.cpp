@@ -200,7 +200,7 @@ std::string text_of(const Tokenizer& tokenizer, int32_t token) { return token < 
 
 Chat::Chat(const Tokenizer& tokenizer)
     : Chat(chat_of(tokenizer), text_of(tokenizer, tokenizer.special().begin),
-           text_of(tokenizer, tokenizer.special().end)) {}
+           text_of(tokenizer, tokenizer.special().end), &tokenizer) {}
 
 std::string Chat::expanded(const char* text) const {
   return replaced(replaced(text, "{bos}", begin_), "{date}", today());
