@@ -42,10 +42,20 @@ std::string piece_of(const ServedModel& served, int32_t token) {
   return served.tokenizer ? served.tokenizer->piece(token) : std::to_string(token);
 }
 
-// A token in the list of a score: as the text has it, if it is the score's own.
+// Whether it is put before prompts, and in no text.
+bool begins_prompts(const ServedModel& served, int32_t token) {
+  if (!served.tokenizer) return false;
+  const auto& special = served.tokenizer->special();
+  return token == special.begin ||
+         std::find(special.prefix.begin(), special.prefix.end(), token) != special.prefix.end();
+}
+
+// A token in the list of a score: as the text has it, if it is the score's own. A mark, which the text has not, keeps
+// its name.
 std::string name_of(const ServedModel& served, const ScoredToken& score, int32_t token) {
-  const bool own = token == score.token && score.text && !score.text->empty();
-  return own ? *score.text : piece_of(served, token);
+  const bool own = token == score.token && score.text;
+  const bool mark = own && (begins_prompts(served, token) || served.tokenizer->is_special(token));
+  return own && !mark ? *score.text : piece_of(served, token);
 }
 
 void append(Json& to, const Json& scores) {
@@ -103,13 +113,9 @@ Json memory_of(const ServedModel& served, const std::vector<std::shared_ptr<Answ
 }
 
 size_t marks_before(const ServedModel& served, const std::vector<int32_t>& tokens) {
-  if (!served.tokenizer) return 0;
-  const auto& special = served.tokenizer->special();
-  const auto is_mark = [&](int32_t token) {
-    return token == special.begin ||
-           std::find(special.prefix.begin(), special.prefix.end(), token) != special.prefix.end();
-  };
-  return static_cast<size_t>(std::find_if_not(tokens.begin(), tokens.end(), is_mark) - tokens.begin());
+  const auto text =
+      std::find_if_not(tokens.begin(), tokens.end(), [&](int32_t token) { return begins_prompts(served, token); });
+  return static_cast<size_t>(text - tokens.begin());
 }
 
 std::string text_of_prompt(const ServedModel& served, const std::vector<int32_t>& tokens) {
