@@ -148,11 +148,13 @@ void warn_of_openness(const HttpOptions& http) {
 void introduce(const HttpServer& server, const std::vector<ServedModel>& served, bool page) {
   std::string models;
   for (const ServedModel& it : served) {
-    const bool taught = it.tokenizer && !it.tokenizer->special().chat.name.empty();
+    const ChatStyle chat = it.tokenizer ? it.tokenizer->special().chat : ChatStyle{};
+    const std::string unable = chat.taught() ? "; its chat template is not known here: it goes on with prompts"
+                                             : "; was not taught to chat: it goes on with texts";
     models +=
         concat(models.empty() ? "" : ", ", it.name, " (", human_count(static_cast<double>(it.model->parameter_count())),
                " parameters", it.memory.empty() || it.memory == "no --memory" ? "" : concat(", ", it.memory),
-               taught ? ")" : "; was not taught to chat: it goes on with texts)");
+               chat.name.empty() ? unable : "", ")");
   }
   std::cout << "listening at " << server.address();
   if (page) std::cout << "\n  page    " << server.address() << "/ in a browser";

@@ -91,7 +91,7 @@ void write_generation_config(const SamplingChoice& choice, const std::string& fo
 
 SamplingChoice default_sampling(const std::string& run, const Tokenizer* tokenizer) {
   const SamplingChoice own = read_generation_config(run);
-  const bool taught = tokenizer && !tokenizer->special().chat.name.empty();
+  const bool taught = tokenizer && tokenizer->special().chat.taught();
   return own.empty() && taught ? kLlamaCpp : own;
 }
 

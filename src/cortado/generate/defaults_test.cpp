@@ -10,7 +10,9 @@ namespace {
 
 class Talker : public Tokenizer {
  public:
-  explicit Talker(const std::string& style) { special_.chat.name = style; }
+  explicit Talker(const std::string& style, const std::string& problem = "") {
+    special_.chat = {.name = style, .system = "", .problem = problem};
+  }
   std::string kind() const override { return "talker"; }
   int64_t vocabulary() const override { return 1; }
   std::vector<int32_t> encode(std::string_view /*text*/) const override { return {}; }
@@ -24,12 +26,13 @@ class Talker : public Tokenizer {
 
 TEST(Defaults, WhereARunSaysNothing) {
   const TemporaryDirectory run;
-  const Talker taught("chatml"), untaught("");
+  const Talker taught("chatml"), another("", "its template is another"), untaught("");
   EXPECT_TRUE(default_sampling(run.path(), &untaught).empty());
   EXPECT_TRUE(default_sampling(run.path(), nullptr).empty());
   const Json llama = {
       {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}, {"repetition_penalty", 1.0}};
   EXPECT_EQ(sampling_json(default_sampling(run.path(), &taught).over({})), llama);
+  EXPECT_EQ(sampling_json(default_sampling(run.path(), &another).over({})), llama);  // of a template unknown here
   // Token numbers and texts that are no samplings say nothing of it.
   write_file(run.path() + "/generation_config.json", R"({"eos_token_id": 2, "temperature": null, "_from": "x"})");
   EXPECT_EQ(sampling_json(default_sampling(run.path(), &taught).over({})), llama);

@@ -136,7 +136,7 @@ void fit_prompt(Request& request, const std::string& param, const Engine& engine
 
 int64_t usual_answer(const std::vector<int32_t>& prompt, size_t model, const Engine& engine, const WireLimits& limits) {
   const ServedModel& it = engine.models()[model];
-  const bool taught = it.tokenizer && !it.tokenizer->special().chat.name.empty();
+  const bool taught = it.tokenizer && it.tokenizer->special().chat.taught();
   const int64_t most = std::min(limits.answer_tokens, taught ? limits.answer_tokens : kUntaughtAnswer);
   const auto longest = engine.longest(model);
   const int64_t room = longest ? *longest - static_cast<int64_t>(prompt.size()) : most;

@@ -208,7 +208,7 @@ std::string Chat::expanded(const char* text) const {
 
 Chat Chat::or_text(const Tokenizer& tokenizer) {
   const ChatStyle& style = tokenizer.special().chat;
-  return style.name.empty() && style.problem.empty() ? Chat(&tokenizer) : Chat(tokenizer);
+  return style.taught() ? Chat(tokenizer) : Chat(&tokenizer);
 }
 
 std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) const {

@@ -15,6 +15,8 @@ struct ChatStyle {
   std::string name;  // empty: it was not
   std::string system;
   std::string problem = {};  // it was, but `name` is empty: why
+
+  bool taught() const { return !name.empty() || !problem.empty(); }
 };
 
 // Tokens with a meaning of their own; -1 where there is none.

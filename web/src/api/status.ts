@@ -31,22 +31,9 @@ function lock(): void {
   status.changed.now();
 }
 
-// A server that tells bytes after 4,096 tokens alone: as much as keys and values of all, and it grows with them; less, and
-// it is taken to stay.
-function completed(model: ModelEntry): ModelEntry {
-  const { state_bytes: state, kv_cache_bytes: cache, state_bytes_per_token: known } = model;
-  if (known !== undefined || !state || !cache) return model;
-  const perToken = cache / 4096;
-  const growing = state >= 0.95 * cache;
-  return {
-    ...model, kv_cache_bytes_per_token: perToken, state_bytes_per_token: growing ? perToken : 0,
-    state_constant_bytes: growing ? 0 : state,
-  };
-}
-
 async function readModels(): Promise<void> {
   try {
-    const models = (await listModels()).map(completed);
+    const models = await listModels();
     const changed = JSON.stringify(models) !== JSON.stringify(status.models);
     status.models = models;
     status.wrongKey = false;

@@ -89,7 +89,7 @@ void special_fields(JsonFields& json, SpecialTokens& special) {
   json.values("prefix", special.prefix, "token ids");
   json.values("suffix", special.suffix, "token ids");
   json.values("stops", special.stops, "token ids");
-  if (json.reading() ? !json.has("chat") : special.chat.name.empty() && special.chat.problem.empty()) return;
+  if (json.reading() ? !json.has("chat") : !special.chat.taught()) return;
   json.object("chat", [&](JsonFields& chat) {
     chat.text("name", special.chat.name);
     chat.text("system", special.chat.system);
