@@ -33,8 +33,8 @@ export function memoryOf(answer: Answer): SequenceMemory | null {
     modelOf(answer.model) ?? {};
   if (constant === undefined || perToken === undefined || cachePerToken === undefined) return null;
   const { usage, progress } = answer;
-  const tokens = usage?.total_tokens ?? (progress?.processed ?? 0) + answer.tokens;
-  if (!tokens) return null;
+  const tokens = usage?.total_tokens ?? (progress && progress.processed + answer.tokens);
+  if (!tokens) return null; // the server has not said yet how long the prompt is
   // Windows fill; the server says at the end how far they are.
   const held = usage?.state_constant_bytes ?? constant;
   const exact = usage !== undefined || perToken > 0;
