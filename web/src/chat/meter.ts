@@ -7,8 +7,11 @@ export function speedOf(answer: Answer): string {
   const tokens = answer.usage?.completion_tokens ?? answer.tokens;
   const ms = answer.writeMs ?? 0;
   if (tokens < 2 || ms <= 0) return "";
-  const speed = ((tokens - 1) * 1000) / ms;
-  const seconds = (answer.firstMs ?? 0) / 1000;
+  const firstMs = answer.firstMs ?? 0;
+  // A busy browser is given all of a short answer at once: then its time is that of the whole.
+  const together = ms < tokens / 10;
+  const speed = together ? (tokens * 1000) / (firstMs + ms) : ((tokens - 1) * 1000) / ms;
+  const seconds = firstMs / 1000;
   const first = seconds.toFixed(seconds < 1 ? 2 : 1);
   return `${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s, the first after ${first} s`;
 }
