@@ -121,6 +121,14 @@ TEST(Part, RefusesWhatIsWrongByItsName) {
   const std::vector<Tensor> weights(4, at::ones({8, 7}));
   EXPECT_NE(refused({latte, "", false, weights, {at::ones({1, 2, 8})}, {}, {}}).find("expected q.weight of the shape"),
             std::string::npos);
+  const std::string softmax = R"({"part": "mixer", "settings": {"mixer": "softmax"}, "dim": 8})";
+  const auto places = [&](int64_t now, int64_t tokens) {
+    const auto entries = part_zero_state(softmax, 1, at::ones({1})).size();
+    return testing::error_of([&] { part_places(softmax, std::vector<int64_t>(entries, now), tokens); });
+  };
+  EXPECT_EQ(places(3, 5), testing::kNoError);
+  EXPECT_NE(places(1, std::numeric_limits<int64_t>::max()).find("places and tokens"), std::string::npos);
+  EXPECT_NE(places(-1, 5).find("places and tokens"), std::string::npos);
 }
 
 }  // namespace

@@ -141,6 +141,8 @@ SequenceState StateLayout::trimmed(const SequenceState& state) const {
   return result;
 }
 
+constexpr int64_t kMostPlaces = int64_t{1} << 40;  // sums and products of which are numbers yet
+
 std::vector<int64_t> StateLayout::places_after(const std::vector<int64_t>& now, int64_t tokens) const {
   fail_input_if(now.size() != entries_.size(), "[state] has ", entries_.size(), " tensors, got ", now.size());
   std::vector<int64_t> after;
@@ -148,8 +150,15 @@ std::vector<int64_t> StateLayout::places_after(const std::vector<int64_t>& now, 
     const Entry& entry = entries_[i];
     fail_input_if(entry.places && !entry.grows && !entry.held.empty(), "[state] how many places \"", entry.name,
                   "\" gets depends on more than their number now");
-    const int64_t reached = now[i] + tokens;
-    after.push_back(!entry.places ? -1 : entry.grows ? reached : entry.places(reached));
+    if (!entry.places) {
+      after.push_back(-1);
+      continue;
+    }
+    for (const int64_t number : {now[i], tokens}) {
+      fail_input_if(number < 0 || number > kMostPlaces, "[state] expected 0..", kMostPlaces, " places and tokens, got ",
+                    number);
+    }
+    after.push_back(entry.grows ? now[i] + tokens : entry.places(now[i] + tokens));
   }
   return after;
 }
