@@ -113,6 +113,12 @@ def test_blurry_window_refuses_a_position_that_is_none(position, message):
         ops.blurry_window(x, x, x, slots=3, period=5, position=torch.tensor(position))
 
 
+def test_blurry_window_refuses_a_position_elsewhere():
+    x = torch.ones(1, 2, 1, 4)
+    with pytest.raises(RuntimeError, match="expected position on cpu"):
+        ops.blurry_window(x, x, x, slots=3, period=5, position=torch.zeros(1, dtype=torch.int64, device="meta"))
+
+
 def test_blurry_window_compiles_whole_with_a_position():
     q, k, v = randn(2, 6, 2, 4), randn(2, 6, 2, 4, seed=1), randn(2, 6, 2, 3, seed=2)
     seen = torch.tensor([0, 7])

@@ -108,7 +108,11 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
                 options.key_state, options.value_state};
   in.k = expand_heads(in.k, found['S']);
   in.v = expand_heads(in.v, found['S']);
-  if (options.position) expect_shape(kBlurryWindowOp, "position", *options.position, {found['N']});
+  if (options.position) {
+    expect_shape(kBlurryWindowOp, "position", *options.position, {found['N']});
+    fail_input_if(options.position->device() != k.device(), "[blurry_window] expected position on ", k.device(),
+                  " as the others, got ", options.position->device());
+  }
   const Tensor times = token_times(k, options.position, options.cu_seqlens);
   const Tensor w = options.table ? options.table->index({times.remainder(sizes.period)}).to(type)
                                  : blurry_weights(times, sizes, type);
