@@ -7,9 +7,9 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 
 import pytest
+from until import wait_until
 
 CONFIG = {
     "dim": 16,
@@ -81,7 +81,7 @@ def test_starts_from_a_run_whose_name_is_a_number(cortado, work):
 def test_a_signal_saves_and_says_how_to_go_on(cortado_program, work, sent, code):
     command = [cortado_program, *map(str, arguments(work, "--steps", 1000000))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: (work / "run" / "trainer.safetensors").exists())
+        wait_until(lambda: (work / "run" / "trainer.safetensors").exists())
         process.send_signal(sent)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == code
@@ -93,13 +93,6 @@ def test_a_signal_saves_and_says_how_to_go_on(cortado_program, work, sent, code)
 @pytest.fixture(scope="session")
 def cortado_program(build):
     return str(build / "bin" / "cortado")
-
-
-def wait_for(condition, seconds=300):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_a_folder_in_use_is_left_alone(cortado, refused, work):
@@ -122,7 +115,7 @@ def test_two_processes_in_one_folder(cortado_program, refused, work):
     command = [cortado_program, *map(str, arguments(work, "--steps", 1000000))]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_for(lambda: (work / "run" / "trainer.safetensors").exists())
+            wait_until(lambda: (work / "run" / "trainer.safetensors").exists())
             assert "another process" in refused("train", "--resume", "--out", work / "run")
         finally:
             process.kill()

@@ -6,20 +6,13 @@ import pathlib
 import shutil
 import stat
 import subprocess
-import time
 
 import pytest
+from until import wait_until
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 ASK = {"input": "hi", "max_output_tokens": 2}
 FAILED = 'cortado_failures_total{path="/v1/responses"}'
-
-
-def until(what, seconds=300):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def health(server):
@@ -60,7 +53,7 @@ def test_a_store_that_is_gone(start_server, talker, tmp_path):
         assert last["type"] == "response.failed" and last["response"]["error"]["message"]
         status, answer = server.post("/v1/responses", ASK | {"background": True})
         assert status == 200
-        until(lambda: server.metric(FAILED) == 3)
+        wait_until(lambda: server.metric(FAILED) == 3)
         assert server.metric('cortado_requests_total{path="/v1/responses",status="500"}') == 1
         # Which it was cannot be seen any more; that there was none, as a missing file would say, is not true.
         request = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
@@ -69,7 +62,7 @@ def test_a_store_that_is_gone(start_server, talker, tmp_path):
         assert server.post("/v1/chat/completions", CHAT)[0] == 200  # it needs no store
         store.mkdir()
         assert health(server)[0] == 200 and server.post("/v1/responses", ASK)[0] == 200
-        until(lambda: len(reasons(server)) == 4)
+        wait_until(lambda: len(reasons(server)) == 4)
         told = reasons(server)
     assert [(path, status) for path, status, _ in told[:3]] == [("/v1/responses", 500), ("/v1/responses", 200), ("/v1/responses", None)]
     assert all(reason for _, _, reason in told)
@@ -123,7 +116,7 @@ def test_a_form_without_a_way_out(start_server, few_letters):
         if status == 400 and "no grammar library" in answer["error"]["message"]:
             pytest.skip("this build has no XGrammar")
         assert status == 500 and "no token of what must come next" in answer["error"]["message"]
-        until(lambda: server.metric('cortado_failures_total{path="/v1/completions"}') == 1)
+        wait_until(lambda: server.metric('cortado_failures_total{path="/v1/completions"}') == 1)
         assert server.metric('cortado_requests_total{path="/v1/completions",status="500"}') == 1
         assert server.metric('cortado_answers_total{end="failed"}') == 1
         assert server.post("/v1/completions", body | {"response_format": None})[0] == 200
@@ -137,9 +130,9 @@ def test_who_has_hung_up_is_no_failure(start_server, few_letters):
         body = json.dumps({"prompt": "say it", "max_tokens": 4000}).encode()
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         connection.request("POST", "/v1/completions", body)
-        until(lambda: server.metric("cortado_writing") == 1)
+        wait_until(lambda: server.metric("cortado_writing") == 1)
         connection.close()
-        until(lambda: server.metric('cortado_requests_total{path="/v1/completions",status="499"}') == 1)
+        wait_until(lambda: server.metric('cortado_requests_total{path="/v1/completions",status="499"}') == 1)
         assert server.metric('cortado_answers_total{end="cancelled"}') == 1
         assert "cortado_failures_total{" not in server.get("/metrics")
 

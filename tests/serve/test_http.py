@@ -9,6 +9,7 @@ import time
 import urllib.request
 
 import pytest
+from until import wait_until
 
 
 @pytest.fixture(scope="module", name="server")
@@ -27,13 +28,6 @@ def send(server, text):
 def posted(path, body):
     data = json.dumps(body)
     return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n{data}"
-
-
-def wait_until(what, seconds=300):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_curl(server):

@@ -5,10 +5,10 @@ import http.client
 import json
 import re
 import subprocess
-import time
 
 import openai
 import pytest
+from until import wait_until
 
 QUESTION = [{"role": "user", "content": "Name three animals."}]
 PROMPT = "The three colours of the flag are"
@@ -23,13 +23,6 @@ def fixture_server(start_server, talker):
 @pytest.fixture(scope="module", name="client")
 def fixture_client(server):
     return openai.OpenAI(base_url=server.address + "/v1", api_key="none", max_retries=0)
-
-
-def wait_until(what, seconds=300):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_the_chunks_of_a_completion(client):
