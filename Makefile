@@ -25,7 +25,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build program visualiser demo serve-demo serve-smollm2 demo-lola test test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-lola test test-all test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -94,12 +94,19 @@ $(VENV)/clients.stamp: requirements-clients.txt $(VENV)/test.stamp
 test-clients: build $(VENV)/clients.stamp $(NPM_CLIENTS) ## every client of OpenAI's API in a conversation with the server
 	$(PYTHON) -m pytest -q tests/serve/test_clients.py tests/serve/test_openai.py tests/serve/test_lm_eval.py
 
-# Many small programs: one thread each, several at a time. One of Python's more than processors: some wait for others. What
-# the tests need is fetched while the compilers work.
-test: configure ## every test
-	@$(MAKE) --no-print-directory -j2 build $(VENV)/test.stamp
-	OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n $$(($(JOBS) + 1)) --durations=30 tests
+# What the tests need is fetched while the compilers work. The program comes first: Python's tests begin when it is there. One of them
+# calls primitives_tests.
+FIRST := cortado_cli primitives_tests
+first: configure
+	cmake --build $(BUILD) -j $(JOBS) --target $(FIRST)
+
+test: configure ## the tests, C++ and Python, but the slow ones
+	@$(MAKE) --no-print-directory -j2 first $(VENV)/test.stamp
+	@scripts/test.sh $(BUILD) $(PYTHON) $(JOBS) quick
+
+test-all: configure ## every test: what .ci/run runs
+	@$(MAKE) --no-print-directory -j2 first $(VENV)/test.stamp
+	@scripts/test.sh $(BUILD) $(PYTHON) $(JOBS) all
 
 types: $(VENV)/test.stamp ## the Python package's types, by mypy
 	$(PYTHON) -m mypy --strict python/cortado
@@ -140,7 +147,7 @@ bench-cuda: configure ## measure operators and decoding on a GPU, and write docs
 neon: setup ## the kernels compiled for 64-bit ARM
 	@JOBS=$(JOBS) scripts/neon.sh
 
-check-all: build $(VENV)/test.stamp ## everything too long for `make test`, and a table of the results (hours); STEPS="asan mutants": those
+check-all: build $(VENV)/test.stamp ## everything too long for `make test-all`, and a table of the results (hours); STEPS="asan mutants": those
 	@JOBS=$(JOBS) scripts/check_all.sh $(STEPS)
 
 # In an environment of its own, which finds the .venv's torch and numpy behind what it has itself.

@@ -1,5 +1,6 @@
 # One test program and ctest entry a layer, small layers together: src/cortado/LAYER/**/*_test.cpp -> bin/LAYER_tests. Not an entry a
 # test: each would load libtorch anew, which takes longer than most tests. `bin/LAYER_tests --gtest_filter=...` runs single ones.
+# slow_tests(): what has an entry of its own, LAYER_slow with the label "slow", which `make test` leaves out.
 enable_testing()
 find_package(GTest REQUIRED)
 
@@ -26,9 +27,23 @@ function(test_program)
   endif()
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # compiles in three quarters of the time
   target_link_libraries(${name} PRIVATE cortado GTest::gtest GTest::gtest_main)
-  add_test(NAME ${ARGV0} COMMAND ${name})
-  set_tests_properties(${ARGV0} PROPERTIES TIMEOUT 3600  # half an hour under sanitizers on a busy machine
+  add_test_entry(${ARGV0} ${name})
+endfunction()
+
+function(add_test_entry name)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 3600  # half an hour under sanitizers on a busy machine
+    FAIL_REGULAR_EXPRESSION "Running 0 tests"
     ENVIRONMENT "CORTADO_BIN=${CMAKE_BINARY_DIR}/bin/cortado;CORTADO_SOURCE=${CMAKE_SOURCE_DIR}")
+endfunction()
+
+# slow_tests(LAYER SECONDS PATTERN...): the names of tests of LAYER's program that take longer than they should in `make test`. Their
+# entry, and what is left in the other one, with about how long they take: ctest begins with the longest.
+function(slow_tests layer seconds)
+  list(JOIN ARGN ":" names)
+  set_tests_properties(${layer} PROPERTIES ENVIRONMENT_MODIFICATION "GTEST_FILTER=set:-${names}")
+  add_test_entry(${layer}_slow ${layer}_tests --gtest_filter=${names})
+  set_tests_properties(${layer}_slow PROPERTIES LABELS slow COST ${seconds})
 endfunction()
 
 test_program(base)
@@ -41,6 +56,13 @@ test_program(generate)
 test_program(train compare sweep)
 test_program(convert analyze)
 test_program(serve cli bench)
+
+slow_tests(primitives 45 *OnGpu.PartsOf* *OnGpu.EveryOrderOf* LatteOnGpu.ScoresOfSlots GatedScanKernel.TheNumberOfThreadsChangesNothing)
+slow_tests(mechanisms 30 */Conformance.EqualsItsDefinitionOverAThousandTokens/*)
+slow_tests(models 10 Chat.LooksAreNotEnough)  # which starts a Python for each
+slow_tests(tasks 6 Pathfinder.HalfAreConnected Regbench.DrawsAsThePublicGenerator)
+set_tests_properties(primitives PROPERTIES COST 60)
+set_tests_properties(mechanisms PROPERTIES COST 45)
 # These run a GPU's kernels on the host, where an index beyond an array ends the program instead of reaching what lies behind.
 # Sanitizers say more.
 if(NOT CORTADO_SANITIZE)

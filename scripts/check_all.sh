@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is too long for `make test`, one step after the other, and a table at the end; goes on after a step that fails.
+# Everything that is too long for `make test-all`, one step after the other, and a table at the end; goes on after a step that fails.
 #   scripts/check_all.sh [STEP...]      all of them, or those named
 # What a step prints is in build/check-all/STEP.log. Ends with 1 when one failed.
 set -uo pipefail
@@ -28,7 +28,7 @@ newest_torch() { # PyPI's newest torch: build and tests
   local venv=build/newest-torch
   { [ -x $venv/bin/python ] || python3 -m venv $venv; } &&
     $venv/bin/python -m pip install -q --upgrade --disable-pip-version-check torch numpy &&
-    make test PYTHON_TORCH="$PWD/$venv/bin/python"
+    make test-all PYTHON_TORCH="$PWD/$venv/bin/python"
 }
 mutants() { # a sample; docs/results.md has the score of a hundred
   .venv/bin/python scripts/mutate.py --seed "$MUTANT_SEED" --count "$MUTANTS" --jobs "$JOBS"
