@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Kills training with SIGKILL at random moments, and checks each time that the run can be read and goes on.
+"""Kills training with SIGKILL at random steps, and checks each time that the run can be read and goes on.
 
     scripts/kill9.py [--cortado build/release/bin/cortado] [--kills 20] [--seed 1]
 
-At the end the run, killed so often, must equal bit for bit one that never was."""
+The first kill comes before there is a checkpoint; each other one some checkpoints after the one that it went on from, and a part
+of a checkpoint's time later. At the end the run, killed so often, must equal bit for bit one that never was."""
 
 import argparse
 import hashlib
 import json
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,8 +26,10 @@ CONFIG = {
     "feed_forward": {"type": "swiglu", "dim": 128},
     "dropout": 0.1,
     # A checkpoint every other step: most kills then hit one being written.
-    "training": {"batch": 2, "context": 32, "steps": 200, "evaluate_every": 2, "evaluate_batches": 2, "log_every": 1},
+    "training": {"batch": 2, "context": 32, "steps": 0, "evaluate_every": 2, "evaluate_batches": 2, "log_every": 1},
 }
+# Between two kills there are at most half as many; the others are for a machine that lets who kills wait.
+STEPS_A_KILL = 20
 
 
 def tensors_hash(path):
@@ -38,8 +42,12 @@ def tensors_hash(path):
 
 
 def step_of(run):
-    raw = (run / "trainer.safetensors").read_bytes()
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    """Of the last checkpoint; -1 where there is none."""
+    try:
+        with (run / "trainer.safetensors").open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except FileNotFoundError:
+        return -1
     return json.loads(header["__metadata__"]["state"])["step"]
 
 
@@ -49,39 +57,64 @@ def check(command, what):
         sys.exit(f"{what} failed with {done.returncode}: {done.stderr or done.stdout}")
 
 
-def main():
+def kill_when(process, arrived, later):
+    """Waits until `arrived()` holds, and `later` seconds more; then kills."""
+    while not arrived():
+        if process.poll() is not None:
+            sys.exit(f"the program ended with {process.returncode} before it could be killed")
+        time.sleep(0.0005)
+    time.sleep(later)
+    process.kill()
+    if process.wait() != -9:
+        sys.exit(f"the program ended with {process.returncode} before it was killed")
+
+
+def parsed():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cortado", default=str(ROOT / "build" / "release" / "bin" / "cortado"))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    chance = random.Random(options.seed)
+    if options.kills < 1:
+        parser.error("--kills must be at least 1")
+    return options
 
+
+def kill_often(options, begin, go_on, run, checkpoint):
+    """`checkpoint`: about the seconds from one checkpoint to the next."""
+    chance = random.Random(options.seed)
+    for _ in range(100):  # who kills may have come too late
+        shutil.rmtree(run, ignore_errors=True)
+        kill_when(subprocess.Popen(begin, stdout=subprocess.DEVNULL), (run / "config.json").exists, 0)
+        if step_of(run) < 0:
+            break
+    else:
+        sys.exit("kill 1: it never came before the first checkpoint")
+    print("kill  1: before the first checkpoint")
+    for kill in range(2, options.kills + 1):
+        target = max(0, step_of(run)) + 2 * chance.randint(1, STEPS_A_KILL // 4)
+        process = subprocess.Popen(go_on, stdout=subprocess.DEVNULL)
+        kill_when(process, lambda: step_of(run) >= target, chance.uniform(0, checkpoint))
+        check([options.cortado, "describe", str(run)], f"kill {kill}: describe")
+        check([options.cortado, "generate", str(run), "--prompt", "a", "--n-tokens", "2"], f"kill {kill}: generate")
+        print(f"kill {kill:2}: readable, at step {step_of(run)}", flush=True)
+
+
+def main():
+    options = parsed()
+    steps = STEPS_A_KILL * (options.kills + 3)
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         config = work / "config.json"
-        config.write_text(json.dumps(CONFIG))
+        config.write_text(json.dumps({**CONFIG, "training": {**CONFIG["training"], "steps": steps}}))
         begin = [options.cortado, "train", str(config), "--threads", "1", "--quiet", "--out"]
         start = time.monotonic()
         check([*begin, str(work / "whole")], "the run that is never killed")
-        whole = time.monotonic() - start
+        checkpoint = (time.monotonic() - start) / (steps / 2)
 
         run = work / "killed"
         go_on = [options.cortado, "train", "--resume", "--threads", "1", "--quiet", "--out", str(run)]
-        for kill in range(options.kills):
-            resumable = (run / "config.json").exists()
-            process = subprocess.Popen(go_on if resumable else [*begin, str(run)], stdout=subprocess.DEVNULL)
-            time.sleep(chance.uniform(0, 2.5 * whole / options.kills))
-            process.kill()
-            code = process.wait()
-            if code not in (-9, 0):
-                sys.exit(f"kill {kill + 1}: the program had ended with {code} before it was killed")
-            if not (run / "trainer.safetensors").exists():
-                print(f"kill {kill + 1:2}: before the first checkpoint")
-                continue
-            check([options.cortado, "describe", str(run)], f"kill {kill + 1}: describe")
-            check([options.cortado, "generate", str(run), "--prompt", "a", "--n-tokens", "2"], f"kill {kill + 1}: generate")
-            print(f"kill {kill + 1:2}: readable, at step {step_of(run)}")
+        kill_often(options, [*begin, str(run)], go_on, run, checkpoint)
         check(go_on, "the last resumption")
         for name in ("trainer.safetensors", "best.safetensors", "last.safetensors"):
             if tensors_hash(run / name) != tensors_hash(work / "whole" / name):

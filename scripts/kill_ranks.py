@@ -1,6 +1,6 @@
-"""Kills processes of a training at random moments, and shows that it ends as if nothing had happened.
+"""Kills processes of a training at random steps, and shows that it ends as if nothing had happened.
 
-    python scripts/kill_ranks.py CONFIG --out FOLDER [--kills 10] [--processes 2] [--seed 1] [-- more words for train]
+    python scripts/kill_ranks.py CONFIG --out FOLDER [--kills 10] [--apart 10] [--processes 2] [--seed 1] [-- more words for train]
 
 torchrun starts all of them anew after each kill -9 of one, and they go on from the last checkpoint. FOLDER/undisturbed is
 the same training without kills; every loss of both must be equal to the last bit. Ends with 1 if one is not."""
@@ -37,19 +37,19 @@ def losses(run):
     return {(line["step"], key): line[key] for line in found for key in ("loss", "validation_loss") if key in line}
 
 
-def steps_done(run):
+def lines_written(run):
     try:
         return len((run / "metrics.jsonl").read_text().splitlines())
     except FileNotFoundError:
         return 0
 
 
-def wait_for_steps(launcher, run, before, least):
-    """Until `least` more lines are written; False when it has ended."""
+def wait_for_lines(launcher, run, count):
+    """Until so many are written; False when it has ended."""
     while launcher.poll() is None:
-        if steps_done(run) >= before + least:
+        if lines_written(run) >= count:
             return True
-        time.sleep(0.02)
+        time.sleep(0.005)
     return False
 
 
@@ -58,8 +58,7 @@ def disturb(options, out):
     chance = random.Random(options.seed)
     launcher = start(options, out, options.kills)
     killed = 0
-    while killed < options.kills and wait_for_steps(launcher, out, steps_done(out), 2):
-        time.sleep(chance.uniform(0, options.apart))
+    while killed < options.kills and wait_for_lines(launcher, out, lines_written(out) + chance.randint(2, max(2, options.apart))):
         living = workers(launcher.pid)
         if not living:
             break
@@ -69,7 +68,7 @@ def disturb(options, out):
         except ProcessLookupError:
             break  # it has just ended
         killed += 1
-        print(f"kill {killed}: process {victim} after {steps_done(out)} lines", flush=True)
+        print(f"kill {killed}: process {victim} after {lines_written(out)} lines", flush=True)
         while living[victim] in workers(launcher.pid) and launcher.poll() is None:
             time.sleep(0.02)
     _, errors = launcher.communicate()
@@ -79,13 +78,13 @@ def disturb(options, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Kills processes of a training, and shows that it ends as if nothing had happened.")
+    parser = argparse.ArgumentParser(description="Kills processes of a training at random steps, and shows that it ends as if nothing had happened.")
     parser.add_argument("config")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--apart", type=float, default=1.0, help="seconds between kills, at most")
+    parser.add_argument("--apart", type=int, default=10, help="lines of metrics.jsonl from one kill to the next, at most")
     parser.add_argument("more", nargs="*", help="words for cortado train")
     options = parser.parse_args()
     undisturbed, disturbed = options.out / "undisturbed", options.out / "disturbed"

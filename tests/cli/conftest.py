@@ -8,6 +8,7 @@ import struct
 import subprocess
 import termios
 
+import preloaded
 import pytest
 
 CONFIG = {
@@ -21,10 +22,21 @@ CONFIG = {
 }
 
 
+# MKL's products depend on where their matrices lie in memory unless it is told not to: two runs must be equal.
+SAME_PRODUCTS = {"MKL_CBWR": "COMPATIBLE"}
+
+
 @pytest.fixture(autouse=True)
 def same_products(monkeypatch):
-    """MKL's products depend on where their matrices lie in memory unless it is told not to: two runs must be equal."""
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    for name, value in SAME_PRODUCTS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def cortado(program):
+    """As that of the other tests, but with these variables: another environment would need a new start each time."""
+    with preloaded.Preloaded(program, **SAME_PRODUCTS) as it:
+        yield it.run
 
 
 @pytest.fixture(scope="session")
@@ -51,16 +63,16 @@ def text(tmp_path_factory, root):
 
 
 @pytest.fixture(scope="session")
-def trained(train_run, tmp_path_factory, text):
+def trained(once, train_run, text):
     """A Latte-Macchiato after 20 steps."""
-    return train_run(tmp_path_factory.mktemp("trained"), text)
+    return once("trained", lambda folder: train_run(folder, text)) / "run"
 
 
 @pytest.fixture(scope="session")
-def trained_softmax(train_run, tmp_path_factory, text):
+def trained_softmax(once, train_run, text):
     """A softmax model with learned positions for 32 tokens, after 20 steps."""
-    folder = tmp_path_factory.mktemp("softmax")
-    return train_run(folder, text, mixer={"mixer": "softmax"}, positions="learned", context=32)
+    options = {"mixer": {"mixer": "softmax"}, "positions": "learned", "context": 32}
+    return once("trained_softmax", lambda folder: train_run(folder, text, **options)) / "run"
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,7 @@ def test_work_is_counted_as_documented(cortado):
         assert row["share"]["matmul"] == pytest.approx(row["flops_per_second"] / result["ceilings"][0]["matmul_flops"])
 
 
+@pytest.mark.slow
 def test_threads_and_lengths_are_measured_in_turns(cortado):
     arguments = ["--op", "latte,abc", "--tokens", "16,8", "--size", 8, "--threads", "1,2", "--rounds", 1, "--dtype", "bfloat16"]
     result = bench(cortado, "ops", *arguments)

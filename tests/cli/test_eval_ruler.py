@@ -5,9 +5,9 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
+from until import wait_until
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 TRAINING = {"batch": 4, "context": 32, "steps": 20, "warmup": 2, "evaluate_every": 20, "tokenizer": "byte"}
@@ -119,9 +119,7 @@ def test_ctrl_c_keeps_what_is_done(program, model, ask, tmp_path):
     arguments = ["--lengths", "4096", "--samples", "30", "--batch", "1"]
     command = [program, "eval", "niah", model, "--threads", "1", "--out", out, *arguments]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 300
-        while not (out.exists() and len(records(out)[1]) >= 2) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: out.exists() and len(records(out)[1]) >= 2, process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "niah.jsonl" in errors

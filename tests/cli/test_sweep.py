@@ -7,9 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from until import wait_until
 
 SWEEP = {
     "about": "recall",
@@ -115,6 +115,7 @@ def test_an_array_of_slurm_shares_a_sweep(program, root, sweep, tmp_path):
     assert len(results(out)) == 4
 
 
+@pytest.mark.slow
 def test_ray_runs_a_sweep_on_two_workers(program, root, sweep, tmp_path):
     command = [sys.executable, root / "examples/sweep_ray.py", sweep, "--scale", "short", "--out", tmp_path / "out"]
     done = subprocess.run([*command, "--cortado", program, "--workers", "2"], capture_output=True, text=True, timeout=300)
@@ -138,10 +139,7 @@ def test_one_run_alone(cortado, refused, sweep, tmp_path):
 def begin(program, sweep, out, *words):
     command = [program, "sweep", sweep, "--scale", "long", "--out", out, "--jobs", "1", "--quiet", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 300
-    while not list((out / "runs").glob("*/trainer.safetensors") if (out / "runs").exists() else []):
-        assert time.time() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    wait_until(lambda: list(out.glob("runs/*/trainer.safetensors")), process)
     return process
 
 
@@ -152,18 +150,13 @@ def test_ended_at_any_moment_it_goes_on(program, cortado, sweep, tmp_path, how):
     os.kill(process.pid, how)
     said = process.communicate(timeout=300)
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), said
-    deadline = time.time() + 300  # the run's own process saves and ends
-    while subprocess.run(["pgrep", "-f", "--", f"--out {out} .*--only"], stdout=subprocess.DEVNULL).returncode == 0:
-        assert time.time() < deadline
-        time.sleep(0.05)
+    own = ["pgrep", "-f", "--", f"--out {out} .*--only"]  # the run's own process saves and ends
+    wait_until(lambda: subprocess.run(own, stdout=subprocess.DEVNULL).returncode != 0)
     run = next((out / "runs").glob("*/train.json"))
     metrics = run.parent / "metrics.jsonl"
     reached, size = json.loads(run.read_text())["step"], metrics.stat().st_size
     again = begin(program, sweep, out, "--shard", "1/4")
-    deadline = time.time() + 300
-    while metrics.stat().st_size <= size:
-        assert time.time() < deadline and again.poll() is None, again.communicate()
-        time.sleep(0.05)
+    wait_until(lambda: metrics.stat().st_size > size, again)
     again.send_signal(signal.SIGTERM)
     again.communicate(timeout=300)
     assert again.returncode == 143
@@ -262,14 +255,13 @@ def test_a_command_that_fails_is_a_row(cortado, commands, text, tmp_path):
     assert "/nowhere" in results(out)[1]["message"]
 
 
+@pytest.mark.slow
 def test_commands_go_on_where_they_were_killed(cortado, program, commands, text, tmp_path):
     out = tmp_path / "out"
     words = [program, "sweep", commands, "--scale", "long", "--set", f"text={text}", "--out", out]
     with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 300
         metrics = out / "runs" / "model" / "metrics.jsonl"
-        while not (metrics.exists() and '"validation_loss"' in metrics.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: metrics.exists() and '"validation_loss"' in metrics.read_text(), process)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
     assert process.returncode == 130

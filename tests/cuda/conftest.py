@@ -10,11 +10,11 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build/release"))
-torch.ops.load_library(str(os.environ.get("CORTADO_OPS", BUILD / "lib/libcortado_ops.so")))
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "mechanism(name): a test of this mechanism's operator")
+@pytest.hookimpl(trylast=True)  # tests/conftest.py says so where it is missing
+def pytest_configure():
+    torch.ops.load_library(str(os.environ.get("CORTADO_OPS", BUILD / "lib/libcortado_ops.so")))
 
 
 def pytest_collection_modifyitems(items):

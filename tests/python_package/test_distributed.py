@@ -11,7 +11,9 @@ SCRIPT = pathlib.Path(__file__).with_name("two_processes.py")
 
 
 @pytest.mark.parametrize(("way", "mixer"), [
-    *(pytest.param(way, "macchiato", marks=pytest.mark.mechanism("macchiato")) for way in ("ddp", "fsdp2")), ("fsdp2", "mamba2"),
+    pytest.param("ddp", "macchiato", marks=pytest.mark.mechanism("macchiato")),
+    pytest.param("fsdp2", "macchiato", marks=[pytest.mark.mechanism("macchiato"), pytest.mark.slow]),
+    pytest.param("fsdp2", "mamba2", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_two_processes_train_as_one(root, tmp_path, way, mixer):
     environment = {**os.environ, "PYTHONPATH": str(root / "python"), "OMP_NUM_THREADS": "1"}

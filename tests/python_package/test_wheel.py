@@ -1,6 +1,5 @@
 """The wheel: built from the libraries that were just built, installed where there is torch and nothing else."""
 
-import fcntl
 import importlib.metadata
 import os
 import pathlib
@@ -10,6 +9,8 @@ import sys
 import venv
 
 import pytest
+
+pytestmark = pytest.mark.slow  # it is built and installed
 
 # What a wheel may expect of a system (the list of manylinux), beside what it brings and what torch brings.
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libstdc++.so.6",
@@ -48,25 +49,21 @@ def link(name, site):
 
 
 @pytest.fixture(scope="session", name="clean")
-def fixture_clean(root, build, tmp_path_factory):
+def fixture_clean(once, root, build):
     """The Python of a new environment with torch and the wheel."""
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = base / "wheel"
-    python = folder / "venv" / "bin" / "python"
-    with (base / "wheel.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if not (folder / "made").exists():
-            run(sys.executable, "-m", "pip", "wheel", root, "--no-build-isolation", "--no-deps", "-w", folder,
-                "-C", f"cmake.define.CORTADO_BUILT={build}")  # fmt: skip
-            venv.create(folder / "venv", symlinks=True, with_pip=False)
-            site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-            for name in ("torch", "numpy"):
-                link(name, site)
-            # By the pip of the tests, into the new place; no index is asked.
-            run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", next(folder.glob("*.whl")))
-            (folder / "made").touch()
-    return python
+
+    def make(folder):
+        run(sys.executable, "-m", "pip", "wheel", root, "--no-build-isolation", "--no-deps", "-w", folder,
+            "-C", f"cmake.define.CORTADO_BUILT={build}")  # fmt: skip
+        venv.create(folder / "venv", symlinks=True, with_pip=False)
+        site = next((folder / "venv" / "lib").glob("python*/site-packages"))
+        for name in ("torch", "numpy"):
+            link(name, site)
+        # By the pip of the tests, into the new place; no index is asked.
+        python = folder / "venv" / "bin" / "python"
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", next(folder.glob("*.whl")))
+
+    return once("wheel", make) / "venv" / "bin" / "python"
 
 
 def elsewhere(tmp_path, **more):

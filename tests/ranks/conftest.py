@@ -1,4 +1,4 @@
-"""Several processes of `python -m cortado`, as torchrun starts them."""
+"""Several processes of `python -m cortado`, as torchrun starts them; most are forks of one that has loaded torch."""
 
 import contextlib
 import json
@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import preloaded
 import pytest
 
 CONFIG = {"name": "small", "dim": 32, "heads": 4, "layers": 2, "mixer": {"mixer": "latte", "latents": 8}, "positions": "rotary",
@@ -30,17 +31,20 @@ def free_port():
 class Ranks:
     """The processes, and what they say."""
 
-    def __init__(self, root, build, count, words, port=None, of_rank=None, **options):
+    def __init__(self, loaded, variables, count, words, port=None, of_rank=None, fresh=False):
         port = port or free_port()
         self.processes = []
         for rank in range(count):
             more = (of_rank or {}).get(rank, {})
-            environment = {**os.environ, "PYTHONPATH": str(root / "python"), "CORTADO_BUILD": str(build), "OMP_NUM_THREADS": "1",
-                           "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
-                           "MASTER_PORT": str(port), "CORTADO_TIMEOUT": "60", **more.get("environment", {})}  # fmt: skip
-            command = [sys.executable, "-m", "cortado", *map(str, words), *map(str, more.get("words", []))]
-            self.processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                                   preexec_fn=more.get("before"), **options))  # fmt: skip
+            environment = {**os.environ, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count),
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CORTADO_TIMEOUT": "60",
+                           **more.get("environment", {})}  # fmt: skip
+            given = [*map(str, words), *map(str, more.get("words", []))]
+            before = more.get("before")
+            process = None if fresh or before else loaded.start(given, env=environment)
+            self.processes.append(process or subprocess.Popen(
+                [sys.executable, "-m", "cortado", *given], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                preexec_fn=before))  # fmt: skip
 
     def end(self, timeout=120):
         """Exit codes, what was written to stdout, the lines on stderr."""
@@ -48,13 +52,24 @@ class Ranks:
         return [process.returncode for process in self.processes], [out for out, _ in told], [err for _, err in told]
 
 
+@pytest.fixture(scope="session", name="variables")
+def fixture_variables(root, build):
+    return {"PYTHONPATH": str(root / "python"), "CORTADO_BUILD": str(build), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session", name="loaded")
+def fixture_loaded(program, variables):
+    with preloaded.Preloaded(program, ranks=True, **variables) as it:
+        yield it
+
+
 @pytest.fixture(name="ranks")
-def fixture_ranks(root, build):
-    """ranks(count, *words): starts them. All of them are gone when the test ends."""
+def fixture_ranks(loaded, variables):
+    """ranks(count, *words): starts them. All of them are gone when the test ends. `fresh`: not as forks."""
     started = []
 
     def start(count, *words, **options):
-        started.append(Ranks(root, build, count, words, **options))
+        started.append(Ranks(loaded, variables, count, words, **options))
         return started[-1]
 
     yield start

@@ -20,12 +20,14 @@ def run(*command, **options):
     return done
 
 
+@pytest.mark.slow
 def test_torchrun_on_this_machine(root, build, small, lines, tmp_path):
     done = run(root / "examples/torchrun.sh", small(), tmp_path / "run", 2, "--share-optimizer", env=environment(root, build))
     assert "on 2 processes" in done.stdout and [line["step"] for line in lines(tmp_path / "run")][-1] == 12
 
 
 @pytest.mark.mechanism("macchiato")  # the example's
+@pytest.mark.slow
 def test_parameters_shared_out_by_fsdp2(root, build, cortado):
     done = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, root / "examples/train_fsdp2.py", 12,
                env=environment(root, build))  # fmt: skip

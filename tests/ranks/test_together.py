@@ -7,12 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+
 @pytest.fixture(name="run")
-def fixture_run(cortado, small, tmp_path):
+def fixture_run(once, cortado, small):
     """A model of two layers, a little trained."""
     config = small({"steps": 6, "context": 256, "tokenizer": "byte"}, context=4096)
-    assert cortado("train", config, "--out", tmp_path / "run", "--threads", 1).returncode == 0
-    return tmp_path / "run"
+
+    def train(folder):
+        assert cortado("train", config, "--out", folder, "--threads", 1).returncode == 0
+
+    return once("run-of-ranks", train)
 
 
 def told(group):
@@ -43,6 +47,7 @@ def test_losses_of_a_text(cortado, ranks, run, tmp_path):
     near(one, two, ("context", "tokens", "accuracy"))
 
 
+@pytest.mark.slow
 def test_perplexity_by_length(cortado, ranks, run, tmp_path):
     words = ["eval", "ppl", run, "--data", tmp_path / "text.txt", "--lengths", "32,100,512", "--tokens", "700", "--json"]
     one = json.loads(cortado(*words).stdout)
@@ -62,6 +67,7 @@ def test_questions(cortado, ranks, run, tmp_path):
     assert len(answers[0]) == 5 and answers[0] == answers[1]
 
 
+@pytest.mark.slow
 def test_a_long_prompt(cortado, ranks, layers_of_all, small, tmp_path):
     config = small({"steps": 1, "context": 64, "warmup": 0, "evaluate_every": 1}, context=6000, positions="learned", **layers_of_all)
     assert cortado("train", config, "--out", tmp_path / "run", "--threads", 1).returncode == 0
@@ -92,6 +98,7 @@ def test_a_sweep(ranks, small, tmp_path):
     assert not list((tmp_path / "found" / "runs").glob("*.claim"))
 
 
+@pytest.mark.slow
 def test_how_training_scales(cortado, tmp_path):
     done = cortado("bench", "scale", "--quick", "--rounds", "1", "--json", "--out", tmp_path / "scale")
     assert done.returncode == 0, done.stderr
@@ -122,6 +129,7 @@ def test_bench_scale_needs_python(cortado, monkeypatch):
     (["sweep", "{run}/config.json"], "cortado: "),
     (["sweep", "{text}", "--dry-run"], "cortado: "),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_what_is_wrong_is_said_once(ranks, run, tmp_path, words, message):
     words = [word.format(run=run, text=tmp_path / "text.txt") for word in words]
     codes, out, errors = ranks(2, *words).end()

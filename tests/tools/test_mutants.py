@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.slow  # they are compiled
+
 CODE = """\
 #include "cortado/a.h"
 #define TWICE(x) ((x) + (x))

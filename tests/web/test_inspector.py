@@ -12,7 +12,7 @@ from web_steps import LOOKS, ask, limit_answers, overflow, violations, wait_show
 
 TEXT = "The keeper of the lighthouse lit the lamp. The lamp of the lighthouse was lit by the keeper."
 LAYERS = ["lola", "macchiato", "blurry_window", "gla", "mamba"]
-pytestmark = pytest.mark.mechanism(*LAYERS)
+pytestmark = [pytest.mark.slow, pytest.mark.mechanism(*LAYERS)]  # a browser
 
 
 @pytest.fixture(scope="module", name="kinds")

@@ -4,11 +4,14 @@ import datetime
 import json
 import subprocess
 
+import pytest
 from playwright.sync_api import expect
 from web_server import Server
 from web_steps import (
     WAIT_MS, answer_of, ask, kept, limit_answers, send, slow_down, stop, text_of, wait_ended, wait_words, without_end,
 )  # fmt: skip
+
+pytestmark = pytest.mark.slow  # a browser
 
 STORY = "Tell me a long story about a lighthouse and its keeper."
 

@@ -8,6 +8,8 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.slow  # a browser
+
 GIB = 2**30
 
 

@@ -14,6 +14,8 @@ from web_steps import (
 
 VIEWS = ("chat", "memory", "evaluation", "inspector")
 
+pytestmark = pytest.mark.slow  # a browser
+
 
 def test_types(dist):
     done = subprocess.run(["npm", "run", "-s", "check"], cwd=dist.parent, capture_output=True, text=True, check=False)

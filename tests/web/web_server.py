@@ -4,8 +4,9 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
+
+from until import wait_until
 
 
 def free_port():
@@ -28,13 +29,14 @@ class Server:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         log = self.log.open("a")
         self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)
-        for _ in range(1800):
-            try:
-                return urllib.request.urlopen(self.address + "/health").read()
-            except OSError:
-                assert self.process.poll() is None, self.log.read_text()
-                time.sleep(0.1)
-        raise AssertionError(self.log.read_text())
+        wait_until(lambda: self.is_there() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.log.read_text()
+
+    def is_there(self):
+        try:
+            return urllib.request.urlopen(self.address + "/health").read()
+        except OSError:
+            return False
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
