@@ -183,6 +183,25 @@ def test_other_types(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_inputs_and_weights_of_two_types_are_told(name, dtype):
+    module = layer(name, torch.float32)
+    x = inputs(2, 9, dtype=dtype)
+    for state in (None, False):
+        with pytest.raises(RuntimeError, match=r"^\[part\] the input is (Half|Double), the weights are Float: .*$"):
+            module(x, state)
+    if dtype == torch.float16:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert module(x, False)[0].isfinite().all()
+    if module.causal:
+        state = module(x.float())[1]
+        state = {key: value.to(torch.float64) if value.is_floating_point() else value for key, value in state.items()}
+        if any(value.is_floating_point() for value in state.values()):
+            with pytest.raises(RuntimeError, match=r"^\[state\] .* is Double .*, expected 2 rows of Float$"):
+                module(x.float(), state)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_autocast(name):
     module = layer(name, torch.float32)
     x = inputs(2, 9, dtype=torch.float32)
@@ -303,7 +322,7 @@ REFUSED = [
     (lambda: cortado.nn.Latte(8, heads=2, latents=4)(torch.ones(1, 2, 9)), ValueError, r"\[B, T, 8\]"),
     (lambda: cortado.nn.Latte(8, heads=2, latents=4)(torch.ones(2, 8)), ValueError, r"\[B, T, 8\]"),
     (lambda: cortado.nn.Latte(8, heads=2, latents=4)(torch.ones(1, 2, 8, dtype=torch.int64)), ValueError, "int64"),
-    (lambda: cortado.nn.Latte(8, heads=2, latents=4)(torch.ones(1, 2, 8, dtype=torch.float64)), RuntimeError, "dtype|type"),
+    (lambda: cortado.nn.Latte(8, heads=2, latents=4)(torch.ones(1, 2, 8, dtype=torch.float64)), RuntimeError, "input is Double"),
     (lambda: cortado.nn.Latte(8, heads=2, latents=4)(torch.ones(2, 2, 8), {}), ValueError, "state"),
     (lambda: cortado.nn.GLA(8, heads=2)(torch.ones(1, 4, 8), cu_seqlens=torch.tensor([0, 5])), RuntimeError, "cu_seqlens"),
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/registry.h"
@@ -11,6 +12,7 @@
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/matrix.h"
 #include "cortado/nn/weights.h"
+#include "cortado/nn/wide.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/cuda/tensors.h"
 
@@ -138,12 +140,15 @@ class EndsPart : public Part {
   std::shared_ptr<Ends> ends_;
 };
 
+// An input's type that is no sum's: it tells caches, which have it, from sums.
+constexpr auto kZeroType = at::kHalf;
+
 // A part whose weights are only shapes, for one call at a time.
 struct Shell {
   std::unique_ptr<Part> part;
   std::vector<Tensor*> places;
   std::map<std::string, MatrixModule*> maps;  // linear maps and embeddings
-  SequenceState zero;                         // of no rows: the names of its tensors
+  SequenceState zero;                         // of no rows, for inputs of kZeroType: what its tensors are
 };
 
 // What is computed while one exists is real, whatever traces: it would give tensors without memory.
@@ -165,7 +170,7 @@ Shell make_shell(const std::string& text) {
   for (const auto& module : shell.part->module().named_modules()) {
     if (auto* map = dynamic_cast<MatrixModule*>(module.value().get())) shell.maps[module.key()] = map;
   }
-  shell.zero = shell.part->state_layout().zeros(shell.part->state_name(), 0, at::kFloat);
+  shell.zero = shell.part->state_layout().zeros(shell.part->state_name(), 0, kZeroType);
   return shell;
 }
 
@@ -223,6 +228,24 @@ class Replaced {
   std::vector<MatrixModule*> maps_;
 };
 
+// Products take no two types: the input's must be a weight's. Autocast brings all to its own but for float64.
+void check_types(const PartCall& call) {
+  const Tensor& x = call.inputs[0];
+  const auto elsewhere = [](const Tensor& weight) { return weight.numel() == 0; };  // in a module that is called
+  if (!x.is_floating_point() || std::any_of(call.weights.begin(), call.weights.end(), elsewhere)) return;
+  const bool casts = !call.autocast.empty() || at::autocast::is_autocast_enabled(x.device().type());
+  const auto meets = [&](at::ScalarType type) {
+    return type == x.scalar_type() || (casts && type != at::kDouble && x.scalar_type() != at::kDouble);
+  };
+  std::set<at::ScalarType> types;
+  for (const Tensor& weight : call.weights) types.insert(weight.scalar_type());
+  if (types.empty() || std::any_of(types.begin(), types.end(), meets)) return;
+  std::string names;
+  for (const auto type : types) names += concat(names.empty() ? "" : " and ", type);
+  throw InputError(concat("[part] the input is ", x.scalar_type(), ", the weights are ", names,
+                          ": bring them to one type, or use autocast for those of 16 and 32 bits"));
+}
+
 void check_call(const PartCall& call, const Shell& shell) {
   const auto weights = named_weights(shell.part->module());
   fail_input_if(call.weights.size() != weights.size(), "[part] expected ", weights.size(), " weights, got ",
@@ -249,10 +272,24 @@ void check_call(const PartCall& call, const Shell& shell) {
                     call.inputs[0].device());
     }
   }
+  check_types(call);
   const Tensor& x = call.inputs[0];
   packed_rows("part", call.cu_seqlens, x.size(0));
   const bool readable = call.cu_seqlens && call.cu_seqlens->is_cpu() && cuda::has_numbers(*call.cu_seqlens);
   if (readable) sequence_bounds("part", *call.cu_seqlens, x.size(1));
+}
+
+// Beside inputs of this type: sums have their wide type, and caches their own.
+at::ScalarType expected_type(const Tensor& own, at::ScalarType input) {
+  if (!own.is_floating_point()) return at::kLong;
+  return own.scalar_type() == kZeroType ? input : wide_type(input);
+}
+
+// A cache may be of another type than the input's, as autocast leaves it, but none is float64 beside others.
+bool fits(const Tensor& x, const Tensor& own, at::ScalarType input) {
+  if (!own.is_floating_point()) return at::isIntegralType(x.scalar_type(), /*includeBool=*/false);
+  if (own.scalar_type() != kZeroType) return x.scalar_type() == wide_type(input);
+  return x.is_floating_point() && (x.scalar_type() == at::kDouble) == (input == at::kDouble);
 }
 
 // The state as the part's own. What it adds to a growing cache goes into other memory, for who gave the state may go on
@@ -268,10 +305,9 @@ SequenceState state_of(const PartCall& call, const Shell& shell) {
   layout.check(state, "[state]");
   for (size_t i = 0; i < names.size(); ++i) {
     const Tensor &x = call.state[i], &own = names[i].second;
-    fail_input_if(x.size(0) != call.state[0].size(0) || x.is_floating_point() != own.is_floating_point() ||
-                      x.is_complex() || x.scalar_type() == at::kBool,
-                  "[state] \"", names[i].first, "\" is ", x.scalar_type(), " ", x.sizes(), ", expected ",
-                  call.state[0].size(0), " rows of ", own.is_floating_point() ? "numbers" : "int64");
+    fail_input_if(x.size(0) != call.state[0].size(0) || !fits(x, own, call.inputs[0].scalar_type()), "[state] \"",
+                  names[i].first, "\" is ", x.scalar_type(), " ", x.sizes(), ", expected ", call.state[0].size(0),
+                  " rows of ", expected_type(own, call.inputs[0].scalar_type()));
   }
   const Batch batch{.cu_seqlens = call.cu_seqlens, .training = false};
   fail_input_if(state.rows() != batch.rows(call.inputs[0]), "[state] the state has ", state.rows(), " rows, the batch ",

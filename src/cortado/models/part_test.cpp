@@ -112,6 +112,56 @@ TEST(Part, CallsWhatOthersKeep) {
   EXPECT_NE(testing::error_of([&] { run_part(call); }).find("is called mixer.w"), std::string::npos);
 }
 
+// Every mechanism says so, whatever its products would have said; with autocast it answers.
+TEST(Part, AnInputHasTheTypeOfAWeight) {
+  for (const std::string& mixer : testing::causal_mixers()) {
+    SCOPED_TRACE(mixer);
+    const auto model = testing::byte_model(mixer);
+    PartCall call{
+        block_text(model->config(), 0), "", false, weights_of(*model->named_modules()["layers.0"]), {}, {}, {}};
+    const auto said = [&](at::ScalarType type) {
+      call.inputs = {at::randn({2, 11, 24}).to(type)};
+      return testing::error_of([&] { run_part(call); });
+    };
+    const std::string half = said(at::kHalf), both = "the input is Half, the weights are Float";
+    EXPECT_NE(half.find(both), std::string::npos) << half;
+    EXPECT_EQ(half.find('\n'), std::string::npos);
+    EXPECT_NE(said(at::kDouble).find("the input is Double"), std::string::npos);
+    EXPECT_EQ(said(at::kFloat), testing::kNoError);
+    call.autocast = "bfloat16";
+    EXPECT_EQ(said(at::kHalf), testing::kNoError);
+    EXPECT_NE(said(at::kDouble).find("the input is Double"), std::string::npos);
+  }
+}
+
+// What adds up is float32, float64 beside inputs of that type; caches may be of the type that autocast gave them.
+TEST(Part, AStateHasTheTypeOfItsInput) {
+  for (const std::string& mixer : testing::causal_mixers()) {
+    SCOPED_TRACE(mixer);
+    const auto model = testing::byte_model(mixer);
+    const std::string text = block_text(model->config(), 0);
+    const Tensor x = at::randn({2, 11, 24});
+    const std::vector<Tensor> weights = weights_of(*model->named_modules()["layers.0"]);
+    const auto before = run_part({text, "", false, weights, {x}, part_zero_state(text, 2, x), {}});
+    const auto kinds = part_zero_state(text, 0, at::ones({}, at::kHalf));
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      for (const auto type : {at::kHalf, at::kBFloat16, at::kDouble, at::kFloat}) {
+        if (!kinds[i].is_floating_point()) continue;
+        std::vector<Tensor> state(before.begin() + 1, before.end());
+        state[i] = state[i].to(type);
+        const bool cache = kinds[i].scalar_type() == at::kHalf;
+        const auto said = testing::error_of([&] { run_part({text, "", false, weights, {x}, state, {}}); });
+        if (type == at::kFloat || (cache && type != at::kDouble)) {
+          EXPECT_EQ(said, testing::kNoError) << i << " " << type;
+        } else {
+          EXPECT_NE(said.find(concat("is ", type)), std::string::npos) << said;
+          EXPECT_NE(said.find("2 rows of Float"), std::string::npos) << said;
+        }
+      }
+    }
+  }
+}
+
 TEST(Part, RefusesWhatIsWrongByItsName) {
   const auto refused = [](const PartCall& call) { return testing::error_of([&] { run_part(call); }); };
   const std::string latte = R"({"part": "mixer", "settings": {"mixer": "latte"}, "dim": 8})";
