@@ -71,12 +71,11 @@ slow: left out of `make test`, run by `make test-all`: what it tests in many way
 def pytest_configure(config):
     for text in MARKERS.split("\n"):
         config.addinivalue_line("markers", text)
-    if getattr(config.option, "dist", "no") == "load":  # of pytest-xdist, by -n: with groups, and in the order below
-        config.option.dist, config.option.loadscopereorder = "loadgroup", False
     if path := missing(config):
         raise pytest.UsageError(preloaded.how_to_build(path))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which takes groups from the marks
 def pytest_collection_modifyitems(config, items):
     there = mechanisms()
     gone = [item for item in items if needs(item) - there]
