@@ -25,7 +25,7 @@ PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-lola test test-all test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-lola test test-all check test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -107,6 +107,14 @@ test: configure ## the tests, C++ and Python, but the slow ones
 test-all: configure ## every test: what .ci/run runs
 	@$(MAKE) --no-print-directory -j2 first $(VENV)/test.stamp
 	@scripts/test.sh $(BUILD) $(PYTHON) $(JOBS) all
+
+# A folder's own suites, and of those that enumerate the registry what is named after its mechanisms.
+check: FOLDER = src/cortado/mechanisms/$(MECHANISM)
+check: configure ## one mechanism built and tested, in less than a minute: MECHANISM=latte
+	@test -d "$(FOLDER)" && test -n "$(MECHANISM)" || { echo "[check] MECHANISM=NAME, a folder of src/cortado/mechanisms" >&2; exit 2; }
+	cmake --build $(BUILD) -j $(JOBS) --target mechanisms_tests
+	@$(BUILD)/bin/mechanisms_tests --gtest_brief=1 --gtest_filter="$$(sed -n 's/^TEST(\(\w*\),.*/\1.*:/p' $(FOLDER)/*_test.cpp | \
+	  sort -u | tr -d '\n'; sed -n 's|^ "\(\w*\)": {|*/\1_?*:*/\1:|p' $(FOLDER)/examples.json | tr -d '\n')"
 
 types: $(VENV)/test.stamp ## the Python package's types, by mypy
 	$(PYTHON) -m mypy --strict python/cortado

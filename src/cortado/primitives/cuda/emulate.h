@@ -8,6 +8,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -105,8 +106,8 @@ class Block {
     static_assert(sizeof(In) <= sizeof(warp.in[0]) && sizeof(Out) <= sizeof(warp.out[0]));
     std::memcpy(warp.in[lane], &x, sizeof(In));
     meet(warp, 32, [&] {
-      std::vector<In> all(32);
-      std::vector<Out> results(32);
+      std::array<In, 32> all;
+      std::array<Out, 32> results{};
       for (int i = 0; i < 32; ++i) std::memcpy(&all[size_t(i)], warp.in[i], sizeof(In));
       work(all, results);
       for (int i = 0; i < 32; ++i) std::memcpy(warp.out[i], &results[size_t(i)], sizeof(Out));
