@@ -4,6 +4,7 @@ import concurrent.futures
 import gzip
 import json
 import pathlib
+import signal
 import socket
 import subprocess
 import time
@@ -51,6 +52,21 @@ def test_what_curl_sends_may_be_as_large_as_any(server):
     command = ["curl", "-sS", f"{server.address}/v1/completions", "-d", body]
     reply = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=300).stdout)
     assert "choices" in reply, reply
+
+
+def test_a_crowd_waits_to_be_taken(start_server, tiny):
+    """While nobody takes them, as on a machine that is busy."""
+    with start_server(tiny) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            crowd = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(60)]
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        for connection in crowd:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        for connection in crowd:
+            with connection:
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_a_name_that_was_bound_anew(server):
@@ -118,6 +134,21 @@ def test_nobody_but_the_engine_keeps_threads_that_compute(start_server, talker, 
 def resident_mib(server):
     status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1024
+
+
+def test_prompts_of_many_lengths_leave_little_behind(start_server, tiny, monkeypatch):
+    """oneDNN keeps what it made for a product of so many rows, for the case that as many come again."""
+    monkeypatch.setenv("CORTADO_MATMUL", "onednn")
+    with start_server(tiny, "--cache-bytes", 1) as server:
+
+        def ask(lengths):
+            for length in lengths:
+                assert server.post("/v1/completions", {"prompt": [97] * length, "max_tokens": 1})[0] == 200
+
+        ask(range(300, 330))
+        before = resident_mib(server)
+        ask(range(330, 430))
+        assert resident_mib(server) < before + 150  # it was 280
 
 
 def test_large_bodies_leave_no_memory_behind(start_server, talker):

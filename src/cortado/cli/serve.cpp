@@ -216,11 +216,21 @@ void serve(Engine& engine, HttpServer& server, double drain_seconds) {
   listening.join();
 }
 
-void run_serve(ServeCommand& command) {
-  ::umask(S_IRWXG | S_IRWXO);  // what it keeps are conversations: files of nobody else's
+// Memory that libraries would hold for a long time to come.
+void hold_little() {
 #ifdef __GLIBC__
   ::mallopt(M_ARENA_MAX, 1);  // one heap for all threads: of other ones the end, of up to 64 MiB, is never given back
 #endif
+  // oneDNN and what torch calls it by keep what they made for the last 1,024 shapes of a product, 0.4 MB each, and every
+  // length of a prompt is some.
+  for (const char* name : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
+    ::setenv(name, "128", /*overwrite=*/0);
+  }
+}
+
+void run_serve(ServeCommand& command) {
+  ::umask(S_IRWXG | S_IRWXO);  // what it keeps are conversations: files of nobody else's
+  hold_little();
   const auto models = models_of(command);
   if (!command.key_file.empty()) command.http.keys = read_keys(command.key_file);
   command.http.page = command.page.empty() ? built_in_page() : read_page(command.page);

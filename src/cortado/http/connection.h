@@ -25,6 +25,10 @@ class Listener : public httplib::Server {
   // Bodies from this size on leave much free memory behind that the heap does not give back by itself.
   static constexpr size_t kLargeBody = 1 << 18;
 
+  // Clients that wait until they are taken: as many as the system allows, not the library's five. Of more at once some
+  // would be told that the connection was reset. After it has been bound.
+  bool wait_in_line() { return ::listen(svr_sock_, SOMAXCONN) == 0; }
+
   // Whether the request of a large body has ended since it was asked last.
   bool take_large_bodies() { return large_.exchange(false); }
 

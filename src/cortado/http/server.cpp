@@ -436,7 +436,7 @@ HttpServer::HttpServer(Engine& engine, Responses& responses, HttpOptions options
   } else if (it_->server.bind_to_port(chosen.host, chosen.port)) {
     it_->port = chosen.port;
   }
-  fail_input_if(it_->port <= 0, "[serve] ", chosen.host, ":", chosen.port,
+  fail_input_if(it_->port <= 0 || !it_->server.wait_in_line(), "[serve] ", chosen.host, ":", chosen.port,
                 " cannot be listened at: is another server there, or is it not this machine's address?");
 }
 

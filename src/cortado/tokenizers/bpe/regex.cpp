@@ -119,19 +119,26 @@ Matcher::Matcher(const Pattern& pattern, const std::string& place) : pattern_(pa
 }
 
 int Matcher::match(std::string_view text, size_t at, Span& span) const {
-  thread_local const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
-      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  int result = pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+  using Data = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
+  const auto matched = [&](const Data& data, uint32_t options) {
+    const int result = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                                   PCRE2_NO_UTF_CHECK | options, data.get(), nullptr);
+    if (result < 0 && result != PCRE2_ERROR_NOMATCH) return result;
+    const auto* offsets = pcre2_get_ovector_pointer(data.get());
+    span = {offsets[0], offsets[1]};
+    return result;
+  };
+  thread_local const Data kept(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  int result = matched(kept, 0);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
-    result = pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(), nullptr);
+    // The interpreter leaves its stack, which can be many times the text, in what it writes to.
+    const Data once(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+    result = matched(once, PCRE2_NO_JIT);
   }
   if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
     throw Failure(concat("[tokenizer] the regular expression \"", pattern_, "\" needs too much memory for a text of ",
                          text.size(), " bytes"));
   }
-  const auto* offsets = pcre2_get_ovector_pointer(data.get());
-  span = {offsets[0], offsets[1]};
   return result;
 }
 
