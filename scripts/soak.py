@@ -6,7 +6,7 @@ answers, streams and conversations, hang up in the middle, leave connections hal
 send bad JSON, oversized bodies, texts of megabytes (refused, and answered) and wrong keys; then every answer that was
 finished is asked for again, alone. Wrong are: a crash; a good request that gets no good answer; an answer that is
 another one when it is asked for alone; a row that stays behind (/metrics); memory (VmRSS) that has grown by more than
-2 % between the first quarter after the warm-up and the last. Exit code 1 then.
+2 % between the first quarter of the second half and the last. Exit code 1 then.
 
 Examples:
     scripts/soak.py                                   # ten minutes
@@ -30,7 +30,7 @@ from soak_clients import BODY_LIMIT, PROMPT_LIMIT, Client, texts_of_whole
 LIMITS = f"--max-rows 8 --max-waiting 40 --max-body {BODY_LIMIT} --max-prompt {PROMPT_LIMIT} --max-answer 2000"
 LIMITS += " --cache-bytes 8000000 --store-bytes 2000000 --max-connections 96"
 LOAD = 15  # seconds of load, then the answers are asked for again
-WARM_UP = 0.25  # of the whole time
+WARM_UP = 0.5  # of the whole time: until then the caches fill
 GROWTH = 0.02  # of memory, at most
 SHORTEST = 0.5  # minutes
 
