@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from own_thread import in_own_thread
 
 pytestmark = pytest.mark.slow  # large packages; OpenAI's own is in test_openai.py
 
@@ -62,6 +63,7 @@ def test_langchain(url, conversation):
     assert second.usage_metadata["input_token_details"]["cache_read"] > first.usage_metadata["input_tokens"]
 
 
+@in_own_thread
 def test_pydantic_ai(url, conversation):
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel

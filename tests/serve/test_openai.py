@@ -4,6 +4,7 @@ import asyncio
 
 import openai
 import pytest
+from own_thread import in_own_thread
 
 QUESTION = [{"role": "user", "content": "Name one primary colour."}]
 
@@ -90,6 +91,7 @@ def test_responses(client):
     assert client.responses.cancel(late.id).status == "cancelled"
 
 
+@in_own_thread
 def test_together_as_alone(server):
     client = openai.AsyncOpenAI(base_url=server.address + "/v1", api_key="none")
 
@@ -106,6 +108,7 @@ def test_together_as_alone(server):
     assert alone == together
 
 
+@in_own_thread
 def test_errors(client, server):
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model="smollm2", messages=QUESTION, tools=[{"type": "function"}])

@@ -8,6 +8,7 @@ import subprocess
 
 import openai
 import pytest
+from own_thread import in_own_thread
 from until import wait_until
 
 QUESTION = [{"role": "user", "content": "Name three animals."}]
@@ -119,6 +120,7 @@ def test_a_stop_is_not_shown(client):
         assert choices[-1].finish_reason == "stop"
 
 
+@in_own_thread
 def test_conversations_together_as_alone(server):
     client = openai.AsyncOpenAI(base_url=server.address + "/v1", api_key="none")
     questions = ["Why is the sky blue?", "Tell me a story.", "Hi", "What is 2+2?", "Name a river.", "Say nothing."]
