@@ -38,6 +38,8 @@ struct MemoryKind {
   // Settings that go with what a conversion learned, with the mechanism's defaults; a layer for which nothing was
   // learned cannot have such a memory.
   Json learned = Json::object();
+  // Whose parameters have the same names: a layer runs as any memory of its weights. Empty: softmax attention's.
+  std::string weights = {};
   // Changes settings that were another mechanism's.
   std::function<void(Json& settings)> adapt = {};
 };

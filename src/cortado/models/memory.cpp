@@ -31,7 +31,8 @@ const Mechanism& mechanism_of(const Memory& memory) {
 
 // Whether a layer of `from` has what `to` needs.
 bool runs_on(const Mechanism& to, const Mechanism& from) {
-  return from.memory && (to.memory->learned.empty() || !from.memory->learned.empty());
+  return from.memory && from.memory->weights == to.memory->weights &&
+         (to.memory->learned.empty() || !from.memory->learned.empty());
 }
 
 // The settings of one layer as `to`.

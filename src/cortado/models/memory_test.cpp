@@ -82,7 +82,23 @@ TEST(Memory, RefusesWhatMakesNoSense) {
   EXPECT_EQ(error(kConverted, wrong), "[memory] window has no cache");
   EXPECT_EQ(error(R"([{"mixer": {"mixer": "softmax"}}])", memory("lola")),
             "[memory] no layer of this model can run as lola: `cortado linearize` makes a model that can");
-  EXPECT_EQ(error(kConverted, memory("large")), "[memory] expected softmax, window, lolcats or lola, got \"large\"");
+  EXPECT_EQ(error(kConverted, memory("large")),
+            "[memory] expected softmax, window, macchiato, lolcats or lola, got \"large\"");
+}
+
+// Of a model that was converted to it; of the others no weights have its names.
+TEST(Memory, MacchiatoHasACache) {
+  CORTADO_NEEDS("macchiato");
+  Memory cached = memory("macchiato");
+  cached.options["cache"] = 6;
+  const char* converted = R"([{"mixer": {"mixer": "macchiato", "latents": 8, "window": 5, "source": "conv"}},
+      {"mixer": {"mixer": "softmax"}}])";
+  const ModelConfig config = with_memory(config_of(converted), cached);
+  EXPECT_EQ(config.layers[0].dump(), R"({"mixer":"macchiato","latents":8,"window":5,"source":"conv","cache":6})");
+  EXPECT_EQ(config.layers[1].dump(), R"({"mixer":"softmax"})");
+  EXPECT_EQ(with_memory(config_of(converted), memory("softmax")).layers[0], config_of(converted).layers[0]);
+  EXPECT_EQ(testing::error_of([&] { with_memory(config_of(kConverted), cached); }),
+            "[memory] no layer of this model can run as macchiato: `cortado linearize` makes a model that can");
 }
 
 // The compression column of LoLA's Tables 1 and 2: Llama-3.1-8B's heads of 128, whose feature maps the paper takes as

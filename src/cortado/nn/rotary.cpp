@@ -164,8 +164,9 @@ Tensor rotate(const Tensor& x, const RotaryTable& table) {
   const int64_t turned = 2 * table.cos.size(3);
   fail_input_if(x.dim() != 4 || x.size(3) < turned, "[rotary] expected [B, T, H, ", turned, " or more], got ",
                 x.sizes());
-  if (fused::takes({x, table.cos})) return fused::rotary(x, table.cos, table.sin);
-  if (window::gpu_turns(x, table.cos)) return window::turn(x, table.cos, table.sin);
+  const bool each = table.cos.size(1) == x.size(1);  // else one angle for all tokens
+  if (each && fused::takes({x, table.cos})) return fused::rotary(x, table.cos, table.sin);
+  if (each && window::gpu_turns(x, table.cos)) return window::turn(x, table.cos, table.sin);
   if (x.size(3) > turned) {
     return at::cat({rotate(x.narrow(3, 0, turned), table), x.narrow(3, turned, x.size(3) - turned)}, 3);
   }

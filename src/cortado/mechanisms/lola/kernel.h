@@ -20,7 +20,7 @@ struct Candidates {
 struct Evict {
   int64_t batch, heads, cached, leaving, kept;
   int64_t features, keys, values;  // F, K, V
-  float tie = 0;                   // lola_tie()
+  float tie = 0;                   // score_tie()
   Candidates k, v, phi;
   const float* sums;
   Timed new_keys, new_values;

@@ -5,6 +5,7 @@
 
 #include "cortado/mechanisms/lola/kernel.h"
 #include "cortado/mechanisms/lolcats/fused.h"
+#include "cortado/mechanisms/shared/pairs.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/primitives/common.h"
@@ -18,30 +19,7 @@ Tensor together(const Tensor& cached, const Tensor& leaving) {
   return cached.defined() ? at::cat({cached, leaving}, 1) : Tensor();
 }
 
-// x [B,E,H,...] at `places` [B,E',H]: [B,E',H,...]. Whole pairs are copied, not their numbers one by one.
-Tensor gather_pairs(const Tensor& x, const Tensor& places) {
-  if (!x.defined()) return x;
-  if (x.dim() == 3) return x.gather(1, places);
-  const int64_t heads = x.size(2);
-  const auto numbers = [&](int64_t count) { return at::arange(count, places.options()); };
-  const Tensor row = numbers(x.size(0)).view({-1, 1, 1}) * x.size(1);
-  const Tensor pair = (places + row) * heads + numbers(heads);
-  return x.flatten(0, 2).index_select(0, pair.flatten()).view({x.size(0), places.size(1), heads, x.size(3)});
-}
-
-// [B,E,H] the candidates from the highest score to the lowest, the older first of those that lie within `near` [B,1,H] of
-// each other, or within that share of themselves.
-Tensor in_order(const Tensor& scores, const Tensor& near, double share) {
-  const auto [sorted, order] = scores.sort(/*stable=*/true, 1, /*descending=*/true);
-  if (scores.size(1) < 2) return order;
-  const Tensor higher = sorted.slice(1, 0, -1), lower = sorted.slice(1, 1);
-  const Tensor equal = higher.isfinite() & (higher - lower <= at::maximum(higher.abs() * share, near));
-  const Tensor apart = equal.logical_not().to(at::kLong);
-  const Tensor group = at::constant_pad_nd(apart.cumsum(1), {0, 0, 1, 0});  // of equals, the highest first
-  return at::empty_like(group).scatter_(1, order, group).argsort(/*stable=*/true, 1, /*descending=*/false);
-}
-
-// Likewise, by the rule's score. `phi`: looked at for kError only.
+// [B,E,H] the candidates from the highest score to the lowest, by the rule's score. `phi`: looked at for kError only.
 Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const Tensor& sums, LolaScore score) {
   const int64_t candidates = v.size(1), values = v.size(3);
   if (score == LolaScore::kRecent) {
@@ -49,7 +27,7 @@ Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const 
         .view({1, candidates, 1})
         .expand({v.size(0), candidates, v.size(2)});
   }
-  const double tie = lola_tie(sums.scalar_type());
+  const double tie = score_tie(sums.scalar_type());
   if (score == LolaScore::kError) {
     const Tensor answer = at::matmul(phi.transpose(1, 2), sums);  // [B,H,E,V+1]
     const Tensor wrong = divide_or_zero(answer.narrow(3, 0, values), answer.narrow(3, values, 1)) - v.transpose(1, 2);
@@ -68,8 +46,7 @@ LolaCache evict_composed(const LolaPairs& all, const Tensor& sums, const LolaRul
     const at::NoGradGuard no_grad;
     order = by_score(phi, v, all.scores, sums, rule.score);
   }
-  const auto by_age = [&](int64_t first, int64_t count) { return std::get<0>(order.narrow(1, first, count).sort(1)); };
-  const Tensor stay = by_age(0, rule.cache), go = by_age(rule.cache, candidates - rule.cache);
+  const Tensor stay = by_age(order, 0, rule.cache), go = by_age(order, rule.cache, candidates - rule.cache);
   const Tensor gone = with_ones(gather_pairs(v, go), sums.scalar_type());
   const Tensor gone_phi = by_error ? gather_pairs(phi, go) : features(gather_pairs(all.k, go));
   const Tensor added = at::matmul(gone_phi.permute({0, 2, 3, 1}), gone.transpose(1, 2));
@@ -102,7 +79,7 @@ LolaCache evict_fused(const LolaCache& cache, const LolaPairs& leaving, const Lo
                                 .features = sums.size(2),
                                 .keys = stay.k.size(3),
                                 .values = stay.v.size(3),
-                                .tie = static_cast<float>(lola_tie(at::kFloat)),
+                                .tie = static_cast<float>(score_tie(at::kFloat)),
                                 .k = candidates(old.k, leaving.k),
                                 .v = candidates(old.v, leaving.v),
                                 .phi = candidates(phi_old, phi_left),

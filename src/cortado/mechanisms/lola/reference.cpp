@@ -41,9 +41,9 @@ struct Head {
     return wrong.norm().item<double>();
   }
 
-  // From the highest score to the lowest, of equals (lola_tie) the older first.
+  // From the highest score to the lowest, of equals (score_tie) the older first.
   void rank(std::vector<std::pair<double, int64_t>>& ranked) const {
-    const double tie = lola_tie(v.scalar_type());
+    const double tie = score_tie(v.scalar_type());
     double near = 0;
     for (const auto& [score, i] : ranked) near = std::max(near, tie * v[i].norm().item<double>());
     if (rule.score != LolaScore::kError) near = 0;

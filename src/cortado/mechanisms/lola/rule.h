@@ -5,6 +5,7 @@
 
 #include "cortado/mechanisms/lolcats/op.h"
 #include "cortado/mechanisms/mixer.h"
+#include "cortado/mechanisms/shared/pairs.h"
 
 namespace cortado {
 
@@ -27,12 +28,6 @@ inline const Words<LolaScore>& lola_scores() {
 
 // Whether a pair's score is made while it is in the window, by the queries there, and is kept with it.
 inline bool scored_by_queries(LolaScore score) { return score != LolaScore::kError && score != LolaScore::kRecent; }
-
-// Scores that lie closer together than rounding moves them are equal, and so are those with some between them that do:
-// of equals the older stays. How a sequence was split rounds its keys and values differently, and repeated tokens, which
-// are answered equally well, must not be told apart by that. Relative to the score, or to the longest value vector where
-// it is the distance from one.
-inline double lola_tie(at::ScalarType type) { return type == at::kDouble ? 1e-12 : 1e-5; }
 
 struct LolaRule {
   int64_t chunk = 64;  // C: pairs leave the window C at a time

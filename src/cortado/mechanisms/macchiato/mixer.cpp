@@ -3,100 +3,47 @@
 #include "cortado/mechanisms/latte/mixer.h"
 
 #include "cortado/base/error.h"
-#include "cortado/base/words.h"
+#include "cortado/mechanisms/macchiato/cache.h"
 #include "cortado/mechanisms/macchiato/op.h"
+#include "cortado/mechanisms/macchiato/source.h"
 #include "cortado/mechanisms/shared/attention.h"
 #include "cortado/mechanisms/shared/ring.h"
-#include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/mechanisms/shared/student.h"
-#include "cortado/nn/norm/norms.h"
-#include "cortado/nn/rg_lru.h"
 #include "cortado/nn/rotary.h"
-#include "cortado/nn/short_convolution.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {
 namespace {
 
-// Where the latents' queries and keys come from: x itself, a short convolution of it, or an RG-LRU and RMSNorm
-// (eq. 18 and §4.1).
-enum class SourceKind { kX, kConv, kRgLru };
-
-constexpr const char *kTail = "source_tail", *kHidden = "source_h";
-
-// Every sequence of the batch backwards in time.
-Tensor reverse_time(const Tensor& x, const Batch& batch) {
-  if (!batch.cu_seqlens) return x.flip(1);
-  const Tensor bounds = batch.cu_seqlens->to(at::kLong), sequence = sequence_numbers(bounds, x);
-  const Tensor from = bounds.index_select(0, sequence), to = bounds.index_select(0, sequence + 1);
-  return x.index_select(1, from + to - 1 - at::arange(x.size(1), bounds.options()));
-}
-
-// y [B,T,D] from x [B,T,D]. Bidirectional: the convolution and the RG-LRU run in both directions and are summed (the
-// paper does not say how; this is our choice).
-class Source : public Module {
- public:
-  Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool identity, bool causal)
-      : Module("Source"), kind_(kind), causal_(causal) {
-    if (kind == SourceKind::kConv) {
-      conv_ = std::make_shared<ShortConvolution>(dim, taps, false, "none");
-      if (identity) conv_->start_as_identity();
-      register_parameter(conv_->weight, "taps", conv_->weight, Role::kMatrix);
-    }
-    if (kind == SourceKind::kRgLru) {
-      rg_lru_ = register_module("rg_lru", std::make_shared<RgLru>(dim, heads));
-      norm_ = register_module("norm", std::make_shared<RmsNorm>(dim));
-    }
-  }
-
-  // The state's "source_tail" (convolution) or "source_h" (RG-LRU) and "position" are read; the first two are moved on.
-  Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
-    if (kind_ == SourceKind::kX) return x;
-    if (kind_ == SourceKind::kConv) {
-      const Tensor y = conv_->forward(x, batch, state, kTail);
-      return causal_ ? y : y + reverse_time(conv_->forward(reverse_time(x, batch), batch, nullptr, kTail), batch);
-    }
-    if (!causal_) return norm_->forward(rg_lru_->bidirectional(x, batch));
-    return norm_->forward(rg_lru_->forward(x, batch, state, kHidden));
-  }
-
-  Tensor reference(const Tensor& x) const {
-    if (kind_ == SourceKind::kX) return x;
-    if (kind_ == SourceKind::kRgLru) return norm_->forward(rg_lru_->reference(x, causal_));
-    const Tensor y = conv_->reference(x);
-    return causal_ ? y : y + conv_->reference(x.flip(1)).flip(1);
-  }
-
-  void declare(StateLayout& layout) const {
-    if (conv_) conv_->declare(layout, kTail);
-    if (rg_lru_) rg_lru_->declare(layout, kHidden);
-  }
-
-  int64_t least_part() const { return conv_ ? conv_->weight.size(1) : 1; }
-
-  // But for the weights of its modules.
-  double flops_per_token() const {
-    if (conv_) return 2.0 * static_cast<double>(conv_->weight.numel());
-    return rg_lru_ ? rg_lru_->flops_per_token() : 0.0;
-  }
-
- private:
-  SourceKind kind_;
-  bool causal_;
-  std::shared_ptr<ShortConvolution> conv_;  // not a submodule: its weight [D, taps] is the parameter "taps"
-  std::shared_ptr<RgLru> rg_lru_;
-  std::shared_ptr<RmsNorm> norm_;
-};
-
 // The window's logit starts far from the others' and must be able to come near them in some hundred of AdamW's steps,
 // each as large as its rate.
 constexpr double kLogitUnit = 200;
 
-const Words<SourceKind> kSources = {{"x", SourceKind::kX}, {"conv", SourceKind::kConv}, {"rg_lru", SourceKind::kRgLru}};
-
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
 constexpr int64_t kLatentsOfAHead = 16;
+
+// λ of each key head; empty: no head has a cache.
+std::vector<int64_t> read_cache(JsonReader& settings, int64_t kv_heads) {
+  const Json given = settings.any("cache");
+  constexpr int64_t kMost = 1 << 24;
+  const auto number = [&](const Json& most) {
+    const bool good = most.is_number_integer() && most.get<int64_t>() >= 0 && most.get<int64_t>() <= kMost;
+    settings.fail_if(!good, "\"cache\" must be pairs of a key head, 0..", kMost,
+                     ", or a list of them, one for each of ", kv_heads, " key heads");
+    return most.get<int64_t>();
+  };
+  if (given.is_null()) return {};
+  std::vector<int64_t> most;
+  if (given.is_array()) {
+    for (const Json& each : given) most.push_back(number(each));
+    settings.fail_if(static_cast<int64_t>(most.size()) != kv_heads, "\"cache\" has ", most.size(), " entries for ",
+                     kv_heads, " key heads");
+  } else {
+    most.assign(kv_heads, number(given));
+  }
+  return std::all_of(most.begin(), most.end(), [](int64_t each) { return each == 0; }) ? std::vector<int64_t>{} : most;
+}
 
 void complete_layer(Json& layer, int64_t heads, bool rotary) {
   if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * heads;
@@ -121,7 +68,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     settings_.causal = context.causal;
     const int64_t dim = context.dim, heads = settings_.heads, latents = read_latents(settings, context, heads, 0);
     latents_ = latents / heads;
-    const SourceKind source = choose(settings, "source", kSources, "rg_lru");
+    const SourceKind source = choose(settings, "source", macchiato_sources(), "rg_lru");
     const int64_t taps = settings.integer("taps", 1, 64, 3);
     const bool identity = read_taps_identity(settings);
     settings_.window = settings.integer_or_null("window", 1, 1 << 30, kPapersWindow);  // null: no window
@@ -132,6 +79,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     const std::optional<double> window_logit = settings.optional_number("window_logit", -1e4, 1e4);
     settings.fail_if(window_logit && (!settings_.window || latents == 0),
                      "\"window_logit\" needs a window and latents: there is nothing to weigh");
+    read_cache_rule(settings);
     source_ = register_module("source", std::make_shared<Source>(source, dim, heads, taps, identity, settings_.causal));
     if (latents > 0) {
       // Per head: the window's logit first (if there is a window), then the latents'.
@@ -152,6 +100,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   Tensor reference(const Tensor& x) override {
     Projected p = project(x, source_->reference(x), Batch{}.positions(x));
     const int64_t heads = settings_.heads;
+    if (cache_) return project_output(cached_reference(p, nullptr));
     p.v = expand_heads(p.v, heads);
     if (!settings_.window) {
       return project_output(latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal));
@@ -165,20 +114,35 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   void declare(StateLayout& layout) const override {
     source_->declare(layout);
     if (latents_ > 0) declare_latte(layout, settings_.heads, latents_, settings_.head_dim);
-    if (settings_.window) {
-      const std::vector<int64_t> pair = {settings_.kv_heads, settings_.head_dim};
+    const std::vector<int64_t> pair = {settings_.kv_heads, settings_.head_dim};
+    if (cache_) {
+      cache_->declare(layout, pair);
+    } else if (settings_.window) {
       for (const char* name : {"keys", "values"}) layout.ring(name, pair, StateLayout::last(*settings_.window - 1));
     }
     layout.position();
   }
 
   double flops_per_token(int64_t tokens) const override {
-    const double seen = settings_.window ? static_cast<double>(std::min(tokens, *settings_.window)) : 0.0;
-    return weight_flops() + source_->flops_per_token() + 4.0 * seen * static_cast<double>(settings_.width()) +
+    const auto seen = static_cast<double>(settings_.window ? std::min(tokens, *settings_.window) : 0);
+    const double pairs = seen * static_cast<double>(settings_.heads) + (cache_ ? pairs_beside_window(tokens) : 0);
+    return weight_flops() + source_->flops_per_token() + 4.0 * pairs * static_cast<double>(settings_.head_dim) +
            static_cast<double>(latents_ * settings_.heads) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
   }
 
+  std::vector<std::string> memories() const override {
+    return cache_ ? std::vector<std::string>{"window", "cache", "latents"} : std::vector<std::string>{};
+  }
+
+  HeldPairs held(const Tensor& x) const override {
+    const at::NoGradGuard no_grad;
+    HeldPairs held;
+    if (cache_) cached_reference(project(x, source_->reference(x), Batch{}.positions(x)), &held);
+    return held;
+  }
+
   Joining joining() const override {
+    if (cache_) return {};
     return {std::max(source_->least_part(), settings_.window ? least_for_ring(*settings_.window) : 1)};
   }
 
@@ -210,7 +174,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor y = source_->forward(x, batch, state);
     const Projected p = project(x, y, batch.positions(x, start_of(state, "position")));
-    const LatteResult result = mix(p, batch, state);
+    const LatteResult result = cache_ ? mix_cached(p, batch, state) : mix(p, batch, state);
     if (latents_ > 0) keep_latte(state, result);
     return project_output(result.o);
   }
@@ -218,7 +182,37 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   // What the output rule needs, [B,T,H,·] each; undefined where the variant has no such part.
   struct Projected {
     Tensor query_logits, key_logits, v, window_q, window_k;
+    Tensor plain_q, plain_k;  // the window's, not rotated
+
+    Projected part(int64_t first, int64_t count) const {
+      const auto of = [&](const Tensor& x) { return x.narrow(1, first, count); };
+      return {of(query_logits), of(key_logits), of(v), of(window_q), of(window_k), of(plain_q), of(plain_k)};
+    }
   };
+
+  // Of all query heads: those in the cache, and those that wait on the average.
+  double pairs_beside_window(int64_t tokens) const {
+    const CacheRule& rule = cache_->rule();
+    double pairs = 0;
+    for (const int64_t most : rule.most) {
+      const int64_t old = std::max<int64_t>(0, tokens - rule.window), waiting = std::min(old, rule.chunk / 2);
+      if (most > 0) pairs += static_cast<double>(waiting + std::min(most, old - waiting));
+    }
+    return pairs * static_cast<double>(settings_.heads / settings_.kv_heads);
+  }
+
+  void read_cache_rule(JsonReader& settings) {
+    CacheRule rule{.window = settings_.window.value_or(0), .most = read_cache(settings, settings_.kv_heads)};
+    rule.chunk = settings.integer("chunk", 1, 1 << 24, rule.chunk);
+    rule.distance = settings.integer("distance", 0, int64_t{1} << 40, rule.distance);
+    rule.rotary = settings_.rotary;
+    rule.scores.scale = settings_.scale;
+    rule.scores.softcap = settings_.softcap;
+    if (rule.most.empty()) return;
+    settings.fail_if(!settings_.window || latents_ == 0, "\"cache\" needs a window, which pairs leave, and latents");
+    settings.fail_if(!settings_.causal, "\"cache\" needs a causal mixer");
+    cache_.emplace(std::move(rule), settings_.head_dim);
+  }
 
   Projected project(const Tensor& x, const Tensor& y, const Tensor& positions) const {
     Projected p = project_latents(y);
@@ -250,6 +244,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     if (!together) all = forward_all(from, {window_q_.get(), window_k_.get()});
     p.window_q = split_heads(all[all.size() - 2], settings_.heads);
     p.window_k = split_heads(all.back(), settings_.kv_heads);
+    p.plain_q = p.window_q;
+    p.plain_k = p.window_k;
     rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
   }
 
@@ -269,8 +265,59 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     return {attend_joined(p.window_q, keys, call), {}, {}, {}};
   }
 
+  // Of dense tokens behind `state`.
+  ExactRead read_cached(const Projected& p, SequenceState& state) const {
+    const LatteState start{state.at("latte_state"), state.at("latte_normalizer"), state.at("latte_maximum")};
+    const Tensor score = surprise(p.query_logits, p.key_logits, p.v, start);
+    return cache_->read({p.window_q, p.plain_q, p.window_k, p.v, score}, state);
+  }
+
+  // One sequence after the other: their chunks end at different places.
+  ExactRead read_packed(const Projected& p, SequenceState& state, const Tensor& cu_seqlens) const {
+    const Tensor bounds = cu_seqlens.to(at::kCPU, at::kLong);
+    const StateLayout layout = state_layout();
+    std::vector<SequenceState> rows;
+    std::vector<ExactRead> reads;
+    for (int64_t n = 0; n < state.rows(); ++n) {
+      const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
+      rows.push_back(layout.join({state.row(n)}));
+      reads.push_back(read_cached(p.part(first, count), rows.back()));
+      rows.back().at(StateLayout::kPosition) += count;  // by which it has its places
+    }
+    const Tensor position = state.at(StateLayout::kPosition);
+    state = layout.join(rows);
+    state.at(StateLayout::kPosition) = position;
+    return join_in_time(reads);
+  }
+
+  LatteResult mix_cached(const Projected& p, const Batch& batch, SequenceState* state) const {
+    const NoAutocast as_given;
+    const auto type = accumulation_type({p.query_logits, p.key_logits, p.v, p.window_q, p.window_k});
+    SequenceState nothing;
+    if (!state) nothing = zero_state(batch.rows(p.v), p.v.options().requires_grad(false));
+    SequenceState& memory = state ? *state : nothing;
+    const LatteState start = latte_start(state, p.key_logits, p.v, batch);
+    const bool packed = batch.cu_seqlens && memory.rows() > 0;
+    const Mixed mixed =
+        mix_pairs(p.query_logits, packed ? read_packed(p, memory, *batch.cu_seqlens) : read_cached(p, memory));
+    LatteResult result =
+        latte_with_weights(mixed.latents, p.key_logits, p.v.to(type), /*causal=*/true, start, batch.cu_seqlens);
+    result.o = (mixed.o + result.o).to(p.v.scalar_type());
+    return result;
+  }
+
+  Tensor cached_reference(const Projected& p, HeldPairs* held) const {
+    const int64_t heads = settings_.heads;
+    const auto all = [&](const Tensor& x) { return expand_heads(x, heads); };
+    const CachedReference in{
+        p.query_logits,  p.key_logits, all(p.v),       p.window_q,
+        all(p.window_k), p.plain_q,    all(p.plain_k), surprise_reference(p.query_logits, p.key_logits, p.v)};
+    return macchiato_cached_reference(in, cache_->rule(), held);
+  }
+
   AttentionSettings settings_;  // of the window; none: Latte alone
-  int64_t latents_;             // of a head; 0: R-SWA, the window alone, with q and k from the source
+  std::optional<SparseCache> cache_;
+  int64_t latents_;  // of a head; 0: R-SWA, the window alone, with q and k from the source
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
   Tensor window_logit_;  // [H], in units of kLogitUnit
@@ -336,7 +383,7 @@ extern const Mechanism kMacchiato = {
                          .fallback = kPapersWindow},
                         {.name = "source",
                          .help = "what latents are made of: x, conv or rg_lru",
-                         .words = names_in(kSources),
+                         .words = names_in(macchiato_sources()),
                          .fallback = "conv"},
                         {.name = "window_logit",
                          .help = "where the window's logit starts",
@@ -346,9 +393,29 @@ extern const Mechanism kMacchiato = {
                         {.name = "latents",
                          .help = "latents of all heads together (default: 16 a head)",
                          .low = 1,
-                         .high = 1 << 20}},
+                         .high = 1 << 20},
+                        {.name = "cache",
+                         .help = "exact pairs that a key head keeps beyond the window",
+                         .high = 1 << 24},
+                        {.name = "chunk",
+                         .help = "pairs that are judged at a time when they have left the window",
+                         .low = 1,
+                         .high = 1 << 24}},
             .next_token = true,
         },
+    .memory =
+        MemoryKind{
+            .name = "macchiato",
+            .options = {{.name = "cache", .help = "pairs that a key head keeps beyond the window", .high = 1 << 24},
+                        {.name = "chunk",
+                         .help = "pairs that are judged at a time when they have left the window",
+                         .low = 1,
+                         .high = 1 << 24},
+                        {.name = "distance",
+                         .help = "tokens by which a pair of the cache lies at most before a query's chunk",
+                         .high = 1e12}},
+            .learned = {{"latents", nullptr}},
+            .weights = "macchiato"},
     .operation = macchiato_case,
 };
 

@@ -1,0 +1,111 @@
+// The sparse cache of macchiato: of the pairs that have left the window, those that the latents answer worst, kept as they
+// are. One softmax is over the window's pairs, the cache's, and the latents.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "cortado/mechanisms/mixer.h"
+#include "cortado/primitives/latte_scan/op.h"
+#include "cortado/primitives/window_attention/past.h"
+
+namespace cortado {
+
+// When pairs are judged, and how many stay.
+//
+// Pairs leave the window one by one, as its queries move on, and are judged `chunk` at a time, at absolute multiples of it:
+// before token t of chunk n = ⌊t/C⌋ is read, the pairs up to nC - w, which no query of the chunk has in its window. Until
+// then they wait, and every query sees them. So any split of a sequence gives the same outputs and states.
+struct CacheRule {
+  int64_t window = 0;              // w: keys of the window, with the query's own
+  int64_t chunk = 64;              // C
+  std::vector<int64_t> most = {};  // λ of each key head; of a head with 0 no pair waits either
+  // With rotary positions: a pair of the cache lies at most so many tokens before the chunk of the query that reads it.
+  int64_t distance = 2048;
+  std::optional<Rotary> rotary = {};
+  WindowAttentionOptions scores = {};  // scale and soft-cap
+
+  // Of `tokens` tokens: pairs that have been judged, and those that have not.
+  int64_t judged(int64_t tokens) const { return std::max<int64_t>(0, tokens / chunk * chunk - window + 1); }
+  int64_t unjudged(int64_t tokens) const { return tokens - judged(tokens); }
+  // The tokens that the pair lies before the chunk that begins with token `first`.
+  int64_t before(int64_t pair, int64_t first) const { return std::min(first - pair, distance); }
+  bool empty() const { return most.empty(); }
+};
+
+// Softmax over some of the pairs that a query sees: o [B,T,H,V] and the logarithm of what it is divided by, [B,T,H]; -inf
+// (and o = 0) where it sees none of them.
+struct PairsRead {
+  Tensor o, lse;
+};
+
+// What queries see exactly.
+struct ExactRead {
+  PairsRead window, waiting, cached;
+};
+
+// Tokens of a call: q, k rotated [B,T,H,K], [B,T,Hkv,K], plain_q not rotated; v [B,T,Hkv,V], score [B,T,Hkv].
+struct CacheInputs {
+  Tensor q, plain_q, k, v, score;
+};
+
+// The caches of a layer: one of [rows,E,heads,·] for all key heads with the same λ. A cached key is rotated by what it lies
+// before the present chunk, and is turned on from chunk to chunk until that is rule.distance: so no angle grows with the
+// text; the keys are float32, so that these turns round nothing away.
+class SparseCache {
+ public:
+  SparseCache(CacheRule rule, int64_t head_dim);
+
+  const CacheRule& rule() const { return rule_; }
+  // "keys" and "values", the pairs that are not judged yet, and their "scores"; and of each cache the pairs' own.
+  void declare(StateLayout& layout, const std::vector<int64_t>& pair) const;
+  // Dense tokens behind `state`, whose "position" is that of the first of them. Moves all but the position on.
+  ExactRead read(const CacheInputs& in, SequenceState& state) const;
+
+ private:
+  struct Part {  // of key heads
+    int64_t most;
+    std::vector<int64_t> heads;
+    std::string name(const char* what) const;
+  };
+  struct Rows;
+  PairsRead read_waiting(const CacheInputs& in, const JoinedKeys& all, const Rows& rows) const;
+  PairsRead read_cached(const Tensor& far_q, const SequenceState& state, const Rows& rows) const;
+  // q of tokens behind these, rotated by what they lie behind the beginning of their chunk.
+  Tensor from_chunk(const Tensor& plain_q, const std::vector<int64_t>& position) const;
+  // Cached keys [B,E,h,K] of the pairs `places` [B,E,h] for the chunk that begins with token `first`, which were for the one before.
+  Tensor turn_on(const Tensor& k, const Tensor& places, int64_t first) const;
+  void judge(const Part& part, const JoinedKeys& all, const Tensor& scores, const Rows& rows,
+             SequenceState& state) const;
+
+  CacheRule rule_;
+  std::vector<Part> parts_;
+  RotaryTable turns_, wide_turns_;  // of 0..C tokens: float32 and float64
+};
+
+// One behind the other in time.
+ExactRead join_in_time(const std::vector<ExactRead>& reads);
+
+// How far the answer of the latents to a token's own query, before it is among them, lies from its value: the mean of
+// |Σ_l p(l|t) S_l / α_l - v_t| over the query heads of a key head, [B,T,Hkv]. Without derivatives.
+Tensor surprise(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const LatteState& start);
+// The definition, dense, from zero.
+Tensor surprise_reference(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v);
+
+// One softmax over the window's pairs, those beside it and the latents: what the first give, and what is left for the
+// latents, [B,T,H,L]. query_logits [B,T,H,L+1], column 0 the window's.
+struct Mixed {
+  Tensor o, latents;
+};
+Mixed mix_pairs(const Tensor& query_logits, const ExactRead& exact);
+
+// The definition, token by token and head by head: query_logits [B,T,H,L+1], key_logits [B,T,H,L], v [B,T,H,V]; q, k
+// [B,T,H,K] rotated, plain_q, plain_k not; score [B,T,Hkv]. Dense, differentiable by autograd. `held` gets
+// where pair s of the first sequence is when token t is read: 0 in the window or waiting, 1 in the cache, 2 in the latents
+// alone, -1 not yet there.
+struct CachedReference {
+  Tensor query_logits, key_logits, v, q, k, plain_q, plain_k, score;
+};
+Tensor macchiato_cached_reference(const CachedReference& in, const CacheRule& rule, HeldPairs* held = nullptr);
+
+}  // namespace cortado

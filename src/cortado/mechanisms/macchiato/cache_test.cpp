@@ -1,0 +1,107 @@
+// Macchiato with a sparse cache: what holds of it beyond what every mechanism is held to.
+#include "cortado/mechanisms/macchiato/cache.h"
+
+#include <gtest/gtest.h>
+
+#include "cortado/mechanisms/registry.h"
+#include "cortado/testing/compare.h"
+#include "cortado/testing/conformance.h"
+#include "cortado/testing/errors.h"
+
+namespace cortado::macchiato_cache_test {
+namespace {
+
+constexpr int64_t kWidth = 24;
+
+std::shared_ptr<Mixer> make(const std::string& settings, bool causal = true) {
+  MixerContext context;
+  context.dim = kWidth;
+  context.heads = 4;
+  context.causal = causal;
+  Json json = {{"mixer", "macchiato"}, {"latents", 8}, {"source", "conv"}};
+  json.update(parse_json(settings, "settings"));
+  at::manual_seed(3);
+  auto mixer = make_mixer(json, context, "test");
+  mixer->to(at::kDouble);
+  return mixer;
+}
+
+Tensor some(int64_t rows, int64_t tokens) {
+  at::manual_seed(5);
+  return at::randn({rows, tokens, kWidth}, at::kDouble);
+}
+
+// Without a cache nothing is computed otherwise than before there was one.
+TEST(SparseCache, OfNoPairsIsMacchiatoBitForBit) {
+  const auto plain = make(R"({"window": 9})");
+  for (const char* none : {R"({"window": 9, "cache": 0})", R"({"window": 9, "cache": [0, 0, 0, 0], "chunk": 4})"}) {
+    const auto mixer = make(none);
+    const Tensor x = some(2, 70);
+    EXPECT_TRUE(mixer->forward(x, {}, nullptr).equal(plain->forward(x, {}, nullptr)));
+    EXPECT_EQ(mixer->state_bytes(70), plain->state_bytes(70));
+    EXPECT_TRUE(mixer->memories().empty());
+  }
+}
+
+// With room for every pair, and the window's logit far above the latents', it is softmax attention over all tokens.
+TEST(SparseCache, WithRoomForAllPairsIsSoftmaxAttention) {
+  const auto mixer = make(R"({"window": 9, "cache": 200, "chunk": 8, "rotary": false, "window_logit": 1e3})");
+  const auto whole = make(R"({"window": 300, "rotary": false, "window_logit": 1e3})");
+  const Tensor x = some(2, 150);
+  EXPECT_CLOSE(mixer->forward(x, {}, nullptr), whole->forward(x, {}, nullptr), 1e-11);
+}
+
+// Whatever the split, the same pairs stay: repeated tokens score the same, and rounding must not tell them apart.
+TEST(SparseCache, AnySplitGivesTheSame) {
+  const at::NoGradGuard no_grad;
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto mixer = make(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8})");
+    mixer->to(type);
+    at::manual_seed(11);
+    for (int draw = 0; draw < 12; ++draw) {
+      SCOPED_TRACE(concat(type, " ", draw));
+      const int64_t tokens = 80 + at::randint(40, {1}).item<int64_t>();
+      const Tensor few = at::randn({1 + draw % 4 * 20, kWidth}, type);
+      const Tensor x = few.index_select(0, at::randint(few.size(0), {tokens})).unsqueeze(0);
+      const Tensor whole = mixer->forward(x, {}, nullptr);
+      SequenceState state = mixer->zero_state(1, x.options());
+      std::vector<Tensor> parts;
+      for (int64_t first = 0, count = 0; first < tokens; first += count) {
+        count = std::min(tokens - first, 1 + at::randint(30, {1}).item<int64_t>());
+        parts.push_back(mixer->forward(x.narrow(1, first, count), {}, &state));
+        EXPECT_EQ(state.bytes(), mixer->state_bytes(first + count, type));
+      }
+      EXPECT_CLOSE(at::cat(parts, 1), whole, type == at::kDouble ? 1e-10 : 1e-4);
+    }
+  }
+}
+
+// What is unlike all that the latents have seen stays.
+TEST(SparseCache, KeepsWhatTheLatentsWouldAnswerWrongly) {
+  const at::NoGradGuard no_grad;
+  const auto mixer = make(R"({"window": 4, "cache": 2, "chunk": 4, "source": "x"})");
+  Tensor x = at::zeros({1, 80, kWidth}, at::kDouble) + some(1, 1);
+  x.select(1, 29) = 5 * some(1, 2).select(1, 1);
+  const Tensor places = mixer->held(x).places.select(1, -1);  // [H, T] at the last token
+  EXPECT_TRUE(places.select(1, 29).eq(1).all().item<bool>()) << places;
+  EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4 * 2);
+}
+
+TEST(SparseCache, SaysWhatDoesNotFit) {
+  const auto error = [](const char* settings, bool causal = true) {
+    return testing::error_of([&] { make(settings, causal); });
+  };
+  const std::string pairs =
+      "[test] \"cache\" must be pairs of a key head, 0..16777216, or a list of them, one for each of 4 key heads";
+  for (const char* wrong : {R"({"cache": -1})", R"({"cache": "all"})", R"({"cache": [1, 2.5, 3, 4]})"}) {
+    EXPECT_EQ(error(wrong), pairs);
+  }
+  EXPECT_EQ(error(R"({"cache": [1, 2]})"), "[test] \"cache\" has 2 entries for 4 key heads");
+  EXPECT_EQ(error(R"({"cache": 4, "window": null})"),
+            "[test] \"cache\" needs a window, which pairs leave, and latents");
+  EXPECT_EQ(error(R"({"cache": 4, "latents": 0})"), "[test] \"cache\" needs a window, which pairs leave, and latents");
+  EXPECT_EQ(error(R"({"cache": 4})", false), "[test] \"cache\" needs a causal mixer");
+}
+
+}  // namespace
+}  // namespace cortado::macchiato_cache_test

@@ -1,0 +1,29 @@
+#include "cortado/mechanisms/shared/pairs.h"
+
+namespace cortado {
+
+Tensor in_order(const Tensor& scores, const Tensor& near, double share) {
+  const auto [sorted, order] = scores.sort(/*stable=*/true, 1, /*descending=*/true);
+  if (scores.size(1) < 2) return order;
+  const Tensor higher = sorted.slice(1, 0, -1), lower = sorted.slice(1, 1);
+  const Tensor equal = higher.isfinite() & (higher - lower <= at::maximum(higher.abs() * share, near));
+  const Tensor apart = equal.logical_not().to(at::kLong);
+  const Tensor group = at::constant_pad_nd(apart.cumsum(1), {0, 0, 1, 0});  // of equals, the highest first
+  return at::empty_like(group).scatter_(1, order, group).argsort(/*stable=*/true, 1, /*descending=*/false);
+}
+
+Tensor by_age(const Tensor& order, int64_t first, int64_t count) {
+  return std::get<0>(order.narrow(1, first, count).sort(1));
+}
+
+Tensor gather_pairs(const Tensor& x, const Tensor& places) {
+  if (!x.defined()) return x;
+  if (x.dim() == 3) return x.gather(1, places);
+  const int64_t heads = x.size(2);
+  const auto numbers = [&](int64_t count) { return at::arange(count, places.options()); };
+  const Tensor row = numbers(x.size(0)).view({-1, 1, 1}) * x.size(1);
+  const Tensor pair = (places + row) * heads + numbers(heads);
+  return x.flatten(0, 2).index_select(0, pair.flatten()).view({x.size(0), places.size(1), heads, x.size(3)});
+}
+
+}  // namespace cortado
