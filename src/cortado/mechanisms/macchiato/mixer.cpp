@@ -409,7 +409,6 @@ extern const Mechanism kMacchiato = {
             .options = {{.name = "cache", .help = "pairs that a key head keeps beyond the window", .high = 1 << 24},
                         {.name = "chunk",
                          .help = "pairs that are judged at a time when they have left the window",
-                         .low = 1,
                          .high = 1 << 24},
                         {.name = "distance",
                          .help = "tokens by which a pair of the cache lies at most before a query's chunk",
