@@ -23,24 +23,20 @@ constexpr double kLogitUnit = 200;
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
 constexpr int64_t kLatentsOfAHead = 16;
 
-// λ of each key head; empty: no head has a cache.
+// λ of each key head; empty: no head has a cache. A number for all, or a list of them.
 std::vector<int64_t> read_cache(JsonReader& settings, int64_t kv_heads) {
-  const Json given = settings.any("cache");
   constexpr int64_t kMost = 1 << 24;
-  const auto number = [&](const Json& most) {
-    const bool good = most.is_number_integer() && most.get<int64_t>() >= 0 && most.get<int64_t>() <= kMost;
-    settings.fail_if(!good, "\"cache\" must be pairs of a key head, 0..", kMost,
-                     ", or a list of them, one for each of ", kv_heads, " key heads");
-    return most.get<int64_t>();
-  };
-  if (given.is_null()) return {};
   std::vector<int64_t> most;
-  if (given.is_array()) {
-    for (const Json& each : given) most.push_back(number(each));
-    settings.fail_if(static_cast<int64_t>(most.size()) != kv_heads, "\"cache\" has ", most.size(), " entries for ",
+  if (const Json list = settings.any("cache"); list.is_array()) {
+    for (const Json& each : list) {
+      const bool good = each.is_number_integer() && each.get<int64_t>() >= 0 && each.get<int64_t>() <= kMost;
+      settings.fail_if(!good, "key \"cache\": expected integers from 0 to ", kMost, ", got ", each.dump());
+      most.push_back(each.get<int64_t>());
+    }
+    settings.fail_if(static_cast<int64_t>(most.size()) != kv_heads, "key \"cache\" has ", most.size(), " entries for ",
                      kv_heads, " key heads");
   } else {
-    most.assign(kv_heads, number(given));
+    most.assign(kv_heads, settings.optional_integer("cache", 0, kMost).value_or(0));
   }
   return std::all_of(most.begin(), most.end(), [](int64_t each) { return each == 0; }) ? std::vector<int64_t>{} : most;
 }
