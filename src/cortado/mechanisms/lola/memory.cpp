@@ -91,13 +91,6 @@ LolaCache evict_fused(const LolaCache& cache, const LolaPairs& leaving, const Lo
   return {stay, new_sums};
 }
 
-std::vector<int64_t> numbers_of(const Tensor& x) {
-  const Tensor cpu = x.to(at::kCPU).contiguous();
-  return {cpu.const_data_ptr<int64_t>(), cpu.const_data_ptr<int64_t>() + cpu.numel()};
-}
-
-Tensor last_places(const Tensor& x, int64_t places) { return x.narrow(1, x.size(1) - places, places); }
-
 // [rows] where each row's places begin, none where all are full.
 OptionalTensor first_places(const std::vector<int64_t>& filled, int64_t places, const Tensor& like) {
   if (std::all_of(filled.begin(), filled.end(), [&](int64_t n) { return n == places; })) return std::nullopt;

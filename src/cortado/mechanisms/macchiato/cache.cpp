@@ -47,11 +47,6 @@ Tensor heads_of(const Tensor& x, const std::vector<int64_t>& heads) {
   return x.index_select(2, at::tensor(heads, at::kLong).to(x.device()));
 }
 
-std::vector<int64_t> numbers_of(const Tensor& x) {
-  const Tensor cpu = x.to(at::kCPU).contiguous();
-  return {cpu.const_data_ptr<int64_t>(), cpu.const_data_ptr<int64_t>() + cpu.numel()};
-}
-
 // x [B,T,h,K] turned by `tokens` [B,T] of 0..C, back or forth.
 Tensor turned(const Tensor& x, const Tensor& tokens, const RotaryTable& turns, bool back) {
   const auto rows = [&](const Tensor& table) {
@@ -60,8 +55,6 @@ Tensor turned(const Tensor& x, const Tensor& tokens, const RotaryTable& turns, b
   const Tensor sin = rows(turns.sin);
   return rotate(x, {rows(turns.cos), back ? -sin : sin});
 }
-
-Tensor last_places(const Tensor& x, int64_t places) { return x.narrow(1, x.size(1) - places, places); }
 
 }  // namespace
 

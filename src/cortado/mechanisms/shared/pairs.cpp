@@ -26,4 +26,9 @@ Tensor gather_pairs(const Tensor& x, const Tensor& places) {
   return x.flatten(0, 2).index_select(0, pair.flatten()).view({x.size(0), places.size(1), heads, x.size(3)});
 }
 
+std::vector<int64_t> numbers_of(const Tensor& x) {
+  const Tensor cpu = x.to(at::kCPU).contiguous();
+  return {cpu.const_data_ptr<int64_t>(), cpu.const_data_ptr<int64_t>() + cpu.numel()};
+}
+
 }  // namespace cortado

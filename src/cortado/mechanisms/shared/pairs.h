@@ -1,6 +1,8 @@
 // Key-value pairs that compete for the places of a cache by a score.
 #pragma once
 
+#include <vector>
+
 #include "cortado/primitives/types.h"
 
 namespace cortado {
@@ -20,5 +22,11 @@ Tensor by_age(const Tensor& order, int64_t first, int64_t count);
 
 // x [B,E,H,...] at `places` [B,E',H]: [B,E',H,...]. Whole pairs are copied, not their numbers one by one.
 Tensor gather_pairs(const Tensor& x, const Tensor& places);
+
+// The last so many places of x [B,P,...].
+inline Tensor last_places(const Tensor& x, int64_t places) { return x.narrow(1, x.size(1) - places, places); }
+
+// Of a counter, int64 [rows].
+std::vector<int64_t> numbers_of(const Tensor& x);
 
 }  // namespace cortado
