@@ -40,7 +40,7 @@ EXPLAINED = ROOT / "scripts" / "mutants-explained.json"
 MUTATED = re.compile(r"src/cortado/(mechanisms|primitives)/.*\.(cpp|h)")
 # What calls a GPU's driver runs on a GPU alone, under tests/cuda; the kernels themselves run on the host as well.
 NOT_MUTATED = re.compile(r"(_test|/reference|/registry|/python|on_gpu)\.(cpp|h)$|/primitives/cuda/")
-PROGRAMS = ["primitives_tests", "mechanisms_tests", "nn_tests", "models_tests", "convert_tests"]
+PROGRAMS = ["primitives_tests", "emulated_tests", "mechanisms_tests", "nn_tests", "models_tests", "convert_tests"]
 NUMBERS = 10_000  # a seed's
 MEMORY = 24 << 30  # a wrong size must not take the machine down
 

@@ -8,13 +8,13 @@ cd "$(dirname "$0")/.."
 build=$1 python=$2 jobs=$3 which=$4
 log=$build/cpp-tests.log
 export OMP_NUM_THREADS=1 # many small programs: one thread each, several at a time
-of_python=() of_cpp=()
-[[ $which == all ]] || { of_python=(-m "not slow") of_cpp=(--label-exclude slow); }
+of_python=() of_cpp=() target=all
+[[ $which == all ]] || { of_python=(-m "not slow") of_cpp=(--label-exclude slow) target=quick_tests; }
 
 # 3: where who waits looks.
 exec 3>&2
 cpp_tests() {
-  if cmake --build "$build" -j "$jobs" && ctest --test-dir "$build" -j "$jobs" --output-on-failure ${of_cpp[@]+"${of_cpp[@]}"}; then
+  if cmake --build "$build" -j "$jobs" --target "$target" && ctest --test-dir "$build" -j "$jobs" --output-on-failure ${of_cpp[@]+"${of_cpp[@]}"}; then
     echo "[test] C++: passed" >&3
   else
     echo "[test] C++: FAILED, see $log" >&3
