@@ -20,7 +20,8 @@ WITHOUT_PROGRAM = {ROOT / "tests" / "cuda", ROOT / "tests" / "python"}
 # Files whose tests share nothing, and folders and files in the order of their length.
 APART = {"ranks/test_ranks.py", "ranks/test_together.py"}
 LONGEST = ["web", "ranks", "serve", "python_package", "parity", "tools", "cli"]
-# Two runs that must be equal may not have the clock decide which library multiplies, as it does on a busy machine.
+# Two runs that must be equal may not have the clock decide which library multiplies, and in which type, as it does on a busy
+# machine.
 os.environ.setdefault("CORTADO_MATMUL", "blas")
 
 

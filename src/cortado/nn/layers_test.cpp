@@ -76,6 +76,11 @@ TEST(Linear, KnowsWhatThisMachineMultipliesFaster) {
   EXPECT_GT(matmul_speeds().bfloat16, 0);
   const bool shorter = matmul_speeds().bfloat16 < matmul_speeds().blas;
   EXPECT_TRUE(fast_training_type() == at::kFloat || shorter);
+  const char* before = std::getenv("CORTADO_MATMUL");
+  const std::string kept = before ? before : "";
+  setenv("CORTADO_MATMUL", "blas", 1);
+  EXPECT_EQ(fast_training_type(), at::kFloat);
+  before ? setenv("CORTADO_MATMUL", kept.c_str(), 1) : unsetenv("CORTADO_MATMUL");
 }
 
 TEST(RmsNorm, IsTheFormulaAndSoIsItsGradient) {

@@ -122,6 +122,7 @@ void keep_matmul_library(const std::string& name) {
 }
 
 at::ScalarType fast_training_type() {
+  if (!said_library().empty()) return at::kFloat;
   const MatmulSpeeds& speeds = matmul_speeds();
   return speeds.bfloat16 * kClearly < std::min(speeds.blas, speeds.onednn) ? at::kBFloat16 : at::kFloat;
 }

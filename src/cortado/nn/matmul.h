@@ -23,7 +23,8 @@ bool onednn_is_faster();
 std::string matmul_library();
 void keep_matmul_library(const std::string& name);
 
-// bfloat16 where the CPU multiplies it clearly faster than float32, else float32: what training's "auto" means.
+// bfloat16 where the CPU multiplies it clearly faster than float32, else float32: what training's "auto" means. float32
+// where CORTADO_MATMUL says the library: then the clock decides nothing, and two runs are the same on a busy machine.
 at::ScalarType fast_training_type();
 
 // x Wᵀ + b: x [..., in], weight [out, in], bias [out] or none. Large float32 products on the CPU go to the faster
