@@ -114,9 +114,19 @@ Json mixer_settings(const LinearizeCommand& command) {
   return mixer;
 }
 
+// What was said of a cache, which --from's layers may have besides.
+Json said_of_cache(const LinearizeCommand& command) {
+  Json said = Json::object();
+  for (const char* key : {"cache", "chunk", "distance"}) {
+    if (command.settings.contains(key)) said[key] = command.settings[key];
+  }
+  return said;
+}
+
 bool trains(const LinearizeCommand& command) {
   const LinearizePlan& plan = command.request.plan;
-  return command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0;
+  const bool caches = !said_of_cache(command).empty();
+  return caches || command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0;
 }
 
 // What the layers become: as the options say, or as in the file that is begun with.
@@ -124,12 +134,17 @@ void choose_conversion(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
   if (command.from) {
     for (const CLI::Option* option : command.app->get_options()) {
-      fail_input_if(option->count() > 0 && option->get_group() == kMixerGroup,
+      const bool of_cache = said_of_cache(command).contains(option->get_name().substr(2));
+      fail_input_if(option->count() > 0 && option->get_group() == kMixerGroup && !of_cache,
                     "[--from] says what the layers become: leave ", option->get_name(), " out");
     }
     plan.from = *command.from;
     plan.conversion = load_learned(plan.from).conversion;
     command.method = plan.conversion.mixer.value("mixer", "");
+    if (const Json said = said_of_cache(command); !said.empty()) {
+      plan.conversion.mixer.update(said);
+      plan.conversion.layers = Json::object();  // shared out anew
+    }
     return;
   }
   plan.conversion.mixer = mixer_settings(command);
@@ -181,7 +196,13 @@ void print_result(const LinearizeCommand& command, const LinearizeResult& result
                    stage.seconds > 0 ? fixed(static_cast<double>(stage.tokens) / stage.seconds, 0) : "",
                    fixed(stage.total_before, 4), fixed(stage.total_after, 4), with_commas(stage.best_step)});
   }
-  std::cout << table.text() << "written to " << command.request.out << std::endl;
+  if (const auto& cache = result.cache) {
+    std::cout << "cache: " << cache->with_most << " of " << cache->heads << " key heads keep "
+              << with_commas(cache->most) << " pairs, the others " << with_commas(cache->least)
+              << "; the score explains " << fixed(100 * cache->explained, 0) << " % of what is looked back to; "
+              << human_seconds(cache->seconds) << std::endl;
+  }
+  std::cout << (result.stages.empty() ? "" : table.text()) << "written to " << command.request.out << std::endl;
 }
 
 void run_linearize(LinearizeCommand& command) {
@@ -222,6 +243,7 @@ constexpr const char* kLinearizeFooter =
     "  cortado linearize runs/smollm2 --from learned.safetensors --lora-tokens 500000 --out runs/tuned\n"
     "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
     "  cortado linearize runs/smollm2 --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
+    "  cortado linearize runs/smollm2 --from macchiato.safetensors --cache 256 --data book.txt --out runs/one\n"
     "  cortado linearize runs/smollm2 --method macchiato --cross-entropy-tokens 500000 --out runs/macchiato\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
 
@@ -252,6 +274,7 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
       "instead of --data: instructions with answers in Alpaca's form (JSON or JSON Lines); by the next token "
       "only the answers are learned");
   number("--context", plan.context, "tokens of a sequence");
+  number("--cache-tokens", plan.cache_tokens, "tokens that a cache's score and sizes are learned from");
   option(app, "--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)",
          CLI::NonNegativeNumber);
   number("--batch", transfer.batch, "sequences of a pass");

@@ -1,5 +1,6 @@
 #include "cortado/convert/linearize.h"
 
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/random.h"
+#include "cortado/convert/cache.h"
 #include "cortado/convert/weights.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/matmul.h"
@@ -113,7 +115,9 @@ void write_report(const std::string& folder, const LinearizePlan& plan, const Li
     stages.push_back(json_of(stage));
     if (stage.losses.size() > 1) write_file(folder + "/report.svg", picture(stage));
   }
-  write_file(folder + "/report.json", Json{{"plan", json_of(plan)}, {"stages", stages}}.dump(2) + "\n");
+  Json report = {{"plan", json_of(plan)}, {"stages", stages}};
+  if (result.cache) report["cache"] = json_of(*result.cache);
+  write_file(folder + "/report.json", report.dump(2) + "\n");
 }
 
 // A conversion on its way. The constructor finds everything that can be wrong with what it is given, and writes
@@ -138,8 +142,9 @@ class Conversion {
     fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
                   " is for the CPU, the model is to be on ", request.device);
     stages_ = planned_stages(plan_);
-    fail_input_if(stages_.empty(), "[linearize] nothing to train: every stage has 0 tokens");
-    begin_stage(0);
+    const bool learns_cache = plan_.conversion.cache_to_learn().has_value();
+    fail_input_if(stages_.empty() && !learns_cache, "[linearize] nothing to train: every stage has 0 tokens");
+    learns_cache ? open_model(WeightFormat::kPlain) : begin_stage(0);
     if (plan_.lora.tokens > 0) check_lora_targets(*model_, plan_.adapters);
   }
 
@@ -187,8 +192,15 @@ class Conversion {
     stage_->restore(current, parse_json(entry("state"), folder_.trainer()), folder_.trainer());
   }
 
-  // The stages that are left. False: stopped.
+  // What is left. False: stopped.
   bool run() {
+    if (const auto pairs = plan_.conversion.cache_to_learn(); pairs && !learn_cache(*pairs)) return false;
+    if (!stage_) {
+      ranks_.by_first([this] {
+        for (const std::string& path : {folder_.best(), folder_.last()}) save(path);
+      });
+      return true;
+    }
     std::optional<MetricsFile> metrics;
     ranks_.by_first([&] { metrics.emplace(folder_.metrics(), steps_so_far()); });
     while (true) {
@@ -222,7 +234,8 @@ class Conversion {
     result.step = steps_so_far();
     for (const PlannedStage& stage : stages_) result.steps += stage.options.steps(plan_.context);
     result.stages = finished_;
-    if (!stage_->before().empty()) result.stages.push_back(report_of(*stage_));
+    result.cache = cache_;
+    if (stage_ && !stage_->before().empty()) result.stages.push_back(report_of(*stage_));
     return result;
   }
 
@@ -240,6 +253,37 @@ class Conversion {
       return reached || (request_.stop && request_.stop());
     };
     return {.stop = stop, .progress = request_.progress};
+  }
+
+  // The score of the cache's pairs and the number of each key head's, before what else the layers learn: that is then what
+  // the cache does not hold. Stopped, it begins anew.
+  bool learn_cache(int64_t pairs) {
+    const auto begun = std::chrono::steady_clock::now();
+    const CacheStudy study{plan_.cache_tokens, static_cast<uint64_t>(plan_.seed), request_.stop, request_.progress};
+    const auto lessons = learn_caches(*model_, chunks_, *tokenizer_, study, ranks_);
+    if (lessons.empty()) return false;
+    const auto shares = share_pairs(lessons, pairs);
+    CacheReport report{.layers = static_cast<int64_t>(lessons.size()), .least = pairs};
+    for (size_t i = 0; i < lessons.size(); ++i) {
+      const std::string number = std::to_string(lessons[i].layer), place = "layers." + number + ".mixer.score_";
+      plan_.conversion.layers[number] = {{"cache", shares[i]}};
+      fixed_.emplace_back(place + "weight", lessons[i].weight);
+      fixed_.emplace_back(place + "bias", lessons[i].bias);
+      report.explained += lessons[i].explained / static_cast<double>(lessons.size());
+      for (const int64_t share : shares[i]) {
+        ++report.heads;
+        report.with_most = share > report.most ? 1 : report.with_most + (share == report.most ? 1 : 0);
+        report.most = std::max(report.most, share);
+        report.least = std::min(report.least, share);
+      }
+    }
+    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    cache_ = report;
+    config_ = converted_config(read_config(plan_.source), plan_.conversion);
+    ranks_.by_first([this] { write_description(); });
+    open_model(frozen_);
+    if (!stages_.empty()) begin_stage(0);
+    return true;
   }
 
   // What another conversion learned counts as learned by earlier stages.
@@ -310,17 +354,18 @@ class Conversion {
   }
 
   void save(const std::string& path) const {
-    const NamedTensors adapters = stage_->name() == "lora" ? tensors_of(stage_->learned()) : NamedTensors();
+    const bool lora = stage_ && stage_->name() == "lora";
+    const NamedTensors adapters = lora ? tensors_of(stage_->learned()) : NamedTensors();
     const NamedTensors learned = tensors_of(learned_by_students(*model_));
     save_converted(config_, source_, learned, adapters, plan_.adapters, path,
-                   {{"stage", stage_->name()}, {"step", std::to_string(steps_so_far())}});
+                   {{"stage", stage_ ? stage_->name() : "cache"}, {"step", std::to_string(steps_so_far())}});
     if (path != folder_.best()) return;
     if (!adapters.empty()) save_lora(folder_.adapters(), adapters, plan_.adapters);
     save_learned(folder_.learned(), {plan_.conversion, plan_.fingerprint, learned, adapters, plan_.adapters});
   }
 
   int64_t steps_so_far() const {
-    int64_t steps = stage_->state().step;
+    int64_t steps = stage_ ? stage_->state().step : 0;
     for (const StageReport& report : finished_) steps += report.steps;
     return steps;
   }
@@ -350,6 +395,7 @@ class Conversion {
   std::unique_ptr<Stage> stage_;
   std::vector<StageReport> finished_;
   NamedTensors fixed_;  // learned by the finished stages
+  std::optional<CacheReport> cache_;
 };
 
 }  // namespace
@@ -376,6 +422,7 @@ void LinearizePlan::fields(JsonFields& json) {
   json.integer("evaluation_chunks", evaluation_chunks, 1, kEndless);
   json.integer("evaluation_examples", evaluation_examples, 1, kEndless);
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
+  json.integer("cache_tokens", cache_tokens, 1, kEndless);
   json.text("dtype", dtype);
   dtype_of(dtype);  // refuses others
   json.choice("weights", weights, {"plain", "int8"});
@@ -402,6 +449,18 @@ void StageReport::fields(JsonFields& json) {
     inner.number("before", loss.before, -kLargest, kLargest);
     inner.number("after", loss.after, -kLargest, kLargest);
   });
+}
+
+void CacheReport::fields(JsonFields& json) {
+  for (const auto& [key, value] : {std::pair<const char*, int64_t&>{"layers", layers},
+                                   {"key_heads", heads},
+                                   {"most_pairs", most},
+                                   {"least_pairs", least},
+                                   {"heads_with_most", with_most}}) {
+    json.integer(key, value, 0, std::numeric_limits<int64_t>::max());
+  }
+  json.number("explained", explained, -1e9, 1);
+  json.number("seconds", seconds, 0, 1e12);
 }
 
 LinearizeResult linearize(const LinearizeRequest& request) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ struct LinearizePlan {
   int64_t evaluation_chunks = 16;     // the first ones of the text
   int64_t evaluation_examples = 200;  // the first ones of the instructions
   int64_t seed = 1337;
-  std::string dtype = "float32";  // of the frozen weights while training
-  std::string weights = "plain";  // what attention transfer keeps the layers' frozen matrices in: plain, int8
+  int64_t cache_tokens = 150'000;  // of text that a cache's score and sizes are learned from (convert/cache.h)
+  std::string dtype = "float32";   // of the frozen weights while training
+  std::string weights = "plain";   // what attention transfer keeps the layers' frozen matrices in: plain, int8
   // Stages of 0 tokens are left out; less than 0: two epochs of the text.
   StageOptions transfer;       // attention transfer
   StageOptions cross_entropy;  // what the mixers learn, further, by the next token
@@ -61,10 +63,22 @@ struct StageReport {
   void fields(JsonFields& json);
 };
 
+// What a cache's learning came to.
+struct CacheReport {
+  int64_t layers = 0, heads = 0;  // with a cache; their key heads
+  int64_t most = 0, least = 0;    // pairs of a key head
+  int64_t with_most = 0;          // key heads that have most
+  double explained = 0;           // of the variance of what the score stands for, mean of the layers
+  double seconds = 0;
+
+  void fields(JsonFields& json);
+};
+
 struct LinearizeResult {
   bool done = false;  // false: stopped, and --resume goes on
   int64_t step = 0, steps = 0;
   std::vector<StageReport> stages;
+  std::optional<CacheReport> cache = {};
 };
 
 // DIR then is a run: config.json, tokenizer/, best.safetensors, last.safetensors, and linearize.json, metrics.jsonl,

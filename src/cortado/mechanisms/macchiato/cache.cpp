@@ -200,7 +200,8 @@ void SparseCache::judge(const Part& part, const JoinedKeys& all, const Tensor& s
     if (score.size(1) > part.most) {
       const double tie = score_tie(score.scalar_type());
       const Tensor longest = v.detach().to(score.scalar_type()).norm(2, -1).nan_to_num(0, 0).amax(1, true);
-      const Tensor stay = by_age(in_order(score, longest * tie, tie), 0, part.most);
+      const Tensor largest = score.abs().nan_to_num(0, 0).amax(1, true);  // a learned one is a difference, too
+      const Tensor stay = by_age(in_order(score, at::maximum(longest, largest) * tie, tie), 0, part.most);
       k = gather_pairs(k, stay);
       v = gather_pairs(v, stay);
       score = gather_pairs(score, stay);

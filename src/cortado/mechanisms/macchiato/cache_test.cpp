@@ -87,6 +87,26 @@ TEST(SparseCache, KeepsWhatTheLatentsWouldAnswerWrongly) {
   EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4 * 2);
 }
 
+// By the map: of a channel that is large at one token, that token.
+TEST(SparseCache, KeepsWhatALearnedScoreLikes) {
+  const at::NoGradGuard no_grad;
+  const auto mixer = make(R"({"window": 4, "cache": 2, "chunk": 4, "source": "x", "score": "learned"})");
+  auto parameters = mixer->named_parameters();
+  parameters["score_weight"].zero_();
+  parameters["score_weight"].select(1, 7).fill_(1);
+  Tensor x = some(1, 80);
+  x.select(2, 7).fill_(0);
+  x[0][13][7] = 3;
+  x[0][50][7] = 2;
+  const Tensor places = mixer->held(x).places.select(1, -1);  // [H, T] at the last token
+  for (const int64_t kept : {13, 50}) EXPECT_TRUE(places.select(1, kept).eq(1).all().item<bool>()) << kept;
+  EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4 * 2);
+  // Without a cache the map is there, and nothing comes of it: what was learned is kept when the memory is another.
+  const auto without = make(R"({"window": 4, "source": "x", "score": "learned"})");
+  EXPECT_TRUE(without->named_parameters().contains("score_weight"));
+  EXPECT_TRUE(without->memories().empty());
+}
+
 TEST(SparseCache, SaysWhatDoesNotFit) {
   const auto error = [](const char* settings, bool causal = true) {
     return testing::error_of([&] { make(settings, causal); });
@@ -101,6 +121,8 @@ TEST(SparseCache, SaysWhatDoesNotFit) {
             "[test] \"cache\" needs a window, which pairs leave, and latents");
   EXPECT_EQ(error(R"({"cache": 4, "latents": 0})"), "[test] \"cache\" needs a window, which pairs leave, and latents");
   EXPECT_EQ(error(R"({"cache": 4})", false), "[test] \"cache\" needs a causal mixer");
+  EXPECT_EQ(error(R"({"score": "learned", "latents": 0})"),
+            "[test] \"score\" is of a cache, which needs a window and latents");
 }
 
 }  // namespace

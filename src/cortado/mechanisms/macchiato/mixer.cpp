@@ -23,6 +23,15 @@ constexpr double kLogitUnit = 200;
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
 constexpr int64_t kLatentsOfAHead = 16;
 
+constexpr const char *kScoreWeight = "score_weight", *kScoreBias = "score_bias";
+
+// By what a cache chooses: what the latents answered, or a linear map of the layer's input.
+enum class CacheScore { kSurprise, kLearned };
+const Words<CacheScore>& cache_scores() {
+  static const Words<CacheScore> words = {{"surprise", CacheScore::kSurprise}, {"learned", CacheScore::kLearned}};
+  return words;
+}
+
 // λ of each key head; empty: no head has a cache. A number for all, or a list of them.
 std::vector<int64_t> read_cache(JsonReader& settings, int64_t kv_heads) {
   constexpr int64_t kMost = 1 << 24;
@@ -44,6 +53,7 @@ std::vector<int64_t> read_cache(JsonReader& settings, int64_t kv_heads) {
 void complete_layer(Json& layer, int64_t heads, bool rotary) {
   if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * heads;
   if (!layer.contains("rotary")) layer["rotary"] = rotary;
+  if (layer.contains("cache") && !layer.contains("score")) layer["score"] = "learned";
 }
 
 // | Table 1        | settings                                        |
@@ -56,7 +66,7 @@ void complete_layer(Json& layer, int64_t heads, bool rotary) {
 //
 // With "window_logit" it can take the place of a trained softmax layer (Latte-Macchiato §5.4): q, k, v and o are that
 // layer's, and while state 0's logit is high it is sliding-window attention.
-class MacchiatoMixer : public Mixer, public SoftmaxStudent {
+class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent {
  public:
   MacchiatoMixer(JsonReader& settings, const MixerContext& context)
       : Mixer("macchiato"), settings_{ProjectionSettings::read_sizes(settings, context), {}} {
@@ -89,6 +99,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     }
     v_ = register_module("v", std::make_shared<Linear>(dim, settings_.kv_width(), settings_.bias));
     o_ = register_module("o", make_output_linear(settings_.width(), dim, settings_.output_bias));
+    read_score(settings, dim);
     if (!window_logit) return;
     register_parameter(window_logit_, "window_logit", at::full({heads}, *window_logit / kLogitUnit), Role::kGain);
   }
@@ -122,7 +133,9 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   double flops_per_token(int64_t tokens) const override {
     const auto seen = static_cast<double>(settings_.window ? std::min(tokens, *settings_.window) : 0);
     const double pairs = seen * static_cast<double>(settings_.heads) + (cache_ ? pairs_beside_window(tokens) : 0);
-    return weight_flops() + source_->flops_per_token() + 4.0 * pairs * static_cast<double>(settings_.head_dim) +
+    const double scores = cache_ && score_weight_.defined() ? 2.0 * static_cast<double>(score_weight_.numel()) : 0;
+    return weight_flops() + scores + source_->flops_per_token() +
+           4.0 * pairs * static_cast<double>(settings_.head_dim) +
            static_cast<double>(latents_ * settings_.heads) * (4.0 * static_cast<double>(settings_.head_dim) + 8.0);
   }
 
@@ -147,11 +160,33 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     const Tensor x = given.to(type);
     Projected p = project_latents(source_->forward(x, Batch{}, nullptr));
     project_window(p, given, given, Batch{}.positions(given));
-    for (Tensor* part : {&p.v, &p.window_q, &p.window_k}) *part = part->to(type);
-    WindowAttentionOptions every_key = settings_;
-    every_key.window = std::nullopt;
-    const Tensor teacher = std::get<0>(window_attention(p.window_q, p.window_k, p.v, every_key));
-    return {teacher, mix(p, Batch{}, nullptr).o};
+    for (Tensor* part : {&p.v, &p.window_q, &p.window_k, &p.plain_q, &p.plain_k}) *part = part->to(type);
+    p.score = scored(x);
+    return {teacher(p), mix_projected(p, Batch{}, nullptr).o};
+  }
+
+  bool learns_score() const override { return score_weight_.defined(); }
+
+  LookBack look_back(const Tensor& x) const override {
+    const at::NoGradGuard no_grad;
+    const int64_t tokens = x.size(1), repeat = settings_.heads / settings_.kv_heads;
+    Projected p;
+    project_window(p, x, x, Batch{}.positions(x));
+    const auto by_head = [](const Tensor& heads) { return heads.transpose(1, 2).to(at::kFloat); };  // [B,H,T,K]
+    const Tensor q = by_head(p.window_q), k = by_head(p.window_k);
+    const Tensor later = at::ones({tokens, tokens}, at::TensorOptions(x.device()).dtype(at::kBool)).triu(1);
+    const int64_t chunk = cache_ ? cache_->rule().chunk : CacheRule{}.chunk;
+    const int64_t behind = *settings_.window + chunk;
+    const Tensor near = later.logical_not().triu(1 - behind);
+    const double scale = settings_.scale.value_or(1 / std::sqrt(static_cast<double>(settings_.head_dim)));
+    Tensor wanted;
+    for (int64_t i = 0; i < repeat; ++i) {
+      Tensor logits = at::matmul(q.slice(1, i, std::nullopt, repeat), k.transpose(2, 3)).mul_(scale);
+      if (settings_.softcap) logits = (logits / *settings_.softcap).tanh_().mul_(*settings_.softcap);
+      const Tensor weights = at::softmax(logits.masked_fill_(later, -kInfinity), -1).masked_fill_(near, 0);
+      wanted = i == 0 ? weights : at::maximum(wanted, weights);
+    }
+    return {teacher(p), wanted, behind};
   }
 
   Tensor project_output(const Tensor& mixed) const override { return o_->forward(merge_heads(mixed)); }
@@ -161,7 +196,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     if (!window_logit_.defined()) return names;
     for (const auto& entry : named_parameters()) {
       const std::string& name = entry.key();
-      if (name.starts_with("source.") || name.starts_with("latent_") || name == "window_logit") names.push_back(name);
+      const bool of_latents = name.starts_with("source.") || name.starts_with("latent_") || name == "window_logit";
+      if (of_latents || name == kScoreWeight || name == kScoreBias) names.push_back(name);
     }
     return names;
   }
@@ -170,7 +206,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor y = source_->forward(x, batch, state);
     const Projected p = project(x, y, batch.positions(x, start_of(state, "position")));
-    const LatteResult result = cache_ ? mix_cached(p, batch, state) : mix(p, batch, state);
+    const LatteResult result = mix_projected(p, batch, state);
     if (latents_ > 0) keep_latte(state, result);
     return project_output(result.o);
   }
@@ -179,10 +215,11 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   struct Projected {
     Tensor query_logits, key_logits, v, window_q, window_k;
     Tensor plain_q, plain_k;  // the window's, not rotated
+    Tensor score;             // [B,T,Hkv], where it is learned
 
     Projected part(int64_t first, int64_t count) const {
-      const auto of = [&](const Tensor& x) { return x.narrow(1, first, count); };
-      return {of(query_logits), of(key_logits), of(v), of(window_q), of(window_k), of(plain_q), of(plain_k)};
+      const auto of = [&](const Tensor& x) { return x.defined() ? x.narrow(1, first, count) : x; };
+      return {of(query_logits), of(key_logits), of(v), of(window_q), of(window_k), of(plain_q), of(plain_k), of(score)};
     }
   };
 
@@ -210,11 +247,41 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
     cache_.emplace(std::move(rule), settings_.head_dim);
   }
 
+  void read_score(JsonReader& settings, int64_t dim) {
+    if (choose(settings, "score", cache_scores(), "surprise") == CacheScore::kSurprise) return;
+    settings.fail_if(!settings_.window || latents_ == 0, "\"score\" is of a cache, which needs a window and latents");
+    const at::NoGradGuard no_grad;
+    const double spread = 1 / std::sqrt(static_cast<double>(dim));
+    register_parameter(score_weight_, kScoreWeight, at::randn({settings_.kv_heads, dim}) * spread, Role::kMatrix);
+    register_parameter(score_bias_, kScoreBias, at::zeros({settings_.kv_heads}), Role::kGain);
+  }
+
+  // The learned score of x's pairs, [B,T,Hkv]; undefined without. In float32 at least: of equals the older stays.
+  Tensor scored(const Tensor& x) const {
+    if (!cache_ || !score_weight_.defined()) return {};
+    const at::NoGradGuard no_grad;
+    const NoAutocast as_given;
+    const auto type = accumulation_type({x});
+    return at::linear(x.to(type), score_weight_.to(type), score_bias_.to(type));
+  }
+
   Projected project(const Tensor& x, const Tensor& y, const Tensor& positions) const {
     Projected p = project_latents(y);
     // R-SWA has no latents: its window's q and k come from the source.
     project_window(p, x, latents_ > 0 ? x : y, positions);
+    p.score = scored(x);
     return p;
+  }
+
+  // Softmax attention over all earlier tokens.
+  Tensor teacher(const Projected& p) const {
+    WindowAttentionOptions every_key = settings_;
+    every_key.window = std::nullopt;
+    return std::get<0>(window_attention(p.window_q, p.window_k, p.v, every_key));
+  }
+
+  LatteResult mix_projected(const Projected& p, const Batch& batch, SequenceState* state) const {
+    return cache_ ? mix_cached(p, batch, state) : mix(p, batch, state);
   }
 
   Projected project_latents(const Tensor& y) const {
@@ -264,7 +331,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   // Of dense tokens behind `state`.
   ExactRead read_cached(const Projected& p, SequenceState& state) const {
     const LatteState start{state.at("latte_state"), state.at("latte_normalizer"), state.at("latte_maximum")};
-    const Tensor score = surprise(p.query_logits, p.key_logits, p.v, start);
+    const Tensor score = p.score.defined() ? p.score : surprise(p.query_logits, p.key_logits, p.v, start);
     return cache_->read({p.window_q, p.plain_q, p.window_k, p.v, score}, state);
   }
 
@@ -305,9 +372,9 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   Tensor cached_reference(const Projected& p, HeldPairs* held) const {
     const int64_t heads = settings_.heads;
     const auto all = [&](const Tensor& x) { return expand_heads(x, heads); };
-    const CachedReference in{
-        p.query_logits,  p.key_logits, all(p.v),       p.window_q,
-        all(p.window_k), p.plain_q,    all(p.plain_k), surprise_reference(p.query_logits, p.key_logits, p.v)};
+    const Tensor score = p.score.defined() ? p.score : surprise_reference(p.query_logits, p.key_logits, p.v);
+    const CachedReference in{p.query_logits,  p.key_logits, all(p.v),       p.window_q,
+                             all(p.window_k), p.plain_q,    all(p.plain_k), score};
     return macchiato_cached_reference(in, cache_->rule(), held);
   }
 
@@ -316,7 +383,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent {
   int64_t latents_;  // of a head; 0: R-SWA, the window alone, with q and k from the source
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
-  Tensor window_logit_;  // [H], in units of kLogitUnit
+  Tensor window_logit_;               // [H], in units of kLogitUnit
+  Tensor score_weight_, score_bias_;  // [Hkv,D], [Hkv]: of a learned score
 };
 
 // Carried: Latte's state, then the window's keys and values.
@@ -396,7 +464,10 @@ extern const Mechanism kMacchiato = {
                         {.name = "chunk",
                          .help = "pairs that are judged at a time when they have left the window",
                          .low = 1,
-                         .high = 1 << 24}},
+                         .high = 1 << 24},
+                        {.name = "distance",
+                         .help = "tokens by which a pair of the cache lies at most before a query's chunk",
+                         .high = 1e12}},
             .next_token = true,
         },
     .memory =

@@ -52,7 +52,9 @@ struct CachedHead {
     }
     const double tie = score_tie(v.scalar_type());
     double near = 0;
-    for (const int64_t s : cache) near = std::max(near, tie * v[s].norm().item<double>());
+    for (const int64_t s : cache) {
+      near = std::max(near, tie * std::max(v[s].norm().item<double>(), std::abs(score[s].item<double>())));
+    }
     std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     const auto equal = [&](double a, double b) { return a - b <= std::max(near, tie * std::abs(a)); };
     for (size_t from = 0, to = 0; from < ranked.size(); from = to) {

@@ -31,6 +31,30 @@ class SoftmaxStudent {
   virtual std::vector<std::string> learned() const = 0;
 };
 
+// A student with a cache of exact pairs whose score is a linear map of the layer's input: "score_weight" [Hkv,D] and
+// "score_bias" [Hkv].
+class CacheStudent {
+ public:
+  virtual ~CacheStudent() = default;
+
+  virtual bool learns_score() const = 0;
+
+  // Of x [B,T,D], whole sequences: what softmax attention over all earlier tokens gives, [B,T,H,d] before the output
+  // projection, and what it looks back to: the weight of pair s for query t, the largest of the query heads of a key
+  // head, [B,Hkv,T,T]; 0 where the pair is exact without a cache, less than `behind` tokens before the query.
+  struct LookBack {
+    Tensor teacher, weights;
+    int64_t behind = 0;
+  };
+  virtual LookBack look_back(const Tensor& x) const = 0;
+};
+
+// The mixer as one; null where it is none.
+inline const CacheStudent* cache_student_of(const Mixer& mixer) {
+  const auto* student = dynamic_cast<const CacheStudent*>(&mixer);
+  return student && student->learns_score() ? student : nullptr;
+}
+
 // The mixer as a student; null where it is none.
 inline const SoftmaxStudent* student_of(const Mixer& mixer) {
   const auto* student = dynamic_cast<const SoftmaxStudent*>(&mixer);

@@ -1,0 +1,216 @@
+#include "cortado/convert/cache.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cortado/base/error.h"
+#include "cortado/base/progress.h"
+#include "cortado/base/random.h"
+#include "cortado/mechanisms/shared/student.h"
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kMostStatements = 4;
+constexpr double kSpeakers = 0.21, kTimes = 4;  // the heads that look back, and their share of the mean
+constexpr double kRidge = 1e-3, kFloor = 1e-3;
+constexpr int64_t kLargest = 4;  // weights of later queries that a pair's worth is the mean of
+
+// A: a word, N: a number.
+const std::vector<std::string> kForms = {" Remember that the number of A is N.",
+                                         " One of the special magic numbers for A is: N.",
+                                         " The pass key of A is N.",
+                                         " A lives at house N.",
+                                         " My A has the registration N, do not forget it.",
+                                         " In the A file somebody noted N.",
+                                         " The phone of Mr. A ends in N.",
+                                         " The A was bought for N dollars.",
+                                         " The best thing to do in A is to eat a A under a A.",
+                                         " The captain of the A is called A A.",
+                                         " A = N",
+                                         " Key A: A-N"};
+const std::vector<std::string> kWords = {"amber",  "basil",  "cedar",   "delta", "ember",  "fjord",  "garnet", "hazel",
+                                         "ivory",  "jasper", "kestrel", "lemon", "maple",  "nectar", "opal",   "panda",
+                                         "quill",  "raven",  "sable",   "tulip", "umber",  "violet", "willow", "xenon",
+                                         "yarrow", "zebra",  "Cairo",   "Lima",  "London", "Oslo",   "Paris",  "Quito"};
+
+}  // namespace
+
+Reminders::Reminders(std::shared_ptr<const Chunks> text, const Tokenizer& tokenizer, uint64_t seed)
+    : chunks_(std::move(text)), tokenizer_(tokenizer), seed_(seed) {
+  try {
+    for (const std::string& form : kForms) writes_ = writes_ && tokenizer_.decode(tokenizer_.encode(form)) == form;
+  } catch (const InputError&) {
+    writes_ = false;  // a character that it has not seen
+  }
+}
+
+std::vector<int64_t> Reminders::statement(const RandomStream& random, int64_t number, int64_t place) const {
+  uint64_t drawn = 64 * static_cast<uint64_t>(place);
+  const auto below = [&](uint64_t bound) { return random.below(bound, static_cast<uint64_t>(number), ++drawn); };
+  if (!writes_) {
+    const int64_t length = std::min<int64_t>(12, chunks_->length() / 16 + 1);
+    const Tensor other = chunks_->batch(number + 1 + place, 1).tokens[0];
+    const auto first = static_cast<int64_t>(below(static_cast<uint64_t>(other.size(0) - length)));
+    const Tensor stretch = other.narrow(0, first, length).contiguous();
+    return {stretch.const_data_ptr<int64_t>(), stretch.const_data_ptr<int64_t>() + length};
+  }
+  std::string text;
+  for (const char letter : kForms[below(kForms.size())]) {
+    if (letter == 'A' && (text.empty() || text.back() == ' ' || text.back() == '-')) {
+      text += kWords[below(kWords.size())];
+    } else if (letter == 'N') {
+      text += std::to_string(10 + below(9999990));
+    } else {
+      text += letter;
+    }
+  }
+  const auto tokens = tokenizer_.encode(text);
+  return {tokens.begin(), tokens.end()};
+}
+
+Reminders::Text Reminders::text(int64_t number) const {
+  const RandomStream random(seed_, "reminders");
+  const Tensor plain = chunks_->batch(number, 1).tokens;
+  if (number % 4 == 0) return {plain, 0};
+  const auto n = static_cast<uint64_t>(number);
+  const int64_t length = chunks_->length();
+  std::vector<std::vector<int64_t>> said;
+  int64_t tokens = 0;
+  for (int64_t i = 0, count = 1 + static_cast<int64_t>(random.below(kMostStatements, n)); i < count; ++i) {
+    const auto next = statement(random, number, i + 1);
+    if (const auto more = static_cast<int64_t>(next.size()); 8 * (tokens + more) <= length) {  // said twice: a quarter
+      said.push_back(next);
+      tokens += more;
+    }
+  }
+  std::vector<int64_t> places;
+  const int64_t own = length - 2 * tokens, low = own / 16, high = std::max(low + 1, own * 5 / 8);
+  for (size_t i = 0; i < said.size(); ++i) {
+    places.push_back(low + static_cast<int64_t>(random.below(static_cast<uint64_t>(high - low), n, 1 + i)));
+  }
+  std::sort(places.begin(), places.end());
+  std::vector<Tensor> parts;
+  int64_t from = 0;
+  const auto of = [](const std::vector<int64_t>& list) { return at::tensor(list, at::kLong); };
+  for (size_t i = 0; i < said.size(); ++i) {
+    parts.push_back(plain[0].slice(0, from, places[i]));
+    parts.push_back(of(said[i]));
+    from = places[i];
+  }
+  parts.push_back(plain[0].slice(0, from, own));
+  for (const int64_t i : random.permutation(static_cast<int64_t>(said.size()), n)) {
+    parts.push_back(of(said[static_cast<size_t>(i)]));
+  }
+  return {at::cat(parts).unsqueeze(0), tokens};
+}
+
+namespace {
+
+// The sums that a layer's regression needs.
+class Regression {
+ public:
+  void add(const Tensor& x, const CacheStudent::LookBack& found, int64_t reminded) {
+    const Tensor& weights = found.weights;  // [1,Hkv,T,T]
+    const int64_t tokens = weights.size(3);
+    const int64_t usable = tokens - found.behind - found.behind / 3;  // of a later pair too few queries are there
+    fail_input_if(usable <= 0, "[--context] sequences of ", tokens,
+                  " tokens are too short for a cache to learn from: hardly a pair leaves the window");
+    const Tensor worth =
+        std::get<0>(weights[0].topk(std::min(kLargest, tokens), 1)).mean(1).narrow(1, 0, usable).add(kFloor).log();
+    const Tensor given = x[0].narrow(0, 0, usable).to(at::kCPU, at::kDouble);
+    const Tensor features = at::cat({given, at::ones({usable, 1}, given.options())}, 1);
+    const Tensor wanted = worth.to(at::kCPU, at::kDouble).t();
+    if (!squares_.defined()) {
+      squares_ = at::zeros({features.size(1), features.size(1)}, at::kDouble);
+      products_ = at::zeros({features.size(1), wanted.size(1)}, at::kDouble);
+      wanted_squares_ = at::zeros({wanted.size(1)}, at::kDouble);
+      recall_ = at::zeros({wanted.size(1) + 1}, at::kDouble);
+    }
+    squares_ += at::matmul(features.t(), features);
+    products_ += at::matmul(features.t(), wanted);
+    wanted_squares_ += wanted.square().sum(0);
+    if (reminded == 0) return;
+    const Tensor sharpest = weights[0].narrow(1, tokens - reminded, reminded).amax(2).mean(1);
+    recall_ += at::cat({sharpest.to(at::kCPU, at::kDouble), at::ones({1}, at::kDouble)});
+  }
+
+  void sum(const Ranks& ranks) {
+    for (const Tensor& sums : {squares_, products_, wanted_squares_, recall_}) ranks.sum(sums);
+  }
+
+  CacheLesson solved(int64_t layer) const {
+    const int64_t dim = squares_.size(0) - 1;
+    const Tensor ridge = at::eye(dim + 1, at::kDouble) * (kRidge * squares_.diagonal().mean());
+    const Tensor map = at::linalg_solve(squares_ + ridge, products_);
+    const Tensor count = squares_[dim][dim], mean = products_[dim] / count;
+    const Tensor wrong = wanted_squares_ - 2 * (map * products_).sum(0) + (map * at::matmul(squares_, map)).sum(0);
+    const Tensor varied = (wanted_squares_ - count * mean.square()).clamp_min(1e-30);
+    const Tensor recall = recall_.slice(0, 0, -1) / recall_[-1].clamp_min(1);
+    return {layer,
+            map.narrow(0, 0, dim).t().to(at::kFloat).contiguous(),
+            map[dim].to(at::kFloat).contiguous(),
+            {recall.const_data_ptr<double>(), recall.const_data_ptr<double>() + recall.numel()},
+            1 - (wrong / varied).mean().item<double>()};
+  }
+
+ private:
+  Tensor squares_, products_, wanted_squares_;
+  Tensor recall_;  // sums of the key heads, and the number of texts
+};
+
+}  // namespace
+
+std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::shared_ptr<const Chunks>& chunks,
+                                      const Tokenizer& tokenizer, const CacheStudy& study, const Ranks& ranks) {
+  const at::NoGradGuard no_grad;
+  std::vector<Regression> layers(model.mixers().size());
+  const Reminders reminders(chunks, tokenizer, study.seed);
+  const int64_t texts = std::max<int64_t>(4, (study.tokens + chunks->length() - 1) / chunks->length());
+  ProgressBar bar({.label = "cache",
+                   .total = texts,
+                   .unit = "tokens",
+                   .units_per_count = double(chunks->length()),
+                   .quiet = !study.progress || !ranks.first()});
+  for (int64_t n = 0; n < texts; ++n) {
+    if (study.stop && study.stop()) return {};
+    bar.update(n);
+    if (n % ranks.size() != ranks.rank()) continue;
+    const Reminders::Text text = reminders.text(n);
+    model.walk(text.tokens.to(model.device()), [&](int64_t layer, const Tensor& x) {
+      Mixer& mixer = *model.mixers()[static_cast<size_t>(layer)];
+      const CacheStudent* student = cache_student_of(mixer);
+      if (!student) return mixer.forward(x, {}, nullptr);
+      const auto found = student->look_back(x);
+      layers[static_cast<size_t>(layer)].add(x, found, text.reminded);
+      return student_of(mixer)->project_output(found.teacher);
+    });
+  }
+  std::vector<CacheLesson> lessons;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if (!cache_student_of(*model.mixers()[layer])) continue;
+    layers[layer].sum(ranks);
+    lessons.push_back(layers[layer].solved(static_cast<int64_t>(layer)));
+  }
+  return lessons;
+}
+
+std::vector<std::vector<int64_t>> share_pairs(const std::vector<CacheLesson>& lessons, int64_t mean) {
+  std::vector<std::pair<size_t, size_t>> heads;  // of a lesson
+  for (size_t i = 0; i < lessons.size(); ++i) {
+    for (size_t head = 0; head < lessons[i].recall.size(); ++head) heads.emplace_back(i, head);
+  }
+  std::stable_sort(heads.begin(), heads.end(), [&](const auto& a, const auto& b) {
+    return lessons[a.first].recall[a.second] > lessons[b.first].recall[b.second];
+  });
+  const auto count = static_cast<double>(heads.size());
+  const double speakers = std::round(kSpeakers * count);
+  const auto most = static_cast<int64_t>(kTimes * static_cast<double>(mean));
+  const auto least = static_cast<int64_t>(static_cast<double>(mean) * (count - kTimes * speakers) / (count - speakers));
+  std::vector<std::vector<int64_t>> pairs;
+  for (const CacheLesson& lesson : lessons) pairs.emplace_back(lesson.recall.size(), least);
+  for (size_t n = 0; n < static_cast<size_t>(speakers); ++n) pairs[heads[n].first][heads[n].second] = most;
+  return pairs;
+}
+
+}  // namespace cortado

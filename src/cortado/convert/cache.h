@@ -1,0 +1,63 @@
+// What the caches of a conversion keep: the score of a pair, and how many pairs each key head has, both learned from what
+// softmax attention looks back to.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cortado/convert/chunks.h"
+#include "cortado/models/language_model.h"
+#include "cortado/parallel/ranks.h"
+#include "cortado/tokenizers/tokenizer.h"
+
+namespace cortado {
+
+// Text in which something is worth being remembered: statements ("The pass key of amber is 51730.") at random places of
+// its first part, and again, in another order, at its end. Every fourth is text alone. Of a tokenizer that cannot write
+// them the statements are stretches of the text.
+class Reminders {
+ public:
+  Reminders(std::shared_ptr<const Chunks> text, const Tokenizer& tokenizer, uint64_t seed);
+
+  struct Text {
+    Tensor tokens;         // int64 [1, the chunks' length]
+    int64_t reminded = 0;  // the last so many say again what was said
+  };
+  Text text(int64_t number) const;
+
+ private:
+  std::vector<int64_t> statement(const RandomStream& random, int64_t number, int64_t place) const;
+
+  std::shared_ptr<const Chunks> chunks_;
+  const Tokenizer& tokenizer_;
+  uint64_t seed_;
+  bool writes_ = true;
+};
+
+// What was found for a layer.
+struct CacheLesson {
+  int64_t layer = 0;
+  Tensor weight, bias;  // of the score: [Hkv,D], [Hkv]
+  std::vector<double>
+      recall;            // of a key head: the largest weight that a reminder's token gives to one far back, on average
+  double explained = 0;  // of the variance of what the score stands for
+};
+
+// The score is the ridge regression, on the layer's input, of log(0.001 + the mean of the four largest weights that later
+// queries give to a pair from where it is not exact without a cache). `tokens` of text are read, in whole chunks, with
+// softmax attention's outputs flowing on. Nothing: stopped. InputError: chunks too short to look back in.
+struct CacheStudy {
+  int64_t tokens = 0;
+  uint64_t seed = 0;
+  std::function<bool()> stop = {};
+  bool progress = false;
+};
+std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::shared_ptr<const Chunks>& chunks,
+                                      const Tokenizer& tokenizer, const CacheStudy& study, const Ranks& ranks);
+
+// The pairs of every key head of every lesson, `mean` on average: four times as many for the fifth of the heads that
+// looks back most sharply, the others share what is left.
+std::vector<std::vector<int64_t>> share_pairs(const std::vector<CacheLesson>& lessons, int64_t mean);
+
+}  // namespace cortado

@@ -1,0 +1,205 @@
+// What the caches of a conversion learn.
+#include "cortado/convert/cache.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "cortado/base/error.h"
+#include "cortado/testing/conversions.h"
+#include "cortado/testing/errors.h"
+
+namespace cortado {
+namespace {
+
+using namespace testing::conversions;
+
+class CacheConversionTest : public ConversionTest {
+ protected:
+  void SetUp() override { CORTADO_NEEDS("macchiato"); }
+
+  static Json settings() {
+    return parse_json(
+        R"({"mixer": "macchiato", "window": 5, "source": "conv", "latents": 8, "window_logit": 2, "cache": 6, "chunk": 4,
+            "score": "learned"})",
+        "test");
+  }
+
+  LinearizeRequest cache_request(const std::string& source, const std::string& out) const {
+    LinearizeRequest result = request(source, out, settings());
+    result.plan.context = 48;
+    result.plan.cache_tokens = 24 * 48;
+    return result;
+  }
+
+  std::shared_ptr<const Chunks> chunks(int64_t length) const {
+    const auto text = open_text_as_dataset({.files = {path("text.txt")}, .validation = 0, .progress = false}).train;
+    return std::make_shared<Chunks>(text, length, 3, 1337);
+  }
+};
+
+TEST_F(CacheConversionTest, LessonsAreTheMixersOwnOutputs) {
+  const std::string run = make_run(small_config(kGrouped));
+  expect_own_outputs_as_lessons(*convert(run, settings()));
+}
+
+// At the end is said again what was said before; the rest is the text's, in its order.
+TEST_F(CacheConversionTest, RemindersRepeatWhatTheyHide) {
+  const auto tokenizer = make_tokenizer("byte", {});
+  const auto text = chunks(400);
+  const Reminders reminders(text, *tokenizer, 7);
+  int64_t with = 0;
+  for (int64_t n = 0; n < 40; ++n) {
+    const Reminders::Text found = reminders.text(n);
+    ASSERT_EQ(found.tokens.sizes(), (at::IntArrayRef{1, 400}));
+    EXPECT_EQ(found.tokens.const_data_ptr<int64_t>()[0], text->batch(n, 1).tokens.const_data_ptr<int64_t>()[0]);
+    if (n % 4 == 0) {
+      EXPECT_TRUE(found.tokens.equal(text->batch(n, 1).tokens));
+      continue;
+    }
+    const auto string_of = [&](int64_t from, int64_t to) {
+      const Tensor part = found.tokens[0].slice(0, from, to).contiguous();
+      return std::string(part.const_data_ptr<int64_t>(), part.const_data_ptr<int64_t>() + part.numel());
+    };
+    const std::string tail = string_of(400 - found.reminded, 400), before = string_of(0, 400 - found.reminded);
+    with += found.reminded > 0 ? 1 : 0;
+    // Each of them begins with a space and ends as none of the text's words does.
+    for (size_t from = 0; from < tail.size();) {
+      size_t to = from + 1;
+      while (to < tail.size() && before.find(tail.substr(from, to + 1 - from)) != std::string::npos) ++to;
+      EXPECT_GE(to - from, 9u) << tail.substr(from);
+      from = to;
+    }
+    EXPECT_TRUE(found.tokens.equal(reminders.text(n).tokens));
+  }
+  EXPECT_GT(with, 20);
+}
+
+// Of a model whose text its tokenizer cannot write, the statements are the text's.
+TEST_F(CacheConversionTest, RemindersAreStretchesWhereNothingElseCanBeWritten) {
+  const auto tokenizer = make_tokenizer("char", {path("text.txt")});
+  const auto dataset =
+      open_text_as_dataset({.files = {path("text.txt")}, .validation = 0, .progress = false}, tokenizer).train;
+  const Reminders reminders(std::make_shared<Chunks>(dataset, 200, 1, 3), *tokenizer, 7);
+  for (int64_t n = 0; n < 8; ++n) {
+    const auto found = reminders.text(n);
+    EXPECT_EQ(found.tokens.size(1), 200);
+    EXPECT_EQ(found.reminded > 0, n % 4 > 0);
+  }
+}
+
+TEST_F(CacheConversionTest, SharesPairsByWhereRecallIs) {
+  std::vector<CacheLesson> lessons(5);
+  for (size_t i = 0; i < 5; ++i) lessons[i].recall = {0.1 * double(i), 0.02 * double(i)};
+  const auto pairs = share_pairs(lessons, 100);
+  int64_t sum = 0;
+  for (const auto& layer : pairs) sum = std::accumulate(layer.begin(), layer.end(), sum);
+  EXPECT_EQ(pairs[4], (std::vector<int64_t>{400, 25}));
+  EXPECT_EQ(pairs[3], (std::vector<int64_t>{400, 25}));
+  EXPECT_EQ(pairs[0], (std::vector<int64_t>{25, 25}));
+  EXPECT_EQ(sum, 1000);
+}
+
+// What is looked back to, by the definition; and the regression on it, by least squares of everything.
+TEST_F(CacheConversionTest, TheScoreIsTheRegressionOfLaterAttention) {
+  const auto model = convert(make_run(small_config(kGrouped)), settings());
+  const auto text = chunks(64);
+  const auto tokenizer = make_tokenizer("byte", {});
+  const auto lessons = learn_caches(*model, text, *tokenizer, {.tokens = 8 * 64, .seed = 5}, {});
+  ASSERT_EQ(lessons.size(), 3u);
+  const Reminders reminders(text, *tokenizer, 5);
+  std::vector<Tensor> given, wanted;
+  const int64_t behind = 5 + 4, usable = (64 - behind) - behind / 3;
+  for (int64_t n = 0; n < 8; ++n) {
+    const Tensor x = forced_inputs(*model, reminders.text(n).tokens)[1];
+    const auto& mixer = model->mixers()[1];
+    const Tensor weights = cache_student_of(*mixer)->look_back(x).weights;
+    auto parameters = mixer->named_parameters();
+    const auto heads = [&](const char* name, int64_t count) {
+      const Tensor all = at::linear(x, parameters[concat(name, ".weight")], parameters[concat(name, ".bias")]);
+      const Tensor split = all.view({1, 64, count, 8});
+      return apply_rotary(split, at::arange(64).unsqueeze(0), Rotary(10000.0)).transpose(1, 2);
+    };
+    const Tensor q = heads("window_q", 4), k = heads("window_k", 2).repeat_interleave(2, 1);
+    const Tensor later = at::ones({64, 64}, at::kBool).triu(1);
+    Tensor all = at::softmax((at::matmul(q, k.transpose(2, 3)) / std::sqrt(8.0)).masked_fill(later, -1e30), -1);
+    all = all.tril(-behind).view({1, 2, 2, 64, 64}).amax(2);
+    EXPECT_CLOSE(weights.to(at::kDouble), all, 1e-5);
+    given.push_back(at::cat({x[0], at::ones({64, 1}, x.options())}, 1).narrow(0, 0, usable));
+    wanted.push_back((std::get<0>(all[0].topk(4, 1)).mean(1) + 1e-3).log().t().narrow(0, 0, usable));
+  }
+  const Tensor features = at::cat(given).detach(), targets = at::cat(wanted).detach();
+  const double ridge = 1e-3 * (features.square().sum() / features.size(1)).item<double>();
+  const Tensor more = at::cat({features, at::eye(25, at::kDouble) * std::sqrt(ridge)});
+  const Tensor map = std::get<0>(at::linalg_lstsq(more, at::cat({targets, at::zeros({25, 2}, at::kDouble)})));
+  EXPECT_CLOSE(lessons[1].weight.to(at::kDouble), map.narrow(0, 0, 24).t(), 1e-4);
+  EXPECT_CLOSE(lessons[1].bias.to(at::kDouble), map[24], 1e-4);
+  const Tensor wrong = (at::matmul(features, map) - targets).square().mean(0),
+               varied = targets.var(0, /*unbiased=*/false);
+  EXPECT_NEAR(lessons[1].explained, 1 - (wrong / varied).mean().item<double>(), 1e-4);
+}
+
+// A conversion learns it first; goes on where it was stopped, and gives it to whoever begins with it.
+TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
+  const std::string run = make_run(small_config(kGrouped));
+  LinearizeRequest whole = cache_request(run, "whole");
+  const auto result = linearize(whole);
+  ASSERT_TRUE(result.done && result.cache);
+  EXPECT_EQ(result.cache->heads, 6);
+  EXPECT_EQ(result.cache->most, 24);
+  const ModelConfig config = read_config(path("whole"));
+  int64_t pairs = 0;
+  for (const Json& layer : config.layers) {
+    EXPECT_EQ(layer["score"], "learned");
+    for (const Json& each : layer["cache"]) pairs += each.get<int64_t>();
+  }
+  EXPECT_LE(pairs, 6 * 6);
+  EXPECT_GT(pairs, 6 * 6 - 6);
+
+  LinearizeRequest stopped = cache_request(run, "stopped");
+  int64_t asked = 0;
+  stopped.stop = [&] { return ++asked == 5; };
+  EXPECT_FALSE(linearize(stopped).done);
+  EXPECT_TRUE(linearize(resuming("stopped")).done);
+  expect_same_weights(path("stopped") + "/best.safetensors", path("whole/best.safetensors"));
+  LinearizeRequest later = cache_request(run, "later");
+  later.stop_at = 3;
+  EXPECT_FALSE(linearize(later).done);
+  EXPECT_TRUE(linearize(resuming("later")).done);
+  expect_same_weights(path("later") + "/best.safetensors", path("whole/best.safetensors"));
+
+  apply_learned({.source = run, .learned = path("whole/learned.safetensors"), .out = path("applied")});
+  EXPECT_EQ(read_config(path("applied")).to_json(), config.to_json());
+}
+
+// Maps that were learned without one get a cache, and nothing else changes.
+TEST_F(CacheConversionTest, LearnsACacheAlone) {
+  const std::string run = make_run(small_config(kGrouped));
+  LinearizeRequest first = cache_request(run, "first");
+  first.plan.conversion.mixer.erase("cache");
+  first.plan.conversion.mixer.erase("score");
+  EXPECT_FALSE(linearize(first).cache);
+  LinearizeRequest second = cache_request(run, "second");
+  second.plan.from = path("first/learned.safetensors");
+  second.plan.transfer.tokens = 0;
+  const auto result = linearize(second);
+  ASSERT_TRUE(result.done && result.cache && result.stages.empty());
+  const auto before = open_model(path("first")), after = open_model(path("second"));
+  for (const auto& entry : before->named_parameters()) {
+    const Tensor kept =
+        after->named_parameters()[entry.key()];  // what was learned lies in learned.safetensors as float16
+    EXPECT_TRUE(kept.equal(entry.value()) || kept.equal(entry.value().to(at::kHalf).to(at::kFloat))) << entry.key();
+  }
+  EXPECT_EQ(after->named_parameters().size(), before->named_parameters().size() + 3 * 2);
+}
+
+TEST_F(CacheConversionTest, SaysThatNothingLeavesTheWindow) {
+  LinearizeRequest wanted = cache_request(make_run(small_config(kGrouped)), "out");
+  wanted.plan.context = 9;
+  EXPECT_EQ(
+      testing::error_of([&] { linearize(wanted); }),
+      "[--context] sequences of 9 tokens are too short for a cache to learn from: hardly a pair leaves the window");
+}
+
+}  // namespace
+}  // namespace cortado
