@@ -55,6 +55,7 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
     [
         ((), {"tokens": 0}, "nothing to train"),
         pytest.param((), {"latents": 8}, "[--latents] does not go with --method lolcats", marks=pytest.mark.mechanism("macchiato")),
+        ((), {"cache_tokens": 9}, "[--cache-tokens] needs --cache"),
         ((), {"window": 64}, "sequences of 32 tokens lie in the windows of all layers"),
         ((), {"keep": 9}, "there is no layer 9"),
         (("--resume",), {}, "goes on as it was: leave"),
@@ -70,6 +71,30 @@ def test_what_makes_no_sense_is_refused(linearize, tmp_path, flags, changes, mes
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.mechanism("macchiato")
+def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
+    """What was learned without one, by --from; and what it keeps is another number by flag."""
+    small = ("--data", text, "--context", 32, "--batch", 1, "--accumulate", 1, "--threads", 1)
+    method = ("--method", "macchiato", "--window", 4, "--latents", 8, "--tokens", 64, "--evaluation-chunks", 1)
+    assert cortado("linearize", softmax, *small, *method, "--out", tmp_path / "plain").returncode == 0
+    learned, cached = tmp_path / "plain/learned.safetensors", tmp_path / "cached"
+    cache = ("--cache", 4, "--chunk", 4, "--distance", 12, "--cache-tokens", 256)
+    done = cortado("linearize", softmax, *small, "--from", learned, *cache, "--out", cached)
+    assert done.returncode == 0, done.stderr
+    assert "key heads keep 16 pairs, the others" in done.stdout and "stage" not in done.stdout
+    config = json.loads((cached / "config.json").read_text())
+    layers = config.get("layers") if isinstance(config.get("layers"), list) else [config["mixer"]]
+    assert any(16 in layer.get("mixer", layer)["cache"] for layer in layers if isinstance(layer, dict)), config
+    assert json.loads((cached / "report.json").read_text())["cache"]["key_heads"] > 0
+    again = cortado("linearize", softmax, "--from", cached / "learned.safetensors", "--out", tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    assert json.loads((tmp_path / "again/config.json").read_text()) == config
+    for more in ((), ("--memory", "macchiato", "--cache", 2), ("--memory", "macchiato", "--cache", 0)):
+        assert cortado("generate", cached, "--prompt", "ROMEO: and so on and on", "--n-tokens", 5, *more).returncode == 0
+    refused = cortado("linearize", softmax, *small, "--from", learned, "--latents", 4, "--tokens", 64, "--out", tmp_path / "no")
+    assert refused.returncode != 0 and "leave --latents out" in refused.stderr
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -157,6 +157,7 @@ void complete_plan(LinearizeCommand& command) {
   choose_conversion(command);
   check_method(command);
   const SoftmaxSubstitute& method = *chosen_method(command).substitute;
+  if (!plan.conversion.cache_to_learn()) refuse(command, {"--cache-tokens"}, "needs --cache");
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   check_stages(command);
   plan.transfer.learning_rate = command.learning_rate.value_or(method.learning_rate);

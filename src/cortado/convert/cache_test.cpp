@@ -147,6 +147,7 @@ TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   ASSERT_TRUE(result.done && result.cache);
   EXPECT_EQ(result.cache->heads, 6);
   EXPECT_EQ(result.cache->most, 24);
+  EXPECT_EQ(read_json_file(path("whole/report.json"))["cache"]["recall"]["2"].size(), 2u);
   const ModelConfig config = read_config(path("whole"));
   int64_t pairs = 0;
   for (const Json& layer : config.layers) {
@@ -165,7 +166,9 @@ TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   LinearizeRequest later = cache_request(run, "later");
   later.stop_at = 3;
   EXPECT_FALSE(linearize(later).done);
-  EXPECT_TRUE(linearize(resuming("later")).done);
+  const auto resumed = linearize(resuming("later"));
+  ASSERT_TRUE(resumed.done && resumed.cache);
+  EXPECT_EQ(resumed.cache->recall, result.cache->recall);
   expect_same_weights(path("later") + "/best.safetensors", path("whole/best.safetensors"));
 
   apply_learned({.source = run, .learned = path("whole/learned.safetensors"), .out = path("applied")});

@@ -166,6 +166,9 @@ class Conversion {
                   folder_.trainer(), "] is of another kind or version");
     fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
     if (file.metadata.contains("matmul")) keep_matmul_library(file.metadata.at("matmul"));
+    if (file.metadata.contains("cache")) {
+      cache_ = from_fields<CacheReport>(parse_json(entry("cache"), folder_.trainer()), folder_.trainer(), true);
+    }
     NamedTensors current;
     fixed_.clear();
     const auto weights = model_->named_parameters();
@@ -267,6 +270,7 @@ class Conversion {
     for (size_t i = 0; i < lessons.size(); ++i) {
       const std::string number = std::to_string(lessons[i].layer), place = "layers." + number + ".mixer.score_";
       plan_.conversion.layers[number] = {{"cache", shares[i]}};
+      report.recall[number] = lessons[i].recall;
       fixed_.emplace_back(place + "weight", lessons[i].weight);
       fixed_.emplace_back(place + "bias", lessons[i].bias);
       report.explained += lessons[i].explained / static_cast<double>(lessons.size());
@@ -350,6 +354,7 @@ class Conversion {
                      {"stage", std::to_string(number_)}, {"state", stage_->standing().dump()},
                      {"finished", finished.dump()},      {"data", chunks_->fingerprint()},
                      {"matmul", matmul_library()}};
+    if (cache_) file.metadata["cache"] = json_of(*cache_).dump();
     write_safetensors(folder_.trainer(), file);
   }
 
@@ -461,6 +466,7 @@ void CacheReport::fields(JsonFields& json) {
   }
   json.number("explained", explained, -1e9, 1);
   json.number("seconds", seconds, 0, 1e12);
+  json.field("recall", recall, [](JsonReader& reader) { return reader.object("recall"); });
 }
 
 LinearizeResult linearize(const LinearizeRequest& request) {

@@ -70,6 +70,7 @@ struct CacheReport {
   int64_t with_most = 0;          // key heads that have most
   double explained = 0;           // of the variance of what the score stands for, mean of the layers
   double seconds = 0;
+  Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)
 
   void fields(JsonFields& json);
 };
