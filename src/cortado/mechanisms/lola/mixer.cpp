@@ -2,6 +2,7 @@
 #include "cortado/mechanisms/lola/memory.h"
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
 #include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/shared/packed.h"
 
 namespace cortado {
 namespace {
@@ -103,19 +104,12 @@ class LolaMixer : public FeatureMixer {
     return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
   }
 
-  // One sequence after the other: their chunks end at different places.
   Tensor read_packed(SequenceState& state, const Projected& p, const Tensor& phi_q, const Tensor& cu_seqlens) const {
-    const Tensor bounds = cu_seqlens.to(at::kCPU, at::kLong);
-    const StateLayout layout = state_layout();
-    std::vector<SequenceState> rows;
-    std::vector<Tensor> outputs;
-    for (int64_t n = 0; n < state.rows(); ++n) {
-      const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
-      const auto part = [&](const Tensor& y) { return y.narrow(1, first, count); };
-      rows.push_back(layout.join({state.row(n)}));
-      outputs.push_back(read(rows.back(), {part(p.q), part(p.k), part(p.v)}, part(phi_q), /*in_place=*/false));
-    }
-    state = layout.join(rows);
+    const auto outputs =
+        read_one_by_one(state, state_layout(), cu_seqlens, [&](auto& row, int64_t first, int64_t count) {
+          const auto part = [&](const Tensor& y) { return y.narrow(1, first, count); };
+          return read(row, {part(p.q), part(p.k), part(p.v)}, part(phi_q), /*in_place=*/false);
+        });
     return at::cat(outputs, 1);
   }
 

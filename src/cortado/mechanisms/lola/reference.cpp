@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cortado/mechanisms/lola/rule.h"
+#include "cortado/mechanisms/shared/pairs.h"
 
 namespace cortado {
 namespace {
@@ -41,19 +42,11 @@ struct Head {
     return wrong.norm().item<double>();
   }
 
-  // From the highest score to the lowest, of equals (score_tie) the older first.
-  void rank(std::vector<std::pair<double, int64_t>>& ranked) const {
-    const double tie = score_tie(v.scalar_type());
-    double near = 0;
-    for (const auto& [score, i] : ranked) near = std::max(near, tie * v[i].norm().item<double>());
-    if (rule.score != LolaScore::kError) near = 0;
-    std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (size_t first = 0, end = 0; first < ranked.size(); first = end) {
-      const auto equal = [&](double a, double b) { return a - b <= std::max(near, tie * std::abs(a)); };
-      for (end = first + 1; end < ranked.size() && equal(ranked[end - 1].first, ranked[end].first);) ++end;
-      const auto of = [&](size_t place) { return ranked.begin() + static_cast<std::ptrdiff_t>(place); };
-      std::sort(of(first), of(end), [](const auto& a, const auto& b) { return a.second < b.second; });
-    }
+  // How far scores may lie apart and are equal.
+  double near(const RankedPairs& ranked) const {
+    double longest = 0;
+    for (const auto& [score, i] : ranked) longest = std::max(longest, v[i].norm().item<double>());
+    return rule.score == LolaScore::kError ? score_tie(v.scalar_type()) * longest : 0;
   }
 
   // `leaving` joins the cache; what is too much there, the lowest scores, joins the linear state. All scores are those
@@ -62,11 +55,11 @@ struct Head {
     cache.insert(cache.end(), leaving.begin(), leaving.end());
     const int64_t surplus = static_cast<int64_t>(cache.size()) - rule.cache;
     if (surplus <= 0) return;
-    std::vector<std::pair<double, int64_t>> ranked;
+    RankedPairs ranked;
     for (const int64_t i : cache) ranked.emplace_back(score(i), i);
     auto* row = held.scores.data_ptr<double>() + t * held.scores.size(1);
     for (const auto& [score, i] : ranked) row[i] = score;
-    rank(ranked);
+    rank_by_definition(ranked, near(ranked), score_tie(v.scalar_type()));
     cache.clear();
     for (int64_t n = 0; n < static_cast<int64_t>(ranked.size()); ++n) {
       (n < rule.cache ? cache : state).push_back(ranked[n].second);

@@ -169,6 +169,46 @@ PairsRead SparseCache::read_cached(const Tensor& far_q, const SequenceState& sta
   return read.o.defined() ? read : nothing(far_q, values);
 }
 
+// Pairs that compete for a part's places, the oldest first: k, v [b,E,h,K], score and place [b,E,h].
+struct SparseCache::Candidates {
+  Tensor k, v, scores, places;
+
+  // The `most` highest scores, of equals the older.
+  void keep(int64_t most) {
+    if (scores.size(1) <= most) return;
+    const double tie = score_tie(scores.scalar_type());
+    const Tensor longest = v.detach().to(scores.scalar_type()).norm(2, -1).nan_to_num(0, 0).amax(1, true);
+    const Tensor largest = scores.abs().nan_to_num(0, 0).amax(1, true);  // a learned one is a difference, too
+    const Tensor stay = by_age(in_order(scores, at::maximum(longest, largest) * tie, tie), 0, most);
+    for (Tensor* x : {&k, &v, &scores, &places}) *x = gather_pairs(*x, stay);
+  }
+};
+
+SparseCache::Candidates SparseCache::candidates(const Part& part, const JoinedKeys& all, const Tensor& scores,
+                                                const Rows& rows, const std::vector<int64_t>& numbers,
+                                                const SequenceState& state) const {
+  const Tensor &keys = state.at(part.name("keys")), &kept_places = state.at(part.name("places"));
+  const auto row = static_cast<size_t>(numbers[0]);  // all have this one's position
+  const int64_t position = rows.position[row], first = rule_.judged(position - 1);
+  const int64_t count = rule_.judged(position) - first, place = rows.place(row, first);
+  const Tensor chosen = at::tensor(numbers, at::kLong).to(keys.device());
+  const bool whole = numbers.size() == rows.position.size();
+  const auto rows_of = [&](const Tensor& x) { return whole ? x : x.index_select(0, chosen); };
+  const auto leaving = [&](const Tensor& x) { return heads_of(rows_of(x).narrow(1, place, count), part.heads); };
+  const auto there = [&](const Tensor& old) { return last_places(rows_of(old), std::min(part.most, first)); };
+  const auto with_old = [&](const char* what, const Tensor& added) {
+    return at::cat({there(state.at(part.name(what))), added}, 1);
+  };
+  // The ring's keys are rotated by their places in the text.
+  const Tensor back = at::full({1, count}, -position, chosen.options());
+  const Tensor plain = leaving(all.k).to(keys.scalar_type());
+  const Tensor left = rule_.rotary ? apply_rotary(plain, back, *rule_.rotary) : plain;
+  const Tensor added = at::arange(first, first + count, kept_places.options()).view({1, count, 1});
+  const Tensor v = with_old("values", leaving(all.v));
+  return {at::cat({turn_on(there(keys), there(kept_places), position), left}, 1), v,
+          with_old("scores", leaving(scores)), with_old("places", added.expand({v.size(0), count, v.size(2)}))};
+}
+
 void SparseCache::judge(const Part& part, const JoinedKeys& all, const Tensor& scores, const Rows& rows,
                         SequenceState& state) const {
   std::map<int64_t, std::vector<int64_t>> alike;  // rows by their position
@@ -178,43 +218,23 @@ void SparseCache::judge(const Part& part, const JoinedKeys& all, const Tensor& s
       alike[position].push_back(static_cast<int64_t>(row));
     }
   }
-  Tensor &keys = state.at(part.name("keys")), &values = state.at(part.name("values"));
-  Tensor &kept_scores = state.at(part.name("scores")), &kept_places = state.at(part.name("places"));
   for (const auto& [position, numbers] : alike) {
-    const bool whole = numbers.size() == rows.position.size();
-    const Tensor chosen = at::tensor(numbers, at::kLong).to(keys.device());
-    const auto rows_of = [&](const Tensor& x) { return whole ? x : x.index_select(0, chosen); };
-    const int64_t first = rule_.judged(position - 1), count = rule_.judged(position) - first;
-    const int64_t place = rows.place(static_cast<size_t>(numbers[0]), first);
-    const auto leaving = [&](const Tensor& x) { return heads_of(rows_of(x).narrow(1, place, count), part.heads); };
-    const auto there = [&](const Tensor& old) { return last_places(rows_of(old), std::min(part.most, first)); };
-    const auto with_old = [&](const Tensor& old, const Tensor& added) { return at::cat({there(old), added}, 1); };
-    // The ring's keys are rotated by their places in the text.
-    const Tensor back = at::full({1, count}, -position, chosen.options());
-    const Tensor plain = leaving(all.k).to(keys.scalar_type());
-    const Tensor left = rule_.rotary ? apply_rotary(plain, back, *rule_.rotary) : plain;
-    const Tensor numbers_of_left = at::arange(first, first + count, kept_places.options()).view({1, count, 1});
-    Tensor k = at::cat({turn_on(there(keys), there(kept_places), position), left}, 1);
-    Tensor v = with_old(values, leaving(all.v)), score = with_old(kept_scores, leaving(scores));
-    Tensor places = with_old(kept_places, numbers_of_left.expand({v.size(0), count, v.size(2)}));
-    if (score.size(1) > part.most) {
-      const double tie = score_tie(score.scalar_type());
-      const Tensor longest = v.detach().to(score.scalar_type()).norm(2, -1).nan_to_num(0, 0).amax(1, true);
-      const Tensor largest = score.abs().nan_to_num(0, 0).amax(1, true);  // a learned one is a difference, too
-      const Tensor stay = by_age(in_order(score, at::maximum(longest, largest) * tie, tie), 0, part.most);
-      k = gather_pairs(k, stay);
-      v = gather_pairs(v, stay);
-      score = gather_pairs(score, stay);
-      places = gather_pairs(places, stay);
-    }
-    const auto put = [&](Tensor& cache, const Tensor& some) {
-      const int64_t most = std::max(some.size(1), cache.size(1));
-      cache = whole ? some : right_aligned(cache, most).index_copy(0, chosen, right_aligned(some, most));
+    Candidates pairs = candidates(part, all, scores, rows, numbers, state);
+    pairs.keep(part.most);
+    const auto put = [&](const char* what, const Tensor& some) {
+      Tensor& cache = state.at(part.name(what));
+      if (numbers.size() == rows.position.size()) {
+        cache = some;
+        return;
+      }
+      const int64_t places = std::max(some.size(1), cache.size(1));
+      const Tensor chosen = at::tensor(numbers, at::kLong).to(cache.device());
+      cache = right_aligned(cache, places).index_copy(0, chosen, right_aligned(some, places));
     };
-    put(keys, k);
-    put(values, v);
-    put(kept_scores, score);
-    put(kept_places, places);
+    put("keys", pairs.k);
+    put("values", pairs.v);
+    put("scores", pairs.scores);
+    put("places", pairs.places);
   }
 }
 

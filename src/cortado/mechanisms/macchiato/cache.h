@@ -69,12 +69,16 @@ class SparseCache {
     std::string name(const char* what) const;
   };
   struct Rows;
+  struct Candidates;
   PairsRead read_waiting(const CacheInputs& in, const JoinedKeys& all, const Rows& rows) const;
   PairsRead read_cached(const Tensor& far_q, const SequenceState& state, const Rows& rows) const;
   // q of tokens behind these, rotated by what they lie behind the beginning of their chunk.
   Tensor from_chunk(const Tensor& plain_q, const std::vector<int64_t>& position) const;
   // Cached keys [B,E,h,K] of the pairs `places` [B,E,h] for the chunk that begins with token `first`, which were for the one before.
   Tensor turn_on(const Tensor& k, const Tensor& places, int64_t first) const;
+  // Of these rows, which have one position: what is in the cache, and what is judged now for the first time.
+  Candidates candidates(const Part& part, const JoinedKeys& all, const Tensor& scores, const Rows& rows,
+                        const std::vector<int64_t>& numbers, const SequenceState& state) const;
   void judge(const Part& part, const JoinedKeys& all, const Tensor& scores, const Rows& rows,
              SequenceState& state) const;
 

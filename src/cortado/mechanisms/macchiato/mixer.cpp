@@ -7,6 +7,7 @@
 #include "cortado/mechanisms/macchiato/op.h"
 #include "cortado/mechanisms/macchiato/source.h"
 #include "cortado/mechanisms/shared/attention.h"
+#include "cortado/mechanisms/shared/packed.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/mechanisms/shared/student.h"
 #include "cortado/nn/rotary.h"
@@ -335,22 +336,10 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return cache_->read({p.window_q, p.plain_q, p.window_k, p.v, score}, state);
   }
 
-  // One sequence after the other: their chunks end at different places.
   ExactRead read_packed(const Projected& p, SequenceState& state, const Tensor& cu_seqlens) const {
-    const Tensor bounds = cu_seqlens.to(at::kCPU, at::kLong);
-    const StateLayout layout = state_layout();
-    std::vector<SequenceState> rows;
-    std::vector<ExactRead> reads;
-    for (int64_t n = 0; n < state.rows(); ++n) {
-      const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
-      rows.push_back(layout.join({state.row(n)}));
-      reads.push_back(read_cached(p.part(first, count), rows.back()));
-      rows.back().at(StateLayout::kPosition) += count;  // by which it has its places
-    }
-    const Tensor position = state.at(StateLayout::kPosition);
-    state = layout.join(rows);
-    state.at(StateLayout::kPosition) = position;
-    return join_in_time(reads);
+    return join_in_time(read_one_by_one(
+        state, state_layout(), cu_seqlens,
+        [&](auto& row, int64_t first, int64_t count) { return read_cached(p.part(first, count), row); }));
   }
 
   LatteResult mix_cached(const Projected& p, const Batch& batch, SequenceState* state) const {

@@ -45,7 +45,7 @@ struct CachedHead {
   // The pairs of [first, end) compete with those in the cache: the highest scores stay, of equals (score_tie) the older.
   void judge(int64_t t, int64_t first, int64_t end) {
     for (int64_t s = first; s < end; ++s) cache.push_back(s);
-    std::vector<std::pair<double, int64_t>> ranked;
+    RankedPairs ranked;
     for (const int64_t s : cache) {
       ranked.emplace_back(score[s].item<double>(), s);
       held.scores[t][s] = ranked.back().first;
@@ -55,13 +55,7 @@ struct CachedHead {
     for (const int64_t s : cache) {
       near = std::max(near, tie * std::max(v[s].norm().item<double>(), std::abs(score[s].item<double>())));
     }
-    std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    const auto equal = [&](double a, double b) { return a - b <= std::max(near, tie * std::abs(a)); };
-    for (size_t from = 0, to = 0; from < ranked.size(); from = to) {
-      for (to = from + 1; to < ranked.size() && equal(ranked[to - 1].first, ranked[to].first);) ++to;
-      const auto of = [&](size_t place) { return ranked.begin() + static_cast<std::ptrdiff_t>(place); };
-      std::sort(of(from), of(to), [](const auto& a, const auto& b) { return a.second < b.second; });
-    }
+    rank_by_definition(ranked, near, tie);
     cache.clear();
     for (size_t n = 0; n < std::min(ranked.size(), static_cast<size_t>(most)); ++n) cache.push_back(ranked[n].second);
     std::sort(cache.begin(), cache.end());

@@ -1,5 +1,8 @@
 #include "cortado/mechanisms/shared/pairs.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace cortado {
 
 Tensor in_order(const Tensor& scores, const Tensor& near, double share) {
@@ -10,6 +13,16 @@ Tensor in_order(const Tensor& scores, const Tensor& near, double share) {
   const Tensor apart = equal.logical_not().to(at::kLong);
   const Tensor group = at::constant_pad_nd(apart.cumsum(1), {0, 0, 1, 0});  // of equals, the highest first
   return at::empty_like(group).scatter_(1, order, group).argsort(/*stable=*/true, 1, /*descending=*/false);
+}
+
+void rank_by_definition(RankedPairs& pairs, double near, double share) {
+  std::sort(pairs.begin(), pairs.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  const auto equal = [&](double a, double b) { return a - b <= std::max(near, share * std::abs(a)); };
+  for (size_t first = 0, end = 0; first < pairs.size(); first = end) {
+    for (end = first + 1; end < pairs.size() && equal(pairs[end - 1].first, pairs[end].first);) ++end;
+    const auto of = [&](size_t place) { return pairs.begin() + static_cast<std::ptrdiff_t>(place); };
+    std::sort(of(first), of(end), [](const auto& a, const auto& b) { return a.second < b.second; });
+  }
 }
 
 Tensor by_age(const Tensor& order, int64_t first, int64_t count) {

@@ -1,6 +1,7 @@
 // Key-value pairs that compete for the places of a cache by a score.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "cortado/primitives/types.h"
@@ -16,6 +17,10 @@ inline double score_tie(at::ScalarType type) { return type == at::kDouble ? 1e-1
 // scores [B,E,H] of candidates from the oldest to the newest -> their places [B,E,H] from the highest score to the lowest,
 // the older first of those that lie within `near` [B|1,1,H|1] of each other, or within that share of themselves.
 Tensor in_order(const Tensor& scores, const Tensor& near, double share);
+
+// The same order by the definition, one head's: (score, place) from the highest score to the lowest.
+using RankedPairs = std::vector<std::pair<double, int64_t>>;
+void rank_by_definition(RankedPairs& pairs, double near, double share);
 
 // The `count` places from `first` on of such an order, the oldest pair first again.
 Tensor by_age(const Tensor& order, int64_t first, int64_t count);
