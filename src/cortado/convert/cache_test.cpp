@@ -171,6 +171,13 @@ TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   EXPECT_EQ(resumed.cache->recall, result.cache->recall);
   expect_same_weights(path("later") + "/best.safetensors", path("whole/best.safetensors"));
 
+  LinearizeRequest killed = cache_request(run, "killed");  // the plan says what was learned, but the scores are lost
+  killed.stop_at = 3;
+  EXPECT_FALSE(linearize(killed).done);
+  std::filesystem::remove(path("killed/trainer.safetensors"));
+  EXPECT_TRUE(linearize(resuming("killed")).done);
+  expect_same_weights(path("killed") + "/best.safetensors", path("whole/best.safetensors"));
+
   apply_learned({.source = run, .learned = path("whole/learned.safetensors"), .out = path("applied")});
   EXPECT_EQ(read_config(path("applied")).to_json(), config.to_json());
 }

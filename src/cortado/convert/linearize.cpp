@@ -1,5 +1,6 @@
 #include "cortado/convert/linearize.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -25,7 +26,7 @@ constexpr const char* kConversionFormat = "cortado-conversion";
 constexpr const char* kConversionVersion = "1";
 constexpr int64_t kDefaultEpochs = 2;
 constexpr int64_t kEndless = int64_t{1} << 50;
-const std::string kFixedPrefix = "fixed.";
+const std::string kFixedPrefix = "fixed.", kScoreWeight = ".score_weight";
 
 std::string plan_path(const std::string& folder) { return folder + "/linearize.json"; }
 
@@ -138,6 +139,12 @@ class Conversion {
     // What a conversion under way has made of it lies in its own checkpoint.
     const bool under_way = request.use == FolderUse::kResume && fs::exists(folder_.trainer());
     if (!plan_.from.empty() && !under_way) begin_with(plan_.from);
+    const bool scored = std::ranges::any_of(fixed_, [](const auto& it) { return it.first.ends_with(kScoreWeight); });
+    if (!under_way && !scored &&
+        !plan_.conversion.layers.empty()) {  // killed before the scores were saved: learned again
+      plan_.conversion.layers = Json::object();
+      config_ = converted_config(source, plan_.conversion);
+    }
     open_data();
     fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
                   " is for the CPU, the model is to be on ", request.device);
