@@ -54,11 +54,11 @@ def sort_by_length(items):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """A file's tests are for one process, which makes what they share once, but for those that share nothing."""
-    from xdist.scheduler import LoadScopeScheduling
+    from xdist.scheduler import LoadFileScheduling
 
-    class ByFile(LoadScopeScheduling):
+    class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            file = nodeid.partition("::")[0]
+            file = super()._split_scope(nodeid)
             return nodeid if file.removeprefix("tests/") in APART else file
 
     return ByFile(config, log)
