@@ -223,9 +223,12 @@ TEST(LatteScanKernel, ContinuesFromItsStates) {
 }
 
 TEST(LatteScanKernel, TheNumberOfThreadsChangesNothing) {
-  const Case c{.tokens = 200, .latents = 33, .values = 65};
-  const Inputs in = as(make_inputs(c), at::kFloat);
-  testing::expect_any_threads_the_same([&] { return run(latte_scan, c, in); });
+  // Eight threads share the time of one stream and of two; four streams have a thread each.
+  for (const int64_t rows : {1, 2, 4}) {
+    const Case c{.tokens = 200, .latents = 33, .values = 65, .batch = rows, .q_heads = 1, .k_heads = 1, .v_heads = 1};
+    const Inputs in = as(make_inputs(c), at::kFloat);
+    testing::expect_any_threads_the_same([&] { return run(latte_scan, c, in); }, c.text());
+  }
 }
 
 TEST(LatteScan, SaysWhatDoesNotFit) {

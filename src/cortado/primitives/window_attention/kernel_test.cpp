@@ -235,6 +235,9 @@ TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
   expect_the_same_on_any_number_of_threads(
       {.queries = 300, .keys = 300, .window = 40, .batch = 1, .repeat = 3, .extra = 100, .mask_heads = 2});
   expect_the_same_on_any_number_of_threads({.queries = 2, .keys = 2500, .window = 5000, .batch = 1, .repeat = 3});
+  // Time is cut where there is no gradient of row_max; the rows begin at keys of their own.
+  expect_the_same_on_any_number_of_threads(
+      {.queries = 1500, .keys = 1500, .window = 40, .groups = 1, .first_key = {0, 700}, .outer_grads = false});
 }
 
 // Sequences share a block where that is as right: nothing but an extra set, which each has its own of, keeps them apart.

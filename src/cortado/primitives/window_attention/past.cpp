@@ -78,7 +78,9 @@ PastKeys keep_last(const JoinedKeys& keys, int64_t keep) {
   }
   const Tensor bounds = keys.cu_seqlens_k->to(at::kLong);
   const Tensor total = lengths_of(bounds), length = total.clamp_max(keep);
-  const int64_t rows = total.size(0), kept = rows ? length.max().item<int64_t>() : 0;
+  const int64_t rows = total.size(0);
+  if (keys.k.size(1) == 0) return {keys.k.expand({rows, 0, -1, -1}), keys.v.expand({rows, 0, -1, -1}), length};
+  const int64_t kept = length.max().item<int64_t>();
   // Place j of a row, counted from the right, is the row's j-th last key; places before its first key are zero.
   const Tensor back = at::arange(kept - 1, -1, -1, bounds.options());
   const Tensor place = bounds.narrow(0, 1, rows).unsqueeze(1) - 1 - back.unsqueeze(0);
@@ -87,7 +89,6 @@ PastKeys keep_last(const JoinedKeys& keys, int64_t keep) {
     const Tensor picked = x.squeeze(0).index_select(0, place.masked_fill(absent, 0).flatten());
     return picked.unflatten(0, {rows, kept}).masked_fill(absent.unsqueeze(2).unsqueeze(3), 0);
   };
-  if (keys.k.size(1) == 0) return {keys.k.expand({rows, 0, -1, -1}), keys.v.expand({rows, 0, -1, -1}), length};
   return {take(keys.k), take(keys.v), length};
 }
 
