@@ -326,6 +326,11 @@ def _assignment(source, i):
         return
     first = source.left(i, 0)
     last = source.right(i, 0)
+    while source.word(last + 1) == "?":  # all of it is assigned
+        colon = source.right(last + 1, 0) + 1
+        if source.word(colon) != ":":
+            return
+        last = source.right(colon, 0)
     if word in OTHER_ASSIGNMENTS and first < i < last:
         left, right = source.cut(first, i - 1), source.cut(i + 1, last)
         other = OTHER_ASSIGNMENTS[word]

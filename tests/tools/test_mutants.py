@@ -23,6 +23,7 @@ int changed(int a, int b, const std::vector<int64_t>& list) {
   const int64_t difference = at::clamp(a, b) - static_cast<int64_t>(b) * 2;
   for (int i = 0; i < a; ++i) {
     state.total += f(difference, -i);
+    state.most += i > b ? difference : 0;
   }
   if (!list.empty() && a == b) return std::max(a, b);
   throw Failure(concat("a - b", a - b));
@@ -77,6 +78,7 @@ def test_every_kind_of_change_is_found(mutants):
         ("2", "3"),  # off by one
         ("state.total += f(difference, -i)", "state.total -= f(difference, -i)"),
         ("state.total += f(difference, -i);", ""),
+        ("state.most += i > b ? difference : 0", "state.most -= i > b ? difference : 0"),
         ("-i", "i"),
         ("!list.empty()", "bool(list.empty())"),
         ("!list.empty() && a == b", "!list.empty() || a == b"),
