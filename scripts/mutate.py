@@ -11,7 +11,7 @@ one when a program runs. What does not compile is dropped before it counts. Ever
 own folder, then its layer's, then everything, each until the first failure; results are lines of
 build/mutants/results-SEED.jsonl, and a mutant that has one is not run again. Changes that cannot be told from the
 original, in scripts/mutants-explained.json with a reason each, count apart. Ends with 1 when another survives. When a
-source that changes are drawn from changed, the draw is made anew."""
+source that changes are drawn from changed, or scripts/mutants.py, the draw is made anew."""
 
 import argparse
 import concurrent.futures
@@ -127,7 +127,8 @@ def prepare(args):
     files = listed_files()
     texts = {f: (ROOT / f).read_text(encoding="utf-8") for f in mutated_files(files, "")}
     drawn_from = {f: text for f, text in texts.items() if re.search(args.only, f)}
-    key = hashlib.sha256(json.dumps([args.seed, args.count, args.only, texts]).encode()).hexdigest()
+    reader = pathlib.Path(mutants.__file__).read_text(encoding="utf-8")
+    key = hashlib.sha256(json.dumps([args.seed, args.count, args.only, texts, reader]).encode()).hexdigest()
     plan = WORK / "plan.json"
     if plan.exists() and (known := json.loads(plan.read_text()))["key"] == key:
         drawn = {int(n): (file, mutants.Change(**change)) for n, (file, change) in known["mutants"].items()}
