@@ -45,22 +45,6 @@ void check_resume(const LinearizeCommand& command) {
              "[--resume] goes on as it was");
 }
 
-// What another conversion of the same weights learned, as it is.
-void apply(const LinearizeCommand& command) {
-  allow_only(command, {"MODEL", "--checkpoint", "--from", "--out", "--overwrite", "--threads", "--help"},
-             "[--from] without --tokens, --lora-tokens or --cross-entropy-tokens trains nothing");
-  const LinearizePlan& plan = command.request.plan;
-  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --from FILE --out DIR`");
-  apply_learned({run_of(plan.source), plan.which, *command.from, command.request.out, command.request.use});
-  std::cout << "written to " << command.request.out << std::endl;
-}
-
-void refuse(const LinearizeCommand& command, const std::set<std::string>& options, const std::string& why) {
-  for (const CLI::Option* option : command.app->get_options()) {
-    fail_input_if(option->count() > 0 && options.contains(option->get_name()), "[", option->get_name(), "] ", why);
-  }
-}
-
 // The mechanisms that a softmax layer can become, the usual one first.
 std::vector<const Mechanism*> methods() {
   std::vector<const Mechanism*> found;
@@ -69,6 +53,40 @@ std::vector<const Mechanism*> methods() {
     found.insert(mechanism->substitute->usual ? found.begin() : found.end(), mechanism);
   }
   return found;
+}
+
+// What was said of layers that have learned already.
+Json said_later(const LinearizeCommand& command) {
+  Json said = Json::object();
+  for (const Mechanism* method : methods()) {
+    for (const MechanismOption& option : method->substitute->options) {
+      if (option.later && command.settings.contains(option.name)) said[option.key()] = command.settings[option.name];
+    }
+  }
+  return said;
+}
+
+// What another conversion of the same weights learned, as it is.
+void apply(const LinearizeCommand& command) {
+  std::set<std::string> allowed{"MODEL", "--checkpoint", "--from", "--out", "--overwrite", "--threads", "--help"};
+  const Json said = said_later(command);
+  for (const auto& [key, value] : said.items()) allowed.insert("--" + key);
+  allow_only(command, allowed, "[--from] without --tokens, --lora-tokens or --cross-entropy-tokens trains nothing");
+  const LinearizePlan& plan = command.request.plan;
+  fail_input_if(plan.source.empty(), "[linearize] which model? `cortado linearize MODEL --from FILE --out DIR`");
+  apply_learned({.source = run_of(plan.source),
+                 .which = plan.which,
+                 .learned = *command.from,
+                 .out = command.request.out,
+                 .use = command.request.use,
+                 .settings = said});
+  std::cout << "written to " << command.request.out << std::endl;
+}
+
+void refuse(const LinearizeCommand& command, const std::set<std::string>& options, const std::string& why) {
+  for (const CLI::Option* option : command.app->get_options()) {
+    fail_input_if(option->count() > 0 && options.contains(option->get_name()), "[", option->get_name(), "] ", why);
+  }
 }
 
 std::vector<std::string> method_names() {
@@ -114,19 +132,18 @@ Json mixer_settings(const LinearizeCommand& command) {
   return mixer;
 }
 
-// What was said of a cache, which --from's layers may have besides.
-Json said_of_cache(const LinearizeCommand& command) {
-  Json said = Json::object();
-  for (const char* key : {"cache", "chunk", "distance"}) {
-    if (command.settings.contains(key)) said[key] = command.settings[key];
-  }
-  return said;
+// What --from's layers become.
+Learned begun_with(const LinearizeCommand& command) {
+  Learned learned = load_learned(*command.from);
+  learned.conversion.mixer.update(said_later(command));
+  return learned;
 }
 
 bool trains(const LinearizeCommand& command) {
   const LinearizePlan& plan = command.request.plan;
-  const bool caches = !said_of_cache(command).empty();
-  return caches || command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0;
+  if (command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0) return true;
+  const Learned learned = begun_with(command);
+  return learned.conversion.with_cache() && !have_scores(learned.weights);
 }
 
 // What the layers become: as the options say, or as in the file that is begun with.
@@ -134,17 +151,15 @@ void choose_conversion(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
   if (command.from) {
     for (const CLI::Option* option : command.app->get_options()) {
-      const bool of_cache = said_of_cache(command).contains(option->get_name().substr(2));
-      fail_input_if(option->count() > 0 && option->get_group() == kMixerGroup && !of_cache,
+      const bool later = said_later(command).contains(option->get_name().substr(2));
+      fail_input_if(option->count() > 0 && option->get_group() == kMixerGroup && !later,
                     "[--from] says what the layers become: leave ", option->get_name(), " out");
     }
     plan.from = *command.from;
-    plan.conversion = load_learned(plan.from).conversion;
+    const Learned learned = begun_with(command);
+    plan.conversion = learned.conversion;
     command.method = plan.conversion.mixer.value("mixer", "");
-    if (const Json said = said_of_cache(command); !said.empty()) {
-      plan.conversion.mixer.update(said);
-      plan.conversion.layers = Json::object();  // shared out anew
-    }
+    if (have_scores(learned.weights)) refuse(command, {"--cache-tokens"}, "the score is in the file of --from already");
     return;
   }
   plan.conversion.mixer = mixer_settings(command);
@@ -157,7 +172,7 @@ void complete_plan(LinearizeCommand& command) {
   choose_conversion(command);
   check_method(command);
   const SoftmaxSubstitute& method = *chosen_method(command).substitute;
-  if (!plan.conversion.cache_to_learn()) refuse(command, {"--cache-tokens"}, "needs --cache");
+  if (!plan.conversion.with_cache()) refuse(command, {"--cache-tokens", "--chunk", "--distance"}, "needs --cache");
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   check_stages(command);
   plan.transfer.learning_rate = command.learning_rate.value_or(method.learning_rate);
@@ -198,10 +213,8 @@ void print_result(const LinearizeCommand& command, const LinearizeResult& result
                    fixed(stage.total_before, 4), fixed(stage.total_after, 4), with_commas(stage.best_step)});
   }
   if (const auto& cache = result.cache) {
-    std::cout << "cache: " << cache->with_most << " of " << cache->heads << " key heads keep "
-              << with_commas(cache->most) << " pairs, the others " << with_commas(cache->least)
-              << "; the score explains " << fixed(100 * cache->explained, 0) << " % of what is looked back to; "
-              << human_seconds(cache->seconds) << std::endl;
+    std::cout << "cache: the score of " << cache->heads << " key heads explains " << fixed(100 * cache->explained, 0)
+              << " % of what is looked back to; " << human_seconds(cache->seconds) << std::endl;
   }
   std::cout << (result.stages.empty() ? "" : table.text()) << "written to " << command.request.out << std::endl;
 }
@@ -275,7 +288,7 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
       "instead of --data: instructions with answers in Alpaca's form (JSON or JSON Lines); by the next token "
       "only the answers are learned");
   number("--context", plan.context, "tokens of a sequence");
-  number("--cache-tokens", plan.cache_tokens, "tokens that a cache's score and sizes are learned from");
+  number("--cache-tokens", plan.cache_tokens, "tokens that a cache's score is learned from");
   option(app, "--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)",
          CLI::NonNegativeNumber);
   number("--batch", transfer.batch, "sequences of a pass");

@@ -1,7 +1,6 @@
 #include "cortado/convert/cache.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "cortado/base/error.h"
 #include "cortado/base/progress.h"
@@ -12,7 +11,6 @@ namespace cortado {
 namespace {
 
 constexpr int64_t kMostStatements = 4;
-constexpr double kSpeakers = 0.21, kTimes = 4;  // the heads that look back, and their share of the mean
 constexpr double kRidge = 1e-3, kFloor = 1e-3;
 constexpr int64_t kLargest = 4;  // weights of later queries that a pair's worth is the mean of
 
@@ -193,24 +191,6 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
     lessons.push_back(layers[layer].solved(static_cast<int64_t>(layer)));
   }
   return lessons;
-}
-
-std::vector<std::vector<int64_t>> share_pairs(const std::vector<CacheLesson>& lessons, int64_t mean) {
-  std::vector<std::pair<size_t, size_t>> heads;  // of a lesson
-  for (size_t i = 0; i < lessons.size(); ++i) {
-    for (size_t head = 0; head < lessons[i].recall.size(); ++head) heads.emplace_back(i, head);
-  }
-  std::stable_sort(heads.begin(), heads.end(), [&](const auto& a, const auto& b) {
-    return lessons[a.first].recall[a.second] > lessons[b.first].recall[b.second];
-  });
-  const auto count = static_cast<double>(heads.size());
-  const double speakers = std::round(kSpeakers * count);
-  const auto most = static_cast<int64_t>(kTimes * static_cast<double>(mean));
-  const auto least = static_cast<int64_t>(static_cast<double>(mean) * (count - kTimes * speakers) / (count - speakers));
-  std::vector<std::vector<int64_t>> pairs;
-  for (const CacheLesson& lesson : lessons) pairs.emplace_back(lesson.recall.size(), least);
-  for (size_t n = 0; n < static_cast<size_t>(speakers); ++n) pairs[heads[n].first][heads[n].second] = most;
-  return pairs;
 }
 
 }  // namespace cortado

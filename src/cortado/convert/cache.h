@@ -1,5 +1,4 @@
-// What the caches of a conversion keep: the score of a pair, and how many pairs each key head has, both learned from what
-// softmax attention looks back to.
+// What the caches of a conversion keep: the score of a pair, learned from what softmax attention looks back to.
 #pragma once
 
 #include <functional>
@@ -55,9 +54,5 @@ struct CacheStudy {
 };
 std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::shared_ptr<const Chunks>& chunks,
                                       const Tokenizer& tokenizer, const CacheStudy& study, const Ranks& ranks);
-
-// The pairs of every key head of every lesson, `mean` on average: four times as many for the fifth of the heads that
-// looks back most sharply, the others share what is left.
-std::vector<std::vector<int64_t>> share_pairs(const std::vector<CacheLesson>& lessons, int64_t mean);
 
 }  // namespace cortado

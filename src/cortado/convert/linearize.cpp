@@ -26,7 +26,7 @@ constexpr const char* kConversionFormat = "cortado-conversion";
 constexpr const char* kConversionVersion = "1";
 constexpr int64_t kDefaultEpochs = 2;
 constexpr int64_t kEndless = int64_t{1} << 50;
-const std::string kFixedPrefix = "fixed.", kScoreWeight = ".score_weight";
+const std::string kFixedPrefix = "fixed.";
 
 std::string plan_path(const std::string& folder) { return folder + "/linearize.json"; }
 
@@ -139,19 +139,13 @@ class Conversion {
     // What a conversion under way has made of it lies in its own checkpoint.
     const bool under_way = request.use == FolderUse::kResume && fs::exists(folder_.trainer());
     if (!plan_.from.empty() && !under_way) begin_with(plan_.from);
-    const bool scored = std::ranges::any_of(fixed_, [](const auto& it) { return it.first.ends_with(kScoreWeight); });
-    if (!under_way && !scored &&
-        !plan_.conversion.layers.empty()) {  // killed before the scores were saved: learned again
-      plan_.conversion.layers = Json::object();
-      config_ = converted_config(source, plan_.conversion);
-    }
+    learns_cache_ = plan_.conversion.with_cache() && !under_way && !have_scores(fixed_);
     open_data();
     fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
                   " is for the CPU, the model is to be on ", request.device);
     stages_ = planned_stages(plan_);
-    const bool learns_cache = plan_.conversion.cache_to_learn().has_value();
-    fail_input_if(stages_.empty() && !learns_cache, "[linearize] nothing to train: every stage has 0 tokens");
-    learns_cache ? open_model(WeightFormat::kPlain) : begin_stage(0);
+    fail_input_if(stages_.empty() && !learns_cache_, "[linearize] nothing to train: every stage has 0 tokens");
+    learns_cache_ ? open_model(WeightFormat::kPlain) : begin_stage(0);
     if (plan_.lora.tokens > 0) check_lora_targets(*model_, plan_.adapters);
   }
 
@@ -204,7 +198,7 @@ class Conversion {
 
   // What is left. False: stopped.
   bool run() {
-    if (const auto pairs = plan_.conversion.cache_to_learn(); pairs && !learn_cache(*pairs)) return false;
+    if (learns_cache_ && !learn_cache()) return false;
     if (!stage_) {
       ranks_.by_first([this] {
         for (const std::string& path : {folder_.best(), folder_.last()}) save(path);
@@ -265,33 +259,24 @@ class Conversion {
     return {.stop = stop, .progress = request_.progress};
   }
 
-  // The score of the cache's pairs and the number of each key head's, before what else the layers learn: that is then what
-  // the cache does not hold. Stopped, it begins anew.
-  bool learn_cache(int64_t pairs) {
+  // The score of the cache's pairs, before what else the layers learn: that is then what the cache does not hold. Stopped,
+  // it begins anew.
+  bool learn_cache() {
     const auto begun = std::chrono::steady_clock::now();
     const CacheStudy study{plan_.cache_tokens, static_cast<uint64_t>(plan_.seed), request_.stop, request_.progress};
     const auto lessons = learn_caches(*model_, chunks_, *tokenizer_, study, ranks_);
     if (lessons.empty()) return false;
-    const auto shares = share_pairs(lessons, pairs);
-    CacheReport report{.layers = static_cast<int64_t>(lessons.size()), .least = pairs};
-    for (size_t i = 0; i < lessons.size(); ++i) {
-      const std::string number = std::to_string(lessons[i].layer), place = "layers." + number + ".mixer.score_";
-      plan_.conversion.layers[number] = {{"cache", shares[i]}};
-      report.recall[number] = lessons[i].recall;
-      fixed_.emplace_back(place + "weight", lessons[i].weight);
-      fixed_.emplace_back(place + "bias", lessons[i].bias);
-      report.explained += lessons[i].explained / static_cast<double>(lessons.size());
-      for (const int64_t share : shares[i]) {
-        ++report.heads;
-        report.with_most = share > report.most ? 1 : report.with_most + (share == report.most ? 1 : 0);
-        report.most = std::max(report.most, share);
-        report.least = std::min(report.least, share);
-      }
+    CacheReport report{.layers = static_cast<int64_t>(lessons.size())};
+    for (const CacheLesson& lesson : lessons) {
+      const ScoreNames names = score_names(lesson.layer);
+      fixed_.emplace_back(names.weight, lesson.weight);
+      fixed_.emplace_back(names.bias, lesson.bias);
+      report.recall[std::to_string(lesson.layer)] = lesson.recall;
+      report.heads += static_cast<int64_t>(lesson.recall.size());
+      report.explained += lesson.explained / static_cast<double>(lessons.size());
     }
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     cache_ = report;
-    config_ = converted_config(read_config(plan_.source), plan_.conversion);
-    ranks_.by_first([this] { write_description(); });
     open_model(frozen_);
     if (!stages_.empty()) begin_stage(0);
     return true;
@@ -407,6 +392,7 @@ class Conversion {
   std::unique_ptr<Stage> stage_;
   std::vector<StageReport> finished_;
   NamedTensors fixed_;  // learned by the finished stages
+  bool learns_cache_ = false;
   std::optional<CacheReport> cache_;
 };
 
@@ -464,13 +450,8 @@ void StageReport::fields(JsonFields& json) {
 }
 
 void CacheReport::fields(JsonFields& json) {
-  for (const auto& [key, value] : {std::pair<const char*, int64_t&>{"layers", layers},
-                                   {"key_heads", heads},
-                                   {"most_pairs", most},
-                                   {"least_pairs", least},
-                                   {"heads_with_most", with_most}}) {
-    json.integer(key, value, 0, std::numeric_limits<int64_t>::max());
-  }
+  json.integer("layers", layers, 0, std::numeric_limits<int64_t>::max());
+  json.integer("key_heads", heads, 0, std::numeric_limits<int64_t>::max());
   json.number("explained", explained, -1e9, 1);
   json.number("seconds", seconds, 0, 1e12);
   json.field("recall", recall, [](JsonReader& reader) { return reader.object("recall"); });

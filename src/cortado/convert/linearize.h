@@ -26,7 +26,7 @@ struct LinearizePlan {
   int64_t evaluation_chunks = 16;     // the first ones of the text
   int64_t evaluation_examples = 200;  // the first ones of the instructions
   int64_t seed = 1337;
-  int64_t cache_tokens = 150'000;  // of text that a cache's score and sizes are learned from (convert/cache.h)
+  int64_t cache_tokens = 150'000;  // of text that a cache's score is learned from (convert/cache.h)
   std::string dtype = "float32";   // of the frozen weights while training
   std::string weights = "plain";   // what attention transfer keeps the layers' frozen matrices in: plain, int8
   // Stages of 0 tokens are left out; less than 0: two epochs of the text.
@@ -66,8 +66,6 @@ struct StageReport {
 // What a cache's learning came to.
 struct CacheReport {
   int64_t layers = 0, heads = 0;  // with a cache; their key heads
-  int64_t most = 0, least = 0;    // pairs of a key head
-  int64_t with_most = 0;          // key heads that have most
   double explained = 0;           // of the variance of what the score stands for, mean of the layers
   double seconds = 0;
   Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)

@@ -32,17 +32,10 @@ void check_kept(const ModelConfig& source, const std::vector<int64_t>& keep) {
 void ConversionSettings::fields(JsonFields& json) {
   json.field("mixer", mixer, [](JsonReader& reader) { return reader.object("mixer"); });
   json.values("keep", keep, "layers");
-  json.field("layers", layers, [](JsonReader& reader) {
-    return reader.any("layers").is_null() ? Json::object() : reader.object("layers");
-  });
 }
 
-std::optional<int64_t> ConversionSettings::cache_to_learn() const {
-  const Json pairs = mixer.value("cache", Json());
-  if (!pairs.is_number_integer() || pairs == 0 || !layers.empty() || mixer.value("score", "learned") != "learned") {
-    return std::nullopt;
-  }
-  return pairs.get<int64_t>();
+bool ConversionSettings::with_cache() const {
+  return mixer.value("cache", Json(0)) != 0 && mixer.value("score", "learned") == "learned";
 }
 
 ModelConfig converted_config(const ModelConfig& source, const ConversionSettings& settings) {
@@ -59,7 +52,6 @@ ModelConfig converted_config(const ModelConfig& source, const ConversionSettings
     fail_input_if(taps.is_number() && taps != 0, "[linearize] layer ", i, " has short convolutions (\"taps\": ", taps,
                   "), which nothing that takes softmax's place has: keep it (--keep)");
     layer.update(settings.mixer);
-    if (const auto own = settings.layers.find(std::to_string(i)); own != settings.layers.end()) layer.update(*own);
     complete(layer, source);
     ++converted;
   }

@@ -1,5 +1,6 @@
 #include "cortado/convert/weights.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -17,6 +18,15 @@ namespace cortado {
 void check_apart(const std::string& source, const std::string& out) {
   fail_input_if(std::filesystem::exists(out) && std::filesystem::equivalent(source, out), "[--out] ", out,
                 " is the model that is to be converted: the result needs a folder of its own");
+}
+
+ScoreNames score_names(int64_t layer) {
+  const std::string place = concat("layers.", layer, ".mixer.score_");
+  return {place + "weight", place + "bias"};
+}
+
+bool have_scores(const NamedTensors& weights) {
+  return std::ranges::any_of(weights, [](const auto& it) { return it.first.ends_with(".score_weight"); });
 }
 
 std::vector<std::string> names_of_new_weights(const LanguageModel& model) {
@@ -148,7 +158,8 @@ void check_learned(const Learned& learned, const std::string& path, const ModelC
 }
 
 void apply_learned(const ApplyRequest& request) {
-  const Learned learned = load_learned(request.learned);
+  Learned learned = load_learned(request.learned);
+  learned.conversion.mixer.update(request.settings);
   const ModelConfig source = read_config(request.source);
   fail_input_if(!std::filesystem::is_directory(request.source), "[linearize] ", request.source,
                 " is not a run with weights");

@@ -15,6 +15,15 @@ namespace cortado {
 // InputError: OUT is the folder that the weights come from.
 void check_apart(const std::string& source, const std::string& out);
 
+// A layer's learned score of its cache's pairs, by its number (convert/cache.h).
+struct ScoreNames {
+  std::string weight, bias;
+};
+ScoreNames score_names(int64_t layer);
+
+// Whether there is a layer's among these.
+bool have_scores(const NamedTensors& weights);
+
 // Names of what the mixers have besides the softmax layers that they replace.
 std::vector<std::string> names_of_new_weights(const LanguageModel& model);
 
@@ -59,6 +68,7 @@ struct ApplyRequest {
   std::string learned;  // the file
   std::string out;
   FolderUse use = FolderUse::kFresh;
+  Json settings = Json::object();  // of the mixers, in place of the file's: {"cache": 128}
 };
 
 // OUT becomes the converted run: config.json, tokenizer/, last.safetensors with the adapters merged, and the file

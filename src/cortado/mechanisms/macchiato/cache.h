@@ -21,7 +21,7 @@ struct CacheRule {
   int64_t chunk = 64;              // C
   std::vector<int64_t> most = {};  // λ of each key head; of a head with 0 no pair waits either
   // With rotary positions: a pair of the cache lies at most so many tokens before the chunk of the query that reads it.
-  int64_t distance = 2048;
+  int64_t distance = 512;
   std::optional<Rotary> rotary = {};
   WindowAttentionOptions scores = {};  // scale and soft-cap
 

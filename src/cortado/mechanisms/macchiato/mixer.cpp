@@ -410,6 +410,37 @@ OperatorCase macchiato_case() {
   return c;
 }
 
+std::vector<MechanismOption> cache_options() {
+  return {
+      {.name = "cache", .help = "exact pairs that a key head keeps beyond the window", .high = 1 << 24, .later = true},
+      {.name = "chunk",
+       .help = "pairs that are judged at a time when they have left the window",
+       .low = 1,
+       .high = 1 << 24,
+       .later = true},
+      {.name = "distance",
+       .help = "tokens by which a pair of the cache lies at most before a query's chunk",
+       .high = 1e12,
+       .later = true}};
+}
+
+std::vector<MechanismOption> substitute_options() {
+  std::vector<MechanismOption> options{
+      {.name = "window", .help = "keys of the softmax part", .low = 1, .high = 1 << 30, .fallback = kPapersWindow},
+      {.name = "source",
+       .help = "what latents are made of: x, conv or rg_lru",
+       .words = names_in(macchiato_sources()),
+       .fallback = "conv"},
+      {.name = "window_logit",
+       .help = "where the window's logit starts",
+       .high = 1e4,
+       .whole = false,
+       .fallback = 20.0},
+      {.name = "latents", .help = "latents of all heads together (default: 16 a head)", .low = 1, .high = 1 << 20}};
+  for (const MechanismOption& option : cache_options()) options.push_back(option);
+  return options;
+}
+
 }  // namespace
 
 extern const Mechanism kMacchiato = {
@@ -429,48 +460,12 @@ extern const Mechanism kMacchiato = {
             .renamed = {{"q", "window_q"}, {"k", "window_k"}},
             .complete = complete_layer,
             .help = "a window and Latte's latents",
-            .options = {{.name = "window",
-                         .help = "keys of the softmax part",
-                         .low = 1,
-                         .high = 1 << 30,
-                         .fallback = kPapersWindow},
-                        {.name = "source",
-                         .help = "what latents are made of: x, conv or rg_lru",
-                         .words = names_in(macchiato_sources()),
-                         .fallback = "conv"},
-                        {.name = "window_logit",
-                         .help = "where the window's logit starts",
-                         .high = 1e4,
-                         .whole = false,
-                         .fallback = 20.0},
-                        {.name = "latents",
-                         .help = "latents of all heads together (default: 16 a head)",
-                         .low = 1,
-                         .high = 1 << 20},
-                        {.name = "cache",
-                         .help = "exact pairs that a key head keeps beyond the window",
-                         .high = 1 << 24},
-                        {.name = "chunk",
-                         .help = "pairs that are judged at a time when they have left the window",
-                         .low = 1,
-                         .high = 1 << 24},
-                        {.name = "distance",
-                         .help = "tokens by which a pair of the cache lies at most before a query's chunk",
-                         .high = 1e12}},
+            .options = substitute_options(),
             .next_token = true,
         },
     .memory =
         MemoryKind{
-            .name = "macchiato",
-            .options = {{.name = "cache", .help = "pairs that a key head keeps beyond the window", .high = 1 << 24},
-                        {.name = "chunk",
-                         .help = "pairs that are judged at a time when they have left the window",
-                         .high = 1 << 24},
-                        {.name = "distance",
-                         .help = "tokens by which a pair of the cache lies at most before a query's chunk",
-                         .high = 1e12}},
-            .learned = {{"latents", nullptr}},
-            .weights = "macchiato"},
+            .name = "macchiato", .options = cache_options(), .learned = {{"latents", nullptr}}, .weights = "macchiato"},
     .operation = macchiato_case,
 };
 
