@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "cortado/mechanisms/latte/op.h"
+#include "cortado/mechanisms/macchiato/selection.h"
 #include "cortado/mechanisms/shared/pairs.h"
 #include "cortado/mechanisms/shared/ring.h"
 #include "cortado/primitives/common.h"
@@ -47,43 +49,74 @@ Tensor heads_of(const Tensor& x, const std::vector<int64_t>& heads) {
   return x.index_select(2, at::tensor(heads, at::kLong).to(x.device()));
 }
 
-// x [B,T,h,K] turned by `tokens` [B,T] of 0..C, back or forth.
-Tensor turned(const Tensor& x, const Tensor& tokens, const RotaryTable& turns, bool back) {
-  const auto rows = [&](const Tensor& table) {
-    return table.to(x.device()).index_select(1, tokens.flatten()).view({tokens.size(0), tokens.size(1), 1, -1});
-  };
-  const Tensor sin = rows(turns.sin);
-  return rotate(x, {rows(turns.cos), back ? -sin : sin});
-}
-
 }  // namespace
 
-// Of a piece of a call's tokens, which lies in one chunk.
-struct SparseCache::Rows {
-  std::vector<int64_t> position;  // of each row's first token
-  int64_t before;                 // places of the keys and values before it
-  int64_t count = 0;              // its tokens
+// A call's tokens by the sets of pairs that they see: a row's, if all lie in one chunk; else those of a row and a chunk,
+// on C places, of which the first and the last chunk may leave some empty.
+class Pieces {
+ public:
+  Pieces(const CacheCall& call, int64_t chunk, const at::TensorOptions& options)
+      : tokens_(call.tokens), rows_(static_cast<int64_t>(call.position.size())), chunk_(chunk) {
+    bool whole = true;
+    for (size_t row = 0; row < call.position.size(); ++row) {
+      const int64_t first = call.position[row] / chunk, last = (call.end(row) - 1) / chunk;
+      several_ = several_ || last > first;
+      whole = whole && call.position[row] % chunk == 0 && call.tokens % chunk == 0;
+    }
+    if (!several_) return;
+    std::vector<int64_t> from;
+    for (size_t row = 0; row < call.position.size(); ++row) {
+      const int64_t first = call.position[row] / chunk * chunk;
+      const int64_t before = static_cast<int64_t>(chunks_.size()) * chunk + call.position[row] - first;
+      for (int64_t begin = first; begin < call.end(row); begin += chunk) {
+        chunks_.push_back(begin);
+        of_.push_back(row);
+      }
+      for (int64_t token = 0; !whole && token < tokens_; ++token) from.push_back(before + token);
+    }
+    if (whole) return;
+    std::vector<int64_t> to(chunks_.size() * static_cast<size_t>(chunk), 0);
+    for (size_t token = 0; token < from.size(); ++token)
+      to[static_cast<size_t>(from[token])] = static_cast<int64_t>(token);
+    to_ = at::tensor(to, at::kLong).to(options.device());
+    from_ = at::tensor(from, at::kLong).to(options.device());
+  }
 
-  // Of a row's token, also of one long ago.
-  int64_t place(size_t row, int64_t token) const { return before + token - position[row]; }
-  int64_t room(int64_t chunk) const {
-    int64_t least = chunk;
-    for (const int64_t first : position) least = std::min(least, chunk - first % chunk);
-    return least;
+  bool several() const { return several_; }
+  size_t count() const { return chunks_.size(); }
+  size_t row(size_t piece) const { return of_[piece]; }
+  int64_t chunk(size_t piece) const { return chunks_[piece]; }  // its first token
+
+  // x [B,T,...] -> [P,C,...]
+  Tensor split(const Tensor& x) const {
+    if (!several_) return x;
+    const Tensor flat = x.flatten(0, 1);
+    const Tensor placed = to_.defined() ? flat.index_select(0, to_) : flat;
+    return placed.unflatten(0, {static_cast<int64_t>(count()), chunk_});
   }
-  void move_on() {
-    for (int64_t& first : position) first += count;
-    before += count;
+  PairsRead join(const PairsRead& read) const { return {join(read.o), join(read.lse)}; }
+
+ private:
+  Tensor join(const Tensor& x) const {
+    if (!several_) return x;
+    const Tensor flat = x.flatten(0, 1);
+    return (from_.defined() ? flat.index_select(0, from_) : flat).unflatten(0, {rows_, tokens_});
   }
+
+  int64_t tokens_, rows_, chunk_;
+  bool several_ = false;
+  std::vector<int64_t> chunks_;
+  std::vector<size_t> of_;
+  Tensor to_, from_;  // numbers of tokens and of places; undefined: as they lie
 };
 
 std::string SparseCache::Part::name(const char* what) const { return concat("cache_", what, "_", most); }
 
 SparseCache::SparseCache(CacheRule rule, int64_t head_dim) : rule_(std::move(rule)) {
   if (rule_.rotary) {
-    const Tensor tokens = at::arange(rule_.chunk + 1, at::kLong).unsqueeze(0);
-    turns_ = rotary_table(tokens, head_dim, *rule_.rotary, at::kFloat);
-    wide_turns_ = rotary_table(tokens, head_dim, *rule_.rotary, at::kDouble);
+    constexpr int64_t kPrepared = 1024;
+    const int64_t most = std::max(rule_.chunk, std::min(rule_.distance, kPrepared));
+    turns_ = rotary_table(at::arange(most + 1, at::kLong).unsqueeze(0), head_dim, *rule_.rotary);
   }
   std::map<int64_t, std::vector<int64_t>> alike;
   for (size_t head = 0; head < rule_.most.size(); ++head) {
@@ -107,163 +140,199 @@ void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair)
   }
 }
 
-PairsRead SparseCache::read_waiting(const CacheInputs& in, const JoinedKeys& all, const Rows& rows) const {
-  std::vector<int64_t> first;
-  for (size_t row = 0; row < rows.position.size(); ++row) {
-    first.push_back(rows.place(row, rule_.judged(rows.position[row])));
+PairsRead SparseCache::read_waiting(const Tensor& q, const JoinedKeys& all, const CacheCall& call,
+                                    const Pieces& pieces) const {
+  Tensor k, v;
+  std::vector<int64_t> first;  // of the keys that a row or piece has
+  if (pieces.several()) {
+    // All that waits at the chunk's end: its last query's window begins behind them.
+    const int64_t there = rule_.chunk - 1;
+    std::vector<int64_t> places;
+    for (size_t piece = 0; piece < pieces.count(); ++piece) {
+      const int64_t begin = pieces.chunk(piece) - rule_.window + 1, row = static_cast<int64_t>(pieces.row(piece));
+      first.push_back(std::clamp<int64_t>(-begin, 0, there));
+      for (int64_t token = begin; token < begin + there; ++token) {
+        const int64_t place = std::clamp<int64_t>(call.place(pieces.row(piece), token), 0, all.k.size(1) - 1);
+        places.push_back(row * all.k.size(1) + place);
+      }
+    }
+    if (places.empty()) return pieces.join(nothing(pieces.split(q), all.v));
+    const Tensor chosen = at::tensor(places, at::kLong).to(q.device());
+    const auto take = [&](const Tensor& x) {
+      return x.flatten(0, 1).index_select(0, chosen).unflatten(0, {static_cast<int64_t>(pieces.count()), there});
+    };
+    k = take(all.k);
+    v = take(all.v);
+  } else {
+    for (size_t row = 0; row < call.position.size(); ++row) {
+      first.push_back(call.place(row, rule_.judged(call.position[row])));
+    }
+    const int64_t least = first.empty() ? 0 : *std::min_element(first.begin(), first.end());
+    const int64_t there = call.before + call.tokens - rule_.window - least;
+    if (there <= 0) return nothing(q, all.v);
+    for (int64_t& place : first) place = std::min(place - least, there);
+    k = all.k.narrow(1, least, there);
+    v = all.v.narrow(1, least, there);
   }
-  const int64_t least = first.empty() ? 0 : *std::min_element(first.begin(), first.end());
-  const int64_t there = rows.before + rows.count - rule_.window - least;  // the last query's window begins behind them
-  if (there <= 0 || parts_.empty()) return nothing(in.q, all.v);
-  for (int64_t& place : first) place = std::min(place - least, there);
   WindowAttentionOptions options = rule_.scores;
-  options.first_key = first_keys(first, in.q);
-  PairsRead read = attend(in.q, all.k.narrow(1, least, there), all.v.narrow(1, least, there), options);
+  options.first_key = first_keys(first, q);
+  PairsRead read = pieces.join(attend(pieces.split(q), k, v, options));
   if (std::find(rule_.most.begin(), rule_.most.end(), 0) == rule_.most.end()) return read;
   std::vector<int64_t> none;  // where no pair waits
   for (const int64_t most : rule_.most) none.push_back(most == 0);
-  const Tensor hidden = at::tensor(none, at::kLong).to(in.q.device(), at::kBool);
-  read.lse = read.lse.masked_fill(expand_heads(hidden, in.q.size(2), 0), -kInfinity);
+  const Tensor hidden = at::tensor(none, at::kLong).to(q.device(), at::kBool);
+  read.lse = read.lse.masked_fill(expand_heads(hidden, q.size(2), 0), -kInfinity);
   return read;
+}
+
+Tensor SparseCache::turned(const Tensor& x, const Tensor& tokens, bool back) const {
+  RotaryTable turns = turns_;
+  const int64_t most = tokens.numel() == 0 ? 0 : tokens.max().item<int64_t>();
+  if (most >= turns.cos.size(1) || x.scalar_type() == at::kDouble) {  // pairs from further away than usual
+    turns =
+        rotary_table(at::arange(most + 1, at::kLong).unsqueeze(0), x.size(3), *rule_.rotary, accumulation_type({x}));
+  }
+  const auto rows = [&](const Tensor& table) {
+    const Tensor chosen = table.index_select(1, tokens.flatten());
+    return chosen.view({tokens.size(0), tokens.size(1), 1, -1}).to(x.device());
+  };
+  const Tensor sin = rows(turns.sin);
+  return rotate(x, {rows(turns.cos), back ? -sin : sin});
 }
 
 Tensor SparseCache::from_chunk(const Tensor& plain_q, const std::vector<int64_t>& position) const {
   if (!rule_.rotary) return plain_q;
-  const Tensor first = at::tensor(position, at::kLong).to(plain_q.device()).unsqueeze(1);
-  const Tensor tokens = (first + at::arange(plain_q.size(1), first.options())).remainder(rule_.chunk);
-  return turned(plain_q, tokens, plain_q.scalar_type() == at::kDouble ? wide_turns_ : turns_, /*back=*/false);
+  const Tensor first = at::tensor(position, at::kLong).unsqueeze(1);
+  return turned(plain_q, (first + at::arange(plain_q.size(1), at::kLong)).remainder(rule_.chunk), /*back=*/false);
 }
 
-Tensor SparseCache::turn_on(const Tensor& k, const Tensor& places, int64_t first) const {
+namespace {
+
+// Those of x [B,n,h,...] that are in the sets: [S,E,h,...].
+Tensor taken(const Tensor& x, const CacheSets& sets) {
+  std::vector<int64_t> sizes = sets.pairs.sizes().vec();
+  if (x.dim() > 3) sizes.push_back(x.size(3));
+  return x.flatten(0, 2).index_select(0, sets.pairs.flatten().to(x.device())).view(sizes);
+}
+
+}  // namespace
+
+Tensor SparseCache::keys_of(const CacheCandidates& from, const CacheSets& sets) const {
+  const Tensor k = taken(from.k, sets);
   if (!rule_.rotary || k.numel() == 0) return k;
-  const auto before = [&](int64_t chunk) { return (chunk - places).clamp_max(rule_.distance); };
-  const Tensor tokens = (before(first) - before(first - rule_.chunk)).to(at::kLong).flatten(1);
-  const RotaryTable& turns = k.scalar_type() == at::kDouble ? wide_turns_ : turns_;
-  return turned(k.reshape({k.size(0), -1, 1, k.size(3)}), tokens, turns, /*back=*/true).view(k.sizes());
+  return turned(k.view({1, -1, 1, k.size(3)}), sets.turns.view({1, -1}), /*back=*/true).view(k.sizes());
 }
 
-PairsRead SparseCache::read_cached(const Tensor& far_q, const SequenceState& state, const Rows& rows) const {
-  const Tensor& values = state.at("values");
-  PairsRead read;
-  const int64_t repeat = far_q.size(2) / static_cast<int64_t>(rule_.most.size());
-  for (const Part& part : parts_) {
-    const Tensor &k = state.at(part.name("keys")), &v = state.at(part.name("values"));
-    const int64_t places = k.size(1);
-    if (places == 0) continue;
-    std::vector<int64_t> first, heads;
-    for (const int64_t position : rows.position) {
-      first.push_back(places - std::min(part.most, rule_.judged(position)));
-    }
-    for (const int64_t head : part.heads) {
-      for (int64_t i = 0; i < repeat; ++i) heads.push_back(head * repeat + i);
-    }
-    WindowAttentionOptions options = rule_.scores;
-    options.causal = false;
-    options.first_key = first_keys(first, far_q);
-    const PairsRead some = attend(heads_of(far_q, heads), k.to(far_q.scalar_type()), v, options);
-    if (static_cast<int64_t>(heads.size()) == far_q.size(2)) return some;
-    if (!read.o.defined()) read = nothing(far_q, values);
-    const Tensor numbers = at::tensor(heads, at::kLong).to(far_q.device());
-    read = {read.o.index_copy(2, numbers, some.o), read.lse.index_copy(2, numbers, some.lse)};
+CacheCandidates SparseCache::candidates(const Part& part, const CacheInputs& in, const JoinedKeys& all,
+                                        const Tensor& scores, const CacheCall& call, const SequenceState& state) const {
+  const Tensor& keys = state.at(part.name("keys"));
+  int64_t first = all.k.size(1), end = 0;
+  for (size_t row = 0; row < call.position.size(); ++row) {
+    first = std::min(first, call.place(row, rule_.judged(call.position[row])));
+    end = std::max(end, call.place(row, rule_.judged(call.end(row))));
   }
-  return read.o.defined() ? read : nothing(far_q, values);
-}
-
-// Pairs that compete for a part's places, the oldest first: k, v [b,E,h,K], score and place [b,E,h].
-struct SparseCache::Candidates {
-  Tensor k, v, scores, places;
-
-  // The `most` highest scores, of equals the older.
-  void keep(int64_t most) {
-    if (scores.size(1) <= most) return;
-    const double tie = score_tie(scores.scalar_type());
-    const Tensor longest = v.detach().to(scores.scalar_type()).norm(2, -1).nan_to_num(0, 0).amax(1, true);
-    const Tensor largest = scores.abs().nan_to_num(0, 0).amax(1, true);  // a learned one is a difference, too
-    const Tensor stay = by_age(in_order(scores, at::maximum(longest, largest) * tie, tie), 0, most);
-    for (Tensor* x : {&k, &v, &scores, &places}) *x = gather_pairs(*x, stay);
-  }
-};
-
-SparseCache::Candidates SparseCache::candidates(const Part& part, const JoinedKeys& all, const Tensor& scores,
-                                                const Rows& rows, const std::vector<int64_t>& numbers,
-                                                const SequenceState& state) const {
-  const Tensor &keys = state.at(part.name("keys")), &kept_places = state.at(part.name("places"));
-  const auto row = static_cast<size_t>(numbers[0]);  // all have this one's position
-  const int64_t position = rows.position[row], first = rule_.judged(position - 1);
-  const int64_t count = rule_.judged(position) - first, place = rows.place(row, first);
-  const Tensor chosen = at::tensor(numbers, at::kLong).to(keys.device());
-  const bool whole = numbers.size() == rows.position.size();
-  const auto rows_of = [&](const Tensor& x) { return whole ? x : x.index_select(0, chosen); };
-  const auto leaving = [&](const Tensor& x) { return heads_of(rows_of(x).narrow(1, place, count), part.heads); };
-  const auto there = [&](const Tensor& old) { return last_places(rows_of(old), std::min(part.most, first)); };
-  const auto with_old = [&](const char* what, const Tensor& added) {
-    return at::cat({there(state.at(part.name(what))), added}, 1);
-  };
+  const int64_t count = std::max<int64_t>(0, end - first), old = std::clamp<int64_t>(call.before - first, 0, count);
+  const auto leaving = [&](const Tensor& x) { return heads_of(x.narrow(1, first, count), part.heads); };
   // The ring's keys are rotated by their places in the text.
-  const Tensor back = at::full({1, count}, -position, chosen.options());
-  const Tensor plain = leaving(all.k).to(keys.scalar_type());
-  const Tensor left = rule_.rotary ? apply_rotary(plain, back, *rule_.rotary) : plain;
-  const Tensor added = at::arange(first, first + count, kept_places.options()).view({1, count, 1});
-  const Tensor v = with_old("values", leaving(all.v));
-  return {at::cat({turn_on(there(keys), there(kept_places), position), left}, 1), v,
-          with_old("scores", leaving(scores)), with_old("places", added.expand({v.size(0), count, v.size(2)}))};
+  Tensor ring = heads_of(all.k.narrow(1, first, old), part.heads).to(keys.scalar_type());
+  if (rule_.rotary && old > 0) {
+    const Tensor begin = at::tensor(call.position, at::kLong).to(keys.device()).unsqueeze(1);
+    const Tensor back = (call.before - first) - begin - at::arange(old, begin.options());
+    ring = apply_rotary(ring, back, *rule_.rotary);
+  }
+  const Tensor added =
+      heads_of(in.plain_k.narrow(1, std::max<int64_t>(0, first - call.before), count - old), part.heads);
+  const Tensor& places = state.at(part.name("places"));
+  const Tensor token = at::tensor(call.position, places.options()).view({-1, 1, 1}) - (call.before - first) +
+                       at::arange(count, places.options()).view({1, -1, 1});
+  const auto behind = [&](const char* what, const Tensor& x) { return at::cat({state.at(part.name(what)), x}, 1); };
+  return {at::cat({keys, ring, added.to(keys.scalar_type())}, 1),
+          behind("values", leaving(all.v)),
+          behind("scores", leaving(scores)),
+          behind("places", token.expand({-1, -1, keys.size(2)})),
+          keys.size(1),
+          first};
 }
 
-void SparseCache::judge(const Part& part, const JoinedKeys& all, const Tensor& scores, const Rows& rows,
-                        SequenceState& state) const {
-  std::map<int64_t, std::vector<int64_t>> alike;  // rows by their position
-  for (size_t row = 0; row < rows.position.size(); ++row) {
-    const int64_t position = rows.position[row];
-    if (position % rule_.chunk == 0 && rule_.judged(position) > rule_.judged(position - 1)) {
-      alike[position].push_back(static_cast<int64_t>(row));
-    }
+PairsRead SparseCache::read_set(const Part& part, const Tensor& far_q, const Tensor& k, const Tensor& v,
+                                const std::vector<int64_t>& counts) const {
+  const int64_t places = k.size(1), repeat = far_q.size(2) / static_cast<int64_t>(rule_.most.size());
+  if (places == 0) return nothing(far_q, v);
+  std::vector<int64_t> first;
+  for (const int64_t count : counts) first.push_back(places - count);
+  WindowAttentionOptions options = rule_.scores;
+  options.causal = false;
+  options.first_key = first_keys(first, far_q);
+  if (part.heads.size() == rule_.most.size()) return attend(far_q, k.to(far_q.scalar_type()), v, options);
+  std::vector<int64_t> heads;
+  for (const int64_t head : part.heads) {
+    for (int64_t i = 0; i < repeat; ++i) heads.push_back(head * repeat + i);
   }
-  for (const auto& [position, numbers] : alike) {
-    Candidates pairs = candidates(part, all, scores, rows, numbers, state);
-    pairs.keep(part.most);
-    const auto put = [&](const char* what, const Tensor& some) {
-      Tensor& cache = state.at(part.name(what));
-      if (numbers.size() == rows.position.size()) {
-        cache = some;
-        return;
-      }
-      const int64_t places = std::max(some.size(1), cache.size(1));
-      const Tensor chosen = at::tensor(numbers, at::kLong).to(cache.device());
-      cache = right_aligned(cache, places).index_copy(0, chosen, right_aligned(some, places));
-    };
-    put("keys", pairs.k);
-    put("values", pairs.v);
-    put("scores", pairs.scores);
-    put("places", pairs.places);
+  const PairsRead some = attend(heads_of(far_q, heads), k.to(far_q.scalar_type()), v, options);
+  const Tensor numbers = at::tensor(heads, at::kLong).to(far_q.device());
+  const PairsRead none = nothing(far_q, v);
+  return {none.o.index_copy(2, numbers, some.o), none.lse.index_copy(2, numbers, some.lse)};
+}
+
+PairsRead SparseCache::read_part(const Part& part, const Tensor& far_q, const CacheInputs& in, const JoinedKeys& all,
+                                 const Tensor& scores, const CacheCall& call, const Pieces& pieces,
+                                 SequenceState& state) const {
+  std::vector<int64_t> counts;
+  bool moves = false;  // a row to the next chunk
+  for (size_t row = 0; row < call.position.size(); ++row) {
+    counts.push_back(std::min(part.most, rule_.judged(call.position[row])));
+    moves = moves || call.end(row) / rule_.chunk > call.position[row] / rule_.chunk;
   }
+  PairsRead read;
+  if (!pieces.several()) {
+    read = read_set(part, far_q, state.at(part.name("keys")), state.at(part.name("values")), counts);
+  }
+  if (!moves) return read;
+  const CacheCandidates from = candidates(part, in, all, scores, call, state);
+  const CacheSelection selected = select_pairs(from, call, rule_, part.most);
+  if (pieces.several()) {
+    const CacheSets& sets = selected.chunks;
+    read = read_set(part, far_q, keys_of(from, sets), taken(from.v, sets), sets.counts);
+  }
+  const Tensor absent = selected.end.absent().to(from.k.device());
+  const auto put = [&](const char* what, const Tensor& x) {
+    state.at(part.name(what)) = x.masked_fill(x.dim() > 3 ? absent.unsqueeze(3) : absent, 0);
+  };
+  put("keys", keys_of(from, selected.end));
+  put("values", taken(from.v, selected.end));
+  put("scores", taken(from.scores, selected.end));
+  put("places", taken(from.places, selected.end));
+  return read;
 }
 
 ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
   const int64_t tokens = in.q.size(1);
-  if (tokens == 0) return {nothing(in.q, in.v), nothing(in.q, in.v), nothing(in.q, in.v)};
-  Rows rows{numbers_of(state.at(StateLayout::kPosition)), state.at("keys").size(1)};
+  if (tokens == 0 || in.q.size(0) == 0) return {nothing(in.q, in.v), nothing(in.q, in.v), nothing(in.q, in.v)};
+  const CacheCall call{numbers_of(state.at(StateLayout::kPosition)), state.at("keys").size(1), tokens};
   const JoinedKeys all = join_with_ring(state, in.k, in.v, {});
   const Tensor scores = at::cat({state.at("scores"), in.score}, 1);
+  const Pieces pieces(call, rule_.chunk, in.q.options());
   WindowAttentionOptions near = rule_.scores;
   near.window = rule_.window;
   near.first_key = all.first_key;
-  const Tensor far_q = from_chunk(in.plain_q, rows.position);
-  std::vector<PairsRead> waiting, cached;
-  for (int64_t first = 0; first < tokens; first += rows.count) {
-    rows.count = std::min(tokens - first, rows.room(rule_.chunk));
-    const auto part = [&](const Tensor& x) { return x.narrow(1, first, rows.count); };
-    waiting.push_back(read_waiting({part(in.q), {}, {}, {}, {}}, all, rows));
-    cached.push_back(read_cached(part(far_q), state, rows));
-    rows.move_on();
-    for (const Part& each : parts_) judge(each, all, scores, rows, state);
+  ExactRead read{attend(in.q, all.k, all.v, near), read_waiting(in.q, all, call, pieces), {}};
+  const Tensor far_q = pieces.split(from_chunk(in.plain_q, call.position));
+  for (const Part& part : parts_) {
+    const PairsRead some = read_part(part, far_q, in, all, scores, call, pieces, state);
+    if (!read.cached.o.defined()) {
+      read.cached = some;
+    } else {  // each has its own heads, and nothing of the others
+      read.cached = {read.cached.o + some.o, at::maximum(read.cached.lse, some.lse)};
+    }
   }
+  read.cached = pieces.join(read.cached);
   int64_t kept = 0;
-  for (const int64_t position : rows.position) kept = std::max(kept, rule_.unjudged(position));
+  for (size_t row = 0; row < call.position.size(); ++row) kept = std::max(kept, rule_.unjudged(call.end(row)));
   kept = std::min(kept, all.k.size(1));
   state.at("keys") = last_places(all.k, kept);
   state.at("values") = last_places(all.v, kept);
   state.at("scores") = last_places(scores, kept);
-  return {attend(in.q, all.k, all.v, near), join_reads(waiting), join_reads(cached)};
+  return read;
 }
 
 ExactRead join_in_time(const std::vector<ExactRead>& reads) {

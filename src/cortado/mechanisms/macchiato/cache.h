@@ -44,10 +44,15 @@ struct ExactRead {
   PairsRead window, waiting, cached;
 };
 
-// Tokens of a call: q, k rotated [B,T,H,K], [B,T,Hkv,K], plain_q not rotated; v [B,T,Hkv,V], score [B,T,Hkv].
+// Tokens of a call: q, k rotated [B,T,H,K], [B,T,Hkv,K], plain_q, plain_k not rotated; v [B,T,Hkv,V], score [B,T,Hkv].
 struct CacheInputs {
-  Tensor q, plain_q, k, v, score;
+  Tensor q, plain_q, k, plain_k, v, score;
 };
+
+struct CacheCall;
+struct CacheCandidates;
+struct CacheSets;
+class Pieces;
 
 // The caches of a layer: one of [rows,E,heads,·] for all key heads with the same λ. A cached key is rotated by what it lies
 // before the present chunk, and is turned on from chunk to chunk until that is rule.distance: so no angle grows with the
@@ -68,23 +73,23 @@ class SparseCache {
     std::vector<int64_t> heads;
     std::string name(const char* what) const;
   };
-  struct Rows;
-  struct Candidates;
-  PairsRead read_waiting(const CacheInputs& in, const JoinedKeys& all, const Rows& rows) const;
-  PairsRead read_cached(const Tensor& far_q, const SequenceState& state, const Rows& rows) const;
+  PairsRead read_waiting(const Tensor& q, const JoinedKeys& all, const CacheCall& call, const Pieces& pieces) const;
+  // Of far_q in pieces; what the part leaves in the state.
+  PairsRead read_part(const Part& part, const Tensor& far_q, const CacheInputs& in, const JoinedKeys& all,
+                      const Tensor& scores, const CacheCall& call, const Pieces& pieces, SequenceState& state) const;
+  PairsRead read_set(const Part& part, const Tensor& far_q, const Tensor& k, const Tensor& v,
+                     const std::vector<int64_t>& counts) const;
+  CacheCandidates candidates(const Part& part, const CacheInputs& in, const JoinedKeys& all, const Tensor& scores,
+                             const CacheCall& call, const SequenceState& state) const;
   // q of tokens behind these, rotated by what they lie behind the beginning of their chunk.
   Tensor from_chunk(const Tensor& plain_q, const std::vector<int64_t>& position) const;
-  // Cached keys [B,E,h,K] of the pairs `places` [B,E,h] for the chunk that begins with token `first`, which were for the one before.
-  Tensor turn_on(const Tensor& k, const Tensor& places, int64_t first) const;
-  // Of these rows, which have one position: what is in the cache, and what is judged now for the first time.
-  Candidates candidates(const Part& part, const JoinedKeys& all, const Tensor& scores, const Rows& rows,
-                        const std::vector<int64_t>& numbers, const SequenceState& state) const;
-  void judge(const Part& part, const JoinedKeys& all, const Tensor& scores, const Rows& rows,
-             SequenceState& state) const;
+  // x [B,T,h,K] turned by so many tokens, int64 [B,T] on the CPU, back or forth.
+  Tensor turned(const Tensor& x, const Tensor& tokens, bool back) const;
+  Tensor keys_of(const CacheCandidates& from, const CacheSets& sets) const;  // [S,E,h,K]
 
   CacheRule rule_;
   std::vector<Part> parts_;
-  RotaryTable turns_, wide_turns_;  // of 0..C tokens: float32 and float64
+  RotaryTable turns_;  // of the first tokens, float32
 };
 
 // One behind the other in time.

@@ -79,6 +79,53 @@ TEST(SparseCache, AnySplitGivesTheSame) {
   }
 }
 
+// Rows that begin at other places of their chunks, and read over several of them, are as each of them alone.
+TEST(SparseCache, RowsApartAreAsAlone) {
+  const at::NoGradGuard no_grad;
+  const auto mixer = make(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8})");
+  const StateLayout layout = mixer->state_layout();
+  for (const int64_t tokens : {1, 3, 8, 30}) {
+    SCOPED_TRACE(tokens);
+    const Tensor x = some(4, 100);
+    const std::vector<int64_t> begun{0, 5, 48, 61};
+    std::vector<SequenceState> states;
+    std::vector<Tensor> alone, last;
+    for (size_t row = 0; row < begun.size(); ++row) {
+      const auto of = [&](int64_t first, int64_t count) {
+        return x.narrow(0, static_cast<int64_t>(row), 1).narrow(1, first, count);
+      };
+      SequenceState state = mixer->zero_state(1, x.options());
+      if (begun[row] > 0) mixer->forward(of(0, begun[row]), {}, &state);
+      states.push_back(layout.join({state}));
+      alone.push_back(mixer->forward(of(begun[row], tokens), {}, &state));
+      last.push_back(mixer->forward(of(begun[row] + tokens - 1, 1), {}, &state));
+    }
+    SequenceState together = layout.join(states);
+    std::vector<Tensor> given, next;
+    for (size_t row = 0; row < begun.size(); ++row) {
+      given.push_back(x[static_cast<int64_t>(row)].narrow(0, begun[row], tokens));
+      next.push_back(given.back().narrow(0, tokens - 1, 1));
+    }
+    EXPECT_CLOSE(mixer->forward(at::stack(given), {}, &together), at::cat(alone), 1e-11);
+    EXPECT_CLOSE(mixer->forward(at::stack(next), {}, &together), at::cat(last), 1e-11);
+  }
+}
+
+// Pairs from further away than the angles that are prepared, and than others: with and without a limit.
+TEST(SparseCache, OldPairsAreTurnedByWhatTheyLieBefore) {
+  const at::NoGradGuard no_grad;
+  for (const char* distance : {"40", "1000000"}) {
+    const auto mixer = make(concat(R"({"window": 5, "cache": 6, "chunk": 64, "distance": )", distance, "}"));
+    const Tensor x = some(1, 1300), whole = mixer->forward(x, {}, nullptr);
+    SequenceState state = mixer->zero_state(1, x.options());
+    std::vector<Tensor> parts;
+    for (const int64_t count : {100, 28, 1000, 1, 171}) {
+      parts.push_back(mixer->forward(x.narrow(1, state.at("position")[0].item<int64_t>(), count), {}, &state));
+    }
+    EXPECT_CLOSE(at::cat(parts, 1), whole, 1e-10);
+  }
+}
+
 // What is unlike all that the latents have seen stays.
 TEST(SparseCache, KeepsWhatTheLatentsWouldAnswerWrongly) {
   const at::NoGradGuard no_grad;

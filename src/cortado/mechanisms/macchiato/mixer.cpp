@@ -333,7 +333,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   ExactRead read_cached(const Projected& p, SequenceState& state) const {
     const LatteState start{state.at("latte_state"), state.at("latte_normalizer"), state.at("latte_maximum")};
     const Tensor score = p.score.defined() ? p.score : surprise(p.query_logits, p.key_logits, p.v, start);
-    return cache_->read({p.window_q, p.plain_q, p.window_k, p.v, score}, state);
+    return cache_->read({p.window_q, p.plain_q, p.window_k, p.plain_k, p.v, score}, state);
   }
 
   ExactRead read_packed(const Projected& p, SequenceState& state, const Tensor& cu_seqlens) const {
