@@ -7,7 +7,8 @@ DEMO_STEPS ?= 600
 # Characters of the text's end, of which it has not seen the last 111,540.
 DEMO_HELD_OUT ?= 111540
 SMOLLM2 ?= build/smollm2
-LOLA_TOKENS ?= 150000
+DEMO_MEMORY ?= build/demo-memory
+MEMORY_TOKENS ?= 32000
 PORT ?= 8080
 # More options of `cortado serve`.
 SERVE ?=
@@ -29,11 +30,11 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-lola test test-all check test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-memory test test-all check test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
-	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, LOLA_TOKENS=N, PORT=N, SERVE=OPTIONS"
+	@echo "variables: PYTHON_TORCH=PYTHON (use its torch), PRESET=release|debug|asan, JOBS=N, PREFIX=DIR, DEMO_STEPS=N, MEMORY_TOKENS=N, PORT=N, SERVE=OPTIONS"
 
 setup: ## system packages (as root), the Python environment and the sources of requirements-sources.txt
 	@scripts/setup.sh $(VENV) $(PYTHON_TORCH)
@@ -75,8 +76,8 @@ serve-smollm2: program $(VENV)/model.stamp ## serve SmolLM2-135M-Instruct, out o
 	@[ -e $(SMOLLM2)/config.json ] || $(BUILD)/bin/cortado import "$$($(PYTHON) scripts/smollm2.py)" --out $(SMOLLM2)
 	$(BUILD)/bin/cortado serve $(SMOLLM2) --weights int8 --temperature 0.2 --top-p 0.9 --port $(PORT) $(SERVE)
 
-demo-lola: program $(VENV)/model.stamp ## convert SmolLM2 to linear time and ask it for a needle
-	@scripts/demo_lola.sh $(BUILD)/bin/cortado $(PYTHON) build/demo-lola $(LOLA_TOKENS)
+demo-memory: program $(VENV)/model.stamp ## convert SmolLM2 to linear time, and ask it for a number in 32,000 tokens
+	@scripts/demo_memory.sh $(BUILD)/bin/cortado $(PYTHON) $(SMOLLM2) $(DEMO_MEMORY) $(MEMORY_TOKENS)
 
 # What the parity tests compare with.
 $(VENV)/test.stamp: requirements-test.txt system-packages-test.txt $(VENV)/model.stamp | setup

@@ -85,7 +85,7 @@ TEST(Lola, WithoutACacheIsLolcats) {
 TEST(Lola, AnySplitOfRepeatedTokensGivesTheSame) {
   const at::NoGradGuard no_grad;
   at::manual_seed(11);
-  for (const char* score : {"error", "squared", "absolute", "ratio"}) {
+  for (const char* score : {"error", "leave_one_out", "squared", "absolute", "ratio"}) {
     for (const auto type : {at::kFloat, at::kDouble}) {
       for (const bool rotary : {true, false}) {
         SCOPED_TRACE(concat(score, " ", type, rotary ? " rotary" : ""));
@@ -216,7 +216,8 @@ TEST(Lola, StartsAndIsCalledLikeLolcats) {
 
 TEST(Lola, SaysWhatDoesNotFit) {
   EXPECT_EQ(testing::error_of([] { value_of(lola_scores(), "best", "[lola] score"); }),
-            "[lola] score must be \"error\", \"squared\", \"absolute\", \"ratio\" or \"recent\", got \"best\"");
+            "[lola] score must be \"error\", \"leave_one_out\", \"squared\", \"absolute\", \"ratio\" or \"recent\", "
+            "got \"best\"");
   EXPECT_THROW(make(R"({"mixer": "lola", "chunk": 0})"), InputError);
   EXPECT_THROW(make(R"({"mixer": "lola", "cache": -1})"), InputError);
   EXPECT_THROW(make(R"({"mixer": "lola", "token_window": 0})"), InputError);

@@ -19,7 +19,17 @@ Tensor together(const Tensor& cached, const Tensor& leaving) {
   return cached.defined() ? at::cat({cached, leaving}, 1) : Tensor();
 }
 
-// [B,E,H] the candidates from the highest score to the lowest, by the rule's score. `phi`: looked at for kError only.
+// What the state answers with all other candidates in it; nothing where they all weigh less than rounding does. features
+// [B,H,E,F].
+Tensor with_others(const Tensor& answer, const Tensor& features, const Tensor& v) {
+  const Tensor values = with_ones(v, answer.scalar_type()).transpose(1, 2);
+  const Tensor all = answer + at::matmul(features, at::matmul(features.transpose(2, 3), values));
+  const Tensor others = all - features.square().sum(-1, true) * values;
+  const Tensor least = least_share(answer.scalar_type()) * all.narrow(3, v.size(3), 1).abs();
+  return others.masked_fill(others.narrow(3, v.size(3), 1).abs() <= least, 0);
+}
+
+// [B,E,H] the candidates from the highest score to the lowest, by the rule's score. `phi`: looked at by those of the state only.
 Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const Tensor& sums, LolaScore score) {
   const int64_t candidates = v.size(1), values = v.size(3);
   if (score == LolaScore::kRecent) {
@@ -28,8 +38,10 @@ Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const 
         .expand({v.size(0), candidates, v.size(2)});
   }
   const double tie = score_tie(sums.scalar_type());
-  if (score == LolaScore::kError) {
-    const Tensor answer = at::matmul(phi.transpose(1, 2), sums);  // [B,H,E,V+1]
+  if (scored_by_state(score)) {
+    const Tensor features = phi.transpose(1, 2);
+    Tensor answer = at::matmul(features, sums);  // [B,H,E,V+1]
+    if (score == LolaScore::kLeaveOneOut) answer = with_others(answer, features, v);
     const Tensor wrong = divide_or_zero(answer.narrow(3, 0, values), answer.narrow(3, values, 1)) - v.transpose(1, 2);
     return in_order(wrong.norm(2, -1).transpose(1, 2), v.norm(2, -1).nan_to_num(0, 0).amax(1, true) * tie, tie);
   }
@@ -38,8 +50,8 @@ Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const 
 
 LolaCache evict_composed(const LolaPairs& all, const Tensor& sums, const LolaRule& rule, const LolaFeatures& phi_k) {
   const auto features = [&](const Tensor& k) { return phi_k(k).to(sums.scalar_type()); };
-  const bool by_error = rule.score == LolaScore::kError;
-  const Tensor v = all.v.to(sums.scalar_type()), phi = by_error ? features(all.k) : Tensor();
+  const bool by_state = scored_by_state(rule.score);
+  const Tensor v = all.v.to(sums.scalar_type()), phi = by_state ? features(all.k) : Tensor();
   const int64_t candidates = v.size(1);
   Tensor order;
   {
@@ -48,7 +60,7 @@ LolaCache evict_composed(const LolaPairs& all, const Tensor& sums, const LolaRul
   }
   const Tensor stay = by_age(order, 0, rule.cache), go = by_age(order, rule.cache, candidates - rule.cache);
   const Tensor gone = with_ones(gather_pairs(v, go), sums.scalar_type());
-  const Tensor gone_phi = by_error ? gather_pairs(phi, go) : features(gather_pairs(all.k, go));
+  const Tensor gone_phi = by_state ? gather_pairs(phi, go) : features(gather_pairs(all.k, go));
   const Tensor added = at::matmul(gone_phi.permute({0, 2, 3, 1}), gone.transpose(1, 2));
   return {{gather_pairs(all.k, stay), gather_pairs(all.v, stay), gather_pairs(all.scores, stay)}, sums + added};
 }

@@ -36,11 +36,12 @@ class LolaMixer : public FeatureMixer {
     const double reach = std::min<double>(tokens, window + static_cast<double>(rule_.cache));
     const auto features = static_cast<double>(phi_k_->width()), width = static_cast<double>(projections_.width());
     // A chunk's end scores λ + C candidates, by φ_k of all of them, and moves C into the state; with token_window every
-    // token λ + 1, and moves one.
+    // token λ + 1, and moves one. With the others in the state, all are added up first.
     const double leaving = rule_.token_window ? 1.0 : chunk;
-    const double scored = rule_.score == LolaScore::kError ? 1.0 + static_cast<double>(rule_.cache) / leaving : 0.0;
+    const double scored = scored_by_state(rule_.score) ? 1.0 + static_cast<double>(rule_.cache) / leaving : 0.0;
+    const double passes = rule_.score == LolaScore::kLeaveOneOut ? 3 : 1;
     return weight_flops() + phi_k_->flops_per_token() * std::max(0.0, scored - 1) +
-           width * (4 * reach + 2 * features * (2 + scored));
+           width * (4 * reach + 2 * features * (2 + passes * scored));
   }
 
   std::vector<std::string> memories() const override { return {"window", "cache", "state"}; }

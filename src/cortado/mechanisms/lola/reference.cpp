@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -31,13 +32,19 @@ struct Head {
 
   double score(int64_t i) const {
     if (rule.score == LolaScore::kRecent) return static_cast<double>(i);
-    if (rule.score != LolaScore::kError) return query_score[i];
+    if (scored_by_queries(rule.score)) return query_score[i];
     const at::NoGradGuard no_grad;
+    std::vector<int64_t> held = state;
+    if (rule.score == LolaScore::kLeaveOneOut) {
+      std::copy_if(cache.begin(), cache.end(), std::back_inserter(held), [&](int64_t other) { return other != i; });
+    }
     Tensor wrong = -v[i];
-    if (!state.empty()) {
-      const Tensor weights = at::matmul(take(phi_k, state), phi_k[i]);
+    if (!held.empty()) {
+      const Tensor weights = at::matmul(take(phi_k, held), phi_k[i]);
       const Tensor total = weights.sum();
-      if (total.item<double>() != 0) wrong = at::matmul(weights, take(v, state)) / total - v[i];
+      const double own = rule.score == LolaScore::kLeaveOneOut ? phi_k[i].square().sum().item<double>() : 0;
+      const double least = own == 0 ? 0 : least_share(v.scalar_type()) * (own + total.item<double>());
+      if (std::abs(total.item<double>()) > least) wrong = at::matmul(weights, take(v, held)) / total - v[i];
     }
     return wrong.norm().item<double>();
   }
@@ -46,7 +53,7 @@ struct Head {
   double near(const RankedPairs& ranked) const {
     double longest = 0;
     for (const auto& [score, i] : ranked) longest = std::max(longest, v[i].norm().item<double>());
-    return rule.score == LolaScore::kError ? score_tie(v.scalar_type()) * longest : 0;
+    return scored_by_state(rule.score) ? score_tie(v.scalar_type()) * longest : 0;
   }
 
   // `leaving` joins the cache; what is too much there, the lowest scores, joins the linear state. All scores are those

