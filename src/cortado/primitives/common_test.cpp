@@ -48,6 +48,7 @@ TEST(Common, BoundsOfPackedSequences) {
   };
   EXPECT_EQ(bounds({1, 5}), "[op] cu_seqlens must start with 0");
   EXPECT_EQ(bounds({0, 3, 2, 5}), "[op] cu_seqlens must ascend, got 3 before 2");
+  EXPECT_EQ(bounds({0, -1, 5}), "[op] cu_seqlens must ascend, got 0 before -1");
   EXPECT_EQ(bounds({0, 3, 4}), "[op] cu_seqlens must end with T = 5, got 4");
   EXPECT_EQ(packed_rows("op", std::nullopt, 7), 7);
   EXPECT_EQ(packed_rows("op", at::tensor({0, 2, 5}), 1), 2);

@@ -134,8 +134,7 @@ void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair)
       return std::min(most, rule.judged(tokens));
     };
     const auto heads = static_cast<int64_t>(part.heads.size());
-    layout.scan_ring(part.name("keys"), {heads, pair[1]}, cached, {});  // float32: they are turned again and again
-    layout.ring(part.name("values"), {heads, pair[1]}, cached);
+    for (const char* what : {"keys", "values"}) layout.ring(part.name(what), {heads, pair[1]}, cached);
     for (const char* what : {"scores", "places"}) layout.scan_ring(part.name(what), {heads}, cached, {});
   }
 }

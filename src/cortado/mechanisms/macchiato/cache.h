@@ -56,7 +56,7 @@ class Pieces;
 
 // The caches of a layer: one of [rows,E,heads,·] for all key heads with the same λ. A cached key is rotated by what it lies
 // before the present chunk, and is turned on from chunk to chunk until that is rule.distance: so no angle grows with the
-// text; the keys are float32, so that these turns round nothing away.
+// text, and a key is rounded by distance / C turns at most.
 class SparseCache {
  public:
   SparseCache(CacheRule rule, int64_t head_dim);

@@ -127,6 +127,17 @@ TEST(Macchiato, LimitsAreItsParts) {
   EXPECT_CLOSE(with_logit(-1e4), latte(in.query_logits.narrow(3, 1, 4), in.key_logits, in.v).o, 1e-12);
 }
 
+// R-SWA carries a window and a recurrence, and nothing of latents.
+TEST(Macchiato, WithoutLatentsThereIsNoStateOfThem) {
+  MixerContext context;
+  context.dim = 24;
+  context.heads = 4;
+  const auto mixer = make_mixer(parse_json(R"({"mixer": "macchiato", "latents": 0})", "t"), context, "t");
+  const SequenceState state = mixer->zero_state(1, at::kFloat);
+  for (const auto& [name, tensor] : state.tensors())
+    EXPECT_GT(tensor.numel() + (name == "keys" || name == "values"), 0);
+}
+
 TEST(Macchiato, RefusesWhatDoesNotFit) {
   const Inputs in = make_inputs(1, 4, 2, 3, 4, 5);
   MacchiatoOptions options;
