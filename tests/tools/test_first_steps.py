@@ -36,7 +36,8 @@ def fixture_make(root, build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
     done = [word for name in ("configure", "program", ".venv/model.stamp") for word in ("-o", name)]
     variables = {"BUILD": build, "DEMO": folder / "demo", "SMOLLM2": folder / "smollm2", "PYTHON": sys.executable, "PORT": 0,
-                 "DEMO_STEPS": 2, "DEMO_HELD_OUT": 2000, "SERVE": "--max-answer 40"}  # fmt: skip
+                 "DEMO_STEPS": 2, "DEMO_HELD_OUT": 2000, "SERVE": "--max-answer 40", "DEMO_MEMORY": folder / "memory",
+                 "MEMORY_TOKENS": 700}  # fmt: skip
     words = ["make", "-C", str(root), "--no-print-directory", *done, *(f"{name}={value}" for name, value in variables.items())]
     return lambda target: [*words, target]
 
@@ -172,3 +173,14 @@ def test_the_program_is_where_the_readme_says(demo, parts, root, build, make):
     text = text.replace("$PWD/build/release", str(build)).replace("build/demo", folder).replace("200", "20")
     done = subprocess.run(["bash", "-ec", text], capture_output=True, text=True, cwd=root, timeout=120, check=False)
     assert done.returncode == 0 and done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_the_memory_demo_finds_its_number(make):
+    """In a short text: with the cache as with softmax, at a state that does not grow."""
+    done = subprocess.run(make("demo-memory"), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = re.findall(r"^(\w[\w, ]+?) +([\d.,]+) MiB +[\d.]+  (yes|no) ", done.stdout, re.M)
+    assert [row[0] for row in rows] == ["window, latents and cache", "window and latents", "softmax"], done.stdout
+    assert [row[2] for row in rows][::2] == ["yes", "yes"]
+    assert float(rows[0][1]) < 20
