@@ -29,19 +29,18 @@ else
 fi
 
 title "Its softmax layers become a window, latents, and a cache of 256 pairs a key head; what they learned is in the repository"
-run linearize "$model" --from data/smollm2/macchiato.safetensors --out "$folder/run" --overwrite
+run linearize "$model" --from data/smollm2/macchiato-cache.safetensors --out "$folder/run" --overwrite
 
 title "What it then holds of a text, however long"
 run describe "$folder/run" | tail -n 9
 
-title "A number in $tokens tokens of Shakespeare"
+title "A seven-digit number somewhere in $tokens tokens of noise (RULER's S-NIAH-1)"
 rm -f "$answers"
 ask() {
   label=$1
   shift
-  printf '$ %s eval niah %s --weights int8 --tasks single_2 --haystack data/tinyshakespeare.txt --lengths %s --samples 1\n' "$cortado" "$*" "$tokens"
-  "$cortado" eval niah "$@" --label "$label" --weights int8 --tasks single_2 --haystack data/tinyshakespeare.txt --lengths "$tokens" --samples 1 --batch 1 \
-    --out "$answers" >/dev/null
+  printf '$ %s eval niah %s --weights int8 --lengths %s --samples 1\n' "$cortado" "$*" "$tokens"
+  "$cortado" eval niah "$@" --label "$label" --weights int8 --tasks single_1 --lengths "$tokens" --samples 1 --batch 1 --out "$answers" >/dev/null
 }
 ask "window, latents and cache" "$folder/run"
 ask "window and latents" "$folder/run" --memory macchiato --cache 0
