@@ -23,7 +23,7 @@ ask() {
   label=$1
   shift
   common=(--label "$label" --weights int8 --lengths "$length")
-  "$cortado" eval ppl "$@" "${common[@]}" --no-bos --data "$text" --tokens 16384 --out "$results/ppl.jsonl" >/dev/null
+  "$cortado" eval ppl "$@" "${common[@]}" --no-bos --data "$text" --tokens 8192 --out "$results/ppl.jsonl" >/dev/null
   "$cortado" eval niah "$@" "${common[@]}" --tasks single_2 --haystack "$haystack" --samples "$samples" --out "$results/niah.jsonl" >/dev/null
 }
 

@@ -46,7 +46,7 @@ def test_describe_counts_pairs(cortado, linearized):
         (("--cache", 4), "[memory] --cache goes with --memory"),
         (("--memory", "softmax", "--cache", 4), "[memory] softmax has no cache"),
         (("--memory", "lolcats", "--chunk", 4), "[memory] lolcats has no chunk"),
-        (("--memory", "lola", "--chunk", 0), 'key "chunk": expected an integer'),
+        (("--memory", "lola", "--chunk", 0), "--chunk: Value 0 not in range 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(cortado, linearized, arguments, message):

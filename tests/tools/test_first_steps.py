@@ -177,10 +177,10 @@ def test_the_program_is_where_the_readme_says(demo, parts, root, build, make):
 
 @pytest.mark.slow
 def test_the_memory_demo_finds_its_number(make):
-    """In a short text: with the cache as with softmax, at a state that does not grow."""
+    """In a short text: with the cache as with softmax, at less memory."""
     done = subprocess.run(make("demo-memory"), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^(\w[\w, ]+?) +([\d.,]+) MiB +[\d.]+  (yes|no) ", done.stdout, re.M)
     assert [row[0] for row in rows] == ["window, latents and cache", "window and latents", "softmax"], done.stdout
     assert [row[2] for row in rows][::2] == ["yes", "yes"]
-    assert float(rows[0][1]) < 20
+    assert float(rows[0][1]) < 22 < float(rows[2][1])
