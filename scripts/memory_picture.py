@@ -38,8 +38,8 @@ def draw(found, path):
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "memory"  # the same file each time
-    from matplotlib import pyplot
+    matplotlib.rcParams.update({"svg.hashsalt": "memory", "svg.fonttype": "none"})  # the same file each time, and a small one
+    from matplotlib import pyplot, ticker
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     families = {}
@@ -52,7 +52,11 @@ def draw(found, path):
     for axes, title in ((left, "perplexity"), (right, "needles found, %")):
         axes.set(xscale="log", xlabel="bytes of one sequence, MiB", ylabel=title)
         axes.grid(alpha=0.3)
-    left.set_yscale("log")
+        axes.set_xticks([5, 10, 20, 50, 100, 200])
+    left.set(yscale="log", yticks=[20, 25, 30, 40, 60])
+    for axis in (left.xaxis, left.yaxis, right.xaxis):
+        axis.set_major_formatter(ticker.ScalarFormatter())
+        axis.set_minor_locator(ticker.NullLocator())
     right.legend(frameon=False)
     figure.savefig(path, metadata={"Date": None})
 
