@@ -25,7 +25,7 @@ Tensor with_others(const Tensor& answer, const Tensor& features, const Tensor& v
   const Tensor values = with_ones(v, answer.scalar_type()).transpose(1, 2);
   const Tensor all = answer + at::matmul(features, at::matmul(features.transpose(2, 3), values));
   const Tensor others = all - features.square().sum(-1, true) * values;
-  const Tensor least = least_share(answer.scalar_type()) * all.narrow(3, v.size(3), 1).abs();
+  const Tensor least = score_tie(answer.scalar_type()) * all.narrow(3, v.size(3), 1).abs();
   return others.masked_fill(others.narrow(3, v.size(3), 1).abs() <= least, 0);
 }
 

@@ -43,7 +43,7 @@ struct Head {
       const Tensor weights = at::matmul(take(phi_k, held), phi_k[i]);
       const Tensor total = weights.sum();
       const double own = rule.score == LolaScore::kLeaveOneOut ? phi_k[i].square().sum().item<double>() : 0;
-      const double least = own == 0 ? 0 : least_share(v.scalar_type()) * (own + total.item<double>());
+      const double least = own == 0 ? 0 : score_tie(v.scalar_type()) * (own + total.item<double>());
       if (std::abs(total.item<double>()) > least) wrong = at::matmul(weights, take(v, held)) / total - v[i];
     }
     return wrong.norm().item<double>();

@@ -12,7 +12,7 @@ namespace cortado {
 // By what a pair's place in the sparse cache is decided: the pairs with the highest score stay (LoLA §3 and Table 4).
 enum class LolaScore {
   kError,        // ‖φ(k)ᵀH / φ(k)ᵀs - v‖: what the linear state would answer wrongly (eq. 9)
-  kLeaveOneOut,  // the same with all other candidates in the state
+  kLeaveOneOut,  // the same with all other candidates in the state; what rounding moves (score_tie) is nothing
   kSquared,      // Σ_t (e^{s_t} - φ(q_t)·φ(k))² over the queries that saw the pair in the window (eq. 19)
   kAbsolute,     // the same with |.|
   kRatio,        // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
@@ -29,9 +29,6 @@ inline const Words<LolaScore>& lola_scores() {
 inline bool scored_by_state(LolaScore score) { return score == LolaScore::kError || score == LolaScore::kLeaveOneOut; }
 // Whether it is made while the pair is in the window, by the queries there, and is kept with it.
 inline bool scored_by_queries(LolaScore score) { return !scored_by_state(score) && score != LolaScore::kRecent; }
-
-// A state whose share in the sum of a pair's weights, the pair's own among them, is below this holds nothing for it.
-inline double least_share(at::ScalarType type) { return type == at::kDouble ? 1e-12 : 1e-5; }
 
 struct LolaRule {
   int64_t chunk = 64;  // C: pairs leave the window C at a time

@@ -59,14 +59,13 @@ class Pieces {
       : tokens_(call.tokens), rows_(static_cast<int64_t>(call.position.size())), chunk_(chunk) {
     bool whole = true;
     for (size_t row = 0; row < call.position.size(); ++row) {
-      const int64_t first = call.position[row] / chunk, last = (call.end(row) - 1) / chunk;
-      several_ = several_ || last > first;
+      several_ = several_ || call.chunks(row, chunk) > 1;
       whole = whole && call.position[row] % chunk == 0 && call.tokens % chunk == 0;
     }
     if (!several_) return;
     std::vector<int64_t> from;
     for (size_t row = 0; row < call.position.size(); ++row) {
-      const int64_t first = call.position[row] / chunk * chunk;
+      const int64_t first = call.first_chunk(row, chunk);
       const int64_t before = static_cast<int64_t>(chunks_.size()) * chunk + call.position[row] - first;
       for (int64_t begin = first; begin < call.end(row); begin += chunk) {
         chunks_.push_back(begin);

@@ -84,7 +84,7 @@ class Selecting {
   CacheSelection run() {
     int64_t chunks = 0, most_in_chunk = 0, most_at_end = 0;
     for (size_t row = 0; row < call_.position.size(); ++row) {
-      chunks += (call_.end(row) - 1) / rule_.chunk - call_.position[row] / rule_.chunk + 1;
+      chunks += call_.chunks(row, rule_.chunk);
       most_in_chunk = std::max(most_in_chunk, count_at(call_.end(row) - 1));
       most_at_end = std::max(most_at_end, count_at(call_.end(row)));
     }
@@ -98,7 +98,7 @@ class Selecting {
           if (first + rule_.chunk > call_.end(row)) write(found.end, row, row, head, first, held);
         });
       }
-      chunk += static_cast<size_t>((call_.end(row) - 1) / rule_.chunk - call_.position[row] / rule_.chunk + 1);
+      chunk += static_cast<size_t>(call_.chunks(row, rule_.chunk));
     }
     return found;
   }
@@ -106,7 +106,6 @@ class Selecting {
  private:
   static Tensor on_cpu(const Tensor& x) { return x.to(at::kCPU, at::kDouble).contiguous(); }
   int64_t count_at(int64_t token) const { return std::min(most_, rule_.judged(token)); }
-  int64_t first_chunk(size_t row) const { return call_.position[row] / rule_.chunk * rule_.chunk; }
 
   Candidate candidate(size_t row, int64_t head, int64_t number, int64_t token) const {
     const int64_t pair = (static_cast<int64_t>(row) * numbers_ + number) * heads_ + head;
@@ -117,7 +116,8 @@ class Selecting {
   template <typename See>
   void for_each_chunk(size_t row, int64_t head, const See& see) const {
     Competition competition(most_, tie_);
-    const int64_t position = call_.position[row], begin = first_chunk(row), held = count_at(position);
+    const int64_t position = call_.position[row], begin = call_.first_chunk(row, rule_.chunk),
+                  held = count_at(position);
     for (int64_t number = candidates_.cached - held; number < candidates_.cached; ++number) {
       Candidate old = candidate(row, head, number, 0);
       old.token = static_cast<int64_t>(places_.const_data_ptr<double>()[old.pair]);
@@ -145,7 +145,8 @@ class Selecting {
       const Candidate& each = held[static_cast<size_t>(n)];
       const bool old = each.pair / heads_ % numbers_ < candidates_.cached;
       pairs[n * heads_] = each.pair;
-      turns[n * heads_] = rule_.before(each.token, first) - (old ? rule_.before(each.token, first_chunk(row)) : 0);
+      turns[n * heads_] =
+          rule_.before(each.token, first) - (old ? rule_.before(each.token, call_.first_chunk(row, rule_.chunk)) : 0);
     }
     sets.counts[set] = count;
   }

@@ -13,6 +13,9 @@ struct CacheCall {
   int64_t before = 0, tokens = 0;
 
   int64_t end(size_t row) const { return position[row] + tokens; }
+  // The chunks of C that a row has tokens of: the first token of the first, and how many they are.
+  int64_t first_chunk(size_t row, int64_t chunk) const { return position[row] / chunk * chunk; }
+  int64_t chunks(size_t row, int64_t chunk) const { return (end(row) - 1) / chunk - position[row] / chunk + 1; }
   // Of a row's token, also of one before the call.
   int64_t place(size_t row, int64_t token) const { return before + token - position[row]; }
 };
