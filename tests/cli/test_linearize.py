@@ -61,6 +61,7 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
         (("--resume",), {}, "goes on as it was: leave"),
         ((), {"lora_tokens": 64, "lora_targets": "q_proj"}, 'no linear map "q_proj"; it has '),
         ((), {"lora_rank": 2}, "[--lora-rank] needs --lora-tokens"),
+        ((), {"bptt": 8}, "[--bptt] needs --cross-entropy-tokens or --lora-tokens"),
         ((), {"tokens": 0, "lora_tokens": 64, "learning_rate": 1}, "[--learning-rate] needs --tokens"),
         ((), {"stop_at": 0}, "--stop-at"),
     ],
@@ -80,7 +81,7 @@ def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
     method = ("--method", "macchiato", "--window", 4, "--latents", 8, "--tokens", 64, "--evaluation-chunks", 1)
     assert cortado("linearize", softmax, *small, *method, "--out", tmp_path / "plain").returncode == 0
     learned, cached = tmp_path / "plain/learned.safetensors", tmp_path / "cached"
-    cache = ("--cache", 4, "--chunk", 4, "--distance", 12, "--cache-tokens", 256)
+    cache = ("--cache", 4, "--chunk", 4, "--distance", 12, "--fading", 0.5, "--cache-tokens", 256)
     done = cortado("linearize", softmax, *small, "--from", learned, *cache, "--out", cached)
     assert done.returncode == 0, done.stderr
     assert "key heads explains" in done.stdout and "stage" not in done.stdout
@@ -97,6 +98,7 @@ def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
     for flags, message in (
         (("--from", learned, "--latents", 4, "--tokens", 64), "leave --latents out"),
         (("--from", learned, "--distance", 4, "--tokens", 64), "[--distance] needs --cache"),
+        (("--from", learned, "--fading", 0.5, "--tokens", 64), "[--fading] needs --cache"),
         (("--from", cached / "learned.safetensors", "--cache-tokens", 9, "--tokens", 64), "the score is in the file of --from already"),
         ((*method, "--chunk", 4), "[--chunk] needs --cache"),
     ):
@@ -108,7 +110,7 @@ def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
 @pytest.mark.parametrize("method", ["lolcats", pytest.param("macchiato", marks=pytest.mark.mechanism("macchiato"))])
 def test_every_stage_in_every_type(linearize, tmp_path, method, dtype):
     out = tmp_path / method
-    stages = {"tokens": 256, "lora_tokens": 256, "lora_rank": 2} | ({"cross_entropy_tokens": 256} if method == "macchiato" else {})
+    stages = {"tokens": 256, "lora_tokens": 256, "lora_rank": 2, "bptt": 20} | ({"cross_entropy_tokens": 256} if method == "macchiato" else {})
     done = linearize(out, method=method, window=5, dtype=dtype, **stages)
     assert done.returncode == 0, done.stderr
     reports = json.loads((out / "report.json").read_text())["stages"]

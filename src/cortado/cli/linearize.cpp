@@ -120,6 +120,7 @@ void check_stages(const LinearizeCommand& command) {
   };
   check(plan.transfer.tokens, "--tokens", {"--learning-rate", "--weights"});
   check(plan.cross_entropy.tokens, "--cross-entropy-tokens", {"--cross-entropy-rate"});
+  check(plan.cross_entropy.tokens + plan.lora.tokens, "--cross-entropy-tokens or --lora-tokens", {"--bptt"});
   check(plan.lora.tokens, "--lora-tokens", {"--lora-rank", "--lora-alpha", "--lora-targets", "--lora-rate"});
 }
 
@@ -172,7 +173,13 @@ void complete_plan(LinearizeCommand& command) {
   choose_conversion(command);
   check_method(command);
   const SoftmaxSubstitute& method = *chosen_method(command).substitute;
-  if (!plan.conversion.with_cache()) refuse(command, {"--cache-tokens", "--chunk", "--distance"}, "needs --cache");
+  if (!plan.conversion.with_cache()) {
+    std::set<std::string> of_caches{"--cache-tokens"};
+    for (const MechanismOption& option : method.options) {
+      if (option.needs == "cache") of_caches.insert(flag_of(option.name));
+    }
+    refuse(command, of_caches, "needs --cache");
+  }
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   check_stages(command);
   plan.transfer.learning_rate = command.learning_rate.value_or(method.learning_rate);
@@ -319,6 +326,9 @@ void add_later_stages(CLI::App& app, LinearizeCommand& command) {
   tokens("--cross-entropy-tokens", plan.cross_entropy,
          "tokens to train a method's new parameters on, where it has such a stage");
   rate("--cross-entropy-rate", plan.cross_entropy.learning_rate, "AdamW's rate there");
+  app.add_option("--bptt", plan.bptt,
+                 "tokens of a sequence that gradients flow back through; the states are carried on (default: all)")
+      ->check(CLI::PositiveNumber);
   tokens("--lora-tokens", plan.lora, "tokens to train low-rank adapters on, the rest frozen; they are merged");
   rate("--lora-rate", plan.lora.learning_rate, "AdamW's rate there");
   option(app, "--lora-rank", plan.adapters.rank, "of the adapters", CLI::Range(1, 65536), kShown);

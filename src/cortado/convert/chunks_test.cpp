@@ -182,6 +182,43 @@ TEST_F(ConversionTest, AnswersAloneAreLearned) {
   EXPECT_CLOSE(gradient, weight.grad(), 1e-5);
 }
 
+// Read in pieces a sequence has the loss that it has as a whole. The last layer's queries, which no later token sees, have
+// its gradient, too; keys of the first, which the states carry on, have another.
+TEST_F(ConversionTest, PiecesAreTheSequenceWithoutGradientsBetweenThem) {
+  const Tensor tokens = some_tokens(2, 64);
+  Sequences batch{tokens, tokens.roll(-1, 1)};
+  batch.targets.narrow(1, 0, 30).narrow(0, 0, 1).fill_(-1);  // the first piece counts less than others
+  std::vector<std::string> mixers{kGrouped};
+  if (testing::is_registered("macchiato"))
+    mixers.push_back(R"({"mixer": "macchiato", "window": 5, "source": "x", "latents": 8, "cache": 6, "chunk": 4})");
+  for (const std::string& mixer : mixers) {
+    SCOPED_TRACE(mixer);
+    const auto model = open_model(make_run(small_config(mixer.c_str())));
+    const std::string own = model->named_parameters().contains("layers.2.mixer.window_q.weight") ? "window_" : "";
+    const auto learned = [&](int64_t bptt) {
+      const std::string last = concat("layers.2.mixer.", own, "q.weight"), first = "layers.0.mixer.v.weight";
+      Parameters parameters;
+      for (const std::string& name : {last, first}) {
+        parameters.push_back({name, model->named_parameters()[name], Role::kMatrix});
+        Tensor(parameters.back().value).mutable_grad() = Tensor();
+      }
+      NextToken objective(model, parameters, bptt);
+      const double loss = objective.losses(batch, 1).at(0);
+      EXPECT_NEAR(objective.losses(batch, 0).at(0), loss, 1e-5);
+      return std::tuple(loss, parameters[0].value.grad(), parameters[1].value.grad());
+    };
+    const auto [loss, last, first] = learned(0);
+    const auto [same_loss, same_last, same_first] = learned(64);
+    EXPECT_TRUE(same_loss == loss && same_last.equal(last) && same_first.equal(first));
+    for (const int64_t bptt : {1, 24, 60}) {
+      const auto [piece_loss, piece_last, piece_first] = learned(bptt);
+      EXPECT_NEAR(piece_loss, loss, 1e-5) << bptt;
+      EXPECT_CLOSE(piece_last, last, 1e-4) << bptt;
+      EXPECT_GT(testing::relative_error(piece_first, first), 1e-3) << bptt;
+    }
+  }
+}
+
 // Both stages on instructions, stopped and resumed, are the conversion that was not.
 TEST_F(ConversionTest, InstructionsTeachAConversion) {
   Json examples = Json::array();

@@ -62,11 +62,13 @@ std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {
        [context = plan.context](const Model& model) { return std::make_shared<AttentionTransfer>(model, context); },
        narrow},
       {"cross-entropy", plan.cross_entropy,
-       [](const Model& model) { return std::make_shared<NextToken>(model, learned_by_students(*model)); }},
-      {"lora", plan.lora, [adapters = plan.adapters, seed = plan.seed](const Model& model) {
+       [bptt = plan.bptt](const Model& model) {
+         return std::make_shared<NextToken>(model, learned_by_students(*model), bptt);
+       }},
+      {"lora", plan.lora, [adapters = plan.adapters, seed = plan.seed, bptt = plan.bptt](const Model& model) {
          at::manual_seed(RandomStream(static_cast<uint64_t>(seed), "adapters").bits(0));
          attach_lora(*model, adapters);
-         return std::make_shared<NextToken>(model, lora_weights(*model));
+         return std::make_shared<NextToken>(model, lora_weights(*model), bptt);
        }}};
   std::vector<PlannedStage> stages;
   for (const PlannedStage& stage : all) {
@@ -421,6 +423,7 @@ void LinearizePlan::fields(JsonFields& json) {
   json.integer("evaluation_examples", evaluation_examples, 1, kEndless);
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
   json.integer("cache_tokens", cache_tokens, 1, kEndless);
+  json.integer("bptt", bptt, 0, kEndless);
   json.text("dtype", dtype);
   dtype_of(dtype);  // refuses others
   json.choice("weights", weights, {"plain", "int8"});

@@ -27,6 +27,7 @@ struct LinearizePlan {
   int64_t evaluation_examples = 200;  // the first ones of the instructions
   int64_t seed = 1337;
   int64_t cache_tokens = 150'000;  // of text that a cache's score is learned from (convert/cache.h)
+  int64_t bptt = 0;                // tokens that the next token's gradient flows back through; 0: the sequence
   std::string dtype = "float32";   // of the frozen weights while training
   std::string weights = "plain";   // what attention transfer keeps the layers' frozen matrices in: plain, int8
   // Stages of 0 tokens are left out; less than 0: two epochs of the text.

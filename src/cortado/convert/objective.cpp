@@ -80,9 +80,10 @@ std::vector<double> AttentionTransfer::losses(const Sequences& given, double wei
   return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 
-NextToken::NextToken(std::shared_ptr<LanguageModel> model, Parameters learned)
+NextToken::NextToken(std::shared_ptr<LanguageModel> model, Parameters learned, int64_t bptt)
     : model_(std::move(model)),
       learned_(std::move(learned)),
+      bptt_(bptt),
       frozen_type_(model_->named_parameters()["embedding.weight"].scalar_type()) {
   freeze_but(*model_, learned_);
 }
@@ -90,12 +91,24 @@ NextToken::NextToken(std::shared_ptr<LanguageModel> model, Parameters learned)
 std::vector<double> NextToken::losses(const Sequences& given, double weight) {
   const c10::AutoGradMode gradients(weight > 0);
   const Tensor tokens = given.tokens.to(model_->device()), targets = given.targets.to(model_->device());
-  const Tensor loss = [&] {
-    const Autocast autocast(tokens.device(), frozen_type_);  // what learns is float32
-    return model_->loss(tokens, targets);
-  }();
-  if (weight > 0) (loss * weight).backward();
-  return {loss.item<double>()};
+  const int64_t length = tokens.size(1), piece = bptt_ > 0 ? std::min(bptt_, length) : length;
+  const double all = std::max(1.0, terms(given));
+  std::optional<ModelState> state;
+  if (piece < length) state = model_->zero_state(tokens.size(0));
+  double mean = 0;
+  for (int64_t first = 0; first < length; first += piece) {
+    const int64_t count = std::min(piece, length - first);
+    const Sequences part{tokens.narrow(1, first, count), targets.narrow(1, first, count)};
+    const double share = terms(part) / all;
+    const Tensor loss = [&] {
+      const Autocast autocast(tokens.device(), frozen_type_);  // what learns is float32
+      return model_->loss_of(model_->hidden(part.tokens, {}, state ? &*state : nullptr), part.targets);
+    }();
+    if (weight > 0 && share > 0) (loss * (weight * share)).backward();
+    if (state) state = state->detach();
+    mean += share * loss.item<double>();
+  }
+  return {mean};
 }
 
 }  // namespace cortado

@@ -57,10 +57,13 @@ class AttentionTransfer : public Objective {
 };
 
 // The model's own loss: the mean cross-entropy of the targets, in nats.
+//
+// With `bptt` above 0 (truncated backpropagation through time) a sequence is read so many tokens at a time, each piece
+// with the state that those before it left, through which no gradient flows: memory is that of one piece.
 class NextToken : public Objective {
  public:
   // Freezes the model but for `learned`.
-  NextToken(std::shared_ptr<LanguageModel> model, Parameters learned);
+  NextToken(std::shared_ptr<LanguageModel> model, Parameters learned, int64_t bptt = 0);
 
   Parameters learned() const override { return learned_; }
   std::vector<std::string> parts() const override { return {"next token"}; }
@@ -73,6 +76,7 @@ class NextToken : public Objective {
  private:
   std::shared_ptr<LanguageModel> model_;
   Parameters learned_;
+  int64_t bptt_;
   at::ScalarType frozen_type_;
 };
 

@@ -19,6 +19,7 @@ struct MechanismOption {
   bool whole = true;         // no fractions
   Json fallback = nullptr;   // where it is not said; null: what the mechanism takes without the setting
   std::string setting = {};  // the layer's setting, if it has another name
+  std::string needs = {};    // the option without which it says nothing
   bool later = false;        // of a conversion: also of layers that have learned already, which keep their weights
 
   const std::string& key() const { return setting.empty() ? name : setting; }

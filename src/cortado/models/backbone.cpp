@@ -329,6 +329,10 @@ ModelState ModelState::compact() const {
   return transform(*this, position.clone(), [](const SequenceState& layer) { return layer.compact(); });
 }
 
+ModelState ModelState::detach() const {
+  return transform(*this, position, [](const SequenceState& layer) { return layer.detach(); });
+}
+
 ModelState ModelState::index(const Tensor& rows) const {
   return transform(*this, position.index_select(0, rows.to(position.device())),
                    [&](const SequenceState& layer) { return layer.index(rows); });

@@ -35,6 +35,7 @@ struct ModelState {
   int64_t rows() const { return position.size(0); }
   ModelState clone() const;
   ModelState compact() const;
+  ModelState detach() const;  // the same, through which no gradient flows; growing caches get room anew
   ModelState index(const Tensor& rows) const;
   ModelState to(const at::TensorOptions& options) const;
   int64_t bytes() const;

@@ -67,6 +67,10 @@ SequenceState SequenceState::compact() const {
   return transform(*this, [](const Tensor& t) { return t.nbytes() < t.storage().nbytes() / 4 * 3 ? t.clone() : t; });
 }
 
+SequenceState SequenceState::detach() const {
+  return transform(*this, [](const Tensor& t) { return t.detach(); });
+}
+
 SequenceState SequenceState::index(const Tensor& rows) const {
   return transform(*this, [&](const Tensor& t) { return t.index_select(0, rows.to(t.device())); });
 }

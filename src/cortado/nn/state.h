@@ -55,6 +55,7 @@ class SequenceState {
   // The same for keeping it: no spare room, and what is a small part of other memory (the last tokens' keys, of all that
   // were read with them) has its own, so that it holds little more than bytes().
   SequenceState compact() const;
+  SequenceState detach() const;                              // in the same memory, through which no gradient flows
   SequenceState index(const Tensor& rows) const;             // int64 row numbers, repeats allowed
   SequenceState row(int64_t number) const;                   // one of them, in the same memory
   SequenceState to(const at::TensorOptions& options) const;  // device, and type of floating-point tensors

@@ -111,7 +111,7 @@ class Pieces {
 
 std::string SparseCache::Part::name(const char* what) const { return concat("cache_", what, "_", most); }
 
-SparseCache::SparseCache(CacheRule rule, int64_t head_dim) : rule_(std::move(rule)) {
+SparseCache::SparseCache(const CacheRule& rule, int64_t head_dim) : rule_(rule) {
   if (rule_.rotary) {
     constexpr int64_t kPrepared = 1024;
     const int64_t most = std::max(rule_.chunk, std::min(rule_.distance, kPrepared));

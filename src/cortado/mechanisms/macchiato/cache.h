@@ -2,6 +2,7 @@
 // are. One softmax is over the window's pairs, the cache's, and the latents.
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct CacheRule {
   int64_t window = 0;              // w: keys of the window, with the query's own
   int64_t chunk = 64;              // C
   std::vector<int64_t> most = {};  // λ of each key head; of a head with 0 no pair waits either
+  // The part of the λ pairs that are chosen by a score that fades with age; the others last.
+  double fading = 0;
+  bool logarithms = false;  // scores are logarithms of what they stand for
   // With rotary positions: a pair of the cache lies at most so many tokens before the chunk of the query that reads it.
   int64_t distance = 512;
   std::optional<Rotary> rotary = {};
@@ -28,6 +32,14 @@ struct CacheRule {
   // Of `tokens` tokens: pairs that have been judged, and those that have not.
   int64_t judged(int64_t tokens) const { return std::max<int64_t>(0, tokens / chunk * chunk - window + 1); }
   int64_t unjudged(int64_t tokens) const { return tokens - judged(tokens); }
+  // Those of λ pairs that are chosen by their score alone.
+  int64_t lasting(int64_t most) const { return most - static_cast<int64_t>(std::floor(fading * static_cast<double>(most))); }
+  // What a pair is worth is taken to fall as 1 / age, from `distance` on.
+  double faded(double score, int64_t age) const {
+    const auto young = static_cast<double>(std::max<int64_t>(1, distance));
+    const double old = std::max(1.0, static_cast<double>(age) / young);
+    return logarithms ? score - std::log(old) : score / old;
+  }
   // The tokens that the pair lies before the chunk that begins with token `first`.
   int64_t before(int64_t pair, int64_t first) const { return std::min(first - pair, distance); }
   bool empty() const { return most.empty(); }
@@ -59,7 +71,7 @@ class Pieces;
 // text, and a key is rounded by distance / C turns at most.
 class SparseCache {
  public:
-  SparseCache(CacheRule rule, int64_t head_dim);
+  SparseCache(const CacheRule& rule, int64_t head_dim);
 
   const CacheRule& rule() const { return rule_; }
   // "keys" and "values", the pairs that are not judged yet, and their "scores"; and of each cache the pairs' own.

@@ -58,11 +58,11 @@ TEST(SparseCache, WithRoomForAllPairsIsSoftmaxAttention) {
 TEST(SparseCache, AnySplitGivesTheSame) {
   const at::NoGradGuard no_grad;
   for (const auto type : {at::kFloat, at::kDouble}) {
-    const auto mixer = make(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8})");
-    mixer->to(type);
     at::manual_seed(11);
     for (int draw = 0; draw < 12; ++draw) {
       SCOPED_TRACE(concat(type, " ", draw));
+      const auto mixer = make(concat(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "fading": )", draw % 3 * 0.5, "}"));
+      mixer->to(type);
       const int64_t tokens = 80 + at::randint(40, {1}).item<int64_t>();
       const Tensor few = at::randn({1 + draw % 4 * 20, kWidth}, type);
       const Tensor x = few.index_select(0, at::randint(few.size(0), {tokens})).unsqueeze(0);
@@ -155,6 +155,37 @@ TEST(SparseCache, KeepsWhatALearnedScoreLikes) {
   const auto without = make(R"({"window": 4, "source": "x", "score": "learned"})");
   EXPECT_TRUE(without->named_parameters().contains("score_weight"));
   EXPECT_TRUE(without->memories().empty());
+}
+
+// Of equally salient pairs, of which there are more than places, those that fade are the last ones and the others stay.
+TEST(SparseCache, KeepsOldAndYoungInTwoShares) {
+  const at::NoGradGuard no_grad;
+  Tensor x = some(1, 300);
+  x.select(2, 7).fill_(0);
+  const auto kept = [&](double fading) {
+    const auto mixer = make(concat(R"({"window": 4, "cache": [4, 0, 0, 0], "chunk": 4, "distance": 50, "source": "x",)",
+                                   R"("score": "learned", "fading": )", fading, "}"));
+    auto parameters = mixer->named_parameters();
+    parameters["score_weight"].zero_();
+    parameters["score_weight"].select(1, 7).fill_(1);
+    const Tensor places = mixer->held(x).places.select(1, -1)[0];
+    std::vector<int64_t> found;
+    for (int64_t s = 0; s < places.size(0); ++s) {
+      if (places[s].item<int64_t>() == 1) found.push_back(s);
+    }
+    return found;
+  };
+  using Kept = std::vector<int64_t>;
+  for (const int64_t salient : {10, 20, 30, 40, 260, 265, 270, 275}) x[0][salient][7] = 3;
+  EXPECT_EQ(kept(0), (Kept{10, 20, 30, 40}));
+  EXPECT_EQ(kept(0.5), (Kept{10, 20, 260, 265}));
+  EXPECT_EQ(kept(1), (Kept{260, 265, 270, 275}));
+  // Its score is a logarithm: what makes up for being so many times as old as 50 tokens, when the last one is judged.
+  const double made_up = std::log((280.0 - 30) / 50);
+  x[0][30][7] = 3 + made_up + 1e-3;
+  EXPECT_EQ(kept(1), (Kept{30, 260, 265, 270}));
+  x[0][30][7] = 3 + made_up - 1e-3;
+  EXPECT_EQ(kept(1), (Kept{260, 265, 270, 275}));
 }
 
 TEST(SparseCache, SaysWhatDoesNotFit) {

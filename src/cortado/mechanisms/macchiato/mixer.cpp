@@ -237,19 +237,22 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
 
   void read_cache_rule(JsonReader& settings) {
     CacheRule rule{.window = settings_.window.value_or(0), .most = read_cache(settings, settings_.kv_heads)};
+    score_ = choose(settings, "score", cache_scores(), "surprise");
+    rule.logarithms = score_ == CacheScore::kLearned;
     rule.chunk = settings.integer("chunk", 1, 1 << 24, rule.chunk);
     rule.distance = settings.integer("distance", 0, int64_t{1} << 40, rule.distance);
+    rule.fading = settings.number("fading", 0, 1, rule.fading);
     rule.rotary = settings_.rotary;
     rule.scores.scale = settings_.scale;
     rule.scores.softcap = settings_.softcap;
     if (rule.most.empty()) return;
     settings.fail_if(!settings_.window || latents_ == 0, "\"cache\" needs a window, which pairs leave, and latents");
     settings.fail_if(!settings_.causal, "\"cache\" needs a causal mixer");
-    cache_.emplace(std::move(rule), settings_.head_dim);
+    cache_.emplace(rule, settings_.head_dim);
   }
 
   void read_score(JsonReader& settings, int64_t dim) {
-    if (choose(settings, "score", cache_scores(), "surprise") == CacheScore::kSurprise) return;
+    if (score_ == CacheScore::kSurprise) return;
     settings.fail_if(!settings_.window || latents_ == 0, "\"score\" is of a cache, which needs a window and latents");
     const at::NoGradGuard no_grad;
     const double spread = 1 / std::sqrt(static_cast<double>(dim));
@@ -369,6 +372,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
 
   AttentionSettings settings_;  // of the window; none: Latte alone
   std::optional<SparseCache> cache_;
+  CacheScore score_ = CacheScore::kSurprise;
   int64_t latents_;  // of a head; 0: R-SWA, the window alone, with q and k from the source
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
@@ -411,17 +415,24 @@ OperatorCase macchiato_case() {
 }
 
 std::vector<MechanismOption> cache_options() {
-  return {
-      {.name = "cache", .help = "exact pairs that a key head keeps beyond the window", .high = 1 << 24, .later = true},
+  std::vector<MechanismOption> options{
+      {.name = "cache", .help = "exact pairs that a key head keeps beyond the window", .high = 1 << 24},
       {.name = "chunk",
        .help = "pairs that are judged at a time when they have left the window",
        .low = 1,
        .high = 1 << 24,
-       .later = true},
+       .needs = "cache"},
       {.name = "distance",
        .help = "tokens by which a pair of the cache lies at most before a query's chunk",
        .high = 1e12,
-       .later = true}};
+       .needs = "cache"},
+      {.name = "fading",
+       .help = "part of the cache's pairs, from 0 to 1, whose score fades with their age",
+       .high = 1,
+       .whole = false,
+       .needs = "cache"}};
+  for (MechanismOption& option : options) option.later = true;
+  return options;
 }
 
 std::vector<MechanismOption> substitute_options() {

@@ -42,7 +42,8 @@ struct CachedHead {
     return apply_rotary(x.unsqueeze(0).unsqueeze(2), tokens.unsqueeze(0), *rule.rotary).squeeze(2).squeeze(0);
   }
 
-  // The pairs of [first, end) compete with those in the cache: the highest scores stay, of equals (score_tie) the older.
+  // The pairs of [first, end) compete with those in the cache. The highest scores stay, and of the others those that are
+  // highest when they have faded; of equals (score_tie) the older.
   void judge(int64_t t, int64_t first, int64_t end) {
     for (int64_t s = first; s < end; ++s) cache.push_back(s);
     RankedPairs ranked;
@@ -56,6 +57,11 @@ struct CachedHead {
       near = std::max(near, tie * std::max(v[s].norm().item<double>(), std::abs(score[s].item<double>())));
     }
     rank_by_definition(ranked, near, tie);
+    const auto lasting = std::min(ranked.size(), static_cast<size_t>(rule.lasting(most)));
+    RankedPairs others(ranked.begin() + static_cast<std::ptrdiff_t>(lasting), ranked.end());
+    for (auto& [value, s] : others) value = rule.faded(value, t - s);
+    rank_by_definition(others, near, tie);
+    std::copy(others.begin(), others.end(), ranked.begin() + static_cast<std::ptrdiff_t>(lasting));
     cache.clear();
     for (size_t n = 0; n < std::min(ranked.size(), static_cast<size_t>(most)); ++n) cache.push_back(ranked[n].second);
     std::sort(cache.begin(), cache.end());

@@ -17,32 +17,24 @@ struct Candidate {
 // The candidates of one row and head, by age.
 class Competition {
  public:
-  Competition(int64_t most, double tie) : most_(most), tie_(tie) {}
+  Competition(const CacheRule& rule, int64_t most, double tie) : rule_(rule), most_(most), tie_(tie) {}
 
   void add(const Candidate& candidate) { all_.push_back(candidate); }
   const std::vector<Candidate>& held() const { return all_; }
 
-  // The highest scores stay; of equals, which a chain of near ones are all, the older.
-  void judge() {
-    const auto most = static_cast<size_t>(most_);
+  // Before the chunk that begins with token `first`: the highest scores stay, and of the others those that are highest
+  // when they have faded.
+  void judge(int64_t first) {
+    const auto most = static_cast<size_t>(most_), lasting = static_cast<size_t>(rule_.lasting(most_));
     if (all_.size() <= most) return;
+    const double near = tie_ * largest();
     ranked_.clear();
     for (size_t n = 0; n < all_.size(); ++n)
       ranked_.emplace_back(std::isnan(all_[n].score) ? HUGE_VAL : all_[n].score, n);
-    const auto at = [&](size_t n) { return ranked_.begin() + static_cast<std::ptrdiff_t>(n); };
-    const auto higher = [](const Ranked& a, const Ranked& b) { return a.first > b.first; };
-    const double near = tie_ * largest();
-    const auto equal = [&](const Ranked& a, const Ranked& b) {
-      return std::isfinite(a.first) && a.first - b.first <= std::max(near, tie_ * std::abs(a.first));
-    };
-    std::nth_element(at(0), at(most), ranked_.end(), higher);
-    if (equal(*std::max_element(at(0), at(most), higher), *at(most))) {  // the bound lies among equals
-      std::sort(at(0), ranked_.end(), higher);
-      size_t first = most, end = most;
-      while (first > 0 && equal(*at(first - 1), *at(first))) --first;
-      while (end < ranked_.size() && equal(*at(end - 1), *at(end))) ++end;
-      std::sort(at(first), at(end), [](const Ranked& a, const Ranked& b) { return a.second < b.second; });
-    }
+    choose(0, lasting, near);
+    for (size_t n = lasting; n < ranked_.size(); ++n)
+      ranked_[n].first = rule_.faded(ranked_[n].first, first - all_[ranked_[n].second].token);
+    choose(lasting, most, near);
     for (size_t n = most; n < ranked_.size(); ++n) all_[ranked_[n].second].pair = kGone;
     std::erase_if(all_, [](const Candidate& each) { return each.pair == kGone; });
   }
@@ -50,6 +42,23 @@ class Competition {
  private:
   using Ranked = std::pair<double, size_t>;  // a score and whose it is
   static constexpr int64_t kGone = -1;
+
+  // The highest from `begin` on come to lie before `end`; of equals, which a chain of near ones are all, the older.
+  void choose(size_t begin, size_t end, double near) {
+    if (begin == end) return;
+    const auto at = [&](size_t n) { return ranked_.begin() + static_cast<std::ptrdiff_t>(n); };
+    const auto higher = [](const Ranked& a, const Ranked& b) { return a.first > b.first; };
+    const auto equal = [&](const Ranked& a, const Ranked& b) {
+      return std::isfinite(a.first) && a.first - b.first <= std::max(near, tie_ * std::abs(a.first));
+    };
+    std::nth_element(at(begin), at(end), ranked_.end(), higher);
+    if (!equal(*std::max_element(at(begin), at(end), higher), *at(end))) return;  // the bound lies between unequal ones
+    std::sort(at(begin), ranked_.end(), higher);
+    size_t first = end, last = end;
+    while (first > begin && equal(*at(first - 1), *at(first))) --first;
+    while (last < ranked_.size() && equal(*at(last - 1), *at(last))) ++last;
+    std::sort(at(first), at(last), [](const Ranked& a, const Ranked& b) { return a.second < b.second; });
+  }
 
   // What rounding is relative to.
   double largest() const {
@@ -61,6 +70,7 @@ class Competition {
     return largest;
   }
 
+  const CacheRule& rule_;
   int64_t most_;
   double tie_;
   std::vector<Candidate> all_;
@@ -115,7 +125,7 @@ class Selecting {
   // see(first token, the pairs in the cache) of every chunk up to the one that a token behind the call would lie in.
   template <typename See>
   void for_each_chunk(size_t row, int64_t head, const See& see) const {
-    Competition competition(most_, tie_);
+    Competition competition(rule_, most_, tie_);
     const int64_t position = call_.position[row], begin = call_.first_chunk(row, rule_.chunk),
                   held = count_at(position);
     for (int64_t number = candidates_.cached - held; number < candidates_.cached; ++number) {
@@ -129,7 +139,7 @@ class Selecting {
         const int64_t number = candidates_.cached + call_.place(row, token) - candidates_.first;
         competition.add(candidate(row, head, number, token));
       }
-      competition.judge();
+      competition.judge(chunk);
       see(chunk, competition.held());
     }
   }
