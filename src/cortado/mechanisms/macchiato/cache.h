@@ -33,7 +33,9 @@ struct CacheRule {
   int64_t judged(int64_t tokens) const { return std::max<int64_t>(0, tokens / chunk * chunk - window + 1); }
   int64_t unjudged(int64_t tokens) const { return tokens - judged(tokens); }
   // Those of λ pairs that are chosen by their score alone.
-  int64_t lasting(int64_t most) const { return most - static_cast<int64_t>(std::floor(fading * static_cast<double>(most))); }
+  int64_t lasting(int64_t most) const {
+    return most - static_cast<int64_t>(std::floor(fading * static_cast<double>(most)));
+  }
   // What a pair is worth is taken to fall as 1 / age, from `distance` on.
   double faded(double score, int64_t age) const {
     const auto young = static_cast<double>(std::max<int64_t>(1, distance));

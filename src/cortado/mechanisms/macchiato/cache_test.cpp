@@ -61,7 +61,8 @@ TEST(SparseCache, AnySplitGivesTheSame) {
     at::manual_seed(11);
     for (int draw = 0; draw < 12; ++draw) {
       SCOPED_TRACE(concat(type, " ", draw));
-      const auto mixer = make(concat(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "fading": )", draw % 3 * 0.5, "}"));
+      const auto mixer =
+          make(concat(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "fading": )", draw % 3 * 0.5, "}"));
       mixer->to(type);
       const int64_t tokens = 80 + at::randint(40, {1}).item<int64_t>();
       const Tensor few = at::randn({1 + draw % 4 * 20, kWidth}, type);
