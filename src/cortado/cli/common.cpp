@@ -65,7 +65,8 @@ void add_weights_option(CLI::App& command, std::optional<std::string>& weights) 
 void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
   const HelpGroup group(command, "Common");
   option(command, "--kv-type", type,
-         "keep the keys and values of softmax layers as float32, bfloat16 or float16 (default: as --dtype)",
+         "keep what softmax layers and macchiato's caches keep of keys and values as float32, bfloat16 or float16 "
+         "(default: as --dtype)",
          one_of_types());
 }
 

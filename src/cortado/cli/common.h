@@ -115,6 +115,7 @@ struct ModelOptions {
   std::string checkpoint = "best";
   std::shared_ptr<MemoryOptions> memory;
   std::optional<std::string> weights;  // of commands with --weights
+  std::optional<std::string> kv_type;  // of commands with --kv-type
   bool bos = true;                     // of commands with --no-bos
   std::shared_ptr<CommonOptions> common;
 

@@ -186,6 +186,7 @@ void add_eval_command(CLI::App& app) {
   // Required of this form alone: CLI11 would want them of the subcommands too.
   eval.get_option("run")->required(false);
   add_weights_option(eval, command->model->weights);
+  add_cache_option(eval, command->model->kv_type);
   add_bos_option(eval, command->model->bos);
   eval.add_option("--text", command->files, "text files; may be given several times")->take_all();
   eval.add_option("--separator", command->separator, "a text that separates documents inside a file");

@@ -30,7 +30,6 @@ struct GenerateCommand {
   std::string prompt_file, save_state, load_state, system;
   std::vector<int32_t> prompt_tokens;
   bool chat = false, echo = false, json = false;
-  std::optional<std::string> kv_type;
   GenerateOptions options;
   SamplingChoice sampling;
   CLI::Option* length = nullptr;  // --n-tokens
@@ -95,7 +94,8 @@ std::shared_ptr<Tokenizer> tokenizer_of(const GenerateCommand& command) {
 }
 
 at::ScalarType cache_type(const Session& session, const GenerateCommand& command) {
-  return command.kv_type ? dtype_of(*command.kv_type) : session.model().dtype();
+  const auto& type = command.model->kv_type;
+  return type ? dtype_of(*type) : session.model().dtype();
 }
 
 int64_t kv_cache_bytes(const Session& session, const GenerateCommand& command) {
@@ -293,7 +293,6 @@ void run_generate(GenerateCommand& command) {
     if (!command.save_state.empty() && ranks.first()) check_output_file(command.save_state);
     command.model->find();
     const auto model = command.model->open();
-    if (command.kv_type) model->set_cache_type(dtype_of(*command.kv_type));
     const auto tokenizer = tokenizer_of(command);
     const SamplingChoice own = default_sampling(command.model->run, tokenizer.get());
     command.options.sampling = command.sampling.over(own.over(command.options.sampling));
@@ -347,7 +346,7 @@ void add_generate_command(CLI::App& app) {
       "  cortado generate models/smollm2 --chat");
   command->model = add_model_options(generate);
   add_weights_option(generate, command->model->weights);
-  add_cache_option(generate, command->kv_type);
+  add_cache_option(generate, command->model->kv_type);
   auto* prompt =
       generate.add_option("--prompt", command->prompt, "the text to go on with (default: the standard input)");
   auto* file =

@@ -28,7 +28,6 @@ constexpr double kQuietSeconds = 0.5;  // without work, after which it is given 
 
 struct ServeCommand {
   std::shared_ptr<ModelOptions> model;
-  std::optional<std::string> kv_type;
   SamplingChoice sampling;
   std::vector<std::string> named;  // --model
   std::string key_file, page, log = "text";
@@ -42,7 +41,6 @@ struct ServeCommand {
 struct Named {
   std::string name;
   ModelOptions options;
-  std::optional<std::string> kv_type;
   SamplingChoice sampling;
   std::shared_ptr<const CLI::App> app = {};  // whose options they are, if not the command's
 };
@@ -53,24 +51,24 @@ Named read_named(const std::string& text, const ServeCommand& command) {
   fail_input_if(equals == std::string::npos || equals == 0, "[serve] --model must be NAME=RUN, got \"", text, "\"");
   const auto app = std::make_shared<CLI::App>();
   app->set_help_flag();
-  std::optional<std::string> kv_type = command.kv_type;
   SamplingChoice sampling = command.sampling;
   const auto own = add_model_options(*app);
   add_weights_option(*app, own->weights);
   add_sampling_options(*app, sampling);
-  add_cache_option(*app, kv_type);
+  add_cache_option(*app, own->kv_type);
   try {
     app->parse(text.substr(equals + 1), false);
   } catch (const CLI::ParseError& error) {
     throw InputError(concat("[serve] --model ", text, ": ", error.what()));
   }
   Sampler{sampling.over({})};
-  Named named{text.substr(0, equals), *own, kv_type, sampling, app};
+  Named named{text.substr(0, equals), *own, sampling, app};
   const auto& common = *command.model;
   // What has not been said of this model is as for all.
   named.options.common = std::make_shared<CommonOptions>(*common.common);
   if (own->common->dtype) named.options.common->dtype = own->common->dtype;
   if (!own->weights) named.options.weights = common.weights;
+  if (!own->kv_type) named.options.kv_type = common.kv_type;
   if (!own->memory->chosen()) named.options.memory = common.memory;
   return named;
 }
@@ -79,7 +77,7 @@ std::vector<Named> models_of(const ServeCommand& command) {
   std::vector<Named> models;
   Sampler{command.sampling.over({})};
   if (!command.model->run.empty()) {
-    models.push_back({.name = "", .options = *command.model, .kv_type = command.kv_type, .sampling = command.sampling});
+    models.push_back({.name = "", .options = *command.model, .sampling = command.sampling});
   }
   for (const auto& text : command.named) models.push_back(read_named(text, command));
   fail_input_if(models.empty(), "[serve] there is no model: cortado serve RUN, or --model NAME=RUN");
@@ -107,7 +105,6 @@ ServedModel open(const Named& named) {
   }
   const SamplingChoice own = default_sampling(named.options.run, served.tokenizer.get());
   served.sampling = named.sampling.over(own.over({}));
-  if (named.kv_type) served.model->set_cache_type(dtype_of(*named.kv_type));
   if (const auto context = trained_context(*served.model)) {
     std::cerr << "warning: " << served.name << " was trained on " << with_commas(*context)
               << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
@@ -295,7 +292,7 @@ void add_serve_command(CLI::App& app) {
   run->required(false)->description(concat(kModelHelp, "; its name is the model's"));
   add_weights_option(serve, command->model->weights);
   add_sampling_options(serve, command->sampling);
-  add_cache_option(serve, command->kv_type);
+  add_cache_option(serve, command->model->kv_type);
   option(
       serve, "--model", command->named,
       "NAME=RUN: another model, with its own --memory, --weights, --kv-type, --dtype, --temperature behind the folder; "

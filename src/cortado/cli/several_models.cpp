@@ -39,6 +39,7 @@ std::shared_ptr<SeveralModels> add_several_models(CLI::App& command) {
   auto models = std::make_shared<SeveralModels>();
   models->options = add_model_options(command, &models->runs);
   add_weights_option(command, models->options->weights);
+  add_cache_option(command, models->options->kv_type);
   command.add_option("--label", models->label, "the model's name in the table and in --out (default: its folder's)");
   command.add_option("--out", models->out,
                      "a file for all results, one JSON object a line; a command that was interrupted goes on with it, "

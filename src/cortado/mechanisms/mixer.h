@@ -91,8 +91,9 @@ class Mixer : public Module {
   }
 
   // Bytes of one row's state after `tokens` tokens of this type.
-  int64_t state_bytes(int64_t tokens, at::ScalarType type = at::kFloat) const {
-    return state_layout().bytes(tokens, type);
+  int64_t state_bytes(int64_t tokens, at::ScalarType type = at::kFloat,
+                      std::optional<at::ScalarType> cache = {}) const {
+    return state_layout().bytes(tokens, type, cache);
   }
 
   // What the state holds after `tokens` tokens in key-value pairs; none where the mechanism holds no such pairs.

@@ -313,9 +313,9 @@ double Backbone::flops_per_token(int64_t depth) const {
   return flops;
 }
 
-int64_t Backbone::state_bytes(int64_t tokens, at::ScalarType type) const {
+int64_t Backbone::state_bytes(int64_t tokens, at::ScalarType type, std::optional<at::ScalarType> cache) const {
   int64_t bytes = 8;  // the position
-  for (const auto& mixer : mixers_) bytes += mixer->state_bytes(tokens, type);
+  for (const auto& mixer : mixers_) bytes += mixer->state_bytes(tokens, type, cache);
   return bytes;
 }
 

@@ -119,8 +119,8 @@ class Backbone : public Module {
   int64_t parameter_count() const;                      // tied weights counted once
   int64_t weight_bytes() const;                         // what they take in memory
   virtual double flops_per_token(int64_t depth) const;  // forward, 2 per multiply-add, head included
-  // Of one row, with activations of this type.
-  int64_t state_bytes(int64_t tokens, at::ScalarType type = at::kFloat) const;
+  // Of one row, with activations of this type, and caches of another if one is given.
+  int64_t state_bytes(int64_t tokens, at::ScalarType type = at::kFloat, std::optional<at::ScalarType> cache = {}) const;
   // A short text that differs between models whose states don't fit each other: hash of the config's layers and sizes,
   // and of the weights' "fingerprint" (set when a checkpoint is saved or loaded; random for a fresh model).
   std::string identity() const;
@@ -135,7 +135,8 @@ class Backbone : public Module {
   // (MatrixModule::set_format). Small parameters stay as they are. Such a model is not saved again.
   void set_weight_format(WeightFormat format, bool keep_values = true);
   WeightFormat weight_format() const { return weight_format_; }
-  // The type of the softmax layers' growing caches in the states to come; the activations' unless set.
+  // The type of softmax layers' and sparse caches in the states to come; the activations' unless set.
+  std::optional<at::ScalarType> cache_type() const { return cache_type_; }
   void set_cache_type(at::ScalarType type) { cache_type_ = type; }
   // The modules with a matrix by the names of their parameters "....weight".
   std::map<std::string, MatrixModule*> matrices() const;

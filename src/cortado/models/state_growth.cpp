@@ -9,16 +9,6 @@ namespace {
 // Behind so many tokens every window is full, and whole blocks of a growing cache end.
 constexpr int64_t kFull = int64_t{1} << 30;
 
-// Of growing caches of so many tokens, in the type of the activations: what they add to a long sequence.
-int64_t growing_bytes(const Backbone& model, int64_t tokens) {
-  return model.state_bytes(kFull + tokens, model.dtype()) - model.state_bytes(kFull, model.dtype());
-}
-
-int64_t in_cache_type(const Backbone& model, int64_t bytes) {
-  return bytes / static_cast<int64_t>(c10::elementSize(model.dtype())) *
-         static_cast<int64_t>(c10::elementSize(cache_type(model)));
-}
-
 }  // namespace
 
 at::ScalarType cache_type(const Backbone& model) {
@@ -34,14 +24,12 @@ at::ScalarType cache_type(const Backbone& model) {
 }
 
 StateGrowth state_growth(const Backbone& model) {
-  const int64_t grown = growing_bytes(model, kFull);
-  return {.constant = model.state_bytes(kFull, model.dtype()) - grown,
-          .per_token = in_cache_type(model, grown) / kFull};
+  const int64_t grown = kept_bytes(model, 2 * kFull) - kept_bytes(model, kFull);
+  return {.constant = kept_bytes(model, kFull) - grown, .per_token = grown / kFull};
 }
 
 int64_t kept_bytes(const Backbone& model, int64_t tokens) {
-  const int64_t grown = growing_bytes(model, tokens);
-  return model.state_bytes(tokens, model.dtype()) - grown + in_cache_type(model, grown);
+  return model.state_bytes(tokens, model.dtype(), model.cache_type());
 }
 
 }  // namespace cortado

@@ -1,4 +1,4 @@
-// How large the state of a sequence is as a model keeps it, its growing caches in the type that was chosen for them.
+// How large the state of a sequence is as a model keeps it, its caches in the type that was chosen for them.
 #pragma once
 
 #include "cortado/models/backbone.h"
@@ -11,10 +11,9 @@ struct StateGrowth {
 };
 StateGrowth state_growth(const Backbone& model);
 
-// Of growing caches; that of the activations where there are none.
+// Of caches; that of the activations where there are none.
 at::ScalarType cache_type(const Backbone& model);
 
-// Backbone::state_bytes counts a growing cache as it would be in the type of the activations.
 int64_t kept_bytes(const Backbone& model, int64_t tokens);
 
 }  // namespace cortado

@@ -36,8 +36,9 @@ Tensor right_aligned(const Tensor& x, int64_t places) {
   return at::cat({at::zeros(sizes, x.options()), x}, 1);
 }
 
-at::ScalarType StateLayout::type_of(Type type, at::ScalarType input) {
+at::ScalarType StateLayout::Entry::type_of(at::ScalarType input, std::optional<at::ScalarType> cache) const {
   if (type == Type::kCounter) return at::kLong;
+  if (cached) return cache.value_or(input);
   return type == Type::kInput ? input : wide_type(input);
 }
 
@@ -48,17 +49,17 @@ SequenceState StateLayout::zeros(const std::string& mechanism, int64_t rows, con
     std::vector<int64_t> sizes = {rows};
     if (entry.places) sizes.push_back(entry.places(0));
     sizes.insert(sizes.end(), entry.shape.begin(), entry.shape.end());
-    const auto type = type_of(entry.type, at::typeMetaToScalarType(options.dtype()));
-    state.add(entry.name, at::full(sizes, entry.fill, options.dtype(cache && entry.grows ? *cache : type)));
+    const auto type = entry.type_of(at::typeMetaToScalarType(options.dtype()), cache);
+    state.add(entry.name, at::full(sizes, entry.fill, options.dtype(type)));
   }
   return state;
 }
 
-int64_t StateLayout::bytes(int64_t tokens, at::ScalarType type) const {
+int64_t StateLayout::bytes(int64_t tokens, at::ScalarType type, std::optional<at::ScalarType> cache) const {
   int64_t bytes = 0;
   for (const Entry& entry : entries_) {
     bytes += c10::multiply_integers(entry.shape) * (entry.places ? entry.places(tokens) : 1) *
-             static_cast<int64_t>(c10::elementSize(type_of(entry.type, type)));
+             static_cast<int64_t>(c10::elementSize(entry.type_of(type, cache)));
   }
   return bytes;
 }

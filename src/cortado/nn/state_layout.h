@@ -34,6 +34,10 @@ class StateLayout {
   void ring(const std::string& name, std::vector<int64_t> shape, Places places, const std::string& held = {}) {
     entries_.push_back({name, Type::kInput, std::move(shape), 0, std::move(places), held});
   }
+  // The same in the type of growing caches, which may be another than that of x.
+  void cached_ring(const std::string& name, std::vector<int64_t> shape, Places places) {
+    entries_.push_back({name, Type::kInput, std::move(shape), 0, std::move(places), {}, false, true});
+  }
   // A ring in the type of scans: scores of its keys.
   void scan_ring(const std::string& name, std::vector<int64_t> shape, Places places, const std::string& held) {
     entries_.push_back({name, Type::kScan, std::move(shape), 0, std::move(places), held});
@@ -46,18 +50,18 @@ class StateLayout {
   // the left on, the same in every row, hold tokens (right-aligned among those).
   void growing(const std::string& name, std::vector<int64_t> shape, int64_t block, const std::string& used) {
     const auto blocks = [block](int64_t tokens) { return (tokens + block - 1) / block * block; };
-    entries_.push_back({name, Type::kInput, std::move(shape), 0, blocks, used, true});
+    entries_.push_back({name, Type::kInput, std::move(shape), 0, blocks, used, true, true});
   }
   // int64, one number.
   void counter(const std::string& name) { entries_.push_back({name, Type::kCounter, {}}); }
   void position() { counter(kPosition); }
 
-  // Before the first token, for `rows` sequences; `options` gives device and the type of x, `cache` the type of growing
-  // caches, if it is another.
+  // Before the first token, for `rows` sequences; `options` gives device and the type of x, `cache` the type of caches, if
+  // it is another.
   SequenceState zeros(const std::string& mechanism, int64_t rows, const at::TensorOptions& options,
                       std::optional<at::ScalarType> cache = {}) const;
   // Of one row after `tokens` tokens, x being of this type.
-  int64_t bytes(int64_t tokens, at::ScalarType type) const;
+  int64_t bytes(int64_t tokens, at::ScalarType type, std::optional<at::ScalarType> cache = {}) const;
   // Numbers in its scans, which a token reads and writes.
   int64_t scan_numbers() const;
   bool grows() const;
@@ -79,15 +83,16 @@ class StateLayout {
 
  private:
   enum class Type { kScan, kTail, kInput, kCounter };
-  static at::ScalarType type_of(Type type, at::ScalarType input);
   struct Entry {
     std::string name;
     Type type;
     std::vector<int64_t> shape;
     double fill = 0;
-    Places places = {};     // memory of a cache; none: no cache
-    std::string held = {};  // the counter of a row's places
-    bool grows = false;
+    Places places = {};                  // memory of a cache; none: no cache
+    std::string held = {};               // the counter of a row's places
+    bool grows = false, cached = false;  // cached: in the type of caches
+
+    at::ScalarType type_of(at::ScalarType input, std::optional<at::ScalarType> cache) const;
   };
 
   static int64_t used(const Entry& entry, const SequenceState& state);

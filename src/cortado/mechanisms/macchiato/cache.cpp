@@ -133,7 +133,7 @@ void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair)
       return std::min(most, rule.judged(tokens));
     };
     const auto heads = static_cast<int64_t>(part.heads.size());
-    for (const char* what : {"keys", "values"}) layout.ring(part.name(what), {heads, pair[1]}, cached);
+    for (const char* what : {"keys", "values"}) layout.cached_ring(part.name(what), {heads, pair[1]}, cached);
     for (const char* what : {"scores", "places"}) layout.scan_ring(part.name(what), {heads}, cached, {});
   }
 }
@@ -245,7 +245,7 @@ CacheCandidates SparseCache::candidates(const Part& part, const CacheInputs& in,
                        at::arange(count, places.options()).view({1, -1, 1});
   const auto behind = [&](const char* what, const Tensor& x) { return at::cat({state.at(part.name(what)), x}, 1); };
   return {at::cat({keys, ring, added.to(keys.scalar_type())}, 1),
-          behind("values", leaving(all.v)),
+          behind("values", leaving(all.v).to(state.at(part.name("values")).scalar_type())),
           behind("scores", leaving(scores)),
           behind("places", token.expand({-1, -1, keys.size(2)})),
           keys.size(1),
@@ -261,12 +261,12 @@ PairsRead SparseCache::read_set(const Part& part, const Tensor& far_q, const Ten
   WindowAttentionOptions options = rule_.scores;
   options.causal = false;
   options.first_key = first_keys(first, far_q);
-  if (part.heads.size() == rule_.most.size()) return attend(far_q, k.to(far_q.scalar_type()), v, options);
+  if (part.heads.size() == rule_.most.size()) return attend(far_q, k, v, options);
   std::vector<int64_t> heads;
   for (const int64_t head : part.heads) {
     for (int64_t i = 0; i < repeat; ++i) heads.push_back(head * repeat + i);
   }
-  const PairsRead some = attend(heads_of(far_q, heads), k.to(far_q.scalar_type()), v, options);
+  const PairsRead some = attend(heads_of(far_q, heads), k, v, options);
   const Tensor numbers = at::tensor(heads, at::kLong).to(far_q.device());
   const PairsRead none = nothing(far_q, v);
   return {none.o.index_copy(2, numbers, some.o), none.lse.index_copy(2, numbers, some.lse)};

@@ -80,6 +80,28 @@ TEST(SparseCache, AnySplitGivesTheSame) {
   }
 }
 
+// Pairs may be kept in fewer bits than is computed with: what they are, what the state weighs, and any split as ever.
+TEST(SparseCache, KeepsPairsInAShorterType) {
+  const at::NoGradGuard no_grad;
+  const auto mixer = make(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "distance": 30})");
+  mixer->to(at::kFloat);
+  const Tensor x = some(1, 150).to(at::kFloat), right = mixer->forward(x, {}, nullptr);
+  for (const auto& [type, tolerance] : {std::pair(at::kHalf, 2e-3), std::pair(at::kBFloat16, 2e-2)}) {
+    for (const std::vector<int64_t>& cut : {std::vector<int64_t>{150}, {20, 60, 1, 69}, {1, 1, 148}}) {
+      SequenceState state = mixer->zero_state(1, x.options(), type);
+      std::vector<Tensor> parts;
+      for (const Tensor& part : x.split_with_sizes(cut, 1)) parts.push_back(mixer->forward(part, {}, &state));
+      const Tensor all = at::cat(parts, 1);
+      EXPECT_EQ(all.scalar_type(), at::kFloat);
+      EXPECT_CLOSE(all, right, tolerance);
+      EXPECT_GT(testing::relative_error(all, right), 1e-6);
+      EXPECT_EQ(state.bytes(), mixer->state_bytes(150, at::kFloat, type));
+      EXPECT_EQ(mixer->state_bytes(150) - state.bytes(), (12 + 5 + 12) * 2 * 6 * 2);
+      for (const char* what : {"cache_keys_5", "cache_values_12"}) EXPECT_EQ(state.at(what).scalar_type(), type);
+    }
+  }
+}
+
 // Rows that begin at other places of their chunks, and read over several of them, are as each of them alone.
 TEST(SparseCache, RowsApartAreAsAlone) {
   const at::NoGradGuard no_grad;
