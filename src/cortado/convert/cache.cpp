@@ -10,21 +10,21 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kMostStatements = 4;
+constexpr int64_t kMostStatements = 12;
 constexpr double kRidge = 1e-3, kFloor = 1e-3;
 constexpr int64_t kLargest = 4;  // weights of later queries that a pair's worth is the mean of
 
-// A: a word, N: a number.
+// A: a word, N: a number, H: one in hexadecimal digits. None is a form of RULER's or of another test of recall.
 const std::vector<std::string> kForms = {" Remember that the number of A is N.",
-                                         " One of the special magic numbers for A is: N.",
-                                         " The pass key of A is N.",
                                          " A lives at house N.",
                                          " My A has the registration N, do not forget it.",
                                          " In the A file somebody noted N.",
                                          " The phone of Mr. A ends in N.",
                                          " The A was bought for N dollars.",
-                                         " The best thing to do in A is to eat a A under a A.",
+                                         " The train to A leaves from platform N.",
+                                         " The A in the hall has the serial H-H.",
                                          " The captain of the A is called A A.",
+                                         " Mrs. A sold her A to a man from A.",
                                          " A = N",
                                          " Key A: A-N"};
 const std::vector<std::string> kWords = {"amber",  "basil",  "cedar",   "delta", "ember",  "fjord",  "garnet", "hazel",
@@ -59,6 +59,8 @@ std::vector<int64_t> Reminders::statement(const RandomStream& random, int64_t nu
       text += kWords[below(kWords.size())];
     } else if (letter == 'N') {
       text += std::to_string(10 + below(9999990));
+    } else if (letter == 'H') {
+      for (int digit = 0; digit < 6; ++digit) text += "0123456789abcdef"[below(16)];
     } else {
       text += letter;
     }

@@ -12,9 +12,9 @@
 
 namespace cortado {
 
-// Text in which something is worth being remembered: statements ("The pass key of amber is 51730.") at random places of
-// its first part, and again, in another order, at its end. Every fourth is text alone. Of a tokenizer that cannot write
-// them the statements are stretches of the text.
+// Text in which something is worth being remembered: statements ("The train to Lima leaves from platform 5.") at random
+// places of its first part, and again, in another order, at its end. Every fourth is text alone. Of a tokenizer that
+// cannot write them the statements are stretches of the text.
 class Reminders {
  public:
   Reminders(std::shared_ptr<const Chunks> text, const Tokenizer& tokenizer, uint64_t seed);
