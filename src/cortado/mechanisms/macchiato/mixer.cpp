@@ -23,6 +23,7 @@ constexpr double kLogitUnit = 200;
 
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
 constexpr int64_t kLatentsOfAHead = 16;
+constexpr double kFading = 0.25;  // of a converted model's cache (docs/one-memory.md)
 
 constexpr const char *kScoreWeight = "score_weight", *kScoreBias = "score_bias";
 
@@ -54,7 +55,9 @@ std::vector<int64_t> read_cache(JsonReader& settings, int64_t kv_heads) {
 void complete_layer(Json& layer, int64_t heads, bool rotary) {
   if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * heads;
   if (!layer.contains("rotary")) layer["rotary"] = rotary;
-  if (layer.contains("cache") && !layer.contains("score")) layer["score"] = "learned";
+  if (!layer.contains("cache")) return;
+  if (!layer.contains("score")) layer["score"] = "learned";
+  if (!layer.contains("fading")) layer["fading"] = kFading;
 }
 
 // | Table 1        | settings                                        |
@@ -427,7 +430,7 @@ std::vector<MechanismOption> cache_options() {
        .high = 1e12,
        .needs = "cache"},
       {.name = "fading",
-       .help = "part of the cache's pairs, from 0 to 1, whose score fades with their age",
+       .help = "part of the cache's pairs, from 0 to 1, whose score fades with their age (of conversions: 0.25)",
        .high = 1,
        .whole = false,
        .needs = "cache"}};
