@@ -64,6 +64,17 @@ def test_prompts_are_rulers_and_fill_the_length(ask, text, tmp_path):
     assert len({result["outputs"][0] for result in results}) == 18
 
 
+def test_caches_may_have_fewer_bits(cortado, train_run, text, tmp_path):
+    run, out = train_run(tmp_path / "softmax", text, mixer={"mixer": "softmax"}, training=TRAINING | {"steps": 1}), tmp_path / "niah.jsonl"
+    for kind in ("float32", "bfloat16"):
+        done = cortado("eval", "niah", run, "--lengths", 768, "--samples", 1, "--label", kind, "--kv-type", kind, "--out", out)
+        assert done.returncode == 0, done.stderr
+    whole, half = [result["state_bytes"] for result in records(out)[1]]
+    assert 0.45 * whole < half < 0.55 * whole
+    mixed = cortado("eval", "niah", run, "--lengths", 768, "--samples", 2, "--label", "float32", "--kv-type", "float16", "--out", out)
+    assert mixed.returncode == 2 and "float32" in mixed.stderr
+
+
 def answers(path):
     """By index: questions are asked in an order in which batches begin alike."""
     results = [{key: value for key, value in result.items() if key != "seconds"} for result in records(path)[1]]

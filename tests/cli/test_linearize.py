@@ -95,6 +95,12 @@ def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
     assert (tmp_path / "larger/config.json").read_text() == (cached / "config.json").read_text().replace('"cache": 4', '"cache": 6')
     for more in ((), ("--memory", "macchiato", "--cache", 2), ("--memory", "macchiato", "--cache", 0)):
         assert cortado("generate", cached, "--prompt", "ROMEO: and so on and on", "--n-tokens", 5, *more).returncode == 0
+    sizes = []
+    for kind in ((), ("--kv-type", "float16")):
+        done = cortado("generate", cached, "--prompt", "ROMEO: and so on and on", "--n-tokens", 5, "--json", *kind)
+        assert done.returncode == 0, done.stderr
+        sizes.append(json.loads(done.stdout)["state_bytes"])
+    assert sizes[1] < sizes[0]
     for flags, message in (
         (("--from", learned, "--latents", 4, "--tokens", 64), "leave --latents out"),
         (("--from", learned, "--distance", 4, "--tokens", 64), "[--distance] needs --cache"),

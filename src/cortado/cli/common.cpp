@@ -213,11 +213,13 @@ ModelConfig ModelOptions::config() const {
 
 std::shared_ptr<LanguageModel> ModelOptions::open() const {
   keep_freed_memory();
-  return open_model(run, {.which = checkpoint,
-                          .device = common->apply(),
-                          .dtype = common->dtype_or(at::kFloat),
-                          .memory = memory->chosen(),
-                          .weights = weight_format_or_plain(weights)});
+  auto model = open_model(run, {.which = checkpoint,
+                                .device = common->apply(),
+                                .dtype = common->dtype_or(at::kFloat),
+                                .memory = memory->chosen(),
+                                .weights = weight_format_or_plain(weights)});
+  if (kv_type) model->set_cache_type(dtype_of(*kv_type));
+  return model;
 }
 
 std::vector<int32_t> ModelOptions::begin(const Tokenizer& tokenizer) const {

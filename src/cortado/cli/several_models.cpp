@@ -67,8 +67,10 @@ static OpenModel open_alone(const SeveralModels& models, size_t index, int64_t l
               << " tokens and sees all that it has read; beyond, what it predicts soon makes no sense" << std::endl;
   }
   const bool marked = !options.begin(*opened.tokenizer).empty();
-  file.require(concat("model ", opened.name), concat(opened.model->identity(), " ", dtype_name(opened.model->dtype()),
-                                                     " ", options.weights.value_or("plain"), marked ? " BOS" : ""));
+  const std::string caches = options.kv_type ? " caches " + *options.kv_type : "";
+  file.require(concat("model ", opened.name),
+               concat(opened.model->identity(), " ", dtype_name(opened.model->dtype()), " ",
+                      options.weights.value_or("plain"), marked ? " BOS" : "", caches));
   return opened;
 }
 
