@@ -93,16 +93,15 @@ std::shared_ptr<Tokenizer> tokenizer_of(const GenerateCommand& command) {
   return nullptr;
 }
 
-at::ScalarType cache_type(const Session& session, const GenerateCommand& command) {
-  const auto& type = command.model->kv_type;
-  return type ? dtype_of(*type) : session.model().dtype();
+at::ScalarType cache_type(const Session& session) {
+  return session.model().cache_type().value_or(session.model().dtype());
 }
 
-int64_t kv_cache_bytes(const Session& session, const GenerateCommand& command) {
-  return key_value_bytes(session.model().config(), session.depth(), cache_type(session, command));
+int64_t kv_cache_bytes(const Session& session) {
+  return key_value_bytes(session.model().config(), session.depth(), cache_type(session));
 }
 
-void print_summary(const Session& session, const GenerateCommand& command, const Report& report) {
+void print_summary(const Session& session, const Report& report) {
   if (report.prompt_tokens > 0) {
     std::cerr << "prompt   " << with_commas(report.prompt_tokens) << " tokens, "
               << human_count(rate(report.prompt_tokens, report.prompt_seconds)) << " tokens/s\n";
@@ -112,12 +111,12 @@ void print_summary(const Session& session, const GenerateCommand& command, const
               << human_count(rate(report.generated.tokens, report.decode_seconds)) << " tokens/s\n";
   }
   std::cerr << "state    " << human_bytes(static_cast<double>(session.state_bytes())) << " after "
-            << with_commas(session.depth()) << " tokens; keys and values of every token: "
-            << human_bytes(static_cast<double>(kv_cache_bytes(session, command))) << " as "
-            << dtype_name(cache_type(session, command)) << std::endl;
+            << with_commas(session.depth())
+            << " tokens; keys and values of every token: " << human_bytes(static_cast<double>(kv_cache_bytes(session)))
+            << " as " << dtype_name(cache_type(session)) << std::endl;
 }
 
-void print_json(const Session& session, const GenerateCommand& command, const Report& report) {
+void print_json(const Session& session, const Report& report) {
   constexpr const char* kEnds[] = {"tokens", "stop", "cancelled"};
   const Json json = {{"text", report.text},
                      {"token_ids", report.tokens},
@@ -128,8 +127,8 @@ void print_json(const Session& session, const GenerateCommand& command, const Re
                      {"tokens_per_second", rate(report.generated.tokens, report.decode_seconds)},
                      {"depth", session.depth()},
                      {"state_bytes", session.state_bytes()},
-                     {"kv_cache_bytes", kv_cache_bytes(session, command)},
-                     {"kv_cache_dtype", dtype_name(cache_type(session, command))}};
+                     {"kv_cache_bytes", kv_cache_bytes(session)},
+                     {"kv_cache_dtype", dtype_name(cache_type(session))}};
   // A byte model may write what is not UTF-8.
   std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
@@ -319,9 +318,9 @@ void run_generate(GenerateCommand& command) {
     session.save(command.save_state, command.model->memory->flags());
   }
   if (command.json) {
-    print_json(session, command, report);
+    print_json(session, report);
   } else {
-    print_summary(session, command, report);
+    print_summary(session, report);
   }
   exit_if_interrupted();
   fail_input_if(report.refused > 0, "[chat] lines that are not UTF-8 text: ", report.refused);

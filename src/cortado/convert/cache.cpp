@@ -1,8 +1,7 @@
 #include "cortado/convert/cache.h"
 
 #include <algorithm>
-#include <iterator>
-#include <sstream>
+#include <cctype>
 
 #include "cortado/base/error.h"
 #include "cortado/base/progress.h"
@@ -17,78 +16,70 @@ constexpr double kRidge = 1e-3, kFloor = 1e-3;
 constexpr int64_t kLargest = 4;  // weights of later queries that a pair's worth is the mean of
 
 // A: a word, N: a number, H: one in hexadecimal digits. None is a form of RULER's or of another test of recall.
-constexpr const char* kForms = R"(Remember that the number of A is N.
-A lives at house N.
-My A has the registration N, do not forget it.
-In the A file somebody noted N.
-The phone of Mr. A ends in N.
-The A was bought for N dollars.
-The train to A leaves from platform N.
-The A in the hall has the serial H-H.
-The captain of the A is called A A.
-Mrs. A sold her A to a man from A.
-A = N
-Key A: A-N
-Room N belongs to A.
-For A, dial N.
-There are N jars of A in the cellar.
-The account of the A club is N at the bank of A.
-To open the A box, turn the wheel to N.
-Flight N goes to A on Monday.
-A-A weighs N grams.
-Note for later: A-A has locker N.
-The team of A scored N points against A.
-It was in N that A was founded.
-The price of A-A rose to N.
-Order N is for A.
-According to the list, A comes on page N.
-The license of A reads A N H.
-A's favourite drink is A with A.
-The road from A to A is N miles long.
-If you meet A, say the word A.
-The parcel for A-A carries the label N.
-N is what A wrote on the wall.
-You reach the A office at extension N.
-On shelf N stands the book about A.
-The dog of A is called A.
-A A signed the contract number N.
-Invoice: A-A, amount N.
-The well of A is N feet deep.
-Nobody but A knows that the safe holds N coins.
-user A-A: id H
-The A lamp needs bulbs of type A-N.
-At the A gate they ask for the code H.
-A paid N for the painting of a A.
-The winner of the A prize was A A from A.
-Ticket N, seat A.
-The recipe of A takes N spoons of A.
-Version N of A came before A.
-Her brother A works in A as a A maker.
-In case of fire call A at N.)";
-constexpr const char* kWords =
-    R"(amber basil cedar delta ember fjord garnet hazel ivory jasper kestrel lemon maple nectar opal panda
-quill raven sable tulip umber violet willow xenon yarrow zebra anchor basket candle dragon engine
-feather guitar hammer island jacket kettle ladder magnet needle orange pepper quartz rocket saddle
-tunnel valley wagon blue brave calm eager gentle happy little proud quiet rapid silent tall warm
-young Cairo Lima London Oslo Paris Quito Vienna Boston Alice Martin Clara Hugo Nadia Peter Robert
-Helen)";
-
-// The lines of a text.
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
+const std::vector<std::string> kForms = {"Remember that the number of A is N.",
+                                         "A lives at house N.",
+                                         "My A has the registration N, do not forget it.",
+                                         "In the A file somebody noted N.",
+                                         "The phone of Mr. A ends in N.",
+                                         "The A was bought for N dollars.",
+                                         "The train to A leaves from platform N.",
+                                         "The A in the hall has the serial H-H.",
+                                         "The captain of the A is called A A.",
+                                         "Mrs. A sold her A to a man from A.",
+                                         "A = N",
+                                         "Key A: A-N",
+                                         "Room N belongs to A.",
+                                         "For A, dial N.",
+                                         "There are N jars of A in the cellar.",
+                                         "The account of the A club is N at the bank of A.",
+                                         "To open the A box, turn the wheel to N.",
+                                         "Flight N goes to A on Monday.",
+                                         "A-A weighs N grams.",
+                                         "Note for later: A-A has locker N.",
+                                         "The team of A scored N points against A.",
+                                         "It was in N that A was founded.",
+                                         "The price of A-A rose to N.",
+                                         "Order N is for A.",
+                                         "According to the list, A comes on page N.",
+                                         "The license of A reads A N H.",
+                                         "A's favourite drink is A with A.",
+                                         "The road from A to A is N miles long.",
+                                         "If you meet A, say the word A.",
+                                         "The parcel for A-A carries the label N.",
+                                         "N is what A wrote on the wall.",
+                                         "You reach the A office at extension N.",
+                                         "On shelf N stands the book about A.",
+                                         "The dog of A is called A.",
+                                         "A A signed the contract number N.",
+                                         "Invoice: A-A, amount N.",
+                                         "The well of A is N feet deep.",
+                                         "Nobody but A knows that the safe holds N coins.",
+                                         "user A-A: id H",
+                                         "The A lamp needs bulbs of type A-N.",
+                                         "At the A gate they ask for the code H.",
+                                         "A paid N for the painting of a A.",
+                                         "The winner of the A prize was A A from A.",
+                                         "Ticket N, seat A.",
+                                         "The recipe of A takes N spoons of A.",
+                                         "Version N of A came before A.",
+                                         "Her brother A works in A as a A maker.",
+                                         "In case of fire call A at N."};
+const std::vector<std::string> kWords = {
+    "amber",   "basil",   "cedar",  "delta",  "ember",  "fjord",  "garnet", "hazel",  "ivory",  "jasper",
+    "kestrel", "lemon",   "maple",  "nectar", "opal",   "panda",  "quill",  "raven",  "sable",  "tulip",
+    "umber",   "violet",  "willow", "xenon",  "yarrow", "zebra",  "anchor", "basket", "candle", "dragon",
+    "engine",  "feather", "guitar", "hammer", "island", "jacket", "kettle", "ladder", "magnet", "needle",
+    "orange",  "pepper",  "quartz", "rocket", "saddle", "tunnel", "valley", "wagon",  "blue",   "brave",
+    "calm",    "eager",   "gentle", "happy",  "little", "proud",  "quiet",  "rapid",  "silent", "tall",
+    "warm",    "young",   "Cairo",  "Lima",   "London", "Oslo",   "Paris",  "Quito",  "Vienna", "Boston",
+    "Alice",   "Martin",  "Clara",  "Hugo",   "Nadia",  "Peter",  "Robert", "Helen"};
 
 }  // namespace
 
 Reminders::Reminders(std::shared_ptr<const Chunks> text, const Tokenizer& tokenizer, uint64_t seed)
-    : chunks_(std::move(text)), tokenizer_(tokenizer), seed_(seed), forms_(lines_of(kForms)) {
-  std::istringstream words(kWords);
-  words_ = {std::istream_iterator<std::string>(words), {}};
+    : chunks_(std::move(text)), tokenizer_(tokenizer), seed_(seed) {
   try {
-    for (const std::string& form : forms_) writes_ = writes_ && tokenizer_.decode(tokenizer_.encode(form)) == form;
+    for (const std::string& form : kForms) writes_ = writes_ && tokenizer_.decode(tokenizer_.encode(form)) == form;
   } catch (const InputError&) {
     writes_ = false;  // a character that it has not seen
   }
@@ -105,13 +96,13 @@ std::vector<int64_t> Reminders::statement(const RandomStream& random, int64_t nu
     return {stretch.const_data_ptr<int64_t>(), stretch.const_data_ptr<int64_t>() + length};
   }
   std::string text = " ";
-  const std::string& form = forms_[below(forms_.size())];
+  const std::string& form = kForms[below(kForms.size())];
   for (size_t i = 0; i < form.size(); ++i) {
     const char letter = form[i];
     const bool alone = !std::isalpha(static_cast<unsigned char>(text.back())) &&
                        (i + 1 == form.size() || !std::isalpha(static_cast<unsigned char>(form[i + 1])));
     if (alone && letter == 'A') {
-      text += words_[below(words_.size())];
+      text += kWords[below(kWords.size())];
     } else if (alone && letter == 'N') {
       for (uint64_t digits = 2 + below(6); digits > 0; --digits) text += static_cast<char>('0' + below(10));
     } else if (alone && letter == 'H') {

@@ -31,7 +31,6 @@ class Reminders {
   std::shared_ptr<const Chunks> chunks_;
   const Tokenizer& tokenizer_;
   uint64_t seed_;
-  std::vector<std::string> forms_, words_;  // of statements
   bool writes_ = true;
 };
 
