@@ -149,6 +149,9 @@ def test_ctrl_c_keeps_what_is_done(program, model, ask, tmp_path):
         (["--tasks", "qa_hotpot"], "--hotpotqa"),
         (["--tasks", "multiquery"], "--haystack"),
         (["--tasks", "single_2"], "--haystack"),
+        (["--tasks", "own", "--needles", "missing.jsonl"], "--haystack"),
+        (["--tasks", "own", "--haystack", __file__], "--needles"),
+        (["--tasks", "own", "--haystack", __file__, "--needles", __file__], "line 1"),
         (["--lengths", "200"], "no room"),
         (["--lengths", "0"], "lengths"),
         (["--samples", "0"], "samples"),
@@ -166,6 +169,15 @@ def test_what_is_named_twice_is_asked_once(cortado, model):
     words = ["--tasks", "single_1,single_1", "--lengths", "768,768", "--samples", 1, "--json"]
     (line,) = json.loads(cortado("eval", "niah", model, *words).stdout)
     assert line["samples"] == 1
+
+
+def test_needles_in_words_of_the_users(cortado, model, text, tmp_path):
+    needles, out = tmp_path / "needles.jsonl", tmp_path / "own.jsonl"
+    needles.write_text(json.dumps({"needle": "For {key}, dial {value}.", "question": "What is dialled for {key}?", "answer": "For {key}, dial"}))
+    asked = ["--haystack", text, "--needles", needles, "--tasks", "own", "--lengths", 768, "--samples", 2, "--json", "--out", out]
+    (line,) = json.loads(cortado("eval", "niah", model, *asked).stdout)
+    assert line["task"] == "own" and line["samples"] == 2
+    assert all(answer["answer_prefix"].startswith(" For ") and answer["answer_prefix"].endswith(", dial") for answer in answers(out))
 
 
 def test_refused_before_anything_is_asked(refused, model, trained, text, tmp_path):

@@ -84,7 +84,7 @@ def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
     cache = ("--cache", 4, "--chunk", 4, "--distance", 12, "--fading", 0.5, "--cache-tokens", 256)
     done = cortado("linearize", softmax, *small, "--from", learned, *cache, "--out", cached)
     assert done.returncode == 0, done.stderr
-    assert "key heads explains" in done.stdout and "stage" not in done.stdout
+    assert "key heads explain" in done.stdout and "stage" not in done.stdout
     config = json.loads((cached / "config.json").read_text())
     assert json.loads((cached / "report.json").read_text())["cache"]["key_heads"] > 0
     again = cortado("linearize", softmax, "--from", cached / "learned.safetensors", "--out", tmp_path / "again")

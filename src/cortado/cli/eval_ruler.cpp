@@ -29,8 +29,10 @@ struct RulerCommand {
   std::map<RulerNeeds, RulerFile> files = {
       {RulerNeeds::kEssay,
        {"essay",
-        "[--haystack] single_2, single_3, multikey_1, multivalue and multiquery hide their needles in a text: name a "
-        "file"}},
+        "[--haystack] single_2, single_3, multikey_1, multivalue, multiquery and own hide their needles in a text: "
+        "name "
+        "a file"}},
+      {RulerNeeds::kOwn, {"needles", "[--needles] own hides sentences of yours: name a file of them"}},
       {RulerNeeds::kSquad,
        {"squad", "[--squad] qa_squad needs SQuAD's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer)"}},
       {RulerNeeds::kHotpotQa,
@@ -39,7 +41,7 @@ struct RulerCommand {
 
   bool needs(RulerNeeds what) const {
     return std::any_of(request.tasks.begin(), request.tasks.end(),
-                       [&](const auto& name) { return ruler_kind(name).needs == what; });
+                       [&](const auto& name) { return ruler_kind(name).needs_file(what); });
   }
 };
 
@@ -49,8 +51,9 @@ void choose_tasks(RulerCommand& command) {
   keep_first(command.request.tasks);
   if (!command.request.tasks.empty()) return;
   for (const RulerKind& kind : ruler_kinds()) {
-    if (kind.needs != RulerNeeds::kNothing && command.files.at(kind.needs).path.empty()) continue;
-    command.request.tasks.push_back(kind.name);
+    const bool named = std::all_of(kind.needs.begin(), kind.needs.end(),
+                                   [&](RulerNeeds what) { return !command.files.at(what).path.empty(); });
+    if (named) command.request.tasks.push_back(kind.name);
   }
 }
 
@@ -125,6 +128,7 @@ RulerMaterial read_material(const RulerCommand& command, ResultFile& file) {
   for (const auto& [needs, source] : command.files) {
     if (!command.needs(needs)) continue;
     if (needs == RulerNeeds::kEssay) material.essay = Essay(read_file(source.path));
+    if (needs == RulerNeeds::kOwn) material.own = OwnNeedle::read(source.path);
     if (needs == RulerNeeds::kSquad) material.squad = Documents::squad(source.path);
     if (needs == RulerNeeds::kHotpotQa) material.hotpotqa = Documents::hotpotqa(source.path);
     file.require(source.key, hash_text(read_file(source.path)));
@@ -171,22 +175,21 @@ void run_ruler(RulerCommand& command) {
 }
 
 constexpr const char* kRulerFooter =
-    "RULER's thirteen tasks, each a text of --lengths tokens (prompt and answer together) and a question about it. "
-    "Needles: a sentence\n"
-    "hides a value under a key, and the value is asked for. single_1: a number in noise; single_2, single_3: a number, "
-    "a UUID in the text\n"
-    "of --haystack; multikey_1: one of four there; multikey_2, multikey_3: one among needles only; multivalue, "
-    "multiquery: four values of\n"
-    "one key, of four keys. vt: which variables have a value; cwe, fwe: the most frequent words; qa_squad, qa_hotpot: "
-    "questions about one of\n"
-    "many documents (--squad, --hotpotqa). Answers are greedy; an answer's score is the share of the references that "
-    "occur in it (qa: any).\n"
-    "A model that was taught to chat is asked in its own template. The table shows everything that --out holds, models "
-    "of earlier calls too.\n\nExamples:\n"
-    "  cortado eval ruler models/smollm2 --lengths 1024 --samples 10\n"
-    "  cortado eval ruler models/smollm2 runs/converted --tasks single_1,vt,cwe --out ruler.jsonl\n"
-    "  cortado eval ruler models/smollm2 --haystack essays.txt --squad dev-v2.0.json --lengths 4096 --samples 500\n"
-    "  cortado eval niah models/smollm2 --lengths 512,1024 --samples 10    (the same command; of itself single_1)";
+    R"(RULER's thirteen tasks, each a text of --lengths tokens (prompt and answer together) and a question about it. Needles:
+a sentence hides a value under a key, and the value is asked for. single_1: a number in noise; single_2, single_3: a
+number, a UUID in the text of --haystack; multikey_1: one of four there; multikey_2, multikey_3: one among needles only;
+multivalue, multiquery: four values of one key, of four keys; own, which is not RULER's: a number in sentences of yours
+(--needles, such as data/needles/held-out.jsonl). vt: which variables have a value; cwe, fwe: the most frequent words;
+qa_squad, qa_hotpot: questions about one of many documents (--squad, --hotpotqa). Answers are greedy; an answer's score is
+the share of the references that occur in it (qa: any). A model that was taught to chat is asked in its own template. The
+table shows everything that --out holds, models of earlier calls too.
+
+Examples:
+  cortado eval ruler models/smollm2 --lengths 1024 --samples 10
+  cortado eval ruler models/smollm2 runs/converted --tasks single_1,vt,cwe --out ruler.jsonl
+  cortado eval ruler models/smollm2 --haystack essays.txt --squad dev-v2.0.json --lengths 4096 --samples 500
+  cortado eval niah models/smollm2 --lengths 512,1024 --samples 10    (the same command; of itself single_1)
+  cortado eval niah models/smollm2 --tasks own --haystack essays.txt --needles data/needles/held-out.jsonl)";
 
 void add_ruler_command(CLI::App& eval, const std::string& name, const std::string& about,
                        const std::vector<std::string>& tasks) {
@@ -207,6 +210,9 @@ void add_ruler_command(CLI::App& eval, const std::string& name, const std::strin
          kShown);
   option(ruler, "--batch", command->request.batch, "questions asked at once", CLI::Range(1, 1024), kShown);
   ruler.add_option("--haystack", command->files.at(RulerNeeds::kEssay).path, "the text that needles are hidden in");
+  ruler.add_option("--needles", command->files.at(RulerNeeds::kOwn).path,
+                   "of own: sentences to hide, a JSON object a line: {\"needle\": \"The key of {key} is {value}.\", "
+                   "\"question\": \"What is the key of {key}?\", \"answer\": \"The key of {key} is\"}");
   ruler.add_option("--squad", command->files.at(RulerNeeds::kSquad).path, "SQuAD's dev-v2.0.json, for qa_squad");
   ruler.add_option("--hotpotqa", command->files.at(RulerNeeds::kHotpotQa).path,
                    "HotpotQA's hotpot_dev_distractor_v1.json, for qa_hotpot");

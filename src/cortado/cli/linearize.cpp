@@ -220,8 +220,9 @@ void print_result(const LinearizeCommand& command, const LinearizeResult& result
                    fixed(stage.total_before, 4), fixed(stage.total_after, 4), with_commas(stage.best_step)});
   }
   if (const auto& cache = result.cache) {
-    std::cout << "cache: the score of " << cache->heads << " key heads explains " << fixed(100 * cache->explained, 0)
-              << " % of what is looked back to; " << human_seconds(cache->seconds) << std::endl;
+    std::cout << "cache: the scores of " << cache->heads << " key heads explain " << fixed(100 * cache->lasting, 0)
+              << " % of what reminders look back to, " << fixed(100 * cache->fading, 0) << " % of what text does; "
+              << human_seconds(cache->seconds) << std::endl;
   }
   std::cout << (result.stages.empty() ? "" : table.text()) << "written to " << command.request.out << std::endl;
 }

@@ -12,8 +12,8 @@ namespace cortado {
 namespace {
 
 constexpr int64_t kMostStatements = 12;
-constexpr double kRidge = 1e-3, kFloor = 1e-3;
-constexpr int64_t kLargest = 4;  // weights of later queries that a pair's worth is the mean of
+constexpr double kRidge = 1e-3, kNearFloor = 1e-3, kFarFloor = 0.1;
+constexpr int64_t kLargest = 4;  // weights of the text's queries that a pair's worth is the mean of
 
 // A: a word, N: a number, H: one in hexadecimal digits. None is a form of RULER's or of another test of recall.
 const std::vector<std::string> kForms = {"Remember that the number of A is N.",
@@ -118,7 +118,6 @@ std::vector<int64_t> Reminders::statement(const RandomStream& random, int64_t nu
 Reminders::Text Reminders::text(int64_t number) const {
   const RandomStream random(seed_, "reminders");
   const Tensor plain = chunks_->batch(number, 1).tokens;
-  if (number % 4 == 0) return {plain, 0};
   const auto n = static_cast<uint64_t>(number);
   const int64_t length = chunks_->length();
   std::vector<std::vector<int64_t>> said;
@@ -153,32 +152,51 @@ Reminders::Text Reminders::text(int64_t number) const {
 
 namespace {
 
-// The sums that a layer's regression needs.
+// What a layer has of a text, of the pairs that enough later queries follow.
+struct Note {
+  Tensor x;     // [n,D]
+  Tensor near;  // [Hkv,n]: of the largest weights that the text's queries give a pair, the mean
+  // Without reminders there is none of these.
+  Tensor far = {};     // [n]: the largest that a reminder's query gives the pair, of all heads
+  Tensor recall = {};  // [Hkv]: the largest that such a query gives to any, on average
+};
+
+Note note_of(const Tensor& x, const CacheStudent::LookBack& found, int64_t reminded) {
+  const Tensor weights = found.weights[0];  // [Hkv,T,T]
+  const int64_t tokens = weights.size(2), text = tokens - reminded;
+  const int64_t usable = tokens - found.behind - found.behind / 3;  // of a later pair too few queries are there
+  fail_input_if(usable <= 0, "[--context] sequences of ", tokens,
+                " tokens are too short for a cache to learn from: hardly a pair leaves the window");
+  const Tensor seen = weights.narrow(2, 0, usable);
+  Note note{x[0].narrow(0, 0, usable), std::get<0>(seen.narrow(1, 0, text).topk(std::min(kLargest, text), 1)).mean(1)};
+  if (reminded > 0) {
+    const Tensor reminders = seen.narrow(1, text, reminded);
+    note.far = reminders.flatten(0, 1).amax(0);
+    note.recall = reminders.amax(2).mean(1);
+  }
+  return note;
+}
+
+// The sums that a layer's regressions need.
 class Regression {
  public:
-  void add(const Tensor& x, const CacheStudent::LookBack& found, int64_t reminded) {
-    const Tensor& weights = found.weights;  // [1,Hkv,T,T]
-    const int64_t tokens = weights.size(3);
-    const int64_t usable = tokens - found.behind - found.behind / 3;  // of a later pair too few queries are there
-    fail_input_if(usable <= 0, "[--context] sequences of ", tokens,
-                  " tokens are too short for a cache to learn from: hardly a pair leaves the window");
-    const Tensor worth =
-        std::get<0>(weights[0].topk(std::min(kLargest, tokens), 1)).mean(1).narrow(1, 0, usable).add(kFloor).log();
-    const Tensor given = x[0].narrow(0, 0, usable).to(at::kCPU, at::kDouble);
-    const Tensor features = at::cat({given, at::ones({usable, 1}, given.options())}, 1);
-    const Tensor wanted = worth.to(at::kCPU, at::kDouble).t();
+  // `far`: the largest of all layers'.
+  void add(const Note& note, const Tensor& far) {
+    const Tensor given = note.x.to(at::kCPU, at::kDouble);
+    const Tensor features = at::cat({given, at::ones({given.size(0), 1}, given.options())}, 1);
+    const Tensor fades = note.near.to(at::kCPU, at::kDouble).add(kNearFloor).log();
+    const Tensor lasts = far.defined() ? far.to(at::kCPU, at::kDouble).add(kFarFloor).log().expand_as(fades) : fades;
+    const Tensor wanted = at::stack({lasts, fades}, 1).flatten(0, 1).t();  // [n,2 Hkv]
     if (!squares_.defined()) {
       squares_ = at::zeros({features.size(1), features.size(1)}, at::kDouble);
       products_ = at::zeros({features.size(1), wanted.size(1)}, at::kDouble);
       wanted_squares_ = at::zeros({wanted.size(1)}, at::kDouble);
-      recall_ = at::zeros({wanted.size(1) + 1}, at::kDouble);
+      recall_ = at::zeros({fades.size(0) + 1}, at::kDouble);
     }
     squares_ += at::matmul(features.t(), features);
     products_ += at::matmul(features.t(), wanted);
     wanted_squares_ += wanted.square().sum(0);
-    if (reminded == 0) return;
-    const Tensor sharpest = weights[0].narrow(1, tokens - reminded, reminded).amax(2).mean(1);
-    recall_ += at::cat({sharpest.to(at::kCPU, at::kDouble), at::ones({1}, at::kDouble)});
+    if (far.defined()) recall_ += at::cat({note.recall.to(at::kCPU, at::kDouble), at::ones({1}, at::kDouble)});
   }
 
   void sum(const Ranks& ranks) {
@@ -193,11 +211,13 @@ class Regression {
     const Tensor wrong = wanted_squares_ - 2 * (map * products_).sum(0) + (map * at::matmul(squares_, map)).sum(0);
     const Tensor varied = (wanted_squares_ - count * mean.square()).clamp_min(1e-30);
     const Tensor recall = recall_.slice(0, 0, -1) / recall_[-1].clamp_min(1);
+    const Tensor explained = (1 - wrong / varied).unflatten(0, {-1, 2}).mean(0);
     return {layer,
             map.narrow(0, 0, dim).t().to(at::kFloat).contiguous(),
             map[dim].to(at::kFloat).contiguous(),
-            {recall.const_data_ptr<double>(), recall.const_data_ptr<double>() + recall.numel()},
-            1 - (wrong / varied).mean().item<double>()};
+            explained[0].item<double>(),
+            explained[1].item<double>(),
+            {recall.const_data_ptr<double>(), recall.const_data_ptr<double>() + recall.numel()}};
   }
 
  private:
@@ -223,14 +243,18 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
     bar.update(n);
     if (n % ranks.size() != ranks.rank()) continue;
     const Reminders::Text text = reminders.text(n);
+    std::vector<std::pair<size_t, Note>> notes;
     model.walk(text.tokens.to(model.device()), [&](int64_t layer, const Tensor& x) {
       Mixer& mixer = *model.mixers()[static_cast<size_t>(layer)];
       const CacheStudent* student = cache_student_of(mixer);
       if (!student) return mixer.forward(x, {}, nullptr);
       const auto found = student->look_back(x);
-      layers[static_cast<size_t>(layer)].add(x, found, text.reminded);
+      notes.emplace_back(layer, note_of(x, found, text.reminded));
       return student_of(mixer)->project_output(found.teacher);
     });
+    Tensor far;
+    for (const auto& [layer, note] : notes) far = far.defined() ? at::maximum(far, note.far) : note.far;
+    for (const auto& [layer, note] : notes) layers[layer].add(note, far);
   }
   std::vector<CacheLesson> lessons;
   for (size_t layer = 0; layer < layers.size(); ++layer) {

@@ -13,8 +13,8 @@
 namespace cortado {
 
 // Text in which something is worth being remembered: statements ("The train to Lima leaves from platform 5.") at random
-// places of its first part, and again, in another order, at its end. Every fourth is text alone. Of a tokenizer that
-// cannot write them the statements are stretches of the text.
+// places of its first part, and again, in another order, at its end. Of a tokenizer that cannot write them the statements
+// are stretches of the text. None where the text is too short.
 class Reminders {
  public:
   Reminders(std::shared_ptr<const Chunks> text, const Tokenizer& tokenizer, uint64_t seed);
@@ -37,15 +37,17 @@ class Reminders {
 // What was found for a layer.
 struct CacheLesson {
   int64_t layer = 0;
-  Tensor weight, bias;  // of the score: [Hkv,D], [Hkv]
-  std::vector<double>
-      recall;            // of a key head: the largest weight that a reminder's token gives to one far back, on average
-  double explained = 0;  // of the variance of what the score stands for
+  Tensor weight, bias;             // of the scores: [2 Hkv,D], [2 Hkv]
+  double lasting = 0, fading = 0;  // of the variance of what the scores stand for, what they explain
+  // Of a key head: the largest weight that a reminder's token gives to one far back, on average.
+  std::vector<double> recall;
 };
 
-// The score is the ridge regression, on the layer's input, of log(0.001 + the mean of the four largest weights that later
-// queries give to a pair from where it is not exact without a cache). `tokens` of text are read, in whole chunks, with
-// softmax attention's outputs flowing on. Nothing: stopped. InputError: chunks too short to look back in.
+// Both scores are ridge regressions on the layer's input, of what softmax attention looks back to from where a pair is not
+// exact without a cache. What lasts: log(0.1 + the largest weight that a reminder's query gives to the pair's token, in any
+// head of any layer). What fades: log(0.001 + the mean of the four largest weights that the text's own queries give to the
+// pair, in its head); of texts without reminders both. `tokens` of text are read, in whole chunks, with softmax attention's
+// outputs flowing on. Nothing: stopped. InputError: chunks too short to look back in.
 struct CacheStudy {
   int64_t tokens = 0;
   uint64_t seed = 0;

@@ -51,10 +51,6 @@ TEST_F(CacheConversionTest, RemindersRepeatWhatTheyHide) {
     const Reminders::Text found = reminders.text(n);
     ASSERT_EQ(found.tokens.sizes(), (at::IntArrayRef{1, 400}));
     EXPECT_EQ(found.tokens.const_data_ptr<int64_t>()[0], text->batch(n, 1).tokens.const_data_ptr<int64_t>()[0]);
-    if (n % 4 == 0) {
-      EXPECT_TRUE(found.tokens.equal(text->batch(n, 1).tokens));
-      continue;
-    }
     const auto string_of = [&](int64_t from, int64_t to) {
       const Tensor part = found.tokens[0].slice(0, from, to).contiguous();
       return std::string(part.const_data_ptr<int64_t>(), part.const_data_ptr<int64_t>() + part.numel());
@@ -82,47 +78,75 @@ TEST_F(CacheConversionTest, RemindersAreStretchesWhereNothingElseCanBeWritten) {
   for (int64_t n = 0; n < 8; ++n) {
     const auto found = reminders.text(n);
     EXPECT_EQ(found.tokens.size(1), 200);
-    EXPECT_EQ(found.reminded > 0, n % 4 > 0);
+    EXPECT_GT(found.reminded, 0);
   }
 }
 
-// What is looked back to, by the definition; and the regression on it, by least squares of everything.
-TEST_F(CacheConversionTest, TheScoreIsTheRegressionOfLaterAttention) {
+// What is looked back to, by the definition; and the regressions on it, by least squares of everything.
+TEST_F(CacheConversionTest, TheScoresAreRegressionsOfLaterAttention) {
+  constexpr int64_t kLength = 400, kTexts = 5, kBehind = 5 + 4, kUsable = kLength - kBehind - kBehind / 3;
   const auto model = convert(make_run(small_config(kGrouped)), settings());
-  const auto text = chunks(64);
+  const auto text = chunks(kLength);
   const auto tokenizer = make_tokenizer("byte", {});
-  const auto lessons = learn_caches(*model, text, *tokenizer, {.tokens = 8 * 64, .seed = 5}, {});
+  const auto lessons = learn_caches(*model, text, *tokenizer, {.tokens = kTexts * kLength, .seed = 5}, {});
   ASSERT_EQ(lessons.size(), 3u);
   const Reminders reminders(text, *tokenizer, 5);
-  std::vector<Tensor> given, wanted;
-  const int64_t behind = 5 + 4, usable = (64 - behind) - behind / 3;
-  for (int64_t n = 0; n < 8; ++n) {
-    const Tensor x = forced_inputs(*model, reminders.text(n).tokens)[1];
-    const auto& mixer = model->mixers()[1];
-    const Tensor weights = cache_student_of(*mixer)->look_back(x).weights;
-    auto parameters = mixer->named_parameters();
+  const auto looked_back = [&](const Mixer& mixer, const Tensor& x) {
+    auto parameters = mixer.named_parameters();
     const auto heads = [&](const char* name, int64_t count) {
       const Tensor all = at::linear(x, parameters[concat(name, ".weight")], parameters[concat(name, ".bias")]);
-      const Tensor split = all.view({1, 64, count, 8});
-      return apply_rotary(split, at::arange(64).unsqueeze(0), Rotary(10000.0)).transpose(1, 2);
+      const Tensor split = all.view({1, kLength, count, 8});
+      return apply_rotary(split, at::arange(kLength).unsqueeze(0), Rotary(10000.0)).transpose(1, 2);
     };
     const Tensor q = heads("window_q", 4), k = heads("window_k", 2).repeat_interleave(2, 1);
-    const Tensor later = at::ones({64, 64}, at::kBool).triu(1);
-    Tensor all = at::softmax((at::matmul(q, k.transpose(2, 3)) / std::sqrt(8.0)).masked_fill(later, -1e30), -1);
-    all = all.tril(-behind).view({1, 2, 2, 64, 64}).amax(2);
-    EXPECT_CLOSE(weights.to(at::kDouble), all, 1e-5);
-    given.push_back(at::cat({x[0], at::ones({64, 1}, x.options())}, 1).narrow(0, 0, usable));
-    wanted.push_back((std::get<0>(all[0].topk(4, 1)).mean(1) + 1e-3).log().t().narrow(0, 0, usable));
+    const Tensor later = at::ones({kLength, kLength}, at::kBool).triu(1);
+    const Tensor all = at::softmax((at::matmul(q, k.transpose(2, 3)) / std::sqrt(8.0)).masked_fill(later, -1e30), -1);
+    return all.tril(-kBehind).view({2, 2, kLength, kLength}).amax(1);
+  };
+  std::vector<Tensor> given, wanted;
+  Tensor recall = at::zeros({2}, at::kDouble);
+  for (int64_t n = 0; n < kTexts; ++n) {
+    const auto found = reminders.text(n);
+    ASSERT_GT(found.reminded, 0);
+    const auto inputs = forced_inputs(*model, found.tokens);
+    Tensor far = at::zeros({kUsable}, at::kDouble), near;
+    for (size_t layer = 0; layer < 3; ++layer) {
+      const Tensor all = looked_back(*model->mixers()[layer], inputs[layer]);
+      EXPECT_CLOSE(cache_student_of(*model->mixers()[layer])->look_back(inputs[layer]).weights[0].to(at::kDouble), all,
+                   1e-5);
+      const Tensor reminder = all.slice(1, kLength - found.reminded).slice(2, 0, kUsable);
+      far = at::maximum(far, reminder.amax(1).amax(0));
+      if (layer != 1) continue;
+      near = std::get<0>(all.slice(1, 0, kLength - found.reminded).topk(4, 1)).mean(1).slice(1, 0, kUsable);
+      recall += reminder.amax(2).mean(1).to(at::kDouble) / kTexts;
+    }
+    given.push_back(at::cat({inputs[1][0], at::ones({kLength, 1}, inputs[1].options())}, 1).narrow(0, 0, kUsable));
+    const Tensor lasts = (far + 0.1).log(), fades = (near + 1e-3).log();
+    wanted.push_back(at::stack({lasts, fades[0], lasts, fades[1]}, 1));
   }
   const Tensor features = at::cat(given).detach(), targets = at::cat(wanted).detach();
   const double ridge = 1e-3 * (features.square().sum() / features.size(1)).item<double>();
   const Tensor more = at::cat({features, at::eye(25, at::kDouble) * std::sqrt(ridge)});
-  const Tensor map = std::get<0>(at::linalg_lstsq(more, at::cat({targets, at::zeros({25, 2}, at::kDouble)})));
+  const Tensor map = std::get<0>(at::linalg_lstsq(more, at::cat({targets, at::zeros({25, 4}, at::kDouble)})));
   EXPECT_CLOSE(lessons[1].weight.to(at::kDouble), map.narrow(0, 0, 24).t(), 1e-4);
   EXPECT_CLOSE(lessons[1].bias.to(at::kDouble), map[24], 1e-4);
   const Tensor wrong = (at::matmul(features, map) - targets).square().mean(0),
-               varied = targets.var(0, /*unbiased=*/false);
-  EXPECT_NEAR(lessons[1].explained, 1 - (wrong / varied).mean().item<double>(), 1e-4);
+               varied = targets.var(0, /*unbiased=*/false), explained = 1 - wrong / varied;
+  EXPECT_NEAR(lessons[1].lasting, explained[0].item<double>(), 1e-4);
+  EXPECT_NEAR(lessons[1].fading, (explained[1] + explained[3]).item<double>() / 2, 1e-4);
+  EXPECT_CLOSE(at::tensor(lessons[1].recall), recall, 1e-5);
+}
+
+// Where a text has no room for a statement, what lasts is what fades.
+TEST_F(CacheConversionTest, WithoutRemindersBothScoresAreOne) {
+  const auto model = convert(make_run(small_config(kGrouped)), settings());
+  const auto lessons = learn_caches(*model, chunks(64), *make_tokenizer("byte", {}), {.tokens = 8 * 64}, {});
+  for (const CacheLesson& lesson : lessons) {
+    const Tensor weight = lesson.weight.unflatten(0, {2, 2});
+    EXPECT_TRUE(weight.select(1, 0).equal(weight.select(1, 1)));
+    EXPECT_GT(weight.abs().max().item<double>(), 0);
+    EXPECT_EQ(lesson.recall, (std::vector<double>{0, 0}));
+  }
 }
 
 // A conversion learns it first; goes on where it was stopped, and gives it to whoever begins with it.

@@ -275,7 +275,8 @@ class Conversion {
       fixed_.emplace_back(names.bias, lesson.bias);
       report.recall[std::to_string(lesson.layer)] = lesson.recall;
       report.heads += static_cast<int64_t>(lesson.recall.size());
-      report.explained += lesson.explained / static_cast<double>(lessons.size());
+      report.lasting += lesson.lasting / static_cast<double>(lessons.size());
+      report.fading += lesson.fading / static_cast<double>(lessons.size());
     }
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     cache_ = report;
@@ -455,7 +456,8 @@ void StageReport::fields(JsonFields& json) {
 void CacheReport::fields(JsonFields& json) {
   json.integer("layers", layers, 0, std::numeric_limits<int64_t>::max());
   json.integer("key_heads", heads, 0, std::numeric_limits<int64_t>::max());
-  json.number("explained", explained, -1e9, 1);
+  json.number("explained_lasting", lasting, -1e9, 1);
+  json.number("explained_fading", fading, -1e9, 1);
   json.number("seconds", seconds, 0, 1e12);
   json.field("recall", recall, [](JsonReader& reader) { return reader.object("recall"); });
 }

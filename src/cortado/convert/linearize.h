@@ -67,7 +67,7 @@ struct StageReport {
 // What a cache's learning came to.
 struct CacheReport {
   int64_t layers = 0, heads = 0;  // with a cache; their key heads
-  double explained = 0;           // of the variance of what the score stands for, mean of the layers
+  double lasting = 0, fading = 0;  // of the variance of what the two scores stand for, means of the layers
   double seconds = 0;
   Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)
 

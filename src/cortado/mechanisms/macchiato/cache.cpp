@@ -127,14 +127,15 @@ SparseCache::SparseCache(const CacheRule& rule, int64_t head_dim) : rule_(rule) 
 void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair) const {
   const auto unjudged = [rule = rule_](int64_t tokens) { return rule.unjudged(tokens); };
   for (const char* name : {"keys", "values"}) layout.ring(name, pair, unjudged);
-  layout.scan_ring("scores", {pair[0]}, unjudged, {});
+  layout.scan_ring("scores", {pair[0], rule_.scores_of_pair()}, unjudged, {});
   for (const Part& part : parts_) {
     const auto cached = [rule = rule_, most = part.most](int64_t tokens) {
       return std::min(most, rule.judged(tokens));
     };
     const auto heads = static_cast<int64_t>(part.heads.size());
     for (const char* what : {"keys", "values"}) layout.cached_ring(part.name(what), {heads, pair[1]}, cached);
-    for (const char* what : {"scores", "places"}) layout.scan_ring(part.name(what), {heads}, cached, {});
+    layout.scan_ring(part.name("scores"), {heads, rule_.scores_of_pair()}, cached, {});
+    layout.scan_ring(part.name("places"), {heads}, cached, {});
   }
 }
 

@@ -23,7 +23,9 @@ struct CacheRule {
   std::vector<int64_t> most = {};  // λ of each key head; of a head with 0 no pair waits either
   // The part of the λ pairs that are chosen by a score that fades with age; the others last.
   double fading = 0;
-  bool logarithms = false;  // scores are logarithms of what they stand for
+  // A pair has two scores, one for the pairs that last and one for those that fade, both logarithms of what they stand
+  // for; else one.
+  bool learned = false;
   // With rotary positions: a pair of the cache lies at most so many tokens before the chunk of the query that reads it.
   int64_t distance = 512;
   std::optional<Rotary> rotary = {};
@@ -40,10 +42,11 @@ struct CacheRule {
   double faded(double score, int64_t age) const {
     const auto young = static_cast<double>(std::max<int64_t>(1, distance));
     const double old = std::max(1.0, static_cast<double>(age) / young);
-    return logarithms ? score - std::log(old) : score / old;
+    return learned ? score - std::log(old) : score / old;
   }
   // The tokens that the pair lies before the chunk that begins with token `first`.
   int64_t before(int64_t pair, int64_t first) const { return std::min(first - pair, distance); }
+  int64_t scores_of_pair() const { return learned ? 2 : 1; }
   bool empty() const { return most.empty(); }
 };
 
@@ -58,7 +61,8 @@ struct ExactRead {
   PairsRead window, waiting, cached;
 };
 
-// Tokens of a call: q, k rotated [B,T,H,K], [B,T,Hkv,K], plain_q, plain_k not rotated; v [B,T,Hkv,V], score [B,T,Hkv].
+// Tokens of a call: q, k rotated [B,T,H,K], [B,T,Hkv,K], plain_q, plain_k not rotated; v [B,T,Hkv,V], score
+// [B,T,Hkv,rule.scores_of_pair()].
 struct CacheInputs {
   Tensor q, plain_q, k, plain_k, v, score;
 };
@@ -123,7 +127,7 @@ struct Mixed {
 Mixed mix_pairs(const Tensor& query_logits, const ExactRead& exact);
 
 // The definition, token by token and head by head: query_logits [B,T,H,L+1], key_logits [B,T,H,L], v [B,T,H,V]; q, k
-// [B,T,H,K] rotated, plain_q, plain_k not; score [B,T,Hkv]. Dense, differentiable by autograd. `held` gets
+// [B,T,H,K] rotated, plain_q, plain_k not; score [B,T,Hkv,rule.scores_of_pair()]. Dense, differentiable by autograd. `held` gets
 // where pair s of the first sequence is when token t is read: 0 in the window or waiting, 1 in the cache, 2 in the latents
 // alone, -1 not yet there.
 struct CachedReference {

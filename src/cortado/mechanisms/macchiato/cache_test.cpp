@@ -215,6 +215,23 @@ TEST(SparseCache, KeepsOldAndYoungInTwoShares) {
   EXPECT_EQ(kept(1), (Kept{260, 265, 270, 275}));
 }
 
+// What lasts and what fades are chosen by two maps: here by two channels.
+TEST(SparseCache, EachShareHasAScoreOfItsOwn) {
+  const at::NoGradGuard no_grad;
+  const auto mixer = make(R"({"window": 4, "cache": [4, 0, 0, 0], "chunk": 4, "distance": 50, "source": "x",
+                              "score": "learned", "fading": 0.5})");
+  const Tensor weight = mixer->named_parameters()["score_weight"].zero_().unflatten(0, {4, 2});
+  weight.select(1, 0).select(1, 7).fill_(1);
+  weight.select(1, 1).select(1, 8).fill_(1);
+  Tensor x = some(1, 300);
+  x.narrow(2, 7, 2).fill_(0);
+  for (const int64_t lasting : {10, 20, 30, 270}) x[0][lasting][7] = 3;
+  for (const int64_t fading : {40, 50, 220, 230}) x[0][fading][8] = 3;
+  const Tensor places = mixer->held(x).places.select(1, -1)[0];
+  for (const int64_t kept : {10, 20, 220, 230}) EXPECT_EQ(places[kept].item<int64_t>(), 1) << kept;
+  EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4);
+}
+
 TEST(SparseCache, SaysWhatDoesNotFit) {
   const auto error = [](const char* settings, bool causal = true) {
     return testing::error_of([&] { make(settings, causal); });

@@ -219,7 +219,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   struct Projected {
     Tensor query_logits, key_logits, v, window_q, window_k;
     Tensor plain_q, plain_k;  // the window's, not rotated
-    Tensor score;             // [B,T,Hkv], where it is learned
+    Tensor score;             // [B,T,Hkv,2], where it is learned
 
     Projected part(int64_t first, int64_t count) const {
       const auto of = [&](const Tensor& x) { return x.defined() ? x.narrow(1, first, count) : x; };
@@ -241,7 +241,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   void read_cache_rule(JsonReader& settings) {
     CacheRule rule{.window = settings_.window.value_or(0), .most = read_cache(settings, settings_.kv_heads)};
     score_ = choose(settings, "score", cache_scores(), "surprise");
-    rule.logarithms = score_ == CacheScore::kLearned;
+    rule.learned = score_ == CacheScore::kLearned;
     rule.chunk = settings.integer("chunk", 1, 1 << 24, rule.chunk);
     rule.distance = settings.integer("distance", 0, int64_t{1} << 40, rule.distance);
     rule.fading = settings.number("fading", 0, 1, rule.fading);
@@ -259,17 +259,18 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     settings.fail_if(!settings_.window || latents_ == 0, "\"score\" is of a cache, which needs a window and latents");
     const at::NoGradGuard no_grad;
     const double spread = 1 / std::sqrt(static_cast<double>(dim));
-    register_parameter(score_weight_, kScoreWeight, at::randn({settings_.kv_heads, dim}) * spread, Role::kMatrix);
-    register_parameter(score_bias_, kScoreBias, at::zeros({settings_.kv_heads}), Role::kGain);
+    register_parameter(score_weight_, kScoreWeight, at::randn({2 * settings_.kv_heads, dim}) * spread, Role::kMatrix);
+    register_parameter(score_bias_, kScoreBias, at::zeros({2 * settings_.kv_heads}), Role::kGain);
   }
 
-  // The learned score of x's pairs, [B,T,Hkv]; undefined without. In float32 at least: of equals the older stays.
+  // The learned scores of x's pairs, [B,T,Hkv,2]; undefined without. In float32 at least: of equals the older stays.
   Tensor scored(const Tensor& x) const {
     if (!cache_ || !score_weight_.defined()) return {};
     const at::NoGradGuard no_grad;
     const NoAutocast as_given;
     const auto type = accumulation_type({x});
-    return at::linear(x.to(type), score_weight_.to(type), score_bias_.to(type));
+    const Tensor scores = at::linear(x.to(type), score_weight_.to(type), score_bias_.to(type));
+    return scores.unflatten(2, {settings_.kv_heads, 2});
   }
 
   Projected project(const Tensor& x, const Tensor& y, const Tensor& positions) const {
@@ -338,7 +339,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   // Of dense tokens behind `state`.
   ExactRead read_cached(const Projected& p, SequenceState& state) const {
     const LatteState start{state.at("latte_state"), state.at("latte_normalizer"), state.at("latte_maximum")};
-    const Tensor score = p.score.defined() ? p.score : surprise(p.query_logits, p.key_logits, p.v, start);
+    const auto one = [&] { return surprise(p.query_logits, p.key_logits, p.v, start).unsqueeze(3); };
+    const Tensor score = p.score.defined() ? p.score : one();
     return cache_->read({p.window_q, p.plain_q, p.window_k, p.plain_k, p.v, score}, state);
   }
 
@@ -367,7 +369,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   Tensor cached_reference(const Projected& p, HeldPairs* held) const {
     const int64_t heads = settings_.heads;
     const auto all = [&](const Tensor& x) { return expand_heads(x, heads); };
-    const Tensor score = p.score.defined() ? p.score : surprise_reference(p.query_logits, p.key_logits, p.v);
+    const auto one = [&] { return surprise_reference(p.query_logits, p.key_logits, p.v).unsqueeze(3); };
+    const Tensor score = p.score.defined() ? p.score : one();
     const CachedReference in{p.query_logits,  p.key_logits, all(p.v),       p.window_q,
                              all(p.window_k), p.plain_q,    all(p.plain_k), score};
     return macchiato_cached_reference(in, cache_->rule(), held);
@@ -380,7 +383,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
   Tensor window_logit_;               // [H], in units of kLogitUnit
-  Tensor score_weight_, score_bias_;  // [Hkv,D], [Hkv]: of a learned score
+  Tensor score_weight_, score_bias_;  // [2 Hkv,D], [2 Hkv]: of the learned scores; of a head what lasts, what fades
 };
 
 // Carried: Latte's state, then the window's keys and values.

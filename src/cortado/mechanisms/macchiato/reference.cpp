@@ -19,7 +19,7 @@ namespace {
 
 using Places = std::vector<int64_t>;
 
-// One head of one sequence: query_logits [T,L+1], key_logits [T,L], the others [T,·], score [T].
+// One head of one sequence: query_logits [T,L+1], key_logits [T,L], the others [T,·], score [T,1 or 2].
 struct CachedHead {
   Tensor query_logits, key_logits, v, q, k, plain_q, plain_k, score;
   const CacheRule& rule;
@@ -48,18 +48,18 @@ struct CachedHead {
     for (int64_t s = first; s < end; ++s) cache.push_back(s);
     RankedPairs ranked;
     for (const int64_t s : cache) {
-      ranked.emplace_back(score[s].item<double>(), s);
+      ranked.emplace_back(score[s][0].item<double>(), s);
       held.scores[t][s] = ranked.back().first;
     }
     const double tie = score_tie(v.scalar_type());
     double near = 0;
     for (const int64_t s : cache) {
-      near = std::max(near, tie * std::max(v[s].norm().item<double>(), std::abs(score[s].item<double>())));
+      near = std::max(near, tie * std::max(v[s].norm().item<double>(), score[s].abs().max().item<double>()));
     }
     rank_by_definition(ranked, near, tie);
     const auto lasting = std::min(ranked.size(), static_cast<size_t>(rule.lasting(most)));
     RankedPairs others(ranked.begin() + static_cast<std::ptrdiff_t>(lasting), ranked.end());
-    for (auto& [value, s] : others) value = rule.faded(value, t - s);
+    for (auto& [value, s] : others) value = rule.faded(score[s][-1].item<double>(), t - s);
     rank_by_definition(others, near, tie);
     std::copy(others.begin(), others.end(), ranked.begin() + static_cast<std::ptrdiff_t>(lasting));
     cache.clear();

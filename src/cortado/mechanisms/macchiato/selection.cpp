@@ -10,8 +10,9 @@ namespace cortado {
 namespace {
 
 struct Candidate {
-  int64_t pair, token;  // its number among all, its place in the text
-  double score, length;
+  int64_t pair, token;     // its number among all, its place in the text
+  double lasting, fading;  // scores
+  double length;
 };
 
 // The candidates of one row and head, by age.
@@ -29,11 +30,12 @@ class Competition {
     if (all_.size() <= most) return;
     const double near = tie_ * largest();
     ranked_.clear();
-    for (size_t n = 0; n < all_.size(); ++n)
-      ranked_.emplace_back(std::isnan(all_[n].score) ? HUGE_VAL : all_[n].score, n);
+    for (size_t n = 0; n < all_.size(); ++n) ranked_.emplace_back(ranked(all_[n].lasting), n);
     choose(0, lasting, near);
-    for (size_t n = lasting; n < ranked_.size(); ++n)
-      ranked_[n].first = rule_.faded(ranked_[n].first, first - all_[ranked_[n].second].token);
+    for (size_t n = lasting; n < ranked_.size(); ++n) {
+      const Candidate& each = all_[ranked_[n].second];
+      ranked_[n].first = rule_.faded(ranked(each.fading), first - each.token);
+    }
     choose(lasting, most, near);
     for (size_t n = most; n < ranked_.size(); ++n) all_[ranked_[n].second].pair = kGone;
     std::erase_if(all_, [](const Candidate& each) { return each.pair == kGone; });
@@ -42,6 +44,8 @@ class Competition {
  private:
   using Ranked = std::pair<double, size_t>;  // a score and whose it is
   static constexpr int64_t kGone = -1;
+
+  static double ranked(double score) { return std::isnan(score) ? HUGE_VAL : score; }
 
   // The highest from `begin` on come to lie before `end`; of equals, which a chain of near ones are all, the older.
   void choose(size_t begin, size_t end, double near) {
@@ -64,7 +68,7 @@ class Competition {
   double largest() const {
     double largest = 0;
     for (const Candidate& each : all_) {
-      for (const double x : {each.length, std::abs(each.score)})
+      for (const double x : {each.length, std::abs(each.lasting), std::abs(each.fading)})
         largest = std::isfinite(x) ? std::max(largest, x) : largest;
     }
     return largest;
@@ -119,7 +123,9 @@ class Selecting {
 
   Candidate candidate(size_t row, int64_t head, int64_t number, int64_t token) const {
     const int64_t pair = (static_cast<int64_t>(row) * numbers_ + number) * heads_ + head;
-    return {pair, token, scores_.const_data_ptr<double>()[pair], lengths_.const_data_ptr<double>()[pair]};
+    const int64_t kinds = rule_.scores_of_pair();
+    const double* scores = scores_.const_data_ptr<double>() + pair * kinds;
+    return {pair, token, scores[0], scores[kinds - 1], lengths_.const_data_ptr<double>()[pair]};
   }
 
   // see(first token, the pairs in the cache) of every chunk up to the one that a token behind the call would lie in.

@@ -22,7 +22,7 @@ struct CacheCall {
 
 // What competes in a call for the places of key heads: first the cache's pairs, `cached` places of them, whose keys are
 // rotated for the call's first chunk; then the pairs that leave the window, from place `first` of the ring on, whose keys
-// are not. k, v [B,n,h,·], scores and places [B,n,h].
+// are not. k, v [B,n,h,·], scores [B,n,h,rule.scores_of_pair()], places [B,n,h].
 struct CacheCandidates {
   Tensor k, v, scores, places;
   int64_t cached, first;

@@ -150,7 +150,7 @@ class DocumentTask : public RulerTask {
 };
 
 RulerKind document_kind(const std::string& name, RulerNeeds needs, Documents RulerMaterial::* documents) {
-  return {name, needs, 32, true, [=](const RulerOptions& options, const RulerMaterial& material) {
+  return {name, {needs}, 32, true, [=](const RulerOptions& options, const RulerMaterial& material) {
             return std::make_unique<DocumentTask>(name, options, material.*documents);
           }};
 }

@@ -3,8 +3,11 @@
 #include <cmath>
 #include <cstdio>
 #include <set>
+#include <sstream>
 
 #include "cortado/base/error.h"
+#include "cortado/base/files.h"
+#include "cortado/base/json.h"
 #include "cortado/tasks/ruler/ruler.h"
 
 namespace cortado {
@@ -72,6 +75,7 @@ struct NiahShape {
   NeedleValue value;
   int64_t keys = 1, values = 1, asked = 1;  // values of each key; keys that are asked for
   bool uuid_keys = false;
+  bool own = false;  // in words of the user's
 };
 
 constexpr int64_t kDepths = 40;  // evenly from 0 to 100, rounded
@@ -94,6 +98,18 @@ struct Needle {
   double depth = 0;
 };
 
+constexpr const char *kKey = "{key}", *kValue = "{value}";
+
+std::string filled(std::string form, const std::string& key, const std::string& value = "") {
+  for (const auto& [name, word] : {std::pair(kKey, &key), std::pair(kValue, &value)}) {
+    const size_t length = std::string_view(name).size();
+    for (size_t at = form.find(name); at != std::string::npos; at = form.find(name, at + word->size())) {
+      form.replace(at, length, *word);
+    }
+  }
+  return form;
+}
+
 class NiahTask : public RulerTask {
  public:
   NiahTask(const std::string& name, const NiahShape& shape, const RulerOptions& options, const RulerMaterial& material)
@@ -107,11 +123,13 @@ class NiahTask : public RulerTask {
     Draws draws(random_, index);
     std::vector<std::string> keys;
     for (int64_t i = 0; i < shape_.keys; ++i) keys.push_back(key(draws));
+    const OwnNeedle* own = nullptr;
+    if (shape_.own) own = &material_.own[size_t(draws.below(int64_t(material_.own.size())))];
     const bool essay = shape_.haystack == Haystack::kEssay;
     std::vector<std::string> parts;
     if (essay) parts = material_.essay.sentences(size);
     std::vector<Needle> needles = draw_places(draws, size, parts.size());
-    draw_values(draws, keys, needles);
+    draw_values(draws, keys, needles, own);
     if (shape_.haystack == Haystack::kNoise) parts.assign(size_t(size), kRulerNoise);
     if (shape_.haystack == Haystack::kNeedles) parts = distractors(draws, size, keys);
 
@@ -131,6 +149,11 @@ class NiahTask : public RulerTask {
         question.references.push_back(needle.value);
         question.depths.push_back(needle.depth);
       }
+    }
+    if (own) {
+      question.text = concat(joined(parts, " "), "\n", filled(own->question, query));
+      question.answer_prefix = " " + filled(own->answer, query);
+      return question;
     }
     const std::string about =
         concat("special magic ", kind(), singular() ? "" : "s", " for ", query, " mentioned in the provided text");
@@ -179,10 +202,12 @@ class NiahTask : public RulerTask {
     return drawn;
   }
 
-  void draw_values(Draws& draws, const std::vector<std::string>& keys, std::vector<Needle>& needles) const {
+  void draw_values(Draws& draws, const std::vector<std::string>& keys, std::vector<Needle>& needles,
+                   const OwnNeedle* own) const {
     for (Needle& needle : needles) {
       needle.value = value(draws);
-      needle.text = sentence(keys[needle.key], needle.value);
+      const std::string& key = keys[needle.key];
+      needle.text = own ? filled(own->needle, key, needle.value) : sentence(key, needle.value);
     }
   }
 
@@ -233,21 +258,54 @@ std::vector<std::string> Essay::sentences(int64_t count) const {
   return found;
 }
 
+std::vector<OwnNeedle> OwnNeedle::read(const std::string& file) {
+  std::vector<OwnNeedle> all;
+  std::istringstream lines(read_file(file));
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string where = concat(file, ", line ", ++number);
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json each = parse_json(line, where);
+    const auto text = [&](const char* name) {
+      const bool there = each.is_object() && each.contains(name) && each[name].is_string();
+      fail_input_if(!there, "[", where, "] a needle has texts under \"needle\", \"question\" and \"answer\"");
+      return each[name].get<std::string>();
+    };
+    const OwnNeedle own{text("needle"), text("question"), text("answer")};
+    fail_input_if(own.needle.find(kKey) == std::string::npos || own.needle.find(kValue) == std::string::npos, "[",
+                  where, "] the needle has no place for ", kKey, " or none for ", kValue);
+    fail_input_if(own.question.find(kKey) == std::string::npos, "[", where, "] the question has no place for ", kKey);
+    fail_input_if(concat(own.question, own.answer).find(kValue) != std::string::npos, "[", where,
+                  "] question and answer must not say the value");
+    all.push_back(own);
+  }
+  fail_input_if(all.empty(), "[", file, "] has no needles");
+  return all;
+}
+
 std::vector<RulerKind> niah_kinds() {
   using enum Haystack;
   using enum NeedleValue;
   const std::vector<std::pair<std::string, NiahShape>> shapes = {
-      {"single_1", {kNoise, kNumber}},         {"single_2", {kEssay, kNumber}},
-      {"single_3", {kEssay, kUuid}},           {"multikey_1", {kEssay, kNumber, 4}},
-      {"multikey_2", {kNeedles, kNumber}},     {"multikey_3", {kNeedles, kUuid, 1, 1, 1, true}},
-      {"multivalue", {kEssay, kNumber, 1, 4}}, {"multiquery", {kEssay, kNumber, 4, 1, 4}},
+      {"single_1", {kNoise, kNumber}},
+      {"single_2", {kEssay, kNumber}},
+      {"single_3", {kEssay, kUuid}},
+      {"multikey_1", {kEssay, kNumber, 4}},
+      {"multikey_2", {kNeedles, kNumber}},
+      {"multikey_3", {kNeedles, kUuid, 1, 1, 1, true}},
+      {"multivalue", {kEssay, kNumber, 1, 4}},
+      {"multiquery", {kEssay, kNumber, 4, 1, 4}},
+      {"own", {.haystack = kEssay, .value = kNumber, .own = true}},
   };
   std::vector<RulerKind> kinds;
   for (const auto& [name, shape] : shapes) {
-    kinds.push_back({name, shape.haystack == kEssay ? RulerNeeds::kEssay : RulerNeeds::kNothing, 128, false,
-                     [name, shape](const RulerOptions& options, const RulerMaterial& material) {
-                       return std::make_unique<NiahTask>(name, shape, options, material);
-                     }});
+    std::vector<RulerNeeds> needs;
+    if (shape.haystack == kEssay) needs.push_back(RulerNeeds::kEssay);
+    if (shape.own) needs.push_back(RulerNeeds::kOwn);
+    kinds.push_back(
+        {name, needs, 128, false, [name, shape](const RulerOptions& options, const RulerMaterial& material) {
+           return std::make_unique<NiahTask>(name, shape, options, material);
+         }});
   }
   return kinds;
 }

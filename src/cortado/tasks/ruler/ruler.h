@@ -1,6 +1,7 @@
 // RULER's thirteen questions about long texts (README.md): a text of any length, a question about it, the answers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -59,9 +60,18 @@ struct Documents {
   static Documents hotpotqa(const std::string& file);
 };
 
+// A needle in words of the user's: "{key}" and "{value}" stand for what is drawn.
+struct OwnNeedle {
+  std::string needle, question, answer;  // the sentence, what is asked, how the answer begins
+
+  // JSON Lines with these three names. InputError: another form, or a place for the key or value is missing.
+  static std::vector<OwnNeedle> read(const std::string& file);
+};
+
 struct RulerMaterial {
   RulerWords words;
   Essay essay;
+  std::vector<OwnNeedle> own;
   Documents squad, hotpotqa;
 };
 
@@ -95,14 +105,16 @@ class RulerTask {
   virtual int64_t most(int64_t) const { return std::numeric_limits<int64_t>::max() / 4; }
 };
 
-enum class RulerNeeds { kNothing, kEssay, kSquad, kHotpotQa };
+enum class RulerNeeds { kEssay, kOwn, kSquad, kHotpotQa };
 
 struct RulerKind {
   std::string name;
-  RulerNeeds needs;
-  int64_t answer_tokens;  // kept free for the answer, and at most written
-  bool any_reference;     // one of the references is enough
+  std::vector<RulerNeeds> needs;  // files of the user's
+  int64_t answer_tokens;          // kept free for the answer, and at most written
+  bool any_reference;             // one of the references is enough
   std::function<std::unique_ptr<RulerTask>(const RulerOptions&, const RulerMaterial&)> open;
+
+  bool needs_file(RulerNeeds what) const { return std::find(needs.begin(), needs.end(), what) != needs.end(); }
 };
 
 const std::vector<RulerKind>& ruler_kinds();

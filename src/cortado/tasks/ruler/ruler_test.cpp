@@ -10,6 +10,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
+#include "cortado/testing/errors.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado::ruler_test {
@@ -28,14 +29,16 @@ RulerQuestions questions(const std::string& task, int64_t length, const RulerMat
   return {ruler_kind(task), {length, seed, bytes}, material};
 }
 
-RulerMaterial material(const Essay& essay) { return {kWords, essay, {}, {}}; }
+RulerMaterial material(const Essay& essay) { return {kWords, essay, {}, {}, {}}; }
 
 // With the words that are shipped, and Tiny Shakespeare as the essay.
 const RulerMaterial& shipped_material() {
-  static const RulerMaterial all = {RulerWords::read(shipped("words/adjectives.txt"), shipped("words/nouns.txt")),
-                                    Essay(read_file(shipped("tinyshakespeare.txt"))),
-                                    {},
-                                    {}};
+  static const RulerMaterial all = {
+      RulerWords::read(shipped("words/adjectives.txt"), shipped("words/nouns.txt")),
+      Essay(read_file(shipped("tinyshakespeare.txt"))),
+      {{"The key of {key} is {value}.", "What is the key of {key}?", "The key of {key} is"}},
+      {},
+      {}};
   return all;
 }
 
@@ -88,6 +91,55 @@ TEST(Niah, ExactTextOfTheEssayTask) {
   EXPECT_EQ(texts, (std::set<std::string>{"first", "inside", "last"}));
 }
 
+TEST(Niah, ExactTextOfTheUsersOwnNeedles) {
+  RulerMaterial essay = material(Essay("One day it rained. Then the sun came."));
+  essay.own = {{"For {key}, dial {value}; {key} waits.", "What is dialled for {key}?", "For {key}, dial"},
+               {"{value} is on the door of {key}.", "Which number is on the door of {key}?", "It is"}};
+  const auto source = questions("own", 4096, essay);
+  std::set<std::string> texts;
+  for (int64_t i = 0; i < 200; ++i) {
+    const auto question = source.make(i, 8);
+    const std::string value = question.references[0];
+    const bool first = question.answer_prefix == " For quiet-river, dial";
+    const std::string needle =
+        first ? "For quiet-river, dial " + value + "; quiet-river waits." : value + " is on the door of quiet-river.";
+    const std::string asked =
+        first ? "What is dialled for quiet-river?" : "Which number is on the door of quiet-river?";
+    std::vector<std::string> parts = {"One day it rained.", "Then the sun came."};
+    parts.insert(parts.begin() + 2 * std::lround(question.depths[0] * 100) / 100, needle);
+    EXPECT_EQ(question.text, parts[0] + " " + parts[1] + " " + parts[2] + "\n" + asked);
+    EXPECT_EQ(question.answer_prefix, first ? " For quiet-river, dial" : " It is");
+    texts.insert(asked);
+  }
+  EXPECT_EQ(texts.size(), 2u);
+}
+
+TEST(Niah, OwnNeedlesAreReadWithWhatTheyNeed) {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path() + "/needles.jsonl";
+  const auto read = [&](const std::string& text) {
+    write_file(file, text);
+    return OwnNeedle::read(file);
+  };
+  const auto refused = [&](const std::string& text) { return testing::error_of([&] { read(text); }); };
+  const std::string good = R"({"needle": "{key}: {value}", "question": "{key}?", "answer": "It is"})";
+  const auto all = read(good + "\n\n" + good + "\n");
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[1].needle, "{key}: {value}");
+  EXPECT_EQ(all[1].answer, "It is");
+  EXPECT_NE(refused("\n").find("no needles"), std::string::npos);
+  EXPECT_NE(refused(good + "\n[1]").find("line 2"), std::string::npos);
+  EXPECT_NE(refused("{").find("line 1"), std::string::npos);
+  EXPECT_NE(refused(R"({"needle": "{key}: {value}", "question": "{key}?", "answer": 1})").find("answer"),
+            std::string::npos);
+  EXPECT_NE(refused(R"({"needle": "{key}", "question": "{key}?", "answer": ""})").find("{value}"), std::string::npos);
+  EXPECT_NE(refused(R"({"needle": "{value}", "question": "{key}?", "answer": ""})").find("{key}"), std::string::npos);
+  EXPECT_NE(refused(R"({"needle": "{key}{value}", "question": "What?", "answer": ""})").find("question"),
+            std::string::npos);
+  EXPECT_NE(refused(R"({"needle": "{key}{value}", "question": "{key}?", "answer": "{value}"})").find("must not"),
+            std::string::npos);
+}
+
 TEST(Niah, NoiseNeedleStandsBeforeAnyLineWithTheSameProbability) {
   const RulerMaterial none = material({});
   const auto source = questions("single_1", 4096, none);
@@ -106,7 +158,7 @@ TEST(Niah, NoiseNeedleStandsBeforeAnyLineWithTheSameProbability) {
 
 TEST(Ruler, TheLongestTextThatFits) {
   for (const auto& kind : ruler_kinds()) {
-    if (kind.needs != RulerNeeds::kNothing && kind.needs != RulerNeeds::kEssay) continue;
+    if (kind.needs_file(RulerNeeds::kSquad) || kind.needs_file(RulerNeeds::kHotpotQa)) continue;
     for (const int64_t length : {2048, 8192}) {
       const auto source = questions(kind.name, length, shipped_material());
       for (int64_t i = 0; i < 4; ++i) {
@@ -132,12 +184,12 @@ TEST(Ruler, TooShortALengthSaysWhatItNeeds) {
   EXPECT_THROW(questions("single_2", 4096, none).make(0), InputError);
   EXPECT_THROW(ruler_kind("single_4"), InputError);
   EXPECT_EQ(ruler_kind("niah_multikey_1").name, "multikey_1");
-  EXPECT_EQ(ruler_kinds().size(), 13u);
+  EXPECT_EQ(ruler_kinds().size(), 14u);  // and own
 }
 
 TEST(Ruler, AFunctionOfSeedTaskLengthAndIndex) {
   for (const auto& kind : ruler_kinds()) {
-    if (kind.needs != RulerNeeds::kNothing && kind.needs != RulerNeeds::kEssay) continue;
+    if (kind.needs_file(RulerNeeds::kSquad) || kind.needs_file(RulerNeeds::kHotpotQa)) continue;
     std::set<std::string> values;
     for (const int64_t seed : {1, 2}) {
       for (const int64_t length : {3000, 3500}) {
@@ -215,7 +267,7 @@ TEST(Niah, SeveralKeysAndValues) {
 
 // Of two keys that there are, every needle but one is under the other.
 TEST(Niah, NobodyElseHasTheKeyThatIsAskedFor) {
-  const RulerMaterial two = {{{"quiet"}, {"river", "sea"}}, {}, {}, {}};
+  const RulerMaterial two = {.words = {{"quiet"}, {"river", "sea"}}, .essay = {}, .own = {}, .squad = {}, .hotpotqa = {}};
   const auto source = questions("multikey_2", 6000, two);
   for (int64_t i = 0; i < 10; ++i) {
     const auto question = source.make(i, 20);

@@ -94,7 +94,7 @@ class VariableTask : public RulerTask {
 }  // namespace
 
 std::vector<RulerKind> variable_kinds() {
-  return {{"vt", RulerNeeds::kNothing, kVariableAnswerTokens, false,
+  return {{"vt", std::vector<RulerNeeds>{}, kVariableAnswerTokens, false,
            [](const RulerOptions& options, const RulerMaterial&) { return std::make_unique<VariableTask>(options); }}};
 }
 

@@ -157,11 +157,11 @@ std::string RulerWords::word(int64_t index) const {
 }
 
 std::vector<RulerKind> word_kinds() {
-  return {{"cwe", RulerNeeds::kNothing, 120, false,
+  return {{"cwe", std::vector<RulerNeeds>{}, 120, false,
            [](const RulerOptions& options, const RulerMaterial& material) {
              return std::make_unique<CommonWords>(options, material);
            }},
-          {"fwe", RulerNeeds::kNothing, 50, false,
+          {"fwe", std::vector<RulerNeeds>{}, 50, false,
            [](const RulerOptions& options, const RulerMaterial&) { return std::make_unique<FrequentWords>(options); }}};
 }
 
