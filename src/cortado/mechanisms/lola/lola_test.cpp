@@ -85,7 +85,7 @@ TEST(Lola, WithoutACacheIsLolcats) {
 TEST(Lola, AnySplitOfRepeatedTokensGivesTheSame) {
   const at::NoGradGuard no_grad;
   at::manual_seed(11);
-  for (const char* score : {"error", "leave_one_out", "squared", "absolute", "ratio"}) {
+  for (const char* score : {"error", "leave_one_out", "squared", "absolute", "ratio", "share"}) {
     for (const auto type : {at::kFloat, at::kDouble}) {
       for (const bool rotary : {true, false}) {
         SCOPED_TRACE(concat(score, " ", type, rotary ? " rotary" : ""));
@@ -128,7 +128,7 @@ Tensor by_definition(const Mixer& mixer, const Tensor& x, const LolaRule& rule, 
 // by one; in rows of different lengths.
 TEST(Lola, DecodesByTokensAsDefined) {
   const at::NoGradGuard no_grad;
-  for (const char* score : {"error", "squared", "absolute", "ratio", "recent"}) {
+  for (const char* score : {"error", "squared", "absolute", "ratio", "share", "recent"}) {
     SCOPED_TRACE(score);
     const auto mixer = make(concat(
         R"({"mixer": "lola", "chunk": 7, "cache": 5, "token_window": 4, "softcap": 0.2, "score": ")", score, R"("})"));
@@ -216,7 +216,7 @@ TEST(Lola, StartsAndIsCalledLikeLolcats) {
 
 TEST(Lola, SaysWhatDoesNotFit) {
   EXPECT_EQ(testing::error_of([] { value_of(lola_scores(), "best", "[lola] score"); }),
-            "[lola] score must be \"error\", \"leave_one_out\", \"squared\", \"absolute\", \"ratio\" or \"recent\", "
+            "[lola] score must be \"error\", \"leave_one_out\", \"squared\", \"absolute\", \"ratio\", \"share\" or \"recent\", "
             "got \"best\"");
   EXPECT_THROW(make(R"({"mixer": "lola", "chunk": 0})"), InputError);
   EXPECT_THROW(make(R"({"mixer": "lola", "cache": -1})"), InputError);

@@ -233,8 +233,13 @@ void LolaMemory::score_window(const Tensor& q, const Tensor& phi_q) {
   Tensor wrong = (exact - linear).abs();
   if (rule_.score == LolaScore::kSquared) wrong = wrong * wrong;
   if (rule_.score == LolaScore::kRatio) wrong = linear / exact;
-  const Tensor ahead = at::ones({tokens, places}, key_scores_.options().dtype(at::kBool)).triu(places - tokens + 1);
-  key_scores_ = key_scores_ + wrong.masked_fill(ahead, 0).sum(2).transpose(1, 2);
+  Tensor unseen = at::ones({tokens, places}, key_scores_.options().dtype(at::kBool)).triu(places - tokens + 1);
+  if (const auto seen = last_seen(kept_, places, q)) unseen = unseen.logical_or(~seen->view({-1, 1, 1, places}));
+  if (rule_.score == LolaScore::kShare) {
+    const auto of_its_sum = [&](const Tensor& x) { return x / x.masked_fill(unseen, 0).sum(3, /*keepdim=*/true); };
+    wrong = of_its_sum(linear) / of_its_sum(exact);
+  }
+  key_scores_ = key_scores_ + wrong.masked_fill(unseen, 0).sum(2).transpose(1, 2);
 }
 
 Tensor LolaMemory::attend(const Tensor& q, const Tensor& phi_q, const Tensor& window_factor) const {

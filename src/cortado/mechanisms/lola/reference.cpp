@@ -99,6 +99,7 @@ struct Head {
     Tensor wrong = (exact - linear).abs();
     if (rule.score == LolaScore::kSquared) wrong = wrong * wrong;
     if (rule.score == LolaScore::kRatio) wrong = linear / exact;
+    if (rule.score == LolaScore::kShare) wrong = (linear / linear.sum()) / (exact / exact.sum());
     for (size_t n = 0; n < window.size(); ++n) {
       query_score[window[n]] += wrong[static_cast<int64_t>(n)].item<double>();
     }

@@ -16,12 +16,14 @@ enum class LolaScore {
   kSquared,      // Σ_t (e^{s_t} - φ(q_t)·φ(k))² over the queries that saw the pair in the window (eq. 19)
   kAbsolute,     // the same with |.|
   kRatio,        // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
+  kShare,        // the same of what each is of its sum over the pairs in the query's window
   kRecent        // the newest pairs: a longer window
 };
 inline const Words<LolaScore>& lola_scores() {
   static const Words<LolaScore> words = {{"error", LolaScore::kError},     {"leave_one_out", LolaScore::kLeaveOneOut},
                                          {"squared", LolaScore::kSquared}, {"absolute", LolaScore::kAbsolute},
-                                         {"ratio", LolaScore::kRatio},     {"recent", LolaScore::kRecent}};
+                                         {"ratio", LolaScore::kRatio},     {"share", LolaScore::kShare},
+                                         {"recent", LolaScore::kRecent}};
   return words;
 }
 
