@@ -144,7 +144,7 @@ bool trains(const LinearizeCommand& command) {
   const LinearizePlan& plan = command.request.plan;
   if (command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0) return true;
   const Learned learned = begun_with(command);
-  return learned.conversion.with_cache() && !have_scores(learned.weights);
+  return learned.conversion.with_cache() && (!have_scores(learned.weights) || command.app->count("--cache-tokens") > 0);
 }
 
 // What the layers become: as the options say, or as in the file that is begun with.
@@ -160,7 +160,7 @@ void choose_conversion(LinearizeCommand& command) {
     const Learned learned = begun_with(command);
     plan.conversion = learned.conversion;
     command.method = plan.conversion.mixer.value("mixer", "");
-    if (have_scores(learned.weights)) refuse(command, {"--cache-tokens"}, "the score is in the file of --from already");
+    plan.cache_again = have_scores(learned.weights) && command.app->count("--cache-tokens") > 0;
     return;
   }
   plan.conversion.mixer = mixer_settings(command);
@@ -222,7 +222,7 @@ void print_result(const LinearizeCommand& command, const LinearizeResult& result
   if (const auto& cache = result.cache) {
     std::cout << "cache: the scores of " << cache->heads << " key heads explain " << fixed(100 * cache->lasting, 0)
               << " % of what reminders look back to, " << fixed(100 * cache->fading, 0) << " % of what text does; "
-              << human_seconds(cache->seconds) << std::endl;
+              << with_commas(cache->sinks) << " latents are sinks; " << human_seconds(cache->seconds) << std::endl;
   }
   std::cout << (result.stages.empty() ? "" : table.text()) << "written to " << command.request.out << std::endl;
 }

@@ -6,6 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/random.h"
+#include "cortado/convert/sinks.h"
 #include "cortado/mechanisms/shared/student.h"
 
 namespace cortado {
@@ -212,12 +213,14 @@ class Regression {
     const Tensor varied = (wanted_squares_ - count * mean.square()).clamp_min(1e-30);
     const Tensor recall = recall_.slice(0, 0, -1) / recall_[-1].clamp_min(1);
     const Tensor explained = (1 - wrong / varied).unflatten(0, {-1, 2}).mean(0);
-    return {layer,
-            map.narrow(0, 0, dim).t().to(at::kFloat).contiguous(),
-            map[dim].to(at::kFloat).contiguous(),
-            explained[0].item<double>(),
-            explained[1].item<double>(),
-            {recall.const_data_ptr<double>(), recall.const_data_ptr<double>() + recall.numel()}};
+    CacheLesson lesson;
+    lesson.layer = layer;
+    lesson.weight = map.narrow(0, 0, dim).t().to(at::kFloat).contiguous();
+    lesson.bias = map[dim].to(at::kFloat).contiguous();
+    lesson.lasting = explained[0].item<double>();
+    lesson.fading = explained[1].item<double>();
+    lesson.recall.assign(recall.const_data_ptr<double>(), recall.const_data_ptr<double>() + recall.numel());
+    return lesson;
   }
 
  private:
@@ -231,6 +234,8 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
                                       const Tokenizer& tokenizer, const CacheStudy& study, const Ranks& ranks) {
   const at::NoGradGuard no_grad;
   std::vector<Regression> layers(model.mixers().size());
+  std::vector<LatentSinks> sinks(layers.size());
+  const auto keys_of = [&](size_t layer) { return model.mixers()[layer]->named_parameters()["latent_k.weight"]; };
   const Reminders reminders(chunks, tokenizer, study.seed);
   const int64_t texts = std::max<int64_t>(4, (study.tokens + chunks->length() - 1) / chunks->length());
   ProgressBar bar({.label = "cache",
@@ -250,6 +255,7 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
       if (!student) return mixer.forward(x, {}, nullptr);
       const auto found = student->look_back(x);
       notes.emplace_back(layer, note_of(x, found, text.reminded));
+      sinks[static_cast<size_t>(layer)].add(found.latent_inputs[0], keys_of(static_cast<size_t>(layer)));
       return student_of(mixer)->project_output(found.teacher);
     });
     Tensor far;
@@ -260,7 +266,11 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     if (!cache_student_of(*model.mixers()[layer])) continue;
     layers[layer].sum(ranks);
+    sinks[layer].sum(ranks);
+    const LatentSinks::Settled settled = sinks[layer].settled(keys_of(layer));
     lessons.push_back(layers[layer].solved(static_cast<int64_t>(layer)));
+    lessons.back().latent_keys = settled.keys;
+    lessons.back().sinks = settled.sinks;
   }
   return lessons;
 }

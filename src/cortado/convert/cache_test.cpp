@@ -194,9 +194,14 @@ TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   EXPECT_TRUE(grown.done && !grown.cache);
   EXPECT_EQ(read_config(path("larger")).layers[2]["cache"], 9);
   const auto score = [&](const char* name) {
-    return open_model(path(name))->named_parameters()[score_names(2).weight];
+    return open_model(path(name))->named_parameters()[cache_names(2).weight];
   };
   EXPECT_TRUE(score("larger").equal(score("applied")));
+  larger.out = path("again");  // unless it is to be learned again
+  larger.plan.cache_again = true;
+  larger.plan.seed = 5;
+  ASSERT_TRUE(linearize(larger).cache);
+  EXPECT_FALSE(score("again").equal(score("applied")));
 }
 
 // Maps that were learned without one get a cache, and nothing else changes.

@@ -270,9 +270,11 @@ class Conversion {
     if (lessons.empty()) return false;
     CacheReport report{.layers = static_cast<int64_t>(lessons.size())};
     for (const CacheLesson& lesson : lessons) {
-      const ScoreNames names = score_names(lesson.layer);
-      fixed_.emplace_back(names.weight, lesson.weight);
-      fixed_.emplace_back(names.bias, lesson.bias);
+      const CacheNames names = cache_names(lesson.layer);
+      fix(names.weight, lesson.weight);
+      fix(names.bias, lesson.bias);
+      fix(names.latent_keys, lesson.latent_keys);
+      report.sinks += lesson.sinks;
       report.recall[std::to_string(lesson.layer)] = lesson.recall;
       report.heads += static_cast<int64_t>(lesson.recall.size());
       report.lasting += lesson.lasting / static_cast<double>(lessons.size());
@@ -285,6 +287,11 @@ class Conversion {
     return true;
   }
 
+  void fix(const std::string& name, const Tensor& value) {
+    std::erase_if(fixed_, [&](const auto& it) { return it.first == name; });
+    fixed_.emplace_back(name, value);
+  }
+
   // What another conversion learned counts as learned by earlier stages.
   void begin_with(const std::string& path) {
     const Learned learned = load_learned(path);
@@ -292,6 +299,7 @@ class Conversion {
     fail_input_if(!learned.adapters.empty(), "[--from] ", path,
                   " has adapters, which cannot be trained further: it can only be applied");
     fixed_ = learned.weights;
+    if (plan_.cache_again) std::erase_if(fixed_, [](const auto& it) { return is_score(it.first); });
   }
 
   void open_data() {
@@ -424,6 +432,7 @@ void LinearizePlan::fields(JsonFields& json) {
   json.integer("evaluation_examples", evaluation_examples, 1, kEndless);
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
   json.integer("cache_tokens", cache_tokens, 1, kEndless);
+  json.boolean("cache_again", cache_again);
   json.integer("bptt", bptt, 0, kEndless);
   json.text("dtype", dtype);
   dtype_of(dtype);  // refuses others
@@ -456,6 +465,7 @@ void StageReport::fields(JsonFields& json) {
 void CacheReport::fields(JsonFields& json) {
   json.integer("layers", layers, 0, std::numeric_limits<int64_t>::max());
   json.integer("key_heads", heads, 0, std::numeric_limits<int64_t>::max());
+  json.integer("sinks", sinks, 0, std::numeric_limits<int64_t>::max());
   json.number("explained_lasting", lasting, -1e9, 1);
   json.number("explained_fading", fading, -1e9, 1);
   json.number("seconds", seconds, 0, 1e12);

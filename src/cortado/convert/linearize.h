@@ -27,6 +27,7 @@ struct LinearizePlan {
   int64_t evaluation_examples = 200;  // the first ones of the instructions
   int64_t seed = 1337;
   int64_t cache_tokens = 150'000;  // of text that a cache's score is learned from (convert/cache.h)
+  bool cache_again = false;        // learn them anew where the file of `from` has them
   int64_t bptt = 0;                // tokens that the next token's gradient flows back through; 0: the sequence
   std::string dtype = "float32";   // of the frozen weights while training
   std::string weights = "plain";   // what attention transfer keeps the layers' frozen matrices in: plain, int8
@@ -66,7 +67,8 @@ struct StageReport {
 
 // What a cache's learning came to.
 struct CacheReport {
-  int64_t layers = 0, heads = 0;  // with a cache; their key heads
+  int64_t layers = 0, heads = 0;   // with a cache; their key heads
+  int64_t sinks = 0;               // latents in which a text's first token stands alone (convert/sinks.h)
   double lasting = 0, fading = 0;  // of the variance of what the two scores stand for, means of the layers
   double seconds = 0;
   Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)

@@ -20,13 +20,15 @@ void check_apart(const std::string& source, const std::string& out) {
                 " is the model that is to be converted: the result needs a folder of its own");
 }
 
-ScoreNames score_names(int64_t layer) {
-  const std::string place = concat("layers.", layer, ".mixer.score_");
-  return {place + "weight", place + "bias"};
+CacheNames cache_names(int64_t layer) {
+  const std::string place = concat("layers.", layer, ".mixer.");
+  return {place + "score_weight", place + "score_bias", place + "latent_k.weight"};
 }
 
+bool is_score(const std::string& name) { return name.ends_with(".score_weight") || name.ends_with(".score_bias"); }
+
 bool have_scores(const NamedTensors& weights) {
-  return std::ranges::any_of(weights, [](const auto& it) { return it.first.ends_with(".score_weight"); });
+  return std::ranges::any_of(weights, [](const auto& it) { return is_score(it.first); });
 }
 
 std::vector<std::string> names_of_new_weights(const LanguageModel& model) {

@@ -15,13 +15,14 @@ namespace cortado {
 // InputError: OUT is the folder that the weights come from.
 void check_apart(const std::string& source, const std::string& out);
 
-// A layer's learned score of its cache's pairs, by its number (convert/cache.h).
-struct ScoreNames {
-  std::string weight, bias;
+// What is learned for a layer's cache, by its number (convert/cache.h): the pairs' scores, and the latents' key maps.
+struct CacheNames {
+  std::string weight, bias, latent_keys;
 };
-ScoreNames score_names(int64_t layer);
+CacheNames cache_names(int64_t layer);
 
-// Whether there is a layer's among these.
+bool is_score(const std::string& name);
+// Whether there is one among these.
 bool have_scores(const NamedTensors& weights);
 
 // Names of what the mixers have besides the softmax layers that they replace.

@@ -31,8 +31,8 @@ class SoftmaxStudent {
   virtual std::vector<std::string> learned() const = 0;
 };
 
-// A student with a cache of exact pairs whose score is a linear map of the layer's input: "score_weight" [Hkv,D] and
-// "score_bias" [Hkv].
+// A student with latents and a cache of exact pairs whose scores are linear maps of the layer's input: "score_weight"
+// [2 Hkv,D] and "score_bias" [2 Hkv], of each key head what lasts, then what fades.
 class CacheStudent {
  public:
   virtual ~CacheStudent() = default;
@@ -45,6 +45,7 @@ class CacheStudent {
   struct LookBack {
     Tensor teacher, weights;
     int64_t behind = 0;
+    Tensor latent_inputs;  // [B,T,D]: what "latent_k.weight" [L,D], the latents' key maps, reads
   };
   virtual LookBack look_back(const Tensor& x) const = 0;
 };

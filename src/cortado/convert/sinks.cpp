@@ -1,0 +1,50 @@
+#include "cortado/convert/sinks.h"
+
+#include <cmath>
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kMixed = 16;       // tokens at the beginning that a convolution may mix with the first
+constexpr double kAlone = 0.75;      // the first token's weight in a sink, in the texts that were read
+constexpr double kMargin = 20;       // that its logit is to lie above the others'
+constexpr double kSinkRidge = 1e-3;  // of the tokens' mean square
+
+}  // namespace
+
+void LatentSinks::add(const Tensor& y, const Tensor& keys) {
+  const at::NoGradGuard no_grad;
+  const int64_t tokens = y.size(0) - kMixed;
+  if (tokens <= 0) return;
+  const Tensor given = y.to(at::kCPU, at::kDouble), others = given.slice(0, kMixed);
+  const Tensor logits = at::matmul(given, keys.to(at::kCPU, at::kDouble).t());  // [T,L]
+  if (!squares_.defined()) {
+    squares_ = at::zeros({y.size(1), y.size(1)}, at::kDouble);
+    first_ = at::zeros({y.size(1)}, at::kDouble);
+    alone_ = at::zeros({keys.size(0)}, at::kDouble);
+    margin_ = at::zeros({keys.size(0)}, at::kDouble);
+    counts_ = at::zeros({2}, at::kDouble);
+  }
+  squares_ += at::matmul(others.t(), others);
+  first_ += given[0];
+  alone_ += logits.softmax(0)[0];
+  margin_ += logits[0] - logits.slice(0, kMixed).logsumexp(0) + std::log(static_cast<double>(tokens));
+  counts_ += at::tensor({static_cast<double>(tokens), 1.0}, at::kDouble);
+}
+
+void LatentSinks::sum(const Ranks& ranks) {
+  if (!squares_.defined()) return;
+  for (const Tensor& sums : {squares_, first_, alone_, margin_, counts_}) ranks.sum(sums);
+}
+
+LatentSinks::Settled LatentSinks::settled(const Tensor& keys) const {
+  if (!squares_.defined()) return {keys, 0};
+  const Tensor mean = squares_ / counts_[0], first = first_ / counts_[1];
+  const Tensor ridge = at::eye(mean.size(0), at::kDouble) * (kSinkRidge * mean.diagonal().mean());
+  const Tensor whitened = at::linalg_solve(mean + ridge, first), direction = whitened / first.dot(whitened);
+  const Tensor sinks = (alone_ / counts_[1]).gt(kAlone);
+  const Tensor raised = (kMargin - margin_ / counts_[1]).clamp_min(0) * sinks;
+  return {keys + at::outer(raised, direction).to(keys.options()), sinks.sum().item<int64_t>()};
+}
+
+}  // namespace cortado
