@@ -296,7 +296,7 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
       "instead of --data: instructions with answers in Alpaca's form (JSON or JSON Lines); by the next token "
       "only the answers are learned");
   number("--context", plan.context, "tokens of a sequence");
-  number("--cache-tokens", plan.cache_tokens, "tokens that a cache's score is learned from");
+  number("--cache-tokens", plan.cache_tokens, "tokens that a cache's scores are learned from; with --from: anew");
   option(app, "--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)",
          CLI::NonNegativeNumber);
   number("--batch", transfer.batch, "sequences of a pass");
