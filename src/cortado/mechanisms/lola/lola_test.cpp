@@ -216,7 +216,8 @@ TEST(Lola, StartsAndIsCalledLikeLolcats) {
 
 TEST(Lola, SaysWhatDoesNotFit) {
   EXPECT_EQ(testing::error_of([] { value_of(lola_scores(), "best", "[lola] score"); }),
-            "[lola] score must be \"error\", \"leave_one_out\", \"squared\", \"absolute\", \"ratio\", \"share\" or \"recent\", "
+            "[lola] score must be \"error\", \"leave_one_out\", \"squared\", \"absolute\", \"ratio\", \"share\" or "
+            "\"recent\", "
             "got \"best\"");
   EXPECT_THROW(make(R"({"mixer": "lola", "chunk": 0})"), InputError);
   EXPECT_THROW(make(R"({"mixer": "lola", "cache": -1})"), InputError);

@@ -267,7 +267,8 @@ TEST(Niah, SeveralKeysAndValues) {
 
 // Of two keys that there are, every needle but one is under the other.
 TEST(Niah, NobodyElseHasTheKeyThatIsAskedFor) {
-  const RulerMaterial two = {.words = {{"quiet"}, {"river", "sea"}}, .essay = {}, .own = {}, .squad = {}, .hotpotqa = {}};
+  const RulerMaterial two = {
+      .words = {{"quiet"}, {"river", "sea"}}, .essay = {}, .own = {}, .squad = {}, .hotpotqa = {}};
   const auto source = questions("multikey_2", 6000, two);
   for (int64_t i = 0; i < 10; ++i) {
     const auto question = source.make(i, 20);
