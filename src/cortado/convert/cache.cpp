@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 #include "cortado/base/error.h"
 #include "cortado/base/progress.h"
@@ -235,7 +236,6 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
   const at::NoGradGuard no_grad;
   std::vector<Regression> layers(model.mixers().size());
   std::vector<LatentSinks> sinks(layers.size());
-  const auto keys_of = [&](size_t layer) { return model.mixers()[layer]->named_parameters()["latent_k.weight"]; };
   const Reminders reminders(chunks, tokenizer, study.seed);
   const int64_t texts = std::max<int64_t>(4, (study.tokens + chunks->length() - 1) / chunks->length());
   ProgressBar bar({.label = "cache",
@@ -255,7 +255,7 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
       if (!student) return mixer.forward(x, {}, nullptr);
       const auto found = student->look_back(x);
       notes.emplace_back(layer, note_of(x, found, text.reminded));
-      sinks[static_cast<size_t>(layer)].add(found.latent_inputs[0], keys_of(static_cast<size_t>(layer)));
+      sinks[static_cast<size_t>(layer)].add(student->latent_inputs(x)[0], latent_keys(mixer));
       return student_of(mixer)->project_output(found.teacher);
     });
     Tensor far;
@@ -267,12 +267,22 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
     if (!cache_student_of(*model.mixers()[layer])) continue;
     layers[layer].sum(ranks);
     sinks[layer].sum(ranks);
-    const LatentSinks::Settled settled = sinks[layer].settled(keys_of(layer));
+    const LatentSinks::Settled settled = sinks[layer].settled(latent_keys(*model.mixers()[layer]));
     lessons.push_back(layers[layer].solved(static_cast<int64_t>(layer)));
     lessons.back().latent_keys = settled.keys;
     lessons.back().sinks = settled.sinks;
   }
   return lessons;
+}
+
+void CacheReport::fields(JsonFields& json) {
+  json.integer("layers", layers, 0, std::numeric_limits<int64_t>::max());
+  json.integer("key_heads", heads, 0, std::numeric_limits<int64_t>::max());
+  json.integer("sinks", sinks, 0, std::numeric_limits<int64_t>::max());
+  json.number("explained_lasting", lasting, -1e9, 1);
+  json.number("explained_fading", fading, -1e9, 1);
+  json.number("seconds", seconds, 0, 1e12);
+  json.field("recall", recall, [](JsonReader& reader) { return reader.object("recall"); });
 }
 
 }  // namespace cortado

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cortado/base/fields.h"
 #include "cortado/convert/chunks.h"
 #include "cortado/models/language_model.h"
 #include "cortado/parallel/ranks.h"
@@ -58,5 +59,16 @@ struct CacheStudy {
 };
 std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::shared_ptr<const Chunks>& chunks,
                                       const Tokenizer& tokenizer, const CacheStudy& study, const Ranks& ranks);
+
+// What a cache's learning came to.
+struct CacheReport {
+  int64_t layers = 0, heads = 0;   // with a cache; their key heads
+  int64_t sinks = 0;               // latents in which a text's first token stands alone (convert/sinks.h)
+  double lasting = 0, fading = 0;  // of the variance of what the two scores stand for, means of the layers
+  double seconds = 0;
+  Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)
+
+  void fields(JsonFields& json);
+};
 
 }  // namespace cortado

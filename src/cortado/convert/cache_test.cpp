@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
+#include "cortado/convert/sinks.h"
 #include "cortado/testing/conversions.h"
 #include "cortado/testing/errors.h"
 
@@ -223,6 +224,34 @@ TEST_F(CacheConversionTest, LearnsACacheAlone) {
     EXPECT_TRUE(kept.equal(entry.value()) || kept.equal(entry.value().to(at::kHalf).to(at::kFloat))) << entry.key();
   }
   EXPECT_EQ(after->named_parameters().size(), before->named_parameters().size() + 3 * 2);
+}
+
+// A sink is made of what all first tokens have in common: here by learned positions, of which the first is like no other.
+TEST_F(CacheConversionTest, SinksOfAWholeModelAreSettled) {
+  Json source = small_config(kGrouped);
+  source["positions"] = "learned";
+  source["context"] = 96;
+  const auto model = convert(make_run(source), settings());
+  const auto text = chunks(96);
+  const at::NoGradGuard no_grad;
+  auto parameters = model->named_parameters();
+  Tensor first = parameters["positions.weight"][0];
+  first.zero_();
+  first[3] = 50;
+  const auto logit = [&] {  // of a text's first token, in the first layer's second latent
+    const Tensor x = forced_inputs(*model, text->batch(77, 1).tokens)[0];
+    const Mixer& mixer = *model->mixers()[0];
+    return at::matmul(cache_student_of(mixer)->latent_inputs(x)[0][0], latent_keys(mixer)[1]).item<double>();
+  };
+  latent_keys(*model->mixers()[0])[1][3] *= 9 / logit();
+  const Tensor before = latent_keys(*model->mixers()[0]).clone(), other = latent_keys(*model->mixers()[1]).clone();
+  EXPECT_FALSE(settle_sinks(*model, *text, {.tokens = 10 * 96, .stop = [] { return true; }}, {}));
+  EXPECT_EQ(settle_sinks(*model, *text, {.tokens = 10 * 96}, {}), 1);
+  const Tensor after = latent_keys(*model->mixers()[0]);
+  EXPECT_FALSE(after[1].equal(before[1]));
+  EXPECT_TRUE(after[0].equal(before[0]));
+  EXPECT_TRUE(latent_keys(*model->mixers()[1]).equal(other));
+  EXPECT_NEAR(logit(), 20, 2);
 }
 
 TEST_F(CacheConversionTest, SaysThatNothingLeavesTheWindow) {

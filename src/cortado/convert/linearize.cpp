@@ -11,7 +11,7 @@
 #include "cortado/base/files.h"
 #include "cortado/base/human.h"
 #include "cortado/base/random.h"
-#include "cortado/convert/cache.h"
+#include "cortado/convert/sinks.h"
 #include "cortado/convert/weights.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/matmul.h"
@@ -202,9 +202,7 @@ class Conversion {
   bool run() {
     if (learns_cache_ && !learn_cache()) return false;
     if (!stage_) {
-      ranks_.by_first([this] {
-        for (const std::string& path : {folder_.best(), folder_.last()}) save(path);
-      });
+      ranks_.by_first([this] { save_both(); });
       return true;
     }
     std::optional<MetricsFile> metrics;
@@ -223,9 +221,9 @@ class Conversion {
         if (best) ranks_.by_first([this] { save(folder_.best()); });
       };
       keeper.checkpoint = [this] { ranks_.by_first([this] { checkpoint(); }); };
-      const bool done = stage_->run(keeper, control());
+      const bool done = stage_->run(keeper, control()) && settle();
       if (!done || number_ + 1 == stages_.size()) {
-        ranks_.by_first([this] { save(folder_.last()); });
+        ranks_.by_first([&] { done ? save_both() : save(folder_.last()); });
         return done;
       }
       fixed_ = tensors_of(learned_by_students(*model_));
@@ -285,6 +283,13 @@ class Conversion {
     open_model(frozen_);
     if (!stages_.empty()) begin_stage(0);
     return true;
+  }
+
+  // False: stopped.
+  bool settle() {
+    if (!plan_.conversion.with_cache() || stage_->name() == "lora") return true;
+    const SinkStudy study{plan_.cache_tokens / 3, request_.stop, request_.progress};
+    return settle_sinks(*model_, *chunks_, study, ranks_).has_value();
   }
 
   void fix(const std::string& name, const Tensor& value) {
@@ -359,6 +364,10 @@ class Conversion {
                      {"matmul", matmul_library()}};
     if (cache_) file.metadata["cache"] = json_of(*cache_).dump();
     write_safetensors(folder_.trainer(), file);
+  }
+
+  void save_both() const {
+    for (const std::string& path : {folder_.best(), folder_.last()}) save(path);
   }
 
   void save(const std::string& path) const {
@@ -460,16 +469,6 @@ void StageReport::fields(JsonFields& json) {
     inner.number("before", loss.before, -kLargest, kLargest);
     inner.number("after", loss.after, -kLargest, kLargest);
   });
-}
-
-void CacheReport::fields(JsonFields& json) {
-  json.integer("layers", layers, 0, std::numeric_limits<int64_t>::max());
-  json.integer("key_heads", heads, 0, std::numeric_limits<int64_t>::max());
-  json.integer("sinks", sinks, 0, std::numeric_limits<int64_t>::max());
-  json.number("explained_lasting", lasting, -1e9, 1);
-  json.number("explained_fading", fading, -1e9, 1);
-  json.number("seconds", seconds, 0, 1e12);
-  json.field("recall", recall, [](JsonReader& reader) { return reader.object("recall"); });
 }
 
 LinearizeResult linearize(const LinearizeRequest& request) {

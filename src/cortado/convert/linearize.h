@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/convert/cache.h"
 #include "cortado/convert/settings.h"
 #include "cortado/convert/stage.h"
 #include "cortado/nn/lora.h"
@@ -61,17 +62,6 @@ struct StageReport {
   double total_before = 0, total_after = 0;
   int64_t steps = 0, best_step = 0, tokens = 0;
   double seconds = 0;
-
-  void fields(JsonFields& json);
-};
-
-// What a cache's learning came to.
-struct CacheReport {
-  int64_t layers = 0, heads = 0;   // with a cache; their key heads
-  int64_t sinks = 0;               // latents in which a text's first token stands alone (convert/sinks.h)
-  double lasting = 0, fading = 0;  // of the variance of what the two scores stand for, means of the layers
-  double seconds = 0;
-  Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)
 
   void fields(JsonFields& json);
 };

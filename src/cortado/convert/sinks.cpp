@@ -1,6 +1,10 @@
 #include "cortado/convert/sinks.h"
 
 #include <cmath>
+#include <optional>
+
+#include "cortado/base/progress.h"
+#include "cortado/mechanisms/shared/student.h"
 
 namespace cortado {
 namespace {
@@ -45,6 +49,41 @@ LatentSinks::Settled LatentSinks::settled(const Tensor& keys) const {
   const Tensor sinks = (alone_ / counts_[1]).gt(kAlone);
   const Tensor raised = (kMargin - margin_ / counts_[1]).clamp_min(0) * sinks;
   return {keys + at::outer(raised, direction).to(keys.options()), sinks.sum().item<int64_t>()};
+}
+
+Tensor latent_keys(const Mixer& mixer) { return mixer.named_parameters()["latent_k.weight"].detach(); }
+
+std::optional<int64_t> settle_sinks(const LanguageModel& model, const Chunks& chunks, const SinkStudy& study,
+                                    const Ranks& ranks) {
+  const at::NoGradGuard no_grad;
+  const int64_t texts = (study.tokens + chunks.length() - 1) / chunks.length();
+  ProgressBar bar({.label = "sinks",
+                   .total = texts,
+                   .unit = "tokens",
+                   .units_per_count = double(chunks.length()),
+                   .quiet = !study.progress || !ranks.first()});
+  std::vector<LatentSinks> layers(model.mixers().size());
+  for (int64_t n = 0; n < texts; ++n) {
+    if (study.stop && study.stop()) return std::nullopt;
+    bar.update(n);
+    if (n % ranks.size() != ranks.rank()) continue;
+    model.walk(chunks.batch(n, 1).tokens.to(model.device()), [&](int64_t layer, const Tensor& x) {
+      Mixer& mixer = *model.mixers()[static_cast<size_t>(layer)];
+      const CacheStudent* student = cache_student_of(mixer);
+      if (student) layers[static_cast<size_t>(layer)].add(student->latent_inputs(x)[0], latent_keys(mixer));
+      return mixer.forward(x, {}, nullptr);
+    });
+  }
+  int64_t sinks = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const Mixer& mixer = *model.mixers()[layer];
+    if (!cache_student_of(mixer)) continue;
+    layers[layer].sum(ranks);
+    const LatentSinks::Settled settled = layers[layer].settled(latent_keys(mixer));
+    latent_keys(mixer).copy_(settled.keys);
+    sinks += settled.sinks;
+  }
+  return sinks;
 }
 
 }  // namespace cortado

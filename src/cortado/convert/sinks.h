@@ -1,6 +1,10 @@
 // Latents in which a text's first token stands alone, and how they stay so at any length.
 #pragma once
 
+#include <functional>
+
+#include "cortado/convert/chunks.h"
+#include "cortado/models/language_model.h"
 #include "cortado/parallel/ranks.h"
 
 namespace cortado {
@@ -28,5 +32,18 @@ class LatentSinks {
   Tensor alone_, margin_;   // sums over texts, [L]: the first token's weight; its logit above that of the others' mean
   Tensor counts_;           // other tokens, texts
 };
+
+// The parameter of a mixer with latents.
+Tensor latent_keys(const Mixer& mixer);
+
+// Settles the sinks of a converted model in place, by what it makes itself of `tokens` of text, in whole chunks. How many
+// there are; nothing: stopped.
+struct SinkStudy {
+  int64_t tokens = 0;
+  std::function<bool()> stop = {};
+  bool progress = false;
+};
+std::optional<int64_t> settle_sinks(const LanguageModel& model, const Chunks& chunks, const SinkStudy& study,
+                                    const Ranks& ranks);
 
 }  // namespace cortado

@@ -190,8 +190,10 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
       const Tensor weights = at::softmax(logits.masked_fill_(later, -kInfinity), -1).masked_fill_(near, 0);
       wanted = i == 0 ? weights : at::maximum(wanted, weights);
     }
-    return {teacher(p), wanted, behind, source_->forward(x, Batch{}, nullptr)};
+    return {teacher(p), wanted, behind};
   }
+
+  Tensor latent_inputs(const Tensor& x) const override { return source_->forward(x, Batch{}, nullptr); }
 
   Tensor project_output(const Tensor& mixed) const override { return o_->forward(merge_heads(mixed)); }
 

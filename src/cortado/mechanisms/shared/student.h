@@ -45,9 +45,11 @@ class CacheStudent {
   struct LookBack {
     Tensor teacher, weights;
     int64_t behind = 0;
-    Tensor latent_inputs;  // [B,T,D]: what "latent_k.weight" [L,D], the latents' key maps, reads
   };
   virtual LookBack look_back(const Tensor& x) const = 0;
+
+  // Of x, what the latents' key maps "latent_k.weight" [L,D] read: [B,T,D].
+  virtual Tensor latent_inputs(const Tensor& x) const = 0;
 };
 
 // The mixer as one; null where it is none.
