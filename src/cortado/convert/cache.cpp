@@ -237,7 +237,8 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
   std::vector<Regression> layers(model.mixers().size());
   std::vector<LatentSinks> sinks(layers.size());
   const Reminders reminders(chunks, tokenizer, study.seed);
-  const int64_t texts = std::max<int64_t>(4, (study.tokens + chunks->length() - 1) / chunks->length());
+  const int64_t texts =
+      std::max<int64_t>(std::max<int64_t>(4, ranks.size()), (study.tokens + chunks->length() - 1) / chunks->length());
   ProgressBar bar({.label = "cache",
                    .total = texts,
                    .unit = "tokens",

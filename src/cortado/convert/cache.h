@@ -50,7 +50,8 @@ struct CacheLesson {
 // exact without a cache. What lasts: log(0.1 + the largest weight that a reminder's query gives to the pair's token, in any
 // head of any layer). What fades: log(0.001 + the mean of the four largest weights that the text's own queries give to the
 // pair, in its head); of texts without reminders both. `tokens` of text are read, in whole chunks, with softmax attention's
-// outputs flowing on. Latents that are sinks are found and raised from the same tokens. Nothing: stopped. InputError: chunks too short to look back in.
+// outputs flowing on. Latents that are sinks are found and raised from the same tokens. Nothing: stopped. InputError:
+// chunks too short to look back in.
 struct CacheStudy {
   int64_t tokens = 0;
   uint64_t seed = 0;

@@ -1,5 +1,6 @@
 #include "cortado/convert/sinks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -56,7 +57,7 @@ Tensor latent_keys(const Mixer& mixer) { return mixer.named_parameters()["latent
 std::optional<int64_t> settle_sinks(const LanguageModel& model, const Chunks& chunks, const SinkStudy& study,
                                     const Ranks& ranks) {
   const at::NoGradGuard no_grad;
-  const int64_t texts = (study.tokens + chunks.length() - 1) / chunks.length();
+  const int64_t texts = std::max<int64_t>(ranks.size(), (study.tokens + chunks.length() - 1) / chunks.length());
   ProgressBar bar({.label = "sinks",
                    .total = texts,
                    .unit = "tokens",

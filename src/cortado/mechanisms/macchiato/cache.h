@@ -127,8 +127,8 @@ struct Mixed {
 Mixed mix_pairs(const Tensor& query_logits, const ExactRead& exact);
 
 // The definition, token by token and head by head: query_logits [B,T,H,L+1], key_logits [B,T,H,L], v [B,T,H,V]; q, k
-// [B,T,H,K] rotated, plain_q, plain_k not; score [B,T,Hkv,rule.scores_of_pair()]. Dense, differentiable by autograd. `held` gets
-// where pair s of the first sequence is when token t is read: 0 in the window or waiting, 1 in the cache, 2 in the latents
+// [B,T,H,K] rotated, plain_q, plain_k not; score [B,T,Hkv,rule.scores_of_pair()]. Dense, differentiable by
+// autograd. `held` gets where pair s of the first sequence is when token t is read: 0 in the window or waiting, 1 in the cache, 2 in the latents
 // alone, -1 not yet there.
 struct CachedReference {
   Tensor query_logits, key_logits, v, q, k, plain_q, plain_k, score;
