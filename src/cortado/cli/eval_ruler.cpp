@@ -30,8 +30,7 @@ struct RulerCommand {
       {RulerNeeds::kEssay,
        {"essay",
         "[--haystack] single_2, single_3, multikey_1, multivalue, multiquery and own hide their needles in a text: "
-        "name "
-        "a file"}},
+        "name a file"}},
       {RulerNeeds::kOwn, {"needles", "[--needles] own hides sentences of yours: name a file of them"}},
       {RulerNeeds::kSquad,
        {"squad", "[--squad] qa_squad needs SQuAD's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer)"}},

@@ -94,8 +94,9 @@ class VariableTask : public RulerTask {
 }  // namespace
 
 std::vector<RulerKind> variable_kinds() {
-  return {{"vt", std::vector<RulerNeeds>{}, kVariableAnswerTokens, false,
-           [](const RulerOptions& options, const RulerMaterial&) { return std::make_unique<VariableTask>(options); }}};
+  return {{"vt", {}, kVariableAnswerTokens, false, [](const RulerOptions& options, const RulerMaterial&) {
+             return std::make_unique<VariableTask>(options);
+           }}};
 }
 
 }  // namespace cortado

@@ -157,12 +157,16 @@ std::string RulerWords::word(int64_t index) const {
 }
 
 std::vector<RulerKind> word_kinds() {
-  return {{"cwe", std::vector<RulerNeeds>{}, 120, false,
+  return {{"cwe",
+           {},
+           120,
+           false,
            [](const RulerOptions& options, const RulerMaterial& material) {
              return std::make_unique<CommonWords>(options, material);
            }},
-          {"fwe", std::vector<RulerNeeds>{}, 50, false,
-           [](const RulerOptions& options, const RulerMaterial&) { return std::make_unique<FrequentWords>(options); }}};
+          {"fwe", {}, 50, false, [](const RulerOptions& options, const RulerMaterial&) {
+             return std::make_unique<FrequentWords>(options);
+           }}};
 }
 
 }  // namespace cortado
