@@ -265,13 +265,8 @@ std::vector<OwnNeedle> OwnNeedle::read(const std::string& file) {
   for (std::string line; std::getline(lines, line);) {
     const std::string where = concat(file, ", line ", ++number);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Json each = parse_json(line, where);
-    const auto text = [&](const char* name) {
-      const bool there = each.is_object() && each.contains(name) && each[name].is_string();
-      fail_input_if(!there, "[", where, "] a needle has texts under \"needle\", \"question\" and \"answer\"");
-      return each[name].get<std::string>();
-    };
-    const OwnNeedle own{text("needle"), text("question"), text("answer")};
+    JsonReader each(parse_json(line, where), where);
+    const OwnNeedle own{each.text("needle"), each.text("question"), each.text("answer")};
     fail_input_if(own.needle.find(kKey) == std::string::npos || own.needle.find(kValue) == std::string::npos, "[",
                   where, "] the needle has no place for ", kKey, " or none for ", kValue);
     fail_input_if(own.question.find(kKey) == std::string::npos, "[", where, "] the question has no place for ", kKey);
