@@ -56,6 +56,7 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
         ((), {"tokens": 0}, "nothing to train"),
         pytest.param((), {"latents": 8}, "[--latents] does not go with --method lolcats", marks=pytest.mark.mechanism("macchiato")),
         ((), {"cache_tokens": 9}, "[--cache-tokens] needs --cache"),
+        ((), {"sink_tokens": 9}, "[--sink-tokens] needs latents"),
         ((), {"window": 64}, "sequences of 32 tokens lie in the windows of all layers"),
         ((), {"keep": 9}, "there is no layer 9"),
         (("--resume",), {}, "goes on as it was: leave"),
@@ -81,6 +82,9 @@ def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
     method = ("--method", "macchiato", "--window", 4, "--latents", 8, "--tokens", 64, "--evaluation-chunks", 1)
     assert cortado("linearize", softmax, *small, *method, "--out", tmp_path / "plain").returncode == 0
     learned, cached = tmp_path / "plain/learned.safetensors", tmp_path / "cached"
+    settled = cortado("linearize", softmax, *small, "--from", learned, "--sink-tokens", 128, "--out", tmp_path / "settled")
+    assert settled.returncode == 0 and "hold the first token alone" in settled.stdout, settled.stderr
+    assert "sinks" in json.loads((tmp_path / "settled/report.json").read_text())
     cache = ("--cache", 4, "--chunk", 4, "--distance", 12, "--fading", 0.5, "--cache-tokens", 256)
     done = cortado("linearize", softmax, *small, "--from", learned, *cache, "--out", cached)
     assert done.returncode == 0, done.stderr

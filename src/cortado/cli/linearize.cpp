@@ -140,11 +140,15 @@ Learned begun_with(const LinearizeCommand& command) {
   return learned;
 }
 
+bool said(const LinearizeCommand& command, const char* option) { return command.app->count(option) > 0; }
+
+// Whether a conversion that begins with --from has anything to find; else the file is applied as it is.
 bool trains(const LinearizeCommand& command) {
   const LinearizePlan& plan = command.request.plan;
   if (command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0) return true;
+  if (said(command, "--cache-tokens") || said(command, "--sink-tokens")) return true;
   const Learned learned = begun_with(command);
-  return learned.conversion.with_cache() && (!have_scores(learned.weights) || command.app->count("--cache-tokens") > 0);
+  return learned.conversion.with_cache() && !have_scores(learned.weights);
 }
 
 // What the layers become: as the options say, or as in the file that is begun with.
@@ -160,7 +164,7 @@ void choose_conversion(LinearizeCommand& command) {
     const Learned learned = begun_with(command);
     plan.conversion = learned.conversion;
     command.method = plan.conversion.mixer.value("mixer", "");
-    plan.cache_again = have_scores(learned.weights) && command.app->count("--cache-tokens") > 0;
+    plan.cache_again = said(command, "--cache-tokens");
     return;
   }
   plan.conversion.mixer = mixer_settings(command);
@@ -180,6 +184,7 @@ void complete_plan(LinearizeCommand& command) {
     }
     refuse(command, of_caches, "needs --cache");
   }
+  if (!plan.conversion.with_latents()) refuse(command, {"--sink-tokens"}, "needs latents, as --method macchiato has");
   plan.transfer.tokens = command.tokens.value_or(command.from ? 0 : -1);
   check_stages(command);
   plan.transfer.learning_rate = command.learning_rate.value_or(method.learning_rate);
@@ -222,8 +227,9 @@ void print_result(const LinearizeCommand& command, const LinearizeResult& result
   if (const auto& cache = result.cache) {
     std::cout << "cache: the scores of " << cache->heads << " key heads explain " << fixed(100 * cache->lasting, 0)
               << " % of what reminders look back to, " << fixed(100 * cache->fading, 0) << " % of what text does; "
-              << with_commas(cache->sinks) << " latents are sinks; " << human_seconds(cache->seconds) << std::endl;
+              << human_seconds(cache->seconds) << std::endl;
   }
+  if (result.sinks) std::cout << "sinks: " << with_commas(*result.sinks) << " latents hold the first token alone\n";
   std::cout << (result.stages.empty() ? "" : table.text()) << "written to " << command.request.out << std::endl;
 }
 
@@ -297,6 +303,10 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
       "only the answers are learned");
   number("--context", plan.context, "tokens of a sequence");
   number("--cache-tokens", plan.cache_tokens, "tokens that a cache's scores are learned from; with --from: anew");
+  app.add_option("--sink-tokens", plan.sink_tokens,
+                 "tokens by which latents that hold the first token alone are settled; 0: they are left")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   option(app, "--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)",
          CLI::NonNegativeNumber);
   number("--batch", transfer.batch, "sequences of a pass");

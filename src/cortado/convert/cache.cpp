@@ -7,7 +7,6 @@
 #include "cortado/base/error.h"
 #include "cortado/base/progress.h"
 #include "cortado/base/random.h"
-#include "cortado/convert/sinks.h"
 #include "cortado/mechanisms/shared/student.h"
 
 namespace cortado {
@@ -235,7 +234,6 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
                                       const Tokenizer& tokenizer, const CacheStudy& study, const Ranks& ranks) {
   const at::NoGradGuard no_grad;
   std::vector<Regression> layers(model.mixers().size());
-  std::vector<LatentSinks> sinks(layers.size());
   const Reminders reminders(chunks, tokenizer, study.seed);
   const int64_t texts =
       std::max<int64_t>(std::max<int64_t>(4, ranks.size()), (study.tokens + chunks->length() - 1) / chunks->length());
@@ -256,7 +254,6 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
       if (!student) return mixer.forward(x, {}, nullptr);
       const auto found = student->look_back(x);
       notes.emplace_back(layer, note_of(x, found, text.reminded));
-      sinks[static_cast<size_t>(layer)].add(student->latent_inputs(x)[0], latent_keys(mixer));
       return student_of(mixer)->project_output(found.teacher);
     });
     Tensor far;
@@ -267,11 +264,7 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     if (!cache_student_of(*model.mixers()[layer])) continue;
     layers[layer].sum(ranks);
-    sinks[layer].sum(ranks);
-    const LatentSinks::Settled settled = sinks[layer].settled(latent_keys(*model.mixers()[layer]));
     lessons.push_back(layers[layer].solved(static_cast<int64_t>(layer)));
-    lessons.back().latent_keys = settled.keys;
-    lessons.back().sinks = settled.sinks;
   }
   return lessons;
 }
@@ -279,7 +272,6 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
 void CacheReport::fields(JsonFields& json) {
   json.integer("layers", layers, 0, std::numeric_limits<int64_t>::max());
   json.integer("key_heads", heads, 0, std::numeric_limits<int64_t>::max());
-  json.integer("sinks", sinks, 0, std::numeric_limits<int64_t>::max());
   json.number("explained_lasting", lasting, -1e9, 1);
   json.number("explained_fading", fading, -1e9, 1);
   json.number("seconds", seconds, 0, 1e12);

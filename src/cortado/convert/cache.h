@@ -39,8 +39,6 @@ class Reminders {
 struct CacheLesson {
   int64_t layer = 0;
   Tensor weight, bias;  // of the scores: [2 Hkv,D], [2 Hkv]
-  Tensor latent_keys;   // [L,D]: the latents' key maps, of which `sinks` were raised (convert/sinks.h)
-  int64_t sinks = 0;
   double lasting = 0, fading = 0;  // of the variance of what the scores stand for, what they explain
   // Of a key head: the largest weight that a reminder's token gives to one far back, on average.
   std::vector<double> recall;
@@ -50,8 +48,7 @@ struct CacheLesson {
 // exact without a cache. What lasts: log(0.1 + the largest weight that a reminder's query gives to the pair's token, in any
 // head of any layer). What fades: log(0.001 + the mean of the four largest weights that the text's own queries give to the
 // pair, in its head); of texts without reminders both. `tokens` of text are read, in whole chunks, with softmax attention's
-// outputs flowing on. Latents that are sinks are found and raised from the same tokens. Nothing: stopped. InputError:
-// chunks too short to look back in.
+// outputs flowing on. Nothing: stopped. InputError: chunks too short to look back in.
 struct CacheStudy {
   int64_t tokens = 0;
   uint64_t seed = 0;
@@ -64,7 +61,6 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
 // What a cache's learning came to.
 struct CacheReport {
   int64_t layers = 0, heads = 0;   // with a cache; their key heads
-  int64_t sinks = 0;               // latents in which a text's first token stands alone (convert/sinks.h)
   double lasting = 0, fading = 0;  // of the variance of what the two scores stand for, means of the layers
   double seconds = 0;
   Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)

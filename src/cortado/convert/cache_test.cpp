@@ -227,11 +227,17 @@ TEST_F(CacheConversionTest, LearnsACacheAlone) {
 }
 
 // A sink is made of what all first tokens have in common: here by learned positions, of which the first is like no other.
-TEST_F(CacheConversionTest, SinksOfAWholeModelAreSettled) {
-  Json source = small_config(kGrouped);
+class SinksOfAModel : public CacheConversionTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(SinksOfAModel, AreSettled) {
+  Json source = small_config(kGrouped), mixer = settings();
   source["positions"] = "learned";
   source["context"] = 96;
-  const auto model = convert(make_run(source), settings());
+  if (!GetParam()) {
+    mixer.erase("cache");
+    mixer.erase("score");
+  }
+  const auto model = convert(make_run(source), mixer);
   const auto text = chunks(96);
   const at::NoGradGuard no_grad;
   auto parameters = model->named_parameters();
@@ -241,7 +247,7 @@ TEST_F(CacheConversionTest, SinksOfAWholeModelAreSettled) {
   const auto logit = [&] {  // of a text's first token, in the first layer's second latent
     const Tensor x = forced_inputs(*model, text->batch(77, 1).tokens)[0];
     const Mixer& mixer = *model->mixers()[0];
-    return at::matmul(cache_student_of(mixer)->latent_inputs(x)[0][0], latent_keys(mixer)[1]).item<double>();
+    return at::matmul(student_of(mixer)->latent_inputs(x)[0][0], latent_keys(mixer)[1]).item<double>();
   };
   latent_keys(*model->mixers()[0])[1][3] *= 9 / logit();
   const Tensor before = latent_keys(*model->mixers()[0]).clone(), other = latent_keys(*model->mixers()[1]).clone();
@@ -253,6 +259,8 @@ TEST_F(CacheConversionTest, SinksOfAWholeModelAreSettled) {
   EXPECT_TRUE(latent_keys(*model->mixers()[1]).equal(other));
   EXPECT_NEAR(logit(), 20, 2);
 }
+
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutACache, SinksOfAModel, ::testing::Bool());
 
 TEST_F(CacheConversionTest, SaysThatNothingLeavesTheWindow) {
   LinearizeRequest wanted = cache_request(make_run(small_config(kGrouped)), "out");

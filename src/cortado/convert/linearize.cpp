@@ -120,6 +120,7 @@ void write_report(const std::string& folder, const LinearizePlan& plan, const Li
   }
   Json report = {{"plan", json_of(plan)}, {"stages", stages}};
   if (result.cache) report["cache"] = json_of(*result.cache);
+  if (result.sinks) report["sinks"] = *result.sinks;
   write_file(folder + "/report.json", report.dump(2) + "\n");
 }
 
@@ -146,8 +147,9 @@ class Conversion {
     fail_input_if(plan_.weights != "plain" && !request.device.is_cpu(), "[--weights] ", plan_.weights,
                   " is for the CPU, the model is to be on ", request.device);
     stages_ = planned_stages(plan_);
-    fail_input_if(stages_.empty() && !learns_cache_, "[linearize] nothing to train: every stage has 0 tokens");
-    learns_cache_ ? open_model(WeightFormat::kPlain) : begin_stage(0);
+    fail_input_if(stages_.empty() && !learns_cache_ && (plan_.from.empty() || !settles()),
+                  "[linearize] nothing to train: every stage has 0 tokens");
+    learns_cache_ || stages_.empty() ? open_model(WeightFormat::kPlain) : begin_stage(0);
     if (plan_.lora.tokens > 0) check_lora_targets(*model_, plan_.adapters);
   }
 
@@ -202,6 +204,7 @@ class Conversion {
   bool run() {
     if (learns_cache_ && !learn_cache()) return false;
     if (!stage_) {
+      if (!settle()) return false;
       ranks_.by_first([this] { save_both(); });
       return true;
     }
@@ -239,6 +242,7 @@ class Conversion {
     for (const PlannedStage& stage : stages_) result.steps += stage.options.steps(plan_.context);
     result.stages = finished_;
     result.cache = cache_;
+    result.sinks = sinks_;
     if (stage_ && !stage_->before().empty()) result.stages.push_back(report_of(*stage_));
     return result;
   }
@@ -271,8 +275,6 @@ class Conversion {
       const CacheNames names = cache_names(lesson.layer);
       fix(names.weight, lesson.weight);
       fix(names.bias, lesson.bias);
-      fix(names.latent_keys, lesson.latent_keys);
-      report.sinks += lesson.sinks;
       report.recall[std::to_string(lesson.layer)] = lesson.recall;
       report.heads += static_cast<int64_t>(lesson.recall.size());
       report.lasting += lesson.lasting / static_cast<double>(lessons.size());
@@ -285,11 +287,15 @@ class Conversion {
     return true;
   }
 
-  // False: stopped.
+  bool settles() const { return plan_.sink_tokens > 0 && plan_.conversion.with_latents(); }
+
+  // What latents have learned stays so at any length. False: stopped.
   bool settle() {
-    if (!plan_.conversion.with_cache() || stage_->name() == "lora") return true;
-    const SinkStudy study{plan_.cache_tokens / 3, request_.stop, request_.progress};
-    return settle_sinks(*model_, *chunks_, study, ranks_).has_value();
+    if (!settles() || (stage_ && stage_->name() == "lora")) return true;
+    const int64_t tokens = std::min(plan_.sink_tokens, chunks_->training() * chunks_->length());
+    const auto sinks = settle_sinks(*model_, *chunks_, {tokens, request_.stop, request_.progress}, ranks_);
+    if (sinks) sinks_ = sinks;
+    return sinks.has_value();
   }
 
   void fix(const std::string& name, const Tensor& value) {
@@ -414,6 +420,7 @@ class Conversion {
   NamedTensors fixed_;  // learned by the finished stages
   bool learns_cache_ = false;
   std::optional<CacheReport> cache_;
+  std::optional<int64_t> sinks_;
 };
 
 }  // namespace
@@ -442,6 +449,7 @@ void LinearizePlan::fields(JsonFields& json) {
   json.integer("seed", seed, 0, std::numeric_limits<int64_t>::max());
   json.integer("cache_tokens", cache_tokens, 1, kEndless);
   json.boolean("cache_again", cache_again);
+  json.integer("sink_tokens", sink_tokens, 0, kEndless);
   json.integer("bptt", bptt, 0, kEndless);
   json.text("dtype", dtype);
   dtype_of(dtype);  // refuses others

@@ -29,6 +29,7 @@ struct LinearizePlan {
   int64_t seed = 1337;
   int64_t cache_tokens = 150'000;  // of text that a cache's score is learned from (convert/cache.h)
   bool cache_again = false;        // learn them anew where the file of `from` has them
+  int64_t sink_tokens = 50'000;    // of text that latents' sinks are settled by (convert/sinks.h); 0: they are left
   int64_t bptt = 0;                // tokens that the next token's gradient flows back through; 0: the sequence
   std::string dtype = "float32";   // of the frozen weights while training
   std::string weights = "plain";   // what attention transfer keeps the layers' frozen matrices in: plain, int8
@@ -71,6 +72,7 @@ struct LinearizeResult {
   int64_t step = 0, steps = 0;
   std::vector<StageReport> stages;
   std::optional<CacheReport> cache = {};
+  std::optional<int64_t> sinks = {};  // latents in which a text's first token stands alone (convert/sinks.h)
 };
 
 // DIR then is a run: config.json, tokenizer/, best.safetensors, last.safetensors, and linearize.json, metrics.jsonl,

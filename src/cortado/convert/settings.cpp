@@ -38,6 +38,11 @@ bool ConversionSettings::with_cache() const {
   return mixer.value("cache", Json(0)) != 0 && mixer.value("score", "learned") == "learned";
 }
 
+bool ConversionSettings::with_latents() const {
+  const Mechanism& mechanism = find_mechanism(mixer.value("mixer", ""));
+  return mechanism.latents && mixer.value("latents", Json()) != 0;
+}
+
 ModelConfig converted_config(const ModelConfig& source, const ConversionSettings& settings) {
   fail_input_if(!source.causal, "[linearize] the model is not causal: attention transfer is for decoders");
   check_kept(source, settings.keep);

@@ -16,6 +16,7 @@ struct ConversionSettings {
 
   // Whether the layers get a cache whose score is learned (convert/cache.h).
   bool with_cache() const;
+  bool with_latents() const;
 };
 
 // The config with every "softmax" layer but the kept ones replaced by settings.mixer, with the layer's own heads,

@@ -6,6 +6,7 @@
 
 #include "cortado/base/progress.h"
 #include "cortado/mechanisms/shared/student.h"
+#include "cortado/nn/autocast.h"
 
 namespace cortado {
 namespace {
@@ -38,12 +39,12 @@ void LatentSinks::add(const Tensor& y, const Tensor& keys) {
 }
 
 void LatentSinks::sum(const Ranks& ranks) {
-  if (!squares_.defined()) return;
+  if (empty()) return;
   for (const Tensor& sums : {squares_, first_, alone_, margin_, counts_}) ranks.sum(sums);
 }
 
 LatentSinks::Settled LatentSinks::settled(const Tensor& keys) const {
-  if (!squares_.defined()) return {keys, 0};
+  if (empty()) return {keys, 0};
   const Tensor mean = squares_ / counts_[0], first = first_ / counts_[1];
   const Tensor ridge = at::eye(mean.size(0), at::kDouble) * (kSinkRidge * mean.diagonal().mean());
   const Tensor whitened = at::linalg_solve(mean + ridge, first), direction = whitened / first.dot(whitened);
@@ -64,21 +65,23 @@ std::optional<int64_t> settle_sinks(const LanguageModel& model, const Chunks& ch
                    .units_per_count = double(chunks.length()),
                    .quiet = !study.progress || !ranks.first()});
   std::vector<LatentSinks> layers(model.mixers().size());
+  const Autocast autocast(model.device(), model.named_parameters()["embedding.weight"].scalar_type());
   for (int64_t n = 0; n < texts; ++n) {
     if (study.stop && study.stop()) return std::nullopt;
     bar.update(n);
     if (n % ranks.size() != ranks.rank()) continue;
     model.walk(chunks.batch(n, 1).tokens.to(model.device()), [&](int64_t layer, const Tensor& x) {
       Mixer& mixer = *model.mixers()[static_cast<size_t>(layer)];
-      const CacheStudent* student = cache_student_of(mixer);
-      if (student) layers[static_cast<size_t>(layer)].add(student->latent_inputs(x)[0], latent_keys(mixer));
+      const SoftmaxStudent* student = student_of(mixer);
+      const Tensor inputs = student ? student->latent_inputs(x) : Tensor();
+      if (inputs.defined()) layers[static_cast<size_t>(layer)].add(inputs[0], latent_keys(mixer));
       return mixer.forward(x, {}, nullptr);
     });
   }
   int64_t sinks = 0;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const Mixer& mixer = *model.mixers()[layer];
-    if (!cache_student_of(mixer)) continue;
+    if (layers[layer].empty()) continue;
     layers[layer].sum(ranks);
     const LatentSinks::Settled settled = layers[layer].settled(latent_keys(mixer));
     latent_keys(mixer).copy_(settled.keys);

@@ -20,6 +20,7 @@ class LatentSinks {
   // y [T,D], what the latents' keys are made of, of one text from its beginning; keys [L,D], the maps.
   void add(const Tensor& y, const Tensor& keys);
   void sum(const Ranks& ranks);
+  bool empty() const { return !squares_.defined(); }
 
   struct Settled {
     Tensor keys;  // [L,D]

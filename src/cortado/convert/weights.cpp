@@ -22,7 +22,7 @@ void check_apart(const std::string& source, const std::string& out) {
 
 CacheNames cache_names(int64_t layer) {
   const std::string place = concat("layers.", layer, ".mixer.");
-  return {place + "score_weight", place + "score_bias", place + "latent_k.weight"};
+  return {place + "score_weight", place + "score_bias"};
 }
 
 bool is_score(const std::string& name) { return name.ends_with(".score_weight") || name.ends_with(".score_bias"); }

@@ -15,9 +15,9 @@ namespace cortado {
 // InputError: OUT is the folder that the weights come from.
 void check_apart(const std::string& source, const std::string& out);
 
-// What is learned for a layer's cache, by its number (convert/cache.h): the pairs' scores, and the latents' key maps.
+// What is learned for a layer's cache, by its number (convert/cache.h): the pairs' scores.
 struct CacheNames {
-  std::string weight, bias, latent_keys;
+  std::string weight, bias;
 };
 CacheNames cache_names(int64_t layer);
 

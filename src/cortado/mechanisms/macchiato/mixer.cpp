@@ -193,7 +193,9 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return {teacher(p), wanted, behind};
   }
 
-  Tensor latent_inputs(const Tensor& x) const override { return source_->forward(x, Batch{}, nullptr); }
+  Tensor latent_inputs(const Tensor& x) const override {
+    return latents_ > 0 ? source_->forward(x, Batch{}, nullptr) : Tensor();
+  }
 
   Tensor project_output(const Tensor& mixed) const override { return o_->forward(merge_heads(mixed)); }
 

@@ -29,6 +29,9 @@ class SoftmaxStudent {
 
   // Names of the parameters that the softmax layer does not have. None: these settings stand in for no softmax layer.
   virtual std::vector<std::string> learned() const = 0;
+
+  // Of x [B,T,D], what the key maps of its latents, "latent_k.weight" [L,D], read: [B,T,D]. Undefined: it has none.
+  virtual Tensor latent_inputs(const Tensor& /*x*/) const { return {}; }
 };
 
 // A student with latents and a cache of exact pairs whose scores are linear maps of the layer's input: "score_weight"
@@ -47,9 +50,6 @@ class CacheStudent {
     int64_t behind = 0;
   };
   virtual LookBack look_back(const Tensor& x) const = 0;
-
-  // Of x, what the latents' key maps "latent_k.weight" [L,D] read: [B,T,D].
-  virtual Tensor latent_inputs(const Tensor& x) const = 0;
 };
 
 // The mixer as one; null where it is none.
