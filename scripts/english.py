@@ -27,6 +27,7 @@ SOURCES = [
 ]
 HELD_OUT = [("debian-reference-en", "usr/share/debian-reference/ch*.en.html")]
 ESSAYS = [("anarchism", "usr/share/doc/anarchism/html/secA[1-5].html")]
+ALL_ESSAYS = [("anarchism", "usr/share/doc/anarchism/html/sec[A-J][0-9]*.html")]
 BLOCKS = {"p", "li", "dd", "dt", "h1", "h2", "h3", "h4", "pre", "td", "blockquote", "div"}
 SILENT = {"script", "style", "head", "nav", "pre"}
 
@@ -75,8 +76,10 @@ def main():
     parser.add_argument("out", type=pathlib.Path, metavar="OUT.txt")
     parser.add_argument("--held-out", action="store_true", help="other manuals, about 0.4 MB, to measure on")
     parser.add_argument("--essays", action="store_true", help="essays on history and politics, about 0.6 MB, no manual")
+    parser.add_argument("--all-essays", action="store_true", help="those and all others of their book, about 7 MB")
     arguments = parser.parse_args()
-    sources = HELD_OUT if arguments.held_out else ESSAYS if arguments.essays else SOURCES
+    wanted = [(arguments.held_out, HELD_OUT), (arguments.all_essays, ALL_ESSAYS), (arguments.essays, ESSAYS), (True, SOURCES)]
+    sources = next(sources for said, sources in wanted if said)
     documents = []
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

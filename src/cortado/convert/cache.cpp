@@ -159,7 +159,7 @@ struct Note {
   Tensor near;  // [Hkv,n]: of the largest weights that the text's queries give a pair, the mean
   // Without reminders there is none of these.
   Tensor far = {};     // [n]: the largest that a reminder's query gives the pair, of all heads
-  Tensor recall = {};  // [Hkv]: the largest that such a query gives to any, on average
+  Tensor recall = {};  // [Hkv]: the largest that such a query gives to any but the first, on average
 };
 
 Note note_of(const Tensor& x, const CacheStudent::LookBack& found, int64_t reminded) {
@@ -173,7 +173,7 @@ Note note_of(const Tensor& x, const CacheStudent::LookBack& found, int64_t remin
   if (reminded > 0) {
     const Tensor reminders = seen.narrow(1, text, reminded);
     note.far = reminders.flatten(0, 1).amax(0);
-    note.recall = reminders.amax(2).mean(1);
+    note.recall = reminders.slice(2, 1).amax(2).mean(1);
   }
   return note;
 }

@@ -38,9 +38,9 @@ class Reminders {
 // What was found for a layer.
 struct CacheLesson {
   int64_t layer = 0;
-  Tensor weight, bias;  // of the scores: [2 Hkv,D], [2 Hkv]
+  Tensor weight, bias;             // of the scores: [2 Hkv,D], [2 Hkv]
   double lasting = 0, fading = 0;  // of the variance of what the scores stand for, what they explain
-  // Of a key head: the largest weight that a reminder's token gives to one far back, on average.
+  // Of a key head: the largest weight that a reminder's token gives to one far back but the first, on average.
   std::vector<double> recall;
 };
 

@@ -119,7 +119,7 @@ TEST_F(CacheConversionTest, TheScoresAreRegressionsOfLaterAttention) {
       far = at::maximum(far, reminder.amax(1).amax(0));
       if (layer != 1) continue;
       near = std::get<0>(all.slice(1, 0, kLength - found.reminded).topk(4, 1)).mean(1).slice(1, 0, kUsable);
-      recall += reminder.amax(2).mean(1).to(at::kDouble) / kTexts;
+      recall += reminder.slice(2, 1).amax(2).mean(1).to(at::kDouble) / kTexts;
     }
     given.push_back(at::cat({inputs[1][0], at::ones({kLength, 1}, inputs[1].options())}, 1).narrow(0, 0, kUsable));
     const Tensor lasts = (far + 0.1).log(), fades = (near + 1e-3).log();

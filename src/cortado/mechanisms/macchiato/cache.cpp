@@ -127,7 +127,8 @@ SparseCache::SparseCache(const CacheRule& rule, int64_t head_dim) : rule_(rule) 
 void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair) const {
   const auto unjudged = [rule = rule_](int64_t tokens) { return rule.unjudged(tokens); };
   for (const char* name : {"keys", "values"}) layout.ring(name, pair, unjudged);
-  layout.scan_ring("scores", {pair[0], rule_.scores_of_pair()}, unjudged, {});
+  const auto scored = [rule = rule_](int64_t tokens) { return rule.scored(tokens); };
+  layout.scan_ring("scores", {pair[0], rule_.scores_of_pair()}, scored, {});
   for (const Part& part : parts_) {
     const auto cached = [rule = rule_, most = part.most](int64_t tokens) {
       return std::min(most, rule.judged(tokens));
@@ -277,16 +278,12 @@ PairsRead SparseCache::read_part(const Part& part, const Tensor& far_q, const Ca
                                  const Tensor& scores, const CacheCall& call, const Pieces& pieces,
                                  SequenceState& state) const {
   std::vector<int64_t> counts;
-  bool moves = false;  // a row to the next chunk
-  for (size_t row = 0; row < call.position.size(); ++row) {
-    counts.push_back(std::min(part.most, rule_.judged(call.position[row])));
-    moves = moves || call.end(row) / rule_.chunk > call.position[row] / rule_.chunk;
-  }
+  for (const int64_t position : call.position) counts.push_back(std::min(part.most, rule_.judged(position)));
   PairsRead read;
   if (!pieces.several()) {
     read = read_set(part, far_q, state.at(part.name("keys")), state.at(part.name("values")), counts);
   }
-  if (!moves) return read;
+  if (!scores.defined()) return read;
   const CacheCandidates from = candidates(part, in, all, scores, call, state);
   const CacheSelection selected = select_pairs(from, call, rule_, part.most);
   if (pieces.several()) {
@@ -304,12 +301,27 @@ PairsRead SparseCache::read_part(const Part& part, const Tensor& far_q, const Ca
   return read;
 }
 
+Tensor SparseCache::by_span(const Tensor& scores, const CacheCall& call) const {
+  const int64_t n = scores.size(1), wanted = call.before + call.tokens;
+  if (rule_.span == 0) return scores.narrow(1, n - wanted, wanted);
+  const Tensor first = at::tensor(call.position, at::kLong).to(scores.device()).unsqueeze(1) + (call.tokens - n);
+  const Tensor there = (first + at::arange(n, first.options())).ge(0).unsqueeze(2);  // a token of the text
+  const auto sums = [&](const Tensor& x) {                                           // of [B,n,h]
+    const Tensor padded = at::constant_pad_nd(x, {0, 0, rule_.span, rule_.span});
+    return padded.unfold(1, 2 * rule_.span + 1, 1).sum(-1);
+  };
+  const Tensor own = scores.select(3, 0).masked_fill(there.logical_not(), 0);
+  const Tensor lasting = sums(own) / sums(there.to(scores.scalar_type()));
+  return at::cat({lasting.unsqueeze(3), scores.slice(3, 1)}, 3).narrow(1, n - wanted, wanted);
+}
+
 ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
   const int64_t tokens = in.q.size(1);
   if (tokens == 0 || in.q.size(0) == 0) return {nothing(in.q, in.v), nothing(in.q, in.v), nothing(in.q, in.v)};
   const CacheCall call{numbers_of(state.at(StateLayout::kPosition)), state.at("keys").size(1), tokens};
   const JoinedKeys all = join_with_ring(state, in.k, in.v, {});
   const Tensor scores = at::cat({state.at("scores"), in.score}, 1);
+  const Tensor ranked = call.moves(rule_.chunk) ? by_span(scores, call) : Tensor();
   const Pieces pieces(call, rule_.chunk, in.q.options());
   WindowAttentionOptions near = rule_.scores;
   near.window = rule_.window;
@@ -317,7 +329,7 @@ ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
   ExactRead read{attend(in.q, all.k, all.v, near), read_waiting(in.q, all, call, pieces), {}};
   const Tensor far_q = pieces.split(from_chunk(in.plain_q, call.position));
   for (const Part& part : parts_) {
-    const PairsRead some = read_part(part, far_q, in, all, scores, call, pieces, state);
+    const PairsRead some = read_part(part, far_q, in, all, ranked, call, pieces, state);
     if (!read.cached.o.defined()) {
       read.cached = some;
     } else {  // each has its own heads, and nothing of the others
@@ -325,12 +337,15 @@ ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
     }
   }
   read.cached = pieces.join(read.cached);
-  int64_t kept = 0;
-  for (size_t row = 0; row < call.position.size(); ++row) kept = std::max(kept, rule_.unjudged(call.end(row)));
+  int64_t kept = 0, scored = 0;
+  for (size_t row = 0; row < call.position.size(); ++row) {
+    kept = std::max(kept, rule_.unjudged(call.end(row)));
+    scored = std::max(scored, rule_.scored(call.end(row)));
+  }
   kept = std::min(kept, all.k.size(1));
   state.at("keys") = last_places(all.k, kept);
   state.at("values") = last_places(all.v, kept);
-  state.at("scores") = last_places(scores, kept);
+  state.at("scores") = last_places(scores, std::min(scored, scores.size(1)));
   return read;
 }
 

@@ -26,6 +26,9 @@ struct CacheRule {
   // A pair has two scores, one for the pairs that last and one for those that fade, both logarithms of what they stand
   // for; else one.
   bool learned = false;
+  // What lasts is chosen by the mean of the scores of the pair and of so many tokens on both sides of it, those that the
+  // text has: a statement stays whole or goes. Less than the window: all of them have been read when the pair leaves it.
+  int64_t span = 0;
   // With rotary positions: a pair of the cache lies at most so many tokens before the chunk of the query that reads it.
   int64_t distance = 512;
   std::optional<Rotary> rotary = {};
@@ -34,6 +37,8 @@ struct CacheRule {
   // Of `tokens` tokens: pairs that have been judged, and those that have not.
   int64_t judged(int64_t tokens) const { return std::max<int64_t>(0, tokens / chunk * chunk - window + 1); }
   int64_t unjudged(int64_t tokens) const { return tokens - judged(tokens); }
+  // Those whose own scores will be asked for.
+  int64_t scored(int64_t tokens) const { return std::min(tokens, unjudged(tokens) + span); }
   // Those of λ pairs that are chosen by their score alone.
   int64_t lasting(int64_t most) const {
     return most - static_cast<int64_t>(std::floor(fading * static_cast<double>(most)));
@@ -80,7 +85,8 @@ class SparseCache {
   SparseCache(const CacheRule& rule, int64_t head_dim);
 
   const CacheRule& rule() const { return rule_; }
-  // "keys" and "values", the pairs that are not judged yet, and their "scores"; and of each cache the pairs' own.
+  // "keys" and "values", the pairs that are not judged yet, and their "scores" and those of rule().span before them; and of
+  // each cache the pairs' own.
   void declare(StateLayout& layout, const std::vector<int64_t>& pair) const;
   // Dense tokens behind `state`, whose "position" is that of the first of them. Moves all but the position on.
   ExactRead read(const CacheInputs& in, SequenceState& state) const;
@@ -92,7 +98,7 @@ class SparseCache {
     std::string name(const char* what) const;
   };
   PairsRead read_waiting(const Tensor& q, const JoinedKeys& all, const CacheCall& call, const Pieces& pieces) const;
-  // Of far_q in pieces; what the part leaves in the state.
+  // Of far_q in pieces; what the part leaves in the state. scores: by_span; undefined where no row moves to its next chunk.
   PairsRead read_part(const Part& part, const Tensor& far_q, const CacheInputs& in, const JoinedKeys& all,
                       const Tensor& scores, const CacheCall& call, const Pieces& pieces, SequenceState& state) const;
   PairsRead read_set(const Part& part, const Tensor& far_q, const Tensor& k, const Tensor& v,
@@ -104,6 +110,8 @@ class SparseCache {
   // x [B,T,h,K] turned by so many tokens, int64 [B,T] on the CPU, back or forth.
   Tensor turned(const Tensor& x, const Tensor& tokens, bool back) const;
   Tensor keys_of(const CacheCandidates& from, const CacheSets& sets) const;  // [S,E,h,K]
+  // What the call's pairs compete by, of the scores of those and of some before them: [B,call.before + call.tokens,Hkv,·].
+  Tensor by_span(const Tensor& scores, const CacheCall& call) const;
 
   CacheRule rule_;
   std::vector<Part> parts_;

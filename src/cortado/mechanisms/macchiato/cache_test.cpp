@@ -59,13 +59,13 @@ TEST(SparseCache, AnySplitGivesTheSame) {
   const at::NoGradGuard no_grad;
   for (const auto type : {at::kFloat, at::kDouble}) {
     std::vector<std::shared_ptr<Mixer>> mixers;
-    for (const char* fading : {"0", "0.5", "1"}) {
-      mixers.push_back(make(
-          concat(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "distance": 20, "fading": )", fading, "}")));
+    for (const char* by :
+         {R"("fading": 0)", R"("fading": 0.5)", R"("fading": 1)", R"("fading": 0.25, "score": "learned", "span": 3)"}) {
+      mixers.push_back(make(concat(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "distance": 20, )", by, "}")));
       mixers.back()->to(type);
     }
     at::manual_seed(11);
-    for (int draw = 0; draw < 12; ++draw) {
+    for (int draw = 0; draw < 16; ++draw) {
       SCOPED_TRACE(concat(type, " ", draw));
       const auto& mixer = mixers[static_cast<size_t>(draw / 4)];  // each with every number of different tokens
       const int64_t tokens = 80 + at::randint(40, {1}).item<int64_t>();
@@ -107,9 +107,11 @@ TEST(SparseCache, KeepsPairsInAShorterType) {
 }
 
 // Rows that begin at other places of their chunks, and read over several of them, are as each of them alone.
-TEST(SparseCache, RowsApartAreAsAlone) {
+class SparseCacheRows : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SparseCacheRows, ApartAreAsAlone) {
   const at::NoGradGuard no_grad;
-  const auto mixer = make(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8})");
+  const auto mixer = make(GetParam());
   const StateLayout layout = mixer->state_layout();
   for (const int64_t tokens : {1, 3, 8, 30}) {
     SCOPED_TRACE(tokens);
@@ -137,6 +139,11 @@ TEST(SparseCache, RowsApartAreAsAlone) {
     EXPECT_CLOSE(mixer->forward(at::stack(next), {}, &together), at::cat(last), 1e-11);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Scores, SparseCacheRows,
+                         ::testing::Values(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8})",
+                                           R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "score": "learned",
+                                               "fading": 0.25, "span": 3})"));
 
 // Pairs from further away than the angles that are prepared, and than others: with and without a limit.
 TEST(SparseCache, OldPairsAreTurnedByWhatTheyLieBefore) {
@@ -232,6 +239,27 @@ TEST(SparseCache, EachShareHasAScoreOfItsOwn) {
   EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4);
 }
 
+// A token that is high alone lasts without the others, a stretch of high ones with them.
+TEST(SparseCache, WhatLastsIsChosenWithItsNeighbours) {
+  const at::NoGradGuard no_grad;
+  Tensor x = some(1, 300);
+  x.select(2, 7).fill_(0);
+  x[0][40][7] = 5;
+  for (int64_t token = 100; token < 105; ++token) x[0][token][7] = 3;
+  const auto kept = [&](int64_t span, double fading) {
+    const auto mixer =
+        make(concat(R"({"window": 4, "cache": [4, 0, 0, 0], "chunk": 4, "distance": 5000, "source": "x",)",
+                    R"("score": "learned", "fading": )", fading, R"(, "span": )", span, "}"));
+    mixer->named_parameters()["score_weight"].zero_().select(1, 7).fill_(1);
+    const Tensor places = mixer->held(x).places.select(1, -1)[0].eq(1).nonzero().flatten();
+    return std::vector<int64_t>(places.const_data_ptr<int64_t>(), places.const_data_ptr<int64_t>() + places.numel());
+  };
+  using Kept = std::vector<int64_t>;
+  EXPECT_EQ(kept(0, 0), (Kept{40, 100, 101, 102}));
+  EXPECT_EQ(kept(2, 0), (Kept{100, 101, 102, 103}));
+  EXPECT_EQ(kept(2, 1), (Kept{40, 100, 101, 102}));  // what fades is chosen by its own
+}
+
 TEST(SparseCache, SaysWhatDoesNotFit) {
   const auto error = [](const char* settings, bool causal = true) {
     return testing::error_of([&] { make(settings, causal); });
@@ -248,6 +276,9 @@ TEST(SparseCache, SaysWhatDoesNotFit) {
   EXPECT_EQ(error(R"({"cache": 4})", false), "[test] \"cache\" needs a causal mixer");
   EXPECT_EQ(error(R"({"score": "learned", "latents": 0})"),
             "[test] \"score\" is of a cache, which needs a window and latents");
+  EXPECT_EQ(error(R"({"cache": 4, "span": 2})"), R"([test] "span" is of learned scores: "score" is "surprise")");
+  EXPECT_EQ(error(R"({"cache": 4, "window": 5, "score": "learned", "span": 5})"),
+            "[test] \"span\" 5 reaches beyond the window, 5");
 }
 
 }  // namespace

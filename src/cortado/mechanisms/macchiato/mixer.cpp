@@ -23,7 +23,9 @@ constexpr double kLogitUnit = 200;
 
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
 constexpr int64_t kLatentsOfAHead = 16;
-constexpr double kFading = 0.25;  // of a converted model's cache (docs/one-memory.md)
+// Of a converted model's cache (docs/one-memory.md).
+constexpr double kFading = 0.25;
+constexpr int64_t kSpan = 4;
 
 constexpr const char *kScoreWeight = "score_weight", *kScoreBias = "score_bias";
 
@@ -58,6 +60,8 @@ void complete_layer(Json& layer, int64_t heads, bool rotary) {
   if (!layer.contains("cache")) return;
   if (!layer.contains("score")) layer["score"] = "learned";
   if (!layer.contains("fading")) layer["fading"] = kFading;
+  if (layer["score"] != "learned" || layer.contains("span")) return;
+  layer["span"] = std::min<int64_t>(kSpan, layer.value("window", kPapersWindow) - 1);
 }
 
 // | Table 1        | settings                                        |
@@ -249,12 +253,15 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     rule.chunk = settings.integer("chunk", 1, 1 << 24, rule.chunk);
     rule.distance = settings.integer("distance", 0, int64_t{1} << 40, rule.distance);
     rule.fading = settings.number("fading", 0, 1, rule.fading);
+    rule.span = settings.integer("span", 0, 1 << 20, rule.span);
     rule.rotary = settings_.rotary;
     rule.scores.scale = settings_.scale;
     rule.scores.softcap = settings_.softcap;
     if (rule.most.empty()) return;
     settings.fail_if(!settings_.window || latents_ == 0, "\"cache\" needs a window, which pairs leave, and latents");
     settings.fail_if(!settings_.causal, "\"cache\" needs a causal mixer");
+    settings.fail_if(rule.span > 0 && !rule.learned, "\"span\" is of learned scores: \"score\" is \"surprise\"");
+    settings.fail_if(rule.span >= rule.window, "\"span\" ", rule.span, " reaches beyond the window, ", rule.window);
     cache_.emplace(rule, settings_.head_dim);
   }
 
@@ -440,6 +447,10 @@ std::vector<MechanismOption> cache_options() {
        .help = "part of the cache's pairs, from 0 to 1, whose score fades with their age (of conversions: 0.25)",
        .high = 1,
        .whole = false,
+       .needs = "cache"},
+      {.name = "span",
+       .help = "tokens on both sides whose scores count, too, for what lasts (of conversions: 4)",
+       .high = 1 << 20,
        .needs = "cache"}};
   for (MechanismOption& option : options) option.later = true;
   return options;

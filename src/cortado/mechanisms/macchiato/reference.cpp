@@ -130,6 +130,19 @@ Tensor surprise_reference(const Tensor& query_logits, const Tensor& key_logits, 
   return wrong.empty() ? at::zeros({v.size(0), 0, kv_heads}, v.options()) : at::stack(wrong, 1);
 }
 
+namespace {
+
+// score [T,1 or 2]: what lasts by the mean of the tokens around.
+Tensor by_span(const Tensor& score, int64_t span) {
+  Tensor means = score.clone();
+  for (int64_t t = 0; t < score.size(0); ++t) {
+    means[t][0] = score.slice(0, std::max<int64_t>(0, t - span), t + span + 1).select(1, 0).mean();
+  }
+  return means;
+}
+
+}  // namespace
+
 Tensor macchiato_cached_reference(const CachedReference& in, const CacheRule& rule, HeldPairs* held) {
   if (in.v.size(1) == 0) return at::zeros_like(in.v);
   const int64_t heads = in.v.size(2), repeat = heads / in.score.size(2);
@@ -138,7 +151,7 @@ Tensor macchiato_cached_reference(const CachedReference& in, const CacheRule& ru
     std::vector<Tensor> outputs, places, scores;
     for (int64_t h = 0; h < heads; ++h) {
       const auto of = [&](const Tensor& x) { return x[b].select(1, h); };
-      const Tensor score = in.score[b].select(1, h / repeat);
+      const Tensor score = by_span(in.score[b].select(1, h / repeat), rule.span);
       CachedHead head{of(in.query_logits), of(in.key_logits), of(in.v), of(in.q), of(in.k),
                       of(in.plain_q),      of(in.plain_k),    score,    rule,     rule.most[h / repeat]};
       outputs.push_back(head.run());

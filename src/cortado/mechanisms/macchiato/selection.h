@@ -16,6 +16,13 @@ struct CacheCall {
   // The chunks of C that a row has tokens of: the first token of the first, and how many they are.
   int64_t first_chunk(size_t row, int64_t chunk) const { return position[row] / chunk * chunk; }
   int64_t chunks(size_t row, int64_t chunk) const { return (end(row) - 1) / chunk - position[row] / chunk + 1; }
+  // Whether a row moves on to its next chunk.
+  bool moves(int64_t chunk) const {
+    for (size_t row = 0; row < position.size(); ++row) {
+      if (end(row) / chunk > position[row] / chunk) return true;
+    }
+    return false;
+  }
   // Of a row's token, also of one before the call.
   int64_t place(size_t row, int64_t token) const { return before + token - position[row]; }
 };
