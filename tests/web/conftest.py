@@ -96,6 +96,29 @@ def fixture_open_page(browser, server):
     assert not complaints
 
 
+@pytest.fixture(name="page_of")
+def fixture_page_of(browser, program, dist, tmp_path):
+    """page_of(*words, status="ready", width=1280): a page of a server of its own, `cortado serve WORDS`."""
+    servers, pages = [], []
+
+    def page_of(*words, status="ready", width=1280, height=800):
+        servers.append(Server(program, (*words, "--page", dist), tmp_path))
+        servers[-1].start()
+        page = browser.new_page(viewport={"width": width, "height": height})
+        pages.append(page)
+        page.set_default_timeout(WAIT_MS)
+        slow_down(page)
+        page.goto(servers[-1].address)
+        page.wait_for_selector(f".status.{status}")
+        return page
+
+    yield page_of
+    for page in pages:
+        page.close()
+    for server in servers:
+        server.kill()
+
+
 @pytest.fixture(name="shot")
 def fixture_shot(root):
     """shot(page, name): a picture for the documentation, where CORTADO_SCREENSHOTS asks for it."""

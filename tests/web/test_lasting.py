@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 from playwright.sync_api import expect
-from web_server import Server
 from web_steps import (
     WAIT_MS, answer_of, ask, kept, limit_answers, send, slow_down, stop, text_of, wait_ended, wait_words, without_end,
 )  # fmt: skip
@@ -160,35 +159,25 @@ def test_a_full_browser_is_said(open_page):
     expect(page.locator("aside .problem")).to_contain_text("keeps no more")
 
 
-def test_a_server_that_wants_a_key(browser, program, talker, dist, tmp_path):
+def test_a_server_that_wants_a_key(page_of, talker, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("open sesame\n")
-    server = Server(program, (talker, "--weights", "int8", "--page", dist, "--api-key-file", keys), tmp_path)
-    server.start()
-    page = browser.new_page()
-    page.set_default_timeout(WAIT_MS)
-    slow_down(page)
-    try:
-        page.goto(server.address)
-        page.wait_for_selector(".status.locked")
-        expect(page.get_by_role("alert")).to_have_count(0)
-        give_key(page, "close sesame")
-        expect(page.get_by_role("alert")).to_contain_text("does not know this key")
-        expect(page.get_by_label("API key")).to_be_focused()
-        give_key(page, "open sesame")
-        page.wait_for_selector(".status.ready")
-        limit_answers(page, 4)
-        assert ask(page, "Hello.", talker.name)
-        # A key that is not good any more: the answer fails, and another is asked for.
-        no = {"error": {"message": "the key is wrong"}}
-        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=401, json=no))
-        send(page, "Hello again.")
-        page.wait_for_selector(".status.locked")
-        expect(page.get_by_role("alert")).to_contain_text("does not know this key")
-        assert "open sesame" not in page.evaluate("JSON.stringify(localStorage)")
-    finally:
-        page.close()
-        server.kill()
+    page = page_of(talker, "--weights", "int8", "--api-key-file", keys, status="locked")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    give_key(page, "close sesame")
+    expect(page.get_by_role("alert")).to_contain_text("does not know this key")
+    expect(page.get_by_label("API key")).to_be_focused()
+    give_key(page, "open sesame")
+    page.wait_for_selector(".status.ready")
+    limit_answers(page, 4)
+    assert ask(page, "Hello.", talker.name)
+    # A key that is not good any more: the answer fails, and another is asked for.
+    no = {"error": {"message": "the key is wrong"}}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=401, json=no))
+    send(page, "Hello again.")
+    page.wait_for_selector(".status.locked")
+    expect(page.get_by_role("alert")).to_contain_text("does not know this key")
+    assert "open sesame" not in page.evaluate("JSON.stringify(localStorage)")
 
 
 def give_key(page, key):
@@ -197,31 +186,20 @@ def give_key(page, key):
     page.keyboard.press("Enter")
 
 
-def test_a_model_that_was_not_taught_to_talk_goes_on_with_the_text(browser, program, root, dist, tmp_path):
+def test_a_model_that_was_not_taught_to_talk_goes_on_with_the_text(page_of, program, root, tmp_path):
     """As that of `make demo`: the page writes with it all the same, turn after turn."""
     config = {"dim": 16, "heads": 2, "layers": 1, "mixer": {"mixer": "gla"},
               "training": {"batch": 2, "context": 16, "steps": 2, "warmup": 0, "tokenizer": "byte"}}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     command = [str(program), "train", tmp_path / "config.json", "--data", root / "data/tinyshakespeare.txt", "--out", tmp_path / "run"]
     subprocess.run(command, check=True, capture_output=True)
-    server = Server(program, (tmp_path / "run", "--page", dist), tmp_path)
-    server.start()
-    page = browser.new_page()
-    page.set_default_timeout(WAIT_MS)
-    slow_down(page)
-    try:
-        page.goto(server.address)
-        page.wait_for_selector(".status.ready")
-        asked = []
-        page.on("requestfinished", lambda it: asked.append(it.post_data) if it.url.endswith("/v1/chat/completions") else None)
-        limit_answers(page, 30)
-        expect(page.locator(".welcome")).to_contain_text("goes on with the text")
-        expect(page.get_by_role("button", name="First Citizen:")).to_be_enabled()
-        first = ask(page, "ROMEO:", "run")
-        ask(page, "JULIET:", "run")
-        said = next(iter(kept(page)[0]["turns"].values()))["answers"][0]["text"]
-        contents = [[message["content"] for message in json.loads(body)["messages"]] for body in asked]
-        assert first and contents == [["ROMEO:"], ["ROMEO:", said, "JULIET:"]]
-    finally:
-        page.close()
-        server.kill()
+    page, asked = page_of(tmp_path / "run"), []
+    page.on("requestfinished", lambda it: asked.append(it.post_data) if it.url.endswith("/v1/chat/completions") else None)
+    limit_answers(page, 30)
+    expect(page.locator(".welcome")).to_contain_text("goes on with the text")
+    expect(page.get_by_role("button", name="First Citizen:")).to_be_enabled()
+    first = ask(page, "ROMEO:", "run")
+    ask(page, "JULIET:", "run")
+    said = next(iter(kept(page)[0]["turns"].values()))["answers"][0]["text"]
+    contents = [[message["content"] for message in json.loads(body)["messages"]] for body in asked]
+    assert first and contents == [["ROMEO:"], ["ROMEO:", said, "JULIET:"]]

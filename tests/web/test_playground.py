@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import urllib.request
 
 import pytest
@@ -134,6 +135,26 @@ def test_two_models_answer_side_by_side(open_page, shot):
     assert [it / max(numbers) for it in numbers] == pytest.approx([it / 100 for it in lengths], abs=0.02)
     assert numbers[0] == pytest.approx(numbers[1], rel=0.01)  # full attention keeps what full attention keeps
     shot(page, "side-by-side")
+
+
+def test_the_memory_beside_full_attention(page_of, talker, program, root, tmp_path, shot):
+    """A number that left the window long ago: both find it, one in a third of the bytes."""
+    learned = root / "data/smollm2/macchiato-cache.safetensors"
+    subprocess.run([program, "linearize", talker, "--from", learned, "--out", tmp_path / "memory"], check=True, capture_output=True)
+    page = page_of("--model", f"softmax={talker}", "--model", f"memory={tmp_path / 'memory'}", "--weights", "int8", width=1600, height=900)
+    page.get_by_label("Compare with").select_option("memory")
+    limit_answers(page, 24, temperature=0)
+    play = (root / "data/tinyshakespeare.txt").read_text()[:4200]
+    cut = play.index("\n\n", 1200)
+    hidden = f"{play[:cut]}\n\nThe spare key for the boathouse lies under tile 7302915.{play[cut:]}"
+    ask(page, f"{hidden}\n\nUnder which tile lies the spare key for the boathouse?", "softmax")
+    wait_ended(page, "memory")
+    for name in ("softmax", "memory"):
+        assert "7302915" in text_of(page, name)
+    expect(meter(page, "Memory in use", "memory")).to_have_text(re.compile(r"^[\d.]+ MiB, constant from (here|[\d.]+ MiB on)$"))
+    softmax, memory = (float(meter(page, "Memory in use", name).inner_text().split()[0]) for name in ("softmax", "memory"))
+    assert memory < softmax / 2
+    shot(page, "one-memory")
 
 
 def test_the_reading_of_a_long_prompt_is_shown(open_page):
