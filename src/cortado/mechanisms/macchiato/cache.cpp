@@ -126,7 +126,7 @@ SparseCache::SparseCache(const CacheRule& rule, int64_t head_dim) : rule_(rule) 
 
 void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair) const {
   const auto unjudged = [rule = rule_](int64_t tokens) { return rule.unjudged(tokens); };
-  for (const char* name : {"keys", "values"}) layout.ring(name, pair, unjudged);
+  for (const char* name : {"keys", "values"}) layout.cached_ring(name, pair, unjudged);
   const auto scored = [rule = rule_](int64_t tokens) { return rule.scored(tokens); };
   layout.scan_ring("scores", {pair[0], rule_.scores_of_pair()}, scored, {});
   for (const Part& part : parts_) {
@@ -319,7 +319,8 @@ ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
   const int64_t tokens = in.q.size(1);
   if (tokens == 0 || in.q.size(0) == 0) return {nothing(in.q, in.v), nothing(in.q, in.v), nothing(in.q, in.v)};
   const CacheCall call{numbers_of(state.at(StateLayout::kPosition)), state.at("keys").size(1), tokens};
-  const JoinedKeys all = join_with_ring(state, in.k, in.v, {});
+  const auto kept_as = state.at("keys").scalar_type();  // so any split reads the same
+  const JoinedKeys all = join_with_ring(state, in.k.to(kept_as), in.v.to(kept_as), {});
   const Tensor scores = at::cat({state.at("scores"), in.score}, 1);
   const Tensor ranked = call.moves(rule_.chunk) ? by_span(scores, call) : Tensor();
   const Pieces pieces(call, rule_.chunk, in.q.options());

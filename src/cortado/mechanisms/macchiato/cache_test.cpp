@@ -100,8 +100,10 @@ TEST(SparseCache, KeepsPairsInAShorterType) {
       EXPECT_CLOSE(all, right, tolerance);
       EXPECT_GT(testing::relative_error(all, right), 1e-6);
       EXPECT_EQ(state.bytes(), mixer->state_bytes(150, at::kFloat, type));
-      EXPECT_EQ(mixer->state_bytes(150) - state.bytes(), (12 + 5 + 12) * 2 * 6 * 2);
-      for (const char* what : {"cache_keys_5", "cache_values_12"}) EXPECT_EQ(state.at(what).scalar_type(), type);
+      EXPECT_EQ(mixer->state_bytes(150) - state.bytes(), (12 + 5 + 12 + 4 * 12) * 2 * 6 * 2);
+      for (const char* what : {"keys", "cache_keys_5", "cache_values_12"}) {
+        EXPECT_EQ(state.at(what).scalar_type(), type);
+      }
     }
   }
 }
@@ -276,6 +278,7 @@ TEST(SparseCache, SaysWhatDoesNotFit) {
   EXPECT_EQ(error(R"({"cache": 4})", false), "[test] \"cache\" needs a causal mixer");
   EXPECT_EQ(error(R"({"score": "learned", "latents": 0})"),
             "[test] \"score\" is of a cache, which needs a window and latents");
+  EXPECT_EQ(error(R"({"fading": 0.5})"), R"([test] "fading" is of a cache: give "cache", too)");
   EXPECT_EQ(error(R"({"cache": 4, "span": 2})"), R"([test] "span" is of learned scores: "score" is "surprise")");
   EXPECT_EQ(error(R"({"cache": 4, "window": 5, "score": "learned", "span": 5})"),
             "[test] \"span\" 5 reaches beyond the window, 5");

@@ -257,6 +257,10 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     rule.rotary = settings_.rotary;
     rule.scores.scale = settings_.scale;
     rule.scores.softcap = settings_.softcap;
+    for (const char* name : {"chunk", "distance", "fading", "span"}) {
+      settings.fail_if(settings.has(name) && !settings.has("cache"), "\"", name,
+                       "\" is of a cache: give \"cache\", too");
+    }
     if (rule.most.empty()) return;
     settings.fail_if(!settings_.window || latents_ == 0, "\"cache\" needs a window, which pairs leave, and latents");
     settings.fail_if(!settings_.causal, "\"cache\" needs a causal mixer");
