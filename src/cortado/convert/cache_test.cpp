@@ -203,14 +203,26 @@ TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   larger.plan.seed = 5;
   ASSERT_TRUE(linearize(larger).cache);
   EXPECT_FALSE(score("again").equal(score("applied")));
+
+  Learned old = load_learned(path("whole/learned.safetensors"));  // of another shape, too
+  for (auto& [name, tensor] : old.weights) {
+    if (is_score(name)) tensor = tensor.slice(0, 0, 1);
+  }
+  save_learned(path("old.safetensors"), old);
+  larger.plan.from = path("old.safetensors");
+  larger.out = path("renewed");
+  ASSERT_TRUE(linearize(larger).cache);
+  EXPECT_TRUE(score("renewed").equal(score("again")));
+  larger.plan.cache_again = false;
+  larger.out = path("refused");
+  EXPECT_NE(testing::error_of([&] { linearize(larger); }).find("score_weight"), std::string::npos);
 }
 
 // Maps that were learned without one get a cache, and nothing else changes.
 TEST_F(CacheConversionTest, LearnsACacheAlone) {
   const std::string run = make_run(small_config(kGrouped));
   LinearizeRequest first = cache_request(run, "first");
-  first.plan.conversion.mixer.erase("cache");
-  first.plan.conversion.mixer.erase("score");
+  for (const char* name : {"cache", "chunk", "score"}) first.plan.conversion.mixer.erase(name);
   EXPECT_FALSE(linearize(first).cache);
   LinearizeRequest second = cache_request(run, "second");
   second.plan.from = path("first/learned.safetensors");
@@ -233,9 +245,8 @@ TEST_P(SinksOfAModel, AreSettled) {
   Json source = small_config(kGrouped), mixer = settings();
   source["positions"] = "learned";
   source["context"] = 96;
-  if (!GetParam()) {
-    mixer.erase("cache");
-    mixer.erase("score");
+  for (const char* name : {"cache", "chunk", "score"}) {
+    if (!GetParam()) mixer.erase(name);
   }
   const auto model = convert(make_run(source), mixer);
   const auto text = chunks(96);

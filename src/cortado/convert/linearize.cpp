@@ -305,12 +305,13 @@ class Conversion {
 
   // What another conversion learned counts as learned by earlier stages.
   void begin_with(const std::string& path) {
-    const Learned learned = load_learned(path);
+    Learned learned = load_learned(path);
+    // Scores of before, which may be of other shapes.
+    if (plan_.cache_again) std::erase_if(learned.weights, [](const auto& it) { return is_score(it.first); });
     check_learned(learned, path, config_, plan_.fingerprint);
     fail_input_if(!learned.adapters.empty(), "[--from] ", path,
                   " has adapters, which cannot be trained further: it can only be applied");
     fixed_ = learned.weights;
-    if (plan_.cache_again) std::erase_if(fixed_, [](const auto& it) { return is_score(it.first); });
   }
 
   void open_data() {
