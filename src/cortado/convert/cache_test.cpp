@@ -187,8 +187,14 @@ TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
 
   apply_learned({.source = run, .learned = path("whole/learned.safetensors"), .out = path("applied")});
   EXPECT_EQ(read_config(path("applied")).to_json(), config.to_json());
+}
 
-  LinearizeRequest larger = cache_request(run, "larger");  // the score is no other for a larger cache
+// The scores are no others for a larger cache, unless they are to be learned again: then those of before may be anything.
+TEST_F(CacheConversionTest, LearnsItsScoresOnceOrAgain) {
+  const std::string run = make_run(small_config(kGrouped));
+  ASSERT_TRUE(linearize(cache_request(run, "whole")).cache);
+  apply_learned({.source = run, .learned = path("whole/learned.safetensors"), .out = path("applied")});
+  LinearizeRequest larger = cache_request(run, "larger");
   larger.plan.from = path("whole/learned.safetensors");
   larger.plan.conversion.mixer["cache"] = 9;
   const auto grown = linearize(larger);

@@ -4,6 +4,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/macchiato/cache.h"
+#include "cortado/mechanisms/macchiato/cache_settings.h"
 #include "cortado/mechanisms/macchiato/op.h"
 #include "cortado/mechanisms/macchiato/source.h"
 #include "cortado/mechanisms/shared/attention.h"
@@ -23,45 +24,13 @@ constexpr double kLogitUnit = 200;
 
 constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
 constexpr int64_t kLatentsOfAHead = 16;
-// Of a converted model's cache (docs/one-memory.md).
-constexpr double kFading = 0.25;
-constexpr int64_t kSpan = 4;
 
 constexpr const char *kScoreWeight = "score_weight", *kScoreBias = "score_bias";
-
-// By what a cache chooses: what the latents answered, or a linear map of the layer's input.
-enum class CacheScore { kSurprise, kLearned };
-const Words<CacheScore>& cache_scores() {
-  static const Words<CacheScore> words = {{"surprise", CacheScore::kSurprise}, {"learned", CacheScore::kLearned}};
-  return words;
-}
-
-// λ of each key head; empty: no head has a cache. A number for all, or a list of them.
-std::vector<int64_t> read_cache(JsonReader& settings, int64_t kv_heads) {
-  constexpr int64_t kMost = 1 << 24;
-  std::vector<int64_t> most;
-  if (const Json list = settings.any("cache"); list.is_array()) {
-    for (const Json& each : list) {
-      const bool good = each.is_number_integer() && each.get<int64_t>() >= 0 && each.get<int64_t>() <= kMost;
-      settings.fail_if(!good, "key \"cache\": expected integers from 0 to ", kMost, ", got ", each.dump());
-      most.push_back(each.get<int64_t>());
-    }
-    settings.fail_if(static_cast<int64_t>(most.size()) != kv_heads, "key \"cache\" has ", most.size(), " entries for ",
-                     kv_heads, " key heads");
-  } else {
-    most.assign(kv_heads, settings.optional_integer("cache", 0, kMost).value_or(0));
-  }
-  return std::all_of(most.begin(), most.end(), [](int64_t each) { return each == 0; }) ? std::vector<int64_t>{} : most;
-}
 
 void complete_layer(Json& layer, int64_t heads, bool rotary) {
   if (!layer.contains("latents")) layer["latents"] = kLatentsOfAHead * heads;
   if (!layer.contains("rotary")) layer["rotary"] = rotary;
-  if (!layer.contains("cache")) return;
-  if (!layer.contains("score")) layer["score"] = "learned";
-  if (!layer.contains("fading")) layer["fading"] = kFading;
-  if (layer["score"] != "learned" || layer.contains("span")) return;
-  layer["span"] = std::min<int64_t>(kSpan, layer.value("window", kPapersWindow) - 1);
+  complete_cache(layer, layer.value("window", kPapersWindow));
 }
 
 // | Table 1        | settings                                        |
@@ -93,7 +62,9 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     const std::optional<double> window_logit = settings.optional_number("window_logit", -1e4, 1e4);
     settings.fail_if(window_logit && (!settings_.window || latents == 0),
                      "\"window_logit\" needs a window and latents: there is nothing to weigh");
-    read_cache_rule(settings);
+    const CacheRule rule = read_cache_rule(settings, settings_, latents);
+    learns_score_ = rule.learned;
+    if (!rule.empty()) cache_.emplace(rule, settings_.head_dim);
     source_ = register_module("source", std::make_shared<Source>(source, dim, heads, taps, identity, settings_.causal));
     if (latents > 0) {
       // Per head: the window's logit first (if there is a window), then the latents'.
@@ -246,31 +217,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return pairs * static_cast<double>(settings_.heads / settings_.kv_heads);
   }
 
-  void read_cache_rule(JsonReader& settings) {
-    CacheRule rule{.window = settings_.window.value_or(0), .most = read_cache(settings, settings_.kv_heads)};
-    score_ = choose(settings, "score", cache_scores(), "surprise");
-    rule.learned = score_ == CacheScore::kLearned;
-    rule.chunk = settings.integer("chunk", 1, 1 << 24, rule.chunk);
-    rule.distance = settings.integer("distance", 0, int64_t{1} << 40, rule.distance);
-    rule.fading = settings.number("fading", 0, 1, rule.fading);
-    rule.span = settings.integer("span", 0, 1 << 20, rule.span);
-    rule.rotary = settings_.rotary;
-    rule.scores.scale = settings_.scale;
-    rule.scores.softcap = settings_.softcap;
-    for (const char* name : {"chunk", "distance", "fading", "span"}) {
-      settings.fail_if(settings.has(name) && !settings.has("cache"), "\"", name,
-                       "\" is of a cache: give \"cache\", too");
-    }
-    if (rule.most.empty()) return;
-    settings.fail_if(!settings_.window || latents_ == 0, "\"cache\" needs a window, which pairs leave, and latents");
-    settings.fail_if(!settings_.causal, "\"cache\" needs a causal mixer");
-    settings.fail_if(rule.span > 0 && !rule.learned, "\"span\" is of learned scores: \"score\" is \"surprise\"");
-    settings.fail_if(rule.span >= rule.window, "\"span\" ", rule.span, " reaches beyond the window, ", rule.window);
-    cache_.emplace(rule, settings_.head_dim);
-  }
-
   void read_score(JsonReader& settings, int64_t dim) {
-    if (score_ == CacheScore::kSurprise) return;
+    if (!learns_score_) return;
     settings.fail_if(!settings_.window || latents_ == 0, "\"score\" is of a cache, which needs a window and latents");
     const at::NoGradGuard no_grad;
     const double spread = 1 / std::sqrt(static_cast<double>(dim));
@@ -393,7 +341,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
 
   AttentionSettings settings_;  // of the window; none: Latte alone
   std::optional<SparseCache> cache_;
-  CacheScore score_ = CacheScore::kSurprise;
+  bool learns_score_ = false;
   int64_t latents_;  // of a head; 0: R-SWA, the window alone, with q and k from the source
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
@@ -433,31 +381,6 @@ OperatorCase macchiato_case() {
     return Work{4 * state_elements(s), 3 * channels(s)} + window_work(s, kCaseWindow);
   };
   return c;
-}
-
-std::vector<MechanismOption> cache_options() {
-  std::vector<MechanismOption> options{
-      {.name = "cache", .help = "exact pairs that a key head keeps beyond the window", .high = 1 << 24},
-      {.name = "chunk",
-       .help = "pairs that are judged at a time when they have left the window",
-       .low = 1,
-       .high = 1 << 24,
-       .needs = "cache"},
-      {.name = "distance",
-       .help = "tokens by which a pair of the cache lies at most before a query's chunk",
-       .high = 1e12,
-       .needs = "cache"},
-      {.name = "fading",
-       .help = "part of the cache's pairs, from 0 to 1, whose score fades with their age (of conversions: 0.25)",
-       .high = 1,
-       .whole = false,
-       .needs = "cache"},
-      {.name = "span",
-       .help = "tokens on both sides whose scores count, too, for what lasts (of conversions: 4)",
-       .high = 1 << 20,
-       .needs = "cache"}};
-  for (MechanismOption& option : options) option.later = true;
-  return options;
 }
 
 std::vector<MechanismOption> substitute_options() {
