@@ -266,13 +266,14 @@ constexpr const char* kLinearizeFooter =
     "so memory stays near that of\ninference. DIR is then a run like any other.\n\n"
     "Examples:\n"
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
-    "  cortado linearize runs/smollm2 --data book.txt --tokens 1500000 --out runs/linear\n"
+    "  cortado linearize runs/smollm2 --method macchiato --cache 256 --cross-entropy-tokens 750000 --data book.txt "
+    "--out runs/memory\n"
+    "  cortado linearize runs/smollm2 --data book.txt --tokens 1500000 --out runs/linear      LoLCATs' feature maps\n"
     "  cortado linearize runs/smollm2 --from learned.safetensors --out runs/linear    what another conversion learned\n"
     "  cortado linearize runs/smollm2 --from learned.safetensors --lora-tokens 500000 --out runs/tuned\n"
     "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
     "  cortado linearize runs/smollm2 --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
     "  cortado linearize runs/smollm2 --from macchiato.safetensors --cache 256 --data book.txt --out runs/one\n"
-    "  cortado linearize runs/smollm2 --method macchiato --cross-entropy-tokens 500000 --out runs/macchiato\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
 
 void add_mixer_options(CLI::App& app, LinearizeCommand& command) {

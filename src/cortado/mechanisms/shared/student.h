@@ -34,8 +34,9 @@ class SoftmaxStudent {
   virtual Tensor latent_inputs(const Tensor& /*x*/) const { return {}; }
 };
 
-// A student with latents and a cache of exact pairs whose scores are linear maps of the layer's input: "score_weight"
-// [2 Hkv,D] and "score_bias" [2 Hkv], of each key head what lasts, then what fades.
+// A student with latents and a cache of exact pairs. Each key head has two scores per token, both linear in the layer's
+// input: one for pairs that last, one for pairs that fade. "score_weight" [2 Hkv,D] and "score_bias" [2 Hkv] hold them,
+// head by head.
 class CacheStudent {
  public:
   virtual ~CacheStudent() = default;
