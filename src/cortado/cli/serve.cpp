@@ -284,7 +284,8 @@ void add_serve_command(CLI::App& app) {
       "Ctrl-C or SIGTERM: no more requests, the answers that are being written end.\n\nExamples:\n"
       "  cortado serve models/smollm2\n"
       "  cortado serve SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0.2 --top-p 0.9\n"
-      "  cortado serve runs/memory --weights int8 --kv-type float16 --port 9000     what linearize made, at constant memory\n"
+      "  cortado serve runs/memory --weights int8 --kv-type float16 --port 9000     what linearize made, at constant "
+      "memory\n"
       "  cortado serve --model \"exact=models/smollm2\" --model \"long=runs/memory --weights int8\"\n"
       "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"ROMEO:\", \"max_tokens\": 50}'");
   command->model = add_model_options(serve);
