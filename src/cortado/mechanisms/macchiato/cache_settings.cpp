@@ -39,9 +39,11 @@ CacheRule read_cache_rule(JsonReader& settings, const AttentionSettings& window,
   rule.rotary = window.rotary;
   rule.scores.scale = window.scale;
   rule.scores.softcap = window.softcap;
-  for (const char* name : {"chunk", "distance", "fading", "span"}) {
-    settings.fail_if(settings.has(name) && !settings.has("cache"), "\"", name, "\" is of a cache: give \"cache\", too");
-  }
+  const CacheRule usual;
+  const bool chosen = rule.chunk != usual.chunk || rule.distance != usual.distance || rule.fading != usual.fading ||
+                      rule.span != usual.span;
+  settings.fail_if(chosen && !settings.has("cache"),
+                   "\"chunk\", \"distance\", \"fading\" and \"span\" are of a cache: give \"cache\", too");
   if (rule.empty()) return rule;
   settings.fail_if(!window.window || latents == 0, "\"cache\" needs a window, which pairs leave, and latents");
   settings.fail_if(!window.causal, "\"cache\" needs a causal mixer");

@@ -278,7 +278,8 @@ TEST(SparseCache, SaysWhatDoesNotFit) {
   EXPECT_EQ(error(R"({"cache": 4})", false), "[test] \"cache\" needs a causal mixer");
   EXPECT_EQ(error(R"({"score": "learned", "latents": 0})"),
             "[test] \"score\" is of a cache, which needs a window and latents");
-  EXPECT_EQ(error(R"({"fading": 0.5})"), R"([test] "fading" is of a cache: give "cache", too)");
+  EXPECT_EQ(error(R"({"fading": 0.5})"),
+            R"([test] "chunk", "distance", "fading" and "span" are of a cache: give "cache", too)");
   EXPECT_EQ(error(R"({"cache": 4, "span": 2})"), R"([test] "span" is of learned scores: "score" is "surprise")");
   EXPECT_EQ(error(R"({"cache": 4, "window": 5, "score": "learned", "span": 5})"),
             "[test] \"span\" 5 reaches beyond the window, 5");
