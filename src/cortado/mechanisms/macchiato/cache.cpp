@@ -304,14 +304,16 @@ PairsRead SparseCache::read_part(const Part& part, const Tensor& far_q, const Ca
 Tensor SparseCache::by_span(const Tensor& scores, const CacheCall& call) const {
   const int64_t n = scores.size(1), wanted = call.before + call.tokens;
   if (rule_.span == 0) return scores.narrow(1, n - wanted, wanted);
-  const Tensor first = at::tensor(call.position, at::kLong).to(scores.device()).unsqueeze(1) + (call.tokens - n);
-  const Tensor there = (first + at::arange(n, first.options())).ge(0).unsqueeze(2);  // a token of the text
-  const auto sums = [&](const Tensor& x) {                                           // of [B,n,h]
+  const Tensor begin = at::tensor(call.position, at::kLong).to(scores.device()).unsqueeze(1) + (call.tokens - n);
+  const Tensor token = (begin + at::arange(n, begin.options())).unsqueeze(2);  // [B,n,1]; below 0: none of the text's
+  const Tensor counted = token.gt(0).to(scores.scalar_type());
+  const auto sums = [&](const Tensor& x) {  // of [B,n,h]
     const Tensor padded = at::constant_pad_nd(x, {0, 0, rule_.span, rule_.span});
     return padded.unfold(1, 2 * rule_.span + 1, 1).sum(-1);
   };
-  const Tensor own = scores.select(3, 0).masked_fill(there.logical_not(), 0);
-  const Tensor lasting = sums(own) / sums(there.to(scores.scalar_type()));
+  const Tensor own = scores.select(3, 0);
+  const Tensor means = sums(own.masked_fill(token.le(0), 0)) / sums(counted);
+  const Tensor lasting = at::where(token.eq(0), own, means);
   return at::cat({lasting.unsqueeze(3), scores.slice(3, 1)}, 3).narrow(1, n - wanted, wanted);
 }
 

@@ -27,7 +27,8 @@ struct CacheRule {
   // for; else one.
   bool learned = false;
   // What lasts is chosen by the mean of the scores of the pair and of so many tokens on both sides of it, those that the
-  // text has: a statement stays whole or goes. Less than the window: all of them have been read when the pair leaves it.
+  // text has: a statement stays whole or goes. A text's first token stands alone: queries that want nothing need it.
+  // Less than the window: all of them have been read when the pair leaves it.
   int64_t span = 0;
   // With rotary positions: a pair of the cache lies at most so many tokens before the chunk of the query that reads it.
   int64_t distance = 512;

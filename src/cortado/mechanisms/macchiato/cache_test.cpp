@@ -241,11 +241,12 @@ TEST(SparseCache, EachShareHasAScoreOfItsOwn) {
   EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4);
 }
 
-// A token that is high alone lasts without the others, a stretch of high ones with them.
+// A token that is high alone lasts without the others, a stretch of high ones with them; a text's first stands alone.
 TEST(SparseCache, WhatLastsIsChosenWithItsNeighbours) {
   const at::NoGradGuard no_grad;
   Tensor x = some(1, 300);
   x.select(2, 7).fill_(0);
+  x[0][0][7] = 4;
   x[0][40][7] = 5;
   for (int64_t token = 100; token < 105; ++token) x[0][token][7] = 3;
   const auto kept = [&](int64_t span, double fading) {
@@ -257,9 +258,9 @@ TEST(SparseCache, WhatLastsIsChosenWithItsNeighbours) {
     return std::vector<int64_t>(places.const_data_ptr<int64_t>(), places.const_data_ptr<int64_t>() + places.numel());
   };
   using Kept = std::vector<int64_t>;
-  EXPECT_EQ(kept(0, 0), (Kept{40, 100, 101, 102}));
-  EXPECT_EQ(kept(2, 0), (Kept{100, 101, 102, 103}));
-  EXPECT_EQ(kept(2, 1), (Kept{40, 100, 101, 102}));  // what fades is chosen by its own
+  EXPECT_EQ(kept(0, 0), (Kept{0, 40, 100, 101}));
+  EXPECT_EQ(kept(2, 0), (Kept{0, 101, 102, 103}));
+  EXPECT_EQ(kept(2, 1), (Kept{0, 40, 100, 101}));  // what fades is chosen by its own
 }
 
 TEST(SparseCache, SaysWhatDoesNotFit) {

@@ -132,11 +132,11 @@ Tensor surprise_reference(const Tensor& query_logits, const Tensor& key_logits, 
 
 namespace {
 
-// score [T,1 or 2]: what lasts by the mean of the tokens around.
+// score [T,1 or 2]: what lasts by the mean of the tokens around; the first stands alone.
 Tensor by_span(const Tensor& score, int64_t span) {
   Tensor means = score.clone();
-  for (int64_t t = 0; t < score.size(0); ++t) {
-    means[t][0] = score.slice(0, std::max<int64_t>(0, t - span), t + span + 1).select(1, 0).mean();
+  for (int64_t t = 1; t < score.size(0); ++t) {
+    means[t][0] = score.slice(0, std::max<int64_t>(1, t - span), t + span + 1).select(1, 0).mean();
   }
   return means;
 }
