@@ -86,8 +86,8 @@ class SparseCache {
   SparseCache(const CacheRule& rule, int64_t head_dim);
 
   const CacheRule& rule() const { return rule_; }
-  // "keys" and "values", the pairs that are not judged yet, and their "scores" and those of rule().span before them; and of
-  // each cache the pairs' own.
+  // "keys" and "values", the pairs that are not judged yet; "scores", theirs and those of rule().span tokens before them;
+  // and of each cache the pairs' own.
   void declare(StateLayout& layout, const std::vector<int64_t>& pair) const;
   // Dense tokens behind `state`, whose "position" is that of the first of them. Moves all but the position on.
   ExactRead read(const CacheInputs& in, SequenceState& state) const;
@@ -99,7 +99,8 @@ class SparseCache {
     std::string name(const char* what) const;
   };
   PairsRead read_waiting(const Tensor& q, const JoinedKeys& all, const CacheCall& call, const Pieces& pieces) const;
-  // Of far_q in pieces; what the part leaves in the state. scores: by_span; undefined where no row moves to its next chunk.
+  // Of far_q in pieces; what the part leaves in the state. scores: by_span, undefined where no row moves to its next
+  // chunk.
   PairsRead read_part(const Part& part, const Tensor& far_q, const CacheInputs& in, const JoinedKeys& all,
                       const Tensor& scores, const CacheCall& call, const Pieces& pieces, SequenceState& state) const;
   PairsRead read_set(const Part& part, const Tensor& far_q, const Tensor& k, const Tensor& v,
@@ -111,7 +112,7 @@ class SparseCache {
   // x [B,T,h,K] turned by so many tokens, int64 [B,T] on the CPU, back or forth.
   Tensor turned(const Tensor& x, const Tensor& tokens, bool back) const;
   Tensor keys_of(const CacheCandidates& from, const CacheSets& sets) const;  // [S,E,h,K]
-  // What the call's pairs compete by, of the scores of those and of some before them: [B,call.before + call.tokens,Hkv,·].
+  // What the call's pairs compete by, [B,call.before + call.tokens,Hkv,·], of their scores and of some before them.
   Tensor by_span(const Tensor& scores, const CacheCall& call) const;
 
   CacheRule rule_;
@@ -136,9 +137,9 @@ struct Mixed {
 Mixed mix_pairs(const Tensor& query_logits, const ExactRead& exact);
 
 // The definition, token by token and head by head: query_logits [B,T,H,L+1], key_logits [B,T,H,L], v [B,T,H,V]; q, k
-// [B,T,H,K] rotated, plain_q, plain_k not; score [B,T,Hkv,rule.scores_of_pair()]. Dense, differentiable by
-// autograd. `held` gets where pair s of the first sequence is when token t is read: 0 in the window or waiting, 1 in the cache, 2 in the latents
-// alone, -1 not yet there.
+// [B,T,H,K] rotated, plain_q, plain_k not; score [B,T,Hkv,rule.scores_of_pair()]. Dense, differentiable by autograd.
+// `held` gets where pair s of the first sequence is when token t is read: 0 in the window or waiting, 1 in the cache, 2 in
+// the latents alone, -1 not yet there.
 struct CachedReference {
   Tensor query_logits, key_logits, v, q, k, plain_q, plain_k, score;
 };
