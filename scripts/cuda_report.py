@@ -37,7 +37,7 @@ def nvrtc():
 
 
 def kernel_files():
-    return sorted((ROOT / "src/cortado").glob("*/*/kernel*.cu"))
+    return sorted((ROOT / "src/cortado").glob("*/**/kernel*.cu"))
 
 
 def whole_text(path, seen):

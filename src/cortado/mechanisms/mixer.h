@@ -8,7 +8,7 @@
 #include "cortado/base/json.h"
 #include "cortado/nn/batch.h"
 #include "cortado/nn/module.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/rotary/rotary.h"
 #include "cortado/nn/state_layout.h"
 
 namespace cortado {

@@ -9,7 +9,7 @@
 #include "cortado/mechanisms/registry.h"
 #include "cortado/models/relay.h"
 #include "cortado/nn/matmul.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/rotary/rotary.h"
 #include "cortado/primitives/cuda/runtime.h"
 
 namespace cortado {

@@ -7,7 +7,7 @@
 
 #include "cortado/base/json.h"
 #include "cortado/nn/experts.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/rotary/rotary.h"
 
 namespace cortado {
 
@@ -36,7 +36,7 @@ inline constexpr const char* kModelType = "cortado";
 //       {"type": "experts", "dim": each one's, "experts": 8, "per_token": 2, "normalized": true, "shared": 0,
 //        "bias": false} (nn/experts.h): SwiGLUs, of which each token goes through some
 //   "positions": "none" | "sinusoidal" | "learned" | "rotary",
-//   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary.h),
+//   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary/rotary.h),
 //   "context": 256 (rows of learned positions),
 //   "embedding": {"tied": true, "scaled": false, "scale": null (a number in place of √D), "norm": false (a norm, of the
 //                 blocks' kind, before the first of them)}, "head_bias": false,

@@ -1,7 +1,7 @@
 #include "cortado/models/language_model.h"
 
 #include "cortado/base/error.h"
-#include "cortado/nn/cross_entropy/linear_cross_entropy.h"
+#include "cortado/nn/cross_entropy/op.h"
 
 namespace cortado {
 namespace {

@@ -5,10 +5,8 @@
 
 #include <memory>
 
-#include "cortado/nn/fused/on_gpu.h"
-#include "cortado/nn/fused/ops.h"
-#include "cortado/nn/linear.h"
-#include "cortado/nn/token/on_gpu.h"
+#include "cortado/nn/gated_silu/op.h"
+#include "cortado/nn/linear/op.h"
 
 namespace cortado {
 
@@ -55,13 +53,8 @@ class FeedForward : public TokenMap {
     return at::cat(parts).view(x.sizes());
   }
 
-  // On a GPU the last map adds a few rows itself.
   Tensor forward_onto(const Tensor& stream, const Tensor& x) const override {
-    if (!x.is_cuda()) return TokenMap::forward_onto(stream, x);
-    const Tensor inner = hidden(x);
-    const std::vector<token::Map> last = {{down_->weight, down_->bias, stream}};
-    if (down_->plain() && token::gpu_multiplies(inner, last)) return token::linear(inner, last)[0];
-    return stream + down_->forward(inner);
+    return up_->packed() ? TokenMap::forward_onto(stream, x) : linear_onto(stream, hidden(x), *down_);
   }
 
   double flops_per_token() const override {
@@ -79,15 +72,9 @@ class FeedForward : public TokenMap {
   // What the last map takes.
   Tensor hidden(const Tensor& x) const {
     if (!gate_) return activate(up_->forward(x), activation_);
-    const bool silu = activation_ == Activation::kSilu;
-    if (silu && x.is_cuda() && gate_->plain() && up_->plain()) {
-      const token::Map gate = {gate_->weight, gate_->bias}, up = {up_->weight, up_->bias};
-      if (token::gpu_multiplies(x, {gate, up})) return token::gated_silu(x, gate, up);
-    }
+    if (activation_ == Activation::kSilu) return gated_silu(x, *gate_, *up_);
     const auto both = forward_all(x, {gate_.get(), up_.get()});
-    const Tensor &gate = both[0], &up = both[1];
-    if (silu && fused::takes({gate, up})) return fused::gated_silu(gate, up);
-    return silu && fused::gpu_takes(gate, up) ? fused::gpu_gated_silu(gate, up) : activate(gate, activation_) * up;
+    return activate(both[0], activation_) * both[1];
   }
 
   Activation activation_;

@@ -12,8 +12,8 @@
 #include "cortado/nn/linear.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/norm/norms.h"
-#include "cortado/nn/rg_lru.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/rg_lru/rg_lru.h"
+#include "cortado/nn/rotary/rotary.h"
 #include "cortado/testing/compare.h"
 
 namespace cortado {

@@ -45,7 +45,4 @@ inline std::shared_ptr<Linear> make_output_linear(int64_t in, int64_t out, bool 
   return linear;
 }
 
-// The maps of one x, in their order: work that they share is done once.
-std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps);
-
 }  // namespace cortado

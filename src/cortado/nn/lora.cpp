@@ -6,7 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/base/words.h"
 #include "cortado/nn/linear.h"
-#include "cortado/nn/matmul.h"
+#include "cortado/nn/linear/op.h"
 #include "cortado/nn/weights.h"
 
 namespace cortado {

@@ -1,7 +1,6 @@
 #include "cortado/nn/matmul.h"
 
 #include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -11,14 +10,11 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/stopwatch.h"
-#include "cortado/nn/narrow/weight.h"
-#include "cortado/nn/token/on_gpu.h"
 
 namespace cortado {
 namespace {
 
 constexpr double kClearly = 1.25;
-constexpr int64_t kWorthAChoice = 256;  // rows
 
 using Pointwise = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, std::string_view,
                          c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
@@ -125,23 +121,6 @@ at::ScalarType fast_training_type() {
   if (!said_library().empty()) return at::kFloat;
   const MatmulSpeeds& speeds = matmul_speeds();
   return speeds.bfloat16 * kClearly < std::min(speeds.blas, speeds.onednn) ? at::kBFloat16 : at::kFloat;
-}
-
-Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
-  if (x.is_cuda()) {
-    const std::vector<token::Map> map = {{weight, bias}};
-    if (token::gpu_multiplies(x, map)) return token::linear(x, map)[0];
-  }
-  const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
-  if (narrow && x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(x.device().type())) {
-    return short_linear(x, weight, bias);
-  }
-  if (weight.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(at::kCPU)) {
-    if (const Tensor y = few_rows_linear(x, weight, bias); y.defined()) return y;
-  }
-  const bool ours = x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat && x.dim() >= 2 &&
-                    x.numel() >= kWorthAChoice * weight.size(1) && !at::autocast::is_autocast_enabled(at::kCPU);
-  return ours && onednn_is_faster() ? onednn_linear(x, weight, bias) : at::linear(x, weight, bias);
 }
 
 bool has_onednn() { return pointwise().has_value(); }

@@ -27,11 +27,7 @@ void keep_matmul_library(const std::string& name);
 // where CORTADO_MATMUL says the library: then the clock decides nothing, and two runs are the same on a busy machine.
 at::ScalarType fast_training_type();
 
-// x Wᵀ + b: x [..., in], weight [out, in], bias [out] or none. Large float32 products on the CPU go to the faster
-// library, float32 x may meet a weight of 16-bit floating point; everything else is at::linear.
-Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
-
-// The same by oneDNN, float32 on the CPU, where this torch has one.
+// x Wᵀ + b by oneDNN: x [..., in], weight [out, in], bias [out] or none, float32 on the CPU. For a torch that has it.
 bool has_onednn();
 Tensor onednn_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 

@@ -1,11 +1,7 @@
 #include "cortado/nn/matrix.h"
 
-#include <algorithm>
-
 #include "cortado/base/error.h"
-#include "cortado/nn/linear.h"
-#include "cortado/nn/matmul.h"
-#include "cortado/nn/token/on_gpu.h"
+#include "cortado/nn/linear/op.h"
 
 namespace cortado {
 
@@ -39,27 +35,6 @@ void MatrixModule::assign(const Tensor& values) {
 
 Tensor MatrixModule::multiply(const Tensor& x, const OptionalTensor& bias) const {
   return packed_ ? packed_->multiply(x, bias) : linear_map(x, weight, bias);
-}
-
-std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps) {
-  const bool plain = std::none_of(maps.begin(), maps.end(), [](const Linear* map) { return !map->plain(); });
-  if (plain && x.is_cuda()) {
-    std::vector<token::Map> few;
-    for (const Linear* map : maps) few.push_back({map->weight, map->bias});
-    if (token::gpu_multiplies(x, few)) return token::linear(x, few);
-  }
-  if (plain && std::all_of(maps.begin(), maps.end(), [](const Linear* map) { return map->packed(); })) {
-    std::vector<const NarrowWeight*> packed;
-    std::vector<OptionalTensor> biases;
-    for (const Linear* map : maps) {
-      packed.push_back(map->packed().get());
-      biases.push_back(map->bias);
-    }
-    return NarrowWeight::multiply(x, packed, biases);
-  }
-  std::vector<Tensor> results;
-  for (const Linear* map : maps) results.push_back(map->forward(x));
-  return results;
 }
 
 }  // namespace cortado

@@ -5,7 +5,7 @@
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/norm/norms.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/rotary/rotary.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {

@@ -1,7 +1,7 @@
 // griffin: the recurrent block of Griffin and Hawk, a gelu gate on a short convolution and an RG-LRU.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
-#include "cortado/nn/rg_lru.h"
+#include "cortado/nn/rg_lru/rg_lru.h"
 #include "cortado/nn/short_convolution.h"
 
 namespace cortado {

@@ -3,6 +3,7 @@
 
 #include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/nn/composition.h"
+#include "cortado/nn/linear/op.h"
 #include "cortado/primitives/operator_case.h"
 
 namespace cortado {

@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
 
-#include "cortado/mechanisms/lolcats/fused.h"
+#include "cortado/mechanisms/lolcats/parts_op.h"
 #include "cortado/nn/feature_map.h"
 
 namespace cortado {
@@ -18,15 +18,8 @@ HeadFeatureMap::HeadFeatureMap(std::string kind, int64_t features, int64_t heads
 }
 
 Tensor HeadFeatureMap::forward(const Tensor& x) const {
-  const bool fused = kind_ == "lolcats";
-  if (fused && lolcats_fused::inference() && lolcats_fused::takes({x, weight})) {
-    return lolcats_fused::mapped_features(x, weight, kLeastFeature);
-  }
-  Tensor y = at::matmul(x.transpose(1, 2), weight);
-  if (fused && lolcats_fused::takes({y})) {
-    return lolcats_fused::features(y, kLeastFeature).transpose(1, 2);
-  }
-  y = y.transpose(1, 2);
+  if (kind_ == "lolcats") return lolcats_features(x, weight, kLeastFeature);
+  Tensor y = at::matmul(x.transpose(1, 2), weight).transpose(1, 2);
   if (bias.defined()) y = y + bias;
   const Tensor phi = kind_ == "hedgehog_exp" ? at::cat({(y - y.amax(-1, true)).exp(), (y.amin(-1, true) - y).exp()}, -1)
                                              : learned_features(kind_, y);

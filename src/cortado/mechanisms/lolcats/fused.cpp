@@ -169,8 +169,6 @@ bool takes(std::initializer_list<Tensor> tensors) {
 
 Tensor features(const Tensor& y, double least) { return FeaturesFunction::apply(y, least); }
 
-bool inference() { return !at::GradMode::is_enabled(); }
-
 Tensor mapped_features(const Tensor& x_any, const Tensor& weight_any, double least) {
   const Tensor x = kernels::dense_rows(x_any), weight = weight_any.contiguous();
   const int64_t rows = x.size(0), tokens = x.size(1), heads = x.size(2), width = weight.size(2);

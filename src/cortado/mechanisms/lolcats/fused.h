@@ -11,9 +11,7 @@ bool takes(std::initializer_list<Tensor> tensors);
 // φ of y [..., f] -> [..., 2f], max([softmax(y), softmax(-y)], least).
 Tensor features(const Tensor& y, double least);
 
-// Whether nothing is differentiated: the functions marked so have no derivative.
-bool inference();
-// φ of x W, in inference: x [B,T,H,d], W [H,d,f] -> [B,T,H,2f].
+// φ of x W, without a derivative: x [B,T,H,d], W [H,d,f] -> [B,T,H,2f].
 Tensor mapped_features(const Tensor& x, const Tensor& weight, double least);
 
 // phi_q, phi_k [B,H,n,w,F], v [B,H,n,w,V] -> [B,H,n,w,V]: a query reads Σ φ_k ⊗ v of its own block and all before.
@@ -22,7 +20,7 @@ Tensor block_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v);
 // join_linear.
 Tensor join(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture);
 
-// The same, in inference, where far is what phi_q [B,T,H,F] reads from sums [B,H,F,V+1].
+// The same without a derivative, where far is what phi_q [B,T,H,F] reads from sums [B,H,F,V+1].
 Tensor join_sums(const SoftmaxPart& near, const Tensor& phi_q, const Tensor& sums, const Tensor& window_factor,
                  LolcatsMixture mixture);
 

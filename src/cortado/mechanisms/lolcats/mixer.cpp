@@ -1,10 +1,10 @@
 // lolcats: the hybrid of LoLCATs, window softmax and feature-map linear attention in one denominator.
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
-#include "cortado/mechanisms/lolcats/fused.h"
 #include "cortado/mechanisms/lolcats/op.h"
+#include "cortado/mechanisms/lolcats/parts_op.h"
 #include "cortado/mechanisms/mechanism.h"
-#include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/ring/ring.h"
 #include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/mechanisms/shared/student.h"
 #include "cortado/primitives/operator_case.h"
@@ -158,10 +158,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   // One token of every sequence, where all their windows are equally long; none elsewhere, and nothing has changed.
   OptionalTensor step(const Projected& p, const Batch& batch, SequenceState& state) const {
     Tensor &keys = state.at("keys"), &values = state.at("values"), &sums = state.at("scan_state");
-    if (p.q.size(1) != 1 || !appends(state, p.k, p.v, batch) ||
-        !lolcats_fused::takes({p.q, p.k, p.v, sums, window_factor_})) {
-      return std::nullopt;
-    }
+    if (p.q.size(1) != 1 || !p.q.is_cpu() || !appends(state, p.k, p.v, batch)) return std::nullopt;
     const Tensor& position = state.at("position");
     const Tensor kept = lolcats_kept(position, rule_), leaving = kept + 1 - lolcats_kept(position + 1, rule_);
     const int64_t places = keys.size(1), gone = leaving[0].item<int64_t>();
@@ -178,7 +175,9 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     }
     const auto [o, lse, row_max] =
         window_attention(p.q, keys, values, {.scale = rule_.scale, .softcap = rule_.softcap});
-    return lolcats_fused::join_sums({o, lse, row_max}, phi_q_->forward(p.q), sums, window_factor_, rule_.mixture);
+    const auto wide = [&](const Tensor& x) { return x.to(sums.scalar_type()); };
+    const SoftmaxPart near{wide(o), wide(lse), wide(row_max)};
+    return lolcats_join_sums(near, wide(phi_q_->forward(p.q)), sums, wide(window_factor_), rule_.mixture);
   }
 
   LolcatsRule rule_;

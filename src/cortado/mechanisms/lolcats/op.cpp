@@ -1,6 +1,6 @@
 #include "cortado/mechanisms/lolcats/op.h"
 
-#include "cortado/mechanisms/lolcats/fused.h"
+#include "cortado/mechanisms/lolcats/parts_op.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/window_attention/op.h"
 
@@ -137,9 +137,8 @@ Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, 
   };
   const Tensor padded = padding == 0 ? phi_q : at::constant_pad_nd(phi_q, {0, 0, 0, 0, 0, padding});
   const Tensor q = blocks(padded), k = blocks(phi_k), values = blocks(v1);
-  const Tensor sums = fused && lolcats_fused::takes({q, k, values})
-                          ? lolcats_fused::block_sums(q, k, values)
-                          : at::matmul(q, at::matmul(k.transpose(3, 4), values).cumsum(2));
+  const Tensor sums =
+      fused ? lolcats_block_sums(q, k, values) : at::matmul(q, at::matmul(k.transpose(3, 4), values).cumsum(2));
   return sums.flatten(2, 3).narrow(2, 0, queries).transpose(1, 2);
 }
 
@@ -247,7 +246,7 @@ LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule) {
 
 namespace {
 
-// `fused`: by kernels of its own where they take it, which are no operators.
+// `fused`: also by kernels that are no operators, which nothing that is traced can call.
 Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                   const Tensor& window_factor, const LolcatsRule& rule, bool fused) {
   const NoAutocast as_given;
@@ -268,8 +267,7 @@ Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
                                   heads);
   const auto later = [first = first](const Tensor& x) { return x.slice(1, first); };
   const SoftmaxPart rest{later(near.o), later(near.lse), later(near.row_max)};
-  fused = fused && lolcats_fused::takes({rest.o, rest.lse, rest.row_max, far, window_factor});
-  const Tensor joined = fused ? lolcats_fused::join(rest, far, window_factor, rule.mixture)
+  const Tensor joined = fused ? lolcats_join(rest, far, window_factor, rule.mixture)
                               : join_linear(rest, far, window_factor.to(type), rule.mixture);
   return at::cat({near.o.narrow(1, 0, first), joined}, 1);
 }

@@ -4,7 +4,7 @@
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/attention.h"
 #include "cortado/mechanisms/shared/interval_attention.h"
-#include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/ring/ring.h"
 
 namespace cortado {
 namespace {

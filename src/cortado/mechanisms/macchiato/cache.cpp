@@ -7,7 +7,7 @@
 #include "cortado/mechanisms/latte/op.h"
 #include "cortado/mechanisms/macchiato/selection.h"
 #include "cortado/mechanisms/shared/pairs.h"
-#include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/ring/ring.h"
 #include "cortado/primitives/common.h"
 
 namespace cortado {

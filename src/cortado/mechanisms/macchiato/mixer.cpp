@@ -9,9 +9,10 @@
 #include "cortado/mechanisms/macchiato/source.h"
 #include "cortado/mechanisms/shared/attention.h"
 #include "cortado/mechanisms/shared/packed.h"
-#include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/ring/ring.h"
 #include "cortado/mechanisms/shared/student.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/linear/op.h"
+#include "cortado/nn/rotary/rotary.h"
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/operator_case.h"
 

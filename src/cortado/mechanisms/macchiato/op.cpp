@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cortado/mechanisms/macchiato/mix_on_gpu.h"
 #include "cortado/mechanisms/shared/sequences.h"
+#include "cortado/primitives/choice.h"
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
-#include "cortado/primitives/latte_scan/mix_on_gpu.h"
 #include "cortado/primitives/latte_scan/step_on_gpu.h"
 
 namespace cortado {
@@ -82,19 +83,18 @@ TensorTuple<4> macchiato_operator(const Tensor& query_logits, const Tensor& key_
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 
-// One token of each row on a GPU, without derivatives: the window's part, and all else in a kernel. Undefined where it is
-// not for that.
-LatteResult one_token_on_gpu(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
-                             const Tensor& window_q, const JoinedKeys& window, const MacchiatoOptions& options) {
-  if (at::GradMode::is_enabled() || !options.causal || options.cu_seqlens) return {};
+// One token of each row on a GPU, without derivatives: the window's part, and all else in a kernel.
+latent::GpuLatteInputs step_inputs(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
+                                   const LatteState& start) {
   const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
-  const auto& [state, normalizer, maximum] = options.start;
-  const latent::GpuLatteInputs in{query_logits, key_logits, v, given(state), given(normalizer), given(maximum)};
-  if (!cuda::has_numbers(v) || !latent::gpu_takes_step(in)) return {};
-  return latent::mixed_step_on_gpu(in, attend_joined(window_q, window, options), cuda::machine_of(v));
+  return {query_logits, key_logits, v, given(start.state), given(start.normalizer), given(start.maximum)};
+}
+bool gpu_takes_step(const latent::GpuLatteInputs& in, const MacchiatoOptions& options) {
+  return !at::GradMode::is_enabled() && options.causal && !options.cu_seqlens && cuda::has_numbers(in.v) &&
+         latent::gpu_takes_step(in);
 }
 
-// The same in 16 bits between the kernels.
+// By kernels, with 16 bits between them.
 LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
                          const JoinedKeys& window, const MacchiatoOptions& options) {
   const latent::MixWeights weights = latent::mix_weights(query_logits);
@@ -106,22 +106,13 @@ LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, c
   return result;
 }
 
-}  // namespace
-
-LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
-                      const JoinedKeys& window, const MacchiatoOptions& options) {
-  const NoAutocast as_given;
-  check(query_logits, key_logits, v, window_q, window, options);
-  if (v.is_cuda() && v.sym_size(1) == 1) {
-    const LatteResult token = one_token_on_gpu(query_logits, key_logits, v, window_q, window, options);
-    if (token.o.defined()) return token;
-  }
-  if (latent::gpu_mixes(query_logits, v)) return mixed_on_gpu(query_logits, key_logits, v, window_q, window, options);
+// Both parts stay wide until they are joined, but for a GPU's kernels, whose operands are short.
+LatteResult join_parts(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
+                       const JoinedKeys& window, const MacchiatoOptions& options) {
   const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
                                        options.start.normalizer, options.start.maximum});
   // Split, not narrowed twice: the gradient is then joined in one pass.
   const auto p = weights_of(query_logits.to(type)).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
-  // Both parts stay wide until they are joined, but for a GPU's kernels, whose operands are short.
   const auto values = values_type(key_logits, v, type);
   JoinedKeys keys = window;
   keys.v = keys.v.to(values);
@@ -132,6 +123,26 @@ LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, cons
   const auto wide = [&](const Tensor& x) { return expand_heads(x.to(type), heads); };
   result.o = at::addcmul(wide(result.o), wide(p[0]), wide(local)).to(v.scalar_type());
   return result;
+}
+
+}  // namespace
+
+LatteResult macchiato(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
+                      const JoinedKeys& window, const MacchiatoOptions& options) {
+  const NoAutocast as_given;
+  check(query_logits, key_logits, v, window_q, window, options);
+  const auto token = [&] { return step_inputs(query_logits, key_logits, v, options.start); };
+  return choose(kMacchiatoOp, v,
+                on_gpu(
+                    "kernel of one token", [&] { return gpu_takes_step(token(), options); },
+                    [&] {
+                      return latent::mixed_step_on_gpu(token(), attend_joined(window_q, window, options),
+                                                       cuda::machine_of(v));
+                    }),
+                on_gpu(
+                    "kernels in 16 bits", [&] { return latent::gpu_mixes(query_logits, v); },
+                    [&] { return mixed_on_gpu(query_logits, key_logits, v, window_q, window, options); }),
+                otherwise("parts", [&] { return join_parts(query_logits, key_logits, v, window_q, window, options); }));
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {

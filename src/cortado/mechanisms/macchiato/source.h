@@ -3,7 +3,7 @@
 
 #include "cortado/base/words.h"
 #include "cortado/nn/norm/norms.h"
-#include "cortado/nn/rg_lru.h"
+#include "cortado/nn/rg_lru/rg_lru.h"
 #include "cortado/nn/short_convolution.h"
 
 namespace cortado {

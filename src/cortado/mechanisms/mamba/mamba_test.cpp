@@ -1,7 +1,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "cortado/mechanisms/mamba/scan.h"
+#include "cortado/mechanisms/mamba/op.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"

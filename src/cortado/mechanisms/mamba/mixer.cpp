@@ -1,5 +1,5 @@
 // mamba: the selective state space, a small state for every channel.
-#include "cortado/mechanisms/mamba/scan.h"
+#include "cortado/mechanisms/mamba/op.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"

@@ -56,10 +56,8 @@ struct Call {
 }  // namespace
 
 bool gpu_takes(const SelectiveScan& in, const Tensor& start) {
-  for (const Tensor* x : {&in.x, &in.step, &in.a, &in.b, &in.c, &start}) {
-    if (!cuda::is_there(*x) || x->scalar_type() != at::kFloat) return false;
-  }
-  return in.a.size(1) <= kGpuMostStates && start.size(0) <= cuda::kMostRows;
+  return cuda::are_there({in.x, in.step, in.a, in.b, in.c, start}, {at::kFloat}) && in.a.size(1) <= kGpuMostStates &&
+         start.size(0) <= cuda::kMostRows;
 }
 
 TensorTuple<2> scan_on_gpu(const SelectiveScan& in, const Tensor& start, const std::vector<int64_t>* bounds,

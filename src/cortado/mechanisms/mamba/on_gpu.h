@@ -1,7 +1,7 @@
 // Mamba's selective scan by the kernel for GPUs.
 #pragma once
 
-#include "cortado/mechanisms/mamba/scan.h"
+#include "cortado/mechanisms/mamba/op.h"
 #include "cortado/primitives/cuda/machine.h"
 
 namespace cortado::mamba_kernel {

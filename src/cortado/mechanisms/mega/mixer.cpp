@@ -4,9 +4,9 @@
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/interval_attention.h"
-#include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/ring/ring.h"
 #include "cortado/nn/diagonal_ssm.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/rotary/rotary.h"
 
 namespace cortado {
 namespace {

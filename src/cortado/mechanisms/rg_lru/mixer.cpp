@@ -1,7 +1,7 @@
 // rg_lru: Griffin's recurrent unit as a mixer of its own, followed by an output projection.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
-#include "cortado/nn/rg_lru.h"
+#include "cortado/nn/rg_lru/rg_lru.h"
 
 namespace cortado {
 namespace {

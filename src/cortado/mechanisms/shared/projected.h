@@ -3,6 +3,7 @@
 
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/nn/linear/op.h"
 #include "cortado/nn/norm/norms.h"
 
 namespace cortado {

@@ -1,5 +1,6 @@
 #include "cortado/mechanisms/shared/slots.h"
 
+#include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/op.h"
 
@@ -25,7 +26,8 @@ at::ScalarType slot_operands(const Tensor& q, const Tensor& v, const c10::SymInt
 SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, const OptionalTensor& cu_seqlens) {
   return [=](const Tensor& q, const Tensor& x, std::string_view read, double scale, const OptionalTensor& start) {
     const std::string_view side = read == "slot" ? "key" : "value";
-    if (read == "channel" && x.is_cuda()) return gated_scores(q, weights, x, gate, side, scale, start, cu_seqlens);
+    const bool wide = read == "channel" && cuda::is_short(x.scalar_type());  // scores are not rounded
+    if (wide) return gated_scores(q, weights, x, gate, side, scale, start, cu_seqlens);
     return gated_scan(q, weights, x, gate, side, scale, {}, start, cu_seqlens);
   };
 }

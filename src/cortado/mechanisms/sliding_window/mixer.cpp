@@ -1,7 +1,7 @@
 #include "cortado/mechanisms/sliding_window/mixer.h"
 
 #include "cortado/mechanisms/shared/attention.h"
-#include "cortado/mechanisms/shared/ring.h"
+#include "cortado/mechanisms/shared/ring/ring.h"
 
 namespace cortado {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cortado/base/json.h"
-#include "cortado/nn/rotary.h"
+#include "cortado/nn/rotary/rotary.h"
 
 namespace cortado {
 

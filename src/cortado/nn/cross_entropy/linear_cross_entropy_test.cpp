@@ -1,8 +1,7 @@
-#include "cortado/nn/cross_entropy/linear_cross_entropy.h"
-
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
+#include "cortado/nn/cross_entropy/op.h"
 
 namespace cortado {
 namespace {

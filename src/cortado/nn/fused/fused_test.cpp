@@ -121,7 +121,7 @@ TEST(Fused, RgLruStep) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       const int64_t blocks = 3, width = blocks * size;
       const auto floats = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kFloat); };
-      const fused::RgLruWeights weights{floats({blocks, size, size}), floats({width}), floats({blocks, size, size}),
+      const RgLruWeights weights{floats({blocks, size, size}), floats({width}), floats({blocks, size, size}),
                                         floats({width}), floats({width}) * 6};
       const Tensor x = floats({4, 1, width}).to(type), start = floats({4, width});
       const Tensor position = at::tensor(std::vector<int64_t>{0, 5, 0, int64_t{1} << 40}, at::kLong);

@@ -48,7 +48,7 @@ struct GatedSilu {
 void gated_silu(const GatedSilu& call, const Parallel& parallel);
 void gated_silu_backward(const GatedSilu& call, const Parallel& parallel);
 
-// What the RG-LRU's scan takes (nn/rg_lru.h): log_a = σ(r) slope and b = √(1 - a²) σ(i) x, where rows that are `first`
+// What the RG-LRU's scan takes (nn/rg_lru/rg_lru.h): log_a = σ(r) slope and b = √(1 - a²) σ(i) x, where rows that are `first`
 // (bytes; null: none) keep all, b = σ(i) x. slope [width]. The square root's slope is held at `largest_slope`.
 struct RgLruGates {
   int64_t rows, width;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "cortado/nn/rg_lru/op.h"
 #include "cortado/primitives/types.h"
 
 namespace cortado::fused {
@@ -25,9 +26,6 @@ std::pair<Tensor, Tensor> rg_lru_gates(const Tensor& r, const Tensor& i, const T
 // One token of the RG-LRU, without derivatives: x [B,1,D], start [B,D] -> h [B,D], float32. Weights [H,D/H,D/H] (in,
 // out), biases and Λ [D], float32 and contiguous like start; slope = -sharpness softplus(Λ); position int64 [B], 0
 // where the token is the first.
-struct RgLruWeights {
-  Tensor recurrence, recurrence_bias, input, input_bias, lambda;
-};
 Tensor rg_lru_step(const Tensor& x, const RgLruWeights& weights, double sharpness, const Tensor& position,
                    const Tensor& start);
 

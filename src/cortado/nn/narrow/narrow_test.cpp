@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cortado/nn/linear.h"
+#include "cortado/nn/linear/op.h"
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/narrow/weight.h"
 #include "cortado/testing/errors.h"
@@ -237,12 +238,12 @@ TEST(ShortLinear, OnEveryInstructionSet) {
 
 TEST(FewRows, OnlyWhereThereIsNothingToDifferentiate) {
   const Tensor w = at::randn({40, 30}), x = at::randn({1, 30});
-  EXPECT_TRUE(few_rows_linear(x, w, {}).defined());
-  EXPECT_FALSE(few_rows_linear(at::randn({3, 30}), w, {}).defined());
-  EXPECT_FALSE(few_rows_linear(x.to(at::kDouble), w, {}).defined());
-  EXPECT_FALSE(few_rows_linear(x, w.t().contiguous().t(), {}).defined());
-  EXPECT_FALSE(few_rows_linear(x, w.clone().requires_grad_(), {}).defined());
-  EXPECT_FALSE(few_rows_linear(x, w, at::randn({40}).requires_grad_()).defined());
+  EXPECT_TRUE(few_rows_linear_takes(x, w, {}));
+  EXPECT_FALSE(few_rows_linear_takes(at::randn({3, 30}), w, {}));
+  EXPECT_FALSE(few_rows_linear_takes(x.to(at::kDouble), w, {}));
+  EXPECT_FALSE(few_rows_linear_takes(x, w.t().contiguous().t(), {}));
+  EXPECT_FALSE(few_rows_linear_takes(x, w.clone().requires_grad_(), {}));
+  EXPECT_FALSE(few_rows_linear_takes(x, w, at::randn({40}).requires_grad_()));
   EXPECT_TRUE(linear_map(x.clone().requires_grad_(), w, {}).requires_grad());
 }
 
@@ -250,15 +251,15 @@ TEST(FewRows, OnlyWhereThereIsNothingToDifferentiate) {
 TEST(FewRows, ApartARowIsWhatItIsAlone) {
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const Tensor w = at::randn({50, 70}).to(type), x = at::randn({64, 70});
-    EXPECT_FALSE(few_rows_linear(x, w, {}).defined());
+    EXPECT_FALSE(few_rows_linear_takes(x, w, {}));
     const RowsApart apart;
     const Tensor all = linear_map(x, w, {});
     for (int64_t row = 0; row < 64; ++row) {
       EXPECT_TRUE(at::equal(linear_map(x.narrow(0, row, 1), w, {}), all.narrow(0, row, 1))) << row;
     }
-    EXPECT_FALSE(few_rows_linear(at::randn({65, 70}), w, {}).defined());
+    EXPECT_FALSE(few_rows_linear_takes(at::randn({65, 70}), w, {}));
   }
-  EXPECT_FALSE(few_rows_linear(at::randn({3, 70}), at::randn({50, 70}), {}).defined()) << "it has ended";
+  EXPECT_FALSE(few_rows_linear_takes(at::randn({3, 70}), at::randn({50, 70}), {})) << "it has ended";
 }
 
 TEST(ShortLinear, ThreadsChangeNothing) {

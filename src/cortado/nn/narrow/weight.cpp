@@ -9,7 +9,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/words.h"
-#include "cortado/nn/matmul.h"
+#include "cortado/nn/linear/op.h"
 #include "cortado/nn/narrow/kernel.h"
 #include "cortado/primitives/kernels/tensors.h"
 
@@ -287,12 +287,15 @@ Tensor NarrowWeight::unpacked() const { return rows(at::arange(out_), at::kFloat
 RowsApart::RowsApart() : before_(std::exchange(rows_apart, true)) {}
 RowsApart::~RowsApart() { rows_apart = before_; }
 
+bool few_rows_linear_takes(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
+  const int64_t in = weight.size(1);
+  return x.scalar_type() == at::kFloat && x.dim() >= 1 && x.size(-1) == in &&
+         x.numel() <= few_rows(weight.scalar_type()) * in && readable(x, weight, bias);
+}
+
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   const auto type = weight.scalar_type();
   const int64_t in = weight.size(1), out = weight.size(0);
-  const bool fits =
-      x.scalar_type() == at::kFloat && x.dim() >= 1 && x.size(-1) == in && x.numel() <= few_rows(type) * in;
-  if (!fits || !readable(x, weight, bias)) return {};
   const Tensor rows = plain_rows(x);
   const auto wide = plain(bias);
   const Tensor y = at::empty(with_last(x, out), at::kFloat);
@@ -314,7 +317,7 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const OptionalTens
 }
 
 Tensor short_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
-  if (const Tensor y = few_rows_linear(x, weight, bias); y.defined()) return y;
+  if (few_rows_linear_takes(x, weight, bias)) return few_rows_linear(x, weight, bias);
   const auto wide = plain(bias);
   if (!readable(x, weight, bias)) return linear_map(x, weight.to(at::kFloat), wide);
   return widened_linear(plain_rows(x), weight, wide);

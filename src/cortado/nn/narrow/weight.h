@@ -68,8 +68,9 @@ class RowsApart {
   bool before_;
 };
 
-// The same of a few rows, W of float32 too: one call where torch makes seven. Undefined where it is not for this: many
-// rows, a derivative to come, other types, devices and layouts.
+// The same of a few rows, W of float32 too: one call where torch makes seven. It does not take many rows, what will be
+// differentiated, other types, devices and layouts.
+bool few_rows_linear_takes(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 
 }  // namespace cortado

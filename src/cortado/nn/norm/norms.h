@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cortado/nn/module.h"
+#include "cortado/nn/norm/op.h"
 #include "cortado/primitives/types.h"
 
 namespace cortado {
@@ -12,11 +13,8 @@ class Norm : public Module {
   using Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
 
-  // Of a residual stream: x + branch (undefined: x), and the norm of that.
-  struct OfSum {
-    Tensor sum, y;
-  };
-  virtual OfSum forward_of_sum(const Tensor& x, const Tensor& branch) const {
+  // In a residual stream: x + branch (undefined: x), and its norm.
+  virtual NormedSum forward_of_sum(const Tensor& x, const Tensor& branch) const {
     const Tensor sum = branch.defined() ? x + branch : x;
     return {sum, forward(sum)};
   }
@@ -24,13 +22,12 @@ class Norm : public Module {
   Tensor weight;
 };
 
-// x·rsqrt(mean x² + eps) in float32 (float64 for float64), cast to x's type, times weight [D] (starts at 1). With
-// groups, each of that many equal parts of D has its own mean.
+// rms_norm (op.h) with a weight [D] that starts at 1.
 class RmsNorm : public Norm {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-6, int64_t groups = 1);
   Tensor forward(const Tensor& x) const override;
-  OfSum forward_of_sum(const Tensor& x, const Tensor& branch) const override;
+  NormedSum forward_of_sum(const Tensor& x, const Tensor& branch) const override;
 
  private:
   double eps_;

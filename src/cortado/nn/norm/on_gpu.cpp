@@ -74,7 +74,7 @@ bool gpu_takes(const Tensor& x, const Tensor& branch, const Tensor& weight) {
   const bool good_x = x.scalar_type() == at::kFloat || (x.scalar_type() == type && !branch.defined());
   return cuda::is_short(type) && good_x &&
          (!branch.defined() || (branch.scalar_type() == type && branch.sizes() == x.sizes())) &&
-         weight.scalar_type() == at::kFloat && weight.is_cuda() && x.size(-1) == weight.size(0) &&
+         weight.scalar_type() == at::kFloat && cuda::is_there(weight) && x.size(-1) == weight.size(0) &&
          x.size(-1) % 4 == 0 && x.size(-1) <= kGpuNormWidest && x.numel() / x.size(-1) < (int64_t{1} << 31);
 }
 

@@ -22,7 +22,15 @@ const long long* long_numbers(const Tensor& x) {
   return reinterpret_cast<const long long*>(x.const_data_ptr<int64_t>());
 }
 
-bool is_there(const Tensor& x) { return x.is_cuda() && has_numbers(x) && x.numel() > 0 && usable(x.device().index()); }
+bool has_kernels(at::Device device) { return device.is_cuda() && usable(device.index()); }
+
+bool is_there(const Tensor& x) { return x.is_cuda() && has_numbers(x) && x.numel() > 0 && has_kernels(x.device()); }
+
+bool are_there(std::initializer_list<Tensor> tensors, std::initializer_list<at::ScalarType> types) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& x) {
+    return !x.defined() || (is_there(x) && std::find(types.begin(), types.end(), x.scalar_type()) != types.end());
+  });
+}
 
 bool is_dense(const Tensor& x) {
   return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;

@@ -29,8 +29,17 @@ struct GpuBounds {
 // Whether x has numbers: where a graph is traced tensors are shapes alone.
 inline bool has_numbers(const Tensor& x) { return !x.unsafeGetTensorImpl()->is_python_dispatch(); }
 
+// Whether the device is a GPU that has kernels.
+bool has_kernels(at::Device device);
+
 // Whether kernels can read it: numbers, and some of them, on a GPU that has kernels.
 bool is_there(const Tensor& x);
+
+// The types of at most 32 bits.
+inline constexpr std::initializer_list<at::ScalarType> kNarrow = {at::kFloat, at::kBFloat16, at::kHalf};
+
+// Whether kernels can read all of these (undefined ones apart), each of one of these types.
+bool are_there(std::initializer_list<Tensor> tensors, std::initializer_list<at::ScalarType> types);
 
 // A type of 16 bits; and what a kernel is compiled with for it (device.h) beside other macros.
 inline bool is_short(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }

@@ -7,13 +7,7 @@
 namespace cortado::timewise {
 
 bool gpu_takes(std::initializer_list<Tensor> tensors, int64_t rows) {
-  int device = -1;
-  for (const Tensor& x : tensors) {
-    if (!x.defined()) continue;
-    if (!x.is_cuda() || x.scalar_type() != at::kFloat || x.numel() == 0) return false;
-    device = x.device().index();
-  }
-  return device >= 0 && rows > 0 && rows <= cuda::kMostRows && cuda::usable(device);
+  return rows > 0 && rows <= cuda::kMostRows && cuda::are_there(tensors, {at::kFloat});
 }
 
 GpuChannels gpu_channels(const Tensor& x) {

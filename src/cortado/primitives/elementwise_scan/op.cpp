@@ -1,6 +1,7 @@
 // elementwise_scan and _running_max as operators: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/elementwise_scan/op.h"
 
+#include "cortado/primitives/choice.h"
 #include "cortado/primitives/elementwise_scan/kernel.h"
 #include "cortado/primitives/elementwise_scan/on_gpu.h"
 #include "cortado/primitives/kernels/tensors.h"
@@ -151,16 +152,23 @@ Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
 // Dense or packed, all of one type. Returns (h, final state) in that type.
 std::pair<Tensor, Tensor> run_scan(const Tensor& log_a, const Tensor& b, const Tensor& initial, const Bounds& bounds,
                                    bool reverse) {
-  if (kernel_takes(b.scalar_type(), log_a, b)) return forward_by_kernel(log_a, b, initial, bounds, reverse);
-  if (timewise::gpu_takes({log_a, b, initial}, bounds.rows(b.size(0)))) {
-    return elementwise::forward_on_gpu(log_a, b, initial, bounds, reverse, cuda::machine_of(b));
-  }
-  const auto dense = [reverse](const Tensors& timed, const Tensors& rows) -> PackedResult {
-    const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
-    return {{h}, {last_state(h, rows[0], reverse)}};
+  const auto by_aten = [&]() -> std::pair<Tensor, Tensor> {
+    const auto dense = [reverse](const Tensors& timed, const Tensors& rows) -> PackedResult {
+      const Tensor h = scan_dense(timed[0], timed[1], rows[0], reverse);
+      return {{h}, {last_state(h, rows[0], reverse)}};
+    };
+    const PackedResult result = bounds.run({log_a, b}, {initial}, dense);
+    return {result.timed[0], result.rows[0]};
   };
-  const PackedResult result = bounds.run({log_a, b}, {initial}, dense);
-  return {result.timed[0], result.rows[0]};
+  return choose(
+      kName, b,
+      on_cpu(
+          "kernel", [&] { return kernel_takes(b.scalar_type(), log_a, b); },
+          [&] { return forward_by_kernel(log_a, b, initial, bounds, reverse); }),
+      on_gpu(
+          "kernel", [&] { return timewise::gpu_takes({log_a, b, initial}, bounds.rows(b.size(0))); },
+          [&] { return elementwise::forward_on_gpu(log_a, b, initial, bounds, reverse, cuda::machine_of(b)); }),
+      otherwise("ATen", by_aten));
 }
 
 TensorTuple<2> forward_kernel(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
@@ -218,19 +226,24 @@ Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& 
   const Bounds bounds(kName, cu_seqlens, b.size(1));
   // h was rounded on output if b is of a short type: then it is computed again.
   const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
-  Gradients found;
-  if (kernel_takes(type, logs, dh)) {
-    found = backward_by_kernel(dh, dfinal, logs, h, start, bounds, reverse);
-  } else if (timewise::gpu_takes({logs, h, start}, bounds.rows(h.size(0)))) {
-    found = elementwise::backward_on_gpu(dh, dfinal, logs, h, start, bounds, reverse, cuda::machine_of(h));
-  } else {
+  const auto by_aten = [&]() -> Gradients {
     const auto dense = [reverse](const Tensors& timed, const Tensors& rows) {
       return backward_dense(timed, rows, reverse);
     };
     const PackedResult result = bounds.run({dh.to(type), logs, h}, {dfinal.to(type), start}, dense);
-    found = {result.timed[0], result.timed[1], result.rows[0]};
-  }
-  const auto& [grad_log_a, grad_b, grad_initial] = found;
+    return {result.timed[0], result.timed[1], result.rows[0]};
+  };
+  const auto [grad_log_a, grad_b, grad_initial] = choose(
+      "elementwise_scan_backward", h,
+      on_cpu(
+          "kernel", [&] { return kernel_takes(type, logs, dh); },
+          [&] { return backward_by_kernel(dh, dfinal, logs, h, start, bounds, reverse); }),
+      on_gpu(
+          "kernel", [&] { return timewise::gpu_takes({logs, h, start}, bounds.rows(h.size(0))); },
+          [&] {
+            return elementwise::backward_on_gpu(dh, dfinal, logs, h, start, bounds, reverse, cuda::machine_of(h));
+          }),
+      otherwise("ATen", by_aten));
   return {to_type_of(grad_log_a, log_a), to_type_of(grad_b, b),
           initial ? to_type_of(grad_initial, *initial) : no_gradient(log_a)};
 }

@@ -26,18 +26,16 @@ bool fits(const FormInputs& in) {
 
 bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor) {
   const auto type = in.x.scalar_type();
-  const auto good = [&](const Tensor& x) {
-    return !x.defined() || (x.is_cuda() && x.scalar_type() == type && x.size(3) <= kWidest);
-  };
-  return cuda::is_there(in.x) && cuda::is_short(type) && options.type == at::kFloat &&
-         !(options.want_y && options.want_w) && options.decay == DecayKind::kLogs && !in.bonus.defined() &&
-         good(in.x) && good(in.v) && good(in.y) && good(in.w) && factor != 0 && in.v.numel() > 0 && fits(in);
+  const auto narrow = [](const Tensor& x) { return !x.defined() || x.size(3) <= kWidest; };
+  return cuda::is_short(type) && options.type == at::kFloat && !(options.want_y && options.want_w) &&
+         options.decay == DecayKind::kLogs && !in.bonus.defined() &&
+         cuda::are_there({in.x, in.v, in.y, in.w}, {type}) && narrow(in.x) && narrow(in.v) && narrow(in.y) &&
+         narrow(in.w) && factor != 0 && fits(in);
 }
 
 at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widths, at::ScalarType other) {
-  if (!v.is_cuda() || v.scalar_type() != at::kBFloat16) return other;
   const bool fit = std::all_of(widths.begin(), widths.end(), [](int64_t w) { return w % 8 == 0 && w <= kWidest; });
-  return fit && cuda::usable(v.device().index()) ? at::kBFloat16 : other;
+  return fit && v.scalar_type() == at::kBFloat16 && cuda::has_kernels(v.device()) ? at::kBFloat16 : other;
 }
 
 FormOutputs differentiate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,

@@ -7,16 +7,10 @@
 namespace cortado::gated {
 
 bool gpu_takes_step(const ScanCall& call) {
-  const Tensor &x = call.form.x, &v = call.form.v;
-  if (!x.is_cuda()) return false;  // what a CPU's step asks first
-  const auto there = [](const Tensor& y) { return !y.defined() || (y.is_cuda() && y.scalar_type() != at::kDouble); };
   const FormInputs& in = call.form;
-  for (const Tensor* y : {&in.x, &in.v, &in.g, &in.beta, &in.bonus, &call.query}) {
-    if (!there(*y)) return false;
-  }
-  return call.options.type == at::kFloat && x.numel() > 0 && v.numel() > 0 && x.size(0) <= cuda::kMostRows &&
-         call.state_heads <= cuda::kMostRows &&
-         (call.read_keys ? x.size(3) <= kGpuStepKeys : v.size(3) <= kGpuStepValues) && cuda::usable(x.device().index());
+  return call.options.type == at::kFloat && in.x.size(0) <= cuda::kMostRows && call.state_heads <= cuda::kMostRows &&
+         (call.read_keys ? in.x.size(3) <= kGpuStepKeys : in.v.size(3) <= kGpuStepValues) &&
+         cuda::are_there({in.x, in.v, in.g, in.beta, in.bonus, call.query}, cuda::kNarrow);
 }
 
 TensorTuple<2> step_on_gpu(const ScanCall& call, cuda::Machine& machine) {

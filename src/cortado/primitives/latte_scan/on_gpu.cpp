@@ -271,14 +271,14 @@ GpuLatteInputs with_plain_states(const GpuLatteInputs& in) {
 }
 
 bool gpu_takes(const GpuLatteInputs& in) {
-  const auto good = [&](const Tensor& x) {
-    return x.is_cuda() && x.size(2) == in.v.size(2) && x.size(3) % 8 == 0 && x.size(3) <= gated::kWidest;
-  };
-  const auto short_float = [](const Tensor& x) { return x.scalar_type() == at::kBFloat16; };
-  if (!good(in.query) || !good(in.theta) || !good(in.v) || !short_float(in.theta) || !short_float(in.v)) return false;
-  if (in.softmax && !short_float(in.query)) return false;  // of logits, 16 bits are too few where there were more
+  if (!cuda::are_there({in.theta, in.v}, {at::kBFloat16})) return false;
+  // Logits that had more bits are not rounded to 16.
+  if (!(in.softmax ? cuda::are_there({in.query}, {at::kBFloat16}) : cuda::is_there(in.query))) return false;
+  for (const Tensor* x : {&in.query, &in.theta, &in.v}) {
+    if (x->size(2) != in.v.size(2) || x->size(3) % 8 != 0 || x->size(3) > gated::kWidest) return false;
+  }
   const int wide = gated::wide(std::max(in.theta.size(3), in.v.size(3)));
-  return cuda::is_there(in.v) && in.theta.numel() > 0 && in.v.size(0) <= cuda::kMostRows &&
+  return in.v.size(0) <= cuda::kMostRows &&
          cuda::machine_of(in.v).shared_bytes() >= gpu_latte_shared_bytes(wide, false, true, true);
 }
 

@@ -1,6 +1,7 @@
 // latte_scan as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/latte_scan/op.h"
 
+#include "cortado/primitives/choice.h"
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/gated_scan/on_gpu.h"
 #include "cortado/primitives/gated_scan/op.h"
@@ -84,13 +85,11 @@ using LatteGradients = TensorTuple<5>;  // of query, key_logits, v, and two stat
 
 // A call's inputs, and the tensors whose data it points to.
 struct KernelInputs {
-  Bounds bounds;
   Tensor state, normalizer, maximum;
   latent::LatteKernel call;
 
-  KernelInputs(const LatteArguments& in, const Sizes& sizes)
-      : bounds(kLatteScan, in.cu_seqlens, in.v.size(1)),
-        state(kernels::plain(in.state.value_or(Tensor()))),
+  KernelInputs(const LatteArguments& in, const Sizes& sizes, const Bounds& bounds)
+      : state(kernels::plain(in.state.value_or(Tensor()))),
         normalizer(kernels::plain(in.normalizer.value_or(Tensor()))),
         maximum(kernels::plain(in.maximum.value_or(Tensor()))) {
     const int64_t heads = sizes.number('H');
@@ -118,8 +117,8 @@ bool kernel_takes(const LatteArguments& in, const OutputGradients& gradients = {
                           gradients.o, gradients.state, gradients.normalizer});
 }
 
-LatteResult latte_by_kernel(const LatteArguments& in, const Sizes& sizes) {
-  KernelInputs inputs(in, sizes);
+LatteResult latte_by_kernel(const LatteArguments& in, const Sizes& sizes, const Bounds& bounds) {
+  KernelInputs inputs(in, sizes, bounds);
   latent::LatteKernel& call = inputs.call;
   const int64_t heads = call.heads, state_heads = sizes.number('S');
   const auto floats = in.v.options().dtype(at::kFloat);
@@ -135,8 +134,9 @@ LatteResult latte_by_kernel(const LatteArguments& in, const Sizes& sizes) {
   return out;
 }
 
-LatteGradients backward_by_kernel(const LatteArguments& in, const Sizes& sizes, const OutputGradients& gradients) {
-  const KernelInputs inputs(in, sizes);
+LatteGradients backward_by_kernel(const LatteArguments& in, const Sizes& sizes, const Bounds& bounds,
+                                  const OutputGradients& gradients) {
+  const KernelInputs inputs(in, sizes, bounds);
   const latent::LatteKernel& call = inputs.call;
   const int64_t heads = call.heads;
   const Tensor state = kernels::plain(gradients.state), normalizer = kernels::plain(gradients.normalizer);
@@ -179,12 +179,18 @@ LatteGradients backward_on_gpu(const latent::GpuLatteInputs& in, const OutputGra
 LatteOutputs forward(const LatteArguments& in) {
   const NoAutocast as_given;
   const Sizes sizes = check(in);
-  const Bounds bounds(kLatteScan, in.v.is_cuda() ? in.cu_seqlens : std::nullopt, in.v.size(1));
-  const auto on_gpu = gpu_inputs(in, bounds);
-  const LatteResult out = latent::gpu_takes_step(on_gpu) ? latent::step_on_gpu(on_gpu, cuda::machine_of(in.v))
-                          : latent::gpu_takes(on_gpu)    ? latent::read_on_gpu(on_gpu, cuda::machine_of(in.v))
-                          : kernel_takes(in)             ? latte_by_kernel(in, sizes)
-                                                         : latte_by_scans(in, sizes);
+  const Bounds bounds(kLatteScan, in.cu_seqlens, in.v.size(1));
+  const LatteResult out =
+      choose(kLatteScan, in.v,
+             on_cpu(
+                 "kernel", [&] { return kernel_takes(in); }, [&] { return latte_by_kernel(in, sizes, bounds); }),
+             on_gpu(
+                 "kernel of one token", [&] { return latent::gpu_takes_step(gpu_inputs(in, bounds)); },
+                 [&] { return latent::step_on_gpu(gpu_inputs(in, bounds), cuda::machine_of(in.v)); }),
+             on_gpu(
+                 "kernel", [&] { return latent::gpu_takes(gpu_inputs(in, bounds)); },
+                 [&] { return latent::read_on_gpu(gpu_inputs(in, bounds), cuda::machine_of(in.v)); }),
+             otherwise("time_softmax, gated_scan", [&] { return latte_by_scans(in, sizes); }));
   return {out.o, out.state, out.normalizer, out.maximum};
 }
 
@@ -233,12 +239,17 @@ LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad
   sizes.expect(
       {{"grad_o", grad_o, "BTHV"}, {"grad_state", grad_state, "NSLV"}, {"grad_normalizer", grad_normalizer, "NSL"}});
   const OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
-  const Bounds bounds(kLatteScan, v.is_cuda() ? cu_seqlens : std::nullopt, v.size(1));
-  const auto on_gpu = gpu_inputs(in, bounds);
+  const Bounds bounds(kLatteScan, cu_seqlens, v.size(1));
   const auto [dquery, dtheta, dv, dstate, dnormalizer] =
-      latent::gpu_takes(on_gpu) ? backward_on_gpu(on_gpu, given)
-      : kernel_takes(in, given) ? backward_by_kernel(in, sizes, given)
-                                : backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer);
+      choose("_latte_scan_backward", v,
+             on_cpu(
+                 "kernel", [&] { return kernel_takes(in, given); },
+                 [&] { return backward_by_kernel(in, sizes, bounds, given); }),
+             on_gpu(
+                 "kernel", [&] { return latent::gpu_takes(gpu_inputs(in, bounds)); },
+                 [&] { return backward_on_gpu(gpu_inputs(in, bounds), given); }),
+             otherwise("time_softmax, gated_scan",
+                       [&] { return backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer); }));
   return {gradient_of(query, dquery), gradient_of(theta, dtheta), gradient_of(v, dv),
           state ? gradient_of(*state, dstate, 1) : no_gradient(query),
           normalizer ? gradient_of(*normalizer, dnormalizer, 1) : no_gradient(query)};

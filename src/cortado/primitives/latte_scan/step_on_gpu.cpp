@@ -9,13 +9,9 @@
 namespace cortado::latent {
 
 bool gpu_takes_step(const GpuLatteInputs& in) {
-  if (!in.v.is_cuda()) return false;
-  for (const Tensor* x : {&in.query, &in.theta, &in.v, &in.state, &in.normalizer, &in.maximum}) {
-    if (x->defined() && (!x->is_cuda() || x->scalar_type() == at::kDouble)) return false;
-  }
-  return !in.bounds && in.v.size(1) == 1 && in.v.numel() > 0 && in.theta.numel() > 0 && in.query.numel() > 0 &&
-         in.theta.size(3) <= kGpuStepLatents && in.v.size(0) <= cuda::kMostRows &&
-         std::max(in.theta.size(2), in.v.size(2)) <= cuda::kMostRows && cuda::usable(in.v.device().index());
+  return !in.bounds && in.v.size(1) == 1 && in.theta.size(3) <= kGpuStepLatents && in.v.size(0) <= cuda::kMostRows &&
+         std::max(in.theta.size(2), in.v.size(2)) <= cuda::kMostRows &&
+         cuda::are_there({in.query, in.theta, in.v, in.state, in.normalizer, in.maximum}, cuda::kNarrow);
 }
 
 LatteResult step_on_gpu(const GpuLatteInputs& in, cuda::Machine& machine) { return mixed_step_on_gpu(in, {}, machine); }

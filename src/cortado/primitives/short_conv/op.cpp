@@ -1,5 +1,6 @@
 #include "cortado/primitives/short_conv/op.h"
 
+#include "cortado/primitives/choice.h"
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
@@ -71,12 +72,12 @@ struct KernelInputs {
   std::vector<convolution::Block> blocks;
   convolution::ConvKernel call;
 
-  explicit KernelInputs(const Arguments& in)
+  KernelInputs(const Arguments& in, const Bounds& bounds)
       : x(kernels::dense_rows(in.x)),
         weight(kernels::plain(in.weight.t())),
         bias(kernels::plain(in.bias.value_or(Tensor()))),
         initial(kernels::plain(in.initial_state.value_or(Tensor()))),
-        blocks(blocks_of({kOp, in.cu_seqlens, in.x.size(1)}, in.x)),
+        blocks(blocks_of(bounds, in.x)),
         call{.channels = x.size(2), .taps = weight.size(0), .silu = in.silu()} {
     call.blocks = blocks.data();
     call.count = static_cast<int64_t>(blocks.size());
@@ -92,8 +93,8 @@ struct KernelInputs {
 };
 
 // (y in x's type, final state in float32)
-TensorTuple<2> forward_by_kernel(const Arguments& in) {
-  KernelInputs inputs(in);
+TensorTuple<2> forward_by_kernel(const Arguments& in, const Bounds& bounds) {
+  KernelInputs inputs(in, bounds);
   convolution::ConvKernel& call = inputs.call;
   const Tensor y = kernels::room(in.x.sizes(), in.x.options()), last = inputs.states();
   call.y = timed(y);
@@ -105,8 +106,9 @@ TensorTuple<2> forward_by_kernel(const Arguments& in) {
 using Four = TensorTuple<4>;  // gradients of x, weight, bias, initial_state
 
 // x's in its type; in float32 those of the weight [D,W], the bias and the initial state, given or not.
-Four backward_by_kernel(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_final) {
-  KernelInputs inputs(in);
+Four backward_by_kernel(const Arguments& in, const Bounds& bounds, const Tensor& grad_y,
+                        const OptionalTensor& grad_final) {
+  KernelInputs inputs(in, bounds);
   convolution::ConvKernel& call = inputs.call;
   const Tensor grads = kernels::dense_rows(grad_y.to(in.x.scalar_type()));
   const Tensor last = kernels::plain(grad_final.value_or(Tensor()));
@@ -123,27 +125,11 @@ Four backward_by_kernel(const Arguments& in, const Tensor& grad_y, const Optiona
   return {grad_x, weights.narrow(0, 0, call.taps).t(), weights.select(0, call.taps), first};
 }
 
-// --- By a GPU's kernel, or nothing where that does not take it. ---
+// --- By a GPU's kernel. ---
 
 convolution::GpuInputs gpu_inputs(const Arguments& in) {
   const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
   return {in.x, in.weight, given(in.bias), given(in.initial_state), in.silu()};
-}
-
-std::optional<TensorTuple<2>> forward_on_gpu(const Arguments& in) {
-  if (!in.x.is_cuda()) return {};
-  const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
-  const auto inputs = gpu_inputs(in);
-  if (!convolution::gpu_takes(inputs, bounds)) return {};
-  return convolution::forward_on_gpu(inputs, bounds, cuda::machine_of(in.x));
-}
-
-std::optional<Four> backward_on_gpu(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_final) {
-  if (!in.x.is_cuda()) return {};
-  const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
-  const auto inputs = gpu_inputs(in);
-  if (!convolution::gpu_takes(inputs, bounds)) return {};
-  return convolution::backward_on_gpu(inputs, bounds, grad_y, grad_final.value_or(Tensor()), cuda::machine_of(in.x));
 }
 
 // --- By ATen. ---
@@ -239,11 +225,7 @@ Tensor sums_of_tokens(const Padded& padded, const Tensor& y) {
   return at::zeros({1, length, y.size(2)}, y.options()).index_copy_(1, padded.layout->tokens - padded.tail, y);
 }
 
-TensorTuple<2> forward(const Arguments& in) {
-  NoAutocast types_as_given;
-  check(in);
-  if (kernel_takes(in)) return forward_by_kernel(in);
-  if (const auto out = forward_on_gpu(in)) return *out;
+TensorTuple<2> forward_by_aten(const Arguments& in) {
   const Padded padded = pad(in);
   Tensor y = correlate(padded);
   if (in.silu()) at::silu_(y);
@@ -277,6 +259,21 @@ Four backward_by_aten(const Arguments& in, const Tensor& grad_y, const OptionalT
           in.initial_state ? padded.tails_of(grad_rows, places, 0) : Tensor()};
 }
 
+// --- The operator and its gradient. ---
+
+TensorTuple<2> forward(const Arguments& in) {
+  NoAutocast types_as_given;
+  check(in);
+  const Bounds bounds(kOp, in.cu_seqlens, in.x.size(1));
+  return choose(kOp, in.x,
+                on_cpu(
+                    "kernel", [&] { return kernel_takes(in); }, [&] { return forward_by_kernel(in, bounds); }),
+                on_gpu(
+                    "kernel", [&] { return convolution::gpu_takes(gpu_inputs(in), bounds); },
+                    [&] { return convolution::forward_on_gpu(gpu_inputs(in), bounds, cuda::machine_of(in.x)); }),
+                otherwise("ATen", [&] { return forward_by_aten(in); }));
+}
+
 // Each in its input's type.
 Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
               const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
@@ -291,12 +288,19 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
     const Tensor own = gradient.to(input->scalar_type()).reshape(input->sizes()).contiguous();
     return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
   };
-  const auto differentiate = [&] {
-    if (kernel_takes(in)) return backward_by_kernel(in, grad_y, grad_state);
-    const auto out = backward_on_gpu(in, grad_y, grad_state);
-    return out ? *out : backward_by_aten(in, grad_y, grad_state);
-  };
-  const auto [of_x, of_weight, of_bias, of_state] = differentiate();
+  const Bounds bounds(kOp, cu_seqlens, x.size(1));
+  const auto [of_x, of_weight, of_bias, of_state] =
+      choose("short_conv_backward", x,
+             on_cpu(
+                 "kernel", [&] { return kernel_takes(in); },
+                 [&] { return backward_by_kernel(in, bounds, grad_y, grad_state); }),
+             on_gpu(
+                 "kernel", [&] { return convolution::gpu_takes(gpu_inputs(in), bounds); },
+                 [&] {
+                   return convolution::backward_on_gpu(gpu_inputs(in), bounds, grad_y, grad_state.value_or(Tensor()),
+                                                       cuda::machine_of(x));
+                 }),
+             otherwise("ATen", [&] { return backward_by_aten(in, grad_y, grad_state); }));
   return {like(of_x, x), like(of_weight, weight), like(of_bias, bias), like(of_state, initial_state)};
 }
 

@@ -1,6 +1,7 @@
 // time_softmax as an operator: checks, shapes, autograd, and the choice of the form.
 #include "cortado/primitives/time_softmax/op.h"
 
+#include "cortado/primitives/choice.h"
 #include "cortado/primitives/elementwise_scan/on_gpu.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/kernels/tensors.h"
@@ -74,10 +75,15 @@ SoftmaxParts forward(const Tensor& theta, const OptionalTensor& normalizer, cons
   check(theta, normalizer, maximum, cu_seqlens);
   const Tensor start = normalizer.value_or(Tensor()), peak = maximum.value_or(Tensor());
   const Bounds bounds(kTimeSoftmax, cu_seqlens, theta.size(1));
-  const TimeSoftmax p = kernel_takes(theta, start, peak) ? softmax_by_kernel(theta, start, peak, bounds)
-                        : timewise::gpu_takes({theta, start, peak}, bounds.rows(theta.size(0)))
-                            ? softmax::on_gpu(theta, start, peak, bounds, cuda::machine_of(theta))
-                            : softmax_by_scans(theta, normalizer, maximum, cu_seqlens);
+  const TimeSoftmax p =
+      choose(kTimeSoftmax, theta,
+             on_cpu(
+                 "kernel", [&] { return kernel_takes(theta, start, peak); },
+                 [&] { return softmax_by_kernel(theta, start, peak, bounds); }),
+             on_gpu(
+                 "kernel", [&] { return timewise::gpu_takes({theta, start, peak}, bounds.rows(theta.size(0))); },
+                 [&] { return softmax::on_gpu(theta, start, peak, bounds, cuda::machine_of(theta)); }),
+             otherwise("scans", [&] { return softmax_by_scans(theta, normalizer, maximum, cu_seqlens); }));
   return {p.keys, p.normalizer, p.last_normalizer, p.gate, p.maximum, p.last_maximum};
 }
 

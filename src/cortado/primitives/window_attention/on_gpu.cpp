@@ -90,14 +90,12 @@ struct Call {
 }  // namespace
 
 bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options) {
-  const auto type = q.scalar_type();
-  if (!cuda::is_there(q) || !cuda::is_short(type)) return false;
+  if (!cuda::is_short(q.scalar_type()) || !cuda::are_there({q, k, v}, {q.scalar_type()})) return false;
   for (const Tensor* x : {&q, &k, &v}) {
-    if (!x->is_cuda() || x->scalar_type() != type || x->size(3) % 8 != 0 || x->size(3) > kWidest || x->numel() == 0)
-      return false;
+    if (x->size(3) % 8 != 0 || x->size(3) > kWidest) return false;
   }
   const int64_t rows = options.cu_seqlens ? options.cu_seqlens->numel() : q.size(0);
-  return !options.extra_k && !options.softcap && (!options.first_key || options.first_key->is_cuda()) &&
+  return !options.extra_k && !options.softcap && (!options.first_key || cuda::is_there(*options.first_key)) &&
          rows <= cuda::kMostRows && q.size(2) <= cuda::kMostRows &&
          cuda::machine_of(q).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
 }

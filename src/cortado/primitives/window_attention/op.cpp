@@ -1,5 +1,6 @@
 #include "cortado/primitives/window_attention/op.h"
 
+#include "cortado/primitives/choice.h"
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
@@ -102,12 +103,18 @@ using Five = TensorTuple<5>;
 Four forward(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
   NoAutocast types_as_given;
   check(q, k, v, options);
-  if (window::gpu_takes(q, k, v, options)) {
-    const BlockedOutputs out = window::forward_on_gpu(q, k, v, options, cuda::machine_of(q));
-    return {out.o, out.lse, out.row_max, out.denominator};
-  }
-  const BlockedInputs inputs = blocked_inputs(q, k, v, options);
-  const BlockedOutputs out = window::kernel_takes(inputs) ? window::forward_by_kernel(inputs) : blocked_forward(inputs);
+  std::optional<BlockedInputs> blocked;
+  const auto inputs = [&]() -> const BlockedInputs& {
+    return blocked ? *blocked : blocked.emplace(blocked_inputs(q, k, v, options));
+  };
+  const BlockedOutputs out = choose(kOp, q,
+                                    on_gpu(
+                                        "kernel", [&] { return window::gpu_takes(q, k, v, options); },
+                                        [&] { return window::forward_on_gpu(q, k, v, options, cuda::machine_of(q)); }),
+                                    on_cpu(
+                                        "kernel", [&] { return window::kernel_takes(inputs()); },
+                                        [&] { return window::forward_by_kernel(inputs()); }),
+                                    otherwise("ATen", [&] { return blocked_forward(inputs()); }));
   return {out.o, out.lse, out.row_max, out.denominator};
 }
 
@@ -130,17 +137,20 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
                {"row_max", row_max, "BIH"},
                {"denominator", denominator, "BIH"}});
   const BlockedOutputs outputs{o, {}, row_max, denominator};
-  if (!grad_row_max && window::gpu_takes(q, k, v, options)) {
-    const BlockedGradients grads =
-        window::backward_on_gpu(q, k, v, options, outputs, grad_o, grad_lse.value_or(Tensor()), cuda::machine_of(q));
-    return {grads.q, grads.k, grads.v, no_gradient(q), no_gradient(q)};
-  }
-  const BlockedInputs inputs = blocked_inputs(q, k, v, options);
-  const Tensor of_maximum = grad_row_max.value_or(Tensor());
-  const auto differentiate = kernels::usable({grad_o}) && window::backward_kernel_takes(inputs, of_maximum)
-                                 ? window::backward_by_kernel
-                                 : blocked_backward;
-  const BlockedGradients grads = differentiate(inputs, outputs, grad_o, grad_lse.value_or(Tensor()), of_maximum);
+  const Tensor of_lse = grad_lse.value_or(Tensor()), of_maximum = grad_row_max.value_or(Tensor());
+  std::optional<BlockedInputs> blocked;
+  const auto inputs = [&]() -> const BlockedInputs& {
+    return blocked ? *blocked : blocked.emplace(blocked_inputs(q, k, v, options));
+  };
+  const BlockedGradients grads = choose(
+      "window_attention_backward", q,
+      on_gpu(
+          "kernel", [&] { return !grad_row_max && window::gpu_takes(q, k, v, options); },
+          [&] { return window::backward_on_gpu(q, k, v, options, outputs, grad_o, of_lse, cuda::machine_of(q)); }),
+      on_cpu(
+          "kernel", [&] { return kernels::usable({grad_o}) && window::backward_kernel_takes(inputs(), of_maximum); },
+          [&] { return window::backward_by_kernel(inputs(), outputs, grad_o, of_lse, of_maximum); }),
+      otherwise("ATen", [&] { return blocked_backward(inputs(), outputs, grad_o, of_lse, of_maximum); }));
   if (options.extra_k) return {grads.q, grads.k, grads.v, grads.extra_k, grads.extra_v};
   return {grads.q, grads.k, grads.v, no_gradient(q), no_gradient(q)};
 }

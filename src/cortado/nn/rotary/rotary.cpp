@@ -1,0 +1,175 @@
+#include "cortado/nn/rotary/rotary.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+namespace {
+
+constexpr size_t kMostFrequencies = 64;                // kinds of frequencies that a thread keeps
+constexpr int64_t kMostKeptAngles = int64_t{1} << 22;  // in the table that it keeps: 32 MiB in float32
+
+// theta^(-2i/channels), scaled, float64.
+Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
+  const Tensor plain =
+      at::arange(0, channels, 2, options).mul_(-std::log(rotary.theta) / static_cast<double>(channels)).exp_();
+  const RotaryScaling& scaling = rotary.scaling;
+  if (scaling.type == RotaryScaling::Type::kNone) return plain;
+  if (scaling.type == RotaryScaling::Type::kLinear) return plain / scaling.factor;
+  if (scaling.type == RotaryScaling::Type::kFactors) {
+    fail_input_if(static_cast<int64_t>(scaling.factors.size()) != channels / 2, "[rotary] ", channels,
+                  " channels need ", channels / 2, " factors, got ", scaling.factors.size());
+    return plain / at::tensor(scaling.factors, at::kDouble).to(options.device());
+  }
+  const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // in the old context
+  const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
+  return plain * (kept + (1 - kept) / scaling.factor);
+}
+
+constexpr double kLargestFactor = 1e9;
+
+// A dense batch from zero has the same positions in every row: one row of a table serves all. float64.
+Tensor different_rows(const Tensor& positions) {
+  const bool same = positions.size(0) > 1 && positions.stride(0) == 0;
+  return same ? positions.narrow(0, 0, 1) : positions;
+}
+
+RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
+  const Tensor rows = different_rows(positions);
+  const auto wide = rows.options().dtype(at::kDouble);
+  const Tensor angles = rows.unsqueeze(-1).unsqueeze(-1) * rotary_frequencies(head_dim, rotary, rows.device());
+  const auto narrowed = [&](Tensor& (*function)(Tensor&, const Tensor&)) {  // in one kernel
+    Tensor result = at::empty(angles.sizes(), wide.dtype(type));
+    return function(result, angles);
+  };
+  return {narrowed(at::cos_out), narrowed(at::sin_out)};
+}
+
+// All layers of a model turn by the same angles: a thread keeps its last table. On other devices a look at the
+// positions would wait for all work before.
+struct LastTable {
+  Tensor positions;
+  int64_t head_dim = 0;
+  at::ScalarType type = at::kFloat;
+  Rotary rotary = 1e4;
+  RotaryTable table;
+
+  bool serves(const Tensor& wanted, int64_t size, const Rotary& angles, at::ScalarType kind) const {
+    return positions.defined() && size == head_dim && kind == type && angles == rotary &&
+           positions.sizes() == wanted.sizes() && at::equal(positions, wanted);
+  }
+};
+
+}  // namespace
+
+RotaryScaling RotaryScaling::from_json(const Json& json, const std::string& place) {
+  JsonReader reader(json, place);
+  RotaryScaling read;
+  const std::string type = reader.choice("type", {"linear", "llama3", "factors"});
+  if (type == "factors") {
+    read.type = Type::kFactors;
+    const Json list = reader.any("factors");
+    if (!list.is_array() || list.empty()) reader.fail("key \"factors\": expected a list of numbers");
+    for (const Json& number : list) {
+      const double value = number.is_number() ? number.get<double>() : 0.0;
+      if (!(value > 0 && value <= kLargestFactor)) reader.fail("key \"factors\": expected positive numbers");
+      read.factors.push_back(value);
+    }
+  } else {
+    read.type = type == "linear" ? Type::kLinear : Type::kLlama3;
+    read.factor = reader.number("factor", 1.0 / kLargestFactor, kLargestFactor);
+  }
+  if (read.type == Type::kLlama3) {
+    read.low = reader.number("low_freq_factor", 0.0, kLargestFactor, read.low);
+    read.high = reader.number("high_freq_factor", 0.0, kLargestFactor, read.high);
+    read.original_context = reader.integer("original_context", 1, int64_t{1} << 40, read.original_context);
+    reader.fail_if(read.high <= read.low, "high_freq_factor (", read.high, ") must be above low_freq_factor (",
+                   read.low, ")");
+  }
+  reader.finish();
+  return read;
+}
+
+Json RotaryScaling::to_json() const {
+  if (type == Type::kNone) return Json::object();
+  if (type == Type::kLinear) return {{"type", "linear"}, {"factor", factor}};
+  if (type == Type::kFactors) return {{"type", "factors"}, {"factors", factors}};
+  return {{"type", "llama3"},
+          {"factor", factor},
+          {"low_freq_factor", low},
+          {"high_freq_factor", high},
+          {"original_context", original_context}};
+}
+
+Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device device) {
+  struct Known {
+    int64_t channels;
+    at::Device device;
+    Rotary rotary;
+    Tensor frequencies;
+  };
+  thread_local std::vector<Known> known;  // each layer asks for them with each token
+  for (const Known& one : known) {
+    if (one.channels == channels && one.device == device && one.rotary == rotary) return one.frequencies;
+  }
+  if (known.size() >= kMostFrequencies) known.clear();
+  const c10::InferenceMode ordinary(false);  // kept for callers in any mode
+  const Tensor made = make_frequencies(channels, rotary, at::TensorOptions(at::kDouble).device(device));
+  return known.emplace_back(channels, device, rotary, made).frequencies;
+}
+
+RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
+  fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
+  const bool kept = positions.is_cpu() && positions.stride(0) != 0 &&
+                    positions.numel() <= kMostKeptAngles / (head_dim / 2);  // all layers then form a longer one anew
+  if (!kept) return make_table(positions, head_dim, rotary, type);
+  thread_local LastTable last;
+  if (!last.serves(positions, head_dim, rotary, type)) {
+    const c10::InferenceMode ordinary(false);  // the table may be asked for in any mode
+    const at::NoGradGuard no_grad;
+    last = {positions.clone(), head_dim, type, rotary, make_table(positions, head_dim, rotary, type)};
+  }
+  return last.table;
+}
+
+std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, double theta) {
+  const auto usual = [](double factor) { return factor > 0 && factor <= kLargestFactor; };
+  if (!std::all_of(factors.begin(), factors.end(), usual)) return std::nullopt;
+  RotaryScaling scaling;
+  scaling.type = RotaryScaling::Type::kLlama3;
+  scaling.factor = factors.empty() ? 1.0 : *std::max_element(factors.begin(), factors.end());
+  if (scaling.factor <= 1) return std::nullopt;
+  const auto frequency = [&](size_t i) {
+    return std::pow(theta, -static_cast<double>(i) / static_cast<double>(factors.size()));
+  };
+  const auto kept = [&](size_t i) { return (1 / factors[i] - 1 / scaling.factor) / (1 - 1 / scaling.factor); };
+  scaling.original_context = 0;
+  // A frequency that is neither kept nor stretched whole says how long it was.
+  for (size_t i = 0; i < factors.size() && scaling.original_context == 0; ++i) {
+    if (kept(i) < 0.01 || kept(i) > 0.99) continue;
+    const double turns = scaling.low + kept(i) * (scaling.high - scaling.low);
+    scaling.original_context = std::llround(turns * 2 * M_PI / frequency(i));
+  }
+  if (scaling.original_context == 0) return std::nullopt;
+  RotaryScaling given;
+  given.type = RotaryScaling::Type::kFactors;
+  given.factors = factors;
+  const auto all = [&](const RotaryScaling& one) {
+    return rotary_frequencies(2 * static_cast<int64_t>(factors.size()), Rotary(theta, one), at::kCPU);
+  };
+  return at::allclose(all(scaling), all(given), 1e-4, 0) ? std::optional(scaling) : std::nullopt;
+}
+
+Tensor sinusoidal_positions(const Tensor& positions, int64_t dim, at::ScalarType type) {
+  const Tensor rows = different_rows(positions).to(at::kDouble);
+  const Tensor exponent = at::arange(0, dim, 2, rows.options()).mul_(-std::log(1e4) / static_cast<double>(dim));
+  const Tensor angles = rows.unsqueeze(-1) * exponent.exp_();
+  const Tensor pairs = at::stack({angles.sin(), angles.cos()}, -1).flatten(-2);
+  return pairs.narrow(-1, 0, dim).to(type);
+}
+
+}  // namespace cortado
