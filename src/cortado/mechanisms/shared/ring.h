@@ -10,36 +10,36 @@
 
 namespace cortado {
 
-// Tokens that a ring has room for before it is moved to new memory.
+// Spare tokens allocated with a ring; when they are used up the ring is moved to new memory.
 inline constexpr int64_t kRingRoom = 256;
 
-// Dense tokens of which nothing is differentiated (not even q, whose gradient reads the ring): they can be written
-// behind the ring where it lies.
+// Whether new tokens can be written in place, after the ring's last: they are dense and nothing is differentiated (not
+// even q, whose gradient would read the ring).
 inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch) {
   const Tensor &keys = state.at("keys"), &values = state.at("values");
   return !batch.cu_seqlens && !at::GradMode::is_enabled() && k.size(1) <= kRingRoom &&
          k.scalar_type() == keys.scalar_type() && v.scalar_type() == values.scalar_type();
 }
 
-// The least tokens of a part in another process that are all the ring which its neighbour begins with.
+// The fewest tokens of a part whose keys fill the ring with which the next process's part begins.
 inline int64_t least_for_ring(int64_t window) { return std::max<int64_t>(1, window - 1); }
 
-// Whether a ring is copied whole, with a token's keys behind it, by one kernel of a GPU: up to 32 MiB that takes less than
-// a dozen small ones, two copies into spare room and a mask. Not asked: whether a graph is recorded, which would have no
-// spare room; a kernel must have run before, as none can be loaded then.
+// Whether one GPU kernel copies the whole ring and appends one token. Up to 32 MiB this takes less time than a dozen
+// small kernels for two copies into spare memory and a mask. Does not ask whether a CUDA graph is being recorded (a
+// recording has no spare memory): the kernel must have run before, since none can be loaded during recording.
 inline bool copies(const window::Ring& ring, const Tensor& k, const Tensor& v) {
   constexpr int64_t kSmall = 1 << 24;
   return k.is_cuda() && ring.k.numel() < kSmall && window::gpu_joins(ring, k, v);
 }
 
-// The ring and k, v behind it.
+// Joins the ring and the new k, v.
 inline JoinedKeys join_with_ring(SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch) {
   const Tensor &keys = state.at("keys"), &values = state.at("values"), &position = state.at("position");
   const bool in_place = appends(state, k, v, batch);
   if (const window::Ring ring{keys, values, position}; in_place && copies(ring, k, v))
     return window::join_ring(ring, k, v);
   PastKeys past{keys, values, position.clamp_max(keys.size(1))};
-  // On a GPU the look would cost more than the mask does, and no token could be captured in a graph.
+  // On a GPU, reading the lengths would cost more than the mask saves, and it would prevent graph capture.
   if (!keys.is_cuda() || keys.size(1) == 0) past = drop_full_lengths(past);
   if (!in_place) return join_past(past, k, v, batch.cu_seqlens);
   JoinedKeys joined;
@@ -49,8 +49,8 @@ inline JoinedKeys join_with_ring(SequenceState& state, const Tensor& k, const Te
   return joined;
 }
 
-// Joins the ring, the state's "keys" and "values", and k, v, and leaves the last w - 1 of them in the ring. The position
-// is the caller's to move.
+// Joins the ring (the state's "keys" and "values") with k, v, and keeps the last w - 1 of them as the ring. The caller
+// updates the position.
 inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tensor& v, int64_t window,
                                const Batch& batch) {
   if (batch.parts) {
