@@ -1,4 +1,4 @@
-// gated_delta_net: the delta rule after a decay of each head.
+// gated_delta_net: the delta rule after a decay per head.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/delta.h"
 

@@ -1,4 +1,4 @@
-// gla: linear attention with a data-dependent decay for every key channel.
+// gla: linear attention with a data-dependent decay per key channel.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/gated_linear.h"
 
@@ -25,7 +25,7 @@ class GlaMixer : public GatedLinearMixer {
   }
 
  private:
-  double temperature_;  // what the logarithm of the sigmoid is divided by
+  double temperature_;  // divides the log-sigmoid
   std::shared_ptr<Linear> down_, up_;
 };
 

@@ -1,4 +1,4 @@
-// kda: Kimi Delta Attention, the delta rule after a decay of each key channel.
+// kda: Kimi Delta Attention, the delta rule after a decay per key channel.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/delta.h"
 

@@ -47,12 +47,12 @@ class LatteMixer : public Mixer {
 
   Tensor heads(const Linear& map, const Tensor& x) const { return split_heads(map.forward(x), heads_); }
 
-  int64_t heads_, head_dim_, latents_;  // latents_: per head
+  int64_t heads_, head_dim_, latents_;  // latents_ is per head
   bool causal_;
   std::shared_ptr<Linear> q_, k_, v_, o_;
 };
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase latte_case() {
   OperatorCase c{.name = "latte", .operation = "latte", .note = "as many latents as channels"};
   c.inputs = qkv;

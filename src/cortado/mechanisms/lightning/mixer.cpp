@@ -5,7 +5,7 @@
 namespace cortado {
 namespace {
 
-// The decay of head h (from 0) in layer l (from 0), as a logarithm.
+// The log decay of head h in layer l, both counted from 0.
 double fla_slope(double head, double heads, double layer, double layers) {
   return -8 / heads * (1 - layer / layers) * head;
 }
