@@ -35,7 +35,7 @@ class Sequences {
   void read_prompts() {
     const auto shorter = [](const auto& a, const auto& b) { return a.size() < b.size(); };
     const auto shortest = std::min_element(prompts_.begin(), prompts_.end(), shorter);
-    // leaves every prompt at least one token for the last call
+    // Leaves every prompt at least one token for the last call.
     const auto common = static_cast<int64_t>(shortest->size()) - 1;
     const int64_t shared = std::min(shared_beginning(), common);
     state_ = model_.zero_state(1);
