@@ -1,4 +1,4 @@
-// mamba2: state-space duality, a gated scan with one decay a head.
+// mamba2: state-space duality, a gated scan with one decay per head.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
@@ -81,7 +81,7 @@ class Mamba2Mixer : public Mixer {
     return out_->forward(norm_->forward((y * at::silu(z)).to(z.scalar_type())));
   }
 
-  int64_t inner_;           // channels of x and z, all heads together
+  int64_t inner_;           // channels of x and z, summed over the heads
   int64_t heads_, groups_;  // groups of heads share B and C
   int64_t state_;           // N
   std::shared_ptr<Linear> in_, out_;

@@ -1,4 +1,4 @@
-// performer: linear attention whose feature map estimates the exponential with random orthogonal features (FAVOR+).
+// performer: linear attention whose feature map estimates the exponential by random orthogonal features (FAVOR+).
 #include "cortado/mechanisms/linear/mixer.h"
 
 namespace cortado {
