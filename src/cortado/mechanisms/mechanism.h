@@ -51,7 +51,7 @@ struct Mechanism {
   std::string family;    // "linear attention", "softmax attention", "recurrence"
   std::string paper;     // "Latte (2024)"
   std::string equation;  // one line of text
-  std::string state;     // size formula in words, e.g. "L·(D/H + 2) floats"
+  std::string state;     // numbers in a layer's state for one sequence: "L (d + 2)". Letters: cli/mechanisms.cpp
   // The entries of primitives/kernels.h that it calls in any of its settings, calls of shared bases included. A test
   // records the calls and compares.
   std::vector<std::string> primitives = {};

@@ -108,7 +108,7 @@ extern const Mechanism kAbc = {
     .family = "slot attention",
     .paper = "ABC (2022); Blurry Window Attention §2.2 eq. 2",
     .equation = "o_t = V_t' softmax(K_t q_t / sqrt d), K_t[m] = sum_{s<=t} softmax_{s<=t}(theta_sm) k_s",
-    .state = "2 M (D + H)",
+    .state = "2 H M (d + 1)",
     .primitives = {"gated_scan", "time_softmax", "short_conv"},
     .make = construct<AbcMixer>,
     .operation = abc_case,

@@ -115,7 +115,7 @@ extern const Mechanism kBlurryWindow = {
     .family = "slot attention",
     .paper = "Blurry Window Attention (2026) eq. 14-17, §3.3",
     .equation = "o_t = V_t' softmax(K_t q_t / sqrt d), K_t = diag(1 - w_t) K_{t-1} + w_t k_t', w_t[n] = D(t - nP/N)",
-    .state = "2 N D",
+    .state = "2 H M d",
     .primitives = {"slot_scan", "gated_scan", "short_conv"},
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -89,7 +89,7 @@ extern const Mechanism kGatedSlotAttention = {
     .family = "slot attention",
     .paper = "Gated Slot Attention (2024); Blurry Window Attention §2.2 eq. 3",
     .equation = "o_t = V_t' softmax(K_t q_t), K_t = diag(a_t) K_{t-1} + (1 - a_t) k_t'",
-    .state = "2 M D",
+    .state = "2 H M d",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<GatedSlotMixer>,
     .operation = gated_slot_case,

@@ -55,7 +55,7 @@ extern const Mechanism kGriffin = {
     .family = "recurrence",
     .paper = "Griffin (De et al. 2024) §2.3-2.4 eq. 1-4",
     .equation = "o_t = W_o (gelu(W_y x_t) * RGLRU(conv(W_x x))_t)",
-    .state = "taps R",
+    .state = "E taps, E = D",
     .primitives = {"elementwise_scan", "short_conv"},
     .make = construct<GriffinMixer>,
 };

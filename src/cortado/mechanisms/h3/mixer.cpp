@@ -96,7 +96,7 @@ extern const Mechanism kH3 = {
     .family = "state space",
     .paper = "H3 (Fu et al. 2023) §3.1, algorithm 1",
     .equation = "o = q * SSM_diagonal(SSM_shift(k) * v)",
-    .state = "D (2 N + taps - 1)",
+    .state = "D (2 N + taps-1)",
     .primitives = {"short_conv"},
     .make = construct<H3Mixer>,
 };

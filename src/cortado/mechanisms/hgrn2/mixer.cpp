@@ -92,7 +92,7 @@ extern const Mechanism kHgrn2 = {
     .paper = "HGRN2 (Qin et al. 2024)",
     .equation =
         "S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t', f_t = l + (1 - l) sigmoid(W_f x_t), o_t = S_t' silu(W_q x_t)",
-    .state = "D^2 / H (+ convolution tails)",
+    .state = "H K V, K = V = d",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<Hgrn2Mixer>,
 };

@@ -90,7 +90,7 @@ extern const Mechanism kLatte = {
     .family = "linear attention",
     .paper = "Latte (2024) eq. 6-17; Latte-Macchiato eq. 6-14",
     .equation = "o_t = sum_l p(l|t) sum_{s<=t} softmax_{s<=t}(theta_sl) v_s",
-    .state = "L (D/H + 2)",
+    .state = "L (d + 2)",
     .primitives = {"latte_scan", "gated_scan", "running_max"},
     .bidirectional = true,
     .make = construct<LatteMixer>,

@@ -154,7 +154,7 @@ extern const Mechanism kLinear = {
     .family = "linear attention",
     .paper = "linear-attention chapter; Latte-Macchiato eq. 4-5",
     .equation = "o_t = S_t' phi(q_t) / (phi(q_t).z_t), S_t = sum phi(k_s) v_s'",
-    .state = "H F (D/H + 1)",
+    .state = "H F (d + 1)",
     .primitives = {"gated_scan", "time_softmax", "running_max", "short_conv"},
     .bidirectional = true,
     .make =

@@ -131,7 +131,7 @@ extern const Mechanism kLola = {
     .family = "linear attention + window + sparse cache",
     .paper = "LoLA (2025) §3, eq. 9, 13",
     .equation = "o_t = [sum_(G, W) e^s v_j + phi(q_t)^T H] / [the same without v]",
-    .state = "2 C Hkv 2d + lambda H 2d + H F (d+1)",
+    .state = "4 chunk Hkv d + 2 cache H d + H F (d + 1)",
     .primitives = {"window_attention"},
     .make = construct<LolaMixer>,
     .memory =

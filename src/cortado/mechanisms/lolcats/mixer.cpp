@@ -213,7 +213,7 @@ extern const Mechanism kLolcats = {
     .family = "linear attention + window",
     .paper = "LoLCATs (2024); LoLA (2025) eq. 6-7, 13",
     .equation = "o_t = [sum_W g e^(s-c) v_j + sum_(j<W) phi(q_t).phi(k_j) v_j] / [the same without v]",
-    .state = "2 w Hkv d + H F (d+1)",
+    .state = "4 w Hkv d + H F (d + 1)",
     .primitives = {"window_attention", "gated_scan"},
     .make = construct<LolcatsMixer>,
     .substitute =

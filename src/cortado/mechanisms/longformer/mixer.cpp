@@ -140,7 +140,7 @@ extern const Mechanism kLongformer = {
     .family = "softmax attention",
     .paper = "Longformer (Beltagy et al. 2020) §3.1 eq. 1",
     .equation = "o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G",
-    .state = "2 (w-1 + G) Hkv d",
+    .state = "2 (w-1 + globals) Hkv d",
     .bidirectional = true,
     .make = construct<LongformerMixer>,
 };

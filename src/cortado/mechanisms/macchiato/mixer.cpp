@@ -407,7 +407,7 @@ extern const Mechanism kMacchiato = {
     .family = "linear attention + window",
     .paper = "Latte-Macchiato (2025) eq. 15-19",
     .equation = "o_t = p(0|t) window_t + sum_{l>=1} p(l|t) sum_{s<=t} p(s|l,t) v_s",
-    .state = "L (D/H + 2) + 2 (w-1) D + D",
+    .state = "L (d + 2) + 2 (w-1) Hkv d + D",
     .primitives = {"latte_scan", "gated_scan", "elementwise_scan", "running_max", "window_attention", "short_conv"},
     .bidirectional = true,
     .make = construct<MacchiatoMixer>,

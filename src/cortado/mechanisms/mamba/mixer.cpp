@@ -79,7 +79,7 @@ extern const Mechanism kMamba = {
     .family = "state space",
     .paper = "Mamba (Gu & Dao 2023) eq. 2, algorithm 2",
     .equation = "h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t, y_t = h_t C_t + D x_t",
-    .state = "2 D N + (taps - 1) 2 D",
+    .state = "E (N + taps-1), E = 2 D",
     .primitives = {"short_conv"},
     .make = construct<MambaMixer>,
 };

@@ -97,7 +97,7 @@ extern const Mechanism kMamba2 = {
     .family = "state space",
     .paper = "Mamba-2 (Dao & Gu 2024) eq. 1-2, §6-7",
     .equation = "S_t = exp(-A dt_t) S_{t-1} + dt_t B_t x_t', y_t = S_t' C_t + D x_t",
-    .state = "2 D N + (taps - 1)(2 D + 2 groups N)",
+    .state = "E N + (taps-1) (E + 2 groups N), E = 2 D",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<Mamba2Mixer>,
 };

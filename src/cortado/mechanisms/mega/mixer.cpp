@@ -174,7 +174,7 @@ extern const Mechanism kMega = {
     .family = "softmax attention",
     .paper = "Mega (Ma et al. 2023)",
     .equation = "o_t = phi_t (h_t - x_t), h = silu(W_h x' + U_h (gamma * attention in chunks)), x' = EMA(x)",
-    .state = "D h + 2 c (z + v/2)",
+    .state = "D average + (chunk-1) (2 shared + values)",
     .bidirectional = true,
     .make = construct<MegaMixer>,
 };

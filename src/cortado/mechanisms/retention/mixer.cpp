@@ -27,7 +27,7 @@ extern const Mechanism kRetention = {
     .family = "linear attention",
     .paper = "RetNet (Sun et al. 2023) eq. 5-8",
     .equation = "S_t = (1 - 2^(-5-h)) S_{t-1} + k_t v_t', o_t = S_t' q_t, q and k rotated",
-    .state = "2 D^2 / H (+ convolution tails)",
+    .state = "H K V, K = d, V = 2 d",
     .primitives = {"gated_scan", "short_conv"},
     .make =
         [](JsonReader& settings, const MixerContext& context) {

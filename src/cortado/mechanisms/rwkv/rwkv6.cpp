@@ -117,7 +117,7 @@ extern const Mechanism kRwkv6 = {
     .family = "linear attention",
     .paper = "RWKV-6, Eagle and Finch (Peng et al. 2024) eq. 13-20",
     .equation = "o_t = (S_{t-1} + diag(u) k_t v_t')' r_t, S_t = diag(exp(-exp(d_t))) S_{t-1} + k_t v_t'",
-    .state = "D^2 / H + D",
+    .state = "H K V + D, K = V = d",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<Rwkv6Mixer>,
 };
