@@ -123,15 +123,16 @@ def test_another_torch_is_refused_in_one_line(clean, tmp_path):
 
 
 @pytest.mark.mechanism("macchiato")
-def test_the_readmes_three_ways(clean, root, tmp_path, trained):
-    """As they are printed there, of a run that is at hand; transformers is linked for this test alone."""
+def test_the_three_ways_in(clean, root, tmp_path, trained):
+    """As docs/python.md prints them, with another run; transformers is linked for this test alone."""
     extra = tmp_path / "extra"
     extra.mkdir()
     for name in ("transformers", "accelerate"):
         link(name, extra)
-    section = (root / "README.md").read_text().partition("## From Python")[2].partition("\n## ")[0]
+    section = (root / "docs/python.md").read_text().partition("## Three ways in")[2].partition("\n## ")[0]
     ways = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(ways) == 3 and all(way.count("\n") == 3 for way in ways)
+    assert ways[0] in (root / "README.md").read_text()
     model = str(trained(mixer={"mixer": "macchiato", "latents": 8, "window": 9}))
     told = []
     for number, way in enumerate(ways):
