@@ -1,4 +1,4 @@
-// cortado mechanisms: what exists, with paper, equation, state and kernels.
+// cortado mechanisms: the list of mechanisms with paper, equation, state and kernels.
 #include <unistd.h>
 
 #include <limits>
@@ -66,7 +66,7 @@ constexpr const char* kLegend =
     "layer). E: inner width. Words are settings. Equations after a comma give defaults. The sizes of lolcats, lola and "
     "mega are upper bounds. A short convolution that is off by default adds taps-1 numbers per channel.";
 
-// `columns` of a terminal that is too narrow for all of it; 0: no end.
+// `columns` is the width of a terminal that is too narrow for the whole table; 0: unlimited.
 void print_text(int columns) {
   const auto print = [columns](const std::string& text) {
     for (const std::string& line : fold(text, columns > 0 ? columns : std::numeric_limits<int>::max())) {
