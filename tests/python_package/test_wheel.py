@@ -72,6 +72,11 @@ def elsewhere(tmp_path, **more):
     return {"cwd": tmp_path, "env": {**kept, "OMP_NUM_THREADS": "1", **more}}
 
 
+def test_types_and_documentation_come_along(clean):
+    package = next((clean.parent.parent / "lib").glob("python*/site-packages/cortado"))
+    assert {"py.typed", "nn.pyi", "settings.json"} <= {path.name for path in package.iterdir()}
+
+
 def test_layers_operators_and_the_program(clean, tmp_path, trained, mechanisms):
     layer = "Macchiato" if "macchiato" in mechanisms else "GLA"
     line = f"import cortado; print(cortado.nn.{layer}(64, heads=4)(__import__('torch').randn(1, 8, 64))[0].shape)"
