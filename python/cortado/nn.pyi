@@ -170,7 +170,7 @@ class Linear(Mixer):
 
         o_t = S_t' phi(q_t) / (phi(q_t).z_t), S_t = sum phi(k_s) v_s'
 
-    Forms: causal and bidirectional. State per layer, in numbers: H F (D/H + 1).
+    Forms: causal and bidirectional. State per layer, in numbers: H F (d + 1).
 
     Args:
         dim: Width D of the input and of the output.
@@ -226,7 +226,7 @@ class Performer(Mixer):
 
         o_t = S_t' phi(q_t) / (phi(q_t).z_t), E[phi(q).phi(k)] = exp(q.k / sqrt d)
 
-    Forms: causal and bidirectional. State per layer, in numbers: H F (D/H + 2).
+    Forms: causal and bidirectional. State per layer, in numbers: H F (d + 2).
 
     Args:
         dim: Width D of the input and of the output.
@@ -277,7 +277,7 @@ class Latte(Mixer):
 
         o_t = sum_l p(l|t) sum_{s<=t} softmax_{s<=t}(theta_sl) v_s
 
-    Forms: causal and bidirectional. State per layer, in numbers: L (D/H + 2).
+    Forms: causal and bidirectional. State per layer, in numbers: L (d + 2).
 
     Args:
         dim: Width D of the input and of the output.
@@ -317,7 +317,7 @@ class Macchiato(Mixer):
 
         o_t = p(0|t) window_t + sum_{l>=1} p(l|t) sum_{s<=t} p(s|l,t) v_s
 
-    Forms: causal and bidirectional. State per layer, in numbers: L (D/H + 2) + 2 (w-1) D + D.
+    Forms: causal and bidirectional. State per layer, in numbers: L (d + 2) + 2 (w-1) Hkv d + D.
 
     Args:
         dim: Width D of the input and of the output.
@@ -450,7 +450,7 @@ class Retention(Mixer):
 
         S_t = (1 - 2^(-5-h)) S_{t-1} + k_t v_t', o_t = S_t' q_t, q and k rotated
 
-    Forms: causal. State per layer, in numbers: 2 D^2 / H (+ convolution tails).
+    Forms: causal. State per layer, in numbers: H K V, K = d, V = 2 d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -509,7 +509,7 @@ class Lightning(Mixer):
 
         S_t = exp(g_h) S_{t-1} + k_t v_t', o_t = S_t' q_t, g_h fixed by head and layer
 
-    Forms: causal. State per layer, in numbers: D^2 / H (+ convolution tails).
+    Forms: causal. State per layer, in numbers: H K V, K = V = d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -563,7 +563,7 @@ class GLA(Mixer):
 
         S_t = diag(a_t) S_{t-1} + k_t v_t', a_t = sigmoid(x W_1 W_2 + b)^(1/16), o_t = S_t' q_t
 
-    Forms: causal. State per layer, in numbers: D^2 / 2H (+ convolution tails).
+    Forms: causal. State per layer, in numbers: H K V, K = d/2, V = d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -619,7 +619,7 @@ class HGRN2(Mixer):
 
         S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t', f_t = l + (1 - l) sigmoid(W_f x_t), o_t = S_t' silu(W_q x_t)
 
-    Forms: causal. State per layer, in numbers: D^2 / H (+ convolution tails).
+    Forms: causal. State per layer, in numbers: H K V, K = V = d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -669,7 +669,7 @@ class Mamba(Mixer):
 
         h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t, y_t = h_t C_t + D x_t
 
-    Forms: causal. State per layer, in numbers: 2 D N + (taps - 1) 2 D.
+    Forms: causal. State per layer, in numbers: E (N + taps-1), E = 2 D.
 
     Args:
         dim: Width D of the input and of the output.
@@ -720,7 +720,7 @@ class Mamba2(Mixer):
 
         S_t = exp(-A dt_t) S_{t-1} + dt_t B_t x_t', y_t = S_t' C_t + D x_t
 
-    Forms: causal. State per layer, in numbers: 2 D N + (taps - 1)(2 D + 2 groups N).
+    Forms: causal. State per layer, in numbers: E N + (taps-1) (E + 2 groups N), E = 2 D.
 
     Args:
         dim: Width D of the input and of the output.
@@ -853,7 +853,7 @@ class RWKV6(Mixer):
 
         o_t = (S_{t-1} + diag(u) k_t v_t')' r_t, S_t = diag(exp(-exp(d_t))) S_{t-1} + k_t v_t'
 
-    Forms: causal. State per layer, in numbers: D^2 / H + D.
+    Forms: causal. State per layer, in numbers: H K V + D, K = V = d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -902,7 +902,7 @@ class DeltaNet(Mixer):
 
         S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}' k_t)', o_t = S_t' q_t
 
-    Forms: causal. State per layer, in numbers: H K V + (taps - 1)(2 H K + H V).
+    Forms: causal. State per layer, in numbers: H K V + (taps-1) H (2 K + V), K = V = d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -959,7 +959,7 @@ class GatedDeltaNet(Mixer):
 
         P = a_t S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t
 
-    Forms: causal. State per layer, in numbers: H K V + (taps - 1)(2 H K + H V).
+    Forms: causal. State per layer, in numbers: H K V + (taps-1) H (2 K + V), K = 3/4 d, V = 2 K.
 
     Args:
         dim: Width D of the input and of the output.
@@ -1016,7 +1016,7 @@ class KDA(Mixer):
 
         P = diag(a_t) S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t
 
-    Forms: causal. State per layer, in numbers: H K V + (taps - 1)(2 H K + H V).
+    Forms: causal. State per layer, in numbers: H K V + (taps-1) H (2 K + V), K = V = d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -1076,7 +1076,7 @@ class ABC(Mixer):
 
         o_t = V_t' softmax(K_t q_t / sqrt d), K_t[m] = sum_{s<=t} softmax_{s<=t}(theta_sm) k_s
 
-    Forms: causal. State per layer, in numbers: 2 M (D + H).
+    Forms: causal. State per layer, in numbers: 2 H M (d + 1).
 
     Args:
         dim: Width D of the input and of the output.
@@ -1130,7 +1130,7 @@ class GatedSlot(Mixer):
 
         o_t = V_t' softmax(K_t q_t), K_t = diag(a_t) K_{t-1} + (1 - a_t) k_t'
 
-    Forms: causal. State per layer, in numbers: 2 M D.
+    Forms: causal. State per layer, in numbers: 2 H M d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -1176,7 +1176,7 @@ class BlurryWindow(Mixer):
 
         o_t = V_t' softmax(K_t q_t / sqrt d), K_t = diag(1 - w_t) K_{t-1} + w_t k_t', w_t[n] = D(t - nP/N)
 
-    Forms: causal. State per layer, in numbers: 2 N D.
+    Forms: causal. State per layer, in numbers: 2 H M d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -1235,7 +1235,7 @@ class LoLCATs(Mixer):
 
         o_t = [sum_W g e^(s-c) v_j + sum_(j<W) phi(q_t).phi(k_j) v_j] / [the same without v]
 
-    Forms: causal. State per layer, in numbers: 2 w Hkv d + H F (d+1).
+    Forms: causal. State per layer, in numbers: 4 w Hkv d + H F (d + 1).
 
     Args:
         dim: Width D of the input and of the output.
@@ -1313,7 +1313,7 @@ class LoLA(Mixer):
 
         o_t = [sum_(G, W) e^s v_j + phi(q_t)^T H] / [the same without v]
 
-    Forms: causal. State per layer, in numbers: 2 C Hkv 2d + lambda H 2d + H F (d+1).
+    Forms: causal. State per layer, in numbers: 4 chunk Hkv d + 2 cache H d + H F (d + 1).
 
     Args:
         dim: Width D of the input and of the output.
@@ -1475,7 +1475,7 @@ class Longformer(Mixer):
 
         o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G
 
-    Forms: causal and bidirectional. State per layer, in numbers: 2 (w-1 + G) Hkv d.
+    Forms: causal and bidirectional. State per layer, in numbers: 2 (w-1 + globals) Hkv d.
 
     Args:
         dim: Width D of the input and of the output.
@@ -1550,7 +1550,7 @@ class Griffin(Mixer):
 
         o_t = W_o (gelu(W_y x_t) * RGLRU(conv(W_x x))_t)
 
-    Forms: causal. State per layer, in numbers: taps R.
+    Forms: causal. State per layer, in numbers: E taps, E = D.
 
     Args:
         dim: Width D of the input and of the output.
@@ -1592,7 +1592,7 @@ class H3(Mixer):
 
         o = q * SSM_diagonal(SSM_shift(k) * v)
 
-    Forms: causal. State per layer, in numbers: D (2 N + taps - 1).
+    Forms: causal. State per layer, in numbers: D (2 N + taps-1).
 
     Args:
         dim: Width D of the input and of the output.
@@ -1673,7 +1673,7 @@ class Mega(Mixer):
 
         o_t = phi_t (h_t - x_t), h = silu(W_h x' + U_h (gamma * attention in chunks)), x' = EMA(x)
 
-    Forms: causal and bidirectional. State per layer, in numbers: D h + 2 c (z + v/2).
+    Forms: causal and bidirectional. State per layer, in numbers: D average + (chunk-1) (2 shared + values).
 
     Args:
         dim: Width D of the input and of the output.
